@@ -1,0 +1,23 @@
+# Two commands do all the set-up on a fresh machine: `make audit` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: audit test lint clean
+
+audit: .venv/installed
+	@$(BIN)/dpaudit audit examples/dpdl-digits.toml --out runs/dpdl-digits || [ $$? -eq 1 ]
+
+test: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -q
+
+lint: .venv/installed
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+clean:
+	rm -rf .venv build runs *.egg-info

@@ -1,0 +1,1 @@
+"""Attacks: one file each; they return evidence from a view and judge nothing."""

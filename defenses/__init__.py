@@ -1,0 +1,1 @@
+"""Defenses: one private decentralized algorithm per file, as short as its pseudo-code."""

@@ -1,0 +1,1 @@
+"""Reports: views of an AuditResult; nothing is computed here beyond formatting."""

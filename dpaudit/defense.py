@@ -1,0 +1,128 @@
+"""The contract of a defense: one private decentralized algorithm on stacked tensors."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+from pydantic import PositiveInt
+from torch import Tensor
+
+from dpaudit.accounting import Mechanism
+from dpaudit.graph import Graph, Network
+from dpaudit.noise import Noise
+from dpaudit.strict import Strict
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import Capture
+from dpaudit.view import View
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is public about a run beside the defense's own options."""
+
+    network: Network
+    sizes: tuple[int, ...]  # records that each agent holds, D_i
+    d: int  # model dimension
+
+    @property
+    def n_agents(self) -> int:
+        return len(self.sizes)
+
+
+class Gradient(ABC):
+    """The stochastic gradient oracle of one round: each agent's batch is drawn and fixed."""
+
+    batch_size: int
+
+    @abstractmethod
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        """Mean gradient of agent holders[m]'s batch at each row of X [..., m, d]; no clipping."""
+
+    @abstractmethod
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        """Sum over agent holders[m]'s batch of per-record clipped gradients at X [..., m, d]."""
+
+
+class Round(NamedTuple):
+    """What one step of all agents leaves behind."""
+
+    state: Any  # a NamedTuple of tensors [..., n_agents, ...], the defense's own
+    sent: Capture
+
+
+class Target(NamedTuple):
+    """Whose batch an adversary is after, and on which link it was seen to answer."""
+
+    round: int
+    victim: int
+    receiver: int
+
+
+class Derived(NamedTuple):
+    """A victim's gradient as an adversary derives it from its view, and the model it is of."""
+
+    gradient: Tensor  # [d]
+    model: Tensor  # [d]
+
+
+class Observable(NamedTuple):
+    """Something about a victim's gradient that intercepted messages give away by known algebra."""
+
+    description: str
+    needs: Mapping[str, tuple[int, ...]]  # message -> rounds, as offsets from the attacked round
+    links: str  # the message whose links say which (victim, receiver) can be attacked
+    derive: Callable[[Any, View, Setting, Target], Derived]  # first argument: the defense
+
+
+class Bracket(NamedTuple):
+    """The mechanism that an adversary faces, from both sides, where it is not known exactly."""
+
+    least: Mechanism  # reveals no more than what the view reveals
+    most: Mechanism  # reveals at least what the view reveals
+    assumptions: tuple[str, ...]
+
+
+class Defense(Strict, ABC):
+    """A private decentralized algorithm; its fields are the options of ``[defense]``.
+
+    Rows of every tensor are agents; leading dimensions are independent trials.
+    """
+
+    paper: ClassVar[str]
+    claims: ClassVar[str]  # kind of claim, for `dpaudit list`
+    messages: ClassVar[Mapping[str, str]]  # name -> what it depends on and what noise hides it
+    observables: ClassVar[Mapping[str, Observable]] = {}
+
+    n_rounds: PositiveInt = 100
+    batch_size: PositiveInt = 32
+
+    @abstractmethod
+    def start(self, X: Tensor) -> Any:
+        """The state before round 1, from initial models X [..., n_agents, d]."""
+
+    @abstractmethod
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        """Round k = 1, 2, ... of all agents."""
+
+    @abstractmethod
+    def models(self, state: Any) -> Tensor:
+        """The models [..., n_agents, d] that would be used now."""
+
+    def calibrate(self, setting: Setting) -> Self:
+        """The same defense with its noise set from its budget by the paper's own formula.
+
+        Raises:
+            ConfigError: the setting is outside what the paper's theory allows.
+        """
+        return self
+
+    @abstractmethod
+    def without_noise(self) -> Self:
+        """The no-defense twin: the same algorithm, its noise off."""
+
+    @abstractmethod
+    def mechanism(self, setting: Setting, threat_model: ThreatModel) -> Bracket:
+        """What the run really released to this adversary, for accounting of one record."""

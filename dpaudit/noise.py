@@ -1,0 +1,57 @@
+"""Gaussian and Laplace noise from named streams: the same name gives the same draws."""
+
+import torch
+from torch import Tensor
+
+from dpaudit.rng import Streams
+
+Scale = float | Tensor
+
+
+class Noise:
+    """The noise of one round, a stream for each message.
+
+    Everything drawn depends on the seed, the round and the message's name alone, so a round run
+    again (to resume, or in a world that differs in one record) meets the same noise.
+    """
+
+    def __init__(self, streams: Streams, round: int) -> None:
+        self._streams = streams
+        self._round = round
+
+    def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
+        """N(0, std^2) per coordinate, in the shape of ``like``.
+
+        Args:
+            message: names the stream.
+            std: standard deviation >= 0, a number or broadcastable to ``like``; 0 draws nothing.
+            like: gives shape, dtype and device.
+        """
+        if _is_zero(std):
+            return torch.zeros_like(like)
+        return torch.empty_like(like).normal_(generator=self._stream(message)) * std
+
+    def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
+        """Laplace of this scale (std / sqrt(2)) per coordinate, in the shape of ``like``."""
+        if _is_zero(scale):
+            return torch.zeros_like(like)
+        return standard_laplace(like, self._stream(message)) * scale
+
+    def _stream(self, message: str) -> torch.Generator:
+        return self._streams("noise", self._round, message)
+
+
+def standard_laplace(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Laplace(0, 1) in the shape of ``like``, by inversion, never infinite.
+
+    float32 ``uniform_(-1, 1)`` returns exactly -1 about once in 2^24 draws, where log1p(-|u|) is
+    -inf; |u| is capped one float below 1, which bounds a draw by 16.7 (float32) or 36.8 (float64).
+    """
+    u = torch.empty_like(like).uniform_(-1, 1, generator=generator)
+    largest = 1 - torch.finfo(like.dtype).eps / 2
+    return -u.sign() * torch.log1p(-u.abs().clamp(max=largest))
+
+
+def _is_zero(scale: Scale) -> bool:
+    return not isinstance(scale, Tensor) and scale == 0
+

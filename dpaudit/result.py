@@ -1,0 +1,197 @@
+"""audit.json: all that a report or a CI system reads. Nothing here imports torch."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
+
+from dpaudit.claim import Adjacency, Scope
+from dpaudit.errors import RunError
+from dpaudit.strict import Strict
+
+Number = Annotated[
+    float,
+    Field(allow_inf_nan=True),
+    BeforeValidator(lambda x: float(x) if x in ("inf", "-inf", "nan") else x),
+    PlainSerializer(
+        lambda x: x if math.isfinite(x) else str(x), return_type=float | str, when_used="json"
+    ),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}),
+]
+
+
+class Verdict(StrEnum):
+    """What the evidence says about a claim; never that something is private or safe."""
+
+    REFUTED = "refuted"  # a certified lower bound exceeds it, or a message leaks with no noise
+    UNSUPPORTED = "unsupported"  # exact accounting of the noise really drawn gives more
+    UNDERPOWERED = "underpowered"  # even a perfect attack of this size could not have refuted it
+    NOT_REFUTED = "not refuted"  # there was power to refute it, and it stood; no proof
+
+
+SEVERITY = (Verdict.REFUTED, Verdict.UNSUPPORTED, Verdict.UNDERPOWERED, Verdict.NOT_REFUTED)
+
+MEANING: Mapping[Verdict, str] = {
+    Verdict.REFUTED: "An attack proved, at the stated confidence, that more leaks than is claimed.",
+    Verdict.UNSUPPORTED: "The noise that was really drawn does not add up to what is claimed: exact "
+    "accounting gives a larger epsilon, or a measured sensitivity exceeds the stated bound.",
+    Verdict.UNDERPOWERED: "Nothing was found against the claim, but this audit could not have "
+    "refuted it even with a perfect attack. It says nothing in the claim's favour.",
+    Verdict.NOT_REFUTED: "The audit had the power to refute the claim and did not. This is not a "
+    "proof of privacy: a stronger attack may succeed.",
+}
+
+
+def worst(verdicts: list[Verdict]) -> Verdict | None:
+    """The most severe of some verdicts; None of none."""
+    return min(verdicts, key=SEVERITY.index, default=None)
+
+
+class Metric(Strict):
+    """A number, its 95% interval where it is an estimate, and how many cases it rests on."""
+
+    value: Number
+    low: Number | None = None
+    high: Number | None = None
+    n: int | None = None
+
+
+class Finding(Strict):
+    """One piece of evidence."""
+
+    kind: Literal[
+        "accounting",
+        "sensitivity",
+        "empirical-epsilon",
+        "reconstruction",
+        "mutual-information",
+        "control",
+    ]
+    title: str
+    attack: str | None = None
+    threat_model: str | None = None
+    message: str | None = None
+    rounds: tuple[int, ...] = ()
+    world: Literal["defense", "no-defense", "blind"] | None = None
+    batch_size: int | None = None
+    metrics: dict[str, Metric] = {}
+    verdict: Verdict | None = None
+    notes: tuple[str, ...] = ()
+    artifacts: dict[str, str] = {}  # what -> path relative to the run directory
+
+
+class Restated(Strict):
+    """A claim in the common currency: one record, the whole run."""
+
+    epsilon: Metric
+    delta: float
+    adjacency: Adjacency
+    assumptions: tuple[str, ...]
+
+
+class JudgedClaim(Strict):
+    """A claim, against one threat model, with its verdict."""
+
+    text: str
+    sentence: str
+    epsilon: float | None
+    delta: float
+    mu: float | None
+    scope: Scope
+    adjacency: Adjacency
+    threat_model: str
+    restated: Restated | None
+    verdict: Verdict
+    confidence: float | None  # of a refutation; None where the verdict rests on no statistics
+    because: tuple[int, ...]  # indexes into findings
+    reason: str  # the evidence in one sentence
+
+
+class ThreatModelSummary(Strict):
+    """An adversary in a sentence, and the links it reads, for the drawing of the graph."""
+
+    name: str
+    sentence: str
+    links: tuple[tuple[int, int], ...]  # (sender, receiver)
+
+
+class GraphSummary(Strict):
+    """The communication graph of round 1, as drawn in a report."""
+
+    name: str
+    n_agents: int
+    links: tuple[tuple[int, int], ...]  # (sender, receiver)
+    positions: tuple[tuple[float, float], ...]  # of the agents, in the unit square
+    spectral_gap: Number
+
+
+class Curve(Strict):
+    """Values over rounds; for agents [n_rounds_evaluated][n_agents]."""
+
+    rounds: tuple[int, ...]
+    loss: tuple[tuple[Number, ...], ...]
+    accuracy: tuple[tuple[Number, ...], ...]
+    consensus_distance: tuple[Number, ...]
+
+
+class Provenance(Strict):
+    """What it would take to run this again and get the same."""
+
+    dpaudit: str
+    python: str
+    packages: dict[str, str]
+    platform: str
+    device: str
+    seed: int
+    git_commit: str | None
+    git_dirty: bool | None
+    data: str
+    data_fingerprint: str
+    n_records: int
+    agent_sizes: tuple[int, ...]
+
+
+class AuditResult(Strict):
+    """One audit: its config, every number shown anywhere, and the verdict."""
+
+    schema_version: Literal[1] = 1
+    config: dict[str, Any]
+    provenance: Provenance
+    verdict: Verdict | None  # the worst over claims; None where nothing was claimed
+    claims: tuple[JudgedClaim, ...]
+    threat_models: tuple[ThreatModelSummary, ...]
+    graph: GraphSummary
+    findings: tuple[Finding, ...]
+    utility: dict[str, Curve]  # "defense", "no-defense"
+    timing: dict[str, float]  # seconds by stage: the only part that differs between two runs
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a claim is refuted or unsupported, else 0."""
+        return int(self.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED))
+
+    def to_json(self) -> str:
+        """The text of audit.json."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> "AuditResult":
+        """Read an audit.json. Raises RunError if it is missing, damaged or of another version."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(content, dict) and content.get("schema_version") != 1:
+                version = content.get("schema_version")
+                raise RunError(f"{path}: schema_version {version!r}, this dpaudit reads version 1")
+            return cls.model_validate(content)
+        except OSError as error:
+            raise RunError(f"{path}: {os.strerror(error.errno or 0)}") from None
+        except ValidationError as error:
+            where = ".".join(str(part) for part in error.errors()[0]["loc"])
+            raise RunError(f"{path}: {where}: {error.errors()[0]['msg']}") from None
+        except ValueError as error:
+            raise RunError(f"{path}: not an audit.json ({error})") from None

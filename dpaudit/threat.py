@@ -1,0 +1,49 @@
+"""Who the adversary is: which links it reads, and what it knows."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from dpaudit.strict import Strict
+
+
+class ThreatModel(Strict):
+    """Which links an adversary reads. It always knows the algorithm and its public parameters.
+
+    An agent's own messages are among what it holds, so a curious agent knows its own states.
+    """
+
+    name: str = Field(min_length=1)
+    kind: Literal["external", "curious", "colluding"] = "external"
+    agents: tuple[int, ...] = ()  # curious: one agent; colluding: two or more
+    links: tuple[tuple[int, int], ...] | None = None  # external: (sender, receiver); None: all
+
+    @model_validator(mode="after")
+    def _kind_and_agents_agree(self) -> "ThreatModel":
+        expected = {"external": (0, 0), "curious": (1, 1), "colluding": (2, len(self.agents))}
+        low, high = expected[self.kind]
+        if not low <= len(set(self.agents)) <= high or len(set(self.agents)) != len(self.agents):
+            count = {"external": "no agents", "curious": "one", "colluding": "two or more distinct"}
+            raise ValueError(f'kind "{self.kind}" takes agents: {count[self.kind]}')
+        if self.links is not None and self.kind != "external":
+            raise ValueError('links belong to kind "external"; others read all links they touch')
+        return self
+
+    def sees(self, sender: int, receiver: int) -> bool:
+        """Whether this adversary reads the directed link from sender to receiver."""
+        if self.kind == "external":
+            return self.links is None or (sender, receiver) in self.links
+        return sender in self.agents or receiver in self.agents
+
+    def sentence(self) -> str:
+        """What this adversary sees and knows, for a reader of the report."""
+        known = "It knows the algorithm, its public parameters and the graph (Kerckhoffs)."
+        if self.kind == "external":
+            links = "every link" if self.links is None else f"{len(self.links)} of the links"
+            return f"An external eavesdropper reads all messages on {links}. {known}"
+        who = ", ".join(str(agent) for agent in self.agents)
+        if self.kind == "curious":
+            return (
+                f"Agent {who} follows the protocol and reads what it receives and sends. {known}"
+            )
+        return f"Agents {who} follow the protocol and pool what they receive and send. {known}"

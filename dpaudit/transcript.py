@@ -1,0 +1,93 @@
+"""What was sent: one message on one edge, one round's messages, all recorded rounds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpaudit.errors import NotObservable
+from dpaudit.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """One vector that travelled on one directed edge."""
+
+    round: int  # 1-based, as in the papers
+    sender: int
+    receiver: int
+    name: str  # which of the algorithm's messages, "x" or "cross_gradient"
+    payload: Tensor  # [d], detached: no attack can differentiate through the training run
+
+    def __post_init__(self) -> None:
+        if self.payload.ndim != 1 or self.payload.requires_grad:
+            raise ValueError(f"payload must be a detached [d] vector, got {self.payload.shape}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sent:
+    """One named message of one round on every edge it travels; self-loops are no transmission.
+
+    Edge e goes from ``senders[e]`` to ``receivers[e]`` and carries ``payload[..., rows[e], :]``:
+    a broadcast stores one row for each agent, whatever its degree.
+    """
+
+    payload: Tensor  # [..., n_rows, d]
+    senders: Tensor  # [n_edges]
+    receivers: Tensor  # [n_edges]
+    rows: Tensor  # [n_edges]
+
+    def on_edge(self, sender: int, receiver: int) -> Tensor:
+        """The payload [..., d] from sender to receiver. Raises NotObservable if there is none."""
+        edge = ((self.senders == sender) & (self.receivers == receiver)).nonzero().flatten()
+        if edge.numel() == 0:
+            raise NotObservable(f"nothing intercepted on the link {sender} -> {receiver}")
+        return self.payload[..., self.rows[edge[0]], :]
+
+    def restricted(self, visible: Tensor) -> "Sent":
+        """Only the edges [n_edges] marked True, with a copy of the rows they carry, no others."""
+        rows, renumbered = self.rows[visible].unique(return_inverse=True)
+        return Sent(
+            self.payload[..., rows, :].detach().clone(),
+            self.senders[visible],
+            self.receivers[visible],
+            renumbered,
+        )
+
+
+Capture = Mapping[str, Sent]  # all messages of one round, by name
+
+
+def broadcast(graph: Graph, payload: Tensor) -> Sent:
+    """Each agent sends its own row of [..., n_agents, d] to all its out-neighbours."""
+    return Sent(payload, graph.senders, graph.receivers, graph.senders)
+
+
+def unicast(graph: Graph, payload: Tensor) -> Sent:
+    """Row e of [..., n_edges, d] goes along edge e of the graph, and nowhere else."""
+    rows = torch.arange(graph.senders.numel(), device=graph.senders.device)
+    return Sent(payload, graph.senders, graph.receivers, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Transcript:
+    """The recorded rounds of a run; a round that nobody asked for is not here."""
+
+    captures: Mapping[int, Capture]
+
+    def message(self, name: str, round: int, sender: int, receiver: int) -> Message:
+        """One message. Raises NotObservable if it was not recorded or not sent."""
+        payload = self._sent(name, round).on_edge(sender, receiver).detach()
+        return Message(round, sender, receiver, name, payload)
+
+    def with_round(self, round: int, capture: Capture) -> "Transcript":
+        """The same transcript with another capture in the place of one round."""
+        return Transcript({**self.captures, round: capture})
+
+    def _sent(self, name: str, round: int) -> Sent:
+        if round not in self.captures:
+            raise NotObservable(f"round {round} was not recorded")
+        if name not in self.captures[round]:
+            raise NotObservable(f'no message "{name}" was recorded in round {round}')
+        return self.captures[round][name]

@@ -1,0 +1,59 @@
+"""What an adversary holds: the messages it intercepted, and nothing besides."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpaudit.errors import NotObservable
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import Message, Sent, Transcript
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """The messages an adversary intercepted: copies of what it may read, and nothing besides.
+
+    No reference leads from a view to the full transcript, the data or the agents' states.
+    """
+
+    threat_model: ThreatModel
+    transcript: Transcript
+
+    @classmethod
+    def of(cls, threat_model: ThreatModel, transcript: Transcript, rounds: set[int]) -> "View":
+        """The threat model's part of these rounds (those of them that were recorded)."""
+        captures = {
+            k: {name: _visible(threat_model, sent) for name, sent in capture.items()}
+            for k, capture in transcript.captures.items()
+            if k in rounds
+        }
+        return cls(threat_model, Transcript(captures))
+
+    def message(self, name: str, round: int, sender: int, receiver: int) -> Message:
+        """One intercepted message. Raises NotObservable where this adversary does not hold it."""
+        return self.transcript.message(name, round, sender, receiver)
+
+    def sent_by(self, name: str, round: int, sender: int) -> Tensor:
+        """What ``sender`` broadcast [d], read on any of the links the adversary taps."""
+        sent = self.transcript.captures.get(round, {}).get(name)
+        seen = sent is not None and bool((sent.senders == sender).any())
+        if sent is None or not seen:
+            raise NotObservable(
+                f'{self.threat_model.name} does not see "{name}" of agent {sender} in round {round}'
+            )
+        edge = int((sent.senders == sender).nonzero()[0])
+        return sent.payload[sent.rows[edge]]
+
+    def edges(self, name: str, round: int) -> list[tuple[int, int]]:
+        """The (sender, receiver) links on which this message was intercepted in this round."""
+        sent = self.transcript.captures.get(round, {}).get(name)
+        if sent is None:
+            return []
+        return list(zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True))
+
+
+def _visible(threat_model: ThreatModel, sent: Sent) -> Sent:
+    edges = zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True)
+    visible = [threat_model.sees(sender, receiver) for sender, receiver in edges]
+    return sent.restricted(torch.tensor(visible, dtype=torch.bool, device=sent.senders.device))

@@ -1,0 +1,263 @@
+"""Data sets as tensors: records x [n, ...] float32 and labels y [n] int64, for training and test.
+
+Images are [n, channels, height, width] in [-1, 1], as in the reconstruction studies (so that
+PSNR = 10 log10(4 / MSE)); features of a user's own file are left as they are.
+"""
+
+import os
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpaudit.errors import DataError, nearest
+from dpaudit.rng import Streams
+from dpaudit.vision import torchvision
+
+Array = NDArray[Any]
+
+TEST_SHARE = 0.2  # of every class, where a data set has no test part of its own
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A classification data set.
+
+    Args:
+        name: as the audit file names it.
+        x, x_test: [n, channels, height, width] or [n, features] float32.
+        y, y_test: [n] int64 in ``range(len(class_names))``.
+        class_names: in the order of the labels.
+        value_range: lowest and highest value that an entry of x can have; for features, has.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    class_names: tuple[str, ...]
+    value_range: tuple[float, float] = (-1.0, 1.0)
+
+    @property
+    def is_image(self) -> bool:
+        return self.x.ndim == 4
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.class_names)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of shapes and bytes of the four tensors, in hexadecimal."""
+        digest = sha256()
+        for tensor in (self.x, self.y, self.x_test, self.y_test):
+            digest.update(repr(tuple(tensor.shape)).encode())
+            digest.update(tensor.contiguous().numpy())
+        return digest.hexdigest()
+
+
+def load(
+    data: str | Path, *, data_root: Path | None = None, download: bool = False, seed: int = 0
+) -> Dataset:
+    """The data set of this name, or in this ``.npz`` file.
+
+    A file holds arrays ``x`` and ``y`` (or ``x_train`` and ``y_train``) and optionally ``x_test``
+    and ``y_test``. uint8 images [n, height, width] or [n, height, width, channels] are scaled to
+    [-1, 1]; float arrays [n, features] or [n, channels, height, width] are kept as they are. Labels
+    are integers or strings, one per record. Nothing is unpickled.
+
+    Args:
+        data: a name of ``names()``, or a path that ends in ``.npz``.
+        data_root: where torchvision's data sets are; the environment's ``DPAUDIT_DATA`` if None.
+        download: fetch one of those if it is not there; nothing else is ever downloaded.
+        seed: of the split in training and test part where the data set comes without one.
+
+    Raises:
+        DataError: no such data set, or its files are missing or damaged.
+    """
+    rng = Streams(seed).numpy("data", "test split")
+    if str(data) in _EMBEDDED:
+        return _EMBEDDED[str(data)](rng)
+    if str(data) in _TORCHVISION:
+        return _torchvision(str(data), _root(str(data), data_root), download)
+    if str(data).endswith(".npz"):
+        return _npz(Path(data), rng)
+    raise DataError(
+        f'no data set "{data}"{nearest(str(data), names())}: {", ".join(names())}, or a .npz file'
+    )
+
+
+def names() -> dict[str, str]:
+    """Every data set by name, with one line about it."""
+    embedded = {name: (read.__doc__ or "").splitlines()[0] for name, read in _EMBEDDED.items()}
+    return embedded | {name: line for name, (_, line) in _TORCHVISION.items()}
+
+
+def _digits(rng: np.random.Generator) -> Dataset:
+    """1,797 handwritten digits, 8x8 grey; comes with scikit-learn"""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    x = images.reshape(-1, 1, 8, 8) / 8 - 1  # grey levels are 0 to 16
+    return _with_test_part("digits", x, labels, tuple("0123456789"), rng)
+
+
+def _lfw(rng: np.random.Generator) -> Dataset:
+    """200 grey 25x25 crops of photographs, half of them faces; comes with scikit-image"""
+    from skimage.data import lfw_subset
+
+    try:
+        images = lfw_subset()  # scikit-image looks elsewhere only if its own file is damaged
+    except (ModuleNotFoundError, OSError) as error:
+        raise DataError(f"data set lfw: scikit-image's file is damaged: {error}") from None
+    x = images[:, None] * 2 - 1  # grey levels are 0 to 1
+    return _with_test_part("lfw", x, np.repeat([0, 1], 100), ("face", "background"), rng)
+
+
+_EMBEDDED: dict[str, Callable[[np.random.Generator], Dataset]] = {"digits": _digits, "lfw": _lfw}
+_TORCHVISION = {
+    "mnist": ("MNIST", "70,000 handwritten digits, 28x28 grey; from --data-root"),
+    "fashion-mnist": ("FashionMNIST", "70,000 pieces of clothing, 28x28 grey; from --data-root"),
+    "cifar10": ("CIFAR10", "60,000 photographs of 10 things, 32x32 colour; from --data-root"),
+}
+
+
+def _root(name: str, data_root: Path | None) -> Path:
+    root = data_root or os.environ.get("DPAUDIT_DATA")
+    if not root:
+        raise DataError(
+            f"data set {name} needs a folder: pass --data-root FOLDER or set DPAUDIT_DATA"
+        )
+    return Path(root)
+
+
+def _torchvision(name: str, root: Path, download: bool) -> Dataset:
+    """A data set of torchvision's; of CIFAR-10 it unpickles only files of the published MD5."""
+    kind = getattr(torchvision().datasets, _TORCHVISION[name][0])
+    try:
+        train, test = (kind(root, train=part, download=download) for part in (True, False))
+    except (OSError, RuntimeError, ValueError, AssertionError, EOFError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"data set {name} is not in {root} ({reason}); name its folder with --data-root or "
+            "DPAUDIT_DATA, or pass --download"
+        ) from None
+    pairs = [(_scaled(np.asarray(part.data)), np.asarray(part.targets)) for part in (train, test)]
+    return _dataset(name, pairs[0], pairs[1], tuple(str(c) for c in train.classes))
+
+
+def _npz(path: Path, rng: np.random.Generator) -> Dataset:
+    arrays = _arrays(path)
+    x, value_range = _records(f"{path}: x", arrays["x"])
+    y = _labels(f"{path}: y", arrays["y"], len(x))
+    classes, labels = np.unique(y, return_inverse=True)
+    if len(classes) < 2:
+        raise DataError(f"{path}: y has the single class {classes[0]}, nothing can be learned")
+    names = tuple(str(c) for c in classes)
+    if "x_test" not in arrays:
+        return _with_test_part(path.name, x, labels, names, rng, value_range)
+
+    x_test, _ = _records(f"{path}: x_test", arrays["x_test"])
+    if x_test.shape[1:] != x.shape[1:] or arrays["x_test"].dtype != arrays["x"].dtype:
+        raise DataError(f"{path}: x_test must be like x, one record of it {x.shape[1:]}")
+    y_test = _labels(f"{path}: y_test", arrays["y_test"], len(x_test))
+    if not (known := np.isin(y_test, classes)).all():
+        raise DataError(f"{path}: y_test has the class {y_test[~known][0]}, which y has not")
+    test = x_test, np.searchsorted(classes, y_test)
+    return _dataset(path.name, (x, labels), test, names, value_range)
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    """x, y and, if the file has them, x_test, y_test."""
+    try:
+        with open(path, "rb") as stream, zipfile.ZipFile(stream):
+            pass  # anything but a zip archive NumPy would take for a pickle, and say so
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[key] for name, key in _keys(path, set(file.files)).items()}
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: not a readable .npz of plain arrays: {error}") from None
+
+
+def _keys(path: Path, found: set[str]) -> dict[str, str]:
+    suffix = "_train" if "x_train" in found else ""
+    keys = {"x": "x" + suffix, "y": "y" + suffix}
+    if found & {"x_test", "y_test"}:
+        keys |= {"x_test": "x_test", "y_test": "y_test"}
+    if missing := sorted(set(keys.values()) - found):
+        raise DataError(
+            f"{path}: no array {', '.join(missing)}, only {', '.join(sorted(found)) or 'none'}; "
+            "expected x and y (or x_train and y_train), optionally x_test and y_test"
+        )
+    return keys
+
+
+def _records(what: str, x: Array) -> tuple[Array, tuple[float, float]]:
+    if x.size == 0:
+        raise DataError(f"{what} is empty, its shape is {x.shape}")
+    if x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[-1] in (1, 3, 4))):
+        return _scaled(x), (-1.0, 1.0)
+    if x.dtype.kind != "f" or x.ndim not in (2, 4):
+        raise DataError(
+            f"{what} is {x.dtype} {x.shape}; expected uint8 [n, height, width] or [n, height, "
+            "width, channels], or float [n, features] or [n, channels, height, width]"
+        )
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
+    if not np.isfinite(x).all():
+        raise DataError(f"{what} has entries that are not finite numbers in float32")
+    return x, (float(x.min()), float(x.max()))
+
+
+def _labels(what: str, y: Array, n: int) -> Array:
+    if y.shape != (n,):
+        raise DataError(f"{what} has shape {y.shape}; expected one label for each of {n} records")
+    if y.dtype.kind not in "iubU":
+        raise DataError(f"{what} is {y.dtype}; expected integers or strings")
+    return y
+
+
+def _scaled(x: Array) -> Array:
+    """uint8 images [n, height, width(, channels)] as [n, channels, height, width] in [-1, 1]."""
+    channels_last = x if x.ndim == 4 else x[..., None]
+    return channels_last.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(127.5) - 1
+
+
+def _with_test_part(
+    name: str,
+    x: Array,
+    y: Array,
+    class_names: tuple[str, ...],
+    rng: np.random.Generator,
+    value_range: tuple[float, float] = (-1.0, 1.0),
+) -> Dataset:
+    """Hold ``TEST_SHARE`` of every class back, drawn at random; both parts keep their order."""
+    of_class = [rng.permutation(np.flatnonzero(y == c)) for c in range(len(class_names))]
+    held_back = np.concatenate([i[: round(len(i) * TEST_SHARE)] for i in of_class])
+    if not len(held_back):
+        raise DataError(f"data set {name}: {len(y)} records are too few to hold some back as test")
+    test = np.isin(np.arange(len(y)), held_back)
+    return _dataset(name, (x[~test], y[~test]), (x[test], y[test]), class_names, value_range)
+
+
+def _dataset(
+    name: str,
+    train: tuple[Array, Array],
+    test: tuple[Array, Array],
+    class_names: tuple[str, ...],
+    value_range: tuple[float, float] = (-1.0, 1.0),
+) -> Dataset:
+    x, x_test = (torch.from_numpy(np.ascontiguousarray(x, np.float32)) for x, _ in (train, test))
+    y, y_test = (torch.from_numpy(np.ascontiguousarray(y, np.int64)) for _, y in (train, test))
+    return Dataset(name, x, y, x_test, y_test, class_names, value_range)

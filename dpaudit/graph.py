@@ -1,0 +1,203 @@
+"""Who sends to whom, and with which weights: one round as a Graph, all rounds as a Network.
+
+``W[i, j]`` weighs agent j's message at agent i, so that gossip is ``W @ X`` with agents as rows.
+Matrices are built in float64 and cast last: one built in float32 has sums that are off by 3e-8, and
+trackers that must sum to zero drift away.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpaudit.errors import ConfigError
+from dpaudit.mixing import connected, matrices
+from dpaudit.options import GraphOptions, graph_options
+
+TOLERANCE = 1e-12  # on sums and symmetry in float64; correct rounding leaves about n_agents * 1e-16
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The mixing matrix of one round, and the directed edges that it needs.
+
+    Edges are ordered by receiver, then by sender; the self-loop is not a transmission and not an
+    edge. Edge j -> i is there exactly if ``W[i, j] > 0``.
+
+    Args:
+        W: [n_agents, n_agents] float64 on the CPU, entries >= 0, diagonal > 0, and columns or rows
+            that sum to 1 within ``TOLERANCE``.
+
+    Raises:
+        ValueError: ``W`` is none of these.
+    """
+
+    W: Tensor
+    _casts: dict[tuple[torch.dtype, torch.device], Tensor] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        W = self.W
+        if W.dtype != torch.float64 or W.ndim != 2 or W.shape[0] != W.shape[1] or not len(W):
+            raise ValueError(f"W must be a square float64 matrix, got {W.dtype} {tuple(W.shape)}")
+        if not (W >= 0).all() or not (W.diagonal() > 0).all():
+            raise ValueError("W must have no negative entry and a positive diagonal")
+        if not (self.column_stochastic or _ones(W.sum(1))):
+            off = (W.sum(0) - 1).abs().max().item()
+            raise ValueError(
+                f"neither columns nor rows of W sum to 1 (columns are off by {off:.1e})"
+            )
+
+    @property
+    def n_agents(self) -> int:
+        return len(self.W)
+
+    @property
+    def n_edges(self) -> int:
+        return len(self.senders)
+
+    @cached_property
+    def _edges(self) -> Tensor:
+        receivers, senders = self.W.nonzero(as_tuple=True)  # row-major: by receiver, then sender
+        return torch.stack([senders, receivers])[:, senders != receivers]
+
+    @property
+    def senders(self) -> Tensor:
+        """[n_edges] int64."""
+        return self._edges[0]
+
+    @property
+    def receivers(self) -> Tensor:
+        """[n_edges] int64."""
+        return self._edges[1]
+
+    @cached_property
+    def column_stochastic(self) -> bool:
+        """Columns sum to 1: sums over agents are kept, which push-sum needs."""
+        return _ones(self.W.sum(0))
+
+    @cached_property
+    def doubly_stochastic(self) -> bool:
+        """Columns and rows sum to 1."""
+        return self.column_stochastic and _ones(self.W.sum(1))
+
+    @cached_property
+    def symmetric(self) -> bool:
+        return bool((self.W - self.W.T).abs().max() <= TOLERANCE)
+
+    @cached_property
+    def spectral_gap(self) -> float:
+        """1 - |second eigenvalue|; 0 for a single round of a time-varying network as a rule."""
+        W = self.W.numpy()
+        eigenvalues = np.linalg.eigvalsh(W) if self.symmetric else np.linalg.eigvals(W)
+        moduli = np.sort(np.abs(eigenvalues))
+        return float(1 - moduli[-2]) if len(moduli) > 1 else 1.0
+
+    @cached_property
+    def smallest_eigenvalue(self) -> float:
+        """Of a symmetric W, in (-1, 1].
+
+        Raises:
+            ValueError: W is not symmetric, so its eigenvalues have no order.
+        """
+        if not self.symmetric:
+            raise ValueError("smallest_eigenvalue needs a symmetric mixing matrix")
+        return float(np.linalg.eigvalsh(self.W.numpy())[0])
+
+    def neighbours(self, agent: int) -> list[int]:
+        """Agents that ``agent`` shares an edge with, in either direction, in ascending order."""
+        linked = (self.W[agent] > 0) | (self.W[:, agent] > 0)
+        return [j for j in linked.nonzero().flatten().tolist() if j != agent]
+
+    def edge(self, sender: int, receiver: int) -> int:
+        """The index of edge sender -> receiver.
+
+        Raises:
+            ConfigError: there is no such edge.
+        """
+        found = (self.senders == sender) & (self.receivers == receiver)
+        if not found.any():
+            heard = self.senders[self.receivers == receiver].tolist()
+            raise ConfigError(
+                f"no edge {sender} -> {receiver}: agent {receiver} receives from {heard}"
+            )
+        return int(found.nonzero())
+
+    def broadcast(self, X: Tensor) -> Tensor:
+        """What travels if agent i sends row i of X [..., n_agents, d] to all its receivers.
+
+        Returns:
+            [..., n_edges, d], one copy per edge.
+        """
+        return X.index_select(-2, self.senders.to(X.device))
+
+    def mix(self, X: Tensor) -> Tensor:
+        """One gossip step, W @ X, in the dtype and on the device of X [..., n_agents, d]."""
+        return self._cast(X.dtype, X.device) @ X
+
+    def _cast(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        if (dtype, device) not in self._casts:
+            self._casts[dtype, device] = self.W.to(device=device, dtype=dtype)
+        return self._casts[dtype, device]
+
+
+def _ones(sums: Tensor) -> bool:
+    return bool((sums - 1).abs().max() <= TOLERANCE)
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The graphs of all rounds: ``graphs`` over and over.
+
+    Raises:
+        ValueError: no graph, or graphs of different sizes.
+        ConfigError: over a whole period, some agent cannot reach some other.
+    """
+
+    graphs: tuple[Graph, ...]
+
+    def __post_init__(self) -> None:
+        if len({g.n_agents for g in self.graphs}) != 1:
+            raise ValueError("a network needs at least one graph, all with the same agents")
+        if not self.strongly_connected:
+            raise ConfigError("the graph is not connected: some agent never hears of some other")
+
+    @property
+    def n_agents(self) -> int:
+        return self.graphs[0].n_agents
+
+    @property
+    def period(self) -> int:
+        return len(self.graphs)
+
+    @cached_property
+    def strongly_connected(self) -> bool:
+        """Whether everybody reaches everybody over the edges of one period together."""
+        return connected(np.any([g.W.numpy() > 0 for g in self.graphs], axis=0))
+
+    def at(self, round: int) -> Graph:
+        """The graph of a round; rounds count from 1."""
+        if round < 1:
+            raise ValueError(f"rounds count from 1, got {round}")
+        return self.graphs[(round - 1) % self.period]
+
+
+def build(
+    graph: str | GraphOptions, n_agents: int, generator: np.random.Generator | None = None
+) -> Network:
+    """The network of this name, or of these options, for ``n_agents`` agents.
+
+    Args:
+        graph: a name stands for that graph with its default options.
+        n_agents: at least 2.
+        generator: needed by the random graphs alone, which are drawn once for the whole run.
+
+    Raises:
+        ConfigError: no such graph, or there is none with these options for ``n_agents``.
+    """
+    options = graph_options(graph) if isinstance(graph, str) else graph
+    weights = matrices(options, n_agents, generator)
+    return Network(tuple(Graph(torch.from_numpy(W)) for W in weights))

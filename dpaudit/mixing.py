@@ -1,0 +1,282 @@
+"""Mixing matrices by name, in float64: where every graph that an audit can name is defined.
+
+Agents are indexed modulo n; ``W[i, j]`` weighs agent j's message at agent i.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+
+from dpaudit.errors import ConfigError
+from dpaudit.options import (
+    DOutGraph,
+    ErdosRenyiGraph,
+    GraphOptions,
+    RegularGraph,
+    UniformOutGraph,
+)
+
+RESAMPLES = 1_000  # random graphs drawn before giving up on a connected one
+
+Matrix = NDArray[np.float64]
+Links = NDArray[np.bool_]  # [receiver, sender]
+
+
+def matrices(
+    options: GraphOptions, n_agents: int, generator: np.random.Generator | None = None
+) -> list[Matrix]:
+    """The mixing matrices of one period, [n_agents, n_agents] each, of the graph of these options.
+
+    Raises:
+        ConfigError: there is no graph with these options for ``n_agents`` agents.
+        ValueError: the graph is random and there is no generator.
+    """
+    if n_agents < 2:
+        raise ConfigError(f"graph {options.name}: needs at least 2 agents, got {n_agents}")
+    period = _BUILDERS[options.name](options, n_agents, generator)
+    return [(np.eye(n_agents) + W) / 2 for W in period] if options.lazy else period
+
+
+def names() -> dict[str, str]:
+    """Every graph by name, with one line about it."""
+    return {name: (builder.__doc__ or "").splitlines()[0] for name, builder in _BUILDERS.items()}
+
+
+def metropolis(adjacency: Links) -> Matrix:
+    """Metropolis-Hastings weights: W_ij = 1 / (1 + max(d_i, d_j)) on edges, the rest on W_ii.
+
+    Args:
+        adjacency: [n_agents, n_agents], symmetric; its diagonal is ignored.
+
+    Returns:
+        [n_agents, n_agents], symmetric, doubly stochastic, with a positive diagonal.
+    """
+    links = adjacency & ~np.eye(len(adjacency), dtype=bool)
+    degree = links.sum(1)
+    W = np.where(links, 1.0 / (1.0 + np.maximum.outer(degree, degree)), 0.0)
+    return W + np.diag(1.0 - W.sum(1))
+
+
+def _uniform(links: Links) -> Matrix:
+    """Every agent shares its message equally among its receivers and itself: columns sum to 1."""
+    out = links | np.eye(len(links), dtype=bool)
+    return out / out.sum(0)
+
+
+def _circulant(hops: Sequence[int], n: int) -> Matrix:
+    """Agent j sends to j + h for every hop h, modulo n, and to itself."""
+    j = np.arange(n)
+    links = np.zeros((n, n), dtype=bool)
+    for hop in hops:
+        links[(j + hop) % n, j] = True
+    return _uniform(links)
+
+
+def connected(links: Links) -> bool:
+    parts, _ = connected_components(links, directed=True, connection="strong")
+    return bool(parts == 1)
+
+
+def _ring(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
+    """undirected circle, all weights 1/3"""
+    if n < 3:
+        raise ConfigError(f"graph ring: needs at least 3 agents, got {n}")
+    return [_circulant([-1, 1], n)]
+
+
+def _directed_ring(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
+    """every agent sends to the next one, weights 1/2"""
+    return [_circulant([1], n)]
+
+
+def _bipartite(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
+    """complete bipartite graph of two halves, all weights 1 / (n/2 + 1)"""
+    if n % 2:
+        raise ConfigError(
+            f"graph bipartite: two equal halves need an even number of agents, got {n}"
+        )
+    first = np.arange(n) < n // 2
+    return [_uniform(first[:, None] != first)]
+
+
+def _hub2(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
+    """last two agents linked to all others, not to each other, as in the public CGA code"""
+    if not 4 <= n <= 101:
+        raise ConfigError(
+            f"graph hub2: its rounded weights are positive for 4 to 101 agents, got {n}"
+        )
+    hub = np.arange(n) >= n - 2
+    a = (100 // (n - 1)) / 100
+    W = np.where(hub[:, None] != hub, a, 0.0)
+    return [W + np.diag(1.0 - W.sum(1))]
+
+
+def _complete(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
+    """everybody hears everybody, all weights 1/n"""
+    return [np.full((n, n), 1.0 / n)]
+
+
+def _d_out(options: DOutGraph, n: int, generator: Any) -> list[Matrix]:
+    """directed: every agent sends to the next d - 1 on a circle, weights 1/d"""
+    if options.d > n:
+        raise ConfigError(f"graph d-out: d={options.d} exceeds the number of agents, {n}")
+    return [_circulant(range(options.d), n)]
+
+
+def _exponential(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
+    """directed, time-varying: one receiver per round, 1, 2, 4, ... agents ahead, weights 1/2"""
+    period = (n - 1).bit_length()  # floor(log2(n - 1)) + 1
+    return [_circulant([2**t], n) for t in range(period)]
+
+
+def _half_exponential(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
+    """directed, time-varying: every agent sends to multiples of 1, 2, 4, ... agents ahead"""
+    if n < 4:
+        raise ConfigError(f"graph half-exponential: needs at least 4 agents, got {n}")
+    period = n.bit_length() - 1  # floor(log2(n))
+    return [_circulant([j * 2**t for j in range(n // 2)], n) for t in range(period)]
+
+
+def _path(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
+    """agents in a line, Metropolis weights"""
+    i = np.arange(n)
+    return [metropolis(np.abs(i[:, None] - i) == 1)]
+
+
+def _star(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
+    """agent 0 linked to all others, Metropolis weights"""
+    centre = np.arange(n) == 0
+    return [metropolis(centre[:, None] != centre)]
+
+
+def _erdos_renyi(
+    options: ErdosRenyiGraph, n: int, generator: np.random.Generator | None
+) -> list[Matrix]:
+    """random: each pair linked with probability p, redrawn until connected, Metropolis weights"""
+    rng = _needed(options, generator)
+
+    def draw() -> Links:
+        upper = np.triu(rng.random((n, n)) < options.p, 1)
+        return upper | upper.T
+
+    return [metropolis(_first_connected(draw, f"erdos-renyi with p={options.p}", n))]
+
+
+def _uniform_out(
+    options: UniformOutGraph, n: int, generator: np.random.Generator | None
+) -> list[Matrix]:
+    """random, directed: each edge with probability p, only column-stochastic"""
+    rng = _needed(options, generator)
+
+    def draw() -> Links:
+        return rng.random((n, n)) < options.p
+
+    return [_uniform(_first_connected(draw, f"uniform-out with p={options.p}", n))]
+
+
+def _k_regular(
+    options: RegularGraph, n: int, generator: np.random.Generator | None
+) -> list[Matrix]:
+    """random: each agent has k neighbours, connected, all weights 1 / (k + 1)"""
+    k, rng = options.k, _needed(options, generator)
+    if k >= n or n * k % 2:
+        raise ConfigError(
+            f"graph k-regular: k={k} needs more than {k} agents and an even k * n_agents, got {n}"
+        )
+    links = _circulant_regular(n, k)
+
+    def draw() -> Links:
+        return _switched(links, rng)
+
+    return [_uniform(_first_connected(draw, f"k-regular with k={k}", n))]
+
+
+def _circulant_regular(n: int, k: int) -> Links:
+    """A k-regular graph to start from: k // 2 on either side, and the opposite one for odd k."""
+    distance = np.abs(np.arange(n)[:, None] - np.arange(n))
+    distance = np.minimum(distance, n - distance)
+    links: Links = (distance > 0) & (distance <= k // 2)
+    return links | (distance == n / 2) if k % 2 else links
+
+
+def _switched(links: Links, rng: np.random.Generator) -> Links:
+    """A random graph with the same degrees: a-b, c-d become a-d, c-b; 20 attempts per edge.
+
+    The chain is symmetric and reaches every graph of the same degrees, so its limit is uniform.
+    """
+    edges = [(a, b) for a, b in np.argwhere(links).tolist() if a < b]
+    linked = {*edges, *((b, a) for a, b in edges)}
+    attempts = rng.integers([len(edges), len(edges), 2], size=(20 * len(edges), 3)).tolist()
+    for first, second, flip in attempts:
+        (a, b), (c, d) = edges[first], edges[second][:: -1 if flip else 1]
+        if len({a, b, c, d}) == 4 and (a, d) not in linked and (c, b) not in linked:
+            linked -= {(a, b), (b, a), (c, d), (d, c)}
+            linked |= {(a, d), (d, a), (c, b), (b, c)}
+            edges[first], edges[second] = (a, d), (c, b)
+    out = np.zeros_like(links)
+    out[tuple(np.array(list(linked)).T)] = True
+    return out
+
+
+def _needed(options: GraphOptions, generator: np.random.Generator | None) -> np.random.Generator:
+    if generator is None:
+        raise ValueError(f"graph {options.name} is random: build needs a generator")
+    return generator
+
+
+def _first_connected(draw: Callable[[], Links], what: str, n: int) -> Links:
+    for _ in range(RESAMPLES):
+        if connected(links := draw()):
+            return links
+    raise ConfigError(
+        f"graph {what}: none of {RESAMPLES} draws for {n} agents was connected; ask for more edges"
+    )
+
+
+_BUILDERS: dict[str, Callable[[Any, int, np.random.Generator | None], list[Matrix]]] = {
+    "ring": _ring,
+    "directed-ring": _directed_ring,
+    "bipartite": _bipartite,
+    "hub2": _hub2,
+    "complete": _complete,
+    "d-out": _d_out,
+    "exponential": _exponential,
+    "half-exponential": _half_exponential,
+    "erdos-renyi": _erdos_renyi,
+    "k-regular": _k_regular,
+    "uniform-out": _uniform_out,
+    "path": _path,
+    "star": _star,
+}
+
+
+def positions(name: str, n_agents: int) -> Matrix:
+    """[n_agents, 2] coordinates in [-1, 1] to draw a graph of this name at."""
+    i = np.arange(n_agents)
+    if name == "bipartite":
+        return _columns(i < n_agents // 2)
+    if name == "hub2":
+        return _columns(i < n_agents - 2)
+    if name == "path":
+        return np.stack([np.linspace(-1, 1, n_agents), np.zeros(n_agents)], axis=1)
+    if name == "star":
+        return np.concatenate([np.zeros((1, 2)), _circle(n_agents - 1)])
+    return _circle(n_agents)
+
+
+def _circle(n: int) -> Matrix:
+    """Clockwise, from the top."""
+    angle = 2 * np.pi * np.arange(n) / n
+    return np.stack([np.sin(angle), np.cos(angle)], axis=1)
+
+
+def _columns(left: Links) -> Matrix:
+    """Two columns, each from top to bottom."""
+    out = np.empty((len(left), 2))
+    for side, x in ((left, -0.6), (~left, 0.6)):
+        out[side, 0] = x
+        out[side, 1] = np.linspace(1, -1, side.sum() + 2)[1:-1]
+    return out

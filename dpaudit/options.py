@@ -1,0 +1,142 @@
+"""Graphs and partitions as an audit file writes them: a name, and beside it that one's options.
+
+Nothing here imports torch, so that a configuration is checked before anything heavy is loaded.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
+
+from dpaudit.errors import ConfigError
+from dpaudit.strict import Strict
+
+Probability = Annotated[float, Field(gt=0, le=1)]
+
+
+class _Graph(Strict):
+    lazy: bool = False  # W <- (I + W) / 2: no eigenvalue of a symmetric W is negative any more
+
+
+class FixedGraph(_Graph):
+    """A graph that the number of agents determines."""
+
+    name: Literal[
+        "ring",
+        "directed-ring",
+        "bipartite",
+        "hub2",
+        "complete",
+        "exponential",
+        "half-exponential",
+        "path",
+        "star",
+    ]
+
+
+class DOutGraph(_Graph):
+    """Every agent sends to the next d - 1 on a circle."""
+
+    name: Literal["d-out"] = "d-out"
+    d: Annotated[int, Field(ge=2)] = 2  # the agent itself counts as one of the d
+
+
+class ErdosRenyiGraph(_Graph):
+    """Every pair of agents is linked with the same probability."""
+
+    name: Literal["erdos-renyi"] = "erdos-renyi"
+    p: Probability = 0.1
+
+
+class RegularGraph(_Graph):
+    """Every agent has k neighbours, drawn at random."""
+
+    name: Literal["k-regular"] = "k-regular"
+    k: Annotated[int, Field(ge=2)] = 4
+
+
+class UniformOutGraph(_Graph):
+    """Every ordered pair is an edge with the same probability; uniform weights at the sender."""
+
+    name: Literal["uniform-out"] = "uniform-out"
+    p: Probability = 0.5
+
+
+GraphOptions = Annotated[
+    FixedGraph | DOutGraph | ErdosRenyiGraph | RegularGraph | UniformOutGraph,
+    Field(discriminator="name"),
+]
+
+
+class EvenPartition(Strict):
+    """Equal parts of one random order."""
+
+    kind: Literal["even"] = "even"
+
+
+class InterleavedPartition(Strict):
+    """Agent i holds positions i, i + n_agents, i + 2 n_agents, ... of one random order."""
+
+    kind: Literal["interleaved"] = "interleaved"
+
+
+class DirichletPartition(Strict):
+    """Every class is spread over the agents by its own draw from Dir(alpha)."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    alpha: PositiveFloat
+
+
+class EqualDirichletPartition(Strict):
+    """Every agent has its own mix of classes from Dir(alpha), and all hold equally many."""
+
+    kind: Literal["dirichlet-equal"] = "dirichlet-equal"
+    alpha: PositiveFloat
+
+
+class ByClassPartition(Strict):
+    """The records in order of their class, cut in equal shards; every agent holds some shards."""
+
+    kind: Literal["by-class"] = "by-class"
+    shards: PositiveInt = 2  # per agent
+
+
+PartitionOptions = Annotated[
+    EvenPartition
+    | InterleavedPartition
+    | DirichletPartition
+    | EqualDirichletPartition
+    | ByClassPartition,
+    Field(discriminator="kind"),
+]
+
+_GRAPH: TypeAdapter[GraphOptions] = TypeAdapter(GraphOptions)
+_PARTITION: TypeAdapter[PartitionOptions] = TypeAdapter(PartitionOptions)
+
+
+def graph_options(name: str, **options: Any) -> GraphOptions:
+    """The options of the graph of this name; those not given have their defaults.
+
+    Raises:
+        ConfigError: no such graph, or not an option of it, or a value out of range.
+    """
+    return _checked(_GRAPH, f'graph "{name}"', {"name": name, **options})
+
+
+def partition_options(kind: str, **options: Any) -> PartitionOptions:
+    """The options of the partition of this kind; those not given have their defaults.
+
+    Raises:
+        ConfigError: no such partition, or not an option of it, or a value out of range.
+    """
+    return _checked(_PARTITION, f'partition "{kind}"', {"kind": kind, **options})
+
+
+def _checked(adapter: TypeAdapter[Any], what: str, value: dict[str, Any]) -> Any:
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        problems = (
+            ": ".join([".".join(map(str, p["loc"][1:])), p["msg"]]).removeprefix(": ")
+            for p in error.errors()
+        )
+        raise ConfigError("\n".join(f"{what}: {problem}" for problem in problems)) from None

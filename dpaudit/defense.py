@@ -74,7 +74,8 @@ class Observable(NamedTuple):
     description: str
     needs: Mapping[str, tuple[int, ...]]  # message -> rounds, as offsets from the attacked round
     links: str  # the message whose links say which (victim, receiver) can be attacked
-    derive: Callable[[Any, View, Setting, Target], Derived]  # first argument: the defense
+    differs_by_link: bool  # whether each link of one victim gives another gradient
+    derive: Callable[[Any, View, Setting, Target], Derived]  # a method of the defense
 
 
 class Bracket(NamedTuple):
@@ -124,5 +125,5 @@ class Defense(Strict, ABC):
         """The no-defense twin: the same algorithm, its noise off."""
 
     @abstractmethod
-    def mechanism(self, setting: Setting, threat_model: ThreatModel) -> Bracket:
-        """What the run really released to this adversary, for accounting of one record."""
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """What the run really released to this adversary about one record of the victim."""

@@ -161,6 +161,7 @@ class AuditResult(Strict):
 
     schema_version: Literal[1] = 1
     config: dict[str, Any]
+    calibrated: dict[str, Any]  # the defense's options once its noise is set from its budget
     provenance: Provenance
     verdict: Verdict | None  # the worst over claims; None where nothing was claimed
     claims: tuple[JudgedClaim, ...]

@@ -24,9 +24,8 @@ class View:
     def of(cls, threat_model: ThreatModel, transcript: Transcript, rounds: set[int]) -> "View":
         """The threat model's part of these rounds (those of them that were recorded)."""
         captures = {
-            k: {name: _visible(threat_model, sent) for name, sent in capture.items()}
-            for k, capture in transcript.captures.items()
-            if k in rounds
+            k: {name: _visible(threat_model, sent) for name, sent in transcript.captures[k].items()}
+            for k in sorted(rounds & set(transcript.captures))
         }
         return cls(threat_model, Transcript(captures))
 

@@ -1,0 +1,303 @@
+"""DPDL: cross-gradients between neighbours, clipped, perturbed, calibrated by cosine similarity."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, NamedTuple, Self
+
+import torch
+from pydantic import Field, PositiveFloat, model_validator
+from torch import Tensor
+
+from dpaudit.accounting import Mechanism, Release
+from dpaudit.defense import (
+    Bracket,
+    Defense,
+    Derived,
+    Gradient,
+    Observable,
+    Round,
+    Setting,
+    Target,
+)
+from dpaudit.errors import ConfigError
+from dpaudit.graph import Graph
+from dpaudit.noise import Noise
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import broadcast, unicast
+from dpaudit.view import View
+
+# K(e) e with K = 1 / (1 + exp(cos(c, e))) moves by at least 1/(1+exp(1)) times a change of e in
+# the worst case (from e = 0), and by at most the largest singular value of its Jacobian,
+# K (b/2 + sqrt(1 + b^2/4)) with b = (1 - K) |sin(c, e)|, which peaks at cos(c, e) = -0.854.
+CALIBRATION_LEAST = 1 / (1 + math.e)
+CALIBRATION_MOST = 0.75801
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d], models x
+    V: Tensor  # [..., n_agents, d], momenta v
+
+
+class DPDL(Defense):
+    """Yuan, Xiao, Wang and Li, Algorithm 1; rows of X, V [..., n_agents, d] are agents.
+
+    With g^ij the mean over agent j's batch of per-record gradients at agent i's model, clipped to
+    norm C, and z ~ N(0, sigma^2 C^2 I), fresh for each ordered pair, round t at agent i is
+        3.       send x_i to the neighbours
+        7-10.    each neighbour j answers with g..^ij = g^ij + z^ij / B, to i only
+        13-16.   e_i = g^ii, kept without noise; g..^ii = g^ii + z^ii / B
+        19-20.   K_ij = 1 / (1 + exp(cos(g..^ij, e_i)))
+        21-22.   G_i = sum over j, itself included, of g..^ij / (sqrt(w_ij) N) + alpha w_ij K_ij e_i
+        24-26.   v~_i = beta v_i + G_i,  x~_i = x_i - eta v~_i, both sent to the neighbours
+        28-29.   v <- W v~,  x <- W x~
+    One batch serves all gradients of a round. Without noise this is the no-defense twin.
+
+    Readings: the noise has standard deviation sigma C as in the algorithm box (the text once omits
+    C); the cosine with a zero vector is 0; (23) is taken as printed in the main text, whose second
+    term is the larger, with its free constant c2, and with h, which no one can know before the
+    run, as options.
+    """
+
+    paper: ClassVar[str] = "Yuan, Xiao, Wang, Li: DPDL"
+    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record (Theorem 1)"
+    messages: ClassVar[Mapping[str, str]] = {
+        "x": "the model before the round; depends on past batches through past noise",
+        "cross_gradient": "clipped gradient of the sender's batch at the receiver's model, "
+        "Gaussian noise of standard deviation sigma C / B, fresh for each receiver",
+        "v": "momentum; holds the sender's un-noised gradient e_i beside noisy gradients",
+        "x_tilde": "the model after the local step; equivalent to v given x",
+    }
+
+    learning_rate: PositiveFloat = 0.005  # eta
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.7  # beta
+    calibration: Annotated[float, Field(ge=0)] = 1.5  # alpha
+    clip_norm: PositiveFloat = 2.0  # C
+    epsilon: PositiveFloat | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # sigma; from epsilon if absent
+    c2: PositiveFloat = 2.0  # of (23); the proof's leading order gives 2
+    h: Annotated[float, Field(ge=1)] = 2.0  # of (23); it tends to 1 as noise dominates
+
+    @model_validator(mode="after")
+    def _noise_is_given_once(self) -> Self:
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError(
+                "give either epsilon (the noise then follows (23)) or noise_multiplier"
+            )
+        return self
+
+    def start(self, X: Tensor) -> State:
+        return State(X, torch.zeros_like(X))
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X, V = state
+        N, B, C = graph.n_agents, gradient.batch_size, self.clip_norm
+        std = _calibrated(self) * C
+        j, i, n = (
+            graph.senders.to(X.device),
+            graph.receivers.to(X.device),
+            torch.arange(N).to(X.device),
+        )
+        to, w = torch.cat([i, n]), _weights(graph, X)  # links j -> i, then the self-loops
+
+        sums = gradient.clipped_sum(X[..., to, :], C, holders=torch.cat([j, n]))  # 7-8, 13-14
+        cross, own = sums.split([len(i), N], dim=-2)
+        G_cross = (cross + noise.gaussian("cross_gradient", std, cross)) / B  # 9
+        e = own / B  # 15
+        G_own = (own + noise.gaussian("self_gradient", std, own)) / B  # 16
+        G_all = torch.cat([G_cross, G_own], dim=-2)
+        K = torch.sigmoid(-_cosine(G_all, e[..., to, :]))  # 19-20
+        G = _to_agents(G_all / (w.sqrt() * N)[:, None], to, N)  # 21-22
+        G = G + self.calibration * _to_agents((w * K)[..., None], to, N) * e
+        V = self.momentum * V + G  # 24
+        X_tilde = X - self.learning_rate * V  # 25
+        sent = {
+            "x": broadcast(graph, X),
+            "cross_gradient": unicast(graph, G_cross),
+            "v": broadcast(graph, V),
+            "x_tilde": broadcast(graph, X_tilde),
+        }
+        return Round(State(graph.mix(X_tilde), graph.mix(V)), sent)  # 28-29
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def without_noise(self) -> Self:
+        return self.model_copy(update={"noise_multiplier": 0.0, "epsilon": None})
+
+    def calibrate(self, setting: Setting) -> Self:
+        """sigma from epsilon by (23), with q = B / (N min D_i) as the theorem has it.
+
+        An agent draws its batch from its own D_i records, so its true sampling rate is N times
+        the theorem's q (for equal D_i); `mechanism` accounts for the true one.
+
+        Raises:
+            ConfigError: the mixing matrix is not symmetric doubly stochastic and fixed in time.
+        """
+        graph = setting.network.at(1)
+        if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
+            raise ConfigError(
+                "graph: DPDL needs an undirected graph that does not vary in time, with a symmetric "
+                "doubly stochastic W (Assumption 3)"
+            )
+        if self.noise_multiplier is not None:
+            return self
+        sigma = self.noise_multiplier_for(setting)
+        return self.model_copy(update={"noise_multiplier": sigma})
+
+    def noise_multiplier_for(self, setting: Setting) -> float:
+        """The right-hand side of (23); the root's sum is over the smallest neighbourhood."""
+        if self.epsilon is None:
+            raise ValueError("(23) needs epsilon")
+        W, N = setting.network.at(1).W, setting.n_agents
+        w_min, w_max = W[W > 0].min().item(), W.max().item()
+        q = self.batch_size / (N * min(setting.sizes))
+        terms = (
+            2 / math.sqrt(w_min)
+            + 15 * self.calibration * N / 8
+            + self.calibration * w_max * (self.h + 1) ** 2 * N / (2 * self.h)
+        )
+        root = math.sqrt((W > 0).sum(dim=1).min().item() / w_max)
+        return (
+            terms * self.c2 * q * math.sqrt(self.n_rounds * math.log(1 / self.delta))
+            / (root * self.epsilon)
+        )  # fmt: skip
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """Per round, one record moves each cross-gradient seen and the momentum, both Gaussian.
+
+        The adversary subtracts from the momentum every cross-gradient it holds, noise and all
+        (Theorem 1 counts that noise as hiding the record). What then hides the un-noised e_i is
+        z^ii and the noise of the cross-gradients it does not hold.
+        """
+        graph, N = setting.network.at(1), setting.n_agents
+        W = graph.W
+        out = [i for i in graph.neighbours(victim) if threat_model.sees(victim, i)]
+        unseen = [
+            j for j in graph.neighbours(victim)
+            if not threat_model.sees(j, victim) and j not in threat_model.agents
+        ]  # fmt: skip
+        hiding = math.sqrt(sum(1 / W[victim, j].item() for j in [victim, *unseen]))
+        follows = all(
+            any(threat_model.sees(j, i) for i in graph.neighbours(j))
+            for j in [victim, *graph.neighbours(victim)]
+        )
+
+        def mechanism(calibration: float, momentum: bool) -> Mechanism:
+            own = 1 / math.sqrt(W[victim, victim].item()) + self.calibration * N * calibration
+            shift = math.sqrt(len(out) + (own / hiding) ** 2 * (momentum and bool(out)))
+            return self._releases(shift, setting.sizes[victim])
+
+        return Bracket(
+            least=mechanism(CALIBRATION_LEAST, momentum=follows),
+            most=mechanism(CALIBRATION_MOST, momentum=True),
+            assumptions=(
+                f"batches of {self.batch_size} from {setting.sizes[victim]} records are accounted "
+                "as Poisson sampling at that rate, the convention of the paper's Lemma 1",
+                "a record's effect through the calibration K_ij e_i is counted between "
+                f"{CALIBRATION_LEAST:.2f} and {CALIBRATION_MOST:.2f} of its effect on e_i, which "
+                "bound K and the Lipschitz constant of K(e) e; noise inside K_ii is not counted",
+            ),
+        )
+
+    def _releases(self, shift: float, size: int) -> Mechanism:
+        """Equal rounds in each of which one record moves the view by shift / sigma deviations."""
+        if shift == 0:
+            return ()
+        release = Release(
+            family="gaussian",
+            noise_multiplier=_calibrated(self) / shift,
+            sampling="poisson",
+            sampling_rate=min(1.0, self.batch_size / size),
+            count=self.n_rounds,
+        )
+        return (release,)
+
+    def _cross_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+        t, victim, receiver = target
+        message = view.message("cross_gradient", t, victim, receiver)
+        return Derived(message.payload, view.sent_by("x", t, receiver))
+
+    def _momentum_difference(self, view: View, setting: Setting, target: Target) -> Derived:
+        t, victim, _ = target
+        now, before = view.sent_by("v", t, victim), self._momentum(view, t - 1, victim)
+        return Derived(now - before, view.sent_by("x", t, victim))
+
+    def _momentum_exact(self, view: View, setting: Setting, target: Target) -> Derived:
+        t, victim, _ = target
+        w = setting.network.at(1).W[victim]
+        mixed = sum(
+            w[j].item() * self._momentum(view, t - 1, j) for j in w.nonzero().flatten().tolist()
+        )
+        G = view.sent_by("v", t, victim) - self.momentum * mixed
+        return Derived(G, view.sent_by("x", t, victim))
+
+    def _momentum_stripped(self, view: View, setting: Setting, target: Target) -> Derived:
+        t, victim, _ = target
+        graph = setting.network.at(1)
+        G, model = self._momentum_exact(view, setting, target)
+        for j in graph.neighbours(victim):
+            cross = view.message("cross_gradient", t, j, victim).payload
+            G = G - cross / (math.sqrt(graph.W[victim, j].item()) * setting.n_agents)
+        return Derived(G, model)
+
+    def _momentum(self, view: View, t: int, agent: int) -> Tensor:
+        """v~ that the agent sent in round t; v_0 = 0 is public."""
+        if t == 0:
+            return torch.zeros_like(view.sent_by("v", 1, agent))
+        return view.sent_by("v", t, agent)
+
+    observables: ClassVar[Mapping[str, Observable]] = {
+        "cross_gradient": Observable(
+            "the cross-gradient as it travels (CG)",
+            {"cross_gradient": (0,), "x": (0,)},
+            "cross_gradient",
+            True,
+            _cross_gradient,
+        ),
+        "momentum-difference": Observable(
+            "the change of the momentum between rounds, as the paper attacks it (MM)",
+            {"v": (-1, 0), "x": (0,)},
+            "v",
+            False,
+            _momentum_difference,
+        ),
+        "momentum-exact": Observable(
+            "the momentum less beta times the mixed momenta, which is G_i (MM-exact)",
+            {"v": (-1, 0), "x": (0,)},
+            "v",
+            False,
+            _momentum_exact,
+        ),
+        "momentum-stripped": Observable(
+            "G_i less every intercepted cross-gradient (MM-strip)",
+            {"v": (-1, 0), "x": (0,), "cross_gradient": (0,)},
+            "v",
+            False,
+            _momentum_stripped,
+        ),
+    }
+
+
+def _calibrated(defense: DPDL) -> float:
+    if defense.noise_multiplier is None:
+        raise ValueError("the noise is not set yet: call calibrate first")
+    return defense.noise_multiplier
+
+
+def _weights(graph: Graph, like: Tensor) -> Tensor:
+    """w_ij of each link j -> i, then w_ii of each agent, [n_edges + n_agents]."""
+    W = graph.W.to(like)
+    return torch.cat([W[graph.receivers, graph.senders], W.diagonal()])
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Cosine of the angle between vectors [..., d]; 0 where one of them is zero."""
+    norms = a.norm(dim=-1) * b.norm(dim=-1)
+    return torch.where(norms > 0, (a * b).sum(-1) / norms.where(norms > 0, 1.0), 0.0)
+
+
+def _to_agents(values: Tensor, to: Tensor, n_agents: int) -> Tensor:
+    """Sum rows [..., n, d] by the agent [n] they go to, [..., n_agents, d]."""
+    shape = (*values.shape[:-2], n_agents, values.shape[-1])
+    return values.new_zeros(shape).index_add_(-2, to, values)

@@ -1,0 +1,56 @@
+"""What `dpaudit list` shows: everything installed, built in or from other packages."""
+
+from dpaudit import data, mixing, models, registry
+
+Entry = dict[str, str]
+
+
+def catalogue(kind: str) -> list[Entry]:
+    """Entries of one kind, each with its name and what there is to say about it.
+
+    Args:
+        kind: "defenses", "attacks", "graphs", "datasets", "models" or "experiments".
+    """
+    return {
+        "defenses": _defenses,
+        "attacks": _attacks,
+        "graphs": lambda: _described(mixing.names()),
+        "datasets": lambda: _described(data.names()),
+        "models": lambda: [{"name": name} for name in models.names()],
+        "experiments": list,
+    }[kind]()
+
+
+def _defenses() -> list[Entry]:
+    entries = []
+    for name, entry_point in registry.available("defenses").items():
+        defense = registry.load("defenses", name)
+        entries.append(
+            {
+                "name": name,
+                "paper": defense.paper,
+                "claims": defense.claims,
+                "messages": ", ".join(defense.messages),
+                "package": _package(entry_point),
+            }
+        )
+    return entries
+
+
+def _attacks() -> list[Entry]:
+    return [
+        {
+            "name": name,
+            "does": (registry.load("attacks", name).__doc__ or "").strip().splitlines()[0],
+            "package": _package(entry_point),
+        }
+        for name, entry_point in registry.available("attacks").items()
+    ]
+
+
+def _described(names: dict[str, str]) -> list[Entry]:
+    return [{"name": name, "is": line} for name, line in names.items()]
+
+
+def _package(entry_point) -> str:
+    return entry_point.dist.name if entry_point.dist is not None else ""

@@ -1,0 +1,269 @@
+"""run_audit: the whole flow on one screen."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from dpaudit import partition, registry
+from dpaudit.attack import ReconstructionAttack
+from dpaudit.config import AuditConfig
+from dpaudit.data import Dataset, load
+from dpaudit.defense import Defense, Setting
+from dpaudit.graph import build
+from dpaudit.judge import account, accounting_finding, judge
+from dpaudit.mixing import positions
+from dpaudit.problem import Classification
+from dpaudit.provenance import provenance
+from dpaudit.reconstruction import Scenario, refuse_data_without_images, run_scenario
+from dpaudit.result import (
+    AuditResult,
+    Curve,
+    Finding,
+    GraphSummary,
+    JudgedClaim,
+    ThreatModelSummary,
+    worst,
+)
+from dpaudit.rng import Streams
+from dpaudit.run_directory import RunDirectory
+from dpaudit.training import Recording, train
+from dpaudit.workers import OnProgress, Work, run_jobs
+
+WORLDS = ("defense", "no-defense")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and how an audit is computed; nothing here changes what comes out on one device."""
+
+    device: torch.device = torch.device("cpu")
+    data_root: Path | None = None
+    download: bool = False
+    workers: int = os.cpu_count() or 1
+
+
+class Prepared(NamedTuple):
+    """Everything that a config determines before the first round."""
+
+    problem: Classification
+    setting: Setting
+    defenses: dict[str, Defense]  # by world
+    attacks: tuple[ReconstructionAttack, ...]
+    dataset: Dataset
+    parts: partition.Partition
+    streams: Streams
+
+
+def run_audit(
+    config: AuditConfig,
+    out: Path,
+    runtime: Runtime = Runtime(),
+    config_text: str = "",
+    resume: bool = False,
+    on_progress: OnProgress = lambda what, done, total: None,
+) -> AuditResult:
+    """One audit: train, intercept, attack, account, judge; writes the run directory.
+
+    Raises:
+        DpauditError: the config, the data or the run directory does not allow it.
+    """
+    began = time.perf_counter()
+    prepared = prepare(config, runtime)
+    run = RunDirectory(out)
+    run.start(config_text, _fingerprint(config, prepared, runtime), resume)
+    scenarios = tuple(_scenarios(config, prepared))
+
+    workers = 1 if runtime.device.type == "cuda" else runtime.workers
+    context = (config, out, runtime)
+    run_jobs(_worker, context, WORLDS, workers, on_progress)
+    trained = time.perf_counter()
+    run_jobs(_worker, context, [s.name for s in scenarios], workers, on_progress)
+    attacked = time.perf_counter()
+
+    reconstructions = [f for scenario in scenarios for f in _stored(run, scenario)]
+    claims, findings = _judged(config, prepared, reconstructions)
+    seconds = {"training": trained - began, "attacks": attacked - trained}
+    result = _result(config, prepared, runtime, run, claims, findings, seconds)
+    run.write_text("audit.json", result.to_json())
+    run.write_text("report.html", registry.load("reports", "html")(result, out))
+    return result
+
+
+def prepare(config: AuditConfig, runtime: Runtime) -> Prepared:
+    """Data, partition, graph, model and calibrated defense of a config."""
+    streams = Streams(config.seed, runtime.device)
+    source = config.data.name or config.data.path
+    assert source is not None
+    dataset = load(source, data_root=runtime.data_root, download=runtime.download, seed=config.seed)
+    defense: Defense = config.defense.create("defenses")
+    attacks = tuple(plugin.create("attacks") for plugin in config.attack)
+    refuse_data_without_images(dataset, attacks)
+    rng = streams.numpy("partition")
+    parts = partition.split(
+        dataset.y, config.data.n_agents, config.data.partition, rng, minimum=defense.batch_size
+    )
+    network = build(config.graph, config.data.n_agents, streams.numpy("graph"))
+    problem = Classification(dataset, parts, config.model.name, runtime.device)
+    setting = Setting(network, tuple(parts.sizes.tolist()), problem.gradients.d)
+    calibrated = defense.calibrate(setting)
+    worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
+    return Prepared(problem, setting, worlds, attacks, dataset, parts, streams)
+
+
+def _worker(config: AuditConfig, out: Path, runtime: Runtime) -> Work[str]:
+    """What a process does with a job: train a world, or run a scenario, by name."""
+    prepared = prepare(config, runtime)
+    run = RunDirectory(out)
+    scenarios = {scenario.name: scenario for scenario in _scenarios(config, prepared)}
+
+    def work(job: str, on_progress: OnProgress) -> None:
+        if job in WORLDS:
+            _train(prepared, run, job, on_progress)
+        elif not run.has(f"findings/{job}.json"):
+            _attack(prepared, run, scenarios[job], on_progress)
+
+    return work
+
+
+def _train(prepared: Prepared, run: RunDirectory, world: str, on_progress: OnProgress) -> None:
+    def on_round(done: int, total: int) -> None:
+        on_progress(f"training, {world}", done, total)
+
+    curve = train(
+        prepared.defenses[world],
+        prepared.problem,
+        prepared.setting,
+        prepared.streams,
+        _recording(prepared),
+        run,
+        world,
+        on_round,
+    )
+    run.write_text(f"findings/curve-{world}.json", curve.model_dump_json())
+
+
+def _attack(
+    prepared: Prepared, run: RunDirectory, scenario: Scenario, on_progress: OnProgress
+) -> None:
+    def on_step(done: int, total: int) -> None:
+        on_progress(f"attack {scenario.name}", done, total)
+
+    defense = prepared.defenses[scenario.world]
+    findings = run_scenario(
+        scenario, defense, prepared.problem, prepared.setting, prepared.streams, run, on_step
+    )
+    run.write_json(f"findings/{scenario.name}.json", [f.model_dump(mode="json") for f in findings])
+
+
+def _scenarios(config: AuditConfig, prepared: Prepared) -> Iterator[Scenario]:
+    """Every attack by every adversary it is meant for, on both worlds, at each batch size."""
+    training = config.defense.options["batch_size"]
+    for i, attack in enumerate(prepared.attacks):
+        sizes = dict.fromkeys(training if b == "training" else b for b in attack.batch_sizes)
+        for threat_model in config.threat_model:
+            if attack.threat_models is None or threat_model.name in attack.threat_models:
+                for size in sizes:
+                    for world in WORLDS:
+                        yield Scenario(i, attack, threat_model, world, size, size != training)
+
+
+def _recording(prepared: Prepared) -> Recording:
+    """Which messages the attacks need of which rounds, and at which other batch sizes."""
+    defense = prepared.defenses["defense"]
+    messages: dict[int, set[str]] = {}
+    probes: dict[int, set[int]] = {}
+    for attack in prepared.attacks:
+        for k in attack.rounds:
+            for name, offsets in defense.observables[attack.message].needs.items():
+                for offset in offsets:
+                    messages.setdefault(k + offset, set()).add(name)
+            probes.setdefault(k, set()).update(b for b in attack.batch_sizes if b != "training")
+    return Recording(
+        {k: frozenset(names) for k, names in messages.items() if k > 0},
+        {k: frozenset(sizes - {defense.batch_size}) for k, sizes in probes.items()},
+    )
+
+
+def _judged(
+    config: AuditConfig, prepared: Prepared, reconstructions: list[Finding]
+) -> tuple[list[JudgedClaim], list[Finding]]:
+    """Each claim against each threat model it is made against, after the findings."""
+    findings = list(reconstructions)
+    claims = []
+    for claim in config.claim:
+        for threat_model in config.threat_model:
+            if claim.threat_model in (None, threat_model.name):
+                accounted = account(
+                    claim, threat_model, prepared.defenses["defense"], prepared.setting
+                )
+                findings.append(accounting_finding(claim, threat_model, accounted))
+                because = [len(findings) - 1]
+                claims.append(judge(claim, threat_model, findings, because))
+    return claims, findings
+
+
+def _result(
+    config: AuditConfig,
+    prepared: Prepared,
+    runtime: Runtime,
+    run: RunDirectory,
+    claims: list[JudgedClaim],
+    findings: list[Finding],
+    seconds: dict[str, float],
+) -> AuditResult:
+    return AuditResult(
+        config=config.model_dump(mode="json"),
+        calibrated=prepared.defenses["defense"].model_dump(mode="json"),
+        provenance=provenance(prepared.dataset, prepared.parts, config.seed, runtime.device),
+        verdict=worst([claim.verdict for claim in claims]),
+        claims=tuple(claims),
+        threat_models=tuple(_threat_models(config, prepared)),
+        graph=_graph(config, prepared),
+        findings=tuple(findings),
+        utility={
+            world: Curve.model_validate(run.read_json(f"findings/curve-{world}.json"))
+            for world in WORLDS
+        },
+        timing=seconds,
+    )
+
+
+def _threat_models(config: AuditConfig, prepared: Prepared) -> Iterator[ThreatModelSummary]:
+    links = _links(prepared)
+    for model in config.threat_model:
+        seen = tuple(link for link in links if model.sees(*link))
+        yield ThreatModelSummary(name=model.name, sentence=model.sentence(), links=seen)
+
+
+def _graph(config: AuditConfig, prepared: Prepared) -> GraphSummary:
+    graph = prepared.setting.network.at(1)
+    drawn = positions(config.graph.name, graph.n_agents).tolist()
+    return GraphSummary(
+        name=config.graph.name,
+        n_agents=graph.n_agents,
+        links=tuple(_links(prepared)),
+        positions=tuple((x, y) for x, y in drawn),
+        spectral_gap=graph.spectral_gap,
+    )
+
+
+def _links(prepared: Prepared) -> list[tuple[int, int]]:
+    graph = prepared.setting.network.at(1)
+    return list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
+
+
+def _stored(run: RunDirectory, scenario: Scenario) -> list[Finding]:
+    return [Finding.model_validate(f) for f in run.read_json(f"findings/{scenario.name}.json")]
+
+
+def _fingerprint(config: AuditConfig, prepared: Prepared, runtime: Runtime) -> dict[str, object]:
+    return {
+        "config": config.model_dump(mode="json"),
+        "device": runtime.device.type,
+        "data": prepared.dataset.fingerprint,
+    }

@@ -1,0 +1,48 @@
+"""What it would take to run an audit again: versions, machine, seed, state of the working folder."""
+
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+import dpaudit
+from dpaudit.data import Dataset
+from dpaudit.partition import Partition
+from dpaudit.result import Provenance
+
+PACKAGES = ("torch", "numpy", "scipy", "scikit-image", "scikit-learn", "dp-accounting")
+
+
+def provenance(
+    dataset: Dataset, partition: Partition, seed: int, device: torch.device
+) -> Provenance:
+    """The provenance of a run that is about to be made here."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    commit = _git("rev-parse", "HEAD")
+    return Provenance(
+        dpaudit=dpaudit.__version__,
+        python=platform.python_version(),
+        packages={package: version(package) for package in PACKAGES},
+        platform=platform.platform(),
+        device=f"{device.type} ({name})",
+        seed=seed,
+        git_commit=commit,
+        git_dirty=None if commit is None else bool(_git("status", "--porcelain")),
+        data=dataset.name,
+        data_fingerprint=dataset.fingerprint,
+        n_records=partition.n_records,
+        agent_sizes=tuple(partition.sizes.tolist()),
+    )
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says about the working folder; None where there is no git or no repository."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=Path.cwd(), capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,249 @@
+"""Reconstruction attacks held against the truth, the no-defense twin and the blind baseline."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpaudit.attack import Observed, OnStep, ReconstructionAttack, Task
+from dpaudit.data import Dataset
+from dpaudit.defense import Defense, Observable, Setting, Target
+from dpaudit.errors import DataError, NotObservable
+from dpaudit.metrics import Scores, blind, interval, paired, score
+from dpaudit.problem import Classification
+from dpaudit.result import Finding, Metric
+from dpaudit.rng import Streams
+from dpaudit.run_directory import RunDirectory
+from dpaudit.strips import strip
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import Transcript
+from dpaudit.view import View
+
+SHOWN = 8  # targets in a picture
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One attack by one adversary on one world at one batch size: one batched optimisation."""
+
+    attack_index: int
+    attack: ReconstructionAttack
+    threat_model: ThreatModel
+    world: str  # "defense" or "no-defense"
+    batch_size: int
+    is_probe: bool  # whether the batch size is another than the one of training
+
+    @property
+    def name(self) -> str:
+        who = "".join(c if c.isalnum() else "-" for c in self.threat_model.name)
+        return f"{self.attack_index:02d}-{self.attack.message}-{who}-batch-{self.batch_size}-{self.world}"
+
+
+class Attacked(NamedTuple):
+    """The targets that a view sufficed for, and what the adversary derived about them."""
+
+    targets: list[Target]
+    observed: Observed | None
+    refusals: list[str]  # why a target was out of reach
+
+
+def run_scenario(
+    scenario: Scenario,
+    defense: Defense,
+    problem: Classification,
+    setting: Setting,
+    streams: Streams,
+    run: RunDirectory,
+    on_step: OnStep,
+) -> list[Finding]:
+    """Attack and score; findings of the attack and of the blind baseline, round by round."""
+    attacked = _attacked(scenario, defense, setting, streams, run)
+    if attacked.observed is None:
+        return [_not_available(scenario, attacked.refusals)]
+    task = _task(problem)
+    reconstruction = scenario.attack.reconstruct(
+        attacked.observed, task, _attack_streams(scenario, streams), on_step
+    )
+    truth, labels = _truth(scenario, attacked.targets, problem, streams)
+    findings: list[Finding] = []
+    for k in sorted(set(scenario.attack.rounds)):
+        rows = [i for i, target in enumerate(attacked.targets) if target.round == k]
+        if rows:
+            guess = reconstruction.images[rows].cpu(), reconstruction.labels[rows].cpu()
+            least = reconstruction.losses[rows].min(dim=1).values.cpu()
+            round_truth = truth[rows], labels[rows]
+            findings += _scored(
+                scenario, k, guess, least, round_truth, problem.dataset, streams, run
+            )
+    return findings
+
+
+def refuse_data_without_images(dataset: Dataset, attacks: Sequence[ReconstructionAttack]) -> None:
+    """Raises DataError if an image attack is asked of data that are no images."""
+    if attacks and not dataset.is_image:
+        raise DataError(
+            f'data "{dataset.name}" has {dataset.x.ndim - 1}-dimensional records '
+            f"{tuple(dataset.x.shape[1:])}; gradient inversion needs images "
+            "[n, channels, height, width]"
+        )
+
+
+def _attacked(
+    scenario: Scenario, defense: Defense, setting: Setting, streams: Streams, run: RunDirectory
+) -> Attacked:
+    """Everything derived from views alone: no truth is reachable from here."""
+    observable = defense.observables[scenario.attack.message]
+    transcript = run.transcript(scenario.world, streams.device)
+    targets, derived, refusals = [], [], []
+    for k in sorted(set(scenario.attack.rounds)):
+        view = _view(scenario, observable, transcript, run, k, streams.device)
+        for target in _targets(scenario, observable, view, setting, streams, k):
+            try:
+                derived.append(observable.derive(defense, view, setting, target))
+                targets.append(target)
+            except NotObservable as reason:
+                refusals.append(str(reason))
+        if not view.edges(observable.links, k):
+            refusals.append(f'{scenario.threat_model.name} reads no link with "{observable.links}"')
+    if not targets:
+        return Attacked([], None, refusals)
+    observed = Observed(
+        gradients=torch.stack([d.gradient for d in derived]),
+        models=torch.stack([d.model for d in derived]),
+        batch_size=scenario.batch_size,
+        clip_norm=getattr(defense, "clip_norm", None),
+    )
+    return Attacked(targets, observed, refusals)
+
+
+def _view(
+    scenario: Scenario,
+    observable: Observable,
+    transcript: Transcript,
+    run: RunDirectory,
+    k: int,
+    device: torch.device,
+) -> View:
+    """What the adversary holds of the rounds that the observable needs, and no other round."""
+    if scenario.is_probe:
+        probe = run.read_capture(scenario.world, k, scenario.batch_size, device)
+        transcript = transcript.with_round(k, probe)
+    rounds = {k + offset for offsets in observable.needs.values() for offset in offsets}
+    return View.of(scenario.threat_model, transcript, rounds)
+
+
+def _targets(
+    scenario: Scenario,
+    observable: Observable,
+    view: View,
+    setting: Setting,
+    streams: Streams,
+    k: int,
+) -> list[Target]:
+    """Different victims first; then further links of the same victims, where those tell more.
+
+    The order of victims is the same for every attack of a threat model, so that scores compare.
+    """
+    rng = streams.numpy("targets", scenario.threat_model.name)
+    rank = rng.permutation(setting.n_agents)
+    links = [
+        (victim, receiver)
+        for victim, receiver in view.edges(observable.links, k)
+        if victim not in scenario.threat_model.agents
+    ]
+    links.sort(key=lambda link: (rank[link[0]], rank[link[1]]))
+    chosen: list[tuple[int, int, int]] = []  # how many of this victim before, victim, receiver
+    for victim, receiver in links:
+        chosen.append((sum(v == victim for _, v, _ in chosen), victim, receiver))
+    if not observable.differs_by_link:
+        chosen = [link for link in chosen if link[0] == 0]
+    chosen.sort(key=lambda link: (link[0], rank[link[1]]))
+    return [
+        Target(k, victim, receiver) for _, victim, receiver in chosen[: scenario.attack.targets]
+    ]
+
+
+def _task(problem: Classification) -> Task:
+    dataset = problem.dataset
+    shape = tuple(dataset.x.shape[1:])
+    return Task(problem.gradients, shape, dataset.n_classes, dataset.value_range)
+
+
+def _attack_streams(scenario: Scenario, streams: Streams) -> Streams:
+    """The same draws for a message with and without defense, and apart from those of the run."""
+    name = (scenario.attack_index, scenario.threat_model.name, scenario.batch_size)
+    seed = streams.numpy("attack", *name).integers(2**62).item()
+    return Streams(seed, streams.device)
+
+
+def _truth(
+    scenario: Scenario, targets: list[Target], problem: Classification, streams: Streams
+) -> tuple[Tensor, Tensor]:
+    """The images [m, batch_size, ...] and labels that were used, drawn again from the seed."""
+    batches = {
+        k: problem.batch(streams, k, scenario.batch_size) for k in {t.round for t in targets}
+    }
+    images = [batches[t.round].inputs[t.victim] for t in targets]
+    labels = [batches[t.round].labels[t.victim] for t in targets]
+    return torch.stack(images).cpu(), torch.stack(labels).cpu()
+
+
+def _scored(
+    scenario: Scenario,
+    k: int,
+    guess: tuple[Tensor, Tensor],
+    loss: Tensor,
+    truth: tuple[Tensor, Tensor],
+    dataset: Dataset,
+    streams: Streams,
+    run: RunDirectory,
+) -> list[Finding]:
+    """The findings of one round: the attack's, and what an attacker without messages would get."""
+    images, labels = truth
+    rng = streams.numpy("blind", scenario.threat_model.name, scenario.batch_size, k)
+    baseline = blind(images, labels, dataset.x_test, dataset.y_test, dataset.value_range, rng)
+    attack = score(images, guess[0], dataset.value_range)
+    metrics = _means(attack) | {
+        "ssim_over_blind": _metric(paired(attack.ssim, baseline.scores.ssim)),
+        "label_accuracy": _metric(interval(_labels_found(guess[1], labels))),
+        "loss": _metric(interval(loss.numpy())),
+    }
+    pictures = {"images": attack.aligned, "truth": images.numpy()}
+    own = _finding(scenario, k, scenario.world, metrics, pictures, dataset, run)
+    if scenario.world != "defense":  # the same truth, so the same baseline
+        return [own]
+    pictures = {"images": baseline.scores.aligned, "truth": images.numpy()}
+    other = _finding(scenario, k, "blind", _means(baseline.scores), pictures, dataset, run)
+    return [own, other]
+
+
+def _finding(
+    scenario: Scenario,
+    k: int,
+    world: str,
+    metrics: dict[str, Metric],
+    pictures: dict[str, NDArray[np.floating]],
+    dataset: Dataset,
+    run: RunDirectory,
+) -> Finding:
+    artifacts = {}
+    for what, images in pictures.items():
+        path = f"artifacts/{scenario.name}-round-{k:06d}-{world}-{what}.png"
+        run.write_bytes(path, strip(images[:SHOWN, 0], dataset.value_range))
+        artifacts[what] = path
+    return Finding(
+        kind="reconstruction",
+        title=f"{scenario.attack.message}, batch of {scenario.batch_size}",
+        attack=str(scenario.attack_index),
+        threat_model=scenario.threat_model.name,
+        message=scenario.attack.message,
+        rounds=(k,),
+        world=world,
+        batch_size=scenario.batch_size,
+        metrics=metrics,
+        artifacts=artifacts,
+    )

@@ -1,0 +1,29 @@
+"""Plug-ins by name, from entry points: ours and those of other installed packages alike."""
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+from dpaudit.errors import ConfigError, nearest
+
+Family = Literal["defenses", "attacks", "reports"]
+
+
+def available(family: Family) -> dict[str, EntryPoint]:
+    """Every installed plug-in of a family by name, in order; none is imported yet."""
+    found = entry_points(group=f"dpaudit.{family}")
+    return {ep.name: ep for ep in sorted(found, key=lambda ep: ep.name)}
+
+
+def load(family: Family, name: str) -> Any:
+    """Import one plug-in.
+
+    Raises:
+        ConfigError: there is none of this name, or its module cannot be imported.
+    """
+    plugins = available(family)
+    if name not in plugins:
+        raise ConfigError(f'no {family[:-1]} is called "{name}"{nearest(name, plugins)}')
+    try:
+        return plugins[name].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f'{family[:-1]} "{name}" ({plugins[name].value}): {error}') from error

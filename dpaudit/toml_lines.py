@@ -1,0 +1,49 @@
+"""Where in a TOML file a key is written, for error messages; tomllib does not say."""
+
+import re
+
+_HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\]]+?)\s*\]{1,2}")
+_KEY = re.compile(r"""^\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*=""")
+
+
+def line_of(text: str, key: tuple[str | int, ...]) -> int | None:
+    """The 1-based line of a key such as ("attack", 1, "rounds"), or of the nearest table above it.
+
+    An index counts the tables of an array. None where not even the first part is found.
+    """
+    best, depth = None, 0
+    for number, written in _written_keys(text):
+        matched = _common(written, key)
+        if matched == len(written) and matched > depth:
+            best, depth = number, matched
+    return best
+
+
+def _written_keys(text: str) -> list[tuple[int, tuple[str | int, ...]]]:
+    """Line and full key of each table header and each assignment, in order."""
+    found: list[tuple[int, tuple[str | int, ...]]] = []
+    table: tuple[str | int, ...] = ()
+    counts: dict[tuple[str, ...], int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            names = _parts(header[2])
+            table = names
+            if header[1] == "[[":
+                counts[names] = counts.get(names, -1) + 1
+                table = (*names, counts[names])
+            found.append((number, table))
+        elif assignment := _KEY.match(line):
+            found.append((number, (*table, *_parts(assignment[1]))))
+    return found
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
+
+
+def _common(a: tuple[str | int, ...], b: tuple[str | int, ...]) -> int:
+    """How many leading parts two keys share."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))

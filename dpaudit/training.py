@@ -1,0 +1,133 @@
+"""Run a defense for all its rounds and record what was asked for."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from dpaudit.defense import Defense, Setting
+from dpaudit.errors import ConfigError
+from dpaudit.noise import Noise
+from dpaudit.problem import Classification
+from dpaudit.result import Curve
+from dpaudit.rng import Streams
+from dpaudit.run_directory import RunDirectory
+from dpaudit.transcript import Capture
+
+EVALUATIONS = 40  # points of the training curves
+CHECKPOINT_SECONDS = 10.0
+TRANSCRIPT_BYTES = 4 * 2**30  # what a world's transcript may take on disk
+
+OnRound = Callable[[int, int], None]  # rounds done, rounds in all
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Which messages of which rounds go into the transcript.
+
+    Args:
+        messages: round -> names of its messages.
+        probes: round -> batch sizes at which that round is also played, once for the transcript
+            and with no effect on the run: what would have been sent had the batch been that size.
+    """
+
+    messages: Mapping[int, frozenset[str]]
+    probes: Mapping[int, frozenset[int]] = field(default_factory=dict)
+
+    def refuse_if_too_large(self, sent: Capture) -> None:
+        """Raises ConfigError if the transcript would exceed ``TRANSCRIPT_BYTES``."""
+        size = {name: s.payload.numel() * s.payload.element_size() for name, s in sent.items()}
+        total = sum(
+            sum(size[name] for name in names) * (1 + len(self.probes.get(k, ())))
+            for k, names in self.messages.items()
+        )
+        if total > TRANSCRIPT_BYTES:
+            raise ConfigError(
+                f"attack.rounds: recording {len(self.messages)} rounds takes {total / 2**30:.1f} "
+                f"GiB, more than {TRANSCRIPT_BYTES / 2**30:g} GiB; attack fewer rounds, or a "
+                "message that is broadcast instead of one for each link"
+            )
+
+
+def train(
+    defense: Defense,
+    problem: Classification,
+    setting: Setting,
+    streams: Streams,
+    recording: Recording,
+    run: RunDirectory,
+    world: str,
+    on_round: OnRound,
+) -> Curve:
+    """Play every round, write the recorded ones, and return the training curves.
+
+    Goes on from the last checkpoint of this world if the run directory has one; since every stream
+    is named by its round, the result is the one of an uninterrupted run.
+    """
+    rounds = _Rounds(defense, problem, setting, streams)
+    state, done, curve = _resumed(run, world, rounds)
+    saved = time.monotonic()
+    every = max(1, defense.n_rounds // EVALUATIONS)
+    for k in range(done + 1, defense.n_rounds + 1):
+        for batch_size in sorted(recording.probes.get(k, ())):
+            probe = rounds.play(state, k, batch_size).sent
+            run.write_capture(world, k, batch_size, _chosen(probe, recording.messages[k]))
+        state, sent = rounds.play(state, k, defense.batch_size)
+        if k == 1:
+            recording.refuse_if_too_large(sent)
+        if k in recording.messages:
+            run.write_capture(world, k, None, _chosen(sent, recording.messages[k]))
+        if k % every == 0 or k == defense.n_rounds:
+            curve.append(_measured(k, defense.models(state), problem))
+        if time.monotonic() - saved > CHECKPOINT_SECONDS or k == defense.n_rounds:
+            run.write_tensors(
+                f"checkpoints/{world}.safetensors", state._asdict(), json.dumps([k, curve])
+            )
+            saved = time.monotonic()
+        on_round(k, defense.n_rounds)
+    columns = list(zip(*curve, strict=True))
+    return Curve(
+        rounds=columns[0], loss=columns[1], accuracy=columns[2], consensus_distance=columns[3]
+    )
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """One round of all agents, from nothing but the state, the round's number and the seed."""
+
+    defense: Defense
+    problem: Classification
+    setting: Setting
+    streams: Streams
+
+    def start(self):
+        return self.defense.start(self.problem.initial(self.streams))
+
+    def play(self, state, k: int, batch_size: int):
+        gradient = self.problem.gradient(self.streams, k, batch_size)
+        graph = self.setting.network.at(k)
+        return self.defense.step(state, k, graph, gradient, Noise(self.streams, k))
+
+
+def _resumed(run: RunDirectory, world: str, rounds: _Rounds):
+    """State, rounds done and curve so far, from the last checkpoint or from the start."""
+    name = f"checkpoints/{world}.safetensors"
+    state = rounds.start()
+    if not run.has(name):
+        return state, 0, []
+    tensors, note = run.read_tensors(name, rounds.streams.device)
+    done, curve = json.loads(note)
+    return type(state)(**tensors), done, curve
+
+
+def _chosen(sent: Capture, names: frozenset[str]) -> Capture:
+    return {name: message for name, message in sent.items() if name in names}
+
+
+def _measured(k: int, X: Tensor, problem: Classification) -> tuple[int, list, list, float]:
+    """Round, test loss and accuracy of each agent, and root mean square distance to the mean."""
+    loss, accuracy = problem.evaluate(X)
+    consensus = (X - X.mean(dim=0)).norm(dim=1).square().mean().sqrt()
+    return k, loss.tolist(), accuracy.tolist(), consensus.item()

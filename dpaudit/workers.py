@@ -1,0 +1,86 @@
+"""Independent jobs in processes of one thread each, with progress, in an order that never matters.
+
+One thread a job makes results independent of how busy the machine is, and small operators run
+faster so; the cores are used by running jobs side by side.
+"""
+
+import multiprocessing
+import os
+import queue
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+Job = TypeVar("Job")
+OnProgress = Callable[[str, int, int], None]  # what is done, steps done, steps in all
+Work = Callable[[Job, OnProgress], None]
+
+_POLL_SECONDS = 0.1
+
+_work: Any = None
+_progress: Any = None
+
+
+def run_jobs(
+    prepare: Callable[..., Work[Job]],
+    arguments: tuple[Any, ...],
+    jobs: Sequence[Job],
+    workers: int,
+    on_progress: OnProgress,
+) -> None:
+    """Call ``prepare(*arguments)`` once in each process, and what it returns for each job.
+
+    Args:
+        prepare: importable, so that a new process can call it; returns the function that does a
+            job. With one worker everything happens in this process.
+        arguments: picklable.
+        jobs: picklable; each leaves its result on disk.
+        workers: processes at most.
+        on_progress: called in this process.
+    """
+    if min(workers, len(jobs)) <= 1:
+        torch.set_num_threads(1)
+        work = prepare(*arguments)
+        for job in jobs:
+            work(job, on_progress)
+        return
+    context = multiprocessing.get_context("spawn")
+    reports = context.Queue()
+    start = (os.getpid(), prepare, arguments, reports)
+    with context.Pool(min(workers, len(jobs)), _start, start) as pool:
+        pending = pool.map_async(_do, jobs, chunksize=1)
+        while not pending.ready():
+            _drain(reports, on_progress)
+        pending.get()
+        _drain(reports, on_progress)
+
+
+def _drain(reports: Any, on_progress: OnProgress) -> None:
+    try:
+        report = reports.get(timeout=_POLL_SECONDS)
+        while True:
+            on_progress(*report)
+            report = reports.get_nowait()
+    except queue.Empty:
+        return
+
+
+def _start(
+    parent: int, prepare: Callable[..., Any], arguments: tuple[Any, ...], reports: Any
+) -> None:
+    global _work, _progress
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the pool
+    torch.set_num_threads(1)
+
+    def report(what: str, done: int, total: int) -> None:
+        if os.getppid() != parent:  # killed: nobody waits for this any more
+            os._exit(1)
+        reports.put((what, done, total))
+
+    _work, _progress = prepare(*arguments), report
+
+
+def _do(job: Any) -> None:
+    _work(job, _progress)

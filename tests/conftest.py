@@ -1,0 +1,41 @@
+"""Small problems in float64: four to six agents, a few records each, seconds at most."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from dpaudit import partition
+from dpaudit.data import Dataset
+from dpaudit.defense import Setting
+from dpaudit.graph import build
+from dpaudit.problem import Classification
+from dpaudit.rng import Streams
+
+
+@pytest.fixture
+def streams() -> Streams:
+    return Streams(20240611)
+
+
+@pytest.fixture
+def dataset() -> Dataset:
+    """Random 4 x 4 grey images of three classes in float64, so that references agree to rounding."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(120, 1, 4, 4, generator=generator, dtype=torch.float64) * 2 - 1
+    y = torch.arange(120) % 3
+    return Dataset("random", x[:90], y[:90], x[90:], y[90:], ("a", "b", "c"))
+
+
+@pytest.fixture
+def setting_of(dataset: Dataset) -> Callable[..., tuple[Classification, Setting]]:
+    """The problem and its public setting on a named graph."""
+
+    def make(graph: str, n_agents: int, network: str = "mlp") -> tuple[Classification, Setting]:
+        parts = partition.split(dataset.y.numpy(), n_agents, "even", np.random.default_rng(5))
+        problem = Classification(dataset, parts, network, torch.device("cpu"))
+        sizes = tuple(parts.sizes.tolist())
+        return problem, Setting(build(graph, n_agents), sizes, problem.gradients.d)
+
+    return make

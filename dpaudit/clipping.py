@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 
@@ -29,4 +30,6 @@ def clip(vectors: Tensor, clip_norm: float, norm: Literal[1, 2] = 2) -> Tensor:
 
 def clip_weights(norms: Tensor, clip_norm: float) -> Tensor:
     """min(1, C / norm) for each norm [...]; 1 for a zero norm."""
-    return (clip_norm / norms.clamp(min=clip_norm)) if clip_norm < float("inf") else norms * 0 + 1
+    if clip_norm == float("inf"):
+        return torch.ones_like(norms)
+    return clip_norm / norms.clamp(min=clip_norm)

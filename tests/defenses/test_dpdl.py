@@ -36,7 +36,7 @@ def clipped_mean(problem, x, batch, agent, C):
 
 
 def pseudo_code_round(problem, defense, graph, x, v, batch, z):
-    """Algorithm 1, lines 2 to 30, agent by agent; z[i][j] perturbs the gradient at i on j's data."""
+    """Algorithm 1, lines 2 to 30, agent by agent; z[i][j] perturbs g^ij."""
     W, N, C = graph.W, graph.n_agents, defense.clip_norm
     neighbours = [[j for j in range(N) if W[i, j] > 0] for i in range(N)]
     B = batch.labels.shape[1]
@@ -117,7 +117,7 @@ def test_without_noise_and_calibration_it_is_scaled_cross_gradient_descent(
 
 
 def test_one_agent_alone_sends_nothing_and_trains_on_its_own_gradient(setting_of, streams) -> None:
-    problem, setting = setting_of("complete", 2)
+    problem, _ = setting_of("complete", 2)
     alone = Network((Graph(torch.ones(1, 1, dtype=torch.float64)),))
     defense = DPDL(noise_multiplier=0.0, momentum=0.0, clip_norm=1e9, batch_size=4)
     X = problem.initial(streams).double()[:1]

@@ -1,0 +1,52 @@
+"""Noise from named streams: scale, repeatability, and the float32 trap of the Laplace tail."""
+
+import math
+
+import torch
+from scipy import stats
+
+from dpaudit.noise import Noise, standard_laplace
+from dpaudit.rng import Streams
+
+FALSE_FAILURE = 1e-9
+
+
+def test_the_same_name_gives_the_same_draw_and_any_other_name_another() -> None:
+    like = torch.empty(50, dtype=torch.float64)
+    draw = Noise(Streams(1), 3).gaussian("x", 1.0, like)
+    assert torch.equal(draw, Noise(Streams(1), 3).gaussian("x", 1.0, like))
+    others = [
+        Noise(Streams(2), 3).gaussian("x", 1.0, like),
+        Noise(Streams(1), 4).gaussian("x", 1.0, like),
+        Noise(Streams(1), 3).gaussian("y", 1.0, like),
+    ]
+    assert all(not torch.equal(draw, other) for other in others)
+
+
+def test_gaussian_and_laplace_have_the_distribution_they_are_named_for() -> None:
+    like = torch.empty(200_000, dtype=torch.float64)
+    noise = Noise(Streams(11), 1)
+    for draws, law in (
+        (noise.gaussian("a", 2.5, like), stats.norm(scale=2.5)),
+        (noise.laplace("b", 2.5, like), stats.laplace(scale=2.5)),
+    ):
+        assert stats.kstest(draws.numpy(), law.cdf).pvalue > FALSE_FAILURE
+
+
+def test_no_noise_is_exactly_zero() -> None:
+    noise, like = Noise(Streams(1), 1), torch.ones(4)
+    assert torch.equal(noise.gaussian("x", 0.0, like), torch.zeros(4))
+    assert torch.equal(noise.laplace("x", 0.0, like), torch.zeros(4))
+
+
+def test_laplace_stays_finite_where_the_uniform_draw_is_minus_one(monkeypatch) -> None:
+    """float32 uniform_(-1, 1) does return -1, about once in 2^24 draws."""
+    for dtype, bound in ((torch.float32, 16.7), (torch.float64, 36.8)):
+        monkeypatch.setattr(
+            torch.Tensor, "uniform_", lambda self, low, high, generator: self.fill_(-1.0)
+        )
+        draw = standard_laplace(torch.empty(3, dtype=dtype), torch.Generator())
+        monkeypatch.undo()
+        assert torch.isfinite(draw).all()
+        assert (draw < 1 - bound).all()
+        assert (draw > -bound).all()

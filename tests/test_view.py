@@ -1,0 +1,195 @@
+"""What an adversary holds: exactly the messages on the links it reads, and never the secret."""
+
+import gc
+from types import FunctionType, ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit.defenses.dpdl import DPDL
+from dpaudit.errors import NotObservable
+from dpaudit.noise import Noise
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import Message, Sent, Transcript, broadcast, unicast
+from dpaudit.view import View
+
+EAVESDROPPER = ThreatModel(name="e")
+CURIOUS = ThreatModel(name="c", kind="curious", agents=(2,))
+COLLUDING = ThreatModel(name="s", kind="colluding", agents=(0, 2))
+ONE_LINK = ThreatModel(name="l", links=((1, 0),))
+
+
+@pytest.fixture
+def transcript(setting_of, streams) -> Transcript:
+    """Three rounds of DPDL on a ring of five."""
+    problem, setting = setting_of("ring", 5)
+    defense = DPDL(noise_multiplier=1.0, batch_size=4)
+    state, captures = defense.start(problem.initial(streams).double()), {}
+    for k in (1, 2, 3):
+        gradient = problem.gradient(streams, k, 4)
+        graph = setting.network.at(k)
+        state, captures[k] = defense.step(state, k, graph, gradient, Noise(streams, k))
+    return Transcript(captures)
+
+
+@pytest.mark.parametrize(
+    "model, seen",
+    [
+        (EAVESDROPPER, lambda s, r: True),
+        (CURIOUS, lambda s, r: 2 in (s, r)),
+        (COLLUDING, lambda s, r: {0, 2} & {s, r}),
+        (ONE_LINK, lambda s, r: (s, r) == (1, 0)),
+    ],
+)
+def test_a_view_holds_exactly_the_messages_on_the_links_it_reads(transcript, model, seen) -> None:
+    view = View.of(model, transcript, {1, 2})
+    for name, sent in transcript.captures[2].items():
+        links = list(zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True))
+        assert view.edges(name, 2) == [link for link in links if seen(*link)]
+        for sender, receiver in links:
+            if seen(sender, receiver):
+                held = view.message(name, 2, sender, receiver)
+                assert torch.equal(held.payload, sent.on_edge(sender, receiver))
+                assert (held.round, held.name) == (2, name)
+            else:
+                with pytest.raises(NotObservable):
+                    view.message(name, 2, sender, receiver)
+    with pytest.raises(NotObservable, match="round 3 was not recorded"):
+        view.message("x", 3, 1, 0)
+
+
+def test_a_broadcast_is_read_on_any_tapped_link_and_on_no_other(transcript) -> None:
+    view = View.of(CURIOUS, transcript, {1})
+    x = transcript.captures[1]["x"]
+    assert torch.equal(view.sent_by("x", 1, 1), x.payload[1])
+    assert torch.equal(view.sent_by("x", 1, 2), x.payload[2])  # its own state
+    with pytest.raises(NotObservable, match='does not see "x" of agent 4'):
+        view.sent_by("x", 1, 4)
+
+
+def reachable_tensors(root: object) -> list[Tensor]:
+    """Every tensor that any chain of references leads to from an object."""
+    found, seen, queue = [], set(), [root]
+    while queue:
+        thing = queue.pop()
+        if id(thing) in seen or isinstance(thing, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, Tensor):
+            found.append(thing)
+        queue.extend(gc.get_referents(thing))
+    return found
+
+
+@pytest.mark.parametrize("model", [EAVESDROPPER, CURIOUS, COLLUDING, ONE_LINK])
+def test_no_reference_leads_from_a_view_to_anything_but_its_messages(
+    transcript, setting_of, streams, model
+) -> None:
+    problem, _ = setting_of("ring", 5)
+    view = View.of(model, transcript, {1, 2, 3})
+    allowed = {
+        id(t)
+        for capture in view.transcript.captures.values()
+        for s in capture.values()
+        for t in (s.payload, s.senders, s.receivers, s.rows)
+    }
+    reached = reachable_tensors(view)
+    assert len(reached) >= 4
+    assert {id(t) for t in reached} <= allowed
+    storages = {t.untyped_storage().data_ptr() for t in reached if t.numel()}
+    full = [s.payload for capture in transcript.captures.values() for s in capture.values()]
+    secrets = [*full, problem.dataset.x, problem.dataset.y]
+    assert not storages & {t.untyped_storage().data_ptr() for t in secrets}
+    assert not any(t.requires_grad for t in reached)
+
+
+@pytest.mark.parametrize("model", [CURIOUS, COLLUDING, ONE_LINK])
+def test_a_view_does_not_change_when_what_it_may_not_read_changes(transcript, model) -> None:
+    def scrambled(sent: Sent) -> Sent:
+        links = zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True)
+        visible = torch.tensor([model.sees(*link) for link in links])
+        payload = torch.full_like(sent.payload, torch.nan)
+        rows = sent.rows[visible]
+        payload[rows] = sent.payload[rows]
+        return Sent(payload, sent.senders, sent.receivers, sent.rows)
+
+    other = Transcript(
+        {k: {n: scrambled(s) for n, s in c.items()} for k, c in transcript.captures.items()}
+    )
+    mine, theirs = View.of(model, transcript, {2}), View.of(model, other, {2})
+    for name in ("x", "cross_gradient", "v", "x_tilde"):
+        a, b = mine.transcript.captures[2][name], theirs.transcript.captures[2][name]
+        assert torch.equal(a.payload, b.payload)
+        assert torch.equal(a.rows, b.rows)
+
+
+def test_broadcast_repeats_a_row_and_unicast_has_one_for_each_link(setting_of) -> None:
+    _, setting = setting_of("star", 4)
+    graph = setting.network.at(1)
+    X = torch.arange(8.0).reshape(4, 2)
+    for link, (s, r) in enumerate(zip(graph.senders, graph.receivers, strict=True)):
+        assert torch.equal(broadcast(graph, X).on_edge(int(s), int(r)), X[s])
+        E = torch.arange(2.0 * graph.n_edges).reshape(-1, 2)
+        assert torch.equal(unicast(graph, E).on_edge(int(s), int(r)), E[link])
+
+
+def test_a_message_refuses_a_payload_that_could_lead_back_into_the_run() -> None:
+    with pytest.raises(ValueError, match="detached"):
+        Message(1, 0, 1, "x", torch.zeros(3, requires_grad=True))
+    with pytest.raises(ValueError, match="vector"):
+        Message(1, 0, 1, "x", torch.zeros(3, 2))
+
+
+def test_momentum_observables_are_available_to_those_alone_who_hold_the_messages(
+    transcript, setting_of
+) -> None:
+    from dpaudit.defense import Target
+
+    _, setting = setting_of("ring", 5)
+    defense, target = DPDL(noise_multiplier=1.0, batch_size=4), Target(2, 1, 0)
+    everything = View.of(EAVESDROPPER, transcript, {1, 2})
+    for name in ("momentum-difference", "momentum-exact", "momentum-stripped", "cross_gradient"):
+        derived = defense.observables[name].derive(defense, everything, setting, target)
+        assert derived.gradient.shape == derived.model.shape == (setting.d,)
+    curious = View.of(CURIOUS, transcript, {1, 2})
+    difference = defense.observables["momentum-difference"]
+    difference.derive(defense, curious, setting, Target(2, 1, 2))
+    with pytest.raises(NotObservable, match='does not see "v" of agent 0'):
+        defense.observables["momentum-exact"].derive(defense, curious, setting, Target(2, 1, 2))
+
+
+def test_exact_momentum_is_the_aggregate_and_the_difference_is_not(setting_of, streams) -> None:
+    from dpaudit.defense import Target
+
+    problem, setting = setting_of("ring", 5)
+    plain = DPDL(noise_multiplier=1.0, batch_size=4, momentum=0.0)
+    heavy = plain.model_copy(update={"momentum": 0.7})
+    graph, captures = setting.network.at(1), {}
+    state = heavy.start(problem.initial(streams).double())
+    for k in (1, 2):
+        gradient = problem.gradient(streams, k, 4)
+        before = state
+        state, captures[k] = heavy.step(state, k, graph, gradient, Noise(streams, k))
+    aggregate = plain.step(before, 2, graph, gradient, Noise(streams, 2)).sent["v"].payload
+    view = View.of(EAVESDROPPER, Transcript(captures), {1, 2})
+    for victim in range(5):
+        target = Target(2, victim, (victim + 1) % 5)
+        exact = heavy.observables["momentum-exact"].derive(heavy, view, setting, target)
+        torch.testing.assert_close(exact.gradient, aggregate[victim], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(exact.model, before.X[victim])
+        weak = heavy.observables["momentum-difference"].derive(heavy, view, setting, target)
+        assert not torch.allclose(weak.gradient, aggregate[victim], rtol=1e-3)
+
+
+def test_threat_models_refuse_agents_that_do_not_fit_their_kind() -> None:
+    for wrong in (
+        {"kind": "curious"},
+        {"kind": "curious", "agents": (1, 2)},
+        {"kind": "colluding", "agents": (1,)},
+        {"kind": "colluding", "agents": (1, 1)},
+        {"kind": "external", "agents": (1,)},
+        {"kind": "curious", "agents": (1,), "links": ((0, 1),)},
+    ):
+        with pytest.raises(ValueError, match="takes agents|links belong"):
+            ThreatModel(name="x", **wrong)

@@ -1,0 +1,70 @@
+"""Which classes a batch held, read off the gradient of the last layer's bias."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from dpaudit.attack import Observed, Task
+from dpaudit.errors import NotObservable
+from dpaudit.models import unflatten
+
+_DUMMIES = 16  # random images by which the attacker learns how the known model answers
+
+
+def infer_labels(observed: Observed, task: Task, generator: torch.Generator) -> Tensor:
+    """The labels of each batch, sorted by class, [m, batch_size].
+
+    A record of class y adds (softmax - e_y) times its clipping factor to the gradient of the last
+    bias, so only records of class c can make its entry c negative. Every class with a negative
+    entry is therefore given one record, then the largest remainder its next one, until the batch
+    is full. What one record takes from its entry (impact), and what the others leave there
+    (offset), the attacker measures with random images at the known model. Exact for one record
+    and a gradient without noise; the factor of the message must be known for larger batches.
+
+    Raises:
+        NotObservable: the network does not end in a linear layer with bias.
+
+    Source: Wainakh et al. 2022, LLG with auxiliary knowledge from the model, arXiv:2105.09369.
+    """
+    name = last_bias(task.gradients.module, task.n_classes)
+    g = unflatten(task.gradients.module, observed.gradients)[name]  # [m, n_classes]
+    answers = _answers(observed, task, name, generator)
+    own = answers.diagonal(dim1=1, dim2=2)
+    offset = (answers.sum(1) - own) / (task.n_classes - 1)
+    impact = (own - offset) / observed.batch_size
+
+    rank = g.argsort(1).argsort(1)
+    counts = ((g < 0) & (rank < observed.batch_size)).long()
+    remainder = (g - offset) / impact - counts  # records still to be given, by class
+    while (short := counts.sum(1) < observed.batch_size).any():
+        given = one_hot(remainder.argmax(1), task.n_classes) * short[:, None]
+        counts, remainder = counts + given, remainder - given
+    classes = torch.arange(task.n_classes, device=g.device)
+    return torch.stack([classes.repeat_interleave(row) for row in counts])
+
+
+def last_bias(module: nn.Module, n_classes: int) -> str:
+    """The name of the bias of the linear layer that gives the logits. Raises NotObservable."""
+    layers = [(n, m) for n, m in module.named_modules() if not list(m.children())]
+    path, layer = layers[-1]
+    if isinstance(layer, nn.Linear) and layer.out_features == n_classes and layer.bias is not None:
+        return f"{path}.bias".lstrip(".")
+    raise NotObservable(
+        "gradient-inversion reads labels off the bias of a last linear layer; "
+        f"this network ends in {type(layer).__name__}"
+    )
+
+
+def _answers(observed: Observed, task: Task, name: str, generator: torch.Generator) -> Tensor:
+    """Mean clipped gradient of the last bias for random images of each class, [m, class, c]."""
+    low, high = task.value_range
+    shape = (1, _DUMMIES, *task.shape)
+    device = observed.models.device
+    images = torch.rand(shape, generator=generator, device=generator.device).to(observed.models)
+    images = (low + (high - low) * images).expand(len(observed.models), *shape[1:])
+    answers = []
+    for label in range(task.n_classes):
+        labels = torch.full(images.shape[:2], label, device=device)
+        total = task.gradients.clipped_sum(observed.models, images, labels, observed.clip_norm)
+        answers.append(unflatten(task.gradients.module, total)[name] / _DUMMIES)
+    return torch.stack(answers, dim=1)

@@ -1,0 +1,141 @@
+"""L-BFGS in a box for many independent problems at once."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .optimizers import Minimum, Objective, OnStep, evaluate
+
+_MEMORY = 10  # pairs of steps and gradient differences
+_SUFFICIENT = 1e-4  # Armijo: of the decrease that the slope promises
+_HALVINGS = 20  # of the step, before a search is given up
+_CURVATURE = 1e-8  # least cosine between a step and its gradient difference
+
+
+class _State(NamedTuple):
+    """Where the open problems stand; every tensor has one row per problem."""
+
+    problems: Tensor  # [k]
+    points: Tensor  # [k, D]
+    losses: Tensor  # [k]
+    gradients: Tensor  # [k, D]
+    S: Tensor  # [k, memory, D] steps, newest last; zero where nothing is remembered
+    Y: Tensor  # [k, memory, D] gradient differences
+
+    def rows(self, mask: Tensor) -> "_State":
+        return _State(*(tensor[mask] for tensor in self))
+
+
+def lbfgs(
+    objective: Objective,
+    start: Tensor,
+    n_steps: int,
+    bounds: tuple[float, float],
+    tolerance: float,
+    on_step: OnStep,
+) -> Minimum:
+    """Limited-memory BFGS with a backtracking line search along the projected path.
+
+    Coordinates that rest on a bound and would leave the box are held for the step, so that the
+    quasi-Newton direction is taken in the free coordinates only. A problem whose loss is at most
+    ``tolerance``, or along whose steepest descent no step decreases it, is left alone; no problem
+    touches another's trajectory.
+
+    Args:
+        start: [p, D], one point per problem.
+
+    Source: Nocedal and Wright 2006, Algorithms 7.4 and 3.1; Bertsekas 1982 for the box.
+    """
+    problems = torch.arange(len(start), device=start.device)
+    losses, gradients = evaluate(objective, start, problems)
+    empty = start.new_zeros(len(start), _MEMORY, start.shape[1])
+    state = _State(problems, start, losses, gradients, empty, empty)
+    best = Minimum(start.clone(), losses.clone())
+    for step in range(1, n_steps + 1):
+        state = state.rows((state.losses > tolerance) & state.losses.isfinite())
+        if len(state.problems) == 0:
+            break
+        state = _step(objective, state, bounds)
+        best.improve(state.problems, state.points, state.losses)
+        on_step(step, n_steps)
+    on_step(n_steps, n_steps)
+    return best
+
+
+def _step(objective: Objective, state: _State, bounds: tuple[float, float]) -> _State:
+    free = _free(state.points, state.gradients, bounds)
+    reduced = state.gradients * free
+    direction = -_two_loop(reduced, state.S * free[:, None], state.Y * free[:, None]) * free
+    slopes = (direction * state.gradients).sum(1)
+    uphill = slopes >= 0
+    direction = torch.where(uphill[:, None], -reduced, direction)
+    fresh = uphill | (state.S[:, -1] == 0).all(1)
+    largest = (bounds[1] - bounds[0] if bounds[1] < torch.inf else 2.0) / 2
+    scale = direction.abs().amax(1).clamp(min=torch.finfo(direction.dtype).tiny)
+    lengths = torch.where(fresh, 0.1 * largest / scale, (largest / scale).clamp(max=1.0))
+    return _search(objective, state, direction, lengths, bounds)
+
+
+def _free(points: Tensor, gradients: Tensor, bounds: tuple[float, float]) -> Tensor:
+    low = (points <= bounds[0]) & (gradients > 0)
+    high = (points >= bounds[1]) & (gradients < 0)
+    return (~(low | high)).to(points.dtype)
+
+
+def _two_loop(q: Tensor, S: Tensor, Y: Tensor) -> Tensor:
+    """H q [k, D] with H the inverse Hessian estimate; pairs without curvature are passed over."""
+    products = (S * Y).sum(2)  # [k, memory]
+    usable = products > _CURVATURE * S.norm(dim=2) * Y.norm(dim=2)
+    rho = torch.where(usable, 1 / products.where(usable, 1), 0)
+    gamma = torch.ones_like(q[:, 0])
+    alphas = []
+    for i in reversed(range(S.shape[1])):
+        alpha = rho[:, i] * (S[:, i] * q).sum(1)
+        q = q - alpha[:, None] * Y[:, i]
+        alphas.append(alpha)
+    for i in range(S.shape[1]):
+        newest = products[:, i] / (Y[:, i] ** 2).sum(1).where(usable[:, i], 1)
+        gamma = torch.where(usable[:, i], newest, gamma)
+    q = gamma[:, None] * q
+    for i, alpha in zip(range(S.shape[1]), reversed(alphas), strict=True):
+        beta = rho[:, i] * (Y[:, i] * q).sum(1)
+        q = q + (alpha - beta)[:, None] * S[:, i]
+    return q
+
+
+def _search(
+    objective: Objective,
+    state: _State,
+    direction: Tensor,
+    lengths: Tensor,
+    bounds: tuple[float, float],
+) -> _State:
+    """Halve each problem's step until it decreases the loss enough; drop those that never do."""
+    points, losses, gradients = (t.clone() for t in state[1:4])
+    waiting = torch.arange(len(lengths), device=lengths.device)
+    for _ in range(_HALVINGS):
+        tried = (state.points[waiting] + lengths[waiting, None] * direction[waiting]).clamp(*bounds)
+        new, slopes = evaluate(objective, tried, state.problems[waiting])
+        promised = (state.gradients[waiting] * (tried - state.points[waiting])).sum(1)
+        enough = new <= state.losses[waiting] + _SUFFICIENT * promised
+        enough &= promised < 0
+        done = waiting[enough]
+        points[done], losses[done], gradients[done] = tried[enough], new[enough], slopes[enough]
+        waiting = waiting[~enough]
+        if len(waiting) == 0:
+            break
+        lengths = lengths.clone()
+        lengths[waiting] /= 2
+    return _remember(state, points, losses, gradients, waiting)
+
+
+def _remember(
+    state: _State, points: Tensor, losses: Tensor, gradients: Tensor, failed: Tensor
+) -> _State:
+    S = torch.cat([state.S[:, 1:], (points - state.points)[:, None]], dim=1)
+    Y = torch.cat([state.Y[:, 1:], (gradients - state.gradients)[:, None]], dim=1)
+    stuck = torch.zeros_like(losses, dtype=torch.bool)
+    stuck[failed] = (state.S[failed, -1] == 0).all(1)  # it was steepest descent already
+    S[failed], Y[failed] = 0, 0
+    return _State(state.problems, points, losses, gradients, S, Y).rows(~stuck)

@@ -62,12 +62,12 @@ class Dataset:
         digest = sha256()
         for tensor in (self.x, self.y, self.x_test, self.y_test):
             digest.update(repr(tuple(tensor.shape)).encode())
-            digest.update(tensor.contiguous().numpy())
+            digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
 
 def load(
-    data: str | Path, *, data_root: Path | None = None, download: bool = False, seed: int = 0
+    data: str | Path, *, data_root: str | Path | None = None, download: bool = False, seed: int = 0
 ) -> Dataset:
     """The data set of this name, or in this ``.npz`` file.
 
@@ -132,7 +132,7 @@ _TORCHVISION = {
 }
 
 
-def _root(name: str, data_root: Path | None) -> Path:
+def _root(name: str, data_root: str | Path | None) -> Path:
     root = data_root or os.environ.get("DPAUDIT_DATA")
     if not root:
         raise DataError(
@@ -142,18 +142,22 @@ def _root(name: str, data_root: Path | None) -> Path:
 
 
 def _torchvision(name: str, root: Path, download: bool) -> Dataset:
-    """A data set of torchvision's; of CIFAR-10 it unpickles only files of the published MD5."""
+    """MNIST and its likes are plain arrays. CIFAR-10 is pickled: torchvision checks the published
+    MD5 of every file before it unpickles the first."""
     kind = getattr(torchvision().datasets, _TORCHVISION[name][0])
     try:
         train, test = (kind(root, train=part, download=download) for part in (True, False))
-    except (OSError, RuntimeError, ValueError, AssertionError, EOFError) as error:
-        reason = " ".join(str(error).split())
+    except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
+        reason = " ".join(str(error).split()).split(" You can use")[0] or "a file is damaged"
         raise DataError(
-            f"data set {name} is not in {root} ({reason}); name its folder with --data-root or "
-            "DPAUDIT_DATA, or pass --download"
+            f"data set {name} in {root}: {reason.rstrip('.')}; name the folder with --data-root or "
+            "DPAUDIT_DATA, or pass --download to fetch it"
         ) from None
-    pairs = [(_scaled(np.asarray(part.data)), np.asarray(part.targets)) for part in (train, test)]
-    return _dataset(name, pairs[0], pairs[1], tuple(str(c) for c in train.classes))
+    class_names = tuple(str(c).split(" - ")[-1] for c in train.classes)  # MNIST's are "0 - zero"
+    train, test = ((_scaled(np.asarray(p.data)), np.asarray(p.targets)) for p in (train, test))
+    if any(len(x) != len(y) for x, y in (train, test)):
+        raise DataError(f"data set {name} in {root}: images and labels differ in number")
+    return _dataset(name, train, test, class_names)
 
 
 def _npz(path: Path, rng: np.random.Generator) -> Dataset:

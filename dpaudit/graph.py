@@ -5,6 +5,7 @@ Matrices are built in float64 and cast last: one built in float32 has sums that 
 trackers that must sum to zero drift away.
 """
 
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,6 +18,12 @@ from dpaudit.mixing import connected, matrices
 from dpaudit.options import GraphOptions, graph_options
 
 TOLERANCE = 1e-12  # on sums and symmetry in float64; correct rounding leaves about n_agents * 1e-16
+
+# Where a CSR matrix beats a dense one on one CPU core, measured for d = 200 to 44,000 in both
+# precisions: 128 agents with 5 weights a row, 512 with 20, 1,000 with 40.
+SPARSE_AGENTS = 128
+SPARSE_DENSITY = 0.04
+NARROW = 16  # up to this d one product of all trials side by side beats one product per trial
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +97,7 @@ class Graph:
 
     @cached_property
     def spectral_gap(self) -> float:
-        """1 - |second eigenvalue|; 0 for a single round of a time-varying network as a rule."""
+        """1 - |second largest eigenvalue|: 1 averages in one round, 0 never does by itself."""
         W = self.W.numpy()
         eigenvalues = np.linalg.eigvalsh(W) if self.symmetric else np.linalg.eigvals(W)
         moduli = np.sort(np.abs(eigenvalues))
@@ -126,26 +133,38 @@ class Graph:
             )
         return int(found.nonzero())
 
-    def broadcast(self, X: Tensor) -> Tensor:
-        """What travels if agent i sends row i of X [..., n_agents, d] to all its receivers.
-
-        Returns:
-            [..., n_edges, d], one copy per edge.
-        """
-        return X.index_select(-2, self.senders.to(X.device))
-
     def mix(self, X: Tensor) -> Tensor:
         """One gossip step, W @ X, in the dtype and on the device of X [..., n_agents, d]."""
-        return self._cast(X.dtype, X.device) @ X
+        W = self._cast(X.dtype, X.device)
+        if X.ndim == 2 or not (W.is_sparse_csr or X.shape[-1] <= NARROW):
+            return W @ X
+        rows = X.movedim(-2, 0)  # all trials side by side, one product for all
+        return (W @ rows.reshape(self.n_agents, -1)).reshape(rows.shape).movedim(0, -2)
 
     def _cast(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         if (dtype, device) not in self._casts:
-            self._casts[dtype, device] = self.W.to(device=device, dtype=dtype)
+            W = self.W.to(device=device, dtype=dtype)
+            self._casts[dtype, device] = _csr(W) if self._worth_csr(dtype, device) else W
         return self._casts[dtype, device]
+
+    def _worth_csr(self, dtype: torch.dtype, device: torch.device) -> bool:
+        return (
+            device.type == "cpu"
+            and dtype in (torch.float32, torch.float64)
+            and torch.backends.mkl.is_available()  # without it torch has no CSR product
+            and self.n_agents >= SPARSE_AGENTS
+            and self.n_edges + self.n_agents <= SPARSE_DENSITY * self.n_agents**2
+        )
 
 
 def _ones(sums: Tensor) -> bool:
     return bool((sums - 1).abs().max() <= TOLERANCE)
+
+
+def _csr(W: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        return W.to_sparse_csr()
 
 
 @dataclass(frozen=True, eq=False)

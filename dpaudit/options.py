@@ -6,8 +6,9 @@ Nothing here imports torch, so that a configuration is checked before anything h
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
-from dpaudit.errors import ConfigError
+from dpaudit.errors import ConfigError, nearest
 from dpaudit.strict import Strict
 
 Probability = Annotated[float, Field(gt=0, le=1)]
@@ -135,8 +136,12 @@ def _checked(adapter: TypeAdapter[Any], what: str, value: dict[str, Any]) -> Any
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        problems = (
-            ": ".join([".".join(map(str, p["loc"][1:])), p["msg"]]).removeprefix(": ")
-            for p in error.errors()
-        )
-        raise ConfigError("\n".join(f"{what}: {problem}" for problem in problems)) from None
+        lines = (f"{what}: {_problem(detail)}" for detail in error.errors())
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _problem(detail: ErrorDetails) -> str:
+    if detail["type"] == "union_tag_invalid":
+        known = detail["ctx"]["expected_tags"].replace("'", "").split(", ")
+        return f"there is none{nearest(detail['ctx']['tag'], known)}; known: {', '.join(known)}"
+    return ": ".join([*map(str, detail["loc"][1:]), detail["msg"]])

@@ -4,10 +4,8 @@ Every split is a function of the labels, the options and a generator; the index 
 that a run can be repeated, resumed and audited record by record.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +15,8 @@ from dpaudit.options import (
     ByClassPartition,
     DirichletPartition,
     EqualDirichletPartition,
+    EvenPartition,
+    InterleavedPartition,
     PartitionOptions,
     partition_options,
 )
@@ -25,6 +25,7 @@ FEWEST = 10  # records that a Dirichlet split leaves every agent at the least
 REDRAWS = 10_000  # Dirichlet draws before giving up on that
 
 Indices = NDArray[np.int64]
+Rng = np.random.Generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +33,8 @@ class Partition:
     """The records of every agent, as indices into the training set; no record is held twice.
 
     Args:
-        indices: one ascending [size] int64 array per agent.
-        labels: [n] int64, of the whole training set.
+        indices: one [size] int64 array per agent.
+        labels: [n_records] int64 >= 0, of the whole training set.
 
     Raises:
         ValueError: an index is out of range or held twice.
@@ -44,33 +45,28 @@ class Partition:
 
     def __post_init__(self) -> None:
         held = np.concatenate(self.indices)
-        if len(np.unique(held)) != len(held) or not (
-            0 <= held.min() <= held.max() < self.n_records
-        ):
-            raise ValueError("agents must hold disjoint sets of records of the training set")
+        if held.min() < 0 or np.bincount(held, minlength=len(self.labels)).max() > 1:
+            raise ValueError("agents must hold disjoint sets of records")
+        if held.max() >= len(self.labels):
+            raise ValueError(f"record {held.max()} is held, but there are {len(self.labels)}")
 
     @property
     def n_agents(self) -> int:
         return len(self.indices)
 
-    @property
-    def n_records(self) -> int:
-        """In the training set, those that nobody holds included."""
-        return len(self.labels)
-
     @cached_property
     def sizes(self) -> Indices:
-        """[n_agents]."""
-        return np.array([len(i) for i in self.indices], dtype=np.int64)
+        """[n_agents]: how many records every agent holds."""
+        return np.array([len(held) for held in self.indices], dtype=np.int64)
 
     @cached_property
     def histogram(self) -> Indices:
-        """[n_agents, n_classes]: how many records of each class every agent holds."""
+        """[n_agents, n_classes]: how many records of every class every agent holds."""
         n_classes = int(self.labels.max()) + 1
         return np.stack([np.bincount(self.labels[i], minlength=n_classes) for i in self.indices])
 
     def to_arrays(self) -> dict[str, Indices]:
-        """The partition as flat arrays, for safetensors or, by ``tolist``, JSON."""
+        """Three flat arrays, as safetensors and (by ``tolist``) JSON keep them."""
         return {"indices": np.concatenate(self.indices), "sizes": self.sizes, "labels": self.labels}
 
     @classmethod
@@ -81,136 +77,100 @@ class Partition:
 
 
 def split(
-    labels: ArrayLike,
-    n_agents: int,
-    options: str | PartitionOptions,
-    rng: np.random.Generator,
-    minimum: int = 1,
+    labels: ArrayLike, n_agents: int, options: str | PartitionOptions, rng: Rng, minimum: int = 1
 ) -> Partition:
-    """Deal the records of a training set to the agents.
+    """Deal the records of a training set to the agents; the indices of each are ascending.
 
     Args:
-        labels: [n] integers >= 0.
+        labels: [n_records] integers >= 0.
         n_agents: at least 1.
         options: a name stands for that partition with its default options.
-        rng: the only source of randomness.
-        minimum: records that every agent needs, a batch for instance; the Dirichlet split redraws
-            until every agent has at least ``max(FEWEST, minimum)``.
+        rng: all that the split depends on, beside the other arguments.
+        minimum: records that every agent needs, a batch for instance. The Dirichlet split is
+            redrawn until every agent has ``max(FEWEST, minimum)``.
 
     Raises:
-        DataError: too few records for that many agents.
+        DataError: too few records, or too uneven, for that many agents.
         ConfigError: no partition of this name.
+        ValueError: no agents.
     """
+    if n_agents < 1:
+        raise ValueError(f"n_agents must be positive, got {n_agents}")
     labels = np.asarray(labels, dtype=np.int64)
     options = partition_options(options) if isinstance(options, str) else options
-    if n_agents < 1:
-        raise DataError(f"a partition needs at least 1 agent, got {n_agents}")
-    if len(labels) < n_agents * max(minimum, 1):
+    match options:
+        case EvenPartition():
+            parts = _even(labels, n_agents, rng)
+        case InterleavedPartition():
+            parts = _interleaved(labels, n_agents, rng)
+        case ByClassPartition(shards=shards):
+            parts = _by_class(labels, n_agents, shards, rng)
+        case DirichletPartition(alpha=alpha):
+            parts = _dirichlet(labels, n_agents, alpha, rng, max(FEWEST, minimum))
+        case EqualDirichletPartition(alpha=alpha):
+            parts = _dirichlet_equal(labels, n_agents, alpha, rng)
+    if (fewest := min(len(part) for part in parts)) < max(minimum, 1):
         raise DataError(
-            f"{len(labels)} records cannot give each of {n_agents} agents {max(minimum, 1)}; "
-            "lower n_agents or the batch size"
+            f"partition {options.kind}: an agent has {fewest} of the {len(labels)} records where "
+            f"{max(minimum, 1)} are needed; lower n_agents or the batch size"
         )
-    parts = _KINDS[options.kind](labels, n_agents, options, rng, minimum)
-    partition = Partition(tuple(np.sort(part) for part in parts), labels)
-    if partition.sizes.min() < minimum:
-        raise DataError(
-            f"partition {options.kind} leaves an agent with {partition.sizes.min()} records where "
-            f"{minimum} are needed; lower n_agents or the batch size"
-        )
-    return partition
+    return Partition(tuple(np.sort(part) for part in parts), labels)
 
 
-def names() -> dict[str, str]:
-    """Every kind of partition, with one line about it."""
-    return {kind: (deal.__doc__ or "").splitlines()[0] for kind, deal in _KINDS.items()}
-
-
-def _even(
-    labels: Indices, n_agents: int, options: Any, rng: np.random.Generator, minimum: int
-) -> list[Indices]:
-    """equal parts of one random order; the remainder is left out"""
+def _even(labels: Indices, n_agents: int, rng: Rng) -> list[Indices]:
+    """Equal parts of one random order; the remainder is left out."""
     size = len(labels) // n_agents
     return list(rng.permutation(len(labels))[: n_agents * size].reshape(n_agents, size))
 
 
-def _interleaved(
-    labels: Indices, n_agents: int, options: Any, rng: np.random.Generator, minimum: int
-) -> list[Indices]:
-    """agent i holds positions i, i + n_agents, ... of one random order, as in PartPSP"""
+def _interleaved(labels: Indices, n_agents: int, rng: Rng) -> list[Indices]:
+    """Agent i holds positions i, i + n_agents, ... of one random order: PartPSP's shards."""
     order = rng.permutation(len(labels))
     return [order[i::n_agents] for i in range(n_agents)]
 
 
-def _by_class(
-    labels: Indices,
-    n_agents: int,
-    options: ByClassPartition,
-    rng: np.random.Generator,
-    minimum: int,
-) -> list[Indices]:
-    """records in order of their class, cut in equal shards, dealt at random (arXiv:1602.05629)"""
-    n_shards = n_agents * options.shards
+def _by_class(labels: Indices, n_agents: int, shards: int, rng: Rng) -> list[Indices]:
+    """Sort by class, cut in equal shards, deal ``shards`` to each; the remainder is left out.
+
+    Source: McMahan et al. 2017, section 3, arXiv:1602.05629.
+    """
+    n_shards = n_agents * shards
     size = len(labels) // n_shards
-    if size == 0:
-        raise DataError(
-            f"partition by-class: {len(labels)} records cannot be cut in {n_shards} shards; "
-            "lower shards or n_agents"
-        )
-    shuffled = rng.permutation(len(labels))  # which records of a class go together is random
+    shuffled = rng.permutation(len(labels))  # which records of a class share a shard is random
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    shards = order[: n_shards * size].reshape(n_shards, size)
-    return list(rng.permutation(shards).reshape(n_agents, -1))
+    dealt = rng.permutation(order[: n_shards * size].reshape(n_shards, size))
+    return list(dealt.reshape(n_agents, shards * size))
 
 
 def _dirichlet(
-    labels: Indices,
-    n_agents: int,
-    options: DirichletPartition,
-    rng: np.random.Generator,
-    minimum: int,
+    labels: Indices, n_agents: int, alpha: float, rng: Rng, fewest: int
 ) -> list[Indices]:
-    """each class is spread over the agents by its own draw from Dir(alpha)"""
+    """Cut every class among the agents by shares from Dir(alpha), until all have ``fewest``."""
     classes = [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
     counts = np.array([len(c) for c in classes])
-    fewest = max(FEWEST, minimum)
     for _ in range(REDRAWS):
-        shares = rng.dirichlet(np.full(n_agents, options.alpha), size=len(classes))
+        shares = rng.dirichlet(np.full(n_agents, alpha), size=len(classes))
         cuts = (shares.cumsum(1)[:, :-1] * counts[:, None]).astype(np.int64)
         sizes = np.diff(cuts, axis=1, prepend=0, append=counts[:, None]).sum(0)
         if sizes.min() >= fewest:
             dealt = [np.split(c, cut) for c, cut in zip(classes, cuts, strict=True)]
             return [np.concatenate(parts) for parts in zip(*dealt, strict=True)]
     raise DataError(
-        f"partition dirichlet with alpha={options.alpha}: in none of {REDRAWS} draws had each of "
-        f"{n_agents} agents {fewest} of the {len(labels)} records; raise alpha, or lower n_agents "
-        "or the batch size"
+        f"partition dirichlet: none of {REDRAWS} draws with alpha={alpha} gave each of {n_agents} "
+        f"agents {fewest} of the {len(labels)} records; raise alpha, or lower n_agents or the "
+        "batch size"
     )
 
 
-def _dirichlet_equal(
-    labels: Indices,
-    n_agents: int,
-    options: EqualDirichletPartition,
-    rng: np.random.Generator,
-    minimum: int,
-) -> list[Indices]:
-    """each agent has its own class mix from Dir(alpha), and all hold equally many records"""
-    mixes = rng.dirichlet(np.full(len(np.unique(labels)), options.alpha), size=n_agents)
+def _dirichlet_equal(labels: Indices, n_agents: int, alpha: float, rng: Rng) -> list[Indices]:
+    """Agents take turns in random order; each draws from its own mix of what classes are left."""
     stock = [rng.permutation(np.flatnonzero(labels == c)).tolist() for c in np.unique(labels)]
-    size = len(labels) // n_agents
+    mixes = rng.dirichlet(np.full(len(stock), alpha), size=n_agents)
+    turns = np.tile(np.arange(n_agents), (len(labels) // n_agents, 1))
     parts: list[list[int]] = [[] for _ in range(n_agents)]
-    for taker in rng.permuted(np.tile(np.arange(n_agents), (size, 1)), axis=1).flat:
-        left = np.array([len(s) > 0 for s in stock])
-        weights = mixes[taker] * left
-        weights = weights if weights.sum() > 0 else left.astype(float)
-        parts[taker].append(stock[rng.choice(len(stock), p=weights / weights.sum())].pop())
+    for agent in rng.permuted(turns, axis=1).flat:
+        left = np.array([len(records) > 0 for records in stock], dtype=np.float64)
+        weights = mixes[agent] * left
+        weights = weights if weights.sum() > 0 else left  # its mix has run out
+        parts[agent].append(stock[rng.choice(len(stock), p=weights / weights.sum())].pop())
     return [np.array(part, dtype=np.int64) for part in parts]
-
-
-_KINDS: dict[str, Callable[[Indices, int, Any, np.random.Generator, int], list[Indices]]] = {
-    "even": _even,
-    "interleaved": _interleaved,
-    "dirichlet": _dirichlet,
-    "dirichlet-equal": _dirichlet_equal,
-    "by-class": _by_class,
-}

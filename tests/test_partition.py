@@ -1,0 +1,186 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load, save
+from scipy.stats import norm
+
+from dpaudit.errors import ConfigError, DataError
+from dpaudit.options import PartitionOptions, partition_options
+from dpaudit.partition import Partition, split
+
+FALSE_FAILURE = 1e-9
+LABELS = np.repeat(np.arange(10), 100)[np.random.default_rng(0).permutation(1000)]
+EVERY_KIND = [
+    partition_options("even"),
+    partition_options("interleaved"),
+    partition_options("dirichlet", alpha=1.0),
+    partition_options("dirichlet-equal", alpha=0.5),
+    partition_options("by-class"),
+]
+every_kind = pytest.mark.parametrize("options", EVERY_KIND, ids=lambda options: options.kind)
+
+
+def deal(options: str | PartitionOptions, n_agents: int = 7, seed: int = 1, **more) -> Partition:
+    return split(LABELS, n_agents, options, np.random.default_rng(seed), **more)
+
+
+@every_kind
+@settings(max_examples=20, deadline=None)
+@given(n_agents=st.integers(1, 12), seed=st.integers(0, 2**32))
+def test_no_record_is_held_twice_and_none_is_made_up(
+    options: PartitionOptions, n_agents: int, seed: int
+) -> None:
+    partition = deal(options, n_agents, seed)
+    held = np.concatenate(partition.indices)
+    assert partition.n_agents == n_agents
+    assert len(set(held.tolist())) == len(held) == partition.sizes.sum()
+    assert 0 <= held.min() <= held.max() < 1000
+    assert all((np.diff(part) > 0).all() for part in partition.indices)
+
+
+@every_kind
+def test_the_histogram_counts_the_classes_of_every_agent(options: PartitionOptions) -> None:
+    partition = deal(options)
+    for agent, held in enumerate(partition.indices):
+        for c in range(10):
+            assert partition.histogram[agent, c] == sum(LABELS[i] == c for i in held)
+    assert partition.histogram.shape == (7, 10)
+
+
+@every_kind
+def test_a_partition_depends_on_its_generator_alone(options: PartitionOptions) -> None:
+    first, again, other = deal(options), deal(options), deal(options, seed=2)
+    same = [np.array_equal(a, b) for a, b in zip(first.indices, again.indices, strict=True)]
+    assert all(same)
+    assert not np.array_equal(first.indices[0], other.indices[0])
+
+
+@every_kind
+def test_labels_may_be_a_tensor(options: PartitionOptions) -> None:
+    from_tensor = split(torch.from_numpy(LABELS), 7, options, np.random.default_rng(1))
+    np.testing.assert_array_equal(from_tensor.indices[3], deal(options).indices[3])
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("even", [142] * 7),
+        ("interleaved", [143] * 6 + [142]),
+        ("by-class", [2 * 71] * 7),
+    ],
+)
+def test_even_splits_have_the_sizes_of_their_definition(kind: str, sizes: list[int]) -> None:
+    assert deal(kind).sizes.tolist() == sizes
+
+
+def test_equal_dirichlet_parts_are_equal() -> None:
+    assert deal(EVERY_KIND[3]).sizes.tolist() == [142] * 7
+    assert split(LABELS, 10, EVERY_KIND[3], np.random.default_rng(0)).sizes.sum() == 1000
+
+
+def test_even_and_interleaved_blocks_are_those_of_one_shuffled_order() -> None:
+    order = np.random.default_rng(1).permutation(1000)
+    assert deal("even").indices[2].tolist() == sorted(order[2 * 142 : 3 * 142])
+    assert deal("interleaved").indices[2].tolist() == sorted(order[2::7])
+
+
+def test_the_dirichlet_split_holds_every_record() -> None:
+    partition = deal(EVERY_KIND[2])
+    assert partition.sizes.sum() == 1000
+    assert (partition.histogram.sum(0) == 100).all()
+
+
+def test_a_shard_by_class_holds_one_class_where_sizes_divide() -> None:
+    partition = deal(partition_options("by-class", shards=2), n_agents=10)
+    assert ((partition.histogram > 0).sum(1) <= 2).all()
+    assert set(partition.histogram.flatten().tolist()) <= {0, 50, 100}
+
+
+def shares_of_first_agent(alpha: float, draws: int) -> np.ndarray:
+    """Of every class, over draws: 10 classes of 1,000 records, 4 agents."""
+    rng, labels = np.random.default_rng(20240611), np.repeat(np.arange(10), 1000)
+    options = partition_options("dirichlet", alpha=alpha)
+    tables = [split(labels, 4, options, rng).histogram[0] / 1000 for _ in range(draws)]
+    return np.concatenate(tables)
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0, 5.0])
+def test_dirichlet_shares_have_the_moments_of_the_distribution(alpha: float) -> None:
+    """Mean 1/4 and variance (1/4)(3/4) / (4 alpha + 1); cutting moves a share by 1e-3 at most.
+
+    A redraw, for an agent below 10 of 10,000 records, happens with probability below 2e-6.
+    """
+    shares = shares_of_first_agent(alpha, draws=300)
+    variance = (1 / 4) * (3 / 4) / (4 * alpha + 1)
+    z, n = norm.isf(FALSE_FAILURE / 2), len(shares)
+    assert abs(shares.mean() - 1 / 4) <= z * np.sqrt(variance / n) + 1e-3
+    spread = (shares - 1 / 4) ** 2
+    assert abs(spread.mean() - variance) <= z * spread.std() / np.sqrt(n) + 1e-3
+
+
+def test_a_dirichlet_split_is_redrawn_until_everybody_has_a_batch() -> None:
+    options = partition_options("dirichlet", alpha=0.3)
+    assert min(deal(options, 10, seed).sizes.min() for seed in range(30)) >= 10
+    assert min(deal(options, 10, seed, minimum=32).sizes.min() for seed in range(30)) >= 32
+
+
+def test_equal_dirichlet_parts_are_as_uneven_in_class_as_alpha_says() -> None:
+    uneven, flat = (deal(partition_options("dirichlet-equal", alpha=a)) for a in (0.1, 100.0))
+    assert uneven.histogram.std(1).min() > 2 * flat.histogram.std(1).max()
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e-8])
+def test_a_dirichlet_split_that_cannot_come_out_is_given_up_with_advice(alpha: float) -> None:
+    with pytest.raises(DataError, match=r"none of 10000 draws .* raise alpha"):
+        deal(partition_options("dirichlet", alpha=alpha), 30)
+
+
+@pytest.mark.parametrize("kind", ["even", "interleaved", "by-class"])
+def test_too_few_records_are_refused(kind: str) -> None:
+    with pytest.raises(DataError, match="lower n_agents"):
+        deal(kind, 1001)
+    with pytest.raises(DataError, match="has 100 of the 1000 records where 101 are needed"):
+        deal(kind, 10, minimum=101)
+
+
+def test_no_agents_are_refused() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        deal("even", 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("evn", {}, "did you mean"),
+        ("dirichlet", {}, "alpha: Field required"),
+        ("dirichlet", {"alpha": 0}, "alpha: Input should be greater than 0"),
+        ("dirichlet", {"alpha": float("inf")}, "alpha: Input should be a finite number"),
+        ("even", {"alpha": 1}, "alpha: Extra inputs are not permitted"),
+        ("by-class", {"shards": 0}, "shards: Input should be greater than 0"),
+    ],
+)
+def test_a_misspelt_partition_or_option_is_refused(kind: str, options: dict, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        partition_options(kind, **options)
+
+
+@every_kind
+def test_a_partition_survives_safetensors_and_json(options: PartitionOptions) -> None:
+    partition = deal(options)
+    arrays = partition.to_arrays()
+    as_json = json.loads(json.dumps({name: array.tolist() for name, array in arrays.items()}))
+    for stored in (load(save(arrays)), {k: np.array(v) for k, v in as_json.items()}):
+        back = Partition.from_arrays(stored)
+        np.testing.assert_array_equal(back.histogram, partition.histogram)
+        for a, b in zip(back.indices, partition.indices, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("indices", [[[0, 1], [1, 2]], [[0], [1000]], [[-1], [2]]])
+def test_a_partition_of_records_held_twice_or_not_there_is_refused(indices: list) -> None:
+    with pytest.raises(ValueError, match=r"held|disjoint"):
+        Partition(tuple(np.array(i) for i in indices), LABELS)

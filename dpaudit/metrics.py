@@ -1,0 +1,164 @@
+"""Scores of reconstructions: MSE, PSNR and SSIM after aligning the batch, and the blind baseline.
+
+PSNR and SSIM take the width of the value range as their data range (2 for images in [-1, 1]), and
+the MSE is in squared units of it. SSIM is scikit-image's with a uniform window of 7 x 7 pixels.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.stats import t as student
+from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
+from torch import Tensor
+
+from dpaudit.errors import DpauditError
+
+SSIM_WINDOW = 7  # pixels
+# dB. Identical images have an infinite PSNR, and one of them would make every mean infinite. At
+# the cap an error is already smaller than the rounding to 8 bits: 10 log10(12 * 255**2) = 58.9.
+PSNR_CAP = 60.0
+
+_NAMES = ("mse", "psnr", "ssim")
+
+Floats = NDArray[np.float64]
+
+
+class Scores(NamedTuple):
+    """How near each of m reconstructions came to its truth, each a mean over the aligned batch."""
+
+    mse: Floats  # [m]
+    psnr: Floats  # [m], dB, that of every image capped at PSNR_CAP
+    ssim: Floats  # [m]
+    order: Tensor  # [m, batch_size]; reconstruction[i, order[i]] is aligned to truth[i]
+
+
+class Estimate(NamedTuple):
+    """A mean over n cases and its 95% interval; no interval for a single case."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+class Blind(NamedTuple):
+    """What attackers guess who saw no message, [m, batch_size, channels, height, width] each."""
+
+    mean_image: Tensor  # the mean of the public images
+    other_class: Tensor  # a random public image of another class than the truth
+
+
+def score(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, float]) -> Scores:
+    """Score m reconstructed batches, each aligned to its truth by least squared error.
+
+    Args:
+        truth: [m, batch_size, channels, height, width].
+        reconstruction: the same shape, images of a batch in any order.
+        value_range: lowest and highest possible value of a pixel.
+
+    Raises:
+        DpauditError: the shapes differ, or the images are smaller than the SSIM window.
+    """
+    _check(truth, reconstruction)
+    order = torch.stack([_assignment(t, r) for t, r in zip(truth, reconstruction, strict=True)])
+    aligned = reconstruction.take_along_dim(order[..., None, None, None], dim=1)
+    pairs = zip(_images(truth), _images(aligned), strict=True)
+    table = np.array([_score_image(t, r, value_range[1] - value_range[0]) for t, r in pairs])
+    mse, psnr, ssim = table.reshape(*order.shape, 3).mean(axis=1).T
+    return Scores(mse, psnr, ssim, order)
+
+
+def estimates(scores: Scores) -> dict[str, Estimate]:
+    """Mean and interval over the targets of each score, by name."""
+    return {name: interval(getattr(scores, name)) for name in _NAMES}
+
+
+def gains(scores: Scores, blind: Scores) -> dict[str, Estimate]:
+    """What the attack scored above the blind guess at the same targets, by name."""
+    return {
+        name: paired(getattr(scores, name), getattr(blind, name))
+        for name in ("mse", "psnr", "ssim")
+    }
+
+
+def interval(values: ArrayLike) -> Estimate:
+    """Mean of independent values [n] and its 95% Student-t interval."""
+    x = np.asarray(values, dtype=np.float64)
+    mean, n = float(x.mean()), len(x)
+    if n == 1:
+        return Estimate(mean, None, None, 1)
+    margin = float(student.ppf(0.975, n - 1) * x.std(ddof=1) / np.sqrt(n))
+    return Estimate(mean, mean - margin, mean + margin, n)
+
+
+def paired(values: ArrayLike, baseline: ArrayLike) -> Estimate:
+    """Mean of ``values - baseline`` [n] over the same cases, and its 95% Student-t interval."""
+    return interval(np.asarray(values, np.float64) - np.asarray(baseline, np.float64))
+
+
+def blind(
+    labels: Tensor, public_images: Tensor, public_labels: Tensor, generator: torch.Generator
+) -> Blind:
+    """Guesses at m batches from public data alone, to be scored like any reconstruction.
+
+    The true labels are used only to keep the random image from being of the same class.
+
+    Args:
+        labels: [m, batch_size], the true ones.
+        public_images: [n, channels, height, width], none of them a target.
+        public_labels: [n].
+
+    Raises:
+        DpauditError: all public images are of one class.
+    """
+    if len(public_labels.unique()) < 2:
+        raise DpauditError(
+            "the blind baseline needs public images of at least two classes, "
+            f"got {len(public_labels)} images of {len(public_labels.unique())}"
+        )
+    other = (labels[..., None] != public_labels).flatten(0, 1).to(public_images.dtype)
+    drawn = torch.multinomial(other.to(generator.device), 1, generator=generator)
+    random = public_images[drawn.view(labels.shape).to(public_images.device)]
+    return Blind(public_images.mean(0).expand_as(random), random)
+
+
+def _check(truth: Tensor, reconstruction: Tensor) -> None:
+    if truth.ndim != 5 or truth.shape != reconstruction.shape:
+        raise DpauditError(
+            f"reconstruction of shape {list(reconstruction.shape)} cannot be scored against "
+            f"{list(truth.shape)}: expected [m, batch, channels, height, width] for both"
+        )
+    if min(truth.shape[-2:]) < SSIM_WINDOW:
+        raise DpauditError(
+            f"SSIM takes a window of {SSIM_WINDOW} x {SSIM_WINDOW} pixels: expected images of at "
+            f"least that size, got {truth.shape[-2]} x {truth.shape[-1]}"
+        )
+
+
+def _assignment(truth: Tensor, reconstruction: Tensor) -> Tensor:
+    """Which reconstruction goes to each true image, [batch_size]; least total squared error."""
+    difference = truth.flatten(1).double()[:, None] - reconstruction.flatten(1).double()
+    _, columns = linear_sum_assignment(difference.square().sum(-1).cpu().numpy())
+    return torch.as_tensor(columns, device=truth.device)
+
+
+def _images(batches: Tensor) -> Floats:
+    return batches.flatten(0, 1).double().cpu().numpy()
+
+
+def _score_image(truth: Floats, image: Floats, data_range: float) -> tuple[float, float, float]:
+    mse = mean_squared_error(truth, image)
+    with np.errstate(divide="ignore"):
+        psnr = peak_signal_noise_ratio(truth, image, data_range=data_range)
+    ssim = structural_similarity(
+        truth,
+        image,
+        win_size=SSIM_WINDOW,
+        gaussian_weights=False,
+        data_range=data_range,
+        channel_axis=0,
+    )
+    return mse, min(psnr, PSNR_CAP), ssim

@@ -86,7 +86,7 @@ class DPDL(Defense):
             )
         return self
 
-    def start(self, X: Tensor) -> State:
+    def start(self, X: Tensor, setting: Setting) -> State:
         return State(X, torch.zeros_like(X))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:

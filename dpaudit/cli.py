@@ -182,7 +182,7 @@ def _runtime(
 
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: this torch sees no CUDA device")
-    chosen = {} if workers is None else {"workers": workers}
+    chosen = {} if workers is None else {"cores": workers}
     return Runtime(torch.device(device), data_root, download, **chosen)
 
 

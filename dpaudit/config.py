@@ -214,6 +214,11 @@ def _problems(
             siblings = _siblings(model, problem["loc"][:-1])
             text = f"unknown key{nearest(str(problem['loc'][-1]), siblings)}"
             text += f"; known here: {', '.join(siblings)}" if siblings else ""
+        elif problem["type"] == "union_tag_invalid":
+            key = (*key, problem["ctx"]["discriminator"].strip("'"))
+            known = [tag.strip("' ") for tag in problem["ctx"]["expected_tags"].split(",")]
+            tag = problem["ctx"]["tag"]
+            text = f'"{tag}" is not known{nearest(tag, known)}; known: {", ".join(known)}'
         elif problem["type"] != "missing" and not isinstance(problem["input"], dict):
             text += f", got {problem['input']!r}"
         yield key, text

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import PositiveInt
 from torch import Tensor
@@ -33,7 +33,7 @@ class Setting:
 class Gradient(ABC):
     """The stochastic gradient oracle of one round: each agent's batch is drawn and fixed."""
 
-    batch_size: int
+    batch_size: int  # public: what sums are divided by, whatever number of records was drawn
 
     @abstractmethod
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
@@ -51,6 +51,7 @@ class Round(NamedTuple):
 
     state: Any  # a NamedTuple of tensors [..., n_agents, ...], the defense's own
     sent: Capture
+    private: Mapping[str, Tensor] = {}  # quantities [..., n_agents, d] that attacks are after
 
 
 class Target(NamedTuple):
@@ -98,10 +99,11 @@ class Defense(Strict, ABC):
     observables: ClassVar[Mapping[str, Observable]] = {}
 
     n_rounds: PositiveInt = 100
-    batch_size: PositiveInt = 32
+    batch_size: PositiveInt = 32  # records of a batch; expected records under Poisson sampling
+    sampling: Literal["fixed", "poisson"] = "fixed"  # of a batch from an agent's records
 
     @abstractmethod
-    def start(self, X: Tensor) -> Any:
+    def start(self, X: Tensor, setting: Setting) -> Any:
         """The state before round 1, from initial models X [..., n_agents, d]."""
 
     @abstractmethod

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,6 +14,7 @@ from dpaudit.attack import ReconstructionAttack
 from dpaudit.config import AuditConfig
 from dpaudit.data import Dataset, load
 from dpaudit.defense import Defense, Setting
+from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.graph import build
 from dpaudit.judge import account, accounting_finding, judge
 from dpaudit.mixing import positions
@@ -39,12 +40,19 @@ WORLDS = ("defense", "no-defense")
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where and how an audit is computed; nothing here changes what comes out on one device."""
+    """Where and how an audit is computed; nothing here changes what comes out on one device.
+
+    Processes share one accelerator badly, so ``workers`` counts on the CPU alone.
+    """
 
     device: torch.device = torch.device("cpu")
     data_root: Path | None = None
     download: bool = False
-    workers: int = os.cpu_count() or 1
+    cores: int = os.cpu_count() or 1
+
+    @property
+    def workers(self) -> int:
+        return self.cores if self.device.type == "cpu" else 1
 
 
 class Prepared(NamedTuple):
@@ -73,25 +81,90 @@ def run_audit(
         DpauditError: the config, the data or the run directory does not allow it.
     """
     began = time.perf_counter()
-    prepared = prepare(config, runtime)
-    run = RunDirectory(out)
+    prepared, run = prepare(config, runtime), RunDirectory(out)
     run.start(config_text, _fingerprint(config, prepared, runtime), resume)
+    run_jobs(_worker, (config, out, runtime), WORLDS, runtime.workers, on_progress)
+    seconds = {"training": time.perf_counter() - began}
+    return _attack_and_judge(config, prepared, run, runtime, on_progress, seconds)
+
+
+def attack_again(
+    out: Path,
+    runtime: Runtime = Runtime(),
+    names: tuple[str, ...] = (),
+    on_progress: OnProgress = lambda what, done, total: None,
+) -> AuditResult:
+    """Attack a recorded transcript again, without training, and judge anew.
+
+    The attacks are those of the run directory's config.toml, only those called ``names`` if any
+    are given; everything else in it must be as it was.
+
+    Raises:
+        DpauditError: it is no run directory, a name fits no attack, something else than the
+            attacks changed, or the attacks need a message that was not recorded.
+    """
+    run = RunDirectory(out)
+    recorded = run.read_json("run.json")
+    config = _edited(out, recorded["config"], names)
+    prepared = prepare(config, runtime)
+    if _fingerprint(config, prepared, runtime) | {"config": None} != recorded | {"config": None}:
+        raise RunError(f"{out}: data or device differ from those of the recorded run")
+    _refuse_unrecorded(run, prepared)
+    run.forget("findings/[0-9]*.json")
+    return _attack_and_judge(config, prepared, run, runtime, on_progress, {})
+
+
+def _attack_and_judge(
+    config: AuditConfig,
+    prepared: Prepared,
+    run: RunDirectory,
+    runtime: Runtime,
+    on_progress: OnProgress,
+    seconds: dict[str, float],
+) -> AuditResult:
+    began = time.perf_counter()
     scenarios = tuple(_scenarios(config, prepared))
-
-    workers = 1 if runtime.device.type == "cuda" else runtime.workers
-    context = (config, out, runtime)
-    run_jobs(_worker, context, WORLDS, workers, on_progress)
-    trained = time.perf_counter()
-    run_jobs(_worker, context, [s.name for s in scenarios], workers, on_progress)
-    attacked = time.perf_counter()
-
+    jobs = [scenario.name for scenario in scenarios]
+    run_jobs(_worker, (config, run.path, runtime), jobs, runtime.workers, on_progress)
+    seconds = {**seconds, "attacks": time.perf_counter() - began}
     reconstructions = [f for scenario in scenarios for f in _stored(run, scenario)]
     claims, findings = _judged(config, prepared, reconstructions)
-    seconds = {"training": trained - began, "attacks": attacked - trained}
     result = _result(config, prepared, runtime, run, claims, findings, seconds)
     run.write_text("audit.json", result.to_json())
-    run.write_text("report.html", registry.load("reports", "html")(result, out))
+    run.write_text("report.html", registry.load("reports", "html")(result, run.path))
     return result
+
+
+def _edited(out: Path, recorded: dict[str, Any], names: tuple[str, ...]) -> AuditConfig:
+    """The run directory's config with its attacks as they are now in config.toml."""
+    edited = AuditConfig.from_toml(out / "config.toml", seed=recorded["seed"])
+    now = edited.model_dump(mode="json")
+    now["data"]["path"] = recorded["data"]["path"]  # was relative to another folder
+    changed = [key for key in now if key != "attack" and now[key] != recorded[key]]
+    if changed:
+        raise ConfigError(
+            f"{out / 'config.toml'}: {', '.join(changed)} changed since the run; only attacks may "
+            "change here, so run dpaudit audit for the rest"
+        )
+    known = [attack.name for attack in edited.attack]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f'--attack: config.toml has no attack "{name}"{nearest(name, known)}')
+    chosen = [a for a in now["attack"] if not names or a["name"] in names]
+    return AuditConfig.from_dict({**now, "attack": chosen})
+
+
+def _refuse_unrecorded(run: RunDirectory, prepared: Prepared) -> None:
+    recording = _recording(prepared)
+    for world in WORLDS:
+        for k, names in recording.messages.items():
+            for size in (None, *recording.probes.get(k, ())):
+                if not run.has_capture(world, k, size, names):
+                    batch = "" if size is None else f" at batch size {size}"
+                    raise RunError(
+                        f"{run.path}: round {k}{batch} with {', '.join(sorted(names))} was not "
+                        "recorded; run dpaudit audit with these attacks"
+                    )
 
 
 def prepare(config: AuditConfig, runtime: Runtime) -> Prepared:

@@ -19,28 +19,40 @@ EVALUATED = 2_000  # test records at most, the first ones: enough for +- 2% of a
 class Batch(NamedTuple):
     """The records of one round, of every agent: what attacks are after."""
 
-    inputs: Tensor  # [n_agents, batch_size, *shape]
-    labels: Tensor  # [n_agents, batch_size]
+    inputs: Tensor  # [n_agents, b, *shape]
+    labels: Tensor  # [n_agents, b]
+    weights: Tensor | None = None  # [n_agents, b]: 1 for a record, 0 for padding; None: all 1
 
 
 @dataclass(frozen=True)
 class BatchGradient(Gradient):
-    """The oracle of a round whose batches are drawn."""
+    """The oracle of a round whose batches are drawn; ``batch_size`` is public, not what came out."""
 
     gradients: Gradients
     batch: Batch
-
-    @property
-    def batch_size(self) -> int:  # type: ignore[override]
-        return self.batch.labels.shape[1]
+    batch_size: int
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return self.gradients.mean(X, *self.batch, holders=holders)
+        inputs, labels, weights = self.batch
+        X, holders, shape = self._flat(X, holders)
+        return self.gradients.mean(X, inputs, labels, weights, holders).view(shape)
 
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
-        return self.gradients.clipped_sum(X, *self.batch, clip_norm, norm=norm, holders=holders)
+        inputs, labels, weights = self.batch
+        X, holders, shape = self._flat(X, holders)
+        total = self.gradients.clipped_sum(X, inputs, labels, clip_norm, norm, weights, holders)
+        return total.view(shape)
+
+    def _flat(self, X: Tensor, holders: Tensor | None) -> tuple[Tensor, Tensor | None, torch.Size]:
+        """Models [..., m, d] as [trials * m, d], each trial on the same batches."""
+        if X.ndim == 2:
+            return X, holders, X.shape
+        trials, shape = X[..., 0, 0].numel(), X.shape
+        if holders is None:
+            holders = torch.arange(X.shape[-2], device=X.device)
+        return X.reshape(-1, X.shape[-1]), holders.repeat(trials), shape
 
 
 class Classification:
@@ -80,19 +92,34 @@ class Classification:
         x = initial_parameters(self.gradients.module, streams("initialisation"))
         return x.expand(self.n_agents, -1).clone()
 
-    def batch(self, streams: Streams, k: int, batch_size: int) -> Batch:
-        """The batches of round k: ``batch_size`` of each agent's records without replacement.
+    def batch(self, streams: Streams, k: int, batch_size: int, sampling: str = "fixed") -> Batch:
+        """The batches of round k, drawn from each agent's own records.
 
-        A smaller batch of the same round is the beginning of a larger one.
+        "fixed" takes ``batch_size`` without replacement, of which a smaller batch of the same round
+        is the beginning; "poisson" takes each record with probability batch_size / (records of the
+        agent), and pads with records of weight 0.
         """
-        order = torch.rand(self._held.shape, generator=Streams(streams.seed)("sampling", k))
-        order[self._padding] = 2.0  # behind every record that is there
-        chosen = self._held.gather(1, order.argsort(dim=1)[:, :batch_size]).to(self._x.device)
-        return Batch(self._x[chosen], self._y[chosen])
+        draws = torch.rand(self._held.shape, generator=Streams(streams.seed)("sampling", k))
+        draws[self._padding] = 2.0  # behind every record that is there
+        if sampling == "fixed":
+            return Batch(*self._records(draws.argsort(dim=1)[:, :batch_size]))
+        taken = draws < batch_size / (~self._padding).sum(dim=1, keepdim=True)
+        most = max(1, int(taken.sum(dim=1).max()))
+        positions = draws.argsort(dim=1)[:, :most]
+        weights = taken.gather(1, positions).to(self._x)
+        return Batch(*self._records(positions), weights)
 
-    def gradient(self, streams: Streams, k: int, batch_size: int) -> BatchGradient:
+    def gradient(
+        self, streams: Streams, k: int, batch_size: int, sampling: str = "fixed"
+    ) -> BatchGradient:
         """The gradient oracle of round k."""
-        return BatchGradient(self.gradients, self.batch(streams, k, batch_size))
+        batch = self.batch(streams, k, batch_size, sampling)
+        return BatchGradient(self.gradients, batch, batch_size)
+
+    def _records(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels at positions [n_agents, b] in each agent's own list."""
+        chosen = self._held.gather(1, positions).to(self._x.device)
+        return self._x[chosen], self._y[chosen]
 
     def evaluate(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Test loss and accuracy of each model of X [n_agents, d], both [n_agents]."""

@@ -125,6 +125,22 @@ class RunDirectory:
             for name in names
         }
 
+    def has_capture(
+        self, world: str, round: int, batch_size: int | None, names: frozenset[str]
+    ) -> bool:
+        """Whether these messages of a round were recorded."""
+        path = self.path / _capture_name(world, round, batch_size)
+        if not path.exists():
+            return False
+        with safetensors.safe_open(path, "pt") as file:
+            return {f"{name}/payload" for name in names} <= set(file.keys())
+
+    def forget(self, pattern: str) -> None:
+        """Delete the files that match, because they are about to be made anew."""
+        with _writing(self.path):
+            for path in self.path.glob(pattern):
+                path.unlink()
+
     def transcript(self, world: str, device: torch.device) -> Transcript:
         """The recorded rounds of one world, each read when it is asked for."""
         return Transcript(_Stored(self, world, device))

@@ -103,10 +103,10 @@ class _Rounds:
     streams: Streams
 
     def start(self):
-        return self.defense.start(self.problem.initial(self.streams))
+        return self.defense.start(self.problem.initial(self.streams), self.setting)
 
     def play(self, state, k: int, batch_size: int):
-        gradient = self.problem.gradient(self.streams, k, batch_size)
+        gradient = self.problem.gradient(self.streams, k, batch_size, self.defense.sampling)
         graph = self.setting.network.at(k)
         return self.defense.step(state, k, graph, gradient, Noise(self.streams, k))
 

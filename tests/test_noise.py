@@ -1,7 +1,5 @@
 """Noise from named streams: scale, repeatability, and the float32 trap of the Laplace tail."""
 
-import math
-
 import torch
 from scipy import stats
 

@@ -25,11 +25,11 @@ def transcript(setting_of, streams) -> Transcript:
     """Three rounds of DPDL on a ring of five."""
     problem, setting = setting_of("ring", 5)
     defense = DPDL(noise_multiplier=1.0, batch_size=4)
-    state, captures = defense.start(problem.initial(streams).double()), {}
+    state, captures = defense.start(problem.initial(streams).double(), setting), {}
     for k in (1, 2, 3):
         gradient = problem.gradient(streams, k, 4)
         graph = setting.network.at(k)
-        state, captures[k] = defense.step(state, k, graph, gradient, Noise(streams, k))
+        state, captures[k], _ = defense.step(state, k, graph, gradient, Noise(streams, k))
     return Transcript(captures)
 
 
@@ -166,11 +166,11 @@ def test_exact_momentum_is_the_aggregate_and_the_difference_is_not(setting_of, s
     plain = DPDL(noise_multiplier=1.0, batch_size=4, momentum=0.0)
     heavy = plain.model_copy(update={"momentum": 0.7})
     graph, captures = setting.network.at(1), {}
-    state = heavy.start(problem.initial(streams).double())
+    state = heavy.start(problem.initial(streams).double(), setting)
     for k in (1, 2):
         gradient = problem.gradient(streams, k, 4)
         before = state
-        state, captures[k] = heavy.step(state, k, graph, gradient, Noise(streams, k))
+        state, captures[k], _ = heavy.step(state, k, graph, gradient, Noise(streams, k))
     aggregate = plain.step(before, 2, graph, gradient, Noise(streams, 2)).sent["v"].payload
     view = View.of(EAVESDROPPER, Transcript(captures), {1, 2})
     for victim in range(5):
@@ -191,5 +191,5 @@ def test_threat_models_refuse_agents_that_do_not_fit_their_kind() -> None:
         {"kind": "external", "agents": (1,)},
         {"kind": "curious", "agents": (1,), "links": ((0, 1),)},
     ):
-        with pytest.raises(ValueError, match="takes agents|links belong"):
+        with pytest.raises(ValueError, match=r"takes agents|links belong"):
             ThreatModel(name="x", **wrong)

@@ -85,7 +85,7 @@ def test_five_rounds_equal_the_pseudo_code_agent_by_agent(
     defense = DPDL(
         noise_multiplier=0.7, clip_norm=0.9, learning_rate=0.1, momentum=0.6, batch_size=4
     )
-    state = defense.start(problem.initial(streams).double())
+    state = defense.start(problem.initial(streams).double(), setting)
     x, v = list(state.X), list(state.V)
     for k in range(1, 6):
         graph_k = setting.network.at(k)
@@ -99,7 +99,7 @@ def test_five_rounds_equal_the_pseudo_code_agent_by_agent(
 
 
 def step_once(problem, setting, defense, streams, k=1, state=None):
-    state = defense.start(problem.initial(streams).double()) if state is None else state
+    state = defense.start(problem.initial(streams).double(), setting) if state is None else state
     gradient = problem.gradient(streams, k, defense.batch_size)
     return state, defense.step(state, k, setting.network.at(k), gradient, Noise(streams, k))
 
@@ -109,7 +109,7 @@ def test_without_noise_and_calibration_it_is_scaled_cross_gradient_descent(
 ) -> None:
     problem, setting = setting_of("complete", 3)
     defense = DPDL(noise_multiplier=0.0, calibration=0.0, momentum=0.0, clip_norm=1e9, batch_size=4)
-    state, (after, _) = step_once(problem, setting, defense, streams)
+    state, (after, _, _) = step_once(problem, setting, defense, streams)
     # One model everywhere and w_ij = 1/N: G = sum_j g^j / (sqrt(1/N) N), mixed equally.
     gradient = problem.gradient(streams, 1, 4)(state.X)
     expected = state.X - defense.learning_rate * gradient.sum(0) / math.sqrt(3)
@@ -117,12 +117,14 @@ def test_without_noise_and_calibration_it_is_scaled_cross_gradient_descent(
 
 
 def test_one_agent_alone_sends_nothing_and_trains_on_its_own_gradient(setting_of, streams) -> None:
-    problem, _ = setting_of("complete", 2)
+    problem, setting = setting_of("complete", 2)
     alone = Network((Graph(torch.ones(1, 1, dtype=torch.float64)),))
     defense = DPDL(noise_multiplier=0.0, momentum=0.0, clip_norm=1e9, batch_size=4)
     X = problem.initial(streams).double()[:1]
     gradient = problem.gradient(streams, 1, 4)
-    after, sent = defense.step(defense.start(X), 1, alone.at(1), gradient, Noise(streams, 1))
+    after, sent, _ = defense.step(
+        defense.start(X, setting), 1, alone.at(1), gradient, Noise(streams, 1)
+    )
     g = gradient(X, holders=torch.tensor([0]))
     K = 1 / (1 + math.e)  # the cosine of a gradient with itself is 1
     expected = X - defense.learning_rate * (1 + defense.calibration * K) * g
@@ -133,7 +135,7 @@ def test_one_agent_alone_sends_nothing_and_trains_on_its_own_gradient(setting_of
 def test_on_a_complete_graph_all_agents_agree_after_every_round(setting_of, streams) -> None:
     problem, setting = setting_of("complete", 4)
     defense = DPDL(noise_multiplier=2.0, batch_size=4)
-    _, (after, _) = step_once(problem, setting, defense, streams)
+    _, (after, _, _) = step_once(problem, setting, defense, streams)
     torch.testing.assert_close(after.X, after.X[:1].expand_as(after.X), rtol=0, atol=1e-14)
 
 
@@ -141,7 +143,7 @@ def test_cross_gradient_travels_to_the_neighbour_whose_model_it_is_of(setting_of
     problem, setting = setting_of("ring", 5)
     defense = DPDL(noise_multiplier=0.0, clip_norm=0.5, batch_size=4)
     X = torch.randn(5, setting.d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    _, (_, sent) = step_once(
+    _, (_, sent, _) = step_once(
         problem, setting, defense, streams, state=State(X, torch.zeros_like(X))
     )
     batch = problem.batch(streams, 1, 4)
@@ -157,7 +159,7 @@ def test_noise_has_the_stated_scale_and_is_independent_over_links_rounds_and_mes
     problem, setting = setting_of("complete", 4, "logistic")
     sigma, C, B = 1.7, 0.8, 4
     noisy = DPDL(noise_multiplier=sigma, clip_norm=C, batch_size=B)
-    state = noisy.start(problem.initial(streams).double())
+    state = noisy.start(problem.initial(streams).double(), setting)
     draws = []  # of the same state each time: 12 links and 4 momenta, of 60 rounds
     for k in range(1, 61):
         with_noise = step_once(problem, setting, noisy, streams, k, state)[1].sent
@@ -184,8 +186,8 @@ def test_self_gradient_noise_reaches_the_momentum_at_its_scale(setting_of, strea
     defense = DPDL(noise_multiplier=3.0, calibration=0.0, clip_norm=0.8, batch_size=4)
     ratios = []
     for k in range(1, 41):
-        state, (_, sent) = step_once(problem, setting, defense, streams, k)
-        _, (_, quiet) = step_once(problem, setting, defense.without_noise(), streams, k, state)
+        state, (_, sent, _) = step_once(problem, setting, defense, streams, k)
+        _, (_, quiet, _) = step_once(problem, setting, defense.without_noise(), streams, k, state)
         cross = sent["cross_gradient"].payload - quiet["cross_gradient"].payload
         shift = sent["v"].payload - quiet["v"].payload
         graph = setting.network.at(k)
@@ -203,7 +205,7 @@ def test_stripped_momentum_is_the_noisy_own_gradient_and_the_noiseless_calibrati
     """The leak: what is left of v~ after known subtractions is parallel to e_i but for z_ii."""
     problem, setting = setting_of("star", 4)
     defense = DPDL(noise_multiplier=0.9, clip_norm=0.7, batch_size=4)
-    state, (_, sent) = step_once(problem, setting, defense, streams)
+    state, (_, sent, _) = step_once(problem, setting, defense, streams)
     graph, N = setting.network.at(1), 4
     batch, z = problem.batch(streams, 1, 4), noise_of_round(streams, 1, graph, setting.d)
     for i in range(N):

@@ -1,0 +1,83 @@
+"""The commented audit.toml that `dpaudit init` writes."""
+
+from typing import Any
+
+from pydantic_core import PydanticUndefined
+
+from dpaudit import registry
+
+_HEAD = """\
+# One file is one audit: dpaudit audit {file}
+# Every key is checked; an unknown one is an error that names the nearest known one.
+seed = 7
+
+[data]
+name = "digits"                    # dpaudit list datasets; or path = "my.npz" with x and y
+partition = {{ kind = "dirichlet", alpha = 1.0 }}  # or {{ kind = "even" }}
+n_agents = 10
+
+[graph]
+name = "bipartite"                 # dpaudit list graphs
+
+[model]
+name = "lenet"                     # dpaudit list models
+
+"""
+
+_TAIL = """\
+
+[[claim]]                          # what is promised
+text = "{paper}"
+epsilon = 0.5
+delta = 1e-5
+scope = "run"                      # message | round | run
+adjacency = "add-remove"           # add-remove | replace-one | function | agent-identity
+
+[[threat_model]]
+name = "eavesdropper"
+kind = "external"                  # reads every link; links = [[0, 1]] for some
+
+[[threat_model]]
+name = "agent 3"
+kind = "curious"                   # colluding with two or more agents
+agents = [3]
+"""
+
+_ATTACK = """
+[[attack]]
+name = "gradient-inversion"
+message = "{message}"    # {description}
+rounds = [{rounds}]
+targets = 8                        # victims in each round
+"""
+
+# What an audit needs beside a defense's own defaults.
+_GIVEN: dict[str, Any] = {"n_rounds": 200, "batch_size": 16, "epsilon": 0.5}
+
+
+def starter(name: str) -> str:
+    """An audit file for the defense of this name, valid as it stands.
+
+    Raises:
+        ConfigError: no such defense.
+    """
+    defense = registry.load("defenses", name)
+    lines = [f'[defense]                          # {defense.paper}', f'name = "{name}"']
+    for field, info in defense.model_fields.items():
+        value = _GIVEN.get(field, info.default)
+        if value is None or value is PydanticUndefined:
+            lines.append(f"# {field} =")
+        else:
+            lines.append(f"{field} = {_toml(value)}")
+    attacks = [
+        _ATTACK.format(message=message, description=observable.description, rounds="50, 100, 200")
+        for message, observable in defense.observables.items()
+    ]
+    tail = _TAIL.format(paper=f"{defense.paper}: {defense.claims}")
+    return _HEAD.format(file="audit.toml") + "\n".join(lines) + "\n" + tail + "".join(attacks)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else repr(value)

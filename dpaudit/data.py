@@ -153,7 +153,7 @@ def _torchvision(name: str, root: Path, download: bool) -> Dataset:
             f"data set {name} in {root}: {reason.rstrip('.')}; name the folder with --data-root or "
             "DPAUDIT_DATA, or pass --download to fetch it"
         ) from None
-    class_names = tuple(str(c).split(" - ")[-1] for c in train.classes)  # MNIST's are "0 - zero"
+    class_names = tuple(str(c).split(" - ")[0] for c in train.classes)  # MNIST's are "0 - zero"
     train, test = ((_scaled(np.asarray(p.data)), np.asarray(p.targets)) for p in (train, test))
     if any(len(x) != len(y) for x, y in (train, test)):
         raise DataError(f"data set {name} in {root}: images and labels differ in number")

@@ -256,7 +256,7 @@ def test_a_file_or_a_name_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "folder", "first"),
-    [("mnist", "MNIST", "zero"), ("fashion-mnist", "FashionMNIST", "T-shirt/top")],
+    [("mnist", "MNIST", "0"), ("fashion-mnist", "FashionMNIST", "T-shirt/top")],
 )
 def test_idx_files_are_read_from_the_folder_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str, first: str

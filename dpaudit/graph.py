@@ -19,8 +19,9 @@ from dpaudit.options import GraphOptions, graph_options
 
 TOLERANCE = 1e-12  # on sums and symmetry in float64; correct rounding leaves about n_agents * 1e-16
 
-# Where a CSR matrix beats a dense one on one CPU core, measured for d = 200 to 44,000 in both
-# precisions: 128 agents with 5 weights a row, 512 with 20, 1,000 with 40.
+# Where a CSR matrix beats a dense one. Dense over CSR time on one CPU core, d = 200 to 44,000 (to
+# 10,000 for the last), both precisions: 0.9 to 2.8 with 5 weights a row of 128, 1.5 to 8.1 with 11
+# of 512, 1.6 to 6.7 with 33 of 1,000; but 0.8 to 3.7 with 33 of 512, 0.3 to 2.4 with 101 of 1,000.
 SPARSE_AGENTS = 128
 SPARSE_DENSITY = 0.04
 NARROW = 16  # up to this d one product of all trials side by side beats one product per trial

@@ -1,0 +1,266 @@
+"""How much a view tells about a private variable: M-NMI over rounds, and its error.
+
+Xie, Liu and Chai, eq. (43): the maximum over rounds of I(V; view) / I(V; V), each round's
+information estimated over independent trials. The ratio is reported as they define it. Beside it
+stand the bits, a coefficient that does not drift with the number of trials, and what a maximum over
+noisy estimates needs: its distribution without a leak, and an interval that holds for all rounds.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpaudit.errors import ConfigError, DataError
+from dpaudit.information import (
+    NEIGHBOURS,
+    check_neighbours,
+    gaussian_information,
+    information_correlation,
+    ksg_of_samples,
+    self_information,
+)
+from dpaudit.information_error import intervals, permutation_p_value
+from dpaudit.neighbours import Floats
+from dpaudit.reduction import TIE_BREAKING, EstimatorWarning, Reduced, Reduction
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Trials = NDArray[np.int64]
+
+STANDARDISED = Reduction()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaximumInformation:
+    """The largest information over rounds, with everything needed to judge it.
+
+    Bits are as estimated: with little information they fall below zero by chance.
+    """
+
+    bits: float  # the largest estimate over rounds
+    round: int  # where, 1-based
+    m_nmi: float  # the largest ratio to I(V; V), eq. (43)
+    self_information: float  # bits of I(V; V) in that round, as NPEET estimates it
+    n: int  # trials
+    k: int  # neighbours
+    reduction: str  # of the private variable, and of the view
+    per_round: Floats  # bits, [n_rounds]
+    gaussian: float  # bits in that round were the samples jointly Gaussian
+    low: float  # bits: the interval for the largest true information, see ``intervals``
+    high: float
+    confidence: float
+    standard_error: float  # bits, of the estimate in that round
+    drift: float  # bits that the estimate in that round gains when only half the trials are used
+    baseline: float  # bits, mean over shuffles of the largest estimate over rounds
+    p_value: float  # of no information in any round, by those shuffles
+    n_permutations: int
+
+    @property
+    def correlation(self) -> float:
+        """Linfoot's coefficient of the bits, between 0 and 1 whatever the number of trials."""
+        return information_correlation(self.bits)
+
+
+def maximum_information(
+    private: Sequence[ArrayLike] | Floats,
+    view: Sequence[ArrayLike] | Floats,
+    rng: np.random.Generator,
+    *,
+    k: int = NEIGHBOURS,
+    reduce_private: Reduction = STANDARDISED,
+    reduce_view: Reduction = STANDARDISED,
+    n_permutations: int = 99,
+    n_splits: int = 10,
+    confidence: float = 0.95,
+    workers: int | None = None,
+) -> MaximumInformation:
+    """The largest information that the view of one round holds about V in that round: M-NMI.
+
+    Args:
+        private: V, [n_rounds, n] or [n_rounds, n, dims], n independent trials of each round.
+        view: what the adversary holds, likewise, trial for trial.
+        rng: breaks ties, shuffles, splits. The result does not depend on ``workers``.
+        k: neighbours.
+        reduce_private, reduce_view: what is done to the samples first.
+        n_permutations: shuffles of the trials, each the same one for all rounds. The p-value
+            counts those whose largest estimate reaches the observed one (Westfall and Young 1993,
+            single-step max T): the maximum over rounds is compared with such maxima. 0: no test.
+        n_splits: random splits into halves for the interval. 0: no interval.
+        confidence: of the interval, over all rounds together.
+        workers: threads, by default one a core.
+
+    Cost: 1 + n_permutations + n_splits estimates of each round, roughly.
+
+    Raises:
+        ConfigError: k, ``n_permutations``, ``n_splits`` or ``confidence`` out of range.
+        DataError: shapes that do not pair, NaN or infinite values, constant columns, or too few
+            trials.
+
+    Warns:
+        EstimatorWarning: columns that defeat the estimator, with the remedy.
+
+    Source: Xie, Liu and Chai, eq. (43); the estimator is ``dpaudit.information.ksg``.
+    """
+    _check_options(n_permutations, n_splits, confidence)
+    workers = workers or os.cpu_count() or 1
+    pairs = _pairs(private, view, reduce_private, reduce_view, rng, workers)
+    n = pairs[0].n
+    _check_trials(n, k, n_splits)
+
+    plan = _plan(n, n_permutations, n_splits, rng)
+    table = _estimates(pairs, plan, k, workers)  # [n_rounds, 1 + n_permutations + 2 n_splits]
+    bits, shuffled = table[:, 0], table[:, 1 : 1 + n_permutations]
+    halves = table[:, 1 + n_permutations :].reshape(len(pairs), n_splits, 2)
+    of_itself = np.array([_of_itself(pair.private, k, rng) for pair in pairs])
+    interval = intervals(bits, halves, np.array([pair.dims for pair in pairs]), confidence)
+
+    top = int(bits.argmax())
+    private_of_top, view_of_top = pairs[top]
+    maxima = shuffled.max(axis=0)  # [n_permutations], what chance makes of the maximum
+    return MaximumInformation(
+        bits=float(bits[top]),
+        round=top + 1,
+        m_nmi=float((bits / of_itself).max()),
+        self_information=float(of_itself[top]),
+        n=n,
+        k=k,
+        reduction=f"private {private_of_top.name}; view {view_of_top.name}",
+        per_round=bits,
+        gaussian=gaussian_information(private_of_top.samples, view_of_top.samples),
+        low=float(interval.low.max()),
+        high=float(interval.high.max()),
+        confidence=confidence,
+        standard_error=float(interval.standard_error[top]),
+        drift=float(interval.drift[top]),
+        baseline=float(maxima.mean()) if n_permutations else float("nan"),
+        p_value=permutation_p_value(float(bits[top]), maxima),
+        n_permutations=n_permutations,
+    )
+
+
+class _Pair(NamedTuple):
+    """The two sides of one round, ready for the estimator."""
+
+    private: Reduced
+    view: Reduced
+
+    @property
+    def n(self) -> int:
+        return len(self.private.samples)
+
+    @property
+    def dims(self) -> int:
+        return self.private.samples.shape[1] + self.view.samples.shape[1]
+
+
+def _pairs(
+    private: Sequence[ArrayLike] | Floats,
+    view: Sequence[ArrayLike] | Floats,
+    reduce_private: Reduction,
+    reduce_view: Reduction,
+    rng: np.random.Generator,
+    workers: int,
+) -> list[_Pair]:
+    if len(private) != len(view) or not len(private):
+        raise DataError(
+            f"private variables of {len(private)} rounds, views of {len(view)}; expected as many, "
+            "each of shape [n_rounds, n] or [n_rounds, n, dims]"
+        )
+
+    def reduce(item: tuple[int, ArrayLike, ArrayLike, np.random.Generator]) -> _Pair:
+        number, private, view, rng = item
+        return _Pair(
+            reduce_private(f"private, round {number}", private, rng),
+            reduce_view(f"view, round {number}", view, rng),
+        )
+
+    numbers = range(1, len(private) + 1)
+    items = zip(numbers, private, view, rng.spawn(len(private)), strict=True)
+    pairs = _in_threads(reduce, items, workers)
+    sizes = {len(side.samples) for pair in pairs for side in pair}
+    if len(sizes) > 1:
+        raise DataError(f"between {min(sizes)} and {max(sizes)} trials; expected the same for all")
+    _warn(pairs)
+    return pairs
+
+
+def _warn(pairs: list[_Pair]) -> None:
+    """One warning for each thing of concern, however many rounds it concerns."""
+    rounds: dict[str, list[int]] = {}
+    for number, pair in enumerate(pairs, start=1):
+        for side, reduced in zip(pair._fields, pair, strict=True):
+            for concern in reduced.concerns:
+                rounds.setdefault(f"{side}: {concern}", []).append(number)
+    for text, numbers in rounds.items():
+        where = f"round {numbers[0]}" + (f" and {len(numbers) - 1} more" if numbers[1:] else "")
+        warnings.warn(f"{text} ({where})", EstimatorWarning, stacklevel=4)
+
+
+_Part = tuple[Trials, Trials]  # which trials of the private variable meet which of the view
+
+
+def _plan(n: int, n_permutations: int, n_splits: int, rng: np.random.Generator) -> list[_Part]:
+    """All trials as they are, then shuffled, then in halves; the same for all rounds."""
+    everything = np.arange(n)
+    shuffles = [(rng.permutation(n), everything) for _ in range(n_permutations)]
+    orders = [rng.permutation(n) for _ in range(n_splits)]
+    halves = [half for o in orders for half in (o[: n // 2], o[n // 2 : n // 2 * 2])]
+    return [(everything, everything), *shuffles, *((half, half) for half in halves)]
+
+
+def _estimates(pairs: list[_Pair], plan: list[_Part], k: int, workers: int) -> Floats:
+    """Bits of every round for every part of the plan, [n_rounds, len(plan)]."""
+    n_chunks = min(len(plan), -(-2 * workers // len(pairs)))  # few rounds: share the plan too
+    chunks = [plan[i::n_chunks] for i in range(n_chunks)]
+
+    def estimate(job: tuple[_Pair, list[_Part]]) -> list[float]:
+        (private, view), parts = job
+        return [ksg_of_samples(private.samples[v], view.samples[w], k) for v, w in parts]
+
+    found = _in_threads(estimate, product(pairs, chunks), workers)
+    table = np.empty((len(pairs), len(plan)))
+    for job, bits in enumerate(found):
+        table[job // n_chunks, job % n_chunks :: n_chunks] = bits
+    return table
+
+
+def _in_threads(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+) -> list[Result]:
+    """The searches release the interpreter lock, so threads use all cores and copy nothing."""
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(function, items))
+
+
+def _of_itself(private: Reduced, k: int, rng: np.random.Generator) -> float:
+    """NPEET's I(V; V): in closed form, but estimated where values of V repeat."""
+    if not private.repeats:
+        return self_information(len(private.samples), k)
+    first, second = (
+        private.samples + TIE_BREAKING * rng.random(private.samples.shape) for _ in range(2)
+    )
+    return ksg_of_samples(first, second, k)
+
+
+def _check_options(n_permutations: int, n_splits: int, confidence: float) -> None:
+    for name, count in (("n_permutations", n_permutations), ("n_splits", n_splits)):
+        if count < 0:
+            raise ConfigError(f"{name} = {count}; expected a count, or 0 to leave it out")
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence = {confidence}; expected a number between 0 and 1")
+
+
+def _check_trials(n: int, k: int, n_splits: int) -> None:
+    check_neighbours(k, n)
+    if n_splits and n // 2 < k + 1:
+        raise DataError(
+            f"{n} trials; the interval needs halves of at least k + 1 = {k + 1}, "
+            "or leave it out with n_splits = 0"
+        )

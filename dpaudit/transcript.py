@@ -30,13 +30,15 @@ class Sent:
     """One named message of one round on every edge it travels; self-loops are no transmission.
 
     Edge e goes from ``senders[e]`` to ``receivers[e]`` and carries ``payload[..., rows[e], :]``:
-    a broadcast stores one row for each agent, whatever its degree.
+    a broadcast stores one row for each agent, whatever its degree. If it travels encrypted, the
+    payload is the plaintext, and ``readers[e]`` the one agent that holds the key to it.
     """
 
     payload: Tensor  # [..., n_rows, d]
     senders: Tensor  # [n_edges]
     receivers: Tensor  # [n_edges]
     rows: Tensor  # [n_edges]
+    readers: Tensor | None = None  # [n_edges]; None: in the clear, for whoever reads the link
 
     def on_edge(self, sender: int, receiver: int) -> Tensor:
         """The payload [..., d] from sender to receiver. Raises NotObservable if there is none."""
@@ -53,6 +55,7 @@ class Sent:
             self.senders[visible],
             self.receivers[visible],
             renumbered,
+            None if self.readers is None else self.readers[visible],
         )
 
 
@@ -64,10 +67,13 @@ def broadcast(graph: Graph, payload: Tensor) -> Sent:
     return Sent(payload, graph.senders, graph.receivers, graph.senders)
 
 
-def unicast(graph: Graph, payload: Tensor) -> Sent:
-    """Row e of [..., n_edges, d] goes along edge e of the graph, and nowhere else."""
+def unicast(graph: Graph, payload: Tensor, readers: Tensor | None = None) -> Sent:
+    """Row e of [..., n_edges, d] goes along edge e of the graph, and nowhere else.
+
+    ``readers`` [n_edges]: if encrypted, the agent that can decrypt it on each edge.
+    """
     rows = torch.arange(graph.senders.numel(), device=graph.senders.device)
-    return Sent(payload, graph.senders, graph.receivers, rows)
+    return Sent(payload, graph.senders, graph.receivers, rows, readers)
 
 
 @dataclass(frozen=True, eq=False)

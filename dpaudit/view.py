@@ -55,4 +55,7 @@ class View:
 def _visible(threat_model: ThreatModel, sent: Sent) -> Sent:
     edges = zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True)
     visible = [threat_model.sees(sender, receiver) for sender, receiver in edges]
+    if sent.readers is not None:
+        held = [reader in threat_model.agents for reader in sent.readers.tolist()]
+        visible = [seen and key for seen, key in zip(visible, held, strict=True)]
     return sent.restricted(torch.tensor(visible, dtype=torch.bool, device=sent.senders.device))

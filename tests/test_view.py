@@ -124,6 +124,31 @@ def test_a_view_does_not_change_when_what_it_may_not_read_changes(transcript, mo
         assert torch.equal(a.rows, b.rows)
 
 
+@pytest.mark.parametrize("model", [EAVESDROPPER, CURIOUS, COLLUDING, ONE_LINK])
+@pytest.mark.parametrize("reader", ["senders", "receivers"])
+def test_an_encrypted_message_is_held_by_those_alone_who_have_the_key(
+    setting_of, model, reader
+) -> None:
+    graph = setting_of("ring", 5)[1].network.at(1)
+    payload = torch.arange(2.0 * graph.n_edges).reshape(-1, 2)
+    sealed = unicast(graph, payload, readers=getattr(graph, reader))
+    other = torch.full_like(payload, torch.nan)
+    held = [int(r) in model.agents for r in getattr(graph, reader)]
+    other[held] = payload[held]
+    scrambled = unicast(graph, other, readers=getattr(graph, reader))
+
+    view = View.of(model, Transcript({1: {"cipher": sealed}}), {1})
+    links = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
+    assert view.edges("cipher", 1) == [link for link, key in zip(links, held, strict=True) if key]
+    left = view.transcript.captures[1]["cipher"]
+    assert torch.equal(left.payload, payload[held])
+    assert left.readers.tolist() == [
+        r for r in getattr(graph, reader).tolist() if r in model.agents
+    ]
+    same = View.of(model, Transcript({1: {"cipher": scrambled}}), {1})
+    assert torch.equal(same.transcript.captures[1]["cipher"].payload, left.payload)
+
+
 def test_broadcast_repeats_a_row_and_unicast_has_one_for_each_link(setting_of) -> None:
     _, setting = setting_of("star", 4)
     graph = setting.network.at(1)

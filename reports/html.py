@@ -1,0 +1,254 @@
+"""One self-contained HTML page from an audit.json: formatting, and no arithmetic beyond it.
+
+The page loads nothing: style, drawings and images are inside it, it has no script, and its content
+security policy forbids both. All text is escaped.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from dpaudit.errors import DpauditError
+from dpaudit.result import MEANING, AuditResult, JudgedClaim, Metric, ThreatModelSummary
+
+from .arrangement import (
+    Entry,
+    Key,
+    Scenario,
+    Telling,
+    metric_names,
+    most_telling,
+    scenarios,
+    shared_notes,
+)
+from .figures import AXIS, GraphDrawing, graph_drawing, ssim_intervals, training_curve
+from .pictures import Picture, embedded
+
+TEMPLATES = Path(__file__).parent / "templates"
+KINDS = (  # of findings besides reconstructions, in the page's order
+    (
+        "accounting",
+        "Accounting",
+        "What was claimed beside the exact epsilon of the noise that was really drawn; the notes "
+        "are what that accounting assumes.",
+    ),
+    (
+        "empirical-epsilon",
+        "Empirical epsilon",
+        "Lower bounds on epsilon that attacks certify. The ceiling is the largest bound that a "
+        "perfect attack could certify with as many trials.",
+    ),
+    (
+        "sensitivity",
+        "Sensitivity",
+        "How far a message moves, before noise, when one record changes: a lower bound on its "
+        "sensitivity, held against the stated one.",
+    ),
+    (
+        "mutual-information",
+        "Mutual information",
+        "How much an adversary's view tells about the private quantity.",
+    ),
+    (
+        "control",
+        "Controls",
+        "Whether the auditor is alive: a null control must find nothing, and a positive control, "
+        "which leaks on purpose, must be found out.",
+    ),
+)
+DECIMALS = ((0.01, 4), (2, 3), (10, 2), (100, 1))  # of an interval, where all is below the limit
+METRIC_NAMES = {
+    "ssim": "SSIM",
+    "ssim_over_blind": "SSIM minus blind",
+    "psnr": "PSNR (dB)",
+    "mse": "MSE",
+    "loss": "attacker's loss",
+}
+
+
+def render(result: AuditResult, run_directory: Path) -> str:
+    """One audit as one HTML page; an artifact that is missing is said to be, in its place.
+
+    Args:
+        result: what audit.json holds.
+        run_directory: the folder to which the artifacts' paths in the findings are relative.
+
+    Raises:
+        DpauditError: an artifact's path leads out of the run directory.
+    """
+    return _pages().get_template("audit.html.j2").render(run=Run("", 0, result, run_directory))
+
+
+def render_comparison(results: Sequence[tuple[str, AuditResult, Path]]) -> str:
+    """Several audits, each (label, result, run directory), side by side as one HTML page.
+
+    Raises:
+        DpauditError: there are no results, or an artifact's path leads out of its run directory.
+    """
+    if not results:
+        raise DpauditError("nothing to compare: expected at least one run")
+    runs = [Run(label, i, result, path) for i, (label, result, path) in enumerate(results)]
+    scored = ((s.key, k) for run in runs for s in run.scenarios if s.scored for k in s.rounds)
+    rows = list(dict.fromkeys(scored))
+    return _pages().get_template("comparison.html.j2").render(runs=runs, rows=rows)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A result with its pictures and drawings, as the templates ask for them."""
+
+    label: str
+    number: int  # keeps the ids of several runs on one page apart
+    result: AuditResult
+    directory: Path
+
+    @cached_property
+    def pictures(self) -> dict[str, Picture]:
+        paths = (path for f in self.result.findings for path in f.artifacts.values())
+        return embedded(paths, self.directory)
+
+    @cached_property
+    def scenarios(self) -> list[Scenario]:
+        return scenarios(self.entries())
+
+    @cached_property
+    def telling(self) -> Telling | None:
+        return most_telling(self.scenarios)
+
+    @cached_property
+    def shared_notes(self) -> list[str]:
+        return shared_notes(self.scenarios)
+
+    @property
+    def adversaries(self) -> list[str | None]:
+        """Every threat model that reconstructions name, those of the result first."""
+        known = dict.fromkeys(model.name for model in self.result.threat_models)
+        return list(known | dict.fromkeys(scenario.key.threat_model for scenario in self.scenarios))
+
+    def entries(self, kind: str | None = None) -> list[Entry]:
+        found = (Entry(i, f) for i, f in enumerate(self.result.findings))
+        return [entry for entry in found if kind in (None, entry.finding.kind)]
+
+    def scenarios_of(self, adversary: str | None) -> list[Scenario]:
+        return [s for s in self.scenarios if s.key.threat_model == adversary]
+
+    def claims_about(self, entry: Entry) -> list[JudgedClaim]:
+        """The claims that a finding is held against."""
+        claims = self.result.claims
+        citing = [claim for claim in claims if entry.number in claim.because]
+        return citing or [c for c in claims if c.threat_model == entry.finding.threat_model]
+
+    def drawing(self, model: ThreatModelSummary) -> GraphDrawing:
+        return graph_drawing(self.result.graph, model.links)
+
+    def agents_of(self, model: ThreatModelSummary) -> tuple[int, ...]:
+        """The agents that are the adversary, from the config; none for an eavesdropper."""
+        models = self.configured("threat_model")
+        named = (m for m in models or () if m.get("name") == model.name)
+        return tuple(agent for m in named for agent in m.get("agents") or ())
+
+    def configured(self, *keys: str) -> Any:
+        """A value of the config by its path; None where this result's config has no such key."""
+        value: Any = self.result.config
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def curves(self) -> list[Markup]:
+        drawn = (training_curve(self.result.utility, q, f"run{self.number}-{q}") for q in AXIS)
+        return [figure for figure in drawn if figure is not None]
+
+    def ssim_figure(self, adversary: str | None) -> Markup | None:
+        """SSIM by message, batch size and round of all that one adversary reconstructed."""
+        name = f"run{self.number}-ssim{self.adversaries.index(adversary)}"
+        shown = [s for s in self.scenarios_of(adversary) if s.scored]
+        several = len({scenario.key.attack for scenario in shown}) > 1
+        groups = [
+            (_row_label(s.key, with_attack=several), [(k, s.metric("ssim", k)) for k in s.rounds])
+            for s in shown
+        ]
+        return ssim_intervals(groups, name, f"SSIM of reconstructions by {adversary}")
+
+    def metric(self, key: Key, round: int, name: str) -> dict[str, Metric]:
+        """One metric of one scenario and round, by world; {} where this run has none."""
+        return next((s.metric(name, round) for s in self.scenarios if s.key == key), {})
+
+
+def number(x: float | None) -> str:
+    """Three significant digits; what is whole or over 100 without decimals, up to a million."""
+    if x is None:
+        return "–"
+    if math.isnan(x):
+        return "undefined"
+    if math.isinf(x):
+        return "∞" if x > 0 else "−∞"
+    if abs(x) < 1e6 and (abs(x) >= 100 or x == round(x)):
+        return f"{x:z,.0f}".replace("-", "−")
+    short = f"{x:.3g}"
+    exact = float(short) == x  # 2.00 says that it is not quite 2
+    return (short if exact else f"{x:#.3g}".rstrip(".")).replace("-", "−")
+
+
+def estimate(metric: Metric) -> Markup:
+    """A value and its interval, all with the same decimals."""
+    ends = [end for end in (metric.low, metric.high) if end is not None]
+    if not ends:
+        return Markup(number(metric.value))
+    finite = [abs(x) for x in (metric.value, *ends) if math.isfinite(x)]
+    largest = max(finite, default=0.0)
+    decimals = next((d for limit, d in DECIMALS if largest < limit), None)
+
+    def shown(x: float | None) -> str:
+        if x is None or not math.isfinite(x) or decimals is None or largest < 1e-3:
+            return number(x)
+        return f"{x:z.{decimals}f}".replace("-", "−")
+
+    low, high = shown(metric.low), shown(metric.high)
+    return Markup('{} <span class="interval">[{}, {}]</span>').format(
+        shown(metric.value), low, high
+    )
+
+
+def metric_name(name: str) -> str:
+    """A metric's name as a reader of papers knows it."""
+    return METRIC_NAMES.get(name, name.replace("_", " "))
+
+
+def _row_label(key: Key, with_attack: bool) -> str:
+    attack = f"{key.attack}: " if with_attack else ""
+    return f"{attack}{key.message}, batch size {key.batch_size}"
+
+
+def as_json(config: object) -> str:
+    return json.dumps(config, indent=2, ensure_ascii=False)
+
+
+@cache
+def _pages() -> Environment:
+    pages = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters |= {
+        "number": number,
+        "estimate": estimate,
+        "metric_name": metric_name,
+        "as_json": as_json,
+    }
+    pages.globals |= {
+        "css": Markup((TEMPLATES / "audit.css").read_text(encoding="utf-8")),
+        "meaning": MEANING,
+        "kinds": KINDS,
+        "metric_names": metric_names,
+    }
+    return pages

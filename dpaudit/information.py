@@ -131,7 +131,8 @@ def self_information(n: int, k: int = NEIGHBOURS) -> float:
 
     The true value is infinite. NPEET perturbs the two copies apart; the k-th neighbour then lies on
     the edge of the radius in one copy (k points inside) and just within it in the other (k + 1), so
-    I = psi(k) + psi(n) - psi(k) - psi(k + 1), whatever the distribution or dimension of V.
+    I = psi(k) + psi(n) - psi(k) - psi(k + 1), whatever the distribution or dimension of V, as long
+    as its values are far apart beside the noise and of a size near 1.
     """
     return float(digamma(n) - digamma(k + 1)) / LN2
 
@@ -203,12 +204,12 @@ def check_neighbours(k: int, n: int) -> None:
 
 
 def check_varies(name: str, array: Floats) -> None:
-    """Refuse a column that is constant, or is so up to the rounding of its values."""
-    resolution = 4 * np.finfo(float).eps * np.abs(array).max(axis=0)
+    """Refuse a column that is constant, or is so but for a few roundings."""
+    resolution = 64 * np.finfo(float).eps * np.abs(array).max(axis=0)
     constant = np.flatnonzero(np.ptp(array, axis=0) <= resolution)
     if constant.size:
         raise DataError(
-            f"{name}: column {constant[0]} is constant ({array[0, constant[0]]:.6g}); "
+            f"{name}: column {constant[0]} is constant ({array[0, constant[0]] + 0.0:.6g}); "
             "drop it, a constant carries no information"
         )
 

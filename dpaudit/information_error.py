@@ -11,7 +11,7 @@ from dpaudit.neighbours import Counts, Floats
 def permutation_p_value(observed: float, shuffled: Floats) -> float:
     """(1 + number of shuffled values that reach the observed one) / (1 + number of shuffles).
 
-    At most u with probability at most u where nothing leaks (Phipson and Smyth 2010, eq. (2)); NaN
+    At most u with probability at most u where nothing leaks (Phipson and Smyth 2010); NaN
     without shuffles.
     """
     if not len(shuffled):
@@ -36,11 +36,11 @@ def intervals(bits: Floats, halves: Floats, dims: Counts, confidence: float) -> 
     The mean over S random splits is treated as having S degrees of freedom. (A bootstrap would
     repeat samples, and a repeated sample is its own nearest neighbour.)
 
-    The bias falls like n^-a with a = min(1, 2 / dims) for smooth densities, so the drift D between
-    half and full size extrapolates to ``bits - D / (2^a - 1)``. The interval reaches from the lower
-    of the estimate and its extrapolation to the higher, and by Student's quantile at
-    (1 - confidence) / (2 n_rounds) beyond (Bonferroni). Where all hold, the largest true
-    information lies between the largest lower and the largest upper end.
+    The bias is taken to fall like n^-a with a = min(1, 2 / dims), the rate for densities with two
+    derivatives, so the drift D from full size to half extrapolates to ``bits - D / (2^a - 1)``.
+    The interval reaches from the lower of the estimate and its extrapolation to the higher, and
+    beyond by Student's quantile at (1 - confidence) / (2 n_rounds) (Bonferroni). Where all hold,
+    the largest true information lies between the largest lower and the largest upper end.
 
     Args:
         bits: [n_rounds].
@@ -49,7 +49,8 @@ def intervals(bits: Floats, halves: Floats, dims: Counts, confidence: float) -> 
         confidence: of all intervals together.
 
     Source: Holmes and Nemenman 2019 for the variance from parts of the sample, arXiv:1903.09280;
-    Gao, Oh and Viswanath 2018 for the rate, arXiv:1604.03006.
+    Berrett, Samworth and Yuan 2019 for the rate, that of nearest-neighbour entropies,
+    arXiv:1606.00304.
     """
     n_rounds, n_splits, _ = halves.shape
     if n_splits == 0:

@@ -28,7 +28,7 @@ from dpaudit.information import (
 )
 from dpaudit.information_error import intervals, permutation_p_value
 from dpaudit.neighbours import Floats
-from dpaudit.reduction import TIE_BREAKING, EstimatorWarning, Reduced, Reduction
+from dpaudit.reduction import EstimatorWarning, Reduced, Reduction, break_ties
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -241,11 +241,9 @@ def _in_threads(
 
 def _of_itself(private: Reduced, k: int, rng: np.random.Generator) -> float:
     """NPEET's I(V; V): in closed form, but estimated where values of V repeat."""
-    if not private.repeats:
+    if private.repeating is None:
         return self_information(len(private.samples), k)
-    first, second = (
-        private.samples + TIE_BREAKING * rng.random(private.samples.shape) for _ in range(2)
-    )
+    first, second = break_ties(private.repeating, rng), break_ties(private.repeating, rng)
     return ksg_of_samples(first, second, k)
 
 

@@ -34,7 +34,7 @@ class Reduced(NamedTuple):
     samples: Floats  # [n, dims]
     name: str  # "784 -> PCA 3 (91% of variance), standardised"
     concerns: tuple[str, ...]  # what the estimator cannot read well, and the remedy
-    repeats: bool  # whether values lie closer than the tie-breaking noise
+    repeating: Floats | None  # the samples before noise was added, where that noise decides
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +72,9 @@ class Reduction:
         rescale, adjective = _SCALES[self.scale]
         samples = rescale(samples, rng)
         repeats, uneven = _repeats(samples), _uneven(samples) if self.scale == "none" else ()
-        noisy = samples + TIE_BREAKING * rng.random(samples.shape)
-        return Reduced(noisy, f"{note}, {adjective}", (*repeats, *uneven), bool(repeats))
+        concerns = (*repeats, *uneven)
+        noisy = break_ties(samples, rng)
+        return Reduced(noisy, f"{note}, {adjective}", concerns, samples if repeats else None)
 
     def _projected(self, name: str, samples: Floats) -> tuple[Floats, str]:
         dims = samples.shape[1]
@@ -89,6 +90,11 @@ class Reduction:
                 )
             return samples @ matrix, f"{dims} -> {self.named} {matrix.shape[1]}"
         return samples, f"{dims}"
+
+
+def break_ties(samples: Floats, rng: np.random.Generator) -> Floats:
+    """The samples with uniform noise of width 1e-10 added, as NPEET does."""
+    return samples + TIE_BREAKING * rng.random(samples.shape)
 
 
 def _principal(name: str, samples: Floats, n_components: int) -> tuple[Floats, float]:

@@ -1,0 +1,252 @@
+"""Adaptive composition of many releases: products of the Fourier transforms of their losses.
+
+Everything here errs on a known side. Losses are discretised by ``privacy_loss``; a total loss
+outside the window of the transform, which wraps around, is at most as likely as a Chernoff bound
+says; and the rounding errors of the transforms are bounded as they are multiplied. Composition by
+Fourier transform: Koskela, Jälkö and Honkela 2020, arXiv:1906.03049.
+
+Thousands of distinct noise levels need not be transformed one by one for the upper bound. A
+release is dominated by a public coin that picks between a noisier and a less noisy one, such that
+the total variation distance t between M(0) and M(1) is the same on average: for Gaussian and
+Laplace noise, delta(epsilon) is convex in t at every epsilon (its second derivative in t is
+proportional to epsilon^2 phi(epsilon/mu - mu/2)/mu^3, or it is piecewise linear), and so is that
+of "remove", "add" and "switch", which is linear in it. The error is of second order in the
+distance of the levels. For the lower bound, a release is rounded to a noisier level.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf
+
+from dpaudit.fourier import Complex, Product
+from dpaudit.privacy_loss import MAX_LOSS, Array, Family, Pairs, above, beneath, loss_error, reach
+
+Bound = Literal["upper", "lower"]
+Integers = NDArray[np.intp]
+
+MAX_LEVELS = 1024  # more releases than this share levels
+ORDERS = 2.0 ** np.arange(-6, 24, 0.5)  # of the moment generating functions in Chernoff bounds
+CHUNK = 256  # levels discretised together
+WORK = 2**27  # points transformed for one bound: more levels have a coarser grid
+ADDED_VARIANCE = 1e-5  # of the total loss, relative, that the default grid may add
+
+
+class Rounds(NamedTuple):
+    """Releases of one family, kind and rate: each a public coin between two adjacent levels."""
+
+    levels: Pairs  # by increasing scale
+    level: Integers  # [n_rounds], increasing: the lower level of each
+    weight: Array  # [n_rounds], the probability of the level above it
+    counts: Integers  # [n_rounds], how many equal rounds each stands for
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Composed:
+    """The distribution of a total privacy loss on a grid, and how far it may be off."""
+
+    losses: Array  # [n], increasing, positive
+    masses: Array  # [n]
+    bound: Bound
+    slack: float  # in probability: infinite losses, wrapped ones, rounding
+    blur: float  # in nats: rounding of each loss
+
+    @property
+    def _sign(self) -> int:
+        return 1 if self.bound == "upper" else -1
+
+    def delta(self, epsilon: float) -> float:
+        """The bound on delta at epsilon >= 0."""
+        short = epsilon - self._sign * self.blur - self.losses
+        gain = -np.expm1(np.minimum(short, 0.0)) @ self.masses
+        return float(np.clip(gain + self._sign * self.slack, 0.0, 1.0))
+
+    def epsilon(self, delta: float) -> float:
+        """The bound on the smallest epsilon >= 0 with this delta; infinite where there is none."""
+        target = delta - self._sign * self.slack
+        if target <= 0:
+            return np.inf
+        p = np.cumsum(self.masses[::-1])[::-1]  # of this loss or more
+        q = np.cumsum((self.masses * np.exp(-self.losses))[::-1])[::-1]
+        starts = np.concatenate([[0.0], self.losses[:-1]])
+        too_small = np.flatnonzero(p - np.exp(starts) * q > target)
+        if not len(too_small):
+            return 0.0
+        last = too_small[-1]
+        epsilon = np.clip(np.log((p[last] - target) / q[last]), starts[last], self.losses[last])
+        return float(max(epsilon + self._sign * self.blur, 0.0))
+
+
+def each_exactly(pairs: Pairs, count: Integers) -> Rounds:
+    """Every release a level of its own."""
+    return Rounds(pairs, np.arange(len(count)), np.zeros(len(count)), count)
+
+
+def on_levels(pairs: Pairs, count: Integers, bound: Bound) -> Rounds:
+    """Bounds on releases of one rate, by increasing scale, that need fewer levels than releases.
+
+    "upper" picks between the levels around each release; "lower" adds noise up to the next one.
+    Returned as they are: few releases, and for "upper" those of kind "replace", where the argument
+    for picking is not proven.
+    """
+    scale = pairs.scale[:, 0]
+    if len(scale) <= MAX_LEVELS or (bound == "upper" and pairs.kind == "replace"):
+        return each_exactly(pairs, count)
+    levels = np.geomspace(scale[0], scale[-1] * (1 + 1e-12), MAX_LEVELS)
+    above_it = np.clip(np.searchsorted(levels, scale), 1, MAX_LEVELS - 1)
+    pairs = pairs._replace(scale=levels[:, None], rate=np.full((MAX_LEVELS, 1), pairs.rate[0, 0]))
+    if bound == "lower":
+        used, where = np.unique(above_it, return_inverse=True)
+        return Rounds(pairs, used, np.zeros(len(used)), np.bincount(where, count).astype(np.intp))
+    distance = _total_variation(pairs.family, levels)
+    excess = distance[above_it - 1] - _total_variation(pairs.family, scale)
+    weight = np.clip(excess / (distance[above_it - 1] - distance[above_it]), 0.0, 1.0)
+    return Rounds(pairs, above_it - 1, weight, count)
+
+
+def _total_variation(family: Family, scale: Array) -> Array:
+    """Between the noise and the noise shifted by 1."""
+    return erf(np.sqrt(1 / 8) / scale) if family == "gaussian" else -np.expm1(-0.5 / scale)
+
+
+class _Window(NamedTuple):
+    """The ``n`` multiples of ``grid`` from the ``first``-th on; the total loss is one of them."""
+
+    grid: float
+    first: int
+    n: int
+    resolution: int  # losses of single releases are spaced by at most 1/resolution of themselves
+
+    def points(self, pairs: Pairs) -> Integers:
+        """Multiples of the grid for the losses of single releases, denser towards 0."""
+        low, high = np.array(reach(pairs)) / self.grid
+        low, high = (
+            max(int(np.floor(low)), self.first),
+            min(int(np.ceil(high)), self.first + self.n - 1),
+        )
+        steps = np.log(max(-low, high, 2) / self.resolution) * self.resolution
+        sparse = self.resolution * np.exp(np.arange(1, max(steps, 0) + 1) / self.resolution)
+        ends = [-low, -low - 1, high, high - 1]  # where Laplace noise has point masses
+        size = np.concatenate([np.arange(self.resolution + 1), np.rint(sparse), ends])
+        both = np.concatenate([size, -size]).astype(np.intp)
+        return np.unique(both[(both >= low) & (both <= high)])
+
+
+def compose(
+    rounds: Sequence[Rounds], bound: Bound, tail: float, grid: float | None = None
+) -> Composed:
+    """The total loss of all rounds: one that dominates it ("upper") or is dominated ("lower").
+
+    Args:
+        tail: about how much probability the transform's window may leave out at either end.
+        grid: spacing of the losses in nats; by default as fine as accuracy and work ask for.
+    """
+    window = _survey(rounds, tail, grid)
+    product = Product(window.n)
+    moments, log_finite, blur = np.zeros((2, len(ORDERS))), 0.0, 0.0
+    for part in rounds:
+        points = window.points(part.levels)
+        losses: Array = window.grid * points
+        for piece, masses, infinite in _discretised(part, losses, bound):
+            _multiply(product, piece, points, masses)
+            moments += _log_moments(piece, losses, masses)
+            finite = 1 - np.minimum(_mixed(piece, infinite), 1 - 1e-15)
+            log_finite += float(piece.counts @ np.log(finite))
+            blur += float(piece.counts @ _mixed(piece, loss_error(piece.levels)))
+    total, rounding = product.masses()
+    slack = rounding + _chernoff(moments, window) - np.expm1(log_finite)
+    index = window.first + np.arange(window.n)
+    losses, total = window.grid * index, np.roll(total, -window.first)
+    return Composed(losses[index > 0], total[index > 0], bound, float(slack), blur)
+
+
+def _discretised(
+    part: Rounds, losses: Array, bound: Bound
+) -> Iterator[tuple[Rounds, Array, Array]]:
+    """The rounds in pieces of few levels, with their levels' masses, finite and infinite."""
+    n = len(part.levels.scale)
+    for start in range(0, n, CHUNK):
+        chosen = (part.level >= start) & (part.level < start + CHUNK)
+        span = slice(start, min(start + CHUNK + 1, n))
+        levels = part.levels._replace(scale=part.levels.scale[span], rate=part.levels.rate[span])
+        level = part.level[chosen] - start
+        piece = Rounds(levels, level, part.weight[chosen], part.counts[chosen])
+        if bound == "upper":
+            yield piece, *above(levels, losses)
+        else:
+            yield piece, beneath(levels, losses), np.zeros(len(levels.scale))
+
+
+def _multiply(product: Product, piece: Rounds, points: Integers, masses: Array) -> None:
+    """Multiply by the transform of every round, transforming each level once."""
+
+    @lru_cache(maxsize=2)
+    def transform(level: int) -> Complex:
+        return product.transform(points, masses[level])
+
+    for level, weight, count in zip(piece.level, piece.weight, piece.counts, strict=True):
+        factor = transform(level)
+        if weight > 0:
+            factor = factor + weight * (transform(level + 1) - factor)
+        product.times(factor, int(count))
+
+
+def _survey(rounds: Sequence[Rounds], tail: float, grid: float | None) -> _Window:
+    """Where the total loss lies, and the grid for it, from a coarse discretisation."""
+    moments, limits = np.zeros((2, len(ORDERS))), np.zeros(2)
+    variance, n_rounds, n_levels = 0.0, 0, 0.0
+    for part in rounds:
+        reached = np.array(reach(part.levels))
+        sizes = np.abs(reached).max() * np.geomspace(1e-7, 1, 300)
+        losses = np.unique(np.clip(np.concatenate([-sizes, [0.0], sizes]), *reached))
+        for piece, masses, _ in _discretised(part, losses, "upper"):
+            moments += _log_moments(piece, losses, masses)
+            mean, square = _mixed(piece, masses @ losses), _mixed(piece, masses @ losses**2)
+            variance += float(piece.counts @ np.maximum(square - mean**2, 1e-9 * square))
+        limits += part.counts.sum() * reached
+        n_rounds += int(part.counts.sum())
+        n_levels += len(part.levels.scale) + len(part.counts) / 8  # a product costs an eighth
+    likely = ((moments - np.log(tail)) / ORDERS).min(axis=1)
+    low = min(max(-likely[1], limits[0]), 0.0)
+    high = max(min(likely[0], limits[1], MAX_LOSS), 0.0)
+    rounding = int(min(n_rounds, 20 * np.sqrt(n_rounds)))  # of the single losses, in steps
+    if grid is None:
+        wanted = (high - low) / np.sqrt(6 * ADDED_VARIANCE * variance / n_rounds)
+        n = 2 ** round(np.log2(np.clip(min(max(wanted, 2**16), WORK / n_levels), 2**15, 2**20)))
+        rounding = min(rounding, n // 4)
+        grid = (high - low) / (n - 2 * rounding - 4)
+    else:
+        n = 2 ** int(np.ceil(np.log2((high - low) / grid + 2 * rounding + 4)))
+    resolution = int(np.clip(2**20 / n_levels, 256, 1024))
+    return _Window(float(grid), int(np.floor(low / grid)) - rounding - 1, n, resolution)
+
+
+def _log_moments(piece: Rounds, losses: Array, masses: Array) -> Array:
+    """Upper bounds on the sum over rounds of ln E exp(order loss), for ORDERS and their negatives.
+
+    Returns [2, n_orders]. Relative to the largest exponent, so that nothing overflows.
+    """
+    orders = np.concatenate([ORDERS, -ORDERS])
+    largest = np.where(orders > 0, losses[-1], losses[0]) * orders
+    moments = np.maximum(masses @ np.exp(np.outer(losses, orders) - largest), 1e-300)
+    total = piece.counts @ (np.log(_mixed(piece, moments)) + largest)
+    return total.reshape(2, -1)
+
+
+def _chernoff(moments: Array, window: _Window) -> float:
+    """A bound on the probability that the total loss lies outside the window."""
+    ends = window.grid * np.array([window.first + window.n, 1 - window.first])
+    return float(np.exp(np.minimum(moments - ends[:, None] * ORDERS, 0.0)).min(axis=1).sum())
+
+
+def _mixed(piece: Rounds, values: Array) -> Array:
+    """A level's values, [n_levels, ...], for each round, [n_rounds, ...]."""
+    weight = piece.weight.reshape(-1, *[1] * (values.ndim - 1))
+    above_it = values[np.minimum(piece.level + 1, len(values) - 1)]
+    return np.where(
+        weight > 0, (1 - weight) * values[piece.level] + weight * above_it, values[piece.level]
+    )

@@ -1,0 +1,269 @@
+"""The privacy loss of one release, discretised so that it errs on a known side.
+
+A release is described by a pair (P, Q): what is seen with and without the record, in the worst
+case, along one dimension and with a shift of 1. The loss is ln P/Q, an outcome's evidence for P.
+With noise M of standard deviation (Laplace: scale) s, and sampling rate q, the pairs are
+
+    remove    (1-q) M(0) + q M(1)   against   M(0)
+    add       M(0)                  against   (1-q) M(0) + q M(1)
+    replace   (1-q) M(0) + q M(1)   against   (1-q) M(0) + q M(-1)
+    switch    the losses above 0 of "remove", those below 0 of "add", the rest at 0
+
+"remove" and "add" dominate Poisson sampling under add/remove and, with the doubled shift, sampling
+without replacement (Zhu, Dong and Wang 2022, arXiv:2106.08567, Theorem 11); "switch" is the
+latter's profile under replacement, where the other records may be the worst ones for either world.
+"replace" dominates Poisson sampling under replacement. For alpha >= 1, advanced joint convexity
+(Balle, Barthe and Gaboardi 2018, Theorem 2) reduces its hockey-stick divergence to that of M(g)
+from a mixture of M(0) and M(g'), a convex function of a weighted sum of two likelihood ratios. Each
+of these is, in convex order, at most the one of a shift by 1 and by 2 along a line; a sum is
+largest in convex order when its terms rise together, as they do on a line; so g' = -g is the worst.
+
+A pair is only ever used through the masses that P and Q give to intervals of the loss, which are
+differences of distribution functions. Each is moved to its unfavourable side by the error of these.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+Array = NDArray[np.floating[Any]]
+Integers = NDArray[np.intp]
+Family = Literal["gaussian", "laplace"]
+Kind = Literal["remove", "add", "replace", "switch"]
+Side = int  # 1: P at least and Q at most as the pair has them; -1: the reverse
+
+MAX_LOSS = 600.0  # exp of it is finite; a larger loss counts as infinite (or, from below, as this)
+CDF_ERROR = 1e-13  # relative: scipy's ndtr is within 4e-14 on [-12, 0] (against mpmath)
+
+
+class Pairs(NamedTuple):
+    """n pairs of one family and kind: noise over shift, and sampling rate, each [n, 1]."""
+
+    family: Family
+    kind: Kind
+    scale: Array
+    rate: Array
+
+
+class Cells(NamedTuple):
+    """Bounds on the masses of intervals of the loss, [n, m + 1] for m boundaries.
+
+    The first interval reaches down to minus infinity, the last up to infinity.
+    """
+
+    p: Array
+    q: Array
+
+
+def above(pairs: Pairs, losses: Array) -> tuple[Array, Array]:
+    """Masses [n, m] on the given losses that dominate the pairs, and [n] on an infinite loss.
+
+    The mass of an interval goes to its two ends such that P and Q keep theirs. Source: Doroshenko
+    et al. 2022, "Connect the Dots", arXiv:2207.04380, Algorithm 1.
+    """
+    p, q = _cells(pairs, losses, side=1)
+    p, q, below, infinite = p[:, 1:-1], q[:, 1:-1], p[:, 0], p[:, -1]
+    upper = (p - np.exp(losses[:-1]) * q) / -np.expm1(-np.diff(losses))
+    upper = np.clip(upper, 0.0, p)
+    masses = np.zeros((len(p), len(losses)))
+    masses[:, 1:] = upper
+    masses[:, :-1] += p - upper
+    masses[:, 0] += below
+    return masses, infinite
+
+
+def beneath(pairs: Pairs, losses: Array) -> Array:
+    """Masses [n, m] on the given losses that the pairs dominate; some mass may be missing.
+
+    Outcomes are merged in the order of their loss until the merged outcome's own loss is exactly
+    one of those given, and an outcome may be split at random between two merged ones: all of it is
+    post-processing. What is left over at the top is rounded down.
+    """
+    p, q = _cells(pairs, losses, side=-1)
+    ratios = np.exp(losses)
+    masses = np.zeros((len(p), len(losses)))
+    masses[:, -1] = p[:, -1]
+    rows = np.arange(len(p))
+    node = np.zeros(len(p), dtype=np.intp)  # the loss at which each pair's open outcome must end
+    mass = np.zeros(len(p))  # of P in the open outcome
+    missing = np.zeros(len(p))  # how much P must still exceed ratios[node] Q by
+    for cell in range(len(losses) - 1):
+        p_cell, q_cell = p[:, cell + 1], q[:, cell + 1]
+        excess = p_cell - ratios[node] * q_cell
+        closes = excess > missing
+        share = np.where(closes, missing / np.where(closes, excess, 1.0), 1.0)
+        mass += share * p_cell
+        masses[rows[closes], node[closes]] += mass[closes]
+        rest = 1.0 - share
+        deficit = np.maximum(rest * (ratios[cell + 1] * q_cell - p_cell), 0.0)
+        node = np.where(closes, cell + 1, node)
+        mass = np.where(closes, rest * p_cell, mass)
+        missing = np.where(closes, deficit, missing - excess)
+    q_open = (mass + missing) / ratios[node]
+    node = np.maximum(node - 1, 0)
+    _close(masses, ratios, node, mass, np.maximum(mass - ratios[node] * q_open, 0.0))
+    return masses
+
+
+def _close(masses: Array, ratios: Array, node: Integers, mass: Array, excess: Array) -> None:
+    """End the last open outcome at ``node``: merge lower ones into it while it has an excess.
+
+    ``excess`` is how much P exceeds ratios[node] Q in it; whatever excess stays is rounded down.
+    """
+    rows = np.arange(len(masses))
+    masses[rows, node] += mass
+    for step in range(1, int(node.max()) + 1):
+        source = np.maximum(node - step, 0)
+        deficit = ratios[node] / ratios[source] - 1  # of a unit of P at the lower loss
+        taken = np.where(
+            deficit > 0, np.minimum(masses[rows, source], excess / np.maximum(deficit, 1e-300)), 0
+        )
+        masses[rows, source] -= taken
+        masses[rows, node] += taken
+        excess = excess - taken * deficit
+        if not np.any(excess > 1e-15 * mass):
+            break
+
+
+def reach(pairs: Pairs) -> tuple[float, float]:
+    """Losses strictly between which every pair has all but about 1e-22 of its mass."""
+    z = 9.8 if pairs.family == "gaussian" else 50.0
+    low, high = _loss_at(pairs, -pairs.scale * z), _loss_at(pairs, 1 + pairs.scale * z)
+    if pairs.kind == "add":
+        low, high = -high, -low
+    if pairs.kind in ("replace", "switch"):
+        low = -high
+    margin = 1e-9 * max(-float(low.min()), float(high.max()))
+    return max(float(low.min()) - margin, -MAX_LOSS), min(float(high.max()) + margin, MAX_LOSS)
+
+
+def largest_loss(pairs: Pairs) -> Array:
+    """The largest loss of each "remove" or "replace" pair, [n]: infinite for Gaussian noise."""
+    if pairs.family == "gaussian":
+        return np.full(len(pairs.scale), np.inf)
+    return _loss_at(pairs, np.ones_like(pairs.scale))[:, 0]
+
+
+def _loss_at(pairs: Pairs, place: Array) -> Array:
+    """The loss of "remove" at a place along the line, or of "replace", [n, 1]."""
+    log_present = _log_mix(pairs.rate, _log_ratio(pairs, place))
+    if pairs.kind != "replace":
+        return log_present
+    return log_present - _log_mix(pairs.rate, _log_ratio(pairs, -place))
+
+
+def _log_mix(rate: Array, log_ratio: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio)
+
+
+def _log_ratio(pairs: Pairs, place: Array) -> Array:
+    """ln of the density of M(1) over that of M(0)."""
+    if pairs.family == "gaussian":
+        return (place - 0.5) / pairs.scale**2
+    return (np.abs(place) - np.abs(place - 1)) / pairs.scale
+
+
+def loss_error(pairs: Pairs) -> Array:
+    """How far rounding may move a loss: [n], in nats.
+
+    Rounding the place along the line moves the log ratio by its slope, 1/scale^2 for a Gaussian;
+    merging outcomes adds up to some thousand roundings of a ratio.
+    """
+    slope = pairs.scale ** (-2 if pairs.family == "gaussian" else -1)
+    return (2.0**-53 * (4096 + 16 * slope * (1 + 50 * pairs.scale)))[:, 0]
+
+
+def _cells(pairs: Pairs, losses: Array, side: Side) -> Cells:
+    """Masses between the losses; of P at least and Q at most the true one for side 1."""
+    if pairs.kind == "add":
+        flipped = _cells(pairs._replace(kind="remove"), -losses[::-1], -side)
+        return Cells(flipped.q[:, ::-1], flipped.p[:, ::-1])
+    if pairs.kind == "switch":
+        return _switched(pairs, losses, side)
+    threshold, rate = _threshold(pairs, losses), pairs.rate
+    absent, absent_error = _interval_masses(pairs, threshold)
+    present, present_error = _interval_masses(pairs, threshold - 1)
+    p, p_error = _mix(rate, absent, present), _mix(rate, absent_error, present_error)
+    q, q_error = absent, absent_error
+    if pairs.kind == "replace":
+        other, other_error = _interval_masses(pairs, threshold + 1)
+        q, q_error = _mix(rate, absent, other), _mix(rate, absent_error, other_error)
+    return Cells(np.maximum(p + side * p_error, 0.0), np.maximum(q - side * q_error, 0.0))
+
+
+def _switched(pairs: Pairs, losses: Array, side: Side) -> Cells:
+    """The pair "switch"; 0 is one of the losses."""
+    cells, reverse = _without_zero(pairs, losses, side), _without_zero(pairs, losses, -side)
+    zero = int(np.searchsorted(losses, 0.0))
+    cells.p[:, zero + 1] += np.maximum(1 - reverse.p.sum(axis=1), 0.0)  # both worlds equally likely
+    cells.q[:, zero + 1] += np.maximum(1 - reverse.q.sum(axis=1), 0.0)
+    return cells
+
+
+def _without_zero(pairs: Pairs, losses: Array, side: Side) -> Cells:
+    """Masses of the intervals below 0 as for "add", and of those above as for "remove"."""
+    add = _cells(pairs._replace(kind="add"), losses, side)
+    remove = _cells(pairs._replace(kind="remove"), losses, side)
+    positive = np.append(losses, np.inf) > 0
+    return Cells(np.where(positive, remove.p, add.p), np.where(positive, remove.q, add.q))
+
+
+def _mix(rate: Array, absent: Array, present: Array) -> Array:
+    return (1 - rate) * absent + rate * present
+
+
+def _threshold(pairs: Pairs, losses: Array) -> Array:
+    """Where along the line the loss exceeds each given one, [n, m]; the loss rises along it."""
+    if pairs.kind == "remove":
+        return _where_ratio(pairs, _unmixed(losses, pairs.rate, 1.0))
+    rate, scale, loss = pairs.rate, pairs.scale, np.abs(losses)
+    if pairs.family == "gaussian":
+        with np.errstate(divide="ignore"):
+            log_sinh = loss / 2 + np.log(-np.expm1(-loss) / 2)
+        log_slope = np.log1p(-rate) - np.log(rate) + 0.5 / scale**2 + log_sinh
+        arsinh = np.where(
+            log_slope > 20, log_slope + np.log(2), np.arcsinh(np.exp(np.minimum(log_slope, 20)))
+        )
+        return np.sign(losses) * scale**2 * (loss / 2 + arsinh)
+    shrunk = _mix(
+        rate, np.ones_like(rate), np.exp(-1 / scale)
+    )  # Q's density where M(-1) has its tail
+    place = np.maximum(_where_ratio(pairs, _unmixed(loss, rate, shrunk)), 0.0)
+    return np.where(losses < 0, -place, place)
+
+
+def _unmixed(losses: Array, rate: Array, weight: Array | float) -> Array:
+    """The log likelihood ratio r at which ln((1 - rate + rate e^r) / weight) is the given loss."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        log_ratio = (
+            losses + np.log(weight / rate) + np.log1p(-(1 - rate) * np.exp(-losses) / weight)
+        )
+    return np.where(np.isnan(log_ratio), -np.inf, log_ratio)
+
+
+def _where_ratio(pairs: Pairs, log_ratio: Array) -> Array:
+    """Where M(1) becomes more than e^log_ratio times as likely as M(0)."""
+    if pairs.family == "gaussian":
+        return pairs.scale**2 * log_ratio + 0.5
+    place = (pairs.scale * log_ratio + 1) / 2
+    return np.where(place < 0, -np.inf, np.where(place >= 1, np.inf, place))
+
+
+def _interval_masses(pairs: Pairs, threshold: Array) -> tuple[Array, Array]:
+    """What the noise gives to the intervals between thresholds, [n, m + 1], and its error bound."""
+    z = threshold / pairs.scale
+    cdf = ndtr if pairs.family == "gaussian" else _laplace_cdf
+    ends = np.pad(z, ((0, 0), (1, 1)), constant_values=np.inf)
+    ends[:, 0] = -np.inf
+    low, high = ends[:, :-1], ends[:, 1:]
+    right = low > 0  # the difference is taken where the distribution function is small
+    big = cdf(np.where(right, -low, high))
+    return big - cdf(np.where(right, -high, low)), CDF_ERROR * big
+
+
+def _laplace_cdf(z: Array) -> Array:
+    tail = 0.5 * np.exp(-np.abs(z))
+    return np.where(z < 0, tail, 1 - tail)

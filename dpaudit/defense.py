@@ -24,6 +24,7 @@ class Setting:
     network: Network
     sizes: tuple[int, ...]  # records that each agent holds, D_i
     d: int  # model dimension
+    layers: tuple[tuple[str, int], ...] = ()  # name and size of each parameter tensor, in order
 
     @property
     def n_agents(self) -> int:
@@ -37,7 +38,8 @@ class Gradient(ABC):
 
     @abstractmethod
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        """Mean gradient of agent holders[m]'s batch at each row of X [..., m, d]; no clipping."""
+        """Gradient of agent holders[m]'s batch at each row of X [..., m, d], without clipping: the
+        sum over its records divided by ``batch_size``."""
 
     @abstractmethod
     def clipped_sum(

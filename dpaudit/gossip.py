@@ -1,0 +1,120 @@
+"""What gossip and push-sum methods share: who mixes what, as an adversary replays it.
+
+In all of them an agent starts round k from the mixture of the messages of round k - 1, moves away
+from it by a step along its private gradient, and sends where it arrived. Whoever reads those
+messages knows the mixture too, since weights are public, and so the step.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from dpaudit.accounting import Mechanism, Release
+from dpaudit.defense import Target
+from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.graph import Graph, Network
+from dpaudit.threat import ThreatModel
+from dpaudit.view import View
+
+GraphOf = Callable[[int], Graph]  # the graph of round k = 1, 2, ...
+
+
+def refuse_unless_column_stochastic(network: Network, method: str) -> None:
+    """Push-sum divides by weights that are right only where mixing keeps sums over agents.
+
+    Raises:
+        ConfigError: the columns of some round's mixing matrix do not sum to 1.
+    """
+    if not all(graph.column_stochastic for graph in network.graphs):
+        raise ConfigError(
+            f"graph: {method} needs mixing matrices whose columns sum to 1, in every round"
+        )
+
+
+def mixed(view: View, graph_of: GraphOf, name: str, k: int, agent: int) -> Tensor:
+    """What ``agent`` made of the messages of round k: sum_j W[agent, j] message_j, [..., d].
+
+    Raises:
+        NotObservable: the view lacks one of them, its own included, or k is 0.
+    """
+    if k == 0:
+        raise NotObservable("the initial models are in no message: attack a round after the first")
+    w = graph_of(k).W[agent]
+    senders = w.nonzero().flatten().tolist()
+    return torch.stack([w[j].item() * view.sent_by(name, k, j) for j in senders]).sum(0)
+
+
+def start_and_step(
+    view: View, graph_of: GraphOf, name: str, target: Target
+) -> tuple[Tensor, Tensor]:
+    """Where the victim started its round, and how far below it the message sent then is.
+
+    Raises:
+        NotObservable: the view does not hold what that takes.
+    """
+    k, victim, _ = target
+    start = mixed(view, graph_of, name, k - 1, victim)
+    return start, start - view.sent_by(name, k, victim)
+
+
+def known_rounds(
+    graph_of: GraphOf, n_rounds: int, threat_model: ThreatModel, victim: int
+) -> NDArray[np.bool_]:
+    """In which rounds 1, 2, ... the view gives the victim's step exactly, [n_rounds].
+
+    The initial models count as public: agents start from a common one.
+    """
+
+    @cache
+    def heard(graph: Graph) -> frozenset[int]:
+        edges = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
+        return frozenset(sender for sender, i in edges if threat_model.sees(sender, i))
+
+    @cache
+    def knows_mixture(graph: Graph) -> bool:
+        return heard(graph).issuperset(graph.W[victim].nonzero().flatten().tolist())
+
+    return np.array(
+        [
+            victim in heard(graph_of(k)) and (k == 1 or knows_mixture(graph_of(k - 1)))
+            for k in range(1, n_rounds + 1)
+        ]
+    )
+
+
+def replay_assumptions(known: NDArray[np.bool_]) -> tuple[str, ...]:
+    """How to read releases that were counted by ``known_rounds``."""
+    common = "the initial models, equal at all agents, are public"
+    if known.all():
+        return (common,)
+    return (
+        common,
+        f"the view gives the step of {known.sum()} of {len(known)} rounds exactly; the lower end "
+        "counts these alone, the upper end all rounds",
+    )
+
+
+def releases(
+    noise_multipliers: ArrayLike,
+    sampling: Literal["none", "fixed", "poisson"],
+    sampling_rate: float,
+    family: Literal["gaussian", "laplace"] = "gaussian",
+) -> Mechanism:
+    """One round for each noise multiplier [n_rounds]; equal ones are one entry with a count."""
+    values, counts = np.unique(np.asarray(noise_multipliers, dtype=float), return_counts=True)
+    pairs: Iterable[tuple[float, int]] = zip(values.tolist(), counts.tolist(), strict=True)
+    return tuple(
+        Release(
+            family=family,
+            noise_multiplier=value,
+            sampling=sampling,
+            sampling_rate=sampling_rate,
+            count=count,
+        )
+        for value, count in pairs
+    )

@@ -32,7 +32,7 @@ def provenance(
         git_dirty=None if commit is None else bool(_git("status", "--porcelain")),
         data=dataset.name,
         data_fingerprint=dataset.fingerprint,
-        n_records=partition.n_records,
+        n_records=len(dataset.x),
         agent_sizes=tuple(partition.sizes.tolist()),
     )
 

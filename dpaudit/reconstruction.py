@@ -4,16 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.attack import Observed, OnStep, ReconstructionAttack, Task
 from dpaudit.data import Dataset
 from dpaudit.defense import Defense, Observable, Setting, Target
 from dpaudit.errors import DataError, NotObservable
-from dpaudit.metrics import Scores, blind, interval, paired, score
+from dpaudit.metrics import (
+    PSNR_CAP,
+    SSIM_WINDOW,
+    Estimate,
+    Scores,
+    blind,
+    estimates,
+    interval,
+    paired,
+    score,
+)
 from dpaudit.problem import Classification
 from dpaudit.result import Finding, Metric
 from dpaudit.rng import Streams
@@ -40,7 +48,8 @@ class Scenario:
     @property
     def name(self) -> str:
         who = "".join(c if c.isalnum() else "-" for c in self.threat_model.name)
-        return f"{self.attack_index:02d}-{self.attack.message}-{who}-batch-{self.batch_size}-{self.world}"
+        what = f"{self.attack_index:02d}-{self.attack.message}-{who}"
+        return f"{what}-batch-{self.batch_size}-{self.world}"
 
 
 class Attacked(NamedTuple):
@@ -74,10 +83,10 @@ def run_scenario(
         rows = [i for i, target in enumerate(attacked.targets) if target.round == k]
         if rows:
             guess = reconstruction.images[rows].cpu(), reconstruction.labels[rows].cpu()
-            least = reconstruction.losses[rows].min(dim=1).values.cpu()
+            losses = reconstruction.losses[rows].min(dim=1).values.cpu()
             round_truth = truth[rows], labels[rows]
             findings += _scored(
-                scenario, k, guess, least, round_truth, problem.dataset, streams, run
+                scenario, k, guess, losses, round_truth, problem.dataset, streams, run
             )
     return findings
 
@@ -196,54 +205,118 @@ def _scored(
     scenario: Scenario,
     k: int,
     guess: tuple[Tensor, Tensor],
-    loss: Tensor,
+    losses: Tensor,
     truth: tuple[Tensor, Tensor],
     dataset: Dataset,
     streams: Streams,
     run: RunDirectory,
 ) -> list[Finding]:
-    """The findings of one round: the attack's, and what an attacker without messages would get."""
+    """The findings of one round: the attack's, and what attackers without messages would get."""
     images, labels = truth
-    rng = streams.numpy("blind", scenario.threat_model.name, scenario.batch_size, k)
-    baseline = blind(images, labels, dataset.x_test, dataset.y_test, dataset.value_range, rng)
-    attack = score(images, guess[0], dataset.value_range)
-    metrics = _means(attack) | {
-        "ssim_over_blind": _metric(paired(attack.ssim, baseline.scores.ssim)),
-        "label_accuracy": _metric(interval(_labels_found(guess[1], labels))),
-        "loss": _metric(interval(loss.numpy())),
-    }
-    pictures = {"images": attack.aligned, "truth": images.numpy()}
-    own = _finding(scenario, k, scenario.world, metrics, pictures, dataset, run)
-    if scenario.world != "defense":  # the same truth, so the same baseline
+    picture = _Picture(scenario, k, images, dataset.value_range, run)
+    generator = _attack_streams(scenario, streams)("blind", k)
+    guesses = blind(labels, dataset.x_test, dataset.y_test, generator)._asdict()
+    baselines = {name: score(images, g, dataset.value_range) for name, g in guesses.items()}
+    best = max(baselines, key=lambda name: baselines[name].ssim.mean())
+    scores = score(images, guess[0], dataset.value_range)
+    own = _finding(
+        picture,
+        scenario.world,
+        scores,
+        guess[0],
+        extra={
+            "ssim_over_blind": paired(scores.ssim, baselines[best].ssim),
+            "label_accuracy": interval(_labels_found(guess[1], labels)),
+            "loss": interval(losses.double().numpy()),
+        },
+        notes=(*_scale(dataset), f"ssim_over_blind is against the {_BLIND[best]}, the better"),
+    )
+    if scenario.world != "defense":  # the same truth, so the same baselines
         return [own]
-    pictures = {"images": baseline.scores.aligned, "truth": images.numpy()}
-    other = _finding(scenario, k, "blind", _means(baseline.scores), pictures, dataset, run)
-    return [own, other]
+    return [own] + [
+        _finding(picture, "blind", baselines[name], guesses[name], notes=(_BLIND[name],))
+        for name in baselines
+    ]
+
+
+_BLIND = {"mean_image": "mean of the public images", "other_class": "image of another class"}
+
+
+def _scale(dataset: Dataset) -> tuple[str, ...]:
+    low, high = dataset.value_range
+    return (
+        f"pixels in [{low:g}, {high:g}]; MSE on that scale, PSNR with data range {high - low:g} "
+        f"and capped at {PSNR_CAP:g} dB, SSIM with a window of {SSIM_WINDOW}",
+    )
+
+
+class _Picture(NamedTuple):
+    """Where pictures of a scenario's round go, and what is true on them."""
+
+    scenario: Scenario
+    round: int
+    truth: Tensor
+    value_range: tuple[float, float]
+    run: RunDirectory
+
+    def save(self, world: str, what: str, images: Tensor) -> str:
+        """A strip of the first record of each target's batch; its path in the run directory."""
+        name = f"artifacts/{self.scenario.name}-round-{self.round:06d}-{world}-{what}.png"
+        self.run.write_bytes(name, strip(images[:SHOWN, 0].numpy(), self.value_range))
+        return name
 
 
 def _finding(
-    scenario: Scenario,
-    k: int,
+    picture: _Picture,
     world: str,
-    metrics: dict[str, Metric],
-    pictures: dict[str, NDArray[np.floating]],
-    dataset: Dataset,
-    run: RunDirectory,
+    scores: Scores,
+    images: Tensor,
+    extra: dict[str, Estimate] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Finding:
-    artifacts = {}
-    for what, images in pictures.items():
-        path = f"artifacts/{scenario.name}-round-{k:06d}-{world}-{what}.png"
-        run.write_bytes(path, strip(images[:SHOWN, 0], dataset.value_range))
-        artifacts[what] = path
+    scenario = picture.scenario
+    aligned = images.cpu().take_along_dim(scores.order[..., None, None, None], dim=1)
+    what = "images" if world != "blind" else notes[0].replace(" ", "-")
     return Finding(
         kind="reconstruction",
-        title=f"{scenario.attack.message}, batch of {scenario.batch_size}",
-        attack=str(scenario.attack_index),
+        title=f"gradient inversion of {scenario.attack.message}",
+        attack=f"attack[{scenario.attack_index + 1}]",
         threat_model=scenario.threat_model.name,
         message=scenario.attack.message,
-        rounds=(k,),
+        rounds=(picture.round,),
         world=world,
         batch_size=scenario.batch_size,
-        metrics=metrics,
-        artifacts=artifacts,
+        metrics={
+            name: Metric(**estimate._asdict())
+            for name, estimate in (estimates(scores) | (extra or {})).items()
+        },
+        notes=notes,
+        artifacts={
+            "images": picture.save(world, what, aligned),
+            "truth": picture.save(world, "truth", picture.truth),
+        },
     )
+
+
+def _not_available(scenario: Scenario, refusals: list[str]) -> Finding:
+    """A scenario that this adversary's view does not allow, said instead of left out."""
+    return Finding(
+        kind="reconstruction",
+        title=f"gradient inversion of {scenario.attack.message}",
+        attack=f"attack[{scenario.attack_index + 1}]",
+        threat_model=scenario.threat_model.name,
+        message=scenario.attack.message,
+        rounds=tuple(sorted(set(scenario.attack.rounds))),
+        world=scenario.world,
+        batch_size=scenario.batch_size,
+        notes=(f"not available to this adversary: {refusals[0]}",),
+    )
+
+
+def _labels_found(guessed: Tensor, labels: Tensor) -> list[float]:
+    """Share of each target's labels that were inferred, whatever their order, [m]."""
+    n = int(max(guessed.max(), labels.max())) + 1
+    counts = [
+        torch.stack([row.bincount(minlength=n) for row in rows]) for rows in (guessed, labels)
+    ]
+    return (torch.minimum(*counts).sum(1) / labels.shape[1]).tolist()

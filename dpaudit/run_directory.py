@@ -87,7 +87,10 @@ class RunDirectory:
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], note: str = "") -> None:
         """A safetensors file, with a text beside the tensors."""
-        flat = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        flat = {  # copies: safetensors refuses two names for one memory
+            key: tensor.detach().to("cpu", copy=True).contiguous()
+            for key, tensor in tensors.items()
+        }
         self.write_bytes(name, save(flat, {"note": note}))
 
     def read_tensors(self, name: str, device: torch.device) -> tuple[dict[str, Tensor], str]:

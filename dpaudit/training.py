@@ -74,7 +74,7 @@ def train(
         for batch_size in sorted(recording.probes.get(k, ())):
             probe = rounds.play(state, k, batch_size).sent
             run.write_capture(world, k, batch_size, _chosen(probe, recording.messages[k]))
-        state, sent = rounds.play(state, k, defense.batch_size)
+        state, sent, _ = rounds.play(state, k, defense.batch_size)
         if k == 1:
             recording.refuse_if_too_large(sent)
         if k in recording.messages:

@@ -1,0 +1,316 @@
+"""Whole audits of seconds: determinism, resuming, contracts, and what is said about bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dpaudit import run_directory
+from dpaudit.cli import app
+from dpaudit.config import AuditConfig
+from dpaudit.errors import DpauditError
+from dpaudit.pipeline import Runtime, attack_again, run_audit
+from dpaudit.result import AuditResult, Verdict
+
+ONE_CORE = Runtime(cores=1)
+
+CONFIG = """\
+seed = 5
+[data]
+path = "images.npz"
+n_agents = 4
+[graph]
+name = "ring"
+[model]
+name = "mlp"
+[defense]
+name = "dpdl"
+n_rounds = 12
+batch_size = 4
+noise_multiplier = 1.0
+[[claim]]
+text = "Theorem 1"
+epsilon = 0.5
+delta = 1e-5
+[[threat_model]]
+name = "eavesdropper"
+[[threat_model]]
+name = "agent 2"
+kind = "curious"
+agents = [2]
+[[attack]]
+name = "gradient-inversion"
+message = "cross_gradient"
+rounds = [6, 12]
+targets = 3
+restarts = 1
+iterations = 5
+[[attack]]
+name = "gradient-inversion"
+message = "momentum-stripped"
+rounds = [12]
+targets = 2
+restarts = 1
+iterations = 5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with audit.toml and the 60 + 20 images it names."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (80, 8, 8), dtype=np.uint8), np.arange(80) % 4
+    np.savez(tmp_path / "images.npz", x=x[:60], y=y[:60], x_test=x[60:], y_test=y[60:])
+    (tmp_path / "audit.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def audited(folder: Path, out: str = "run", **options) -> AuditResult:
+    config = AuditConfig.from_toml(folder / "audit.toml")
+    return run_audit(config, folder / out, ONE_CORE, CONFIG, **options)
+
+
+def without_timing(result: AuditResult) -> dict:
+    content = json.loads(result.to_json())
+    del content["timing"]
+    return content
+
+
+def test_an_audit_writes_what_the_contract_says(folder) -> None:
+    result = audited(folder)
+    assert AuditResult.read(folder / "run" / "audit.json") == result
+    schema = json.loads((Path(__file__).parents[1] / "docs" / "audit.schema.json").read_text())
+    jsonschema.validate(json.loads(result.to_json()), schema)
+    assert (folder / "run" / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert [c.threat_model for c in result.claims] == ["eavesdropper", "agent 2"]
+    for claim in result.claims:
+        assert all(result.findings[i].kind == "accounting" for i in claim.because)
+    for finding in result.findings:
+        assert all((folder / "run" / path).exists() for path in finding.artifacts.values())
+    found = {(f.message, f.threat_model, f.batch_size, f.world) for f in result.findings}
+    for batch_size in (4, 1):
+        for world in ("defense", "no-defense", "blind"):
+            assert ("cross_gradient", "eavesdropper", batch_size, world) in found
+            assert ("cross_gradient", "agent 2", batch_size, world) in found
+
+
+def test_the_schema_in_docs_is_the_one_of_the_models() -> None:
+    path = Path(__file__).parents[1] / "docs" / "audit.schema.json"
+    schema = AuditResult.model_json_schema(mode="serialization")
+    assert json.loads(path.read_text()) == schema, f"regenerate {path.name}: see CONTRIBUTING.md"
+
+
+def test_an_attack_out_of_an_adversarys_reach_is_said_to_be(folder) -> None:
+    result = audited(folder)
+    curious = [
+        f
+        for f in result.findings
+        if f.message == "momentum-stripped" and f.threat_model == "agent 2"
+    ]
+    assert curious
+    assert all(not f.metrics and "not available to this adversary" in f.notes[0] for f in curious)
+
+
+def test_the_same_config_and_seed_give_the_same_result(folder) -> None:
+    first = without_timing(audited(folder, "a"))
+    assert without_timing(audited(folder, "b")) == first
+    config = AuditConfig.from_toml(folder / "audit.toml", seed=6)
+    assert without_timing(run_audit(config, folder / "c", ONE_CORE, CONFIG)) != first
+
+
+def test_two_processes_give_what_one_gives(folder) -> None:
+    config = AuditConfig.from_toml(folder / "audit.toml")
+    two = run_audit(config, folder / "b", Runtime(cores=2), CONFIG)
+    assert without_timing(two) == without_timing(audited(folder, "a"))
+
+
+@pytest.mark.parametrize("stop_at", [3, 12, 17, 26, 30])
+def test_an_interrupted_audit_resumes_to_the_same_numbers(folder, stop_at, monkeypatch) -> None:
+    monkeypatch.setattr("dpaudit.training.CHECKPOINT_SECONDS", 0.0)
+    expected = without_timing(audited(folder, "whole"))
+    calls = 0
+
+    def stop(what: str, done: int, total: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == stop_at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audited(folder, "run", on_progress=stop)
+    seen: list[str] = []
+    resumed = audited(
+        folder, "run", resume=True, on_progress=lambda what, done, total: seen.append(what)
+    )
+    assert without_timing(resumed) == expected
+    if stop_at > 12:
+        assert "training, defense" not in seen  # done before, not done again
+
+
+def dpaudit(folder: Path, *arguments: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dpaudit.cli", "audit", "audit.toml", "--out", "run", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not list(path.parent.glob(path.name)):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_process_leaves_a_run_that_resumes_to_the_same_numbers(folder, stop) -> None:
+    expected = without_timing(audited(folder, "whole"))
+    process = dpaudit(folder, "--workers", "1")
+    wait_for(folder / "run" / "findings" / "0*.json", process)
+    process.send_signal(stop)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == (-signal.SIGKILL if stop == signal.SIGKILL else 130), error
+    assert "Traceback" not in error
+    assert not (folder / "run" / "audit.json").exists()
+    finished = dpaudit(folder, "--workers", "1", "--resume")
+    _, error = finished.communicate(timeout=120)
+    assert finished.returncode == 1, error
+    assert without_timing(AuditResult.read(folder / "run" / "audit.json")) == expected
+
+
+def test_attacking_again_needs_no_training_and_gives_the_same(folder) -> None:
+    first = audited(folder)
+    seen: list[str] = []
+    again = attack_again(
+        folder / "run", ONE_CORE, on_progress=lambda what, done, total: seen.append(what)
+    )
+    assert not any(what.startswith("training") for what in seen)
+    assert again.findings == first.findings
+    edited = CONFIG.replace("iterations = 5", "iterations = 6", 1)
+    (folder / "run" / "config.toml").write_text(edited)
+    assert attack_again(folder / "run", ONE_CORE).findings != first.findings
+
+
+def test_attacking_again_refuses_what_was_not_recorded_or_has_changed(folder) -> None:
+    audited(folder)
+    config = folder / "run" / "config.toml"
+    config.write_text(CONFIG.replace("rounds = [6, 12]", "rounds = [7]"))
+    with pytest.raises(DpauditError, match="round 7 .* was not recorded"):
+        attack_again(folder / "run", ONE_CORE)
+    config.write_text(CONFIG.replace("multiplier = 1.0", "multiplier = 1.1"))
+    with pytest.raises(DpauditError, match="defense changed since the run"):
+        attack_again(folder / "run", ONE_CORE)
+    config.write_text(CONFIG)
+    with pytest.raises(DpauditError, match='no attack "gradient-inverson" .did you mean'):
+        attack_again(folder / "run", ONE_CORE, ("gradient-inverson",))
+
+
+def test_a_claim_that_accounting_does_not_bear_out_is_unsupported(folder) -> None:
+    result = audited(folder)
+    assert result.verdict is Verdict.UNSUPPORTED
+    assert result.exit_code == 1
+    eavesdropper = result.claims[0]
+    assert eavesdropper.restated.epsilon.low > 0.5
+
+
+def test_a_generous_claim_is_underpowered_because_nothing_could_refute_it(folder) -> None:
+    (folder / "audit.toml").write_text(
+        CONFIG.replace('"Theorem 1"\nepsilon = 0.5', '"Theorem 1"\nepsilon = 500.0')
+    )
+    result = audited(folder)
+    assert result.verdict is Verdict.UNDERPOWERED
+    assert result.exit_code == 0
+
+
+def test_a_claim_about_a_noiseless_run_is_refuted(folder) -> None:
+    (folder / "audit.toml").write_text(CONFIG.replace("multiplier = 1.0", "multiplier = 0.0"))
+    assert audited(folder).verdict is Verdict.REFUTED
+
+
+def said(folder: Path, *arguments: str, text: str = CONFIG) -> tuple[int, str]:
+    """Exit code and stderr of the command in this process."""
+    (folder / "audit.toml").write_text(text)
+    command = ["audit", str(folder / "audit.toml"), "--out", str(folder / "run"), "--workers", "1"]
+    result = CliRunner().invoke(app, [*command, *arguments])
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize(
+    "old, new, expected",
+    [
+        ("batch_size = 4", "batch_size = 16", "an agent has 15 of the 60 records where 16 are needed"),
+        ('path = "images.npz"', 'path = "absent.npz"', "absent.npz"),
+        ('path = "images.npz"', 'name = "mnist"', "--data-root"),
+        ('path = "images.npz"', 'path = "corrupt.npz"', "corrupt.npz"),
+        ('path = "images.npz"', 'path = "features.npz"', "gradient inversion needs images"),
+        ('path = "images.npz"', 'path = "tiny.npz"', "SSIM takes a window of 7 x 7 pixels"),
+        ('name = "mlp"', 'name = "mpl"', 'no network is called "mpl" (did you mean "mlp"?)'),
+        ('name = "ring"', 'name = "bipartit"', 'did you mean "bipartite"'),
+        ('name = "ring"', 'name = "directed-ring"', "Assumption 3"),
+        ("multiplier = 1.0", "multiplier = -1.0", "greater than or equal to 0"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(folder, old, new, expected) -> None:
+    (folder / "corrupt.npz").write_bytes(b"PK\x03\x04 no zip after all")
+    np.savez(folder / "features.npz", x=np.random.rand(60, 9).astype("f4"), y=np.arange(60) % 4)
+    np.savez(folder / "tiny.npz", x=np.zeros((80, 5, 5), np.uint8), y=np.arange(80) % 4)
+    assert old in CONFIG
+    code, error = said(folder, text=CONFIG.replace(old, new, 1))
+    lines = error.strip().splitlines()
+    assert code == 2, error
+    assert len(lines) == 1, error
+    assert expected in lines[0]
+
+
+def test_an_output_folder_that_cannot_be_written_is_one_line_and_exit_code_2(folder) -> None:
+    code, error = said(folder, "--out", str(folder / "audit.toml" / "run"))
+    assert (code, error.count("\n")) == (2, 1), error
+    (folder / "mine").mkdir()
+    (folder / "mine" / "thesis.txt").write_text("precious")
+    code, error = said(folder, "--out", str(folder / "mine"))
+    assert code == 2
+    assert "not a run of dpaudit" in error
+    assert (folder / "mine" / "thesis.txt").read_text() == "precious"
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(folder, monkeypatch) -> None:
+    whole, written = Path.write_bytes, []
+
+    def full(path: Path, content: bytes) -> int:
+        written.append(path)
+        if len(written) > 5:
+            whole(path, content[: len(content) // 2])
+            raise OSError(28, os.strerror(28))
+        return whole(path, content)
+
+    monkeypatch.setattr(run_directory.Path, "write_bytes", full)
+    code, error = said(folder)
+    assert code == 2
+    assert "No space left on device" in error
+    assert error.count("\n") == 1
+    monkeypatch.undo()
+    assert not [p for p in (folder / "run").rglob("*") if p.name.startswith(".")]
+    code, error = said(folder, "--resume")
+    assert code == 1, error
+
+
+def test_resume_refuses_another_config_and_an_empty_folder(folder) -> None:
+    code, error = said(folder, "--resume")
+    assert code == 2
+    assert "nothing to resume" in error
+    audited(folder)
+    code, error = said(folder, "--resume", text=CONFIG.replace("seed = 5", "seed = 6"))
+    assert code == 2
+    assert "differ from the run" in error

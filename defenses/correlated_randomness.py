@@ -1,0 +1,104 @@
+"""Gradient tracking hidden by random step sizes and random shares instead of noise."""
+
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple, Self
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.graph import Graph
+from dpaudit.noise import Noise
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import broadcast, unicast
+
+from .dgd import noiseless_bracket
+from .sensitivity_reduced import refuse_outside_assumption_2
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d]
+    Y: Tensor  # [..., n_agents, d], tracks the mean gradient
+    G: Tensor  # [..., n_agents, d], the gradient at X
+
+
+class CorrelatedRandomness(Defense):
+    """Gao, Wang and Nedic (2023), from the messages that Xie, Liu and Chai list; rows are agents.
+
+    In each round agent j draws a diagonal Lambda_j, entries uniform on [0.5, 1.5] times alpha, and
+    its columns of C and B, uniform on [0.1, 1] and divided by their sum. It sends x_j, Lambda_j y_j
+    and, to each neighbour i alone, C_ij y_j + B_ij (grad f_j(x_j+) - grad f_j(x_j)):
+        x_i+ = sum over j of W_ij (x_j - Lambda_j y_j)
+        y_i+ = sum over j of C_ij y_j + B_ij (grad f_j(x_j+) - grad f_j(x_j)),  y = grad F at start
+    The shares C_jj and B_jj are never sent. Columns of C and B sum to 1, so the columns of Y keep
+    adding up to those of grad F(X), and whoever reads all links finds every gradient by that sum.
+
+    Reconstructed: the messages are known, the distributions of Lambda, C and B are a reading. Here
+    the randomness lasts for all rounds.
+    """
+
+    paper: ClassVar[str] = "Gao, Wang, Nedic: correlated randomness (reconstructed)"
+    claims: ClassVar[str] = "no epsilon; gradients not inferred, if a neighbour is honest"
+    messages: ClassVar[Mapping[str, str]] = {
+        "x": "the model before the round, without noise",
+        "lambda_y": "the tracker, each coordinate times its own random step size",
+        "tracking": "a random share of the tracker plus one of the change of the gradient, another "
+        "for each receiver",
+    }
+
+    step_size: PositiveFloat = 0.01  # alpha
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X, torch.zeros_like(X), torch.zeros_like(X))  # round 1 sets Y and G
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X, Y, G = state
+        if k == 1:
+            Y = G = gradient(X)
+        n = graph.n_agents
+        j, i = graph.senders.to(X.device), graph.receivers.to(X.device)
+        loops = torch.arange(n, device=X.device)
+        senders, receivers = torch.cat([j, loops]), torch.cat([i, loops])
+
+        lambda_Y = self.step_size * (0.5 + uniform(noise, "lambda", Y)) * Y
+        X_next = graph.mix(X - lambda_Y)
+        G_next = gradient(X_next)
+        C, B = (column_stochastic(noise, name, X, senders, n) for name in ("C", "B"))
+        shares = C * Y[..., senders, :] + B * (G_next - G)[..., senders, :]
+        Y_next = torch.zeros_like(Y).index_add_(-2, receivers, shares)
+        sent = {
+            "x": broadcast(graph, X),
+            "lambda_y": broadcast(graph, lambda_Y),
+            "tracking": unicast(graph, shares[..., : graph.n_edges, :]),
+        }
+        return Round(State(X_next, Y_next, G_next), sent, {"gradient": G})
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """Itself. Raises ConfigError: W is not fixed, symmetric and doubly stochastic."""
+        refuse_outside_assumption_2(setting, "correlated randomness")
+        return self
+
+    def without_noise(self) -> Self:
+        """Itself: it draws no noise, and its random weights are what makes the algorithm."""
+        return self
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """No noise: lambda_y has the sign of each coordinate of the gradient, within a factor 3."""
+        return noiseless_bracket(self.n_rounds, setting, threat_model, victim)
+
+
+def uniform(noise: Noise, name: str, like: Tensor) -> Tensor:
+    """Uniform on [0, 1] from the stream of this name: the distribution function of a normal."""
+    return torch.special.ndtr(noise.gaussian(name, 1.0, like))
+
+
+def column_stochastic(noise: Noise, name: str, X: Tensor, senders: Tensor, n_agents: int) -> Tensor:
+    """Random shares of each link and self-loop, [..., n_links, 1], that sum to 1 by sender."""
+    like = X.new_empty(*X.shape[:-2], len(senders), 1)
+    weights = 0.1 + 0.9 * uniform(noise, name, like)
+    sums = X.new_zeros(*X.shape[:-2], n_agents, 1).index_add_(-2, senders, weights)
+    return weights / sums[..., senders, :]

@@ -1,0 +1,213 @@
+"""Decentralized gradient descent: without privacy, and under decaying Laplace noise."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import Field, PositiveFloat, model_validator
+from torch import Tensor
+
+from dpaudit.accounting import Mechanism, Release
+from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.errors import ConfigError
+from dpaudit.graph import Graph
+from dpaudit.noise import Noise
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import broadcast
+
+from .sensitivity_reduced import (
+    function_bracket,
+    laplace_releases,
+    refuse_outside_assumption_2,
+)
+
+Decay = Annotated[float, Field(gt=0, le=1)]
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d]
+
+
+class DGD(Defense):
+    """Xie, Liu and Chai (6): X <- W X - alpha grad F(X), where X is sent in the clear.
+
+    With a constant alpha it stops at the X that solves (I - W) X + alpha grad F(X) = 0, which is
+    not the optimum.
+    """
+
+    paper: ClassVar[str] = "decentralized gradient descent, as in Xie, Liu, Chai (6)"
+    claims: ClassVar[str] = "none"
+    messages: ClassVar[Mapping[str, str]] = {
+        "x": "the model before the round, without noise; W x less the next x is alpha times the "
+        "gradient"
+    }
+
+    step_size: PositiveFloat = 0.01  # alpha
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X = state.X
+        G = gradient(X)
+        sent = {"x": broadcast(graph, X)}
+        return Round(State(graph.mix(X) - self.step_size * G), sent, {"gradient": G})  # (6)
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """Itself. Raises ConfigError: W is not fixed, symmetric and doubly stochastic."""
+        refuse_outside_assumption_2(setting, "DGD")
+        return self
+
+    def without_noise(self) -> Self:
+        """Itself: it draws no noise."""
+        return self
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """No noise from round 2 on; the model of round 1 does not depend on f."""
+        return noiseless_bracket(self.n_rounds - 1, setting, threat_model, victim)
+
+
+class DPDGD(Defense):
+    """Xie, Liu and Chai (45), (47) and (48); rows of X, Z [..., n_agents, d] are agents.
+
+    Z = X + Lap(nu_k) is sent, with W_0 = diag(W), and then
+        "noisy"           X <- W Z - alpha_k grad F(Z)                       (45)
+        "true-consensus"  X <- W_0 X + (W - W_0) Z - alpha_k grad F(Z)       (47)
+        "true-gradient"   X <- W Z - alpha_k grad F(X)                       (48)
+    The L1 sensitivity Delta(k) of X after round k, given all Z, starts at 0 and obeys
+        (45)  Delta(k) <= delta alpha_k
+        (47)  Delta(k) <= W_ii Delta(k-1) + delta alpha_k
+        (48)  Delta(k) <= sqrt(d) L alpha_k Delta(k-1) + delta alpha_k
+
+    Departures: the paper leaves alpha_k and the noise open; they are those of its Algorithm 1, (5).
+    In (48) the paper has sqrt(n_agents) for the factor between L1 and L2 norms of a model, which is
+    sqrt(d). (48) is a bound alone: a linear change of f attains the first two in every round, while
+    in (48) strong convexity can make it move X by less than in (45).
+    """
+
+    paper: ClassVar[str] = "DP-DGD, as in Xie, Liu, Chai (45), (47), (48)"
+    claims: ClassVar[str] = "pure epsilon-DP over any number of rounds, function, for (45)"
+    messages: ClassVar[Mapping[str, str]] = {
+        "z": "the model before the round, Laplace noise of scale nu_k"
+    }
+
+    variant: Literal["noisy", "true-consensus", "true-gradient"] = "noisy"
+    step_size: PositiveFloat = 0.001  # gamma
+    step_decay: Decay = 0.97  # q1
+    noise_decay: Decay = 0.99  # q2
+    epsilon: PositiveFloat = 1.0  # of the whole run, for (45)
+    gradient_distance: PositiveFloat = 1.0  # delta: L1, between gradients of adjacent functions
+    smoothness: PositiveFloat | None = None  # L of the victim's function, which (48) depends on
+    align_noise: bool = False
+    noise_free: bool = False
+    allow_outside_theory: bool = False
+
+    @model_validator(mode="after")
+    def _schedule_and_variant_agree(self) -> Self:
+        if not self.noise_free and self.step_decay >= self.noise_decay:
+            raise ValueError(
+                f"step_decay={self.step_decay:g} must be below noise_decay={self.noise_decay:g}: "
+                "the noise (5) is finite and positive for q1 < q2 only"
+            )
+        if self.variant == "true-gradient" and not self.noise_free and self.smoothness is None:
+            raise ValueError(
+                'variant "true-gradient" needs smoothness: the sensitivity of (48) grows with L'
+            )
+        return self
+
+    def alpha(self, k: int) -> float:
+        """The step size of round k (5)."""
+        return self.step_size * self.step_decay ** (k - 1)
+
+    def nu(self, k: int) -> float:
+        """The Laplace scale of round k (5); one round ahead if aligned."""
+        if self.noise_free:
+            return 0.0
+        q1, q2 = self.step_decay, self.noise_decay
+        nu_1 = self.step_size * self.gradient_distance * q2 / (self.epsilon * (q2 - q1))
+        return nu_1 * q2 ** (k - 2 if self.align_noise else k - 1)
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X, alpha = state.X, self.alpha(k)
+        Z = X + noise.laplace("z", self.nu(k), X)
+        sent = {"z": broadcast(graph, Z)}
+
+        G = gradient(X if self.variant == "true-gradient" else Z)
+        mixed = graph.mix(Z)
+        if self.variant == "true-consensus":
+            mixed = mixed + graph.W.diagonal().to(X)[:, None] * (X - Z)
+        return Round(State(mixed - alpha * G), sent, {"gradient": G})
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def without_noise(self) -> Self:
+        return self.model_copy(update={"noise_free": True})
+
+    def calibrate(self, setting: Setting) -> Self:
+        """Itself: (5) sets the noise from the options alone.
+
+        Raises:
+            ConfigError: outside Assumption 2 or (5), unless ``allow_outside_theory``.
+        """
+        if not self.allow_outside_theory:
+            refuse_outside_assumption_2(setting, "DP-DGD")
+            q1, q2 = self.step_decay, self.noise_decay
+            if not q1 < q2 < 1:
+                raise ConfigError(
+                    f"step_decay, noise_decay: (5) needs 0 < q1 < q2 < 1, got q1={q1:g}, q2={q2:g}"
+                )
+        return self
+
+    def sensitivities(self, n_rounds: int, setting: Setting, victim: int) -> list[float]:
+        """Delta(1), ..., Delta(n_rounds) of one agent: the bounds in the class docstring."""
+        W_ii = setting.network.at(1).W[victim, victim].item()
+        Delta, all_rounds = 0.0, []
+        for k in range(1, n_rounds + 1):
+            carried = {
+                "noisy": 0.0,
+                "true-consensus": W_ii,
+                "true-gradient": math.sqrt(setting.d) * (self.smoothness or 0) * self.alpha(k),
+            }[self.variant]
+            Delta = carried * Delta + self.gradient_distance * self.alpha(k)
+            all_rounds.append(Delta)
+        return all_rounds
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """z(k) of rounds 2 and later: Laplace noise nu_k over the sensitivity Delta(k-1).
+
+        For (48) the least is (45): without curvature the two are the same.
+        """
+        scales = [self.nu(k) for k in range(2, self.n_rounds + 1)]
+        delta = self.gradient_distance
+        most = laplace_releases(scales, self.sensitivities(self.n_rounds - 1, setting, victim))
+        bracket = function_bracket(most, setting, threat_model, victim, delta)
+        if self.variant == "true-gradient" and bracket.least:
+            flat = [delta * self.alpha(k) for k in range(1, self.n_rounds)]
+            bracket = bracket._replace(least=laplace_releases(scales, flat))
+        return bracket
+
+
+def noiseless_bracket(
+    n_releases: int, setting: Setting, threat_model: ThreatModel, victim: int
+) -> Bracket:
+    """Messages of the victim that depend on its function and that no noise hides."""
+    receivers = setting.network.at(1).neighbours(victim)
+    seen = any(threat_model.sees(victim, i) for i in receivers)
+    releases: Mechanism = ()
+    if n_releases > 0:
+        releases = (Release(family="laplace", noise_multiplier=0.0, count=n_releases),)
+    return Bracket(
+        least=releases if seen else (),
+        most=releases,
+        assumptions=(
+            "no noise: two functions that give different messages are told apart with certainty",
+            "the adversary knows the initial models, and the functions of all other agents",
+        ),
+    )

@@ -1,0 +1,223 @@
+"""Gradient descent whose consensus is computed under Paillier encryption."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
+from torch import Tensor
+
+from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.errors import DpauditError
+from dpaudit.graph import Graph
+from dpaudit.noise import Noise
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import broadcast, unicast
+
+from .correlated_randomness import uniform
+from .dgd import noiseless_bracket
+from .sensitivity_reduced import refuse_outside_assumption_2
+
+LARGEST = 2**53  # up to here float64 holds every integer, and both channels give the same ones
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d]
+
+
+class KeyPair(NamedTuple):
+    """One agent's keys, of ``phe.paillier``."""
+
+    public: Any
+    private: Any
+
+
+class Operations(NamedTuple):
+    """What encryption costs: Paillier operations of one round, over all agents."""
+
+    encryptions: int
+    multiplications: int
+    exponentiations: int
+    decryptions: int
+
+
+class PaillierConsensus(Defense):
+    """Zhang and Wang (2019), from the estimator that Xie, Liu and Chai attack; rows are agents.
+
+    In round k every agent i draws a b_ij in (0, sqrt(1 / (2 deg_max))) for each neighbour j, which
+    it tells nobody. With E_i encryption under the public key of i,
+        i sends to j      E_i(-x_i)
+        j answers         (E_i(x_j) E_i(-x_i))^b_ji = E_i(b_ji (x_j - x_i))
+        i decrypts, and   x_i+ = x_i + sum over j of b_ij b_ji (x_j - x_i) - alpha_k grad f_i(x_i)
+    with alpha_k = step_size / k^power. Models and weights are integers after multiplication by
+    ``scale``, so the increments of i and j cancel exactly.
+
+    ``channel`` "paillier" encrypts; "ideal" computes the same integers in the clear, batched over
+    trials, and the transcript says who would hold the key. Reconstructed: the exchange is that of
+    encrypted consensus, and the schedule and the distribution of b are a reading.
+    """
+
+    paper: ClassVar[str] = "Zhang, Wang: Paillier-encrypted gradient descent (reconstructed)"
+    claims: ClassVar[str] = "no epsilon; cryptographic against eavesdroppers"
+    messages: ClassVar[Mapping[str, str]] = {
+        "state": "minus the sender's model, encrypted under the sender's own key",
+        "difference": "b_ji (x_j - x_i) from j to i, encrypted under the receiver's key",
+        "increment": "b_ij b_ji (x_j - x_i), which the receiver i alone forms from the difference "
+        "and its own b_ij",
+    }
+
+    step_size: PositiveFloat = 0.1
+    power: Annotated[float, Field(gt=0.5, le=1)] = 1.0  # steps sum to infinity, their squares not
+    scale: PositiveInt = 1_000_000
+    channel: Literal["ideal", "paillier"] = "ideal"
+    key_bits: Annotated[int, Field(ge=256)] = 2048  # of n = p q; below 2048 for tests alone
+    _keyring: list[KeyPair] = PrivateAttr(default_factory=list)  # made when first needed
+
+    def alpha(self, k: int) -> float:
+        """The step size of round k."""
+        return self.step_size / k**self.power
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X = state.X
+        j, i = graph.senders.to(X.device), graph.receivers.to(X.device)
+        x = (self.scale * X.double()).round()
+        b = self._weights(graph, x, noise)
+
+        difference = self._exchange(x, b, graph)  # on edge j -> i: b_ji (x_j - x_i), scale^2
+        increment = b[..., _reversed(graph).to(X.device), :] * difference  # times b_ij, scale^3
+        total = torch.zeros_like(x).index_add_(-2, i, increment / self.scale**3)
+        G = gradient(X)
+        X_next = X + total.to(X) - self.alpha(k) * G
+        sent = {
+            "state": replace(broadcast(graph, (-x / self.scale).to(X)), readers=j),
+            "difference": unicast(graph, (difference / self.scale**2).to(X), readers=i),
+            "increment": unicast(graph, (increment / self.scale**3).to(X), readers=i),
+        }
+        return Round(State(X_next), sent, {"gradient": G})
+
+    def _weights(self, graph: Graph, x: Tensor, noise: Noise) -> Tensor:
+        """b_ji of each edge j -> i as integers, [..., n_edges, 1]."""
+        deg_max = graph.senders.bincount().max().item()
+        like = x.new_empty(*x.shape[:-2], graph.n_edges, 1)
+        b = uniform(noise, "weights", like) * math.sqrt(1 / (2 * deg_max))
+        return (self.scale * b).floor().clamp(min=1)
+
+    def _exchange(self, x: Tensor, b: Tensor, graph: Graph) -> Tensor:
+        j, i = graph.senders.to(x.device), graph.receivers.to(x.device)
+        difference = b * (x[..., j, :] - x[..., i, :])
+        if not bool(difference.abs().max() <= LARGEST):  # NaN is no number below it either
+            raise DpauditError(
+                f"paillier-consensus: a model times scale={self.scale} leaves the range of exact "
+                "integers; lower step_size (the run diverges) or scale"
+            )
+        if self.channel == "ideal":
+            return difference
+        return exchange(self._keys(graph.n_agents), x, b, graph)
+
+    def _keys(self, n_agents: int) -> Sequence[KeyPair]:
+        while len(self._keyring) < n_agents:
+            self._keyring.append(key_pair(self.key_bits))
+        return self._keyring
+
+    def operations(self, graph: Graph, d: int) -> Operations:
+        """Of one round: for each directed edge and coordinate, as ``exchange`` runs them."""
+        n = graph.n_edges * d
+        return Operations(2 * n, n, n, n)
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """Itself. Raises ConfigError: W is not fixed, symmetric and doubly stochastic."""
+        refuse_outside_assumption_2(setting, "encrypted consensus")
+        return self
+
+    def without_noise(self) -> Self:
+        """Itself: it draws no noise, and its random weights are what makes the algorithm."""
+        return self
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """Nothing to those without a key; to a neighbour the sign of x_i - x_j from round 2 on."""
+        if not threat_model.agents:
+            assumption = "ciphertexts give nothing away (decisional composite residuosity)"
+            return Bracket((), (), (assumption,))
+        return noiseless_bracket(self.n_rounds - 1, setting, threat_model, victim)
+
+
+def exchange(keys: Sequence[KeyPair], x: Tensor, b: Tensor, graph: Graph) -> Tensor:
+    """The encrypted protocol on every edge j -> i, and what i decrypts.
+
+    Args:
+        keys: of each agent.
+        x: [n_agents, d], integers.
+        b: [n_edges, 1], the positive integers b_ji.
+
+    Returns:
+        b_ji (x_j - x_i), [n_edges, d], exact.
+
+    Raises:
+        DpauditError: more than one trial, a wrong key, or a damaged ciphertext.
+    """
+    if x.ndim != 2:
+        raise DpauditError('channel "paillier" runs one trial at a time; use channel = "ideal"')
+    decrypted = []
+    for e, (j, i) in enumerate(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)):
+        for x_j, x_i in zip(x[j].tolist(), x[i].tolist(), strict=True):
+            message = request(keys[i], int(x_i))
+            answer = reply(message, int(x_j), int(b[e].item()))
+            decrypted.append(decrypt(keys[i], answer))
+    return torch.tensor(decrypted, dtype=x.dtype, device=x.device).view(graph.n_edges, -1)
+
+
+def request(own: KeyPair, x_i: int) -> Any:
+    """E_i(-x_i)."""
+    return own.public.encrypt(-x_i)
+
+
+def reply(message: Any, x_j: int, b_ji: int) -> Any:
+    """(E_i(x_j) E_i(-x_i))^b_ji, computed without the private key of i."""
+    return (message + message.public_key.encrypt(x_j)) * b_ji
+
+
+def decrypt(own: KeyPair, ciphertext: Any) -> int:
+    """The plaintext. Raises DpauditError: it is not for this key, or was damaged on its way.
+
+    Paillier does not authenticate, but a damaged ciphertext decrypts to an almost uniform number
+    of key length, which is out of range but for one chance in 2^(key_bits - 54).
+    """
+    if ciphertext.public_key != own.public:
+        raise DpauditError("paillier: the ciphertext was encrypted under another agent's key")
+    try:
+        plaintext = own.private.decrypt(ciphertext)
+    except OverflowError:
+        plaintext = LARGEST + 1
+    if abs(plaintext) > LARGEST:
+        raise DpauditError(
+            f"paillier: a ciphertext decrypts to a number beyond {LARGEST}: it was damaged on its "
+            "way, or encrypted under another key"
+        )
+    return int(plaintext)
+
+
+def key_pair(bits: int) -> KeyPair:
+    """A new key pair. Raises DpauditError: the package phe is not installed."""
+    try:
+        paillier = import_module("phe.paillier")
+    except ImportError:
+        raise DpauditError(
+            'channel "paillier" needs the package phe: pip install "dpaudit[paillier]"'
+        ) from None
+    return KeyPair(*paillier.generate_paillier_keypair(n_length=bits))
+
+
+def _reversed(graph: Graph) -> Tensor:
+    """For each edge j -> i the index of i -> j, [n_edges]."""
+    index = torch.zeros(graph.n_agents, graph.n_agents, dtype=torch.long)
+    index[graph.senders, graph.receivers] = torch.arange(graph.n_edges)
+    return index[graph.receivers, graph.senders]

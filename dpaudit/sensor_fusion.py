@@ -1,0 +1,155 @@
+"""Sensor fusion: agents estimate one unknown vector from measurements that each keeps to itself.
+
+Source: Xie, Liu and Chai, problem (42), whose parameters are "consistent with" a reference that
+does not print them. The data are therefore reconstructed: entries of M_i uniform on [0, scale], a
+true x uniform on [0, 1]^p, v_i = M_i x + N(0, I), and omega_i = 0.01.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense import Gradient
+from dpaudit.errors import ConfigError, DpauditError
+from dpaudit.rng import Streams
+
+REGULARISATION = 0.01  # omega_i
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticGradient(Gradient):
+    """grad f_i(x) = H_i x - c_i; the whole function at once, so that no batch is drawn."""
+
+    H: Tensor  # [..., n_agents, p, p], symmetric
+    c: Tensor  # [..., n_agents, p]
+    batch_size: int = 1
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        H, c = self.H, self.c
+        if holders is not None:
+            H, c = H[..., holders, :, :], c[..., holders, :]
+        return torch.einsum("...nij,...nj->...ni", H, X) - c
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        """Raises DpauditError: there are no records to clip."""
+        raise DpauditError(
+            "sensor fusion: an agent's cost is one function, not a sum over records, so there is "
+            "no per-record gradient to clip; use a defense that takes whole gradients, such as "
+            "sensitivity-reduced"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SensorFusion:
+    """min over x of sum_i f_i(x), f_i(x) = ||v_i - M_i x||^2 + omega_i ||x||^2 (42).
+
+    Without leading dimensions all trials share the coefficients; with one, each has its own.
+    """
+
+    M: Tensor  # [..., n_agents, m, p]
+    v: Tensor  # [..., n_agents, m]
+    omega: Tensor  # [n_agents]
+
+    @classmethod
+    def draw(
+        cls,
+        streams: Streams,
+        n_agents: int,
+        m: int = 3,
+        p: int = 2,
+        scale: float = 1.0,
+        trials: int | None = None,
+        redrawn: Sequence[int] | None = None,
+    ) -> "SensorFusion":
+        """Measurements as stated at the top of this module, in float64 on the streams' device.
+
+        Args:
+            m, p: measurements of each agent, unknowns.
+            scale: M_i has entries uniform on [0, scale].
+            trials: None: one set of measurements for all trials; else a leading dimension.
+            redrawn: agents whose M_i and v_i differ between trials (all of them if None); the
+                others and the true x are the same in every trial.
+
+        Raises:
+            ConfigError: ``redrawn`` without ``trials``, or an agent that there is not.
+        """
+        if redrawn is not None and (trials is None or not set(redrawn) <= set(range(n_agents))):
+            raise ConfigError(
+                f"redrawn={list(redrawn)}: expected a number of trials, and agents from 0 to "
+                f"{n_agents - 1}"
+            )
+        generator = streams("measurements")
+
+        def uniform(*shape: int) -> Tensor:
+            like = torch.empty(shape, dtype=torch.float64, device=streams.device)
+            return like.uniform_(generator=generator)
+
+        def measured(*leading: int) -> tuple[Tensor, Tensor]:
+            M = scale * uniform(*leading, n_agents, m, p)
+            errors = torch.empty_like(M[..., 0]).normal_(generator=generator)
+            return M, M @ x + errors
+
+        x, omega = uniform(p), torch.full_like(uniform(n_agents), REGULARISATION)
+        M, v = measured()
+        if trials is not None:
+            again = torch.zeros(n_agents, dtype=torch.bool, device=M.device)
+            again[list(range(n_agents) if redrawn is None else redrawn)] = True
+            M_again, v_again = measured(trials)
+            M = torch.where(again[:, None, None], M_again, M)
+            v = torch.where(again[:, None], v_again, v)
+        return cls(M, v, omega)
+
+    @property
+    def n_agents(self) -> int:
+        return len(self.omega)
+
+    @property
+    def d(self) -> int:
+        return self.M.shape[-1]
+
+    @cached_property
+    def H(self) -> Tensor:
+        """The Hessians 2 (M_i' M_i + omega_i I), [..., n_agents, p, p]."""
+        identity = torch.eye(self.d, dtype=self.M.dtype, device=self.M.device)
+        return 2 * (self.M.mT @ self.M + self.omega[:, None, None] * identity)
+
+    @cached_property
+    def c(self) -> Tensor:
+        """2 M_i' v_i, [..., n_agents, p]."""
+        return 2 * (self.M.mT @ self.v[..., None])[..., 0]
+
+    @cached_property
+    def optimum(self) -> Tensor:
+        """x*, where the gradients sum to zero, [..., p]."""
+        return torch.linalg.solve(self.H.sum(dim=-3), self.c.sum(dim=-2))
+
+    def initial(self, streams: Streams, trials: int | None = None) -> Tensor:
+        """Standard normal X, independent over agents and trials, [n_agents, p] or [trials, ...].
+
+        In memory agents come first, so that gossip over all trials is one product without a copy;
+        what is computed elementwise from it keeps that order.
+
+        Raises:
+            ConfigError: the coefficients are those of another number of trials.
+        """
+        own = self.M.shape[:-3]
+        if own and own != (trials,):
+            raise ConfigError(f"trials={trials}: the measurements are those of {own[0]} trials")
+        shape = (self.n_agents, *([] if trials is None else [trials]), self.d)
+        X = torch.empty(shape, dtype=self.M.dtype, device=self.M.device)
+        return X.normal_(generator=streams("initialisation")).movedim(0, -2)
+
+    def gradient(
+        self, streams: Streams, k: int, batch_size: int = 1, sampling: str = "fixed"
+    ) -> QuadraticGradient:
+        """The exact gradients, the same in every round; nothing is sampled."""
+        return QuadraticGradient(self.H, self.c)
+
+    def residual(self, X: Tensor) -> Tensor:
+        """||x - x*||^2 over all agents together, [...] of X [..., n_agents, p]."""
+        return (X - self.optimum[..., None, :]).square().sum(dim=(-2, -1))

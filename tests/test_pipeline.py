@@ -64,8 +64,9 @@ iterations = 5
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with audit.toml and the 60 + 20 images it names."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with audit.toml and the 60 + 20 images it names."""
+    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (80, 8, 8), dtype=np.uint8), np.arange(80) % 4
     np.savez(tmp_path / "images.npz", x=x[:60], y=y[:60], x_test=x[60:], y_test=y[60:])

@@ -1,0 +1,102 @@
+"""What an adversary replays of the mixing, and releases counted by value."""
+
+import numpy as np
+import pytest
+import torch
+
+from dpaudit.defense import Target
+from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.gossip import (
+    known_rounds,
+    mixed,
+    refuse_unless_column_stochastic,
+    releases,
+    start_and_step,
+)
+from dpaudit.graph import Graph, Network, build
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import Transcript, broadcast
+from dpaudit.view import View
+
+EVERYONE = ThreatModel(name="eavesdropper")
+
+
+def test_mixture_and_step_are_what_the_agent_computed() -> None:
+    network = build("exponential", 5)
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randn(2, 5, 3, generator=generator, dtype=torch.float64)
+    transcript = Transcript(
+        {k: {"u": broadcast(network.at(k), U)} for k, U in ((1, first), (2, second))}
+    )
+    view = View.of(EVERYONE, transcript, {1, 2})
+    start, step = start_and_step(view, network.at, "u", Target(2, 3, 0))
+    expected = 0.5 * first[3] + 0.5 * first[2]  # hop 1 in round 1
+    torch.testing.assert_close(start, expected, rtol=1e-15, atol=1e-15)
+    torch.testing.assert_close(step, expected - second[3], rtol=1e-15, atol=1e-15)
+
+
+def test_first_round_and_unread_links_are_not_observable() -> None:
+    network = build("ring", 4)
+    transcript = Transcript({1: {"u": broadcast(network.at(1), torch.ones(4, 2))}})
+    with pytest.raises(NotObservable, match="first"):
+        mixed(View.of(EVERYONE, transcript, {1}), network.at, "u", 0, 0)
+    curious = ThreatModel(name="c", kind="curious", agents=(0,))
+    with pytest.raises(NotObservable, match="agent 2"):  # of which only 1 and 3 hear
+        mixed(View.of(curious, transcript, {1}), network.at, "u", 1, 1)
+
+
+@pytest.mark.parametrize(
+    "graph, agents, victim, expected",
+    [
+        ("complete", (2,), 0, [1, 1, 1, 1, 1]),  # hears everybody
+        ("ring", (1,), 0, [1, 0, 0, 0, 0]),  # does not hear agent 4, whom 0 mixes in
+        ("ring", (1, 4), 0, [1, 1, 1, 1, 1]),
+        ("ring", (2,), 0, [0, 0, 0, 0, 0]),  # is no neighbour
+        ("exponential", (1,), 0, [1, 0, 0, 0, 0]),  # in round 4 too, but not 0 -> 4 in round 3
+        ("exponential", (1, 4), 0, [1, 0, 0, 1, 0]),
+    ],
+)
+def test_rounds_known_to_colluding_agents_are_those_worked_out_by_hand(
+    graph, agents, victim, expected
+) -> None:
+    kind = "curious" if len(agents) == 1 else "colluding"
+    adversary = ThreatModel(name="a", kind=kind, agents=agents)
+    known = known_rounds(build(graph, 5).at, 5, adversary, victim)
+    assert known.tolist() == [bool(e) for e in expected]
+
+
+def test_known_rounds_are_those_in_which_a_view_gives_the_step() -> None:
+    for graph, agents in (("exponential", (1, 2, 4)), ("ring", (1, 4)), ("star", (0,))):
+        network = build(graph, 6)
+        adversary = ThreatModel(
+            name="a", kind="colluding" if agents[1:] else "curious", agents=agents
+        )
+        sent = {k: {"u": broadcast(network.at(k), torch.ones(6, 1))} for k in range(1, 9)}
+        view = View.of(adversary, Transcript(sent), set(sent))
+        known = known_rounds(network.at, 8, adversary, 3)
+        for k in range(2, 9):
+            try:
+                start_and_step(view, network.at, "u", Target(k, 3, 0))
+                derived = True
+            except NotObservable:
+                derived = False
+            assert derived == known[k - 1], (graph, k)
+
+
+def test_an_eavesdropper_on_all_links_knows_every_round() -> None:
+    for graph in ("ring", "directed-ring", "exponential", "star"):
+        assert known_rounds(build(graph, 6).at, 7, EVERYONE, 2).all()
+
+
+def test_releases_count_equal_rounds_and_keep_different_ones_apart() -> None:
+    mechanism = releases([0.5, 2.0, 0.5, 0.5], "poisson", 0.1)
+    assert [(r.noise_multiplier, r.count) for r in mechanism] == [(0.5, 3), (2.0, 1)]
+    assert all(r.sampling == "poisson" and r.sampling_rate == 0.1 for r in mechanism)
+    assert releases(np.array([]), "fixed", 0.1) == ()
+
+
+def test_matrices_whose_columns_do_not_sum_to_one_are_refused() -> None:
+    W = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.25, 0.5]], dtype=torch.float64)
+    refuse_unless_column_stochastic(Network((Graph(W.T.contiguous()),)), "SGP")
+    with pytest.raises(ConfigError, match="columns sum to 1"):
+        refuse_unless_column_stochastic(Network((Graph(W.T.contiguous()), Graph(W))), "SGP")

@@ -1,5 +1,6 @@
 """Gradient tracking whose tracker is never sent, under decaying Laplace noise."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, NamedTuple, Self
 
@@ -16,6 +17,8 @@ from dpaudit.threat import ThreatModel
 from dpaudit.transcript import broadcast
 
 Decay = Annotated[float, Field(gt=0, le=1)]
+
+ROUNDING = 1e-9  # of an eigenvalue: on the bound itself the modes do not decay
 
 
 class State(NamedTuple):
@@ -126,8 +129,8 @@ class SensitivityReduced(Defense):
 
     def _refuse_instability(self, graph: Graph) -> None:
         smallest = graph.smallest_eigenvalue
-        bound = 2 * (1 + smallest) / (1 - smallest) if smallest < 1 else float("inf")
-        if self.step_size * self.correction >= bound:
+        bound = 2 * (1 + smallest) / (1 - smallest) if smallest < 1 else math.inf
+        if self.step_size * self.correction >= bound * (1 - ROUNDING):
             raise ConfigError(
                 f"graph: gamma beta = {self.step_size * self.correction:g} is unstable: it must be "
                 f"below 2 (1 + l) / (1 - l) = {bound:.4g} for the smallest eigenvalue "
@@ -159,10 +162,16 @@ def refuse_outside_assumption_2(setting: Setting, algorithm: str) -> None:
 
 
 def laplace_releases(scales: list[float], sensitivities: list[float]) -> Mechanism:
-    """One release for each round: Laplace noise of this scale over this L1 sensitivity."""
-    return tuple(
-        Release(family="laplace", noise_multiplier=nu / sensitivity)
+    """One release for each round: Laplace noise of this scale over this L1 sensitivity.
+
+    A round whose sensitivity vanishes against its noise in float64 shows nothing and is left out.
+    """
+    ratios = [
+        nu / sensitivity if sensitivity > 0 else math.inf
         for nu, sensitivity in zip(scales, sensitivities, strict=True)
+    ]
+    return tuple(
+        Release(family="laplace", noise_multiplier=ratio) for ratio in ratios if ratio < math.inf
     )
 
 

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf
+from scipy.special import erfc
 
 from dpaudit.fourier import Complex, Product
 from dpaudit.privacy_loss import MAX_LOSS, Array, Family, Pairs, above, beneath, loss_error, reach
@@ -102,15 +102,18 @@ def on_levels(pairs: Pairs, count: Integers, bound: Bound) -> Rounds:
     if bound == "lower":
         used, where = np.unique(above_it, return_inverse=True)
         return Rounds(pairs, used, np.zeros(len(used)), np.bincount(where, count).astype(np.intp))
-    distance = _total_variation(pairs.family, levels)
-    excess = distance[above_it - 1] - _total_variation(pairs.family, scale)
-    weight = np.clip(excess / (distance[above_it - 1] - distance[above_it]), 0.0, 1.0)
-    return Rounds(pairs, above_it - 1, weight, count)
+    overlap = _overlap(pairs.family, levels)
+    span = overlap[above_it] - overlap[above_it - 1]
+    weight = np.zeros(len(scale))  # of the noisier level; rounded to the less noisy one
+    np.divide(
+        _overlap(pairs.family, scale) - overlap[above_it - 1], span, out=weight, where=span > 0
+    )
+    return Rounds(pairs, above_it - 1, np.clip(weight - 1e-9, 0.0, 1.0), count)
 
 
-def _total_variation(family: Family, scale: Array) -> Array:
-    """Between the noise and the noise shifted by 1."""
-    return erf(np.sqrt(1 / 8) / scale) if family == "gaussian" else -np.expm1(-0.5 / scale)
+def _overlap(family: Family, scale: Array) -> Array:
+    """One minus the total variation distance between the noise and the noise shifted by 1."""
+    return erfc(np.sqrt(1 / 8) / scale) if family == "gaussian" else np.exp(-0.5 / scale)
 
 
 class _Window(NamedTuple):

@@ -17,7 +17,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     """
     _check_mu(mu)
     if mu == 0:
-        return max(0.0, -float(np.expm1(epsilon)))
+        return -float(np.expm1(min(epsilon, 0.0)))
     log_power = log_ndtr(-epsilon / mu + mu / 2)
     log_false_alarm = epsilon + log_ndtr(-epsilon / mu - mu / 2)
     return float(-np.exp(log_power) * np.expm1(min(0.0, log_false_alarm - log_power)))

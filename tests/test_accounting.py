@@ -1,0 +1,189 @@
+"""The accountant: closed forms, published figures, monotonicity, and what it refuses."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from scipy.stats import binom
+
+from dpaudit.accounting import Adjacency, Interval, Release, delta, epsilon
+from dpaudit.errors import DpauditError
+from dpaudit.tradeoff import gaussian_epsilon, gaussian_mu
+
+
+def gaussian(noise_multiplier: float, count: int = 1, rate: float = 1.0, how: str = "") -> Release:
+    sampling = how or ("poisson" if rate < 1 else "none")
+    return Release(
+        family="gaussian",
+        noise_multiplier=noise_multiplier,
+        sampling=sampling,
+        sampling_rate=rate,
+        count=count,
+    )
+
+
+def laplace(noise_multiplier: float, **options: object) -> Release:
+    return gaussian(noise_multiplier, **options).model_copy(update={"family": "laplace"})  # type: ignore[arg-type]
+
+
+def test_gaussian_rounds_compose_to_one_gaussian() -> None:
+    mechanism = [gaussian(10.0, count=50), gaussian(20.0, count=200)]
+    exact = gaussian_epsilon(1e-5, 1.0)
+    assert epsilon(mechanism, 1e-5) == pytest.approx((exact, exact))
+    assert delta(mechanism, exact) == pytest.approx((1e-5, 1e-5))
+
+
+def test_replacing_a_record_doubles_the_shift() -> None:
+    assert epsilon([gaussian(2.0)], 1e-5, "replace-one") == epsilon([gaussian(1.0)], 1e-5)
+    assert epsilon([laplace(2.0)], 0.0, "replace-one") == epsilon([laplace(1.0)], 0.0)
+
+
+def test_laplace_rounds_add_up_at_delta_0_and_cost_less_above() -> None:
+    mechanism = [laplace(10.0, count=100), laplace(5.0, count=10)]
+    assert epsilon(mechanism, 0.0) == pytest.approx((12.0, 12.0))
+    assert epsilon(mechanism, 1e-5).high < 6.5
+
+
+def test_laplace_rounds_have_the_delta_of_their_binomial_part() -> None:
+    # the mass at the largest loss, 1/b each with probability 1/2, is a lower bound on delta
+    low, high = delta([laplace(1.0, count=4)], 3.9)
+    assert low <= high < low + 1e-5
+    assert high >= binom.pmf(4, 4, 0.5) * -np.expm1(-0.1)
+
+
+def test_a_sampled_laplace_release_has_the_amplified_pure_epsilon() -> None:
+    release = laplace(0.5, rate=0.1)
+    assert epsilon([release], 0.0) == pytest.approx([np.log1p(0.1 * np.expm1(2.0))] * 2)
+    worst = np.log((0.9 + 0.1 * np.exp(2)) / (0.9 + 0.1 * np.exp(-2)))
+    assert epsilon([release], 0.0, "replace-one") == pytest.approx([worst] * 2)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("how", ["poisson", "fixed"])
+def test_sampling_at_rate_1_is_no_sampling(adjacency: Adjacency, how: str) -> None:
+    sampled, plain = gaussian(1.5, count=3, how=how), gaussian(1.5, count=3)
+    assert epsilon([sampled], 1e-5, adjacency) == epsilon([plain], 1e-5, adjacency)
+
+
+def test_a_release_without_noise_has_no_epsilon() -> None:
+    mechanism = [gaussian(1.0), gaussian(0.0, rate=0.01)]
+    assert epsilon(mechanism, 1e-5) == Interval(np.inf, np.inf)
+    assert delta(mechanism, 10.0) == Interval(1.0, 1.0)
+
+
+def test_no_release_costs_nothing() -> None:
+    assert epsilon([], 1e-5) == Interval(0.0, 0.0)
+    assert delta([], 0.0) == Interval(0.0, 0.0)
+
+
+def test_gaussian_noise_at_delta_0_is_refused() -> None:
+    with pytest.raises(DpauditError, match="no epsilon at delta = 0"):
+        epsilon([laplace(1.0), gaussian(1.0)], 0.0)
+
+
+def test_impossible_input_is_refused() -> None:
+    with pytest.raises(DpauditError, match="delta must be at least 0"):
+        epsilon([gaussian(1.0)], -0.1)
+    with pytest.raises(DpauditError, match="epsilon must be at least 0"):
+        delta([gaussian(1.0)], -1.0)
+    with pytest.raises(ValidationError, match="without sampling"):
+        Release(family="gaussian", noise_multiplier=1.0, sampling_rate=0.1)
+
+
+def test_epsilon_and_delta_answer_the_same_question() -> None:
+    mechanism = [gaussian(1.0, count=300, rate=0.02), laplace(20.0, count=5)]
+    low, high = epsilon(mechanism, 1e-5)
+    assert delta(mechanism, high).low <= 1e-5 <= delta(mechanism, low).high
+    assert delta(mechanism, high).high == pytest.approx(1e-5, rel=2e-3)
+
+
+scales = st.floats(0.4, 5.0)
+rates = st.floats(1e-3, 0.5)
+
+
+@settings(max_examples=6, deadline=None)
+@given(scales, rates, st.integers(1, 500), st.sampled_from(["add-remove", "replace-one"]))
+def test_epsilon_falls_as_noise_grows_and_rises_with_rounds_and_rate(
+    scale: float, rate: float, count: int, adjacency: Adjacency
+) -> None:
+    low, high = epsilon([gaussian(scale, count, rate)], 1e-5, adjacency)
+    assert low <= high <= low + 0.01 + 1e-3 * low
+    assert epsilon([gaussian(scale * 1.2, count, rate)], 1e-5, adjacency).low <= high
+    assert epsilon([gaussian(scale, count + 50, rate)], 1e-5, adjacency).high >= low
+    assert epsilon([gaussian(scale, count, rate * 1.5)], 1e-5, adjacency).high >= low
+
+
+@settings(max_examples=6, deadline=None)
+@given(scales, rates, st.integers(1, 300), st.sampled_from(["poisson", "fixed"]))
+def test_replacing_a_record_is_never_cheaper_than_removing_one(
+    scale: float, rate: float, count: int, how: str
+) -> None:
+    releases = [gaussian(scale, count, rate, how), laplace(2 * scale, count=2, rate=rate, how=how)]
+    removed = epsilon(releases, 1e-5, "add-remove")
+    replaced = epsilon(releases, 1e-5, "replace-one")
+    assert removed.low <= removed.high
+    assert removed.low <= replaced.high
+    assert replaced.low <= replaced.high
+
+
+def test_fixed_batches_cover_a_population_worked_out_by_hand() -> None:
+    """Three records, one of which is drawn each round; two rounds; the value is 1 or -1.
+
+    Replacing the last of (-1, -1, -1) by 1 moves the mean of one round in three by 2. The
+    divergence of the two rounds is integrated on a plane.
+    """
+    scale, target = 1.3, 0.2
+    x = np.linspace(-9, 9, 3001)
+    absent = np.exp(-((x + 1) ** 2) / 2 / scale**2) / np.sqrt(2 * np.pi) / scale
+    present = np.exp(-((x - 1) ** 2) / 2 / scale**2) / np.sqrt(2 * np.pi) / scale
+    mixed = 2 / 3 * absent + 1 / 3 * present
+    p, q = np.outer(mixed, mixed), np.outer(absent, absent)
+    exact = np.maximum(p - np.exp(target) * q, 0).sum() * (x[1] - x[0]) ** 2
+    release = gaussian(scale, count=2, rate=1 / 3, how="fixed")
+    assert delta([release], target, "add-remove") == pytest.approx([exact] * 2, abs=1e-5)
+    low, high = delta([release], target, "replace-one")
+    assert low == pytest.approx(exact, abs=1e-5)
+    assert high >= exact
+
+
+@pytest.mark.parametrize(
+    "n_records, n_rounds, exact",
+    [
+        (2500, 10000, (0.36, 2.26, 5.37)),
+        pytest.param(2500, 5000, (0.53, 2.78, 5.65), marks=pytest.mark.slow),
+        pytest.param(2500, 20000, (0.32, 1.72, 5.00), marks=pytest.mark.slow),
+        pytest.param(3000, 10000, (0.41, 2.47, 5.48), marks=pytest.mark.slow),
+    ],
+)
+def test_const_d2p_exceeds_its_claims_as_computed_elsewhere(
+    n_records: int, n_rounds: int, exact: tuple[float, float, float]
+) -> None:
+    """Zhu et al. (Dyn-D2P), Algorithm 5: the noise its limit theorem gives for 0.3, 1 and 3."""
+    for claim, expected in zip((0.3, 1.0, 3.0), exact, strict=True):
+        mu_total = gaussian_mu(claim, 1e-4)
+        mu = np.sqrt(np.log1p(n_records**2 * mu_total**2 / n_rounds))
+        low, high = epsilon([gaussian(1 / mu, n_rounds, 1 / n_records)], 1e-4)
+        assert claim < low
+        assert (low, high) == pytest.approx((expected, expected), abs=0.006)
+
+
+@pytest.mark.parametrize(
+    "c2, claim, exact",
+    [
+        (np.sqrt(2), 2.0, 7.9007),
+        pytest.param(2.0, 2.0, 2.8678, marks=pytest.mark.slow),
+        pytest.param(2.0, 4.0, 21.7648, marks=pytest.mark.slow),
+    ],
+)
+def test_adp_vrsgp_exceeds_its_claims(c2: float, claim: float, exact: float) -> None:
+    """Wu et al. (ADP-VRSGP), Theorem 1 at T = 1000, batch 64 of 7500 records, delta = 1e-5.
+
+    dp-accounting gives 7.9009 and 2.8681 for the first two, at a grid of 1e-3.
+    """
+    rate, intensity = 64 / 7500, (np.arange(1001) // 5 + 10.0) ** 0.2
+    sigma = c2 * rate * np.sqrt(np.log(1e5)) / claim * np.sqrt(np.sum(intensity[:1000] ** -2))
+    rounds = [gaussian(sigma * a, rate=rate) for a in intensity[:0:-1]]
+    low, high = epsilon(rounds, 1e-5)
+    assert claim < low <= high
+    assert (low, high) == pytest.approx((exact, exact), abs=1e-3)

@@ -1,0 +1,140 @@
+"""Composition: against exact arithmetic, closed forms and dp-accounting; its error bounds hold."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+
+from dpaudit.composition import MAX_LEVELS, compose, each_exactly, on_levels
+from dpaudit.fourier import Product
+from dpaudit.privacy_loss import Family, Pairs
+from dpaudit.tradeoff import gaussian_delta, gaussian_epsilon
+
+
+def pairs(family: Family, kind: str, scales: np.ndarray, rate: float) -> Pairs:
+    return Pairs(family, kind, np.sort(scales)[:, None], np.full((len(scales), 1), rate))
+
+
+def test_product_is_within_its_error_bound_of_exact_arithmetic() -> None:
+    rng = np.random.default_rng(5)
+    n, points = 64, np.array([-2, 0, 1, 5])
+    product, exact = Product(n), [Fraction(int(i == 0)) for i in range(n)]
+    for count in (1, 3, 1):
+        masses = rng.dirichlet(np.ones(4))
+        product.times(product.transform(points, masses), count)
+        weights = [Fraction(float(m)) for m in masses]
+        for _ in range(count):
+            exact = [
+                sum(w * exact[(i - p) % n] for p, w in zip(points, weights, strict=True))
+                for i in range(n)
+            ]
+    found, error = product.masses()
+    off = [abs(Fraction(float(a)) - b) for a, b in zip(found, exact, strict=True)]
+    assert float(sum(off)) <= error
+    assert error < 1e-11
+
+
+def test_many_factors_stay_within_the_error_bound() -> None:
+    # a point mass composed with itself is a point mass: any rounding error shows
+    product, k = Product(2**12), 1_000
+    for _ in range(k):
+        product.times(product.transform(np.array([3, 5]), np.array([1.0, 0.0])))
+    product.times(product.transform(np.array([3]), np.array([1.0])), 500)
+    found, error = product.masses()
+    off = np.abs(found - (np.arange(2**12) == 3 * 1_500 % 2**12)).sum()
+    assert off <= error < 1e-7
+
+
+@pytest.mark.parametrize("mu, count", [(1.0, 1), (0.3, 20), (0.02, 5_000), (4.0, 1)])
+def test_composed_gaussians_bracket_the_closed_form(mu: float, count: int) -> None:
+    rounds = [each_exactly(pairs("gaussian", "remove", np.array([1 / mu]), 1.0), np.array([count]))]
+    total = mu * np.sqrt(count)
+    lower, upper = compose(rounds, "lower", 1e-12), compose(rounds, "upper", 1e-12)
+    for delta in (1e-2, 1e-5):
+        exact = gaussian_epsilon(delta, total)
+        assert exact - 5e-4 * total <= lower.epsilon(delta) <= exact
+        assert exact <= upper.epsilon(delta) <= exact + 5e-4 * total
+    for epsilon in (0.0, 0.5, 2.0):
+        assert lower.delta(epsilon) <= gaussian_delta(epsilon, total) <= upper.delta(epsilon)
+
+
+def test_distinct_gaussians_bracket_the_closed_form() -> None:
+    scales = np.geomspace(20.0, 60.0, 100)
+    rounds = [each_exactly(pairs("gaussian", "remove", scales, 1.0), np.ones(100, int))]
+    exact = gaussian_epsilon(1e-5, float(np.sqrt(np.sum(scales**-2.0))))
+    assert exact - 1e-3 <= compose(rounds, "lower", 1e-10).epsilon(1e-5) <= exact
+    assert exact <= compose(rounds, "upper", 1e-10).epsilon(1e-5) <= exact + 1e-3
+
+
+@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+def test_shared_levels_bracket_the_exact_levels(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpaudit.composition.MAX_LEVELS", 50)
+    n = 120
+    rounds, once = pairs(family, "remove", np.geomspace(0.6, 2.0, n), 0.02), np.ones(n, int)
+    upper = compose([on_levels(rounds, once, "upper")], "upper", 1e-10).epsilon(1e-5)
+    lower = compose([on_levels(rounds, once, "lower")], "lower", 1e-10).epsilon(1e-5)
+    most = compose([each_exactly(rounds, once)], "upper", 1e-10).epsilon(1e-5)
+    least = compose([each_exactly(rounds, once)], "lower", 1e-10).epsilon(1e-5)
+    assert lower < least < most < upper  # so that each of these bounds has an effect
+    assert upper - least < 0.01
+    assert upper - lower < 0.2
+
+
+def delta_of_shift(family: str, scale: float, epsilon: float) -> float:
+    """Of one unsampled release, in closed form."""
+    if family == "gaussian":
+        return gaussian_delta(epsilon, 1 / scale)
+    if epsilon < 0:
+        return -np.expm1(epsilon) + np.exp(epsilon) * delta_of_shift(family, scale, -epsilon)
+    return max(-np.expm1((epsilon - 1 / scale) / 2), 0.0)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+def test_a_coin_between_two_levels_of_the_same_variation_dominates(family: Family) -> None:
+    n = MAX_LEVELS + 1
+    scales = np.geomspace(0.05, 5e12, n)  # levels 3% apart
+    rounds = on_levels(pairs(family, "remove", scales * 1.01, 0.5), np.ones(n, int), "upper")
+    levels = rounds.levels.scale[:, 0]
+    for i in range(0, n // 4, 17):
+        below, above, weight = (
+            levels[rounds.level[i]],
+            levels[rounds.level[i] + 1],
+            rounds.weight[i],
+        )
+        assert below <= scales[i] * 1.01 <= above
+        for epsilon in (-2.0, -0.3, 0.0, 0.1, 1.0, 4.0):
+            coin = (1 - weight) * delta_of_shift(family, below, epsilon)
+            coin += weight * delta_of_shift(family, above, epsilon)
+            exact = delta_of_shift(family, scales[i] * 1.01, epsilon)
+            assert coin >= exact - 1e-12
+            assert epsilon != 0 or coin == pytest.approx(exact, abs=2e-9)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+def test_upper_bound_agrees_with_dp_accounting_on_the_same_grid(family: Family) -> None:
+    scales = np.array([1.5, 2.0])
+    theirs = pld.identity()
+    for scale in scales:
+        loss = getattr(pld, f"from_{family}_mechanism")(scale, sampling_prob=0.05)
+        theirs = theirs.compose(loss.self_compose(60))
+    ours = max(
+        compose(
+            [each_exactly(pairs(family, k, scales, 0.05), np.full(2, 60))], "upper", 1e-10, 1e-4
+        ).epsilon(1e-5)
+        for k in ("remove", "add")
+    )
+    assert ours == pytest.approx(theirs.get_epsilon_for_delta(1e-5), abs=1e-3)
+
+
+def test_a_window_that_is_too_small_costs_accuracy_and_not_correctness() -> None:
+    rounds = [each_exactly(pairs("gaussian", "remove", np.array([1.0]), 1.0), np.array([1]))]
+    small = compose(rounds, "upper", 1e-3)
+    assert small.slack > 1e-5
+    assert small.delta(2.0) >= gaussian_delta(2.0, 1.0)
+    assert small.epsilon(1e-2) >= gaussian_epsilon(1e-2, 1.0)
+    below = compose(rounds, "lower", 1e-3)
+    assert below.delta(2.0) <= gaussian_delta(2.0, 1.0)
+    assert below.epsilon(1e-2) <= gaussian_epsilon(1e-2, 1.0)

@@ -1,0 +1,121 @@
+"""The loss of one release: its discretisations bracket the exact one; the pairs are the worst."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import laplace, norm
+
+from dpaudit.privacy_loss import Family, Kind, Pairs, above, beneath, reach
+
+NOISE = {"gaussian": norm, "laplace": laplace}
+
+
+def pairs(family: Family, kind: Kind, scale: float, rate: float) -> Pairs:
+    return Pairs(family, kind, np.array([[scale]]), np.array([[rate]]))
+
+
+def hockey_stick(family: Family, kind: Kind, scale: float, rate: float, epsilon: float) -> float:
+    """H of the pair at e^epsilon, from its definition: a root and two distribution functions."""
+    if kind == "switch":
+        return hockey_stick(family, "remove" if epsilon > 0 else "add", scale, rate, epsilon)
+    noise = NOISE[family](scale=scale)
+    weights = {-1: 0.0, 0: 1.0, 1: 0.0}
+    sampled = {-1: 0.0, 0: 1 - rate, 1: rate}
+    p = weights if kind == "add" else sampled
+    q = {"add": sampled, "remove": weights, "replace": {-s: w for s, w in sampled.items()}}[kind]
+
+    def excess(x: float) -> float:  # of P's log density over Q's, relative to epsilon
+        log_p, log_q = (
+            np.logaddexp.reduce(
+                [np.log(max(w, 1e-300)) + noise.logpdf(x - s) for s, w in m.items()]
+            )
+            for m in (p, q)
+        )
+        return log_p - log_q - epsilon
+
+    sign = -1 if kind == "add" else 1  # in which direction the loss rises
+    low, high = -60 * scale - 1, 60 * scale + 1
+    if sign * excess(low) > 0 and sign * excess(high) > 0:
+        return float(1 - np.exp(epsilon)) if sign > 0 else 0.0
+    if excess(low) < 0 and excess(high) < 0:
+        return 0.0
+    if excess(low) > 0 and excess(high) > 0:
+        return float(1 - np.exp(epsilon))
+    root = brentq(excess, low, high, xtol=1e-14)
+    tail = noise.cdf if sign < 0 else noise.sf
+    masses = [sum(w * tail(root - s) for s, w in m.items()) for m in (p, q)]
+    return float(masses[0] - np.exp(epsilon) * masses[1])
+
+
+def delta_of(losses: np.ndarray, masses: np.ndarray, infinite: float, epsilon: float) -> float:
+    return float(infinite - np.expm1(np.minimum(epsilon - losses, 0)) @ masses)
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("scale, rate", [(1.0, 0.3), (0.5, 0.01), (0.7, 0.9)])
+def test_discretisations_bracket_the_exact_divergence_closely(
+    family: Family, kind: Kind, scale: float, rate: float
+) -> None:
+    pair = pairs(family, kind, scale, rate)
+    low, high = reach(pair)
+    step = 0.003
+    losses = step * np.arange(np.floor(low / step), np.ceil(high / step) + 1)
+    losses[np.argmin(np.abs(losses))] = 0.0
+    upper, infinite = above(pair, losses)
+    lower = beneath(pair, losses)
+    for epsilon in [-0.31, -0.01, 0.0, 0.0041, 0.05, 0.4, 1.3, 2.6]:
+        exact = hockey_stick(family, kind, scale, rate, epsilon)
+        least = delta_of(losses, lower[0], 0.0, epsilon)
+        most = delta_of(losses, upper[0], float(infinite[0]), epsilon)
+        assert least <= exact + 1e-12
+        assert most >= exact - 1e-12
+        assert most - least <= 0.6 * step  # no cell holds more than all mass: h/4 above, h/4 below
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+def test_masses_are_probabilities_of_both_worlds(family: Family) -> None:
+    pair = pairs(family, "remove", 0.8, 0.2)
+    losses = 0.01 * np.arange(-60, 2000)
+    upper, infinite = above(pair, losses)
+    lower = beneath(pair, losses)
+    for masses in (upper[0], lower[0]):
+        assert masses.min() >= 0
+        assert masses.sum() + infinite[0] == pytest.approx(1, abs=1e-9)
+        assert masses @ np.exp(-losses) == pytest.approx(1, abs=1e-9)  # of the world without it
+
+
+GRID = np.linspace(-14, 14, 1201)
+
+
+def plane_divergence(
+    family: Family, rate: float, scale: float, g: np.ndarray, other: np.ndarray, epsilon: float
+) -> float:
+    """H of (1-q) M(0) + q M(g) from (1-q) M(0) + q M(g') in the plane, by the trapezoid rule."""
+    noise = NOISE[family](scale=scale)
+
+    def density(shift: np.ndarray) -> np.ndarray:
+        return np.outer(noise.pdf(GRID - shift[0]), noise.pdf(GRID - shift[1]))
+
+    absent = (1 - rate) * density(np.zeros(2))
+    p, q = absent + rate * density(g), absent + rate * density(other)
+    return float(np.maximum(p - np.exp(epsilon) * q, 0).sum() * (GRID[1] - GRID[0]) ** 2)
+
+
+@pytest.mark.parametrize("family, order", [("gaussian", 2), ("laplace", 1)])
+@pytest.mark.parametrize("epsilon", [-0.2, 0.0, 0.1, 0.5])
+def test_no_two_gradients_are_worse_than_opposite_ones_under_replacement(
+    family: Family, order: int, epsilon: float
+) -> None:
+    rng = np.random.default_rng(20240915)
+    rate, scale = 0.4, 1.1
+    worst = hockey_stick(family, "replace", scale, rate, epsilon)
+    opposite = plane_divergence(
+        family, rate, scale, np.array([1.0, 0]), np.array([-1.0, 0]), epsilon
+    )
+    assert opposite == pytest.approx(worst, abs=2e-4)  # of the quadrature, at Laplace's kinks
+    for g, other in rng.normal(size=(6, 2, 2)):
+        g, other = g / np.linalg.norm(g, order), other / np.linalg.norm(other, order)
+        assert plane_divergence(family, rate, scale, g, other, epsilon) <= worst + 2e-4

@@ -28,10 +28,11 @@ class Shown(NamedTuple):
 
 
 class GridRow(NamedTuple):
-    """The truth, or one world; a cell for each round, mostly of one picture."""
+    """The truth, or one world; a cell for each round, empty or of one picture."""
 
     label: str
     world: str | None  # None: the truth
+    variant: str  # which of a world's findings, where it has several
     cells: list[list[Shown]]
 
 
@@ -78,32 +79,63 @@ class Scenario:
         return sorted(self.entries, key=lambda e: (e.finding.rounds, order[e.finding.world]))
 
     def at(self, world: str | None, round: int) -> list[Entry]:
-        """The findings of one cell of the grid: one, unless an attack reports several."""
+        """The findings of one world and round: one, unless there are several blind guesses."""
         return [e for e in self.entries if e.finding.world == world and round in e.finding.rounds]
 
+    def best_blind_or_first(self, world: str | None, round: int) -> Entry | None:
+        """The finding that stands for a world: of blind guesses the one with the highest SSIM."""
+        entries = self.at(world, round)
+        if world == "blind":
+            return max(entries, key=lambda entry: _value(entry.finding, "ssim"), default=None)
+        return entries[0] if entries else None
+
+    def variant(self, entry: Entry) -> str:
+        """What sets a finding apart from others of its world and rounds; "" if there are none."""
+        this = entry.finding
+        others = [
+            e.finding
+            for e in self.entries
+            if e.number != entry.number
+            and (e.finding.world, e.finding.rounds) == (this.world, this.rounds)
+        ]
+        own = [note for note in this.notes if not all(note in other.notes for other in others)]
+        return "; ".join(own) or (this.title if others else "")
+
     def metric(self, name: str, round: int) -> dict[str, Metric]:
-        """One metric in one round, by world; the first where a world has several."""
-        found = {world: self.at(world, round) for world in WORLDS}
+        """One metric in one round, by world."""
+        found = {world: self.best_blind_or_first(world, round) for world in WORLDS}
         return {
-            world: entries[0].finding.metrics[name]
-            for world, entries in found.items()
-            if entries and name in entries[0].finding.metrics
+            world: entry.finding.metrics[name]
+            for world, entry in found.items()
+            if entry and name in entry.finding.metrics
         }
 
-    def grid(self, pictures: Mapping[str, Picture], rounds: Sequence[int]) -> list[GridRow]:
+    def grid(self, pictures: Mapping[str, Picture]) -> list[GridRow]:
         """A row for the truth and one for each world; another truth where a world has its own."""
         rows: list[GridRow] = []
         truths: dict[int, Shown] = {}
         for world in self.worlds:
-            found = {k: self._truth(world, k, pictures) for k in rounds}
-            new = {k: t for k, t in found.items() if t and not _same(t, truths.get(k))}
+            new = {
+                k: truth
+                for k in self.rounds
+                if (truth := self._truth(world, k, pictures)) and not _same(truth, truths.get(k))
+            }
             if new:
                 label = f"ground truth ({world})" if truths else "ground truth"
-                rows.append(GridRow(label, None, [[new[k]] if k in new else [] for k in rounds]))
+                cells = [[new[k]] if k in new else [] for k in self.rounds]
+                rows.append(GridRow(label, None, "", cells))
                 truths |= new
-            cells = [[_shown(e, "images", pictures) for e in self.at(world, k)] for k in rounds]
-            rows.append(GridRow(world or "reconstruction", world, cells))
+            rows += self._rows(world, pictures)
         return rows
+
+    def in_round(self, round: int) -> "Scenario":
+        """Its findings of one round, one for each world."""
+        found = (self.best_blind_or_first(world, round) for world in self.worlds)
+        entries = (entry for entry in found if entry is not None)
+        only = [
+            e._replace(finding=e.finding.model_copy(update={"rounds": (round,)})) for e in entries
+        ]
+        return Scenario(self.key, tuple(only))
 
     def notes(self, elsewhere: Sequence[str]) -> list[tuple[str, list[str]]]:
         """Each note that is not said elsewhere, and where it applies: [] for all of the scenario.
@@ -111,11 +143,24 @@ class Scenario:
         A finding that could not be scored says why in its own place, unless none could.
         """
         noted = [e.finding for e in self.entries if e.finding.metrics or not self.scored]
+        said = {*elsewhere, *(self.variant(entry) for entry in self.entries)}
         carriers: dict[str, list[Finding]] = {}
         for finding in noted:
-            for note in (note for note in finding.notes if note not in elsewhere):
+            for note in (note for note in finding.notes if note not in said):
                 carriers.setdefault(note, []).append(finding)
         return [(note, _places(carrying, noted)) for note, carrying in carriers.items()]
+
+    def _rows(self, world: str | None, pictures: Mapping[str, Picture]) -> list[GridRow]:
+        entries = [entry for entry in self.entries if entry.finding.world == world]
+        rows = []
+        for variant in dict.fromkeys(self.variant(entry) for entry in entries):
+            own = [entry for entry in entries if self.variant(entry) == variant]
+            cells = [
+                [_shown(entry, "images", pictures) for entry in own if k in entry.finding.rounds]
+                for k in self.rounds
+            ]
+            rows.append(GridRow(world or "reconstruction", world, variant, cells))
+        return rows
 
     def _truth(
         self, world: str | None, round: int, pictures: Mapping[str, Picture]
@@ -161,10 +206,11 @@ def most_telling(all_scenarios: Iterable[Scenario]) -> Telling | None:
 
 
 def shared_notes(all_scenarios: Iterable[Scenario]) -> list[str]:
-    """The notes that every scored reconstruction carries, such as PSNR's range: said once."""
-    scored = [e.finding.notes for s in all_scenarios for e in s.entries if e.finding.metrics]
-    first = scored[0] if scored else ()
-    return [note for note in dict.fromkeys(first) if all(note in notes for notes in scored)]
+    """The notes that every scored attack carries, such as PSNR's range: said once."""
+    found = (entry.finding for scenario in all_scenarios for entry in scenario.entries)
+    attacks = [f.notes for f in found if f.metrics and f.world != "blind"]
+    first = attacks[0] if attacks else ()
+    return [note for note in dict.fromkeys(first) if all(note in notes for notes in attacks)]
 
 
 def metric_names(findings: Iterable[Finding]) -> list[str]:
@@ -174,9 +220,14 @@ def metric_names(findings: Iterable[Finding]) -> list[str]:
 
 
 def _lead(finding: Finding) -> tuple[bool, float]:
-    over = finding.metrics.get("ssim_over_blind")
-    lead = (over or finding.metrics["ssim"]).value
-    return over is not None, -math.inf if math.isnan(lead) else lead
+    over = "ssim_over_blind" in finding.metrics
+    return over, _value(finding, "ssim_over_blind" if over else "ssim")
+
+
+def _value(finding: Finding, name: str) -> float:
+    """A metric to compare by: one that is missing or undefined is less than any other."""
+    metric = finding.metrics.get(name)
+    return -math.inf if metric is None or math.isnan(metric.value) else metric.value
 
 
 def _shown(entry: Entry, artifact: str, pictures: Mapping[str, Picture]) -> Shown:

@@ -216,6 +216,14 @@ def estimate(metric: Metric) -> Markup:
     )
 
 
+def span(metric: Metric) -> str:
+    """A number that is known to lie in its interval, such as an accountant's epsilon."""
+    low, high = number(metric.low), number(metric.high)
+    if metric.low is None or metric.high is None or low == high:
+        return number(metric.value)
+    return f"{low} to {high}"
+
+
 def metric_name(name: str) -> str:
     """A metric's name as a reader of papers knows it."""
     return METRIC_NAMES.get(name, name.replace("_", " "))
@@ -242,6 +250,7 @@ def _pages() -> Environment:
     pages.filters |= {
         "number": number,
         "estimate": estimate,
+        "span": span,
         "metric_name": metric_name,
         "as_json": as_json,
     }

@@ -17,9 +17,9 @@ import matplotlib
 import pytest
 
 from dpaudit.errors import DpauditError
-from dpaudit.reports.arrangement import WORLDS, Entry, scenarios
+from dpaudit.reports.arrangement import Entry, scenarios
 from dpaudit.reports.figures import graph_drawing
-from dpaudit.reports.html import estimate, number, render, render_comparison
+from dpaudit.reports.html import estimate, number, render, render_comparison, span
 from dpaudit.reports.pictures import Picture, embedded
 from dpaudit.result import MEANING, AuditResult, Curve, Finding, Metric, Verdict
 
@@ -370,7 +370,7 @@ def test_an_old_result_without_its_artifacts_says_which_are_missing(
 
 
 def test_an_artifact_that_is_no_png_is_said_to_be_none(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"<svg onload='alert(1)'>")
+    (tmp_path / "a.png").write_bytes(b"<svg onload='alert(1)'></svg>" * 9)
     (tmp_path / "b.png").write_bytes(png(0)[:20])
     (tmp_path / "folder").mkdir()
     found = embedded(["a.png", "b.png", "folder", "nul\0byte", "c.png"], tmp_path)
@@ -423,21 +423,42 @@ def test_a_grid_has_a_truth_row_and_a_world_a_row_and_a_column_for_each_round(pa
         "round 9",
     ]
     rows = [cell.text() for cell in grid.every("th") if cell.attributes["scope"] == "row"]
-    assert [row for row in rows if "truth" not in row] == list(WORLDS)
-    assert rows[0] == "ground truth"
+    assert rows == [
+        "ground truth",
+        "no-defense",
+        "defense",
+        "blind mean of the public images",
+        "blind image of another class",
+    ]
+
+
+def test_of_several_blind_guesses_the_best_stands_for_all() -> None:
+    worse, better, undefined = (
+        small_finding(world="blind", notes=(note,), metrics={"ssim": Metric(value=value)})
+        for note, value in (("worse", 0.1), ("better", 0.2), ("undefined", math.nan))
+    )
+    findings = (small_finding(), undefined, worse, better)
+    (scenario,) = scenarios(Entry(i, f) for i, f in enumerate(findings))
+    assert scenario.metric("ssim", 3)["blind"].value == 0.2
+    assert [row.variant for row in scenario.grid({})] == ["", "undefined", "worse", "better"]
+    assert [row.variant for row in scenario.in_round(3).grid({})] == ["", ""]
+    assert scenario.notes([]) == []  # each is said beside its own row
 
 
 def test_a_second_truth_row_appears_only_where_a_world_has_another_truth() -> None:
     pictures = {name: Picture(name, uri=name[0]) for name in ("a", "a-again", "b")}
+    pictures |= {name: Picture(name, problem="missing") for name in ("gone", "lost")}
 
-    def rows(other: str) -> list[str]:
-        first = small_finding(world="no-defense", artifacts={"truth": "a"})
+    def rows(other: str, one: str = "a") -> list[str]:
+        first = small_finding(world="no-defense", artifacts={"truth": one})
         second = small_finding(world="defense", artifacts={"truth": other})
         (scenario,) = scenarios(Entry(i, f) for i, f in enumerate((first, second)))
-        return [row.label for row in scenario.grid(pictures, [3])]
+        return [row.label for row in scenario.grid(pictures)]
 
     assert rows("a-again") == ["ground truth", "no-defense", "defense"]
-    assert rows("b") == ["ground truth", "no-defense", "ground truth (defense)", "defense"]
+    assert rows("gone", "gone") == ["ground truth", "no-defense", "defense"]
+    for different in (rows("b"), rows("gone"), rows("lost", "gone")):
+        assert different == ["ground truth", "no-defense", "ground truth (defense)", "defense"]
 
 
 def test_a_batch_is_said_to_be_shown_by_its_first_record(page: Page) -> None:
@@ -518,7 +539,7 @@ def test_the_page_is_the_same_to_the_byte_in_another_process(
         "import sys; from pathlib import Path; from dpaudit.result import AuditResult; "
         "from dpaudit.reports.html import render; import matplotlib; "
         "heavy = {'torch', 'scipy', 'pandas', 'seaborn', 'matplotlib.pyplot'} & set(sys.modules); "
-        "assert not heavy, heavy; matplotlib.rcParams['font.size'] = 30; "
+        "assert not heavy, heavy; matplotlib.rcParams['axes.linewidth'] = 9; "
         "page = render(AuditResult.read(Path(sys.argv[1])), Path(sys.argv[2])); "
         "sys.stdout.buffer.write(page.encode())"
     )
@@ -569,7 +590,7 @@ def test_ids_are_unique_and_what_refers_to_one_finds_it(html: str, comparison: s
         assert used <= set(ids)
 
 
-HOSTILE = """"><script>alert('1')</script>' onerror=x {{ 7 }} $\\frac{ <!-- --> &lt; ]]>"""
+HOSTILE = """"><script>alert('1')</script>' onerror=x {{ 7 }} $\\frac{$ <!-- --> &lt; ]]>"""
 
 
 def hostile(value: Any) -> Any:
@@ -627,6 +648,13 @@ def test_a_scenario_that_a_run_does_not_have_is_left_blank(
     cells = [[cell.text() for cell in row.every("td")] for row in body.every("tr")]
     blank, scored = ["–", "–"], ["–", "0.250 [0.125, 0.375] n = 8"]
     assert cells == [blank, scored, blank, blank]
+
+
+def test_an_epsilon_known_to_lie_in_an_interval_is_shown_by_its_ends() -> None:
+    assert span(Metric(value=13.912, low=4.3511, high=13.912)) == "4.35 to 13.9"
+    assert span(Metric(value=7.3342, low=7.3339, high=7.3342)) == "7.33"
+    assert span(Metric(value=math.inf, low=math.inf, high=math.inf)) == "∞"
+    assert span(Metric(value=2.5)) == "2.5"
 
 
 def test_comparing_nothing_is_refused() -> None:

@@ -237,12 +237,13 @@ def _scenarios(config: AuditConfig, prepared: Prepared) -> Iterator[Scenario]:
     """Every attack by every adversary it is meant for, on both worlds, at each batch size."""
     training = config.defense.options["batch_size"]
     for i, attack in enumerate(prepared.attacks):
+        name = config.attack[i].name
         sizes = dict.fromkeys(training if b == "training" else b for b in attack.batch_sizes)
         for threat_model in config.threat_model:
             if attack.threat_models is None or threat_model.name in attack.threat_models:
                 for size in sizes:
                     for world in WORLDS:
-                        yield Scenario(i, attack, threat_model, world, size, size != training)
+                        yield Scenario(i, name, attack, threat_model, world, size, size != training)
 
 
 def _recording(prepared: Prepared) -> Recording:
@@ -310,7 +311,9 @@ def _threat_models(config: AuditConfig, prepared: Prepared) -> Iterator[ThreatMo
     links = _links(prepared)
     for model in config.threat_model:
         seen = tuple(link for link in links if model.sees(*link))
-        yield ThreatModelSummary(name=model.name, sentence=model.sentence(), links=seen)
+        yield ThreatModelSummary(
+            name=model.name, sentence=model.sentence(), agents=model.agents, links=seen
+        )
 
 
 def _graph(config: AuditConfig, prepared: Prepared) -> GraphSummary:

@@ -39,6 +39,7 @@ class Scenario:
     """One attack by one adversary on one world at one batch size: one batched optimisation."""
 
     attack_index: int
+    attack_name: str
     attack: ReconstructionAttack
     threat_model: ThreatModel
     world: str  # "defense" or "no-defense"
@@ -280,7 +281,7 @@ def _finding(
     return Finding(
         kind="reconstruction",
         title=f"gradient inversion of {scenario.attack.message}",
-        attack=f"attack[{scenario.attack_index + 1}]",
+        attack=scenario.attack_name,
         threat_model=scenario.threat_model.name,
         message=scenario.attack.message,
         rounds=(picture.round,),
@@ -303,7 +304,7 @@ def _not_available(scenario: Scenario, refusals: list[str]) -> Finding:
     return Finding(
         kind="reconstruction",
         title=f"gradient inversion of {scenario.attack.message}",
-        attack=f"attack[{scenario.attack_index + 1}]",
+        attack=scenario.attack_name,
         threat_model=scenario.threat_model.name,
         message=scenario.attack.message,
         rounds=tuple(sorted(set(scenario.attack.rounds))),

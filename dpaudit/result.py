@@ -6,9 +6,16 @@ import os
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from dpaudit.claim import Adjacency, Scope
 from dpaudit.errors import RunError
@@ -117,6 +124,7 @@ class ThreatModelSummary(Strict):
 
     name: str
     sentence: str
+    agents: tuple[int, ...] = ()  # its own
     links: tuple[tuple[int, int], ...]  # (sender, receiver)
 
 
@@ -126,8 +134,15 @@ class GraphSummary(Strict):
     name: str
     n_agents: int
     links: tuple[tuple[int, int], ...]  # (sender, receiver)
-    positions: tuple[tuple[float, float], ...]  # of the agents, in the unit square
+    positions: tuple[tuple[float, float], ...]  # of the agents, within [-1, 1]
     spectral_gap: Number
+
+    @model_validator(mode="after")
+    def _drawable(self) -> Self:
+        ends = {agent for link in self.links for agent in link}
+        if len(self.positions) != self.n_agents or not ends <= set(range(self.n_agents)):
+            raise ValueError("every agent needs a position, and every link two agents")
+        return self
 
 
 class Curve(Strict):
@@ -137,6 +152,17 @@ class Curve(Strict):
     loss: tuple[tuple[Number, ...], ...]
     accuracy: tuple[tuple[Number, ...], ...]
     consensus_distance: tuple[Number, ...]
+
+    @model_validator(mode="after")
+    def _equal_lengths(self) -> Self:
+        if (
+            not len(self.rounds)
+            == len(self.loss)
+            == len(self.accuracy)
+            == len(self.consensus_distance)
+        ):
+            raise ValueError("rounds, loss, accuracy and consensus_distance differ in length")
+        return self
 
 
 class Provenance(Strict):
@@ -170,6 +196,13 @@ class AuditResult(Strict):
     findings: tuple[Finding, ...]
     utility: dict[str, Curve]  # "defense", "no-defense"
     timing: dict[str, float]  # seconds by stage: the only part that differs between two runs
+
+    @model_validator(mode="after")
+    def _evidence_exists(self) -> Self:
+        for claim in self.claims:
+            if not all(0 <= i < len(self.findings) for i in claim.because):
+                raise ValueError("a claim rests on a finding that is not there")
+        return self
 
     @property
     def exit_code(self) -> int:

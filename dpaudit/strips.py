@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-GAP = 1  # white pixels between images
+GAP = 2  # white pixels between images
 
 
 def strip(images: NDArray[np.floating], value_range: tuple[float, float]) -> bytes:

@@ -1,0 +1,290 @@
+"""ADP-VRSGP: push-sum SGD under noise that decays in steps, with gradients fused along a step."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from torch import Tensor
+
+from dpaudit.clipping import clip
+from dpaudit.defense import (
+    Bracket,
+    Defense,
+    Derived,
+    Gradient,
+    Observable,
+    Round,
+    Setting,
+    Target,
+)
+from dpaudit.errors import ConfigError
+from dpaudit.gossip import (
+    known_rounds,
+    refuse_unless_column_stochastic,
+    releases,
+    replay_assumptions,
+    start_and_step,
+)
+from dpaudit.graph import Graph
+from dpaudit.noise import Noise
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import broadcast
+from dpaudit.view import View
+
+PLATEAU = 0.01  # how close to its limit Remark 1 wants the variance of a fused gradient
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d], biased by the push-sum weights
+    w: Tensor  # [..., n_agents, 1], push-sum weights
+    F: Tensor  # [..., n_agents, d], fused noisy gradients g~
+
+
+class ADPVRSGP(Defense):
+    """Wu, Liu, Wang, Yang and Yu; rows of X, V, G, F [..., n_agents, d] are agents.
+
+    With A(t) = (floor(t / tau) + 10)^s, G_t = G_0 psi^t, u ~ N(0, sigma_i^2) and a
+    column-stochastic P, round t = 0, ..., T - 1 is
+        1.  G = (S + A(T-t) u) / B, with S the sum over the batch of per-record gradients at X / w,
+            clipped to norm G_t
+        2.  F <- (1 - theta) G + theta F, or F <- G where A(T-t) differs from A(T-t+1)
+        3.  V = X - eta / beta(t) F, sent with w to the out-neighbours, where eta = K sqrt(n) / T^p
+            and beta(t) = A(t) A(T-t) up to t = Xi T, A(t)^2 after it
+        4.  X <- P V,  w <- P w;  the models are X / w
+    and, with q_i = B / D_i,
+        sigma_i = G_0 c2 q_i sqrt(ln(1 / delta) sum_(t<T) A(t)^-2) / epsilon_i.      (Theorem 1)
+
+    The source has no algorithm boxes; this follows its text. Readings, each with its option:
+    ``clip`` = "batch" clips the mean of the batch and adds A(T-t) u to it, undivided, as the
+    clipping bias reads; only "sample" has the sensitivity that sigma_i counts on. The G of sigma_i
+    is G_0, and constant; ``sigma_follows_clip`` shrinks the noise with G_t. ``swap_theta`` puts
+    theta on the current gradient. ``tau`` = "remark-1" is the smallest that Remark 1 allows.
+    Xi, K and c2 are not given. p is 1/2 - 2 s (the sign of the printed -1/2 - 2 s is a slip).
+    """
+
+    paper: ClassVar[str] = "Wu, Liu, Wang, Yang, Yu: ADP-VRSGP"
+    claims: ClassVar[str] = "(epsilon_i, delta)-DP of agent i over the run, one record (Theorem 1)"
+    messages: ClassVar[Mapping[str, str]] = {
+        "v": "the biased model after the local step; holds the sender's clipped gradient under "
+        "Gaussian noise of standard deviation A(T-t) sigma_i, fused with those of the plateau",
+        "w": "push-sum weight; depends on the graph alone",
+    }
+
+    n_rounds: PositiveInt = 1_000  # T
+    batch_size: PositiveInt = 64  # B
+    clip: Literal["sample", "batch"] = "sample"
+    clip_norm: PositiveFloat = 0.1  # G_0
+    clip_decay: Annotated[float, Field(gt=0, le=1)] = 0.99  # psi
+    sigma_follows_clip: bool = False
+    fusion: Annotated[float, Field(ge=0, lt=1)] = 0.5  # theta
+    swap_theta: bool = False
+    tau: PositiveInt | Literal["remark-1"] = 5  # rounds of one noise level
+    noise_growth: PositiveFloat = 0.2  # s
+    step_scale: PositiveFloat = 1.0  # K
+    step_exponent: float | None = None  # p; 1/2 - 2 s if absent
+    turn: Annotated[float, Field(gt=0, lt=1)] = 0.5  # Xi; beta is continuous at 1/2
+    epsilon: PositiveFloat | tuple[PositiveFloat, ...] | None = None  # one, or one for each agent
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    c1: PositiveFloat = 1.0  # of Theorem 1, which leaves it open
+    c2: PositiveFloat = 2.0  # of Theorem 1, which leaves it open; its proof gives at least sqrt(2)
+    noise_multipliers: tuple[Annotated[float, Field(ge=0)], ...] | None = None  # sigma_i / G_0
+    allow_outside_theory: bool = False
+
+    @model_validator(mode="after")
+    def _noise_is_given_once(self) -> Self:
+        if (self.epsilon is None) == (self.noise_multipliers is None):
+            raise ValueError(
+                "give either epsilon (the noise then follows Theorem 1) or noise_multipliers"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _current_gradient_counts(self) -> Self:
+        if self.theta == 1:
+            raise ValueError("swap_theta needs fusion above 0, or no new gradient is ever fused")
+        return self
+
+    @property
+    def theta(self) -> float:
+        """The weight of the fused gradients before."""
+        return 1 - self.fusion if self.swap_theta else self.fusion
+
+    def level(self, t: int) -> int:
+        """Which plateau A(t) is on: it is (level + 10)^s."""
+        tau = smallest_tau(self.theta) if self.tau == "remark-1" else self.tau
+        return t // tau
+
+    def A(self, t: int) -> float:
+        return (self.level(t) + 10) ** self.noise_growth
+
+    def beta(self, t: int) -> float:
+        """What the step size eta is divided by in round t (2)."""
+        T = self.n_rounds
+        return self.A(t) * (self.A(T - t) if t <= self.turn * T else self.A(t))
+
+    def eta(self, n_agents: int) -> float:
+        s, p = self.noise_growth, self.step_exponent
+        p = 1 / 2 - 2 * s if p is None else p
+        return self.step_scale * math.sqrt(n_agents) / self.n_rounds**p
+
+    def clip_norm_at(self, t: int) -> float:
+        """G_t."""
+        return self.clip_norm * self.clip_decay**t
+
+    def relative_noise(self, t: int) -> float:
+        """The standard deviation of round t's noise over sigma_i."""
+        follows = self.clip_decay**t if self.sigma_follows_clip else 1.0
+        return self.A(self.n_rounds - t) * follows
+
+    def starts_plateau(self, t: int) -> bool:
+        """Whether round t does not fuse, because the noise level is new."""
+        return t == 0 or self.level(self.n_rounds - t) != self.level(self.n_rounds - t + 1)
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X, torch.ones_like(X[..., :1]), torch.zeros_like(X))
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X, w, F = state
+        t, theta, B = k - 1, self.theta, gradient.batch_size
+        sigma = X.new_tensor(self._sigmas(graph.n_agents))[:, None]
+
+        u = noise.gaussian("v", self.relative_noise(t) * sigma, X)
+        if self.clip == "sample":
+            g = gradient.clipped_sum(X / w, self.clip_norm_at(t)) / B
+            G = g + u / B  # 1
+        else:
+            g = clip(gradient(X / w), self.clip_norm_at(t))
+            G = g + u
+        F = G if self.starts_plateau(t) else (1 - theta) * G + theta * F  # 2
+        V = X - self.eta(graph.n_agents) / self.beta(t) * F  # 3
+        sent = {"v": broadcast(graph, V), "w": broadcast(graph, w)}
+        return Round(State(graph.mix(V), graph.mix(w), F), sent, {"gradient": g})  # 4
+
+    def models(self, state: State) -> Tensor:
+        return state.X / state.w
+
+    def without_noise(self) -> Self:
+        return self.model_copy(update={"noise_multipliers": (0.0,), "epsilon": None})
+
+    def calibrate(self, setting: Setting) -> Self:
+        """sigma_i / G_0 of each agent from epsilon_i and delta by Theorem 1.
+
+        Raises:
+            ConfigError: Theorem 1 or push-sum does not allow the setting, or there is not one
+                epsilon or noise multiplier, or one for each agent.
+        """
+        refuse_unless_column_stochastic(setting.network, "ADP-VRSGP")
+        if self.noise_multipliers is not None:
+            _for_each_agent(self.noise_multipliers, setting.n_agents, "noise_multipliers")
+            return self
+        q = np.minimum(1.0, self.batch_size / np.array(setting.sizes))
+        assert self.epsilon is not None
+        given = self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon,)
+        epsilon = _for_each_agent(given, setting.n_agents, "epsilon")
+        self._refuse_outside_theorem_1(q, epsilon)
+        A = np.array([self.A(t) for t in range(self.n_rounds)])
+        multipliers = self.c2 * q * math.sqrt(math.log(1 / self.delta) * np.sum(A**-2)) / epsilon
+        return self.model_copy(update={"noise_multipliers": tuple(multipliers.tolist())})
+
+    def _refuse_outside_theorem_1(
+        self, q: NDArray[np.float64], epsilon: NDArray[np.float64]
+    ) -> None:
+        bound = self.c1 * q**2 * self.n_rounds
+        worst = int(np.argmax(epsilon / bound))
+        if not self.allow_outside_theory and epsilon[worst] >= bound[worst]:
+            raise ConfigError(
+                f"defense.epsilon: Theorem 1 needs epsilon_i < c1 q_i^2 T; agent {worst} has "
+                f"{epsilon[worst]:g} >= {bound[worst]:.4g} with q_i = {q[worst]:.4g}; "
+                "allow_outside_theory = true runs it all the same"
+            )
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """Round t releases G under A(T-t) sigma_i, over the sensitivity G_t of the clipped sum."""
+        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        rounds = range(self.n_rounds)
+        known &= [self.starts_plateau(t) or (t > 0 and bool(known[t - 1])) for t in rounds]
+        sigma = self._sigmas(setting.n_agents)[victim]
+        z = np.array([self.relative_noise(t) * sigma / self.clip_norm_at(t) for t in rounds])
+        rate = min(1.0, self.batch_size / setting.sizes[victim])
+        moved = 1 if self.clip == "sample" else 2  # clipping a mean lets it turn around
+        return Bracket(
+            least=releases(z[known], self.sampling, rate),
+            most=releases(z / moved, self.sampling, rate),
+            assumptions=replay_assumptions(known) + (_TURNS if self.clip == "batch" else ()),
+        )
+
+    def _sigmas(self, n_agents: int) -> list[float]:
+        """sigma_i of each agent."""
+        if self.noise_multipliers is None:
+            raise ValueError("the noise is not set yet: call calibrate first")
+        each = _for_each_agent(self.noise_multipliers, n_agents, "noise_multipliers")
+        return (self.clip_norm * each).tolist()
+
+    def _fused_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+        X, step = start_and_step(view, setting.network.at, "v", target)
+        w = view.sent_by("w", target.round, target.victim)
+        return Derived(step * self.beta(target.round - 1) / self.eta(setting.n_agents), X / w)
+
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+        F, model = self._fused_gradient(view, setting, target)
+        t = target.round - 1
+        if self.starts_plateau(t):
+            return Derived(F, model)
+        before = target._replace(round=target.round - 1)
+        _, step = start_and_step(view, setting.network.at, "v", before)
+        fused = step * self.beta(t - 1) / self.eta(setting.n_agents)
+        return Derived((F - self.theta * fused) / (1 - self.theta), model)
+
+    observables: ClassVar[Mapping[str, Observable]] = {
+        "fused-gradient": Observable(
+            "(x_i - v_i) beta / eta with x_i mixed from the messages of the round before",
+            {"v": (-1, 0), "w": (0,)},
+            "v",
+            False,
+            _fused_gradient,
+        ),
+        "noisy-gradient": Observable(
+            "the fused gradient less theta times the one before, over 1 - theta: what was fused",
+            {"v": (-2, -1, 0), "w": (0,)},
+            "v",
+            False,
+            _noisy_gradient,
+        ),
+    }
+
+
+_TURNS = (
+    "a mean clipped to G_t moves by up to 2 G_t with one record, added, removed or replaced; the "
+    "upper end counts 2 G_t when one is added or removed, the lower end when one is replaced",
+)
+
+
+def fused_variance(theta: float, tau: int) -> float:
+    """h: variance of a fused gradient's noise after ``tau`` equal rounds, over one round's.
+
+    Source: Lemma 3. Exact for F_1 = G_1 and F_r = (1 - theta) G_r + theta F_(r-1).
+    """
+    return (1 - theta) / (1 + theta) + 2 / (1 + theta) * theta ** (2 * tau - 1)
+
+
+def smallest_tau(theta: float, threshold: float = PLATEAU) -> int:
+    """The smallest tau whose variance is within ``threshold`` of its limit (Remark 1).
+
+    The paper's values 12, 6, 4 for theta 0.3, 0.5, 0.7 are not those of its formula (3, 5, 8) but
+    near those of 1 - theta with a threshold of 0.001 (11, 6, 4).
+    """
+    limit, tau = (1 - theta) / (1 + theta), 1
+    while fused_variance(theta, tau) - limit >= threshold:
+        tau += 1
+    return tau
+
+
+def _for_each_agent(values: tuple[float, ...], n: int, name: str) -> NDArray[np.float64]:
+    """[n]; one value stands for all. Raises ConfigError if there are neither one nor n."""
+    if len(values) not in (1, n):
+        raise ConfigError(f"defense.{name}: give one, or one for each of {n} agents: {len(values)}")
+    return np.broadcast_to(np.array(values, dtype=float), (n,))

@@ -1,30 +1,75 @@
 """Per-record gradients of stacked models: clipped and summed, averaged, or one by one."""
 
-import math
+from collections.abc import Iterator
+from math import inf, isinf
+from sys import maxsize
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
 
-from dpaudit.models import n_parameters, unflatten
+from dpaudit.errors import ConfigError, DpauditError
+from dpaudit.models import n_parameters
+from dpaudit.one_by_one import RecordByRecord, WholeBatch
+from dpaudit.stacked import Records, Stacked, cross_entropy
+
+_CHUNK = 2**25  # bytes held by one pass: more is lost to cache misses and page faults
+_RECORDS = 16  # of a batch in one pass, before there are several models or holders in it
+
+Rows = Tensor | slice
+
+
+class Engine(Protocol):
+    """How the gradients of a block of n holders, r records and k models are found."""
+
+    shares: bool  # whether k > 1 is possible
+    mixes_records: bool  # whether a batch cannot be divided
+
+    def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
+        """[n, r, k, n_classes] of models X [n, k, d] on inputs [n, r, ...]."""
+        ...
+
+    def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
+        """Every record's gradient of the cross-entropy; labels [n, r] or [n, r, n_classes]."""
+        ...
+
+    def floats(self, shape: torch.Size) -> int:
+        """How many numbers a pass holds for each record and model."""
+        ...
+
+
+class Pass(NamedTuple):
+    """What is computed at once: models of some holders, and records of these holders' batches."""
+
+    models: Rows  # [n, k], or n consecutive ones for k = 1
+    records: slice  # r of them
+    X: Tensor  # [n, k, d]
+    inputs: Tensor  # [n, r, ...]
+    labels: Tensor  # [n, r] or [n, r, n_classes]
+    weights: Tensor  # [n, r, 1]
 
 
 class Gradients:
     """Gradients of the cross-entropy loss of one architecture, at many parameter vectors at once.
 
-    Common arguments:
+    Arguments of all methods:
         X: [m, d], one parameter vector per model.
         inputs: [n, b, *image shape], batches of b records of n data holders.
         labels: [n, b] class indices, or [n, b, n_classes] probabilities.
         holders: [m], on whose batch each model is evaluated; default 0, 1, ..., m - 1 (m = n).
         weights: [n, b], a factor for each record after clipping (0 for padding); default 1.
         create_graph: results can be differentiated with respect to X, inputs and soft labels.
+
+    Networks of linear, convolutional and group normalisation layers run stacked
+    (`dpaudit.stacked`), others model by model. Memory is bounded by a chunk size, but for
+    ``create_graph``, whose graph holds all models and records.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.d = n_parameters(module)
+        self._engine = _engine(module)
+        self._floats: dict[torch.Size, int] = {}
 
     def clipped_sum(
         self,
@@ -37,15 +82,25 @@ class Gradients:
         holders: Tensor | None = None,
         create_graph: bool = False,
     ) -> Tensor:
-        """The sum over records of gradients clipped to L1 or L2 norm ``clip_norm``, [m, d]."""
-        G = self.per_record(X, inputs, labels, holders, create_graph)
-        factors = torch.ones_like(G[..., 0])
-        if clip_norm is not None and not math.isinf(clip_norm):
-            lengths = torch.linalg.vector_norm(G, norm, dim=-1)
-            factors = clip_norm / lengths.clamp(min=clip_norm)
-        if weights is not None:
-            factors = factors * (weights if holders is None else weights[holders])
-        return torch.einsum("mb,mbd->md", factors, G)
+        """The sum over records of gradients clipped to L1 or L2 norm ``clip_norm``, [m, d].
+
+        Each gradient g counts as g min(1, C / |g|); C = inf or None clips nothing.
+
+        Raises:
+            ConfigError: ``clip_norm`` is not positive.
+            DpauditError: the network has batch normalisation, and C is finite.
+        """
+        C = inf if clip_norm is None else clip_norm
+        if not C > 0:
+            raise ConfigError(f"clip norm must be positive, got {C}")
+        total = torch.zeros_like(X)
+        for p in self._passes(X, inputs, labels, holders, weights, create_graph):
+            records = self._engine.records(p.X, p.inputs, p.labels, create_graph)
+            factors = p.weights.expand(*p.labels.shape[:2], p.X.shape[1])
+            if not isinf(C):
+                factors = factors * _clipping(records.powers(norm), C, norm)
+            _add(total, p.models, records.weighted(factors))
+        return total
 
     def mean(
         self,
@@ -56,12 +111,10 @@ class Gradients:
         holders: Tensor | None = None,
         create_graph: bool = False,
     ) -> Tensor:
-        """The mean gradient of each model without clipping, [m, d]; 0 where all weights are 0."""
-        total = self.clipped_sum(
-            X, inputs, labels, None, weights=weights, holders=holders, create_graph=create_graph
-        )
+        """The weighted mean gradient without clipping, [m, d]; 0 where all weights are 0."""
+        total = self.clipped_sum(X, inputs, labels, None, 2, weights, holders, create_graph)
         if weights is None:
-            return total / inputs.shape[1]
+            return total / max(1, inputs.shape[1])
         counts = weights.sum(dim=1, keepdim=True, dtype=total.dtype)
         counts = counts if holders is None else counts[holders]
         return total / counts.where(counts > 0, 1)
@@ -75,7 +128,12 @@ class Gradients:
         holders: Tensor | None = None,
     ) -> Tensor:
         """L1 or L2 norm of each record's gradient, [m, b]."""
-        return torch.linalg.vector_norm(self.per_record(X, inputs, labels, holders), norm, dim=-1)
+        result = X.new_empty(len(X), inputs.shape[1])
+        for p in self._passes(X, inputs, labels, holders):
+            records = self._engine.records(p.X, p.inputs, p.labels, False)
+            lengths = (records.powers(norm) ** (1 / norm)).transpose(1, 2)
+            result[p.models, ..., p.records] = lengths.squeeze(1) if holders is None else lengths
+        return result
 
     def per_record(
         self,
@@ -86,25 +144,110 @@ class Gradients:
         create_graph: bool = False,
     ) -> Tensor:
         """The gradient of each record, [m, b, d]: for small cases."""
-        if holders is not None:
-            inputs, labels = inputs[holders], labels[holders]
-        per_model = vmap(grad(self._loss), in_dims=(None, 0, 0))
-        with torch.set_grad_enabled(create_graph):
-            return vmap(per_model)(X, inputs, labels)
+        result = X.new_empty(len(X), inputs.shape[1], self.d)
+        for p in self._passes(X, inputs, labels, holders, whole=create_graph):
+            records = self._engine.records(p.X, p.inputs, p.labels, create_graph)
+            each = records.each().transpose(1, 2)
+            result[p.models, ..., p.records, :] = each.squeeze(1) if holders is None else each
+        return result
 
     def evaluate(
         self, X: Tensor, inputs: Tensor, labels: Tensor, holders: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Mean loss [m] and accuracy [m] of each model on the labelled records, class indices."""
-        rows = range(len(X)) if holders is None else holders.tolist()
-        losses, accuracies = [], []
+        """Mean loss [m] and accuracy [m] of each model on the labelled records."""
+        loss, correct = X.new_zeros(len(X)), X.new_zeros(len(X))
         with torch.no_grad():
-            for x, row in zip(X, rows, strict=True):
-                logits = functional_call(self.module, unflatten(self.module, x), (inputs[row],))
-                losses.append(cross_entropy(logits, labels[row]))
-                accuracies.append((logits.argmax(1) == labels[row]).to(X.dtype).mean())
-        return torch.stack(losses), torch.stack(accuracies)
+            for p in self._passes(X, inputs, labels, holders):
+                logits = self._engine.logits(p.X, p.inputs)
+                truth = p.labels if p.labels.ndim == 2 else p.labels.argmax(-1)
+                hits = (logits.argmax(-1) == truth[..., None]).to(X.dtype)
+                _add(loss, p.models, cross_entropy(logits, p.labels).sum(1))
+                _add(correct, p.models, hits.sum(1))
+        return loss / inputs.shape[1], correct / inputs.shape[1]
 
-    def _loss(self, x: Tensor, record: Tensor, label: Tensor) -> Tensor:
-        logits = functional_call(self.module, unflatten(self.module, x), (record[None],))
-        return cross_entropy(logits, label[None])
+    def _passes(
+        self,
+        X: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        holders: Tensor | None,
+        weights: Tensor | None = None,
+        whole: bool = False,
+    ) -> Iterator[Pass]:
+        if holders is None and len(X) != len(inputs):
+            raise ValueError(f"{len(X)} models on {len(inputs)} batches: say whose with `holders`")
+        if weights is None:
+            weights = X.new_ones(inputs.shape[:2])
+        elif self._engine.mixes_records:
+            raise DpauditError("with batch normalisation, records cannot be weighted or padded")
+        b = inputs.shape[1]
+        X = X.unsqueeze(1) if holders is None else X
+        data = (inputs, labels, weights.to(X.dtype).unsqueeze(-1))
+        pairs = maxsize if whole else self._pairs(X, inputs)
+        least = b if self._engine.mixes_records else _RECORDS
+        shares = self._engine.shares and not whole
+        for models, rows, size in _blocks(inputs.shape, holders, shares, pairs, least):
+            x, batches = X[models], [t[rows] for t in data]
+            for start in range(0, b, size):
+                records = slice(start, start + size)
+                yield Pass(models, records, x, *(t[:, records] for t in batches))
+
+    def _pairs(self, X: Tensor, inputs: Tensor) -> int:
+        """How many records times models one pass may have."""
+        shape = inputs.shape[2:]
+        if shape not in self._floats:
+            self._floats[shape] = self._engine.floats(shape)
+        return max(1, _CHUNK // (X.element_size() * self._floats[shape]))
+
+
+def _engine(module: nn.Module) -> Engine:
+    if any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
+        return WholeBatch(module)
+    return Stacked(module) if Stacked.supports(module) else RecordByRecord(module)
+
+
+def _blocks(
+    shape: torch.Size, holders: Tensor | None, shares: bool, pairs: int, least: int
+) -> Iterator[tuple[Rows, Rows, int]]:
+    """Models [n, k], their holders [n], and how many records of their batches make one pass."""
+    n, b, *_ = shape
+    if holders is None:
+        r, _, size = _sizes(b, 1, pairs, least)
+        for start in range(0, n, size):
+            rows = slice(start, start + size)
+            yield rows, rows, r
+        return
+    models = torch.arange(len(holders), device=holders.device).unsqueeze(1)
+    for group in _by_holder(holders) if shares else [models]:
+        r, k, size = _sizes(b, group.shape[1], pairs, least)
+        for rows_of_models in group.split(size):
+            for some in rows_of_models.split(k, dim=1):
+                yield some, holders[some[:, 0]], r
+
+
+def _sizes(b: int, k: int, pairs: int, least: int) -> tuple[int, int, int]:
+    """r, k and n of a pass with about so many pairs of a record and a model."""
+    r = max(1, min(b, max(pairs // k, least)))
+    k = min(k, max(pairs // r, 1))
+    return r, k, max(pairs // (r * k), 1)
+
+
+def _by_holder(holders: Tensor) -> list[Tensor]:
+    """Models with the same holder in rows: [n, k] for each k that occurs."""
+    order = holders.argsort(stable=True)
+    n_models = holders.bincount()[holders[order]]
+    return [order[n_models == k].view(-1, k) for k in n_models.unique().tolist()]
+
+
+def _clipping(powers: Tensor, C: float, norm: int) -> Tensor:
+    """min(1, C / length) from length^norm; no division by 0, also in its derivative."""
+    bound = C**norm
+    return (bound / powers.clamp(min=bound)) ** (1 / norm)
+
+
+def _add(total: Tensor, models: Rows, parts: Tensor) -> None:
+    """Add parts [n, k, ...] to the rows of these models."""
+    if isinstance(models, slice):
+        total[models].add_(parts.squeeze(1))
+    else:
+        total.index_add_(0, models.flatten(), parts.flatten(0, 1))

@@ -63,14 +63,15 @@ def initial_parameters(module: nn.Module, generator: torch.Generator) -> Tensor:
     vector = torch.empty(n_parameters(module), device=generator.device)
     parameters = unflatten(module, vector)
     for path, layer in module.named_modules():
-        own = {
-            n: parameters[f"{path}.{n}" if path else n]
-            for n, _ in layer.named_parameters(recurse=False)
-        }
+        names = [name for name, _ in layer.named_parameters(recurse=False)]
+        own = {name: parameters[f"{path}.{name}" if path else name] for name in names}
         if isinstance(layer, Linear | Conv2d):
             bound = 1 / math.sqrt(layer.weight[0].numel())
             for tensor in own.values():
                 tensor.uniform_(-bound, bound, generator=generator)
+        elif own:
+            own["weight"].fill_(1)
+            own["bias"].zero_()
     return vector
 
 

@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from dpaudit.accounting import Adjacency, Interval, Release, delta, epsilon
 from dpaudit.errors import DpauditError
-from dpaudit.tradeoff import gaussian_epsilon, gaussian_mu
+from dpaudit.tradeoff import gaussian_delta, gaussian_epsilon, gaussian_mu
 
 
 def gaussian(noise_multiplier: float, count: int = 1, rate: float = 1.0, how: str = "") -> Release:
@@ -70,6 +70,14 @@ def test_a_release_without_noise_has_no_epsilon() -> None:
     mechanism = [gaussian(1.0), gaussian(0.0, rate=0.01)]
     assert epsilon(mechanism, 1e-5) == Interval(np.inf, np.inf)
     assert delta(mechanism, 10.0) == Interval(1.0, 1.0)
+
+
+def test_losses_too_large_for_the_grid_count_as_infinite() -> None:
+    nearly_none = [gaussian(0.01, rate=0.1)]  # a sampled record loses about 5,000 nats
+    assert delta(nearly_none, 100.0).high == pytest.approx(0.1, abs=1e-6)
+    assert epsilon(nearly_none, 0.05).high == np.inf
+    assert 10 < epsilon(nearly_none, 0.05).low < np.inf
+    assert epsilon(nearly_none, 0.11) == Interval(0.0, 0.0)
 
 
 def test_no_release_costs_nothing() -> None:
@@ -145,6 +153,32 @@ def test_fixed_batches_cover_a_population_worked_out_by_hand() -> None:
     low, high = delta([release], target, "replace-one")
     assert low == pytest.approx(exact, abs=1e-5)
     assert high >= exact
+
+
+def test_fixed_batches_hold_against_other_records_that_adapt() -> None:
+    """In the second of two rounds the other records side with the world that the first favours.
+
+    That is worse than the same worst case in both rounds, and replacement has to allow for it.
+    """
+    scale, rate, target = 1.3, 1 / 3, 0.2
+
+    def sampled(e: float) -> float:  # H of (1-q) N(0) + q N(2) from N(0)
+        shifted = 1 + np.expm1(e) / rate
+        return rate * gaussian_delta(np.log(shifted), 2 / scale) if shifted > 0 else -np.expm1(e)
+
+    def either(e: float) -> float:
+        return max(sampled(e), -np.expm1(e) + np.exp(e) * sampled(-e))
+
+    x = np.linspace(-9, 11, 4001)
+    ratio = 1 - rate + rate * np.exp((2 * x - 2) / scale**2)
+    absent = np.exp(-(x**2) / 2 / scale**2) / np.sqrt(2 * np.pi) / scale
+    adaptive = sum(
+        p * either(target - loss)
+        for p, loss in zip(absent * ratio * (x[1] - x[0]), np.log(ratio), strict=True)
+    )
+    release = gaussian(scale, count=2, rate=rate, how="fixed")
+    assert delta([release], target, "add-remove").high < adaptive - 1e-3
+    assert delta([release], target, "replace-one").high >= adaptive - 1e-6
 
 
 @pytest.mark.parametrize(

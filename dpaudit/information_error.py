@@ -33,8 +33,9 @@ def intervals(bits: Floats, halves: Floats, dims: Counts, confidence: float) -> 
 
     Two halves of the trials are independent, so half the squared difference of their estimates
     is unbiased for the variance of an estimate at n / 2, and a quarter of it, by the 1/n law, at n.
-    The mean over S random splits is treated as having S degrees of freedom. (A bootstrap would
-    repeat samples, and a repeated sample is its own nearest neighbour.)
+    The mean over S random splits of the same trials counts as S / 2 degrees of freedom, which is
+    conservative (its spread over fresh samples is that of about S). A bootstrap would not do: it
+    repeats samples, and a repeated sample is its own nearest neighbour.
 
     The bias is taken to fall like n^-a with a = min(1, 2 / dims), the rate for densities with two
     derivatives, so the drift D from full size to half extrapolates to ``bits - D / (2^a - 1)``.
@@ -58,6 +59,6 @@ def intervals(bits: Floats, halves: Floats, dims: Counts, confidence: float) -> 
     standard_error = np.sqrt(((halves[..., 0] - halves[..., 1]) ** 2).mean(axis=1) / 4)
     drift = halves.mean(axis=(1, 2)) - bits
     extrapolated = bits - drift / (2 ** np.minimum(1, 2 / dims) - 1)
-    reach = student.isf((1 - confidence) / (2 * n_rounds), n_splits) * standard_error
+    reach = student.isf((1 - confidence) / (2 * n_rounds), n_splits / 2) * standard_error
     low, high = np.minimum(bits, extrapolated) - reach, np.maximum(bits, extrapolated) + reach
     return Intervals(low, high, standard_error, drift)

@@ -77,7 +77,7 @@ def maximum_information(
     reduce_private: Reduction = STANDARDISED,
     reduce_view: Reduction = STANDARDISED,
     n_permutations: int = 99,
-    n_splits: int = 10,
+    n_splits: int = 20,
     confidence: float = 0.95,
     workers: int | None = None,
 ) -> MaximumInformation:

@@ -6,15 +6,15 @@ architecture again in `dpaudit.gradients`.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn import Conv2d, Flatten, Linear, MaxPool2d, ReLU, Sequential
 
 from dpaudit.errors import ConfigError, nearest
+from dpaudit.networks import NETWORKS, PositionEmbedding, Shape
 
-Shape = tuple[int, int, int]  # channels, height, width of one image
+_LARGEST = 64  # pixels; the sides tried when an image is too small
 
 
 def build(name: str, shape: Shape, n_classes: int) -> nn.Module:
@@ -23,15 +23,18 @@ def build(name: str, shape: Shape, n_classes: int) -> nn.Module:
     Raises:
         ConfigError: no such network, or it cannot take images of this size.
     """
-    if name not in _NETWORKS:
-        raise ConfigError(f'no network is called "{name}"{nearest(name, _NETWORKS)}')
-    with torch.device("meta"):
-        return _NETWORKS[name](shape, n_classes)
+    if name not in NETWORKS:
+        raise ConfigError(f'no network is called "{name}"{nearest(name, NETWORKS)}')
+    try:
+        return _attempt(name, shape, n_classes)
+    except (RuntimeError, ValueError):  # a layer finds less than its kernel, or nothing to average
+        least = next(s for s in range(1, _LARGEST) if _fits(name, (shape[0], s, s), n_classes))
+    raise ConfigError(f"{name} needs images of at least {least}x{least}, got {shape[1]}x{shape[2]}")
 
 
 def names() -> tuple[str, ...]:
     """Every name that `build` takes."""
-    return tuple(sorted(_NETWORKS))
+    return tuple(sorted(NETWORKS))
 
 
 def n_parameters(module: nn.Module) -> int:
@@ -51,53 +54,84 @@ def unflatten(module: nn.Module, vectors: Tensor) -> dict[str, Tensor]:
 
 def flatten(module: nn.Module, parameters: Mapping[str, Tensor]) -> Tensor:
     """Vectors [..., d] from named parameters [..., *shape of each]; inverse of `unflatten`."""
-    parts = [parameters[n].flatten(-p.ndim) for n, p in module.named_parameters()]
+    parts = [parameters[name].flatten(-p.ndim) for name, p in module.named_parameters()]
     return torch.cat(parts, dim=-1)
 
 
 def initial_parameters(module: nn.Module, generator: torch.Generator) -> Tensor:
     """One float32 vector [d] from PyTorch's default distributions, on the generator's device.
 
-    Weights and biases of linear and convolutional layers are uniform within 1/sqrt(fan in).
+    Weights and biases of linear and convolutional layers are uniform within 1/sqrt(fan in),
+    normalisations start as the identity, class tokens at 0, position embeddings at N(0, 0.02^2).
     """
-    vector = torch.empty(n_parameters(module), device=generator.device)
+    vector = torch.zeros(n_parameters(module), device=generator.device)
     parameters = unflatten(module, vector)
     for path, layer in module.named_modules():
-        names = [name for name, _ in layer.named_parameters(recurse=False)]
-        own = {name: parameters[f"{path}.{name}" if path else name] for name in names}
-        if isinstance(layer, Linear | Conv2d):
+        own = {name: parameters[f"{path}.{name}".lstrip(".")] for name in _own(layer)}
+        if isinstance(layer, nn.Linear | nn.Conv2d):
             bound = 1 / math.sqrt(layer.weight[0].numel())
             for tensor in own.values():
                 tensor.uniform_(-bound, bound, generator=generator)
-        elif own:
+        elif isinstance(layer, PositionEmbedding):
+            own["offset"].normal_(std=0.02, generator=generator)
+        elif "weight" in own:
             own["weight"].fill_(1)
-            own["bias"].zero_()
     return vector
 
 
-def _lenet(shape: Shape, n_classes: int) -> Sequential:
-    padding = 2 if min(shape[1:]) < 16 else 0
-    features = Sequential(
-        Conv2d(shape[0], 6, 5, padding=padding), ReLU(), MaxPool2d(2),
-        Conv2d(6, 16, 5, padding=padding), ReLU(), MaxPool2d(2), Flatten(),
-    )  # fmt: skip
-    return Sequential(*features, Linear(_width(features, shape), n_classes))
+def shared_layers(module: nn.Module, split: int) -> tuple[str, ...]:
+    """The layers, by name, that PartPSP-1 (``split`` 1) and PartPSP-2 (2) share.
+
+    The first convolutional blocks of a ResNet, stem included; the patch embedding of a vision
+    transformer, then its encoder; the first layers of any other network, each with the
+    normalisation behind it. Source: Zhou, Xue and Chen, section 5.2.
+    """
+    children = dict(module.named_children())
+    if "resnet" in children:
+        return tuple(f"resnet.{name}" for name in ("conv1", "bn1", "layer1", "layer2")[: split + 2])
+    if "class_token" in children:
+        return ("patches", "class_token", "encoder")[: split + 1]
+    shared, depth = [], 0
+    for name, layer in module.named_modules():
+        depth += isinstance(layer, nn.Linear | nn.Conv2d)
+        if _own(layer) and depth <= split:
+            shared.append(name)
+    return tuple(shared)
 
 
-def _logistic(shape: Shape, n_classes: int) -> Sequential:
-    return Sequential(Flatten(), Linear(math.prod(shape), n_classes))
+def coordinates(module: nn.Module, layers: Iterable[str]) -> Tensor:
+    """Which coordinates of a parameter vector belong to these layers, [d] of bool.
+
+    A layer is named by module or parameter: "0" is "0.weight" and "0.bias".
+
+    Raises:
+        ConfigError: the network has no parameters of such a name.
+    """
+    sizes = {name: p.numel() for name, p in module.named_parameters()}
+    chosen = set()
+    for layer in layers:
+        inside = {name for name in sizes if name == layer or name.startswith(f"{layer}.")}
+        if not inside:
+            raise ConfigError(f'the network has no layer "{layer}": {", ".join(sizes)}')
+        chosen |= inside
+    return torch.cat([torch.full((size,), name in chosen) for name, size in sizes.items()])
 
 
-def _mlp(shape: Shape, n_classes: int) -> Sequential:
-    return Sequential(Flatten(), Linear(math.prod(shape), 64), ReLU(), Linear(64, n_classes))
+def _attempt(name: str, shape: Shape, n_classes: int) -> nn.Module:
+    with torch.device("meta"):
+        module = NETWORKS[name](shape, n_classes)
+        with torch.no_grad():
+            module(torch.empty(2, *shape))
+    return module
 
 
-def _width(features: nn.Module, shape: Shape) -> int:
-    return features(torch.empty(1, *shape)).shape[1]
+def _fits(name: str, shape: Shape, n_classes: int) -> bool:
+    try:
+        _attempt(name, shape, n_classes)
+    except (RuntimeError, ValueError, ConfigError):
+        return False
+    return True
 
 
-_NETWORKS: dict[str, Callable[[Shape, int], nn.Module]] = {
-    "lenet": _lenet,
-    "logistic": _logistic,
-    "mlp": _mlp,
-}
+def _own(layer: nn.Module) -> list[str]:
+    return [name for name, _ in layer.named_parameters(recurse=False)]

@@ -130,7 +130,7 @@ class _Layer(nn.Module, ABC):
         """Take the weights [n, k, *shape] of the next pass; let go of the last."""
         self.block = block
         self.weights = {name: parameters[self.path + name] for name in self.shapes if parameters}
-        self.seen: list[tuple[Tensor, Tensor]] = []  # outputs, and what `terms` needs of inputs
+        self.seen: list[tuple[Tensor, Tensor]] = []  # output, and what `terms` needs of input
 
     def forward(self, x: Tensor) -> Tensor:
         y, kept = self.outputs(x)
@@ -142,7 +142,7 @@ class _Layer(nn.Module, ABC):
 
     @abstractmethod
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """From x [n r, k features, ...], or [n r, features, ...] if models share it; and what to keep."""
+        """From x [n r, k features, ...], [n r, features, ...] if shared; and what `terms` needs."""
 
     @abstractmethod
     def terms(self, kept: Tensor, G: Tensor) -> list[Term]:
@@ -179,7 +179,9 @@ class _Conv2d(_Layer):
 
     def __init__(self, path: str, layer: nn.Conv2d) -> None:
         super().__init__(path, layer)
-        self.kernel, self.stride, self.padding = layer.kernel_size, layer.stride, layer.padding
+        assert not isinstance(layer.padding, str)
+        self.stride: tuple[int, ...] = layer.stride
+        self.padding: tuple[int, ...] = layer.padding
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         n, c = self.block.n, self.shapes["weight"][1]
@@ -372,6 +374,8 @@ def _counterpart(module: nn.Module, path: str) -> nn.Module:
         return _LAYERS[type(module)](path, module)
     if isinstance(module, nn.MaxPool2d):
         return _ChannelsLast(module)
+    if isinstance(module, nn.ReLU):
+        return nn.ReLU()  # in place, it would overwrite outputs that gradients are taken at
     for name, child in module.named_children():
         setattr(module, name, _counterpart(child, f"{path}{name}."))
     return module

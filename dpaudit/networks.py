@@ -1,0 +1,280 @@
+"""The networks of the papers, and small ones to start with.
+
+Where a paper gives no number, the docstring says which was taken. Max pooling comes before ReLU:
+the two commute, and ReLU then sees a quarter of the values. Normalisation is by groups of channels
+unless the name says otherwise, because batch normalisation leaves a record no gradient of its own.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Conv2d, Flatten, GroupNorm, LayerNorm, Linear, MaxPool2d, ReLU, Sequential
+from torch.nn import functional as F
+
+from dpaudit.errors import ConfigError
+
+Shape = tuple[int, int, int]  # channels, height, width of one image
+Build = Callable[[Shape, int], nn.Module]
+
+
+def logistic(shape: Shape, n_classes: int) -> nn.Module:
+    """Softmax regression."""
+    return Sequential(Flatten(), Linear(math.prod(shape), n_classes))
+
+
+def mlp(shape: Shape, n_classes: int) -> nn.Module:
+    """One hidden layer of 64, ReLU."""
+    return Sequential(Flatten(), Linear(math.prod(shape), 64), ReLU(), Linear(64, n_classes))
+
+
+def lenet(shape: Shape, n_classes: int) -> nn.Module:
+    """Yuan et al. (DPDL), MNIST: two convolutions and one linear layer; ReLU is our choice."""
+    return _with_head(_lenet_features(shape), shape, [n_classes])
+
+
+def lenet_5(shape: Shape, n_classes: int) -> nn.Module:
+    """LeNet with the three linear layers of LeCun et al. 1998, of 120, 84 and n_classes."""
+    return _with_head(_lenet_features(shape), shape, [120, 84, n_classes])
+
+
+def _lenet_features(shape: Shape) -> Sequential:
+    """Two 5x5 convolutions, padded for images under 16x16, which would vanish otherwise."""
+    padding = 2 if min(shape[1:]) < 16 else 0
+    return Sequential(
+        *(Conv2d(shape[0], 6, 5, padding=padding), MaxPool2d(2), ReLU()),
+        *(Conv2d(6, 16, 5, padding=padding), MaxPool2d(2), ReLU()),
+    )
+
+
+def cnn_dpdl(shape: Shape, n_classes: int) -> nn.Module:
+    """Yuan et al. (DPDL), CIFAR-10; 32 channels behind the second convolution, ReLU: our choice."""
+    return _with_head(
+        Sequential(
+            *(Conv2d(shape[0], 16, 3, padding=1), MaxPool2d(2), ReLU()),
+            *(Conv2d(16, 32, 3, padding=1), MaxPool2d(2), ReLU()),
+        ),
+        shape,
+        [n_classes],
+    )
+
+
+def cnn_xie(shape: Shape, n_classes: int) -> nn.Module:
+    """Xie, Liu and Chai, MNIST, with group in place of batch normalisation, 4 channels a group.
+
+    Our choice: 16 and 32 channels, padding 2, ReLU.
+    """
+    return _cnn_xie(lambda channels: GroupNorm(channels // 4, channels), shape, n_classes)
+
+
+def cnn_xie_batchnorm(shape: Shape, n_classes: int) -> nn.Module:
+    """Xie, Liu and Chai as published; statistics are the batch's own, no running ones are kept."""
+    return _cnn_xie(
+        lambda channels: nn.BatchNorm2d(channels, track_running_stats=False), shape, n_classes
+    )
+
+
+def _cnn_xie(norm: Callable[[int], nn.Module], shape: Shape, n_classes: int) -> nn.Module:
+    return _with_head(
+        Sequential(
+            *(Conv2d(shape[0], 16, 5, padding=2), norm(16), MaxPool2d(2), ReLU()),
+            *(Conv2d(16, 32, 5, padding=2), norm(32), MaxPool2d(2), ReLU()),
+        ),
+        shape,
+        [n_classes],
+    )
+
+
+def cnn_dyn_d2p(shape: Shape, n_classes: int) -> nn.Module:
+    """Dyn-D2P, FashionMNIST: two convolutions, two linear layers; all sizes are our choice."""
+    return _with_head(
+        Sequential(
+            *(Conv2d(shape[0], 16, 5), MaxPool2d(2), ReLU()),
+            *(Conv2d(16, 32, 5), MaxPool2d(2), ReLU()),
+        ),
+        shape,
+        [128, n_classes],
+    )
+
+
+def cnn_adp_vrsgp(shape: Shape, n_classes: int) -> nn.Module:
+    """ADP-VRSGP: `cnn_dyn_d2p` on grey images, three convolutions and two linear layers on colour.
+
+    All sizes are our choice.
+    """
+    if shape[0] == 1:
+        return cnn_dyn_d2p(shape, n_classes)
+    return _with_head(
+        Sequential(
+            *(Conv2d(shape[0], 32, 3, padding=1), MaxPool2d(2), ReLU()),
+            *(Conv2d(32, 64, 3, padding=1), MaxPool2d(2), ReLU()),
+            *(Conv2d(64, 128, 3, padding=1), MaxPool2d(2), ReLU()),
+        ),
+        shape,
+        [256, n_classes],
+    )
+
+
+def _with_head(features: Sequential, shape: Shape, widths: list[int]) -> Sequential:
+    """Linear layers of these widths behind the features, ReLU between them."""
+    width = features(torch.empty(2, *shape))[0].numel()
+    layers: list[nn.Module] = [*features, Flatten(), Linear(width, widths[0])]
+    for before, after in pairwise(widths):
+        layers += [ReLU(), Linear(before, after)]
+    return Sequential(*layers)
+
+
+class MLPPartPSP(nn.Module):
+    """Zhou, Xue and Chen, MNIST: three linear layers with tanh, and skips as in their code.
+
+    They differ by split: ``split`` 1 is h = tanh(L1 x), h + tanh(L3 tanh(L2 h)), and ``split`` 2 is
+    h = x + tanh(L2 tanh(L1 x)), tanh(L3 h).
+    """
+
+    def __init__(self, split: int, shape: Shape, n_classes: int) -> None:
+        super().__init__()
+        width = math.prod(shape)
+        self.split = split
+        self.first = Linear(width, n_classes)
+        self.second = Linear(n_classes, width)
+        self.third = Linear(width, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        h = torch.tanh(self.first(x))
+        back = torch.tanh(self.second(h))
+        if self.split == 1:
+            return h + torch.tanh(self.third(back))
+        return torch.tanh(self.third(x + back))
+
+
+class RGB(nn.Module):
+    """Repeats a grey image three times."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.expand(-1, 3, -1, -1)
+
+
+def resnet_18(shape: Shape, n_classes: int) -> nn.Module:
+    """torchvision's ResNet-18 with groups of channels normalised, 32 groups; random, not trained.
+
+    Raises:
+        ConfigError: images are neither grey nor RGB.
+    """
+    if shape[0] not in (1, 3):
+        raise ConfigError(f"resnet-18 needs grey or RGB images, got {shape[0]} channels")
+    from dpaudit.vision import torchvision  # takes a second, and only this network needs it
+
+    torchvision()
+    from torchvision.models import resnet18
+
+    resnet = resnet18(num_classes=n_classes, norm_layer=lambda c: GroupNorm(min(32, c), c))
+    return Sequential(OrderedDict(rgb=RGB() if shape[0] == 1 else nn.Identity(), resnet=resnet))
+
+
+class ClassToken(nn.Module):
+    """A learned token before the others, [b, t, width] to [b, t + 1, width]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.token.expand(len(x), 1, -1), x], dim=1)
+
+
+class PositionEmbedding(nn.Module):
+    """A learned offset for each token."""
+
+    def __init__(self, n_tokens: int, width: int) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.zeros(n_tokens, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.offset
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention."""
+
+    def __init__(self, width: int, n_heads: int) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.qkv = Linear(width, 3 * width)
+        self.out = Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.qkv(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = heads  # [b, n_heads, t, width / n_heads]
+        weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(-2))
+
+
+class EncoderLayer(nn.Module):
+    """Attention and a perceptron, each on normalised tokens and added to them."""
+
+    def __init__(self, width: int, n_heads: int, hidden: int) -> None:
+        super().__init__()
+        self.norm_1, self.attention = LayerNorm(width), Attention(width, n_heads)
+        self.norm_2, self.up = LayerNorm(width), Linear(width, hidden)
+        self.down = Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm_1(x))
+        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+
+
+class VisionTransformer(nn.Module):
+    """Dosovitskiy et al. 2021, arXiv:2010.11929, in the size of Zhou, Xue and Chen (see `vit`)."""
+
+    def __init__(self, shape: Shape, n_classes: int) -> None:
+        super().__init__()
+        patch, width, n_heads, hidden, n_layers = 4, 128, 4, 1024, 4
+        n_tokens = 1 + (shape[1] // patch) * (shape[2] // patch)
+        self.patches = Conv2d(shape[0], width, patch, stride=patch)
+        self.class_token = ClassToken(width)
+        self.encoder = Sequential(
+            PositionEmbedding(n_tokens, width),
+            *(EncoderLayer(width, n_heads, hidden) for _ in range(n_layers)),
+            LayerNorm(width),
+        )
+        self.head = Linear(width, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        return self.head(self.encoder(self.class_token(tokens))[:, 0])
+
+
+def vit(shape: Shape, n_classes: int) -> nn.Module:
+    """Zhou, Xue and Chen, CIFAR-10: patches of 4, 4 layers, 4 heads, width 128, perceptron 1024.
+
+    Departures: random instead of trained on CIFAR-10, and no dropout, whose masks would be drawn
+    outside the audit's streams.
+
+    Raises:
+        ConfigError: the sides of an image are not multiples of 4.
+    """
+    if shape[1] % 4 or shape[2] % 4:
+        raise ConfigError(f"vit needs sides that are multiples of 4, got {shape[1]}x{shape[2]}")
+    return VisionTransformer(shape, n_classes)
+
+
+NETWORKS: dict[str, Build] = {
+    "cnn-adp-vrsgp": cnn_adp_vrsgp,
+    "cnn-dpdl": cnn_dpdl,
+    "cnn-dyn-d2p": cnn_dyn_d2p,
+    "cnn-xie": cnn_xie,
+    "cnn-xie-batchnorm": cnn_xie_batchnorm,
+    "lenet": lenet,
+    "lenet-5": lenet_5,
+    "logistic": logistic,
+    "mlp": mlp,
+    "mlp-partpsp-1": partial(MLPPartPSP, 1),
+    "mlp-partpsp-2": partial(MLPPartPSP, 2),
+    "resnet-18": resnet_18,
+    "vit": vit,
+}

@@ -33,6 +33,10 @@ class Engine(Protocol):
         """Every record's gradient of the cross-entropy; labels [n, r] or [n, r, n_classes]."""
         ...
 
+    def natural(self, vectors: Tensor) -> Tensor:
+        """Vectors [..., d] in the order of the records' terms, in that of the parameters."""
+        ...
+
     def floats(self, shape: torch.Size) -> int:
         """How many numbers a pass holds for each record and model."""
         ...
@@ -100,7 +104,7 @@ class Gradients:
             if not isinf(C):
                 factors = factors * _clipping(records.powers(norm), C, norm)
             _add(total, p.models, records.weighted(factors))
-        return total
+        return self._engine.natural(total)
 
     def mean(
         self,
@@ -149,7 +153,7 @@ class Gradients:
             records = self._engine.records(p.X, p.inputs, p.labels, create_graph)
             each = records.each().transpose(1, 2)
             result[p.models, ..., p.records, :] = each.squeeze(1) if holders is None else each
-        return result
+        return self._engine.natural(result)
 
     def evaluate(
         self, X: Tensor, inputs: Tensor, labels: Tensor, holders: Tensor | None = None
@@ -197,7 +201,7 @@ class Gradients:
         shape = inputs.shape[2:]
         if shape not in self._floats:
             self._floats[shape] = self._engine.floats(shape)
-        return max(1, _CHUNK // (X.element_size() * self._floats[shape]))
+        return max(1, max(_CHUNK // X.element_size(), 4 * self.d) // self._floats[shape])
 
 
 def _engine(module: nn.Module) -> Engine:

@@ -30,6 +30,9 @@ class RecordByRecord:
             G = [torch.stack([each(x, *batch) for x in xs], dim=1) for xs, *batch in batches]
             return Records([Each(torch.stack(G))])
 
+    def natural(self, vectors: Tensor) -> Tensor:
+        return vectors
+
     def floats(self, shape: torch.Size) -> int:
         return 3 * n_parameters(self.module)
 
@@ -57,6 +60,9 @@ class WholeBatch:
             batches = zip(X, inputs, labels, strict=True)
             G = [torch.stack([self._gradient(x, *batch) for x in xs]) for xs, *batch in batches]
             return Records([_Total(torch.stack(G))])
+
+    def natural(self, vectors: Tensor) -> Tensor:
+        return vectors
 
     def floats(self, shape: torch.Size) -> int:
         return n_parameters(self.module)

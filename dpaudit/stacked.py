@@ -99,22 +99,18 @@ class Records(NamedTuple):
     """The gradients of all parameters at every record of every model of a block."""
 
     terms: list[Term]
-    order: Tensor | None = None  # [d], where in the terms each coordinate is; None: in order
 
     def powers(self, norm: int) -> Tensor:
         """L1 norm (1) or squared L2 norm (2) of each record's gradient, [n, r, k]."""
         return torch.stack([term.powers(norm) for term in self.terms]).sum(0)
 
     def weighted(self, factors: Tensor) -> Tensor:
-        """The sum over records times factors [n, r, k]: [n, k, d]."""
-        return self._ordered(torch.cat([term.weighted(factors) for term in self.terms], dim=-1))
+        """The sum over records times factors [n, r, k]: [n, k, d], in the engine's order."""
+        return torch.cat([term.weighted(factors) for term in self.terms], dim=-1)
 
     def each(self) -> Tensor:
-        """Every record's gradient, [n, r, k, d]."""
-        return self._ordered(torch.cat([term.each() for term in self.terms], dim=-1))
-
-    def _ordered(self, vectors: Tensor) -> Tensor:
-        return vectors if self.order is None else vectors[..., self.order.to(vectors.device)]
+        """Every record's gradient, [n, r, k, d], in the engine's order."""
+        return torch.cat([term.each() for term in self.terms], dim=-1)
 
 
 class _Layer(nn.Module, ABC):
@@ -148,9 +144,9 @@ class _Layer(nn.Module, ABC):
     def terms(self, kept: Tensor, G: Tensor) -> list[Term]:
         """The gradients of the parameters from those of the outputs."""
 
-    def order(self) -> Tensor:
-        """Where in the terms each coordinate of the parameters is, [size]."""
-        return torch.arange(sum(shape.numel() for shape in self.shapes.values()), device="cpu")
+    def natural(self, vectors: Tensor) -> Tensor:
+        """Vectors [..., size] in the order of the terms, in that of the parameters."""
+        return vectors
 
     def floats(self, y: Tensor) -> int:
         """How many numbers a pass holds for each record, given the outputs of one; an estimate."""
@@ -226,12 +222,12 @@ class _Conv2d(_Layer):
         patches[..., size:].fill_(1)
         return patches
 
-    def order(self) -> Tensor:
+    def natural(self, vectors: Tensor) -> Tensor:
         o, c, *kernel = self.shapes["weight"]
-        joint = torch.arange(super().order().numel(), device="cpu").view(o, -1)
         size = c * kernel[0] * kernel[1]
-        weight = joint[:, :size].view(o, *kernel, c).movedim(-1, 1)
-        return torch.cat([weight.flatten(), joint[:, size:].flatten()])
+        joint = vectors.unflatten(-1, (o, -1))
+        weight = joint[..., :size].unflatten(-1, (*kernel, c)).movedim(-1, -3)
+        return torch.cat([weight.flatten(-4), joint[..., size:].flatten(-2)], dim=-1)
 
     def floats(self, y: Tensor) -> int:
         entries, t = self.shapes["weight"][1:].numel(), y[0, 0].numel()
@@ -291,7 +287,9 @@ class Stacked:
         self.shares = all(type(m) in (*_LAYERS, *_FEATUREWISE) for m in module.modules())
         self.network = _counterpart(deepcopy(module), "")
         self.layers = [m for m in self.network.modules() if isinstance(m, _Layer)]
-        self.order = self._order()
+        self.sizes = [
+            sum(shape.numel() for shape in layer.shapes.values()) for layer in self.layers
+        ]
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
@@ -322,7 +320,14 @@ class Stacked:
                 for t in layer.terms(k if create_graph else k.detach(), G)
             ]
         self._prepare(Block(0, 0, 0), {})
-        return Records(terms, self.order)
+        return Records(terms)
+
+    def natural(self, vectors: Tensor) -> Tensor:
+        """Vectors [..., d] in the order of the records' terms, in that of the parameters."""
+        if not any(isinstance(layer, _Conv2d) for layer in self.layers):
+            return vectors
+        parts = zip(self.layers, vectors.split(self.sizes, dim=-1), strict=True)
+        return torch.cat([layer.natural(part) for layer, part in parts], dim=-1)
 
     def floats(self, shape: torch.Size) -> int:
         """How many numbers a pass holds for each record and model; an estimate from above."""
@@ -345,12 +350,6 @@ class Stacked:
     def _prepare(self, block: Block, parameters: dict[str, Tensor]) -> None:
         for layer in self.layers:
             layer.prepare(block, parameters)
-
-    def _order(self) -> Tensor | None:
-        orders = [layer.order() for layer in self.layers]
-        starts = torch.tensor([0, *(len(o) for o in orders[:-1])], device="cpu").cumsum(0)
-        order = torch.cat([o + start for o, start in zip(orders, starts, strict=True)])
-        return None if bool((order.diff() == 1).all()) else order
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,0 +1,233 @@
+"""Scores of two worlds to a lower bound on epsilon that is wrong with probability alpha at most.
+
+H0 is the world without the target record, H1 the world with it. A test calls a score positive when
+it lies above a threshold; ``fp`` of ``n0`` independent scores from H0 are called so, and ``fn`` of
+``n1`` from H1 are not. Epsilon is in nats, for the adjacency by which the two worlds differ.
+
+The bounds hold for a threshold that was fixed before the counted scores were seen. Choosing and
+counting on the same scores makes more false alarms than alpha; ``from_scores`` counts on a half of
+the scores that the choice has not seen.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import betainccinv
+
+from dpaudit.errors import DpauditError
+from dpaudit.family import GAUSSIAN, Family
+from dpaudit.privacy_loss import Array, Integers
+
+SCORE_DECIMALS = 9  # low-order bits of naive floating-point noise tell the two worlds apart
+MAX_CANDIDATES = 200  # thresholds tried in one direction
+CAUTION = 50  # the choice is made at alpha / 50, lest luck with few scores in a tail decide it
+
+
+class ScoreBound(NamedTuple):
+    """A lower bound from scores, and the test that it rests on."""
+
+    value: float  # epsilon, or the parameter of a family
+    threshold: float
+    above: bool  # whether scores above the threshold are called positive, or those below
+    fp: int
+    fn: int
+    n0: int
+    n1: int
+
+
+def clopper_pearson(count: ArrayLike, n: ArrayLike, alpha: float) -> Array:
+    """Upper confidence bound on a probability of which ``count`` of ``n`` trials are a sample.
+
+    Source: Clopper and Pearson 1934; one-sided, 1 when every trial counts.
+    """
+    count, n = np.asarray(count, float), np.asarray(n, float)
+    rest = np.maximum(n - count, 1e-300)
+    return np.where(count >= n, 1.0, betainccinv(count + 1, rest, alpha))
+
+
+def epsilon_lower_bound(
+    fp: ArrayLike, fn: ArrayLike, n0: ArrayLike, n1: ArrayLike, delta: float, alpha: float
+) -> Array:
+    """What any (epsilon, delta)-DP mechanism must exceed to make so few errors; broadcasts.
+
+    With FPR and FNR at their upper confidence bounds, each at alpha/2, the larger one of
+    ln((1 - delta - FNR)/FPR) and ln((1 - delta - FPR)/FNR), at least 0.
+
+    Raises:
+        DpauditError: a count outside 0..n, no trials, alpha outside (0, 1) or delta outside [0, 1).
+
+    Source: Kairouz, Oh and Viswanath 2015, Theorem 2.1; Jagielski, Ullman and Oprea 2020.
+    """
+    _check(fp, fn, n0, n1, alpha)
+    if not 0 <= delta < 1:
+        raise DpauditError(f"delta must be at least 0 and below 1, got {delta}")
+    return np.maximum(_log_odds(fp, fn, n0, n1, delta, alpha), 0.0)
+
+
+def family_lower_bound(
+    fp: ArrayLike,
+    fn: ArrayLike,
+    n0: ArrayLike,
+    n1: ArrayLike,
+    alpha: float,
+    family: Family = GAUSSIAN,
+) -> Array:
+    """The parameter that a mechanism of the family must exceed to make so few errors; broadcasts.
+
+    For the Gaussian family mu = Phi^-1(1 - FPR) - Phi^-1(FNR), at least 0, with both rates at their
+    upper confidence bounds. It refutes a smaller parameter; ``family.epsilon`` converts it, and
+    that epsilon is proven for the family alone. Source: Nasr et al. 2023, arXiv:2302.07956.
+
+    Raises:
+        DpauditError: a count outside 0..n, no trials, or alpha outside (0, 1).
+    """
+    _check(fp, fn, n0, n1, alpha)
+    return np.maximum(_shift(fp, fn, n0, n1, alpha, family), 0.0)
+
+
+def ceiling(n: int, delta: float, alpha: float) -> float:
+    """The largest epsilon that ``n`` trials per world can prove: that of a test without errors."""
+    return float(epsilon_lower_bound(0, 0, n, n, delta, alpha))
+
+
+def from_scores(
+    scores0: ArrayLike,
+    scores1: ArrayLike,
+    delta: float,
+    alpha: float,
+    generator: np.random.Generator,
+) -> ScoreBound:
+    """A lower bound on epsilon from scores [n0] of H0 and [n1] of H1, whatever the mechanism.
+
+    A random half of the scores chooses threshold and direction, the other half is counted. Scores
+    are rounded to 1e-9 first: more digits audit the floating-point noise, not the mechanism.
+
+    Raises:
+        DpauditError: a score is NaN, a world has fewer than two, alpha is outside (0, 1), or delta
+            is outside [0, 1).
+    """
+    epsilon_lower_bound(0, 0, 1, 1, delta, alpha)  # refuses what is impossible
+
+    def bound(fp: Integers, fn: Integers, n0: int, n1: int, alpha: float) -> Array:
+        return _log_odds(fp, fn, n0, n1, delta, alpha)
+
+    return _held_out(scores0, scores1, alpha, generator, bound)
+
+
+def family_from_scores(
+    scores0: ArrayLike,
+    scores1: ArrayLike,
+    alpha: float,
+    generator: np.random.Generator,
+    family: Family = GAUSSIAN,
+) -> ScoreBound:
+    """A lower bound on a family's parameter from scores, otherwise as ``from_scores``."""
+    family_lower_bound(0, 0, 1, 1, alpha, family)  # refuses what is impossible
+
+    def bound(fp: Integers, fn: Integers, n0: int, n1: int, alpha: float) -> Array:
+        return _shift(fp, fn, n0, n1, alpha, family)
+
+    return _held_out(scores0, scores1, alpha, generator, bound)
+
+
+def p_value(fp: int, fn: int, n0: int, n1: int, delta: float, epsilon: float) -> float:
+    """The smallest alpha at which the counts refute (epsilon, delta)-DP, to a relative 1e-6."""
+    low, high = 1e-300, 1.0  # of alpha; the bound rises with it
+    if epsilon_lower_bound(fp, fn, n0, n1, delta, 1 - 1e-12) <= epsilon:
+        return 1.0
+    while high / low > 1 + 1e-6:
+        alpha = float(np.sqrt(low * high))
+        refuted = epsilon_lower_bound(fp, fn, n0, n1, delta, alpha) > epsilon
+        low, high = (low, alpha) if refuted else (alpha, high)
+    return high
+
+
+def holm(p_values: ArrayLike, alpha: float) -> np.ndarray:
+    """Which of several hypotheses [k] to reject, with probability alpha at most of any false one.
+
+    Source: Holm 1979.
+    """
+    p = np.asarray(p_values, float)
+    order = np.argsort(p, kind="stable")
+    passes = p[order] <= alpha / np.arange(len(p), 0, -1)
+    rejected = np.zeros(len(p), bool)
+    rejected[order] = np.logical_and.accumulate(passes)
+    return rejected
+
+
+def _log_odds(
+    fp: ArrayLike, fn: ArrayLike, n0: ArrayLike, n1: ArrayLike, delta: float, alpha: float
+) -> Array:
+    """The bound on epsilon, negative for useless tests, so that a choice can be made among them."""
+    fpr, fnr = clopper_pearson(fp, n0, alpha / 2), clopper_pearson(fn, n1, alpha / 2)
+    with np.errstate(divide="ignore"):
+        present = np.log(np.maximum(1 - delta - fnr, 0.0)) - np.log(fpr)
+        absent = np.log(np.maximum(1 - delta - fpr, 0.0)) - np.log(fnr)
+    return np.maximum(present, absent)
+
+
+def _shift(
+    fp: ArrayLike, fn: ArrayLike, n0: ArrayLike, n1: ArrayLike, alpha: float, family: Family
+) -> Array:
+    """The bound on a family's parameter, likewise."""
+    return family.shift_between(
+        clopper_pearson(fp, n0, alpha / 2), clopper_pearson(fn, n1, alpha / 2)
+    )
+
+
+def _held_out(
+    scores0: ArrayLike,
+    scores1: ArrayLike,
+    alpha: float,
+    generator: np.random.Generator,
+    bound: Callable[[Integers, Integers, int, int, float], Array],
+) -> ScoreBound:
+    """Choose the test with the best bound on one half of the scores, and count it on the other."""
+    (seen0, unseen0), (seen1, unseen1) = _halves(scores0, generator), _halves(scores1, generator)
+    best = (-np.inf, 0.0, True)
+    for sign in (1.0, -1.0):
+        thresholds = _candidates(np.sort(sign * np.concatenate([seen0, seen1])))
+        merit = bound(*_counts(sign * seen0, sign * seen1, thresholds), alpha / CAUTION)
+        i = int(np.argmax(merit))
+        best = max(best, (float(merit[i]), sign * float(thresholds[i]), sign > 0))
+    _, threshold, above = best
+    sign = 1.0 if above else -1.0
+    fp, fn, n0, n1 = _counts(sign * unseen0, sign * unseen1, np.array([sign * threshold]))
+    value = max(float(bound(fp, fn, n0, n1, alpha)[0]), 0.0)
+    return ScoreBound(value, threshold, above, int(fp[0]), int(fn[0]), n0, n1)
+
+
+def _halves(scores: ArrayLike, generator: np.random.Generator) -> tuple[Array, Array]:
+    scores = np.asarray(scores, float).ravel()
+    if np.isnan(scores).any():
+        raise DpauditError(f"{int(np.isnan(scores).sum())} of {len(scores)} scores are NaN")
+    if len(scores) < 2:
+        raise DpauditError(f"each world needs at least 2 scores, got {len(scores)}")
+    mixed = generator.permutation(np.round(scores, SCORE_DECIMALS))
+    return mixed[: len(mixed) // 2], mixed[len(mixed) // 2 :]
+
+
+def _candidates(ordered: Array) -> Array:
+    """At most MAX_CANDIDATES of the scores, densest at both ends, where few errors are made."""
+    n = len(ordered)
+    inward = np.geomspace(1, max(n / 2, 1), MAX_CANDIDATES // 2).astype(int) - 1
+    return ordered[np.unique(np.concatenate([inward, n - 1 - inward]))]
+
+
+def _counts(
+    scores0: Array, scores1: Array, thresholds: Array
+) -> tuple[Integers, Integers, int, int]:
+    """False positives and negatives of calling scores above each threshold positive; n0, n1."""
+    fp = len(scores0) - np.searchsorted(np.sort(scores0), thresholds, side="right")
+    fn = np.searchsorted(np.sort(scores1), thresholds, side="right")
+    return fp, fn, len(scores0), len(scores1)
+
+
+def _check(fp: ArrayLike, fn: ArrayLike, n0: ArrayLike, n1: ArrayLike, alpha: float) -> None:
+    if not 0 < alpha < 1:
+        raise DpauditError(f"alpha must lie strictly between 0 and 1, got {alpha}")
+    for name, count, n in (("fp", fp, n0), ("fn", fn, n1)):
+        if not np.all((np.asarray(count) >= 0) & (np.asarray(count) <= n) & (np.asarray(n) > 0)):
+            raise DpauditError(f"{name} must lie between 0 and a positive number of trials")

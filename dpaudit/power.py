@@ -1,0 +1,85 @@
+"""How much an audit can be expected to prove, before any trial is run.
+
+An audit that could not have refuted a claim says nothing about it. What it can prove depends on
+the number of trials and on the trade-off curve of the mechanism that really runs.
+"""
+
+from collections.abc import Callable
+from math import isqrt
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import binom
+
+from dpaudit.bounds import epsilon_lower_bound, family_lower_bound
+from dpaudit.errors import DpauditError
+from dpaudit.family import Family
+from dpaudit.privacy_loss import Array
+
+Tradeoff = Callable[[Array], Array]  # false positive rates to the least false negative rates
+
+_TAIL = np.geomspace(1e-7, 0.5, 60)
+RATES = np.concatenate([_TAIL, 1 - _TAIL[-2::-1]])  # false positive rates of the tests considered
+QUANTILES = (np.arange(16) + 0.5) / 16  # of the counts, for an expectation
+MOST_TRIALS = 10**9
+
+
+def expected_bound(n: int, delta: float, alpha: float, tradeoff: Tradeoff) -> float:
+    """The mean of ``epsilon_lower_bound`` with the best threshold and ``n`` counted scores a world.
+
+    ``from_scores`` counts half of the scores that it is given.
+    """
+    fp, fn = _likely_counts(n, tradeoff)
+    bound = epsilon_lower_bound(fp[:, :, None], fn[:, None, :], n, n, delta, alpha)
+    return float(bound.mean(axis=(1, 2)).max())
+
+
+def expected_family_bound(n: int, alpha: float, family: Family, shift: float) -> float:
+    """The mean of ``family_lower_bound`` where the mechanism is the family's with this shift."""
+    fp, fn = _likely_counts(n, lambda rates: family.false_negative_rate(shift, rates))
+    bound = family_lower_bound(fp[:, :, None], fn[:, None, :], n, n, alpha, family)
+    return float(bound.mean(axis=(1, 2)).max())
+
+
+def trials_needed(
+    epsilon: float, delta: float, alpha: float, tradeoff: Tradeoff, ratio: float = 1.0
+) -> int | None:
+    """The least number of counted scores per world that is expected to refute epsilon / ratio.
+
+    Args:
+        epsilon: what is claimed, at ``delta``.
+        tradeoff: of the mechanism that really runs; with a perfect test, zero everywhere.
+        ratio: how many times smaller a claim should have been refutable. At 1 the audit could
+            only have refuted what the mechanism exceeds.
+
+    Returns:
+        The number, up to 1% too large, or None if a billion is not enough.
+
+    Raises:
+        DpauditError: epsilon or ratio is not positive.
+    """
+    if not (epsilon > 0 and ratio > 0):
+        raise DpauditError(f"epsilon and ratio must be positive, got {epsilon} and {ratio}")
+    low, high = 1, MOST_TRIALS
+    if expected_bound(high, delta, alpha, tradeoff) <= epsilon / ratio:
+        return None
+    while high > 1.01 * low + 1:
+        n = isqrt(low * high)
+        enough = expected_bound(n, delta, alpha, tradeoff) > epsilon / ratio
+        low, high = (low, n) if enough else (n, high)
+    return high
+
+
+def _likely_counts(n: int, tradeoff: Tradeoff) -> tuple[Array, Array]:
+    """Quantiles of the errors that tests of each rate make on n scores of a world, [n_rates, k]."""
+    missed = np.clip(tradeoff(RATES), 0.0, 1.0)
+    return _quantiles(n, RATES[:, None]), _quantiles(n, missed[:, None])
+
+
+def _quantiles(n: int, rate: Array) -> Array:
+    """Of binomial counts; by their normal limit where they vary by more than 30."""
+    spread = np.sqrt(n * rate * (1 - rate))
+    few = spread[:, 0] <= 30
+    counts = n * rate + spread * ndtri(QUANTILES)
+    counts[few] = binom.ppf(QUANTILES, n, rate[few])
+    return counts

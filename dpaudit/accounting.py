@@ -13,11 +13,13 @@ from math import hypot, inf, sqrt
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from dpaudit.composition import Bound, Composed, Rounds, compose, on_levels
 from dpaudit.errors import DpauditError
-from dpaudit.privacy_loss import Family, Kind, Pairs, largest_loss
+from dpaudit.family import GAUSSIAN
+from dpaudit.privacy_loss import Array, Family, Kind, Pairs, largest_loss
 from dpaudit.strict import Strict
 from dpaudit.tradeoff import gaussian_delta, gaussian_epsilon
 
@@ -108,6 +110,33 @@ def delta(mechanism: Mechanism, epsilon: float, adjacency: Adjacency = "add-remo
     low = max(c.delta(epsilon) for c in _composed(mechanism, adjacency, "lower", tail))
     high = max(c.delta(epsilon) for c in _composed(mechanism, adjacency, "upper", tail))
     return Interval(low, high)
+
+
+def false_negative_rate(
+    mechanism: Mechanism, false_positive_rate: ArrayLike, adjacency: Adjacency = "add-remove"
+) -> Array:
+    """How rarely a test may miss the record at best: a lower bound on the trade-off curve.
+
+    Args:
+        false_positive_rate: of tests that tell the mechanism's releases without the record (H0)
+            from those with it (H1); under "replace-one", with one record from with another.
+
+    Returns:
+        Of the same shape. Follows from delta(epsilon), whose every value says that
+        P(S) <= e^epsilon Q(S) + delta of any test; exact for unsampled Gaussian noise.
+    """
+    rate = np.asarray(false_positive_rate, float)
+    if any(release.noise_multiplier == 0 for release in mechanism):
+        return np.zeros_like(rate)
+    mu = _gaussian_mu(mechanism, adjacency)
+    if mu is not None:
+        return GAUSSIAN.false_negative_rate(mu, rate)
+    composed = _composed(mechanism, adjacency, "upper", 1e-9)
+    epsilons = np.concatenate([[0.0], np.geomspace(1e-3, 60.0, 200)])
+    remove, add = (np.array([c.delta(e) for e in epsilons]) for c in (composed[0], composed[-1]))
+    rate = rate[..., None]
+    missed = np.maximum(1 - remove - np.exp(epsilons) * rate, np.exp(-epsilons) * (1 - add - rate))
+    return np.maximum(missed.max(axis=-1), 0.0)
 
 
 def _gaussian_mu(mechanism: Mechanism, adjacency: Adjacency) -> float | None:

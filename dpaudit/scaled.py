@@ -1,0 +1,59 @@
+"""A declared mechanism, with all of its noise scaled by one factor, as a family to bound.
+
+Error rates that a mechanism of the declared shape could only allow with less noise say how much
+less at least: a bound on what is really released that uses the whole of the declaration (sampling,
+composition, families) but the amount of noise.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit.accounting import Adjacency, Mechanism, Release, epsilon, false_negative_rate
+from dpaudit.bounds import clopper_pearson
+
+LEAST, MOST = 2.0**-6, 2.0**10  # factors considered
+PRECISION = 1e-3  # relative
+
+
+class ScaledBound(NamedTuple):
+    """The noise is below ``noise_factor`` times the declared one, and epsilon at least this."""
+
+    noise_factor: float  # below 1: the declaration is refuted; infinite: nothing is
+    epsilon: float
+
+
+def scaled_lower_bound(
+    fp: int,
+    fn: int,
+    n0: int,
+    n1: int,
+    delta: float,
+    alpha: float,
+    mechanism: Mechanism,
+    adjacency: Adjacency = "add-remove",
+) -> ScaledBound:
+    """Bound the noise of a mechanism of the declared shape, and its epsilon at delta.
+
+    The counts are as in ``dpaudit.bounds``, for a threshold fixed before they were seen. Wrong with
+    probability alpha at most. The epsilon is proven for mechanisms of this shape alone.
+    """
+    fpr, fnr = clopper_pearson(fp, n0, alpha / 2), clopper_pearson(fn, n1, alpha / 2)
+
+    def refuted(factor: float) -> bool:
+        return bool(false_negative_rate(scaled(mechanism, factor), fpr, adjacency) > fnr)
+
+    low, high = LEAST, MOST
+    if not refuted(high):
+        return ScaledBound(np.inf, 0.0)
+    while high > (1 + PRECISION) * low:
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if refuted(middle) else (middle, high)
+    return ScaledBound(high, epsilon(scaled(mechanism, high), delta, adjacency).low)
+
+
+def scaled(mechanism: Mechanism, factor: float) -> list[Release]:
+    """The same releases with ``factor`` times the noise."""
+    return [
+        r.model_copy(update={"noise_multiplier": factor * r.noise_multiplier}) for r in mechanism
+    ]

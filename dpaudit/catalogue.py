@@ -1,6 +1,7 @@
 """What `dpaudit list` shows: everything installed, built in or from other packages."""
 
 from dpaudit import data, mixing, models, registry
+from dpaudit.reproductions import REPRODUCTIONS
 
 Entry = dict[str, str]
 
@@ -17,7 +18,7 @@ def catalogue(kind: str) -> list[Entry]:
         "graphs": lambda: _described(mixing.names()),
         "datasets": lambda: _described(data.names()),
         "models": lambda: [{"name": name} for name in models.names()],
-        "experiments": list,
+        "experiments": lambda: _described({n: r.description for n, r in REPRODUCTIONS.items()}),
     }[kind]()
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Option
 
-from dpaudit import __version__, registry
+from dpaudit import __version__
 from dpaudit.config import AuditConfig
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.result import MEANING, AuditResult, Verdict
@@ -121,6 +121,20 @@ def report(
     stdout.print(f"report: {target}", markup=False)
 
 
+@app.command()
+def reproduce(
+    name: Annotated[str, Argument(metavar="NAME", help="See: dpaudit list experiments.")],
+    scale: Annotated[Literal["quick", "paper"], Option(help="How much of it.")] = "quick",
+    seed: Annotated[int, Option(min=0)] = 0,
+) -> None:
+    """A table or figure of a paper, published numbers beside ours."""
+    with _errors_as_exit_codes():
+        from dpaudit.reproductions import reproduction
+
+        for line in reproduction(name).lines(scale, seed):
+            print(line, flush=True)
+
+
 @app.command("list")
 def list_(
     kind: Annotated[Kind, Argument(help="What to list.")],
@@ -148,8 +162,8 @@ def init(
 ) -> None:
     """Write a commented audit.toml to start from."""
     with _errors_as_exit_codes():
-        from dpaudit.starter import starter
         from dpaudit.run_directory import RunDirectory
+        from dpaudit.starter import starter
 
         text = starter(defense)
         if out.exists() and not force:

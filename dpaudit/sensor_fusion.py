@@ -116,12 +116,13 @@ class SensorFusion:
     def H(self) -> Tensor:
         """The Hessians 2 (M_i' M_i + omega_i I), [..., n_agents, p, p]."""
         identity = torch.eye(self.d, dtype=self.M.dtype, device=self.M.device)
-        return 2 * (self.M.mT @ self.M + self.omega[:, None, None] * identity)
+        H = 2 * (self.M.mT @ self.M + self.omega[:, None, None] * identity)
+        return _agents_first(H, -3)
 
     @cached_property
     def c(self) -> Tensor:
         """2 M_i' v_i, [..., n_agents, p]."""
-        return 2 * (self.M.mT @ self.v[..., None])[..., 0]
+        return _agents_first(2 * (self.M.mT @ self.v[..., None])[..., 0], -2)
 
     @cached_property
     def optimum(self) -> Tensor:
@@ -131,8 +132,8 @@ class SensorFusion:
     def initial(self, streams: Streams, trials: int | None = None) -> Tensor:
         """Standard normal X, independent over agents and trials, [n_agents, p] or [trials, ...].
 
-        In memory agents come first, so that gossip over all trials is one product without a copy;
-        what is computed elementwise from it keeps that order.
+        In memory agents come first, as in ``H`` and ``c``, so that gossip over all trials is one
+        product without a copy; what is computed elementwise from them keeps that order.
 
         Raises:
             ConfigError: the coefficients are those of another number of trials.
@@ -153,3 +154,8 @@ class SensorFusion:
     def residual(self, X: Tensor) -> Tensor:
         """||x - x*||^2 over all agents together, [...] of X [..., n_agents, p]."""
         return (X - self.optimum[..., None, :]).square().sum(dim=(-2, -1))
+
+
+def _agents_first(values: Tensor, agents: int) -> Tensor:
+    """The same values, laid out in memory with this axis as the slowest."""
+    return values.movedim(agents, 0).contiguous().movedim(0, agents)

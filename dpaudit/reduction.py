@@ -112,7 +112,9 @@ def _principal(name: str, samples: Floats, n_components: int) -> tuple[Floats, f
 
 
 def _standardised(samples: Floats, rng: np.random.Generator | None = None) -> Floats:
-    return (samples - samples.mean(axis=0)) / samples.std(axis=0)
+    columns = np.ascontiguousarray(samples.T)
+    centred = columns - columns.mean(axis=1, keepdims=True)
+    return (centred / columns.std(axis=1, keepdims=True)).T
 
 
 def _normal_scores(samples: Floats, rng: np.random.Generator) -> Floats:
@@ -137,8 +139,8 @@ _SCALES: dict[str, tuple[Callable[[Floats, np.random.Generator], Floats], str]] 
 
 
 def _repeats(samples: Floats) -> tuple[str, ...]:
-    gaps = np.diff(np.sort(samples, axis=0), axis=0)
-    share = (gaps < 10 * TIE_BREAKING).mean(axis=0)
+    ascending = np.sort(np.ascontiguousarray(samples.T), axis=1)
+    share = (np.diff(ascending, axis=1) < 10 * TIE_BREAKING).mean(axis=1)
     return tuple(
         f"values of column {column} repeat, or crowd together beside outliers, closer than the "
         'tie-breaking noise, which then decides the estimate; reduce with scale="normal-scores"'

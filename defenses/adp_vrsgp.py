@@ -25,8 +25,7 @@ from dpaudit.errors import ConfigError
 from dpaudit.gossip import (
     known_rounds,
     refuse_unless_column_stochastic,
-    releases,
-    replay_assumptions,
+    replayed,
     start_and_step,
 )
 from dpaudit.graph import Graph
@@ -209,13 +208,11 @@ class ADPVRSGP(Defense):
         known &= [self.starts_plateau(t) or (t > 0 and bool(known[t - 1])) for t in rounds]
         sigma = self._sigmas(setting.n_agents)[victim]
         z = np.array([self.relative_noise(t) * sigma / self.clip_norm_at(t) for t in rounds])
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
-        moved = 1 if self.clip == "sample" else 2  # clipping a mean lets it turn around
-        return Bracket(
-            least=releases(z[known], self.sampling, rate),
-            most=releases(z / moved, self.sampling, rate),
-            assumptions=replay_assumptions(known) + (_TURNS if self.clip == "batch" else ()),
-        )
+        bracket = replayed(self, setting, victim, z, known)
+        if self.clip == "sample":
+            return bracket
+        turned = replayed(self, setting, victim, z / 2, known).most
+        return Bracket(bracket.least, turned, bracket.assumptions + _TURNS)
 
     def _sigmas(self, n_agents: int) -> list[float]:
         """sigma_i of each agent."""

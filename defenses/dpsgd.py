@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, model_validator
 from scipy.optimize import bisect
 from torch import Tensor
@@ -22,7 +21,7 @@ from dpaudit.defense import (
     Target,
 )
 from dpaudit.errors import ConfigError
-from dpaudit.gossip import known_rounds, releases, replay_assumptions, start_and_step
+from dpaudit.gossip import known_rounds, releases, replayed, start_and_step
 from dpaudit.graph import Graph, Network
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
@@ -86,12 +85,7 @@ class DPSGD(Defense):
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's gradient as it is."""
         known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
-        return Bracket(
-            least=releases([0.0] * known.sum(), self.sampling, rate),
-            most=releases([0.0] * self.n_rounds, self.sampling, rate),
-            assumptions=replay_assumptions(known),
-        )
+        return replayed(self, setting, victim, np.zeros(self.n_rounds), known)
 
     def _gradient(self, view: View, setting: Setting, target: Target) -> Derived:
         return _derived(view, setting, target, self.learning_rate)
@@ -200,24 +194,21 @@ class DPDPSGD(Defense):
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's clipped gradient under its noise."""
         known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
         if self.perturb == "model":
-            return self._lasting(known, rate)
-        return Bracket(
-            least=releases([self._sigma] * known.sum(), self.sampling, rate),
-            most=releases([self._sigma] * self.n_rounds, self.sampling, rate),
-            assumptions=replay_assumptions(known),
-        )
+            rate = min(1.0, self.batch_size / setting.sizes[victim])
+            return self._lasting(rate if known.any() else None)
+        return replayed(self, setting, victim, np.full(self.n_rounds, self._sigma), known)
 
-    def _lasting(self, known: NDArray[np.bool_], rate: float) -> Bracket:
-        """Once a record was drawn, every later gradient of the batch may turn around: 2 B C."""
+    def _lasting(self, rate: float | None) -> Bracket:
+        """Once a record was drawn, every later gradient of the batch may turn around: 2 B C.
+
+        ``rate`` is that of one round which the view gives exactly, if there is one.
+        """
         most = self._sigma / (2 * self.batch_size)
-        first = releases([self._sigma] * min(1, known.sum()), self.sampling, rate, "laplace")
         return Bracket(
-            least=first,
+            least=() if rate is None else releases([self._sigma], self.sampling, rate, "laplace"),
             most=releases([most] * self.n_rounds, "none", 1.0, "laplace"),
             assumptions=(
-                *replay_assumptions(known),
                 "gradients are taken at models that were not sent: the upper end counts that a "
                 "record moves every clipped gradient after it, the lower end one round alone",
             ),

@@ -24,8 +24,7 @@ from dpaudit.errors import ConfigError
 from dpaudit.gossip import (
     known_rounds,
     refuse_unless_column_stochastic,
-    releases,
-    replay_assumptions,
+    replayed,
     start_and_step,
 )
 from dpaudit.graph import Graph
@@ -200,13 +199,7 @@ class DynD2P(Defense):
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Round k releases the clipped sum under noise of 1 / mu_k times its sensitivity C_k."""
         known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
-        z = self._calibrated / self._relative_budgets
-        return Bracket(
-            least=releases(z[known], self.sampling, rate),
-            most=releases(z, self.sampling, rate),
-            assumptions=replay_assumptions(known),
-        )
+        return replayed(self, setting, victim, self._calibrated / self._relative_budgets, known)
 
     def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
         X, step = start_and_step(view, setting.network.at, "u", target)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, NamedTuple, Self
 
+import numpy as np
 import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
@@ -20,8 +21,7 @@ from dpaudit.defense import (
 from dpaudit.gossip import (
     known_rounds,
     refuse_unless_column_stochastic,
-    releases,
-    replay_assumptions,
+    replayed,
     start_and_step,
 )
 from dpaudit.graph import Graph
@@ -86,12 +86,7 @@ class SGP(Defense):
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's gradient as it is."""
         known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
-        return Bracket(
-            least=releases([0.0] * known.sum(), self.sampling, rate),
-            most=releases([0.0] * self.n_rounds, self.sampling, rate),
-            assumptions=replay_assumptions(known),
-        )
+        return replayed(self, setting, victim, np.zeros(self.n_rounds), known)
 
     def _gradient(self, view: View, setting: Setting, target: Target) -> Derived:
         X, step = start_and_step(view, setting.network.at, "u", target)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from dpaudit.accounting import Mechanism, Release
-from dpaudit.defense import Target
+from dpaudit.defense import Bracket, Defense, Setting, Target
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.graph import Graph, Network
 from dpaudit.threat import ThreatModel
@@ -87,16 +87,24 @@ def known_rounds(
     )
 
 
-def replay_assumptions(known: NDArray[np.bool_]) -> tuple[str, ...]:
-    """How to read releases that were counted by ``known_rounds``."""
+def replayed(
+    defense: Defense,
+    setting: Setting,
+    victim: int,
+    noise_multipliers: ArrayLike,
+    known: NDArray[np.bool_],
+) -> Bracket:
+    """Gaussian releases of all rounds [n_rounds] at most, of the ``known`` ones at least."""
+    z, rate = np.asarray(noise_multipliers), min(1.0, defense.batch_size / setting.sizes[victim])
     common = "the initial models, equal at all agents, are public"
+    most = releases(z, defense.sampling, rate)
     if known.all():
-        return (common,)
-    return (
-        common,
+        return Bracket(most, most, (common,))
+    partly = (
         f"the view gives the step of {known.sum()} of {len(known)} rounds exactly; the lower end "
-        "counts these alone, the upper end all rounds",
+        "counts these alone, the upper end all rounds"
     )
+    return Bracket(releases(z[known], defense.sampling, rate), most, (common, partly))
 
 
 def releases(

@@ -95,9 +95,11 @@ class PaillierConsensus(Defense):
         G = gradient(X)
         X_next = X + total.to(X) - self.alpha(k) * G
         sent = {
-            "state": replace(broadcast(graph, (-x / self.scale).to(X)), readers=j),
-            "difference": unicast(graph, (difference / self.scale**2).to(X), readers=i),
-            "increment": unicast(graph, (increment / self.scale**3).to(X), readers=i),
+            "state": replace(broadcast(graph, (-x / self.scale).to(X)), readers=graph.senders),
+            "difference": unicast(
+                graph, (difference / self.scale**2).to(X), readers=graph.receivers
+            ),
+            "increment": unicast(graph, (increment / self.scale**3).to(X), readers=graph.receivers),
         }
         return Round(State(X_next), sent, {"gradient": G})
 

@@ -31,6 +31,8 @@ class QuadraticGradient(Gradient):
         H, c = self.H, self.c
         if holders is not None:
             H, c = H[..., holders, :, :], c[..., holders, :]
+        if X.shape[-1] == 1:  # one unknown: without what einsum costs beside one product
+            return H[..., 0] * X - c
         return torch.einsum("...nij,...nj->...ni", H, X) - c
 
     def clipped_sum(

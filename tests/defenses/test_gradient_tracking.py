@@ -75,6 +75,17 @@ def test_it_reaches_the_exact_optimum(streams) -> None:
     assert problem.residual(state.X).max() < 1e-24
 
 
+def test_with_sampled_batches_it_tracks_the_gradients_last_used(setting_of, streams) -> None:
+    problem, setting = setting_of("star", 4)
+    defense = GradientTracking(step_size=0.1, batch_size=4)
+    state = defense.start(problem.initial(streams).double(), setting)
+    for k in range(1, 6):
+        gradient = problem.gradient(streams, k, 4)
+        state = defense.step(state, k, setting.network.at(k), gradient, Noise(streams, k)).state
+    torch.testing.assert_close(state.G, gradient(state.X), rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(state.Y.sum(dim=0), state.G.sum(dim=0), rtol=0, atol=1e-13)
+
+
 def test_it_declares_no_noise_and_refuses_directed_graphs(streams) -> None:
     _, setting = sensors(streams)
     bracket = GradientTracking(n_rounds=7).mechanism(setting, ThreatModel(name="e"), 0)

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, PositiveFloat, model_validator
-from scipy.optimize import bisect
+from scipy.optimize import brentq
 from torch import Tensor
 
 from dpaudit.accounting import Adjacency, epsilon
@@ -182,14 +182,15 @@ class DPDPSGD(Defense):
 
         def excess(log_sigma: float) -> float:
             mechanism = releases([math.exp(log_sigma)] * self.n_rounds, self.sampling, rate)
-            return epsilon(mechanism, self.delta, self.adjacency).high - budget
+            spent = epsilon(mechanism, self.delta, self.adjacency).high
+            return math.log(min(max(spent, 1e-9), 1e9) / budget)  # nearly straight, and finite
 
-        low, high = -1.0, 1.0
-        while excess(low) < 0:
-            low -= 1
+        low = high = 0.0
         while excess(high) > 0:
-            high += 1
-        return math.exp(bisect(excess, low, high, xtol=PRECISION) + PRECISION)
+            low, high = high, high + 1
+        while low == high or excess(low) < 0:
+            low -= 1
+        return math.exp(brentq(excess, low, high, xtol=PRECISION) + PRECISION)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's clipped gradient under its noise."""

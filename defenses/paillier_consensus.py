@@ -85,13 +85,13 @@ class PaillierConsensus(Defense):
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X = state.X
-        j, i = graph.senders.to(X.device), graph.receivers.to(X.device)
         x = (self.scale * X.double()).round()
         b = self._weights(graph, x, noise)
 
         difference = self._exchange(x, b, graph)  # on edge j -> i: b_ji (x_j - x_i), scale^2
         increment = b[..., _reversed(graph).to(X.device), :] * difference  # times b_ij, scale^3
-        total = torch.zeros_like(x).index_add_(-2, i, increment / self.scale**3)
+        receivers = graph.receivers.to(X.device)
+        total = torch.zeros_like(x).index_add_(-2, receivers, increment / self.scale**3)
         G = gradient(X)
         X_next = X + total.to(X) - self.alpha(k) * G
         sent = {

@@ -112,7 +112,7 @@ def maximum_information(
     workers = workers or os.cpu_count() or 1
     pairs = _pairs(private, view, reduce_private, reduce_view, rng, workers)
     n = pairs[0].n
-    _check_trials(n, k, n_splits)
+    _check_trials(n, k, n_splits, max(pair.dims for pair in pairs))
 
     plan = _plan(n, n_permutations, n_splits, rng)
     table = _estimates(pairs, plan, k, workers)  # [n_rounds, 1 + n_permutations + 2 n_splits]
@@ -255,8 +255,13 @@ def _check_options(n_permutations: int, n_splits: int, confidence: float) -> Non
         raise ConfigError(f"confidence = {confidence}; expected a number between 0 and 1")
 
 
-def _check_trials(n: int, k: int, n_splits: int) -> None:
+def _check_trials(n: int, k: int, n_splits: int, dims: int) -> None:
     check_neighbours(k, n)
+    if n <= dims:
+        raise DataError(
+            f"{n} trials of {dims} columns in all; expected more trials, or fewer columns by "
+            "Reduction(n_components=...)"
+        )
     if n_splits and n // 2 < k + 1:
         raise DataError(
             f"{n} trials; the interval needs halves of at least k + 1 = {k + 1}, "

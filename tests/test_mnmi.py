@@ -286,6 +286,7 @@ V = np.random.default_rng(45).normal(size=(2, 40))
             DataError,
             r"^7 trials; the interval needs halves .* n_splits = 0",
         ),
+        (V, np.tile(V[..., None], 39), {}, DataError, r"^40 trials of 40 columns in all; expected"),
         (V, V, {"k": 0}, ConfigError, r"^k = 0 neighbours"),
         (V, V, {"n_permutations": -1}, ConfigError, r"^n_permutations = -1"),
         (V, V, {"n_splits": -1}, ConfigError, r"^n_splits = -1"),

@@ -125,12 +125,13 @@ def test_correct_mechanisms_are_refuted_at_most_as_often_as_stated(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [30, 300, 3000])
+@pytest.mark.parametrize("n", [30, 3000])
 @pytest.mark.parametrize("family, shift", CORRECT)
 def test_correct_mechanisms_are_refuted_at_most_as_often_as_stated_in_many_audits(
     family: Family, shift: float, n: int
 ) -> None:
-    n_audits = 5_000
+    """Choosing and counting on the same 3,000 scores fails for six of these eight mechanisms."""
+    n_audits = 3_000
     limit = binom.isf(FALSE_FAILURE, n_audits, ALPHA)
     assert max(wrong_bounds(family, shift, n_audits, n, seed=20250118)) <= limit
 

@@ -53,13 +53,17 @@ def algorithm(epsilon: float) -> SensitivityReduced:
     )
 
 
+@torch.inference_mode()
 def batched(
-    defense: SensitivityReduced, problem: SensorFusion, graph: Graph, streams: Streams, trials: int
+    defense: SensitivityReduced,
+    problem: SensorFusion,
+    setting: Setting,
+    streams: Streams,
+    trials: int,
 ) -> Tensor:
     """Residuals at the recorded rounds, [len(RECORDED), trials]."""
-    setting = Setting(build("complete", graph.n_agents), (1,) * graph.n_agents, problem.d)
     state = defense.start(problem.initial(streams, trials), setting)
-    residuals = [problem.residual(state.X)]
+    residuals, graph = [problem.residual(state.X)], setting.network.at(1)
     for k in range(1, ROUNDS + 1):
         state = defense.step(state, k, graph, problem.gradient(streams, k), Noise(streams, k)).state
         if k in RECORDED:
@@ -149,7 +153,7 @@ def figure_2(arguments: argparse.Namespace) -> None:
         sizes = [min(arguments.block, trials - first) for first in firsts]
         seeds = [Streams(SEED + 1 + first) for first in firsts]
         blocks = [
-            batched(defense, problem, graph, seed, size)
+            batched(defense, problem, setting, seed, size)
             for seed, size in zip(seeds, sizes, strict=True)
         ]
         seconds[epsilon] = process_time() - began
@@ -175,7 +179,8 @@ def figure_2(arguments: argparse.Namespace) -> None:
 
 def table_4(arguments: argparse.Namespace) -> None:
     trials, few, streams = 5_000, arguments.loop_trials, Streams(SEED)
-    graph = build("complete", 3).at(1)
+    setting = Setting(build("complete", 3), (1,) * 3, 1)
+    graph = setting.network.at(1)
     problem = SensorFusion.draw(
         streams, 3, m=1, p=1, scale=arguments.scale, trials=trials, redrawn=[0]
     )
@@ -183,7 +188,7 @@ def table_4(arguments: argparse.Namespace) -> None:
     times: dict[str, list[float]] = {"batched": [], "loop": [], "tuned_loop": []}
     for _ in range(5):  # interleaved, so that a busy moment hits all
         began = process_time()
-        residuals = batched(defense, problem, graph, streams, trials)
+        residuals = batched(defense, problem, setting, streams, trials)
         times["batched"].append(process_time() - began)
         for peer in (loop, tuned_loop):
             began = process_time()

@@ -215,10 +215,11 @@ def _survey(rounds: Sequence[Rounds], tail: float, grid: float | None) -> _Windo
         n_levels += len(part.levels.scale) + len(part.counts) / 8  # a product costs an eighth
     likely = ((moments - np.log(tail)) / ORDERS).min(axis=1)
     low = min(max(-likely[1], limits[0]), 0.0)
-    high = max(min(likely[0], limits[1], MAX_LOSS), 0.0)
+    high = max(min(likely[0], limits[1], MAX_LOSS), low + 1e-12)
     rounding = int(min(n_rounds, 20 * np.sqrt(n_rounds)))  # of the single losses, in steps
     if grid is None:
-        wanted = (high - low) / np.sqrt(6 * ADDED_VARIANCE * variance / n_rounds)
+        step = np.sqrt(6 * ADDED_VARIANCE * variance / n_rounds)
+        wanted = (high - low) / max(step, 1e-15)
         n = 2 ** round(np.log2(np.clip(min(max(wanted, 2**16), WORK / n_levels), 2**15, 2**20)))
         rounding = min(rounding, n // 4)
         grid = (high - low) / (n - 2 * rounding - 4)

@@ -1,7 +1,7 @@
 """Per-record gradients of stacked models: clipped and summed, averaged, or one by one."""
 
 from collections.abc import Iterator
-from math import inf, isinf
+from math import ceil, inf, isinf
 from sys import maxsize
 from typing import NamedTuple, Protocol
 
@@ -232,6 +232,7 @@ def _blocks(
 def _sizes(b: int, k: int, pairs: int, least: int) -> tuple[int, int, int]:
     """r, k and n of a pass with about so many pairs of a record and a model."""
     r = max(1, min(b, max(pairs // k, least)))
+    r = ceil(b / ceil(b / r))  # passes of equal length
     k = min(k, max(pairs // r, 1))
     return r, k, max(pairs // (r * k), 1)
 

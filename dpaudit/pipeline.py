@@ -182,7 +182,8 @@ def prepare(config: AuditConfig, runtime: Runtime) -> Prepared:
     )
     network = build(config.graph, config.data.n_agents, streams.numpy("graph"))
     problem = Classification(dataset, parts, config.model.name, runtime.device)
-    setting = Setting(network, tuple(parts.sizes.tolist()), problem.gradients.d)
+    layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
+    setting = Setting(network, tuple(parts.sizes.tolist()), problem.gradients.d, layers)
     calibrated = defense.calibrate(setting)
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
     return Prepared(problem, setting, worlds, attacks, dataset, parts, streams)
@@ -234,8 +235,12 @@ def _attack(
 
 
 def _scenarios(config: AuditConfig, prepared: Prepared) -> Iterator[Scenario]:
-    """Every attack by every adversary it is meant for, on both worlds, at each batch size."""
+    """Every attack by every adversary it is meant for, on both worlds, at each batch size.
+
+    Poisson batches vary in size, so those are attacked in probes of exactly the expected size.
+    """
     training = config.defense.options["batch_size"]
+    varies = config.defense.options["sampling"] == "poisson"
     for i, attack in enumerate(prepared.attacks):
         name = config.attack[i].name
         sizes = dict.fromkeys(training if b == "training" else b for b in attack.batch_sizes)
@@ -243,12 +248,15 @@ def _scenarios(config: AuditConfig, prepared: Prepared) -> Iterator[Scenario]:
             if attack.threat_models is None or threat_model.name in attack.threat_models:
                 for size in sizes:
                     for world in WORLDS:
-                        yield Scenario(i, name, attack, threat_model, world, size, size != training)
+                        yield Scenario(
+                            i, name, attack, threat_model, world, size, varies or size != training
+                        )
 
 
 def _recording(prepared: Prepared) -> Recording:
     """Which messages the attacks need of which rounds, and at which other batch sizes."""
     defense = prepared.defenses["defense"]
+    training = defense.batch_size
     messages: dict[int, set[str]] = {}
     probes: dict[int, set[int]] = {}
     for attack in prepared.attacks:
@@ -256,10 +264,13 @@ def _recording(prepared: Prepared) -> Recording:
             for name, offsets in defense.observables[attack.message].needs.items():
                 for offset in offsets:
                     messages.setdefault(k + offset, set()).add(name)
-            probes.setdefault(k, set()).update(b for b in attack.batch_sizes if b != "training")
+            sizes = (training if b == "training" else b for b in attack.batch_sizes)
+            probes.setdefault(k, set()).update(
+                size for size in sizes if size != training or defense.sampling == "poisson"
+            )
     return Recording(
         {k: frozenset(names) for k, names in messages.items() if k > 0},
-        {k: frozenset(sizes - {defense.batch_size}) for k, sizes in probes.items()},
+        {k: frozenset(sizes) for k, sizes in probes.items()},
     )
 
 

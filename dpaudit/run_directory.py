@@ -16,6 +16,8 @@ from torch import Tensor
 from dpaudit.errors import RunError
 from dpaudit.transcript import Capture, Sent, Transcript
 
+_SENT = ("payload", "senders", "receivers", "rows", "readers")
+
 
 class RunDirectory:
     """One run's folder: config.toml, transcript/, findings/, artifacts/, audit.json, report.html.
@@ -107,11 +109,11 @@ class RunDirectory:
         self, world: str, round: int, batch_size: int | None, capture: Capture
     ) -> None:
         """One recorded round; ``batch_size`` None is the batch size of training."""
-        fields = ("payload", "senders", "receivers", "rows")
         tensors = {
-            f"{name}/{field}": getattr(sent, field)
+            f"{name}/{field}": tensor
             for name, sent in capture.items()
-            for field in fields
+            for field in _SENT
+            if (tensor := getattr(sent, field)) is not None
         }
         self.write_tensors(_capture_name(world, round, batch_size), tensors)
 
@@ -121,12 +123,7 @@ class RunDirectory:
         """The inverse of ``write_capture``."""
         tensors, _ = self.read_tensors(_capture_name(world, round, batch_size), device)
         names = dict.fromkeys(key.rpartition("/")[0] for key in tensors)
-        return {
-            name: Sent(
-                *(tensors[f"{name}/{f}"] for f in ("payload", "senders", "receivers", "rows"))
-            )
-            for name in names
-        }
+        return {name: Sent(*(tensors.get(f"{name}/{field}") for field in _SENT)) for name in names}
 
     def has_capture(
         self, world: str, round: int, batch_size: int | None, names: frozenset[str]

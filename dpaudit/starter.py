@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from dpaudit import registry
@@ -13,11 +14,11 @@ seed = 7
 
 [data]
 name = "digits"                    # dpaudit list datasets; or path = "my.npz" with x and y
-partition = {{ kind = "dirichlet", alpha = 1.0 }}  # or {{ kind = "even" }}
+partition = {{ kind = "even" }}     # or {{ kind = "dirichlet", alpha = 0.5 }}
 n_agents = 10
 
 [graph]
-name = "bipartite"                 # dpaudit list graphs
+name = "complete"                  # dpaudit list graphs
 
 [model]
 name = "lenet"                     # dpaudit list models
@@ -62,7 +63,7 @@ def starter(name: str) -> str:
         ConfigError: no such defense.
     """
     defense = registry.load("defenses", name)
-    lines = [f'[defense]                          # {defense.paper}', f'name = "{name}"']
+    lines = [f"[defense]                          # {defense.paper}", f'name = "{name}"']
     for field, info in defense.model_fields.items():
         value = _GIVEN.get(field, info.default)
         if value is None or value is PydanticUndefined:
@@ -78,6 +79,14 @@ def starter(name: str) -> str:
 
 
 def _toml(value: object) -> str:
+    """A default as TOML: tables inline, options without a value left out."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if isinstance(value, dict):
+        pairs = (f"{key} = {_toml(v)}" for key, v in value.items() if v is not None)
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(v) for v in value)}]"
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -4,10 +4,11 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
-from dpaudit.defense import Defense, Setting
+from dpaudit.defense import Defense, Round, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.noise import Noise
 from dpaudit.problem import Classification
@@ -30,7 +31,8 @@ class Recording:
     Args:
         messages: round -> names of its messages.
         probes: round -> batch sizes at which that round is also played, once for the transcript
-            and with no effect on the run: what would have been sent had the batch been that size.
+            and with no effect on the run: what would have been sent had every batch been of
+            exactly that size.
     """
 
     messages: Mapping[int, frozenset[str]]
@@ -72,9 +74,9 @@ def train(
     every = max(1, defense.n_rounds // EVALUATIONS)
     for k in range(done + 1, defense.n_rounds + 1):
         for batch_size in sorted(recording.probes.get(k, ())):
-            probe = rounds.play(state, k, batch_size).sent
+            probe = rounds.play(state, k, batch_size, "fixed").sent
             run.write_capture(world, k, batch_size, _chosen(probe, recording.messages[k]))
-        state, sent, _ = rounds.play(state, k, defense.batch_size)
+        state, sent, _ = rounds.play(state, k, defense.batch_size, defense.sampling)
         if k == 1:
             recording.refuse_if_too_large(sent)
         if k in recording.messages:
@@ -102,16 +104,18 @@ class _Rounds:
     setting: Setting
     streams: Streams
 
-    def start(self):
+    def start(self) -> Any:
         return self.defense.start(self.problem.initial(self.streams), self.setting)
 
-    def play(self, state, k: int, batch_size: int):
-        gradient = self.problem.gradient(self.streams, k, batch_size, self.defense.sampling)
+    def play(self, state: Any, k: int, batch_size: int, sampling: str) -> Round:
+        gradient = self.problem.gradient(self.streams, k, batch_size, sampling)
         graph = self.setting.network.at(k)
         return self.defense.step(state, k, graph, gradient, Noise(self.streams, k))
 
 
-def _resumed(run: RunDirectory, world: str, rounds: _Rounds):
+def _resumed(
+    run: RunDirectory, world: str, rounds: _Rounds
+) -> tuple[Any, int, list[tuple[int, list[float], list[float], float]]]:
     """State, rounds done and curve so far, from the last checkpoint or from the start."""
     name = f"checkpoints/{world}.safetensors"
     state = rounds.start()
@@ -126,7 +130,9 @@ def _chosen(sent: Capture, names: frozenset[str]) -> Capture:
     return {name: message for name, message in sent.items() if name in names}
 
 
-def _measured(k: int, X: Tensor, problem: Classification) -> tuple[int, list, list, float]:
+def _measured(
+    k: int, X: Tensor, problem: Classification
+) -> tuple[int, list[float], list[float], float]:
     """Round, test loss and accuracy of each agent, and root mean square distance to the mean."""
     loss, accuracy = problem.evaluate(X)
     consensus = (X - X.mean(dim=0)).norm(dim=1).square().mean().sqrt()

@@ -96,7 +96,7 @@ def table(
 
 
 def lines(scale: str, seed: int) -> Iterator[str]:
-    """The table as printed by ``dpaudit reproduce xie-table4``, with what is assumed and missing."""
+    """What ``dpaudit reproduce xie-table4`` prints: the table, what is assumed, what is missing."""
     size = SCALES[scale]
     yield "Xie, Liu and Chai, Table 4: published, and found here"
     yield (

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from dpaudit import registry
 from dpaudit.config import AuditConfig
 from dpaudit.errors import ConfigError
+from dpaudit.pipeline import Runtime, prepare
 from dpaudit.starter import starter
 from dpaudit.toml_lines import line_of
 
@@ -126,6 +128,15 @@ def test_what_init_writes_is_valid(tmp_path) -> None:
         "momentum-exact",
         "momentum-stripped",
     ]
+
+
+@pytest.mark.parametrize("defense", registry.available("defenses"))
+def test_what_init_writes_for_any_defense_can_be_run(tmp_path, defense) -> None:
+    path = tmp_path / "audit.toml"
+    path.write_text(starter(defense))
+    config = AuditConfig.from_toml(path)
+    prepared = prepare(config, Runtime())
+    assert prepared.defenses["defense"].n_rounds == config.defense.options["n_rounds"]
 
 
 def test_the_line_of_a_key_counts_tables_of_arrays() -> None:

@@ -6,9 +6,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.gradients import Gradients
-from dpaudit.models import build, initial_parameters, names, unflatten
+from dpaudit.models import initial_parameters, unflatten
 from dpaudit.rng import Streams
 
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}  # float64

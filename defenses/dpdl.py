@@ -137,8 +137,8 @@ class DPDL(Defense):
         graph = setting.network.at(1)
         if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
             raise ConfigError(
-                "graph: DPDL needs an undirected graph that does not vary in time, with a symmetric "
-                "doubly stochastic W (Assumption 3)"
+                "graph: DPDL needs an undirected graph that does not vary in time, with a "
+                "symmetric doubly stochastic W (Assumption 3)"
             )
         if self.noise_multiplier is not None:
             return self

@@ -20,7 +20,7 @@ class Task:
     """What is public about the learning problem: the architecture and the form of a record."""
 
     gradients: Gradients
-    shape: tuple[int, int, int]  # channels, height, width
+    shape: tuple[int, ...]  # channels, height, width
     n_classes: int
     value_range: tuple[float, float]  # of a pixel
 

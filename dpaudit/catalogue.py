@@ -1,5 +1,7 @@
 """What `dpaudit list` shows: everything installed, built in or from other packages."""
 
+from importlib.metadata import EntryPoint
+
 from dpaudit import data, mixing, models, registry
 from dpaudit.reproductions import REPRODUCTIONS
 
@@ -53,5 +55,5 @@ def _described(names: dict[str, str]) -> list[Entry]:
     return [{"name": name, "is": line} for name, line in names.items()]
 
 
-def _package(entry_point) -> str:
+def _package(entry_point: EntryPoint) -> str:
     return entry_point.dist.name if entry_point.dist is not None else ""

@@ -227,6 +227,7 @@ def _progress(quiet: bool) -> "Iterator[OnProgress]":
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        TaskID,
         TextColumn,
         TimeRemainingColumn,
     )
@@ -238,7 +239,7 @@ def _progress(quiet: bool) -> "Iterator[OnProgress]":
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=stderr, transient=True) as progress:
-        bars: dict[str, object] = {}
+        bars: dict[str, TaskID] = {}
 
         def on_progress(what: str, done: int, total: int) -> None:
             if what not in bars:

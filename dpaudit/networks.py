@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from dpaudit.errors import ConfigError
 
-Shape = tuple[int, int, int]  # channels, height, width of one image
+Shape = tuple[int, ...]  # channels, height, width of one image; or the number of features
 Build = Callable[[Shape, int], nn.Module]
 
 

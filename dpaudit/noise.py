@@ -54,4 +54,3 @@ def standard_laplace(like: Tensor, generator: torch.Generator) -> Tensor:
 
 def _is_zero(scale: Scale) -> bool:
     return not isinstance(scale, Tensor) and scale == 0
-

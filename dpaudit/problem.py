@@ -27,7 +27,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchGradient(Gradient):
-    """The oracle of a round whose batches are drawn; ``batch_size`` is public, not what came out."""
+    """The oracle of a round; ``batch_size`` is the public one, not how many records came out."""
 
     gradients: Gradients
     batch: Batch

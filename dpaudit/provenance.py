@@ -1,4 +1,4 @@
-"""What it would take to run an audit again: versions, machine, seed, state of the working folder."""
+"""What it would take to run an audit again: versions, machine, seed, state of the folder."""
 
 import platform
 import subprocess

@@ -45,8 +45,8 @@ SEVERITY = (Verdict.REFUTED, Verdict.UNSUPPORTED, Verdict.UNDERPOWERED, Verdict.
 
 MEANING: Mapping[Verdict, str] = {
     Verdict.REFUTED: "An attack proved, at the stated confidence, that more leaks than is claimed.",
-    Verdict.UNSUPPORTED: "The noise that was really drawn does not add up to what is claimed: exact "
-    "accounting gives a larger epsilon, or a measured sensitivity exceeds the stated bound.",
+    Verdict.UNSUPPORTED: "The noise that was really drawn does not add up to what is claimed: "
+    "exact accounting gives a larger epsilon, or a measured sensitivity exceeds the stated bound.",
     Verdict.UNDERPOWERED: "Nothing was found against the claim, but this audit could not have "
     "refuted it even with a perfect attack. It says nothing in the claim's favour.",
     Verdict.NOT_REFUTED: "The audit had the power to refute the claim and did not. This is not a "

@@ -123,7 +123,16 @@ class RunDirectory:
         """The inverse of ``write_capture``."""
         tensors, _ = self.read_tensors(_capture_name(world, round, batch_size), device)
         names = dict.fromkeys(key.rpartition("/")[0] for key in tensors)
-        return {name: Sent(*(tensors.get(f"{name}/{field}") for field in _SENT)) for name in names}
+        return {
+            name: Sent(
+                payload=tensors[f"{name}/payload"],
+                senders=tensors[f"{name}/senders"],
+                receivers=tensors[f"{name}/receivers"],
+                rows=tensors[f"{name}/rows"],
+                readers=tensors.get(f"{name}/readers"),
+            )
+            for name in names
+        }
 
     def has_capture(
         self, world: str, round: int, batch_size: int | None, names: frozenset[str]

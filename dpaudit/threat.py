@@ -43,7 +43,5 @@ class ThreatModel(Strict):
             return f"An external eavesdropper reads all messages on {links}. {known}"
         who = ", ".join(str(agent) for agent in self.agents)
         if self.kind == "curious":
-            return (
-                f"Agent {who} follows the protocol and reads what it receives and sends. {known}"
-            )
+            return f"Agent {who} follows the protocol and reads what it receives and sends. {known}"
         return f"Agents {who} follow the protocol and pool what they receive and send. {known}"

@@ -5,12 +5,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .optimizers import Minimum, Objective, OnStep, evaluate
+from .optimizers import Minimum, OnStep, Problems
 
 _MEMORY = 10  # pairs of steps and gradient differences
 _SUFFICIENT = 1e-4  # Armijo: of the decrease that the slope promises
 _HALVINGS = 20  # of the step, before a search is given up
 _CURVATURE = 1e-8  # least cosine between a step and its gradient difference
+_FIRST = 0.05  # of the box: the longest coordinate of a step without curvature to scale it
 
 
 class _State(NamedTuple):
@@ -27,54 +28,43 @@ class _State(NamedTuple):
         return _State(*(tensor[mask] for tensor in self))
 
 
-def lbfgs(
-    objective: Objective,
-    start: Tensor,
-    n_steps: int,
-    bounds: tuple[float, float],
-    tolerance: float,
-    on_step: OnStep,
-) -> Minimum:
+def lbfgs(problems: Problems, n_steps: int, on_step: OnStep) -> Minimum:
     """Limited-memory BFGS with a backtracking line search along the projected path.
 
     Coordinates that rest on a bound and would leave the box are held for the step, so that the
-    quasi-Newton direction is taken in the free coordinates only. A problem whose loss is at most
-    ``tolerance``, or along whose steepest descent no step decreases it, is left alone; no problem
-    touches another's trajectory.
-
-    Args:
-        start: [p, D], one point per problem.
+    quasi-Newton direction is taken in the free coordinates only. A problem that is solved, or that
+    no step along steepest descent improves, is left alone. Problems share nothing but the pass in
+    which they are evaluated.
 
     Source: Nocedal and Wright 2006, Algorithms 7.4 and 3.1; Bertsekas 1982 for the box.
     """
-    problems = torch.arange(len(start), device=start.device)
-    losses, gradients = evaluate(objective, start, problems)
+    start, rows = problems.start, torch.arange(len(problems.start), device=problems.start.device)
+    losses, gradients = problems.slopes(start, rows)
     empty = start.new_zeros(len(start), _MEMORY, start.shape[1])
-    state = _State(problems, start, losses, gradients, empty, empty)
+    state = _State(rows, start, losses, gradients, empty, empty)
     best = Minimum(start.clone(), losses.clone())
     for step in range(1, n_steps + 1):
-        state = state.rows((state.losses > tolerance) & state.losses.isfinite())
+        state = state.rows((state.losses > problems.tolerance) & state.losses.isfinite())
         if len(state.problems) == 0:
             break
-        state = _step(objective, state, bounds)
+        state = _step(problems, state)
         best.improve(state.problems, state.points, state.losses)
         on_step(step, n_steps)
     on_step(n_steps, n_steps)
     return best
 
 
-def _step(objective: Objective, state: _State, bounds: tuple[float, float]) -> _State:
-    free = _free(state.points, state.gradients, bounds)
+def _step(problems: Problems, state: _State) -> _State:
+    free = _free(state.points, state.gradients, problems.bounds)
     reduced = state.gradients * free
     direction = -_two_loop(reduced, state.S * free[:, None], state.Y * free[:, None]) * free
     slopes = (direction * state.gradients).sum(1)
     uphill = slopes >= 0
     direction = torch.where(uphill[:, None], -reduced, direction)
-    fresh = uphill | (state.S[:, -1] == 0).all(1)
-    largest = (bounds[1] - bounds[0] if bounds[1] < torch.inf else 2.0) / 2
-    scale = direction.abs().amax(1).clamp(min=torch.finfo(direction.dtype).tiny)
-    lengths = torch.where(fresh, 0.1 * largest / scale, (largest / scale).clamp(max=1.0))
-    return _search(objective, state, direction, lengths, bounds)
+    unscaled = uphill | (state.S[:, -1] == 0).all(1)
+    longest = direction.abs().amax(1).clamp(min=torch.finfo(direction.dtype).tiny)
+    first = torch.where(unscaled, _FIRST * problems.width / longest, 1.0)
+    return _search(problems, state, direction, first.minimum(problems.width / longest))
 
 
 def _free(points: Tensor, gradients: Tensor, bounds: tuple[float, float]) -> Tensor:
@@ -104,29 +94,22 @@ def _two_loop(q: Tensor, S: Tensor, Y: Tensor) -> Tensor:
     return q
 
 
-def _search(
-    objective: Objective,
-    state: _State,
-    direction: Tensor,
-    lengths: Tensor,
-    bounds: tuple[float, float],
-) -> _State:
-    """Halve each problem's step until it decreases the loss enough; drop those that never do."""
+def _search(problems: Problems, state: _State, direction: Tensor, lengths: Tensor) -> _State:
+    """Halve each problem's step until it decreases the loss enough."""
     points, losses, gradients = (t.clone() for t in state[1:4])
     waiting = torch.arange(len(lengths), device=lengths.device)
     for _ in range(_HALVINGS):
-        tried = (state.points[waiting] + lengths[waiting, None] * direction[waiting]).clamp(*bounds)
-        new, slopes = evaluate(objective, tried, state.problems[waiting])
-        promised = (state.gradients[waiting] * (tried - state.points[waiting])).sum(1)
-        enough = new <= state.losses[waiting] + _SUFFICIENT * promised
-        enough &= promised < 0
+        here = state.points[waiting]
+        tried = (here + lengths[waiting, None] * direction[waiting]).clamp(*problems.bounds)
+        new, slopes = problems.slopes(tried, state.problems[waiting])
+        promised = (state.gradients[waiting] * (tried - here)).sum(1)
+        enough = (new <= state.losses[waiting] + _SUFFICIENT * promised) & (promised < 0)
         done = waiting[enough]
         points[done], losses[done], gradients[done] = tried[enough], new[enough], slopes[enough]
         waiting = waiting[~enough]
         if len(waiting) == 0:
             break
-        lengths = lengths.clone()
-        lengths[waiting] /= 2
+        lengths = lengths / 2
     return _remember(state, points, losses, gradients, waiting)
 
 
@@ -137,5 +120,5 @@ def _remember(
     Y = torch.cat([state.Y[:, 1:], (gradients - state.gradients)[:, None]], dim=1)
     stuck = torch.zeros_like(losses, dtype=torch.bool)
     stuck[failed] = (state.S[failed, -1] == 0).all(1)  # it was steepest descent already
-    S[failed], Y[failed] = 0, 0
+    S[failed], Y[failed] = 0, 0  # forget, and try steepest descent next
     return _State(state.problems, points, losses, gradients, S, Y).rows(~stuck)

@@ -1,15 +1,37 @@
 """Minimisers of many independent problems at once, each point a row of one stacked tensor."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-Objective = Callable[[Tensor, Tensor], Tensor]  # points [k, D], problems [k] -> losses [k]
 OnStep = Callable[[int, int], None]  # steps done, steps in all
 
 _REPORT_EVERY = 10  # steps
+
+
+class Problems(NamedTuple):
+    """p independent minimisations in one box."""
+
+    objective: Callable[[Tensor, Tensor], Tensor]  # points [k, D], problems [k] -> losses [k]
+    start: Tensor  # [p, D]
+    bounds: tuple[float, float]  # of every coordinate
+    tolerance: float  # a problem is solved, and left alone, once its loss is at most this
+
+    @property
+    def width(self) -> float:
+        """Of the box; 1 where it has no end."""
+        width = self.bounds[1] - self.bounds[0]
+        return width if math.isfinite(width) else 1.0
+
+    def slopes(self, points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses [k] and gradients [k, D]; a loss that is no number counts as infinite."""
+        points = points.detach().requires_grad_()
+        losses = self.objective(points, problems)
+        (gradients,) = torch.autograd.grad(losses.sum(), points)
+        return losses.detach().nan_to_num(nan=torch.inf), gradients.nan_to_num(0.0, 0.0, 0.0)
 
 
 class Minimum(NamedTuple):
@@ -25,55 +47,50 @@ class Minimum(NamedTuple):
         self.losses[problems[better]] = losses[better]
 
 
-def adam(
-    objective: Objective,
-    start: Tensor,
-    n_steps: int,
-    learning_rate: float,
-    signed: bool,
-    bounds: tuple[float, float],
-    tolerance: float,
-    on_step: OnStep,
-) -> Minimum:
-    """Projected Adam, its learning rate cut tenfold after 3/8, 5/8 and 7/8 of the steps.
+class _Moments(NamedTuple):
+    """The open problems of Adam; every tensor has one row per problem."""
 
-    Args:
-        start: [p, D], one point per problem.
-        signed: use the signs of the gradient for the gradient.
-        bounds: the box onto which every coordinate is projected.
-        tolerance: a problem is solved, and left alone, once its loss is at most this.
+    problems: Tensor  # [k]
+    points: Tensor  # [k, D]
+    mean: Tensor  # [k, D] of the gradient
+    square: Tensor  # [k, D] of the gradient
+
+    def moved(self, gradient: Tensor, step: int, rate: float, box: tuple[float, float]) -> Tensor:
+        """The next points of Adam's step 1, 2, ..., projected into the box."""
+        self.mean.lerp_(gradient, 0.1)
+        self.square.lerp_(gradient**2, 0.001)
+        spread = (self.square / (1 - 0.999**step)).sqrt() + 1e-8
+        return (self.points - rate / (1 - 0.9**step) * self.mean / spread).clamp(*box)
+
+
+def adam(
+    problems: Problems, n_steps: int, learning_rate: float, signed: bool, on_step: OnStep
+) -> Minimum:
+    """Projected Adam with a learning rate that falls to 0 along half a cosine.
+
+    With ``signed`` it is fed the signs of the gradient. Long steps at the start, across much of
+    the box, are what frees a problem from the kinks of rectifiers and pooling.
 
     Source: Kingma and Ba 2015, Algorithm 1, arXiv:1412.6980 (beta 0.9 and 0.999, epsilon 1e-8);
-    signs and schedule: Geiping et al. 2020, arXiv:2003.14053.
+    signs: Geiping et al. 2020, arXiv:2003.14053; schedule: Loshchilov and Hutter 2017, eq. (5)
+    without restarts, arXiv:1608.03983.
     """
+    start = problems.start
     best = Minimum(start.clone(), torch.full_like(start[:, 0], torch.inf))
-    problems = torch.arange(len(start), device=start.device)
-    points, mean, square = start, torch.zeros_like(start), torch.zeros_like(start)
+    rows = torch.arange(len(start), device=start.device)
+    state = _Moments(rows, start, torch.zeros_like(start), torch.zeros_like(start))
     for step in range(1, n_steps + 1):
-        losses, gradient = evaluate(objective, points, problems)
-        best.improve(problems, points, losses)
-        open_ = losses > tolerance
-        if not open_.any():
+        losses, gradient = problems.slopes(state.points, state.problems)
+        best.improve(state.problems, state.points, losses)
+        unsolved = losses > problems.tolerance
+        if not unsolved.all():
+            state, gradient = _Moments(*(t[unsolved] for t in state)), gradient[unsolved]
+        if len(state.problems) == 0:
             break
-        if not open_.all():
-            problems, gradient = problems[open_], gradient[open_]
-            points, mean, square = points[open_], mean[open_], square[open_]
-        if signed:
-            gradient = gradient.sign()
-        mean = 0.9 * mean + 0.1 * gradient
-        square = 0.999 * square + 0.001 * gradient**2
-        rate = learning_rate * 0.1 ** sum(8 * (step - 1) >= k * n_steps for k in (3, 5, 7))
-        moved = mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
-        points = (points - rate * moved).clamp(*bounds)
+        rate = learning_rate * (1 + math.cos(math.pi * (step - 1) / n_steps)) / 2
+        gradient = gradient.sign() if signed else gradient
+        state = state._replace(points=state.moved(gradient, step, rate, problems.bounds))
         if step % _REPORT_EVERY == 0:
             on_step(step, n_steps)
     on_step(n_steps, n_steps)
     return best
-
-
-def evaluate(objective: Objective, points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses [k] and their gradients [k, D]; what is not finite counts as no loss, no slope."""
-    points = points.detach().requires_grad_()
-    losses = objective(points, problems)
-    (gradient,) = torch.autograd.grad(losses.sum(), points)
-    return losses.detach().nan_to_num(nan=torch.inf), gradient.nan_to_num(0.0, 0.0, 0.0)

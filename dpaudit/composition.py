@@ -161,10 +161,12 @@ def compose(
             log_finite += float(piece.counts @ np.log(finite))
             blur += float(piece.counts @ _mixed(piece, loss_error(piece.levels)))
     total, rounding = product.masses()
-    slack = rounding + _chernoff(moments, window) - np.expm1(log_finite)
-    index = window.first + np.arange(window.n)
-    losses, total = window.grid * index, np.roll(total, -window.first)
-    return Composed(losses[index > 0], total[index > 0], bound, float(slack), blur)
+    losses = window.grid * (window.first + np.arange(window.n))
+    total = np.roll(total, -window.first)
+    beyond = float(total[losses > MAX_LOSS].sum()) - np.expm1(log_finite)
+    slack = rounding + _chernoff(moments, window) + max(beyond, 0.0)
+    kept = (losses > 0) & (losses <= MAX_LOSS)
+    return Composed(losses[kept], total[kept], bound, float(slack), blur)
 
 
 def _discretised(

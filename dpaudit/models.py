@@ -27,6 +27,8 @@ def build(name: str, shape: Shape, n_classes: int) -> nn.Module:
         raise ConfigError(f'no network is called "{name}"{nearest(name, NETWORKS)}')
     try:
         return _attempt(name, shape, n_classes)
+    except IndexError:  # fewer than three dimensions
+        raise ConfigError(f"{name} takes images, not records of shape {list(shape)}") from None
     except (RuntimeError, ValueError):  # a layer finds less than its kernel, or nothing to average
         least = next(s for s in range(1, _LARGEST) if _fits(name, (shape[0], s, s), n_classes))
     raise ConfigError(f"{name} needs images of at least {least}x{least}, got {shape[1]}x{shape[2]}")

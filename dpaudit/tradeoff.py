@@ -35,7 +35,8 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
         return np.inf
     if mu == 0 or gaussian_delta(0.0, mu) <= delta:
         return 0.0
-    enough = mu * mu / 2 - mu * ndtri(delta)  # already the first of the two terms is delta here
+    enough = mu * mu / 2 - mu * ndtri(delta)  # where the first of the two terms alone is delta
+    enough += 1e-9 * abs(enough)
     return float(
         brentq(lambda epsilon: gaussian_delta(epsilon, mu) - delta, 0.0, enough, xtol=1e-13)
     )

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.models import n_parameters
 from dpaudit.one_by_one import RecordByRecord, WholeBatch
-from dpaudit.stacked import Records, Stacked, cross_entropy
+from dpaudit.stacked import Stacked, cross_entropy
+from dpaudit.terms import Records
 
 _CHUNK = 2**25  # bytes held by one pass: more is lost to cache misses and page faults
 _RECORDS = 16  # of a batch in one pass, before there are several models or holders in it

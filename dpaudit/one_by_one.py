@@ -8,7 +8,8 @@ from torch.func import functional_call, grad, vmap
 
 from dpaudit.errors import DpauditError
 from dpaudit.models import n_parameters, unflatten
-from dpaudit.stacked import Each, Records, cross_entropy
+from dpaudit.stacked import cross_entropy
+from dpaudit.terms import Each, Records
 
 
 class RecordByRecord:

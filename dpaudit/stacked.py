@@ -11,9 +11,9 @@ pass per record (Goodfellow 2015, arXiv:1510.01799; Bu et al. 2023, arXiv:2210.0
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from torch.nn import functional as F
 
 from dpaudit.errors import DpauditError
 from dpaudit.models import unflatten
+from dpaudit.terms import Each, Outer, Records, Term, prefer_gram
+
+_PIECE = 2**20  # bytes of patches at a time, which a core's cache holds
 
 
 class Block(NamedTuple):
@@ -29,88 +32,6 @@ class Block(NamedTuple):
     n: int
     r: int
     k: int
-
-
-class Term(Protocol):
-    """One parameter's gradients at every record of every model, in whatever form is cheap."""
-
-    def powers(self, norm: int) -> Tensor:
-        """L1 norm (1) or squared L2 norm (2) of each record's gradient, [n, r, k]."""
-        ...
-
-    def weighted(self, factors: Tensor) -> Tensor:
-        """The sum over records times factors [n, r, k], flat: [n, k, size]."""
-        ...
-
-    def each(self) -> Tensor:
-        """Every record's gradient, flat: [n, r, k, size]."""
-        ...
-
-
-class Each(NamedTuple):
-    """Gradients held one by one."""
-
-    G: Tensor  # [n, r, k, size]
-
-    def powers(self, norm: int) -> Tensor:
-        return torch.linalg.vector_norm(self.G, norm, dim=-1) ** norm
-
-    def weighted(self, factors: Tensor) -> Tensor:
-        return torch.einsum("nrk,nrkq->nkq", factors, self.G)
-
-    def each(self) -> Tensor:
-        return self.G
-
-
-class Outer(NamedTuple):
-    """Gradients of a weight matrix, sums of outer products g a^T over t positions in a record."""
-
-    A: Tensor  # [n, r, s, t, f], inputs; s = 1 where the k models share them, else s = k
-    G: Tensor  # [n, r, k, o, t], output gradients
-
-    def powers(self, norm: int) -> Tensor:
-        A, G = self.A, self.G
-        if A.shape[3] == 1:  # |g a^T| = |g| |a| in both norms
-            return Each(A.flatten(3)).powers(norm) * Each(G.flatten(3)).powers(norm)
-        if norm == 1:
-            return Each(self.each()).powers(norm)
-        return ((A @ A.mT) * (G.mT @ G)).sum((-2, -1)).clamp(min=0)
-
-    def weighted(self, factors: Tensor) -> Tensor:
-        G = self._side_by_side(self.G * factors[..., None, None])
-        G, A = G.permute(0, 2, 3, 1, 4).flatten(3), self.A.transpose(1, 2).flatten(2, 3)
-        return (G @ A).reshape(factors.shape[0], factors.shape[2], -1)
-
-    def each(self) -> Tensor:
-        return (self._side_by_side(self.G) @ self.A).reshape(*self.G.shape[:3], -1)
-
-    def _side_by_side(self, G: Tensor) -> Tensor:
-        """The outputs of models that share an input as those of one model, [n, r, s, o k/s, t]."""
-        return G.reshape(*self.A.shape[:3], -1, G.shape[-1])
-
-
-def outer(A: Tensor, G: Tensor) -> Term:
-    """The cheaper form: two Gram matrices of t x t per record, or one gradient of o x f."""
-    t, size = A.shape[3], A.shape[4] * G.shape[3]
-    return Outer(A, G) if t == 1 or 2 * t * t < size else Each(Outer(A, G).each())
-
-
-class Records(NamedTuple):
-    """The gradients of all parameters at every record of every model of a block."""
-
-    terms: list[Term]
-
-    def powers(self, norm: int) -> Tensor:
-        """L1 norm (1) or squared L2 norm (2) of each record's gradient, [n, r, k]."""
-        return torch.stack([term.powers(norm) for term in self.terms]).sum(0)
-
-    def weighted(self, factors: Tensor) -> Tensor:
-        """The sum over records times factors [n, r, k]: [n, k, d], in the engine's order."""
-        return torch.cat([term.weighted(factors) for term in self.terms], dim=-1)
-
-    def each(self) -> Tensor:
-        """Every record's gradient, [n, r, k, d], in the engine's order."""
-        return torch.cat([term.each() for term in self.terms], dim=-1)
 
 
 class _Layer(nn.Module, ABC):
@@ -167,7 +88,10 @@ class _Linear(_Layer):
         n, r, k = self.block
         A = kept.unflatten(1, (r, -1)).transpose(2, 3)
         G = G.reshape(n, r, -1, k, self.shapes["weight"][0]).permute(0, 1, 3, 4, 2)
-        return [outer(A, G), *([Each(G.sum(-1))] if "bias" in self.shapes else [])]
+        weight: Term = Outer(A, G)
+        if not prefer_gram(A.shape[3], *self.shapes["weight"]):
+            weight = Each(weight.each())
+        return [weight, Each(G.sum(-1))] if "bias" in self.shapes else [weight]
 
 
 class _Conv2d(_Layer):
@@ -187,8 +111,8 @@ class _Conv2d(_Layer):
         weights = [w.reshape(n, s, -1, *w.shape[3:]) for w in self.weights.values()]
         holders = []
         for x_i, *w_i in zip(x.unflatten(0, (n, -1)), *weights, strict=True):
-            models = zip(x_i.chunk(s, dim=1), *w_i, strict=True)
-            y_i = [self._convolve(*model) for model in models]
+            x_i = x_i.unflatten(1, (s, c)).transpose(0, 1).contiguous()
+            y_i = [self._convolve(*model) for model in zip(x_i, *w_i, strict=True)]
             holders.append(torch.cat(y_i, dim=1) if s > 1 else y_i[0])
         return torch.cat(holders) if n > 1 else holders[0], x
 
@@ -205,33 +129,59 @@ class _Conv2d(_Layer):
         return y.reshape(len(x), *patches.shape[2:4], -1).permute(0, 3, 1, 2), patches
 
     def terms(self, kept: Tensor, G: Tensor) -> list[Term]:
-        n, r, k = self.block
-        patches = kept if kept.ndim == 5 else self._patches(kept)
-        A = patches.reshape(n, r, patches.shape[1], -1, patches.shape[-1])
-        return [outer(A, G.reshape(n, r, k, -1, A.shape[3]))]
+        (n, r, k), o, t = self.block, self.shapes["weight"][0], G[0, 0].numel()
+        if prefer_gram(t, o, self._size()):
+            A = kept if kept.ndim == 5 else self._patches(kept)
+            return [Outer(A.reshape(n, r, A.shape[1], t, -1), G.reshape(n, r, k, o, t))]
+        q = (
+            len(G)
+            if G.requires_grad
+            else max(1, _PIECE // (G.element_size() * k * t * self._size()))
+        )
+        pieces = zip(self._pieces(kept, q), G.split(q), strict=True)
+        each = [Outer(A.flatten(2, 3)[None], g.reshape(1, -1, k, o, t)).each() for A, g in pieces]
+        return [Each(torch.cat(each, dim=1).view(n, r, k, -1))]
 
-    def _patches(self, x: Tensor) -> Tensor:
+    def _pieces(self, kept: Tensor, q: int) -> Iterator[Tensor]:
+        """Patches of q inputs after the other, in the same memory: it stays in the cache."""
+        if kept.ndim == 5:
+            yield from kept.split(q)
+            return
+        memory = None
+        for x in kept.split(q):
+            patches = self._patches(x, memory)
+            memory = patches if memory is None else memory
+            yield patches
+
+    def _patches(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """[n r, s, height, width, entries]; long runs of memory, so that copying is fast."""
         _, c, *kernel = self.shapes["weight"]
-        (down, across), size = self.padding, c * kernel[0] * kernel[1]
+        down, across = self.padding
         x = x.unflatten(1, (-1, c)).movedim(2, -1)
         x = F.pad(x, (0, 0, across, across, down, down)) if down or across else x
         x = x.contiguous().unfold(2, kernel[0], self.stride[0]).unfold(3, kernel[1], self.stride[1])
-        patches = x.new_empty(*x.shape[:4], size + ("bias" in self.shapes))
-        patches[..., :size].unflatten(-1, (*kernel, c)).copy_(x.movedim(4, -1))
-        patches[..., size:].fill_(1)
-        return patches
+        weight = self.shapes["weight"][1:].numel()
+        if (patches := memory) is None:
+            patches = x.new_empty(*x.shape[:4], self._size())
+            patches[..., weight:].fill_(1)
+        entries = patches[: len(x), ..., :weight].unflatten(-1, (*kernel, c))
+        entries.copy_(x.movedim(4, -1))
+        return patches[: len(x)]
+
+    def _size(self) -> int:
+        """Entries of a patch, with the 1 that stands for the bias."""
+        return self.shapes["weight"][1:].numel() + ("bias" in self.shapes)
 
     def natural(self, vectors: Tensor) -> Tensor:
         o, c, *kernel = self.shapes["weight"]
-        size = c * kernel[0] * kernel[1]
+        size = self.shapes["weight"][1:].numel()
         joint = vectors.unflatten(-1, (o, -1))
         weight = joint[..., :size].unflatten(-1, (*kernel, c)).movedim(-1, -3)
         return torch.cat([weight.flatten(-4), joint[..., size:].flatten(-2)], dim=-1)
 
     def floats(self, y: Tensor) -> int:
-        entries, t = self.shapes["weight"][1:].numel(), y[0, 0].numel()
-        return 2 * y.numel() + t * entries + min(2 * t * t, y.shape[1] * entries)
+        size, t = self._size(), y[0, 0].numel()
+        return 2 * y.numel() + t * size + min(2 * t * t, y.shape[1] * size)
 
 
 class _GroupNorm(_Layer):

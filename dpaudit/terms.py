@@ -1,0 +1,91 @@
+"""The gradients of a parameter at every record of many models, in whatever form is cheap.
+
+A pass has n data holders, r records of each one's batch, and k models on each batch: tensors over
+records and models are [n, r, k, ...].
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Term(Protocol):
+    """One parameter's gradients at every record of every model, in whatever form is cheap."""
+
+    def powers(self, norm: int) -> Tensor:
+        """L1 norm (1) or squared L2 norm (2) of each record's gradient, [n, r, k]."""
+        ...
+
+    def weighted(self, factors: Tensor) -> Tensor:
+        """The sum over records times factors [n, r, k], flat: [n, k, size]."""
+        ...
+
+    def each(self) -> Tensor:
+        """Every record's gradient, flat: [n, r, k, size]."""
+        ...
+
+
+class Each(NamedTuple):
+    """Gradients held one by one."""
+
+    G: Tensor  # [n, r, k, size]
+
+    def powers(self, norm: int) -> Tensor:
+        return torch.linalg.vector_norm(self.G, norm, dim=-1) ** norm
+
+    def weighted(self, factors: Tensor) -> Tensor:
+        return torch.einsum("nrk,nrkq->nkq", factors, self.G)
+
+    def each(self) -> Tensor:
+        return self.G
+
+
+class Outer(NamedTuple):
+    """Gradients of a weight matrix, sums of outer products g a^T over t positions in a record."""
+
+    A: Tensor  # [n, r, s, t, f], inputs; s = 1 where the k models share them, else s = k
+    G: Tensor  # [n, r, k, o, t], output gradients
+
+    def powers(self, norm: int) -> Tensor:
+        A, G = self.A, self.G
+        if A.shape[3] == 1:  # |g a^T| = |g| |a| in both norms
+            return Each(A.flatten(3)).powers(norm) * Each(G.flatten(3)).powers(norm)
+        if norm == 1:
+            return Each(self.each()).powers(norm)
+        return ((A @ A.mT) * (G.mT @ G)).sum((-2, -1)).clamp(min=0)
+
+    def weighted(self, factors: Tensor) -> Tensor:
+        G = self._side_by_side(self.G * factors[..., None, None])
+        G, A = G.permute(0, 2, 3, 1, 4).flatten(3), self.A.transpose(1, 2).flatten(2, 3)
+        return (G @ A).reshape(factors.shape[0], factors.shape[2], -1)
+
+    def each(self) -> Tensor:
+        return (self._side_by_side(self.G) @ self.A).reshape(*self.G.shape[:3], -1)
+
+    def _side_by_side(self, G: Tensor) -> Tensor:
+        """The outputs of models that share an input as those of one model, [n, r, s, o k/s, t]."""
+        return G.reshape(*self.A.shape[:3], -1, G.shape[-1])
+
+
+def prefer_gram(t: int, o: int, f: int) -> bool:
+    """Whether two Gram matrices of t x t per record cost less than its gradient of o x f."""
+    return t == 1 or 2 * t * t < o * f
+
+
+class Records(NamedTuple):
+    """The gradients of all parameters at every record of every model of a block."""
+
+    terms: list[Term]
+
+    def powers(self, norm: int) -> Tensor:
+        """L1 norm (1) or squared L2 norm (2) of each record's gradient, [n, r, k]."""
+        return torch.stack([term.powers(norm) for term in self.terms]).sum(0)
+
+    def weighted(self, factors: Tensor) -> Tensor:
+        """The sum over records times factors [n, r, k]: [n, k, d], in the engine's order."""
+        return torch.cat([term.weighted(factors) for term in self.terms], dim=-1)
+
+    def each(self) -> Tensor:
+        """Every record's gradient, [n, r, k, d], in the engine's order."""
+        return torch.cat([term.each() for term in self.terms], dim=-1)

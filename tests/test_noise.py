@@ -1,5 +1,7 @@
 """Noise from named streams: scale, repeatability, and the float32 trap of the Laplace tail."""
 
+import math
+
 import torch
 from scipy import stats
 
@@ -29,6 +31,16 @@ def test_gaussian_and_laplace_have_the_distribution_they_are_named_for() -> None
         (noise.laplace("b", 2.5, like), stats.laplace(scale=2.5)),
     ):
         assert stats.kstest(draws.numpy(), law.cdf).pvalue > FALSE_FAILURE
+
+
+def test_the_scale_is_right_to_a_third_of_a_percent() -> None:
+    n, noise = 4_000_000, Noise(Streams(12), 1)
+    like = torch.empty(n, dtype=torch.float64)
+    tail = stats.norm.isf(FALSE_FAILURE / 2)
+    squares = noise.gaussian("a", 2.5, like).square().mean().item() / 2.5**2
+    assert abs(squares - 1) < tail * math.sqrt(2 / n)  # var of a standard normal's square is 2
+    sizes = noise.laplace("b", 2.5, like).abs().mean().item() / 2.5
+    assert abs(sizes - 1) < tail * math.sqrt(1 / n)  # |Laplace| is exponential, variance 1
 
 
 def test_no_noise_is_exactly_zero() -> None:

@@ -12,9 +12,10 @@ from dpaudit.rng import Streams
 
 from .labels import infer_labels
 from .lbfgs import lbfgs
-from .optimizers import Minimum, Objective, adam
+from .optimizers import Minimum, Problems, adam
 
-_ROUNDING = 1e-11  # a relative squared mismatch at which float32 gradients agree
+# mismatches at which float32 gradients agree
+_ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "euclidean": 1e-11}
 _MEMORY = 2**30  # bytes: problems beyond are attacked in the next chunk
 _COPIES = 8  # of the per-record gradients, alive while they are differentiated
 
@@ -25,48 +26,64 @@ class GradientInversion(ReconstructionAttack):
     The attacker simulates the victim's message: the mean over the batch of per-record gradients,
     clipped as publicly known, at the known model, with labels inferred first. All victims and
     restarts are one batched optimisation. Each keeps its best iterate, and each victim its best
-    restart, by the attacker's own loss.
+    restart, by the attacker's own loss: mismatch plus weighted total variation.
 
-    Source: Geiping et al. 2020, arXiv:2003.14053 (cosine objective, total variation, signed Adam);
-    Zhu et al. 2019, arXiv:1906.08935 (euclidean objective, L-BFGS). Departures: the simulated
-    gradient is clipped as the victim's is, and images stay in the value range by projection.
+    With s and t the simulated and the observed gradient as unit vectors, the mismatch is
+        l1          ||t - <s, t> s||_1 / ||t||_1, what of t lies off the direction of s
+        cosine      1 - <s, t>
+        euclidean   the squared distance relative to the observed squared norm, not of unit vectors
+    so that only ``euclidean`` needs a message whose factor is known.
+
+    Source: Geiping et al. 2020, arXiv:2003.14053 (cosine, total variation, signed Adam); Zhu et al.
+    2019, arXiv:1906.08935 (euclidean, L-BFGS); Deng et al. 2021, arXiv:2103.06819 (L1 beside L2).
+    Departures: the simulated gradients are clipped as the victim's are; images stay in the value
+    range by projection; the L1 distance is taken off the simulated direction, so that neither an
+    unknown factor nor noise, which lengthens the observed gradient, counts against the truth.
     """
 
     optimizer: Literal["adam", "lbfgs"] = "adam"
-    objective: Literal["cosine", "euclidean"] = "cosine"
-    total_variation: NonNegativeFloat = 0.0
+    objective: Literal["l1", "cosine", "euclidean"] = "l1"
+    total_variation: NonNegativeFloat = 0.02  # weight, with pixels in half value ranges
     signed: bool = True  # adam follows the signs of the gradient
-    restarts: PositiveInt = 4
+    restarts: PositiveInt | None = None  # None: 2 for one record, 1 for a batch
     iterations: PositiveInt = 300
-    learning_rate: PositiveFloat = 0.1  # of adam, in half value ranges
+    learning_rate: PositiveFloat = 0.7  # of adam, in half value ranges
 
     def reconstruct(
         self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
-        """Attack all observed gradients; the result does not depend on how they are chunked.
+        """Attack all observed gradients; all starts are drawn before problems are chunked.
 
         Raises:
-            NotObservable: labels cannot be inferred, the network has no last linear layer.
+            NotObservable: labels cannot be inferred, as the network ends in no linear layer.
         """
-        m, B = len(observed.gradients), observed.batch_size
         labels = infer_labels(observed, task, streams("attack", "labels"))
-        starts = self._starts(m, B, task, streams).to(observed.models)
-        size = max(1, _MEMORY // (_COPIES * B * observed.models[0].nbytes))
+        starts = self._starts(observed, task, streams("attack", "start"))
+        record = observed.models.shape[1] * observed.models.element_size()
+        size = max(1, _MEMORY // (_COPIES * observed.batch_size * record))
         chunks = torch.arange(len(starts), device=starts.device).split(size)
         minima = []
         for i, chunk in enumerate(chunks):
-            objective = partial(self._losses, observed, task, labels, chunk)
-            progress = partial(_progress, on_step, i, len(chunks))
-            minima.append(self._minimise(objective, starts[chunk], task, progress))
-        return self._best_restarts(minima, labels, (B, *task.shape))
+            losses = partial(self._losses, observed, task, labels, chunk)
+            problems = Problems(losses, starts[chunk], task.value_range, self._tolerance)
+            minima.append(self._minimise(problems, partial(_progress, on_step, i, len(chunks))))
+        return self._best_restarts(minima, labels, task.shape)
 
-    def _starts(self, m: int, B: int, task: Task, streams: Streams) -> Tensor:
-        """Standard normal images in units of half the value range, projected, [m * r, D]."""
-        generator = streams("attack", "start")
+    @property
+    def _tolerance(self) -> float:
+        return 0.0 if self.total_variation else _ROUNDING[self.objective]
+
+    def _n_restarts(self, batch_size: int) -> int:
+        """A batch gains more from iterations, as it has many starts in it already."""
+        return self.restarts or (2 if batch_size == 1 else 1)
+
+    def _starts(self, observed: Observed, task: Task, generator: torch.Generator) -> Tensor:
+        """Images near the middle of the value range, [m * restarts, D]."""
         low, high = task.value_range
-        size = (m * self.restarts, B * torch.Size(task.shape).numel())
-        z = torch.randn(size, generator=generator, device=generator.device)
-        return ((low + high) / 2 + (high - low) / 2 * z).clamp(low, high)
+        B = observed.batch_size
+        size = (len(observed.models) * self._n_restarts(B), B * torch.Size(task.shape).numel())
+        z = torch.randn(size, generator=generator, device=generator.device).to(observed.models)
+        return ((low + high) / 2 + 0.1 * (high - low) / 2 * z).clamp(low, high)
 
     def _losses(
         self,
@@ -77,42 +94,40 @@ class GradientInversion(ReconstructionAttack):
         points: Tensor,
         problems: Tensor,
     ) -> Tensor:
-        victims = chunk[problems] // self.restarts
+        victims = chunk[problems] // self._n_restarts(observed.batch_size)
         images = points.unflatten(1, (observed.batch_size, *task.shape))
         simulated = task.gradients.clipped_sum(
             observed.models[victims], images, labels[victims], observed.clip_norm, create_graph=True
         )
-        target = observed.gradients[victims]
-        losses = self._mismatch(simulated / observed.batch_size, target)
+        losses = self._mismatch(simulated / observed.batch_size, observed.gradients[victims])
         if self.total_variation:
-            losses = losses + self.total_variation * _total_variation(images)
+            half = (task.value_range[1] - task.value_range[0]) / 2
+            losses = losses + self.total_variation * _total_variation(images / half)
         return losses
 
-    def _mismatch(self, simulated: Tensor, target: Tensor) -> Tensor:
-        """1 - cosine, or the squared distance relative to the target's squared norm; [k]."""
+    def _mismatch(self, simulated: Tensor, observed: Tensor) -> Tensor:
+        if self.objective == "euclidean":
+            return (simulated - observed).square().sum(1) / observed.square().sum(1)
+        s, t = _unit(simulated), _unit(observed)
         if self.objective == "cosine":  # as half a squared distance: precise near 0
-            return (_unit(simulated) - _unit(target)).square().sum(1) / 2
-        return (simulated - target).square().sum(1) / target.square().sum(1)
+            return (s - t).square().sum(1) / 2
+        explained = (s * t).sum(1, keepdim=True).clamp(min=0) * s
+        return (t - explained).abs().sum(1) / t.abs().sum(1)
 
-    def _minimise(
-        self, objective: Objective, starts: Tensor, task: Task, on_step: OnStep
-    ) -> Minimum:
-        bounds, tolerance = task.value_range, _ROUNDING
+    def _minimise(self, problems: Problems, on_step: OnStep) -> Minimum:
         if self.optimizer == "lbfgs":
-            return lbfgs(objective, starts, self.iterations, bounds, tolerance, on_step)
-        rate = self.learning_rate * (bounds[1] - bounds[0]) / 2
-        return adam(
-            objective, starts, self.iterations, rate, self.signed, bounds, tolerance, on_step
-        )
+            return lbfgs(problems, self.iterations, on_step)
+        rate = self.learning_rate * problems.width / 2
+        return adam(problems, self.iterations, rate, self.signed, on_step)
 
     def _best_restarts(
-        self, minima: list[Minimum], labels: Tensor, shape: tuple[int, ...]
+        self, minima: list[Minimum], labels: Tensor, shape: tuple[int, int, int]
     ) -> Reconstruction:
-        points = torch.cat([minimum.points for minimum in minima])
-        losses = torch.cat([minimum.losses for minimum in minima]).unflatten(0, (-1, self.restarts))
-        points = points.unflatten(0, (-1, self.restarts))
-        chosen = points[torch.arange(len(points), device=points.device), losses.argmin(1)]
-        return Reconstruction(chosen.unflatten(1, shape), labels, losses)
+        m, B = labels.shape
+        images = torch.cat([minimum.points for minimum in minima]).view(m, -1, B, *shape)
+        losses = torch.cat([minimum.losses for minimum in minima]).view(m, -1)
+        best = losses.argmin(1)
+        return Reconstruction(images[torch.arange(m, device=best.device), best], labels, losses)
 
 
 def _unit(vectors: Tensor) -> Tensor:
@@ -121,9 +136,9 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def _total_variation(images: Tensor) -> Tensor:
-    """Mean absolute difference between neighbouring pixels, over columns and rows, [k]."""
-    steps = (images.diff(dim=-1), images.diff(dim=-2))
-    return sum((s.abs().flatten(1).mean(1) for s in steps), start=images.new_zeros(()))
+    """Mean absolute difference of neighbouring pixels, along rows plus along columns, [k]."""
+    across, down = images.diff(dim=-1), images.diff(dim=-2)
+    return across.abs().flatten(1).mean(1) + down.abs().flatten(1).mean(1)
 
 
 def _progress(on_step: OnStep, chunk: int, n_chunks: int, done: int, total: int) -> None:

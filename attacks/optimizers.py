@@ -55,12 +55,12 @@ class _Moments(NamedTuple):
     mean: Tensor  # [k, D] of the gradient
     square: Tensor  # [k, D] of the gradient
 
-    def moved(self, gradient: Tensor, step: int, rate: float, box: tuple[float, float]) -> Tensor:
-        """The next points of Adam's step 1, 2, ..., projected into the box."""
-        self.mean.lerp_(gradient, 0.1)
-        self.square.lerp_(gradient**2, 0.001)
-        spread = (self.square / (1 - 0.999**step)).sqrt() + 1e-8
-        return (self.points - rate / (1 - 0.9**step) * self.mean / spread).clamp(*box)
+    def step(self, gradient: Tensor, k: int, rate: float, box: tuple[float, float]) -> "_Moments":
+        """Adam's step k = 1, 2, ..., projected into the box."""
+        mean, square = self.mean.lerp(gradient, 0.1), self.square.lerp(gradient**2, 0.001)
+        spread = (square / (1 - 0.999**k)).sqrt() + 1e-8
+        points = self.points - rate / (1 - 0.9**k) * mean / spread
+        return _Moments(self.problems, points.clamp(*box), mean, square)
 
 
 def adam(
@@ -89,7 +89,7 @@ def adam(
             break
         rate = learning_rate * (1 + math.cos(math.pi * (step - 1) / n_steps)) / 2
         gradient = gradient.sign() if signed else gradient
-        state = state._replace(points=state.moved(gradient, step, rate, problems.bounds))
+        state = state.step(gradient, step, rate, problems.bounds)
         if step % _REPORT_EVERY == 0:
             on_step(step, n_steps)
     on_step(n_steps, n_steps)

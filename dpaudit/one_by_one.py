@@ -25,11 +25,16 @@ class RecordByRecord:
         return _logits(self.module, X, inputs)
 
     def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
-        each = vmap(grad(self._loss), in_dims=(None, 0, 0))
+        # what vmap returns has wrong derivatives for layer normalisation (torch 2.13): loop instead
+        each = self._each if create_graph else vmap(grad(self._loss), in_dims=(None, 0, 0))
         with torch.set_grad_enabled(create_graph):
             batches = zip(X, inputs, labels, strict=True)
             G = [torch.stack([each(x, *batch) for x in xs], dim=1) for xs, *batch in batches]
             return Records([Each(torch.stack(G))])
+
+    def _each(self, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        batch = zip(inputs, labels, strict=True)
+        return torch.stack([grad(self._loss)(x, *record) for record in batch])
 
     def natural(self, vectors: Tensor) -> Tensor:
         return vectors

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.gradients import Gradients
-from dpaudit.models import initial_parameters, unflatten
+from dpaudit.models import build, initial_parameters, names, unflatten
 from dpaudit.rng import Streams
 
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}  # float64
@@ -107,3 +108,222 @@ def test_per_record_gradients_and_norms_are_those_of_plain_autograd(case: Case) 
         lengths = torch.linalg.vector_norm(G, norm, dim=-1)
         actual = case.gradients.norms(*data, norm, holders)
         torch.testing.assert_close(actual, lengths, **ROUNDING)
+
+
+def test_many_records_take_the_other_form_of_convolution_to_the_same_sum() -> None:
+    case = Case(LAYERS["two convolutions"](), m=3, n=2, b=20)
+    holders = torch.tensor([1, 0, 1])
+    G = case.per_record(holders)
+    actual = case.gradients.clipped_sum(case.X, case.inputs, case.labels, 1.0, holders=holders)
+    torch.testing.assert_close(actual, clipped_sum(G, 1.0, 2), **ROUNDING)
+
+
+ZOO = [
+    (name, (channels, side, side))
+    for name in names()
+    for channels in (1, 3)
+    for side in (16,)
+    if name not in ("cnn-xie-batchnorm", "resnet-18", "vit")
+] + [("vit", (1, 8, 8)), pytest.param("resnet-18", (1, 8, 8), marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("name, shape", ZOO)
+def test_every_network_has_the_gradients_of_plain_autograd(name: str, shape) -> None:
+    case = Case(build(name, shape, 4), shape, m=2, n=2, b=2)
+    holders = torch.tensor([1, 1])
+    G = case.per_record(holders)
+    for norm in (1, 2):
+        C = float(torch.linalg.vector_norm(G, norm, dim=-1).median())
+        actual = case.gradients.clipped_sum(
+            case.X, case.inputs, case.labels, C, norm, holders=holders
+        )
+        torch.testing.assert_close(actual, clipped_sum(G, C, norm), **ROUNDING)
+
+
+@pytest.mark.parametrize("engine", ["linear", "two convolutions", "vmap"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float64])
+def test_weights_multiply_clipped_gradients(engine: str, dtype: torch.dtype) -> None:
+    case = Case(_any_network() if engine == "vmap" else LAYERS[engine]())
+    weights = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 1, 0]]).to(dtype)
+    weights = weights * 0.3 if dtype == torch.float64 else weights
+    holders = torch.tensor([2, 0, 1])
+    data = (case.X, case.inputs, case.labels)
+    factors = weights[holders].double().unsqueeze(-1)
+    G = case.per_record(holders)
+    actual = case.gradients.clipped_sum(*data, 0.7, 2, weights, holders)
+    torch.testing.assert_close(actual, clipped_sum(G, 0.7, 2, factors), **ROUNDING)
+    mean = (G * factors).sum(1) / factors.sum(1).clamp(min=1e-300)
+    actual = case.gradients.mean(*data, weights, holders)
+    torch.testing.assert_close(actual, mean, **ROUNDING)
+    assert not actual[2].any()  # the holder without records
+
+
+@pytest.mark.parametrize("C", [None, float("inf"), 1e9])
+def test_no_clipping_is_the_gradient_of_the_batch(case: Case, C: float | None) -> None:
+    x = case.X.clone().requires_grad_()
+    for i in range(3):
+        logits = functional_call(case.module, unflatten(case.module, x[i]), (case.inputs[i],))
+        cross_entropy(logits, case.labels[i], reduction="sum").backward()
+    data = (case.X, case.inputs, case.labels)
+    torch.testing.assert_close(case.gradients.clipped_sum(*data, C), x.grad, **ROUNDING)
+    torch.testing.assert_close(case.gradients.mean(*data), x.grad / 4, **ROUNDING)
+
+
+@pytest.mark.parametrize("engine", ["linear", "two convolutions", "vmap"])
+def test_probabilities_of_one_class_are_its_index(engine: str) -> None:
+    case = Case(_any_network() if engine == "vmap" else LAYERS[engine]())
+    soft = torch.nn.functional.one_hot(case.labels, 4).double()
+    by_index = case.gradients.clipped_sum(case.X, case.inputs, case.labels, 0.5)
+    by_probability = case.gradients.clipped_sum(case.X, case.inputs, soft, 0.5)
+    torch.testing.assert_close(by_probability, by_index, **ROUNDING)
+
+
+@pytest.mark.parametrize(
+    "engine", ["two linear", "two convolutions", "group normalisation", "vmap"]
+)
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("holders", [None, [0, 1, 0]])
+def test_clipped_sums_differentiate_as_plain_autograd_does(engine: str, norm: int, holders) -> None:
+    case = Case(_any_network() if engine == "vmap" else LAYERS[engine](), b=3)
+    holders = None if holders is None else torch.tensor(holders)
+    soft = torch.rand(3, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    leaves = [v.clone().requires_grad_() for v in (case.X, case.inputs, soft.softmax(-1))]
+    C = 0.6 if norm == 2 else 5.0
+    target = torch.randn(case.X.shape, dtype=torch.float64, generator=Streams(2)("target"))
+    actual = case.gradients.clipped_sum(*leaves, C, norm, holders=holders, create_graph=True)
+    expected = clipped_sum(_per_record_graph(case.module, *leaves, holders), C, norm)
+    torch.testing.assert_close(actual, expected, **ROUNDING)
+    derivatives = [torch.autograd.grad((v * target).sum(), leaves) for v in (actual, expected)]
+    for a, e in zip(*derivatives, strict=True):
+        assert e.abs().max() > 1e-3
+        torch.testing.assert_close(a, e, rtol=1e-8, atol=1e-10)
+
+
+def test_clipped_sums_of_a_vision_transformer_differentiate_as_plain_autograd_does() -> None:
+    case = Case(build("vit", (1, 4, 4), 4), (1, 4, 4), m=1, n=1, b=2)
+    leaves = [v.requires_grad_() for v in (case.X, case.inputs)]
+    actual = case.gradients.clipped_sum(*leaves, case.labels, 0.5, create_graph=True)
+    G = _per_record_graph(case.module, *leaves, case.labels, None)
+    derivatives = [
+        torch.autograd.grad(v.square().sum(), leaves) for v in (actual, clipped_sum(G, 0.5, 2))
+    ]
+    torch.testing.assert_close(*derivatives, rtol=1e-8, atol=1e-10)
+
+
+def test_derivatives_of_clipped_sums_are_finite_differences() -> None:
+    case = Case(LAYERS["group normalisation"](), m=1, n=1, b=2)
+
+    def message(inputs: Tensor) -> Tensor:
+        return case.gradients.clipped_sum(case.X, inputs, case.labels, 0.5, create_graph=True)
+
+    assert torch.autograd.gradcheck(message, case.inputs.requires_grad_(), fast_mode=True)
+
+
+def test_a_record_without_gradient_adds_nothing_and_has_finite_derivatives() -> None:
+    module = sequential(nn.Flatten(), nn.Linear(4, 3, bias=False))
+    inputs = torch.zeros(1, 2, 1, 2, 2, dtype=torch.float64)
+    inputs[0, 1] = 1
+    inputs.requires_grad_()
+    X, labels = torch.ones(1, 12, dtype=torch.float64), torch.zeros(1, 2, dtype=torch.long)
+    gradients = Gradients(module)
+    for norm in (1, 2):
+        total = gradients.clipped_sum(X, inputs, labels, 0.1, norm, create_graph=True)
+        assert float(torch.linalg.vector_norm(total.detach(), norm)) == pytest.approx(0.1)
+        (derivative,) = torch.autograd.grad(total.square().sum(), inputs)
+        assert derivative.isfinite().all()
+
+
+def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(LAYERS["two convolutions"](), m=7, n=4, b=9)
+    holders = torch.tensor([3, 0, 3, 1, 1, 3, 0])
+    arguments = (case.X, case.inputs, case.labels, 0.8)
+    weights = torch.rand(4, 9, generator=Streams(5)("weights")).double()
+    whole = [
+        case.gradients.clipped_sum(*arguments, weights=weights, holders=holders),
+        case.gradients.norms(*arguments[:3], holders=holders),
+        *case.gradients.evaluate(*arguments[:3], holders),
+    ]
+    for chunk, records in ((1, 1), (30_000, 2), (100_000, 4)):
+        monkeypatch.setattr("dpaudit.gradients._CHUNK", chunk)
+        monkeypatch.setattr("dpaudit.gradients._RECORDS", records)
+        monkeypatch.setattr("dpaudit.layers._PIECE", chunk)
+        parts = [
+            case.gradients.clipped_sum(*arguments, weights=weights, holders=holders),
+            case.gradients.norms(*arguments[:3], holders=holders),
+            *case.gradients.evaluate(*arguments[:3], holders),
+        ]
+        torch.testing.assert_close(parts, whole, **ROUNDING)
+
+
+def test_evaluation_is_loss_and_accuracy_of_each_model(case: Case) -> None:
+    holders = torch.tensor([1, 1, 0])
+    loss, accuracy = case.gradients.evaluate(case.X, case.inputs, case.labels, holders)
+    for i, row in enumerate(holders):
+        parameters = unflatten(case.module, case.X[i])
+        logits = functional_call(case.module, parameters, (case.inputs[row],))
+        torch.testing.assert_close(loss[i], cross_entropy(logits, case.labels[row]), **ROUNDING)
+        assert accuracy[i] == (logits.argmax(1) == case.labels[row]).double().mean()
+
+
+def test_batch_normalisation_is_refused_where_records_count_and_works_where_batches_do() -> None:
+    case = Case(build("cnn-xie-batchnorm", (1, 8, 8), 4))
+    data = (case.X, case.inputs, case.labels)
+    for refused in (
+        lambda: case.gradients.clipped_sum(*data, 1.0),
+        lambda: case.gradients.norms(*data),
+        lambda: case.gradients.per_record(*data),
+        lambda: case.gradients.mean(*data, weights=torch.ones(3, 4)),
+    ):
+        with pytest.raises(DpauditError, match="batch normalisation"):
+            refused()
+    x = case.X.clone().requires_grad_()
+    for i in range(3):
+        logits = functional_call(case.module, unflatten(case.module, x[i]), (case.inputs[i],))
+        cross_entropy(logits, case.labels[i]).backward()
+    torch.testing.assert_close(case.gradients.mean(*data), x.grad, **ROUNDING)
+
+
+def test_results_carry_no_graph_unless_asked_for(case: Case) -> None:
+    inputs = case.inputs.requires_grad_()
+    assert not case.gradients.clipped_sum(case.X, inputs, case.labels, 1.0).requires_grad
+    assert not case.gradients.per_record(case.X, inputs, case.labels).requires_grad
+
+
+def test_bad_arguments_are_refused() -> None:
+    case = Case(LAYERS["linear"]())
+    for C in (0.0, -1.0, float("nan")):
+        with pytest.raises(ConfigError, match="clip norm must be positive"):
+            case.gradients.clipped_sum(case.X, case.inputs, case.labels, C)
+    with pytest.raises(ValueError, match="say whose"):
+        case.gradients.mean(case.X[:2], case.inputs, case.labels)
+
+
+def test_a_layer_that_runs_twice_is_refused() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.Linear(64, 64), nn.Linear(64, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.layer(self.layer(x.flatten(1))))
+
+    case = Case(Twice().to("meta"))
+    with pytest.raises(DpauditError, match="each layer once"):
+        case.gradients.clipped_sum(case.X, case.inputs, case.labels, 1.0)
+
+
+def _any_network() -> nn.Module:
+    """A network with a layer that has no stacked counterpart."""
+    return sequential(nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 5), nn.PReLU(), nn.Linear(5, 4))
+
+
+def _per_record_graph(module: nn.Module, X: Tensor, inputs: Tensor, labels: Tensor, holders):
+    """[m, b, d], with the graph of every step."""
+    rows = range(len(X)) if holders is None else holders.tolist()
+    G = []
+    for x, row in zip(X, rows, strict=True):
+        for record, label in zip(inputs[row], labels[row], strict=True):
+            logits = functional_call(module, unflatten(module, x), (record[None],))
+            loss = cross_entropy(logits, label[None])
+            G.append(torch.autograd.grad(loss, x, create_graph=True)[0])
+    return torch.stack(G).view(len(X), inputs.shape[1], -1)

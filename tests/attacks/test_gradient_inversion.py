@@ -1,0 +1,187 @@
+"""Gradient inversion finds a planted leak, finds nothing in noise, and looks at its own loss alone."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit.attack import Observed, Task
+from dpaudit.attacks.gradient_inversion import GradientInversion
+from dpaudit.attacks.lbfgs import lbfgs
+from dpaudit.attacks.optimizers import Problems, adam
+from dpaudit.data import Dataset, load
+from dpaudit.gradients import Gradients
+from dpaudit.metrics import blind, score
+from dpaudit.models import build, initial_parameters
+from dpaudit.rng import Streams
+
+STREAMS = Streams(20240611)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load("digits", seed=1)
+
+
+def task_of(dataset: Dataset, network: str) -> Task:
+    shape = tuple(dataset.x.shape[1:])
+    gradients = Gradients(build(network, shape, dataset.n_classes))
+    return Task(gradients, shape, dataset.n_classes, dataset.value_range)
+
+
+def observe(
+    task: Task, dataset: Dataset, m: int, batch_size: int, std: float = 0.0
+) -> tuple[Observed, Tensor, Tensor]:
+    """What m victims at m initial models send, with their images and labels."""
+    module = task.gradients.module
+    models = torch.stack([initial_parameters(module, STREAMS("model", i)) for i in range(m)])
+    rows = torch.arange(m * batch_size).view(m, batch_size)
+    images, labels = dataset.x[rows], dataset.y[rows]
+    sums = task.gradients.clipped_sum(models, images, labels, 2.0)
+    noise = std * torch.randn(sums.shape, generator=STREAMS("noise"))
+    return Observed((sums + noise) / batch_size, models, batch_size, 2.0), images, labels
+
+
+def attack(**options) -> GradientInversion:
+    return GradientInversion(message="cross_gradient", rounds=(1,), **options)
+
+
+def reconstruct(task, observed, **options):
+    return attack(**options).reconstruct(observed, task, STREAMS, lambda done, total: None)
+
+
+@pytest.mark.parametrize(
+    "network, options",
+    [
+        ("lenet", {"iterations": 200}),
+        (
+            "mlp",
+            {"optimizer": "lbfgs", "objective": "cosine", "total_variation": 0.0, "iterations": 60},
+        ),
+        ("mlp", {"objective": "cosine", "total_variation": 1e-3, "iterations": 200}),
+    ],
+)
+def test_an_image_is_read_off_its_gradient_if_there_is_no_noise(digits, network, options) -> None:
+    task = task_of(digits, network)
+    observed, images, labels = observe(task, digits, m=4, batch_size=1)
+    found = reconstruct(task, observed, **options)
+    assert torch.equal(found.labels, labels)
+    assert score(images, found.images, digits.value_range).ssim.mean() > 0.8
+    assert found.images.min() >= -1
+    assert found.images.max() <= 1
+
+
+def test_a_factor_that_the_attacker_does_not_know_does_not_help_the_victim(digits) -> None:
+    task = task_of(digits, "mlp")
+    observed, images, _ = observe(task, digits, m=3, batch_size=1)
+    scaled = Observed(7.5 * observed.gradients, observed.models, 1, 2.0)
+    found = reconstruct(task, scaled, iterations=200)
+    assert score(images, found.images, digits.value_range).ssim.mean() > 0.8
+
+
+def test_pure_noise_gives_no_better_than_a_blind_guess(digits) -> None:
+    """The gradient is 1e-3 of the noise: an attack that scored above blind here would be cheating.
+
+    The noise is one fixed draw; SSIM of an image that is independent of the truth has mean near 0,
+    against 0.4 and more of the mean image, which is how far this is from failing.
+    """
+    task = task_of(digits, "mlp")
+    observed, images, labels = observe(task, digits, m=8, batch_size=1, std=100.0)
+    found = reconstruct(task, observed, iterations=60)
+    guess = blind(labels, digits.x_test, digits.y_test, STREAMS("blind")).mean_image
+    ours = score(images, found.images, digits.value_range).ssim.mean()
+    assert ours < score(images, guess, digits.value_range).ssim.mean()
+
+
+def test_the_restart_is_chosen_by_the_attackers_own_loss(digits) -> None:
+    task = task_of(digits, "lenet")
+    observed, _, _ = observe(task, digits, m=3, batch_size=1)
+    found = reconstruct(task, observed, restarts=3, iterations=40)
+    assert found.losses.shape == (3, 3)
+    chosen = attack(restarts=1)
+    for i in range(3):
+        losses = chosen._losses(
+            Observed(observed.gradients[i : i + 1], observed.models[i : i + 1], 1, 2.0),
+            task,
+            found.labels[i : i + 1],
+            torch.tensor([0]),
+            found.images[i].flatten()[None],
+            torch.tensor([0]),
+        )
+        torch.testing.assert_close(losses[0], found.losses[i].min(), rtol=1e-3, atol=1e-4)
+
+
+def test_labels_of_single_records_are_exact_without_noise(digits) -> None:
+    task = task_of(digits, "lenet")
+    observed, _, labels = observe(task, digits, m=40, batch_size=1)
+    assert torch.equal(reconstruct(task, observed, iterations=1).labels, labels)
+
+
+def test_most_labels_of_a_batch_are_counted_right_without_noise(digits) -> None:
+    task = task_of(digits, "mlp")
+    observed, _, labels = observe(task, digits, m=5, batch_size=8)
+    guessed = reconstruct(task, observed, iterations=1).labels
+    counts = [torch.stack([r.bincount(minlength=10) for r in rows]) for rows in (guessed, labels)]
+    found = torch.minimum(*counts).sum(1).float() / 8
+    assert found.mean() > 0.8  # by chance, with 10 classes, about 0.45
+
+
+def quadratic(H: Tensor, c: Tensor, points: Tensor, problems: Tensor) -> Tensor:
+    d = points - c[problems]
+    return (d * torch.einsum("kij,kj->ki", H[problems], d)).sum(1)
+
+
+@pytest.mark.parametrize(
+    "minimise",
+    [
+        partial(lbfgs, n_steps=30, on_step=lambda done, total: None),
+        partial(adam, n_steps=30, learning_rate=0.1, signed=False, on_step=lambda d, t: None),
+    ],
+)
+def test_problems_solved_together_are_solved_as_if_alone(minimise) -> None:
+    generator = torch.Generator().manual_seed(0)
+    A = torch.randn(5, 6, 6, generator=generator, dtype=torch.float64)
+    H, c = A @ A.mT + torch.eye(6), torch.randn(5, 6, generator=generator, dtype=torch.float64)
+    start, box = torch.zeros(5, 6, dtype=torch.float64), (-5.0, 5.0)
+    together = minimise(Problems(partial(quadratic, H, c), start, box, 1e-14))
+    for i in range(5):
+        one = Problems(partial(quadratic, H[i : i + 1], c[i : i + 1]), start[:1], box, 1e-14)
+        alone = minimise(one)
+        torch.testing.assert_close(together.points[i], alone.points[0], rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(together.losses[i], alone.losses[0], rtol=1e-6, atol=1e-13)
+
+
+def test_lbfgs_reaches_the_minimum_of_quadratics_and_stays_in_the_box() -> None:
+    generator = torch.Generator().manual_seed(1)
+    A = torch.randn(4, 6, 6, generator=generator, dtype=torch.float64)
+    H = A @ A.mT + torch.eye(6)
+    c = torch.rand(4, 6, generator=generator, dtype=torch.float64)
+    start = torch.full((4, 6), -0.5, dtype=torch.float64)
+    free = lbfgs(
+        Problems(partial(quadratic, H, c), start, (-5.0, 5.0), 1e-20), 60, lambda d, t: None
+    )
+    torch.testing.assert_close(free.points, c, rtol=1e-6, atol=1e-7)
+    boxed = lbfgs(
+        Problems(partial(quadratic, H, c), start, (-1.0, 0.3), 0.0), 60, lambda d, t: None
+    )
+    assert boxed.points.max() <= 0.3
+    assert (boxed.losses <= quadratic(H, c, start.clamp(-1, 0.3), torch.arange(4))).all()
+
+
+def test_a_loss_that_is_no_number_does_not_win() -> None:
+    def sometimes_nan(points: Tensor, problems: Tensor) -> Tensor:
+        loss = (points**2).sum(1)
+        return torch.where(points[:, 0] < 0.5, loss * torch.nan, loss)
+
+    start = torch.full((2, 3), 0.9, dtype=torch.float64)
+    found = adam(Problems(sometimes_nan, start, (-1.0, 1.0), 0.0), 40, 0.2, True, lambda d, t: None)
+    assert torch.isfinite(found.losses).all()
+    assert (found.points[:, 0] >= 0.5).all()
+
+
+def test_the_same_streams_give_the_same_images(digits) -> None:
+    task = task_of(digits, "mlp")
+    observed, _, _ = observe(task, digits, m=2, batch_size=2)
+    first, second = (reconstruct(task, observed, iterations=5) for _ in range(2))
+    assert torch.equal(first.images, second.images)

@@ -9,7 +9,7 @@ audit: .venv/installed
 
 test: .venv/installed
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
 lint: .venv/installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

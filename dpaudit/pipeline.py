@@ -83,6 +83,7 @@ def run_audit(
     began = time.perf_counter()
     prepared, run = prepare(config, runtime), RunDirectory(out)
     run.start(config_text, _fingerprint(config, prepared, runtime), resume)
+    on_progress = _noted(run, on_progress)
     run_jobs(_worker, (config, out, runtime), WORLDS, runtime.workers, on_progress)
     seconds = {"training": time.perf_counter() - began}
     return _attack_and_judge(config, prepared, run, runtime, on_progress, seconds)
@@ -111,7 +112,7 @@ def attack_again(
         raise RunError(f"{out}: data or device differ from those of the recorded run")
     _refuse_unrecorded(run, prepared)
     run.forget("findings/[0-9]*.json")
-    return _attack_and_judge(config, prepared, run, runtime, on_progress, {})
+    return _attack_and_judge(config, prepared, run, runtime, _noted(run, on_progress), {})
 
 
 def _attack_and_judge(
@@ -133,6 +134,22 @@ def _attack_and_judge(
     run.write_text("audit.json", result.to_json())
     run.write_text("report.html", registry.load("reports", "html")(result, run.path))
     return result
+
+
+def _noted(run: RunDirectory, on_progress: OnProgress) -> OnProgress:
+    """The same, with the latest report of each job kept in progress.json, at most every second."""
+    jobs: dict[str, list[int]] = {}
+    written = time.monotonic()
+
+    def note(what: str, done: int, total: int) -> None:
+        nonlocal written
+        jobs[what] = [done, total]
+        if time.monotonic() - written > 1 or done == total:
+            run.write_json("progress.json", jobs)
+            written = time.monotonic()
+        on_progress(what, done, total)
+
+    return note
 
 
 def _edited(out: Path, recorded: dict[str, Any], names: tuple[str, ...]) -> AuditConfig:

@@ -1,5 +1,6 @@
 """Gradient inversion: images whose gradient at the known model is the one that was observed."""
 
+import math
 from functools import partial
 from typing import Literal
 
@@ -18,6 +19,8 @@ from .optimizers import Minimum, Problems, adam
 _ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "euclidean": 1e-11}
 _MEMORY = 2**30  # bytes: problems beyond are attacked in the next chunk
 _COPIES = 8  # of the per-record gradients, alive while they are differentiated
+_DUMMIES = 16  # random images by which the attacker first learns how the known model answers
+_REHEARSALS, _REHEARSED_STEPS = 2, 20
 
 
 class GradientInversion(ReconstructionAttack):
@@ -52,13 +55,30 @@ class GradientInversion(ReconstructionAttack):
     def reconstruct(
         self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
-        """Attack all observed gradients; all starts are drawn before problems are chunked.
+        """Attack all observed gradients.
+
+        Labels are inferred with random dummies, and for a batch again with the images of short
+        rehearsals, which answer more like the records.
 
         Raises:
             NotObservable: labels cannot be inferred, as the network ends in no linear layer.
         """
-        labels = infer_labels(observed, task, streams("attack", "labels"))
         starts = self._starts(observed, task, streams("attack", "start"))
+        labels = infer_labels(observed, task, _dummies(observed, task, streams("attack", "labels")))
+        for _ in range(_REHEARSALS if observed.batch_size > 1 else 0):
+            rehearsed = self._invert(observed, task, labels, starts, _REHEARSED_STEPS, _silent)
+            labels = infer_labels(observed, task, rehearsed.images)
+        return self._invert(observed, task, labels, starts, self.iterations, on_step)
+
+    def _invert(
+        self,
+        observed: Observed,
+        task: Task,
+        labels: Tensor,
+        starts: Tensor,
+        n_steps: int,
+        on_step: OnStep,
+    ) -> Reconstruction:
         record = observed.models.shape[1] * observed.models.element_size()
         size = max(1, _MEMORY // (_COPIES * observed.batch_size * record))
         chunks = torch.arange(len(starts), device=starts.device).split(size)
@@ -66,7 +86,8 @@ class GradientInversion(ReconstructionAttack):
         for i, chunk in enumerate(chunks):
             losses = partial(self._losses, observed, task, labels, chunk)
             problems = Problems(losses, starts[chunk], task.value_range, self._tolerance)
-            minima.append(self._minimise(problems, partial(_progress, on_step, i, len(chunks))))
+            progress = partial(_progress, on_step, i, len(chunks))
+            minima.append(self._minimise(problems, n_steps, progress))
         return self._best_restarts(minima, labels, task.shape)
 
     @property
@@ -81,7 +102,7 @@ class GradientInversion(ReconstructionAttack):
         """Images near the middle of the value range, [m * restarts, D]."""
         low, high = task.value_range
         B = observed.batch_size
-        size = (len(observed.models) * self._n_restarts(B), B * torch.Size(task.shape).numel())
+        size = (len(observed.models) * self._n_restarts(B), B * math.prod(task.shape))
         z = torch.randn(size, generator=generator, device=generator.device).to(observed.models)
         return ((low + high) / 2 + 0.1 * (high - low) / 2 * z).clamp(low, high)
 
@@ -114,20 +135,28 @@ class GradientInversion(ReconstructionAttack):
         explained = (s * t).sum(1, keepdim=True).clamp(min=0) * s
         return (t - explained).abs().sum(1) / t.abs().sum(1)
 
-    def _minimise(self, problems: Problems, on_step: OnStep) -> Minimum:
+    def _minimise(self, problems: Problems, n_steps: int, on_step: OnStep) -> Minimum:
         if self.optimizer == "lbfgs":
-            return lbfgs(problems, self.iterations, on_step)
+            return lbfgs(problems, n_steps, on_step)
         rate = self.learning_rate * problems.width / 2
-        return adam(problems, self.iterations, rate, self.signed, on_step)
+        return adam(problems, n_steps, rate, self.signed, on_step)
 
     def _best_restarts(
-        self, minima: list[Minimum], labels: Tensor, shape: tuple[int, int, int]
+        self, minima: list[Minimum], labels: Tensor, shape: tuple[int, ...]
     ) -> Reconstruction:
         m, B = labels.shape
         images = torch.cat([minimum.points for minimum in minima]).view(m, -1, B, *shape)
         losses = torch.cat([minimum.losses for minimum in minima]).view(m, -1)
         best = losses.argmin(1)
         return Reconstruction(images[torch.arange(m, device=best.device), best], labels, losses)
+
+
+def _dummies(observed: Observed, task: Task, generator: torch.Generator) -> Tensor:
+    """The same uniformly random images for every victim, [m, n, *shape]."""
+    low, high = task.value_range
+    z = torch.rand((_DUMMIES, *task.shape), generator=generator, device=generator.device)
+    images = (low + (high - low) * z).to(observed.models)
+    return images.expand(len(observed.models), *images.shape)
 
 
 def _unit(vectors: Tensor) -> Tensor:
@@ -139,6 +168,10 @@ def _total_variation(images: Tensor) -> Tensor:
     """Mean absolute difference of neighbouring pixels, along rows plus along columns, [k]."""
     across, down = images.diff(dim=-1), images.diff(dim=-2)
     return across.abs().flatten(1).mean(1) + down.abs().flatten(1).mean(1)
+
+
+def _silent(done: int, total: int) -> None:
+    pass
 
 
 def _progress(on_step: OnStep, chunk: int, n_chunks: int, done: int, total: int) -> None:

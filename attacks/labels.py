@@ -8,18 +8,19 @@ from dpaudit.attack import Observed, Task
 from dpaudit.errors import NotObservable
 from dpaudit.models import unflatten
 
-_DUMMIES = 16  # random images by which the attacker learns how the known model answers
 
-
-def infer_labels(observed: Observed, task: Task, generator: torch.Generator) -> Tensor:
+def infer_labels(observed: Observed, task: Task, dummies: Tensor) -> Tensor:
     """The labels of each batch, sorted by class, [m, batch_size].
 
     A record of class y adds (softmax - e_y) times its clipping factor to the gradient of the last
     bias, so only records of class c can make its entry c negative. Every class with a negative
     entry is therefore given one record, then the largest remainder its next one, until the batch
     is full. What one record takes from its entry (impact), and what the others leave there
-    (offset), the attacker measures with random images at the known model. Exact for one record
-    and a gradient without noise; the factor of the message must be known for larger batches.
+    (offset), the attacker measures with dummy images at the known model. Exact for one record
+    and a gradient without noise; larger batches need a message whose factor is known.
+
+    Args:
+        dummies: [m, n, channels, height, width], the nearer to the batches the better.
 
     Raises:
         NotObservable: the network does not end in a linear layer with bias.
@@ -28,7 +29,7 @@ def infer_labels(observed: Observed, task: Task, generator: torch.Generator) -> 
     """
     name = last_bias(task.gradients.module, task.n_classes)
     g = unflatten(task.gradients.module, observed.gradients)[name]  # [m, n_classes]
-    answers = _answers(observed, task, name, generator)
+    answers = _answers(observed, task, name, dummies)
     own = answers.diagonal(dim1=1, dim2=2)
     offset = (answers.sum(1) - own) / (task.n_classes - 1)
     impact = (own - offset) / observed.batch_size
@@ -55,16 +56,11 @@ def last_bias(module: nn.Module, n_classes: int) -> str:
     )
 
 
-def _answers(observed: Observed, task: Task, name: str, generator: torch.Generator) -> Tensor:
-    """Mean clipped gradient of the last bias for random images of each class, [m, class, c]."""
-    low, high = task.value_range
-    shape = (1, _DUMMIES, *task.shape)
-    device = observed.models.device
-    images = torch.rand(shape, generator=generator, device=generator.device).to(observed.models)
-    images = (low + (high - low) * images).expand(len(observed.models), *shape[1:])
+def _answers(observed: Observed, task: Task, name: str, dummies: Tensor) -> Tensor:
+    """Mean clipped gradient of the last bias over the dummies, by their label: [m, label, c]."""
     answers = []
     for label in range(task.n_classes):
-        labels = torch.full(images.shape[:2], label, device=device)
-        total = task.gradients.clipped_sum(observed.models, images, labels, observed.clip_norm)
-        answers.append(unflatten(task.gradients.module, total)[name] / _DUMMIES)
+        labels = torch.full(dummies.shape[:2], label, device=dummies.device)
+        total = task.gradients.clipped_sum(observed.models, dummies, labels, observed.clip_norm)
+        answers.append(unflatten(task.gradients.module, total)[name] / dummies.shape[1])
     return torch.stack(answers, dim=1)

@@ -163,8 +163,9 @@ def compose(
     total, rounding = product.masses()
     losses = window.grid * (window.first + np.arange(window.n))
     total = np.roll(total, -window.first)
-    beyond = float(total[losses > MAX_LOSS].sum()) - np.expm1(log_finite)
-    slack = rounding + _chernoff(moments, window) + max(beyond, 0.0)
+    slack = rounding + _chernoff(moments, window) - np.expm1(log_finite)
+    if bound == "upper":
+        slack += max(float(total[losses > MAX_LOSS].sum()), 0.0)
     kept = (losses > 0) & (losses <= MAX_LOSS)
     return Composed(losses[kept], total[kept], bound, float(slack), blur)
 

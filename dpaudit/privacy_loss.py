@@ -218,29 +218,31 @@ def _mix(rate: Array, absent: Array, present: Array) -> Array:
 def _threshold(pairs: Pairs, losses: Array) -> Array:
     """Where along the line the loss exceeds each given one, [n, m]; the loss rises along it."""
     if pairs.kind == "remove":
-        return _where_ratio(pairs, _unmixed(losses, pairs.rate, 1.0))
+        return _where_ratio(pairs, _unmixed(losses, pairs.rate, 0.0))
     rate, scale, loss = pairs.rate, pairs.scale, np.abs(losses)
     if pairs.family == "gaussian":
         with np.errstate(divide="ignore"):
             log_sinh = loss / 2 + np.log(-np.expm1(-loss) / 2)
         log_slope = np.log1p(-rate) - np.log(rate) + 0.5 / scale**2 + log_sinh
-        arsinh = np.where(
-            log_slope > 20, log_slope + np.log(2), np.arcsinh(np.exp(np.minimum(log_slope, 20)))
-        )
+        small = np.arcsinh(np.exp(np.minimum(log_slope, 20)))
+        arsinh = np.where(log_slope > 20, log_slope + np.log(2), small)
         return np.sign(losses) * scale**2 * (loss / 2 + arsinh)
-    shrunk = _mix(
-        rate, np.ones_like(rate), np.exp(-1 / scale)
-    )  # Q's density where M(-1) has its tail
-    place = np.maximum(_where_ratio(pairs, _unmixed(loss, rate, shrunk)), 0.0)
+    tail = np.expm1(-1 / scale)  # where M(1) has its bulk, the ratio of M(-1) to M(0) less 1
+    place = np.maximum(_where_ratio(pairs, _unmixed(loss, rate, tail)), 0.0)
     return np.where(losses < 0, -place, place)
 
 
-def _unmixed(losses: Array, rate: Array, weight: Array | float) -> Array:
-    """The log likelihood ratio r at which ln((1 - rate + rate e^r) / weight) is the given loss."""
+def _unmixed(losses: Array, rate: Array, below: Array | float) -> Array:
+    """The log ratio r at which ln((1 - rate + rate e^r) / (1 + rate below)) is the given loss.
+
+    Two forms of one expression: the first keeps its digits near 0, the second near its lower end.
+    """
+    other = 1 + rate * below
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        log_ratio = (
-            losses + np.log(weight / rate) + np.log1p(-(1 - rate) * np.exp(-losses) / weight)
-        )
+        near = np.log1p(np.expm1(losses) * other / rate + below)
+        lower = losses + np.log(other / rate)
+        lower = lower + np.log1p(-(1 - rate) * np.exp(-losses) / other)
+    log_ratio = np.where((losses > -0.5) & (rate < 1), near, lower)
     return np.where(np.isnan(log_ratio), -np.inf, log_ratio)
 
 

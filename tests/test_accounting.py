@@ -80,6 +80,19 @@ def test_losses_too_large_for_the_grid_count_as_infinite() -> None:
     assert epsilon(nearly_none, 0.11) == Interval(0.0, 0.0)
 
 
+@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+@pytest.mark.parametrize(
+    "scale, rate, count",
+    [(1e-6, 1e-7, 1), (1e-6, 0.01, 10**6), (0.3, 1 - 1e-6, 10**6), (1e7, 1e-7, 10**6)],
+)
+def test_extreme_releases_have_an_interval(
+    family: str, scale: float, rate: float, count: int
+) -> None:
+    release = gaussian(scale, count, rate, "fixed").model_copy(update={"family": family})
+    low, high = epsilon([release], 1e-5, "replace-one")
+    assert 0 <= low <= high
+
+
 def test_no_release_costs_nothing() -> None:
     assert epsilon([], 1e-5) == Interval(0.0, 0.0)
     assert delta([], 0.0) == Interval(0.0, 0.0)

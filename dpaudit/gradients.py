@@ -14,7 +14,7 @@ from dpaudit.one_by_one import RecordByRecord, WholeBatch
 from dpaudit.stacked import Stacked, cross_entropy
 from dpaudit.terms import Records
 
-_CHUNK = 2**25  # bytes held by one pass: more is lost to cache misses and page faults
+_CHUNK = 2**26  # bytes that one pass may hold: less costs calls, more costs memory
 _RECORDS = 16  # of a batch in one pass, before there are several models or holders in it
 
 Rows = Tensor | slice

@@ -5,8 +5,9 @@ batch dimension, and the k models on each batch share the feature dimension. Tok
 are [n r, t, features].
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -132,21 +133,32 @@ class _Conv2d(Layer):
         W = self.weights["weight"].movedim(3, -1).flatten(3)
         if "bias" in self.weights:
             W = torch.cat([W, self.weights["bias"].unsqueeze(-1)], dim=-1)
-        patches = self._patches(x)
-        y = patches.reshape(len(W), -1, W.shape[-1]) @ W.flatten(1, 2).mT
-        return y.reshape(len(x), *patches.shape[2:4], -1).permute(0, 3, 1, 2), patches
+        patches = self._patches(x)  # [n r, 1, t, entries]
+        A = patches.squeeze(1).unflatten(0, (len(W), -1))
+        y = (A @ W.flatten(1, 2).mT.unsqueeze(1)).flatten(0, 1)
+        return y.mT.unflatten(-1, self._extent(x)), patches.unsqueeze(0)
 
     def terms(self, kept: Tensor, G: Tensor) -> list[Term]:
         (n, r, k), o, t = self.block, self.shapes["weight"][0], G[0, 0].numel()
-        if prefer_gram(t, o, self._size()):
+        if prefer_gram(t, o, self._size()) or kept.ndim == 5:
             A = kept if kept.ndim == 5 else self._patches(kept)
-            return [Outer(A.reshape(n, r, A.shape[1], t, -1), G.reshape(n, r, k, o, t))]
-        if G.requires_grad and kept.ndim == 4:
-            return [Each(self._differentiable(kept, G))]
-        q = max(1, _PIECE // (G.element_size() * k * t * self._size()))
-        pieces = zip(self._pieces(kept, q), G.split(q), strict=True)
-        each = [Outer(A.flatten(2, 3)[None], g.reshape(1, -1, k, o, t)).each() for A, g in pieces]
-        return [Each(torch.cat(each, dim=1).view(n, r, k, -1))]
+            term = Outer(A.view(n, r, -1, *A.shape[-2:]), G.reshape(n, r, k, o, t))
+            return [term if prefer_gram(t, o, self._size()) else Each(term.each())]
+        each = self._differentiable(kept, G) if G.requires_grad else self._in_pieces(kept, G)
+        return [Each(each.view(n, r, k, -1))]
+
+    def _in_pieces(self, x: Tensor, G: Tensor) -> Tensor:
+        """Patches of few records after the other, in the same memory: it stays in the cache."""
+        t, size = G[0, 0].numel(), self._size()
+        each = G.new_empty(len(G), self.block.k, self.shapes["weight"][0], size)
+        q = max(1, _PIECE // (G.element_size() * self.block.k * t * size))
+        memory = None
+        for part, x_i, G_i in zip(each.split(q), x.split(q), G.split(q), strict=True):
+            patches = self._patches(x_i, memory)
+            memory = patches if memory is None else memory
+            G_i = G_i.reshape(-1, each.shape[2], t)
+            torch.bmm(G_i, patches.flatten(0, 1), out=part.view(-1, *each.shape[2:]))
+        return each
 
     def _differentiable(self, x: Tensor, G: Tensor) -> Tensor:
         """Each record's gradient by a convolution with records as groups, twice differentiable."""
@@ -159,31 +171,30 @@ class _Conv2d(Layer):
             joint = torch.cat([joint, G.reshape(n, r, k, o, -1).sum(-1, keepdim=True)], dim=-1)
         return joint.flatten(-2)
 
-    def _pieces(self, kept: Tensor, q: int) -> Iterator[Tensor]:
-        """Patches of q inputs after the other, in the same memory: it stays in the cache."""
-        if kept.ndim == 5:
-            yield from kept.split(q)
-            return
-        memory = None
-        for x in kept.split(q):
-            patches = self._patches(x, memory)
-            memory = patches if memory is None else memory
-            yield patches
-
     def _patches(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """[n r, s, height, width, entries]; long runs of memory, so that copying is fast."""
+        """[n r, s, t, entries], laid out in memory such that it is filled in the longest runs."""
         _, c, *kernel = self.shapes["weight"]
-        down, across = self.padding
-        x = x.unflatten(1, (-1, c)).movedim(2, -1)
-        x = F.pad(x, (0, 0, across, across, down, down)) if down or across else x
-        x = x.contiguous().unfold(2, kernel[0], self.stride[0]).unfold(3, kernel[1], self.stride[1])
-        weight = self.shapes["weight"][1:].numel()
-        if (patches := memory) is None:
-            patches = x.new_empty(*x.shape[:4], self._size())
-            patches[..., weight:].fill_(1)
-        entries = patches[: len(x), ..., :weight].unflatten(-1, (*kernel, c))
-        entries.copy_(x.movedim(4, -1))
-        return patches[: len(x)]
+        by_position = self._extent(x)[1] > kernel[1] * c
+        x = F.pad(x.unflatten(1, (-1, c)), (self.padding[1],) * 2 + (self.padding[0],) * 2)
+        x = x.contiguous() if by_position else x.movedim(2, -1).contiguous().movedim(-1, 2)
+        windows = x.unfold(3, kernel[0], self.stride[0]).unfold(4, kernel[1], self.stride[1])
+        windows = windows.permute(0, 1, 3, 4, 5, 6, 2)  # [n r, s, height, width, *kernel, c]
+        if memory is None:
+            sizes = (math.prod(windows.shape[2:4]), self._size())
+            memory = x.new_empty(*x.shape[:2], *(sizes[::-1] if by_position else sizes))
+            memory = memory.mT if by_position else memory
+            memory[..., windows[0, 0, 0, 0].numel() :].fill_(1)
+        patches = memory[: len(x)]
+        entries = patches[..., : windows[0, 0, 0, 0].numel()]
+        entries.unflatten(-1, windows.shape[4:]).unflatten(2, windows.shape[2:4]).copy_(windows)
+        return patches
+
+    def _extent(self, x: Tensor) -> tuple[int, int]:
+        """Height and width of the output."""
+        kernel = self.shapes["weight"][2:]
+        sides = zip(x.shape[2:], self.padding, kernel, self.stride, strict=True)
+        height, width = ((side + 2 * p - f) // step + 1 for side, p, f, step in sides)
+        return height, width
 
     def _size(self) -> int:
         """Entries of a patch, with the 1 that stands for the bias."""

@@ -175,7 +175,9 @@ class _Conv2d(Layer):
         """[n r, s, t, entries], laid out in memory such that it is filled in the longest runs."""
         _, c, *kernel = self.shapes["weight"]
         by_position = self._extent(x)[1] > kernel[1] * c
-        x = F.pad(x.unflatten(1, (-1, c)), (self.padding[1],) * 2 + (self.padding[0],) * 2)
+        x = x.unflatten(1, (-1, c))
+        if any(self.padding):
+            x = F.pad(x, (self.padding[1],) * 2 + (self.padding[0],) * 2)
         x = x.contiguous() if by_position else x.movedim(2, -1).contiguous().movedim(-1, 2)
         windows = x.unfold(3, kernel[0], self.stride[0]).unfold(4, kernel[1], self.stride[1])
         windows = windows.permute(0, 1, 3, 4, 5, 6, 2)  # [n r, s, height, width, *kernel, c]

@@ -1,9 +1,12 @@
 """Gradient inversion finds a planted leak, finds nothing in noise, and looks at its own loss alone."""
 
+import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
 from dpaudit.attack import Observed, Task
@@ -11,6 +14,7 @@ from dpaudit.attacks.gradient_inversion import GradientInversion
 from dpaudit.attacks.lbfgs import lbfgs
 from dpaudit.attacks.optimizers import Problems, adam
 from dpaudit.data import Dataset, load
+from dpaudit.errors import NotObservable
 from dpaudit.gradients import Gradients
 from dpaudit.metrics import blind, score
 from dpaudit.models import build, initial_parameters
@@ -112,6 +116,71 @@ def test_the_restart_is_chosen_by_the_attackers_own_loss(digits) -> None:
         torch.testing.assert_close(losses[0], found.losses[i].min(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("objective", ["l1", "cosine", "euclidean"])
+def test_the_truth_has_no_loss_so_the_attacker_simulates_the_very_message(
+    digits, objective
+) -> None:
+    task = task_of(digits, "lenet")
+    observed, images, labels = observe(task, digits, m=3, batch_size=4)
+    loss = partial(attack(objective=objective, total_variation=0.0)._losses, observed, task, labels)
+    both = torch.arange(3)
+    assert loss(both, images.flatten(1), both).max() < 1e-5
+    assert loss(both, images.roll(1, 0).flatten(1), both).min() > 0.1  # of another victim
+
+
+def test_total_variation_is_the_mean_step_between_neighbours_in_half_value_ranges(digits) -> None:
+    task = task_of(digits, "lenet")
+    observed, images, labels = observe(task, digits, m=2, batch_size=3)
+    both, points = torch.arange(2), images.flatten(1)
+    plain, smooth = (
+        attack(total_variation=w)._losses(observed, task, labels, both, points, both)
+        for w in (0.0, 0.5)
+    )
+    x = images.numpy()
+    steps = [np.abs(np.diff(x, axis=a)).mean(axis=(1, 2, 3, 4)) for a in (-1, -2)]
+    np.testing.assert_allclose((smooth - plain).detach(), 0.5 * (steps[0] + steps[1]), rtol=1e-3)
+
+
+def test_the_images_do_not_depend_on_how_problems_are_chunked(digits, monkeypatch) -> None:
+    task = task_of(digits, "lenet")
+    observed, _, _ = observe(task, digits, m=3, batch_size=1)
+    options = {"restarts": 2, "iterations": 10, "objective": "euclidean", "signed": False}
+    whole = reconstruct(task, observed, **options)
+    monkeypatch.setattr("dpaudit.attacks.gradient_inversion._MEMORY", 1)
+    steps: list[tuple[int, int]] = []
+    one_by_one = attack(**options).reconstruct(observed, task, STREAMS, lambda *s: steps.append(s))
+    torch.testing.assert_close(one_by_one.images, whole.images, rtol=1e-3, atol=1e-3)
+    assert steps == sorted(steps)
+    assert steps[-1] == (60, 60)
+
+
+def test_every_problem_stops_at_rounding(digits) -> None:
+    task = task_of(digits, "mlp")
+    observed, images, _ = observe(task, digits, m=1, batch_size=1)
+    evaluations = 0
+
+    class Counted(Gradients):
+        def clipped_sum(self, *args, **kwargs) -> Tensor:
+            nonlocal evaluations
+            evaluations += 1
+            return super().clipped_sum(*args, **kwargs)
+
+    task = Task(Counted(task.gradients.module), task.shape, task.n_classes, task.value_range)
+    options = {"optimizer": "lbfgs", "objective": "cosine", "total_variation": 0.0}
+    found = reconstruct(task, observed, iterations=5000, restarts=1, **options)
+    assert found.losses.max() < 1e-11
+    assert evaluations < 1000
+    assert score(images, found.images, digits.value_range).ssim > 0.99
+
+
+def test_a_network_without_a_last_linear_layer_is_refused(digits) -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8, device="meta"), torch.nn.Flatten())
+    task = Task(Gradients(module), (1, 8, 8), 10, (-1.0, 1.0))
+    models = torch.zeros(1, task.gradients.d)
+    with pytest.raises(NotObservable, match=r"last linear layer.*ends in Flatten"):
+        reconstruct(task, Observed(models, models, 1, 2.0))
+
+
 def test_labels_of_single_records_are_exact_without_noise(digits) -> None:
     task = task_of(digits, "lenet")
     observed, _, labels = observe(task, digits, m=40, batch_size=1)
@@ -152,21 +221,55 @@ def test_problems_solved_together_are_solved_as_if_alone(minimise) -> None:
         torch.testing.assert_close(together.losses[i], alone.losses[0], rtol=1e-6, atol=1e-13)
 
 
-def test_lbfgs_reaches_the_minimum_of_quadratics_and_stays_in_the_box() -> None:
+@pytest.mark.parametrize("box", [(-5.0, 5.0), (-1.0, 0.3)])
+def test_lbfgs_finds_the_minimum_that_scipy_finds_in_the_box(box) -> None:
     generator = torch.Generator().manual_seed(1)
     A = torch.randn(4, 6, 6, generator=generator, dtype=torch.float64)
     H = A @ A.mT + torch.eye(6)
     c = torch.rand(4, 6, generator=generator, dtype=torch.float64)
     start = torch.full((4, 6), -0.5, dtype=torch.float64)
-    free = lbfgs(
-        Problems(partial(quadratic, H, c), start, (-5.0, 5.0), 1e-20), 60, lambda d, t: None
+    found = lbfgs(Problems(partial(quadratic, H, c), start, box, 0.0), 200, lambda d, t: None)
+    for i in range(4):
+        h, k = H[i].numpy(), c[i].numpy()
+        reference = minimize(
+            lambda x, h=h, k=k: ((x - k) @ h @ (x - k), 2 * h @ (x - k)),
+            start[i].numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[box] * 6,
+            options={"ftol": 1e-15, "gtol": 1e-12},
+        )
+        np.testing.assert_allclose(found.points[i], reference.x, atol=1e-5)
+        assert found.losses[i] <= reference.fun + 1e-9
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_adam_is_that_of_pytorch_with_cosine_annealing_and_projection(signed) -> None:
+    generator = torch.Generator().manual_seed(2)
+    H = torch.eye(3, dtype=torch.float64)[None] * torch.tensor([1.0, 5.0, 0.2])
+    c = torch.randn(1, 3, generator=generator, dtype=torch.float64)
+    start, n, box = torch.zeros(1, 3, dtype=torch.float64), 25, (-0.6, 0.6)
+    found = adam(
+        Problems(partial(quadratic, H, c), start, box, 0.0), n, 0.3, signed, lambda d, t: None
     )
-    torch.testing.assert_close(free.points, c, rtol=1e-6, atol=1e-7)
-    boxed = lbfgs(
-        Problems(partial(quadratic, H, c), start, (-1.0, 0.3), 0.0), 60, lambda d, t: None
-    )
-    assert boxed.points.max() <= 0.3
-    assert (boxed.losses <= quadratic(H, c, start.clamp(-1, 0.3), torch.arange(4))).all()
+    x = start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([x], lr=0.3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n)
+    best, at = math.inf, start
+    for _ in range(n):
+        optimizer.zero_grad()
+        loss = quadratic(H, c, x, torch.tensor([0])).sum()
+        if loss < best:
+            best, at = loss.item(), x.detach().clone()
+        loss.backward()
+        if signed:
+            x.grad.sign_()
+        optimizer.step()
+        scheduler.step()
+        with torch.no_grad():
+            x.clamp_(*box)
+    torch.testing.assert_close(found.points, at)
+    assert found.losses.item() == pytest.approx(best)
 
 
 def test_a_loss_that_is_no_number_does_not_win() -> None:

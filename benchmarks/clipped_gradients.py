@@ -10,7 +10,6 @@ must agree up to float32 rounding, or the run fails.
 
 import argparse
 import gzip
-import resource
 import statistics
 import subprocess
 import sys
@@ -159,11 +158,16 @@ def report_memory(network: str, arguments: list[str]) -> None:
 
 def measure_memory(network: str, images: Tensor, labels: Tensor) -> None:
     method = ours(dpdl_round(network, images, labels))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak_gib()
     for _ in range(3):
         method()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"{network}: peak memory {peak / 2**20:.2f} GiB, {before / 2**20:.2f} before the rounds")
+    print(f"{network}: peak memory {_peak_gib():.2f} GiB, {before:.2f} GiB before the rounds")
+
+
+def _peak_gib() -> float:
+    """The peak of this process alone (Linux): ru_maxrss would count its parent's as well."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 2**20
 
 
 def batches(mnist: Path | None) -> tuple[Tensor, Tensor]:

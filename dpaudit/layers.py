@@ -220,11 +220,13 @@ class _GroupNorm(Layer):
         self.groups, self.channels, self.eps = layer.num_groups, layer.num_channels, layer.eps
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        n = self.block.n
+        n, tail = self.block.n, [1] * (x.ndim - 2)
         x = F.group_norm(x, x.shape[1] // self.channels * self.groups, eps=self.eps)
-        W, b = (w.reshape(n, 1, -1, *[1] * (x.ndim - 2)) for w in self.weights.values())
-        x = x.repeat(1, W.shape[2] // x.shape[1], *[1] * (x.ndim - 2)).unflatten(0, (n, -1))
-        return (x * W + b).flatten(0, 1), x
+        W, b = (w.reshape(n, 1, -1, *tail) for w in self.weights.values())
+        if x.shape[1] != W.shape[2]:  # models that share the input
+            x = x.repeat(1, W.shape[2] // x.shape[1], *tail)
+        x = x.unflatten(0, (n, -1))
+        return torch.addcmul(b, x, W).flatten(0, 1), x
 
     def terms(self, kept: Tensor, G: Tensor) -> list[Term]:
         sizes = (*self.block, self.channels, -1)
@@ -241,7 +243,7 @@ class _LayerNorm(Layer):
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = F.layer_norm(x, self.shapes["weight"], eps=self.eps).unflatten(0, (self.block.n, -1))
         W, b = (w.reshape(len(x), *[1] * (x.ndim - 2), -1) for w in self.weights.values())
-        return (x * W + b).flatten(0, 1), x
+        return torch.addcmul(b, x, W).flatten(0, 1), x
 
     def terms(self, kept: Tensor, G: Tensor) -> list[Term]:
         sizes = (*self.block, -1, G.shape[-1])

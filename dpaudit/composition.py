@@ -24,17 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import erfc
 
 from dpaudit.fourier import Complex, Product
-from dpaudit.privacy_loss import (
-    MAX_LOSS,
-    Array,
-    Family,
-    Pairs,
-    above,
-    beneath,
-    centre,
-    loss_error,
-    reach,
-)
+from dpaudit.privacy_loss import MAX_LOSS, Array, Family, Pairs, above, beneath, loss_error, reach
 
 Bound = Literal["upper", "lower"]
 Integers = NDArray[np.intp]
@@ -136,13 +126,15 @@ class _Window(NamedTuple):
 
     def points(self, pairs: Pairs) -> Integers:
         """Multiples of the grid for the losses of single releases, denser towards 0."""
-        lowest, highest = np.array(reach(pairs)) / self.grid
-        low = max(int(np.floor(lowest)) - 1, self.first)
-        high = min(int(np.ceil(highest)) + 1, self.first + self.n - 1)
+        low, high = np.array(reach(pairs)) / self.grid
+        low, high = (
+            max(int(np.floor(low)), self.first),
+            min(int(np.ceil(high)), self.first + self.n - 1),
+        )
         steps = np.log(max(-low, high, 2) / self.resolution) * self.resolution
         sparse = self.resolution * np.exp(np.arange(1, max(steps, 0) + 1) / self.resolution)
-        ends = np.array([[-low], [high]]) - np.arange(3)  # where Laplace noise has point masses
-        size = np.concatenate([np.arange(self.resolution + 1), np.rint(sparse), ends.ravel()])
+        ends = [-low, -low - 1, high, high - 1]  # where Laplace noise has point masses
+        size = np.concatenate([np.arange(self.resolution + 1), np.rint(sparse), ends])
         both = np.concatenate([size, -size]).astype(np.intp)
         return np.unique(both[(both >= low) & (both <= high)])
 
@@ -158,20 +150,18 @@ def compose(
     """
     window = _survey(rounds, tail, grid)
     product = Product(window.n)
-    moments, log_finite, blur, shift = np.zeros((2, len(ORDERS))), 0.0, 0.0, 0.0
+    moments, log_finite, blur = np.zeros((2, len(ORDERS))), 0.0, 0.0
     for part in rounds:
         points = window.points(part.levels)
         losses: Array = window.grid * points
-        for piece, masses, infinite, shifts in _discretised(part, losses, bound, window.grid):
+        for piece, masses, infinite in _discretised(part, losses, bound):
             _multiply(product, piece, points, masses)
             moments += _log_moments(piece, losses, masses)
             finite = 1 - np.minimum(_mixed(piece, infinite), 1 - 1e-15)
             log_finite += float(piece.counts @ np.log(finite))
             blur += float(piece.counts @ _mixed(piece, loss_error(piece.levels)))
-            shift += float(piece.counts @ _mixed(piece, shifts))
     total, rounding = product.masses()
-    window = window._replace(first=window.first - round(shift / window.grid))
-    losses = window.grid * (window.first + np.arange(window.n)) + shift
+    losses = window.grid * (window.first + np.arange(window.n))
     total = np.roll(total, -window.first)
     slack = rounding + _chernoff(moments, window) - np.expm1(log_finite)
     if bound == "upper":
@@ -181,12 +171,9 @@ def compose(
 
 
 def _discretised(
-    part: Rounds, losses: Array, bound: Bound, step: float
-) -> Iterator[tuple[Rounds, Array, Array, Array]]:
-    """The rounds in pieces of few levels, and their levels' finite and infinite masses.
-
-    The finite ones are on the losses [m] plus each level's shift, which comes last.
-    """
+    part: Rounds, losses: Array, bound: Bound
+) -> Iterator[tuple[Rounds, Array, Array]]:
+    """The rounds in pieces of few levels, with their levels' masses, finite and infinite."""
     n = len(part.levels.scale)
     for start in range(0, n, CHUNK):
         chosen = (part.level >= start) & (part.level < start + CHUNK)
@@ -194,12 +181,10 @@ def _discretised(
         levels = part.levels._replace(scale=part.levels.scale[span], rate=part.levels.rate[span])
         level = part.level[chosen] - start
         piece = Rounds(levels, level, part.weight[chosen], part.counts[chosen])
-        none = np.zeros(len(levels.scale))
         if bound == "upper":
-            yield piece, *above(levels, losses), none
+            yield piece, *above(levels, losses)
         else:
-            shifts = centre(levels, step)
-            yield piece, beneath(levels, losses + shifts[:, None]), none, shifts
+            yield piece, beneath(levels, losses), np.zeros(len(levels.scale))
 
 
 def _multiply(product: Product, piece: Rounds, points: Integers, masses: Array) -> None:
@@ -224,7 +209,7 @@ def _survey(rounds: Sequence[Rounds], tail: float, grid: float | None) -> _Windo
         reached = np.array(reach(part.levels))
         sizes = np.abs(reached).max() * np.geomspace(1e-7, 1, 300)
         losses = np.unique(np.clip(np.concatenate([-sizes, [0.0], sizes]), *reached))
-        for piece, masses, _, _ in _discretised(part, losses, "upper", 0.0):
+        for piece, masses, _ in _discretised(part, losses, "upper"):
             moments += _log_moments(piece, losses, masses)
             mean, square = _mixed(piece, masses @ losses), _mixed(piece, masses @ losses**2)
             variance += float(piece.counts @ np.maximum(square - mean**2, 1e-9 * square))

@@ -58,7 +58,7 @@ class Cells(NamedTuple):
 
 
 def above(pairs: Pairs, losses: Array) -> tuple[Array, Array]:
-    """Masses [n, m] on losses [m] that dominate the pairs, and [n] on an infinite loss.
+    """Masses [n, m] on the given losses that dominate the pairs, and [n] on an infinite loss.
 
     The mass of an interval goes to its two ends such that P and Q keep theirs. Source: Doroshenko
     et al. 2022, "Connect the Dots", arXiv:2207.04380, Algorithm 1.
@@ -75,7 +75,7 @@ def above(pairs: Pairs, losses: Array) -> tuple[Array, Array]:
 
 
 def beneath(pairs: Pairs, losses: Array) -> Array:
-    """Masses [n, m] on losses [n, m] that the pairs dominate; some mass may be missing.
+    """Masses [n, m] on the given losses that the pairs dominate; some mass may be missing.
 
     Outcomes are merged in the order of their loss until the merged outcome's own loss is exactly
     one of those given, and an outcome may be split at random between two merged ones: all of it is
@@ -83,27 +83,27 @@ def beneath(pairs: Pairs, losses: Array) -> Array:
     """
     p, q = _cells(pairs, losses, side=-1)
     ratios = np.exp(losses)
-    masses = np.zeros_like(losses)
+    masses = np.zeros((len(p), len(losses)))
     masses[:, -1] = p[:, -1]
     rows = np.arange(len(p))
     node = np.zeros(len(p), dtype=np.intp)  # the loss at which each pair's open outcome must end
     mass = np.zeros(len(p))  # of P in the open outcome
     missing = np.zeros(len(p))  # how much P must still exceed ratios[node] Q by
-    for cell in range(losses.shape[1] - 1):
+    for cell in range(len(losses) - 1):
         p_cell, q_cell = p[:, cell + 1], q[:, cell + 1]
-        excess = p_cell - ratios[rows, node] * q_cell
+        excess = p_cell - ratios[node] * q_cell
         closes = excess > missing
         share = np.where(closes, missing / np.where(closes, excess, 1.0), 1.0)
         mass += share * p_cell
         masses[rows[closes], node[closes]] += mass[closes]
         rest = 1.0 - share
-        deficit = np.maximum(rest * (ratios[:, cell + 1] * q_cell - p_cell), 0.0)
+        deficit = np.maximum(rest * (ratios[cell + 1] * q_cell - p_cell), 0.0)
         node = np.where(closes, cell + 1, node)
         mass = np.where(closes, rest * p_cell, mass)
         missing = np.where(closes, deficit, missing - excess)
-    other = (mass + missing) / ratios[rows, node]  # of Q in the last open outcome
+    q_open = (mass + missing) / ratios[node]
     node = np.maximum(node - 1, 0)
-    _close(masses, ratios, node, mass, np.maximum(mass - ratios[rows, node] * other, 0.0))
+    _close(masses, ratios, node, mass, np.maximum(mass - ratios[node] * q_open, 0.0))
     return masses
 
 
@@ -116,26 +116,15 @@ def _close(masses: Array, ratios: Array, node: Integers, mass: Array, excess: Ar
     masses[rows, node] += mass
     for step in range(1, int(node.max()) + 1):
         source = np.maximum(node - step, 0)
-        deficit = ratios[rows, node] / ratios[rows, source] - 1  # of a unit of P at the lower loss
-        wanted = excess / np.maximum(deficit, 1e-300)
-        taken = np.where(deficit > 0, np.minimum(masses[rows, source], wanted), 0.0)
+        deficit = ratios[node] / ratios[source] - 1  # of a unit of P at the lower loss
+        taken = np.where(
+            deficit > 0, np.minimum(masses[rows, source], excess / np.maximum(deficit, 1e-300)), 0
+        )
         masses[rows, source] -= taken
         masses[rows, node] += taken
         excess = excess - taken * deficit
         if not np.any(excess > 1e-15 * mass):
             break
-
-
-def centre(pairs: Pairs, step: float) -> Array:
-    """Just below the mean loss of the outcomes within about ``step`` of 0, [n].
-
-    At low sampling rates these are nearly all outcomes and differ by less than a grid's step: with
-    a multiple of the step here they can be merged, and need nothing of the tail to make up a loss.
-    """
-    p, q = _cells(pairs, step * np.array([[-1.5, 0.5]]), side=-1)
-    some = (p[:, 1] > 0) & (q[:, 1] > 0)
-    mean = np.log(np.where(some, p[:, 1], 1.0) / np.where(some, q[:, 1], 1.0))
-    return np.clip(mean - 1e-3 * step, -step / 2, step / 2)
 
 
 def reach(pairs: Pairs) -> tuple[float, float]:
@@ -190,7 +179,7 @@ def loss_error(pairs: Pairs) -> Array:
 def _cells(pairs: Pairs, losses: Array, side: Side) -> Cells:
     """Masses between the losses; of P at least and Q at most the true one for side 1."""
     if pairs.kind == "add":
-        flipped = _cells(pairs._replace(kind="remove"), -losses[..., ::-1], -side)
+        flipped = _cells(pairs._replace(kind="remove"), -losses[::-1], -side)
         return Cells(flipped.q[:, ::-1], flipped.p[:, ::-1])
     if pairs.kind == "switch":
         return _switched(pairs, losses, side)

@@ -65,7 +65,7 @@ def test_discretisations_bracket_the_exact_divergence_closely(
     losses = step * np.arange(np.floor(low / step), np.ceil(high / step) + 1)
     losses[np.argmin(np.abs(losses))] = 0.0
     upper, infinite = above(pair, losses)
-    lower = beneath(pair, losses[None])
+    lower = beneath(pair, losses)
     for epsilon in [-0.31, -0.01, 0.0, 0.0041, 0.05, 0.4, 1.3, 2.6]:
         exact = hockey_stick(family, kind, scale, rate, epsilon)
         least = delta_of(losses, lower[0], 0.0, epsilon)
@@ -80,7 +80,7 @@ def test_masses_are_probabilities_of_both_worlds(family: Family) -> None:
     pair = pairs(family, "remove", 0.8, 0.2)
     losses = 0.01 * np.arange(-60, 2000)
     upper, infinite = above(pair, losses)
-    lower = beneath(pair, losses[None])
+    lower = beneath(pair, losses)
     for masses in (upper[0], lower[0]):
         assert masses.min() >= 0
         assert masses.sum() + infinite[0] == pytest.approx(1, abs=1e-9)

@@ -68,7 +68,8 @@ def epsilon(mechanism: Mechanism, delta: float, adjacency: Adjacency = "add-remo
     """Bounds on the smallest epsilon such that the mechanism is (epsilon, delta)-DP.
 
     The upper end is infinite where a release has no noise, and where delta is not above the
-    rounding error of the computation (1e-9 after thousands of rounds, less after few).
+    rounding error of the computation (1e-9 after thousands of rounds, less after few). Above about
+    600, which no one would call private, an epsilon is not resolved: from 0 to infinity.
 
     Raises:
         DpauditError: delta is outside [0, 1), or 0 although some noise is Gaussian.

@@ -126,11 +126,10 @@ class _Window(NamedTuple):
 
     def points(self, pairs: Pairs) -> Integers:
         """Multiples of the grid for the losses of single releases, denser towards 0."""
-        low, high = np.array(reach(pairs)) / self.grid
-        low, high = (
-            max(int(np.floor(low)), self.first),
-            min(int(np.ceil(high)), self.first + self.n - 1),
-        )
+        low, high = np.clip(reach(pairs), -MAX_LOSS, MAX_LOSS) / self.grid
+        low, high = int(np.floor(low)), int(np.ceil(high))
+        if high - low >= self.n:  # the points must be distinct where the transform wraps around
+            low, high = max(low, self.first), min(high, self.first + self.n - 1)
         steps = np.log(max(-low, high, 2) / self.resolution) * self.resolution
         sparse = self.resolution * np.exp(np.arange(1, max(steps, 0) + 1) / self.resolution)
         ends = [-low, -low - 1, high, high - 1]  # where Laplace noise has point masses

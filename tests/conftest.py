@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from dpaudit import partition
 from dpaudit.data import Dataset
@@ -12,6 +13,9 @@ from dpaudit.defense import Setting
 from dpaudit.graph import build
 from dpaudit.problem import Classification
 from dpaudit.rng import Streams
+
+settings.register_profile("same examples in every run", derandomize=True, deadline=None)
+settings.load_profile("same examples in every run")
 
 
 @pytest.fixture

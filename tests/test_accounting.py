@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.stats import binom
@@ -119,23 +119,32 @@ def test_epsilon_and_delta_answer_the_same_question() -> None:
     assert delta(mechanism, high).high == pytest.approx(1e-5, rel=2e-3)
 
 
+TOO_LARGE = (0.0, np.inf)  # above 600 it is not resolved
+
+
+def test_an_epsilon_that_no_one_would_call_private_is_not_resolved() -> None:
+    assert epsilon([gaussian(0.4, 300, 0.3)], 1e-5).low > 290
+    assert epsilon([gaussian(0.4, 500, 0.5)], 1e-5, "replace-one") == TOO_LARGE
+
+
 scales = st.floats(0.4, 5.0)
 rates = st.floats(1e-3, 0.5)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(scales, rates, st.integers(1, 500), st.sampled_from(["add-remove", "replace-one"]))
+@example(0.5, 0.5, 80, "replace-one")  # every round's loss is below nearly all of the total one
 def test_epsilon_falls_as_noise_grows_and_rises_with_rounds_and_rate(
     scale: float, rate: float, count: int, adjacency: Adjacency
 ) -> None:
     low, high = epsilon([gaussian(scale, count, rate)], 1e-5, adjacency)
-    assert low <= high <= low + 0.01 + 1e-3 * low
+    assert low <= high <= low + 0.01 + 1e-3 * low or (low, high) == TOO_LARGE
     assert epsilon([gaussian(scale * 1.2, count, rate)], 1e-5, adjacency).low <= high
     assert epsilon([gaussian(scale, count + 50, rate)], 1e-5, adjacency).high >= low
     assert epsilon([gaussian(scale, count, rate * 1.5)], 1e-5, adjacency).high >= low
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(scales, rates, st.integers(1, 300), st.sampled_from(["poisson", "fixed"]))
 def test_replacing_a_record_is_never_cheaper_than_removing_one(
     scale: float, rate: float, count: int, how: str

@@ -86,7 +86,7 @@ def test_curve_bound_of_pure_privacy_is_otherwise_just_below(counts: tuple[int, 
     assert 0.85 * tight <= curve <= tight
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(5, 60), st.data())
 def test_curve_bounds_never_exceed_those_for_independent_channels(
     n: int, data: st.DataObject

@@ -29,7 +29,7 @@ def deal(options: str | PartitionOptions, n_agents: int = 7, seed: int = 1, **mo
 
 
 @every_kind
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(n_agents=st.integers(1, 12), seed=st.integers(0, 2**32))
 def test_no_record_is_held_twice_and_none_is_made_up(
     options: PartitionOptions, n_agents: int, seed: int

@@ -17,6 +17,7 @@ from dpaudit.defense import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.graph import build
 from dpaudit.judge import account, accounting_finding, judge
+from dpaudit.measurement import Bench, Measurement
 from dpaudit.mixing import positions
 from dpaudit.problem import Classification
 from dpaudit.provenance import provenance
@@ -32,6 +33,7 @@ from dpaudit.result import (
 )
 from dpaudit.rng import Streams
 from dpaudit.run_directory import RunDirectory
+from dpaudit.threat import ThreatModel
 from dpaudit.training import Recording, train
 from dpaudit.workers import OnProgress, Work, run_jobs
 
@@ -55,13 +57,28 @@ class Runtime:
         return self.cores if self.device.type == "cpu" else 1
 
 
+@dataclass(frozen=True)
+class Experiment:
+    """One measurement for one adversary."""
+
+    attack_index: int
+    attack_name: str
+    measurement: Measurement
+    threat_model: ThreatModel
+
+    @property
+    def name(self) -> str:
+        who = "".join(c if c.isalnum() else "-" for c in self.threat_model.name)
+        return f"{self.attack_index:02d}-{self.attack_name}-{who}"
+
+
 class Prepared(NamedTuple):
     """Everything that a config determines before the first round."""
 
     problem: Classification
     setting: Setting
     defenses: dict[str, Defense]  # by world
-    attacks: tuple[ReconstructionAttack, ...]
+    attacks: tuple[ReconstructionAttack | Measurement, ...]
     dataset: Dataset
     parts: partition.Partition
     streams: Streams
@@ -124,12 +141,11 @@ def _attack_and_judge(
     seconds: dict[str, float],
 ) -> AuditResult:
     began = time.perf_counter()
-    scenarios = tuple(_scenarios(config, prepared))
-    jobs = [scenario.name for scenario in scenarios]
+    jobs = [job.name for job in _jobs(config, prepared)]
     run_jobs(_worker, (config, run.path, runtime), jobs, runtime.workers, on_progress)
     seconds = {**seconds, "attacks": time.perf_counter() - began}
-    reconstructions = [f for scenario in scenarios for f in _stored(run, scenario)]
-    claims, findings = _judged(config, prepared, reconstructions)
+    evidence = [finding for job in jobs for finding in _stored(run, job)]
+    claims, findings = _judged(config, prepared, evidence)
     result = _result(config, prepared, runtime, run, claims, findings, seconds)
     run.write_text("audit.json", result.to_json())
     run.write_text("report.html", registry.load("reports", "html")(result, run.path))
@@ -192,7 +208,8 @@ def prepare(config: AuditConfig, runtime: Runtime) -> Prepared:
     dataset = load(source, data_root=runtime.data_root, download=runtime.download, seed=config.seed)
     defense: Defense = config.defense.create("defenses")
     attacks = tuple(plugin.create("attacks") for plugin in config.attack)
-    refuse_data_without_images(dataset, attacks)
+    on_images = [attack for attack in attacks if isinstance(attack, ReconstructionAttack)]
+    refuse_data_without_images(dataset, on_images)
     rng = streams.numpy("partition")
     parts = partition.split(
         dataset.y, config.data.n_agents, config.data.partition, rng, minimum=defense.batch_size
@@ -210,13 +227,13 @@ def _worker(config: AuditConfig, out: Path, runtime: Runtime) -> Work[str]:
     """What a process does with a job: train a world, or run a scenario, by name."""
     prepared = prepare(config, runtime)
     run = RunDirectory(out)
-    scenarios = {scenario.name: scenario for scenario in _scenarios(config, prepared)}
+    jobs = {job.name: job for job in _jobs(config, prepared)}
 
     def work(job: str, on_progress: OnProgress) -> None:
         if job in WORLDS:
             _train(prepared, run, job, on_progress)
         elif not run.has(f"findings/{job}.json"):
-            _attack(prepared, run, scenarios[job], on_progress)
+            _attack(config, prepared, run, jobs[job], on_progress)
 
     return work
 
@@ -239,35 +256,68 @@ def _train(prepared: Prepared, run: RunDirectory, world: str, on_progress: OnPro
 
 
 def _attack(
-    prepared: Prepared, run: RunDirectory, scenario: Scenario, on_progress: OnProgress
+    config: AuditConfig,
+    prepared: Prepared,
+    run: RunDirectory,
+    job: Scenario | Experiment,
+    on_progress: OnProgress,
 ) -> None:
     def on_step(done: int, total: int) -> None:
-        on_progress(f"attack {scenario.name}", done, total)
+        on_progress(f"attack {job.name}", done, total)
 
-    defense = prepared.defenses[scenario.world]
-    findings = run_scenario(
-        scenario, defense, prepared.problem, prepared.setting, prepared.streams, run, on_step
-    )
-    run.write_json(f"findings/{scenario.name}.json", [f.model_dump(mode="json") for f in findings])
+    problem, setting, streams = prepared.problem, prepared.setting, prepared.streams
+    if isinstance(job, Scenario):
+        defense = prepared.defenses[job.world]
+        findings = run_scenario(job, defense, problem, setting, streams, run, on_step)
+    else:
+        own = streams.numpy("measurement", job.name).integers(2**62).item()
+        bench = Bench(
+            problem,
+            setting,
+            prepared.defenses["defense"],
+            config.claim,
+            Streams(own, streams.device),
+            run,
+        )
+        findings = job.measurement.measure(bench, job.threat_model, on_step)
+    run.write_json(f"findings/{job.name}.json", [f.model_dump(mode="json") for f in findings])
 
 
-def _scenarios(config: AuditConfig, prepared: Prepared) -> Iterator[Scenario]:
-    """Every attack by every adversary it is meant for, on both worlds, at each batch size.
+def _jobs(config: AuditConfig, prepared: Prepared) -> Iterator[Scenario | Experiment]:
+    """Every attack by every adversary it is meant for."""
+    for i, attack in enumerate(prepared.attacks):
+        adversaries = [
+            model
+            for model in config.threat_model
+            if attack.threat_models is None or model.name in attack.threat_models
+        ]
+        if isinstance(attack, ReconstructionAttack):
+            yield from _scenarios(config, i, attack, adversaries)
+        else:
+            for model in adversaries[: None if attack.per_threat_model else 1]:
+                yield Experiment(i, config.attack[i].name, attack, model)
+
+
+def _scenarios(
+    config: AuditConfig, i: int, attack: ReconstructionAttack, adversaries: list[ThreatModel]
+) -> Iterator[Scenario]:
+    """A reconstruction on both worlds, at each batch size.
 
     Poisson batches vary in size, so those are attacked in probes of exactly the expected size.
     """
     training = config.defense.options["batch_size"]
     varies = config.defense.options["sampling"] == "poisson"
-    for i, attack in enumerate(prepared.attacks):
-        name = config.attack[i].name
-        sizes = dict.fromkeys(training if b == "training" else b for b in attack.batch_sizes)
-        for threat_model in config.threat_model:
-            if attack.threat_models is None or threat_model.name in attack.threat_models:
-                for size in sizes:
-                    for world in WORLDS:
-                        yield Scenario(
-                            i, name, attack, threat_model, world, size, varies or size != training
-                        )
+    sizes = dict.fromkeys(training if b == "training" else b for b in attack.batch_sizes)
+    for threat_model in adversaries:
+        for size in sizes:
+            for world in WORLDS:
+                is_probe = varies or size != training
+                name = config.attack[i].name
+                yield Scenario(i, name, attack, threat_model, world, size, is_probe)
+
+
+def _reconstructions(prepared: Prepared) -> list[ReconstructionAttack]:
+    return [attack for attack in prepared.attacks if isinstance(attack, ReconstructionAttack)]
 
 
 def _recording(prepared: Prepared) -> Recording:
@@ -276,7 +326,7 @@ def _recording(prepared: Prepared) -> Recording:
     training = defense.batch_size
     messages: dict[int, set[str]] = {}
     probes: dict[int, set[int]] = {}
-    for attack in prepared.attacks:
+    for attack in _reconstructions(prepared):
         for k in attack.rounds:
             for name, offsets in defense.observables[attack.message].needs.items():
                 for offset in offsets:
@@ -292,10 +342,10 @@ def _recording(prepared: Prepared) -> Recording:
 
 
 def _judged(
-    config: AuditConfig, prepared: Prepared, reconstructions: list[Finding]
+    config: AuditConfig, prepared: Prepared, evidence: list[Finding]
 ) -> tuple[list[JudgedClaim], list[Finding]]:
     """Each claim against each threat model it is made against, after the findings."""
-    findings = list(reconstructions)
+    findings = list(evidence)
     claims = []
     for claim in config.claim:
         for threat_model in config.threat_model:
@@ -361,8 +411,8 @@ def _links(prepared: Prepared) -> list[tuple[int, int]]:
     return list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
 
 
-def _stored(run: RunDirectory, scenario: Scenario) -> list[Finding]:
-    return [Finding.model_validate(f) for f in run.read_json(f"findings/{scenario.name}.json")]
+def _stored(run: RunDirectory, job: str) -> list[Finding]:
+    return [Finding.model_validate(f) for f in run.read_json(f"findings/{job}.json")]
 
 
 def _fingerprint(config: AuditConfig, prepared: Prepared, runtime: Runtime) -> dict[str, object]:

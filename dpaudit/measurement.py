@@ -1,0 +1,47 @@
+"""The contract of measurements: attacks that play runs of their own, and know what is secret."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dpaudit.attack import OnStep
+from dpaudit.claim import Claim
+from dpaudit.defense import Defense, Setting
+from dpaudit.problem import Classification
+from dpaudit.result import Finding
+from dpaudit.rng import Streams
+from dpaudit.run_directory import RunDirectory
+from dpaudit.strict import Strict
+from dpaudit.threat import ThreatModel
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a measurement works on: the calibrated defense, where it runs, and what is claimed."""
+
+    problem: Classification
+    setting: Setting
+    defense: Defense  # its noise set
+    claims: tuple[Claim, ...]
+    streams: Streams  # of this measurement alone: nothing drawn from them is drawn elsewhere
+    run: RunDirectory  # takes artifacts
+
+
+class Measurement(Strict, ABC):
+    """Plays runs of a defense in which it decides what is secret, and measures what a view tells.
+
+    Its fields are the options of ``[[attack]]``. It gives findings; verdicts on claims are not its
+    business.
+    """
+
+    per_threat_model: ClassVar[bool] = True  # False: the same whoever the adversary is
+
+    threat_models: tuple[str, ...] | None = None  # names; None: all of the audit
+
+    @abstractmethod
+    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+        """The findings on one adversary.
+
+        Raises:
+            DpauditError: it cannot be measured on this defense or data; the line says why.
+        """

@@ -90,6 +90,13 @@ class Finding(Strict):
     verdict: Verdict | None = None
     notes: tuple[str, ...] = ()
     artifacts: dict[str, str] = {}  # what -> path relative to the run directory
+    series: dict[str, tuple[Number, ...]] = {}  # columns of equal length, for figures
+
+    @model_validator(mode="after")
+    def _columns_of_equal_length(self) -> Self:
+        if len({len(column) for column in self.series.values()}) > 1:
+            raise ValueError("the columns of series differ in length")
+        return self
 
 
 class Restated(Strict):

@@ -72,6 +72,9 @@ class ADPVRSGP(Defense):
         "Gaussian noise of standard deviation A(T-t) sigma_i, fused with those of the plateau",
         "w": "push-sum weight; depends on the graph alone",
     }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the batch's mean gradient, clipped as a mean or each record's, no noise",
+    }
 
     n_rounds: PositiveInt = 1_000  # T
     batch_size: PositiveInt = 64  # B

@@ -46,6 +46,9 @@ class CorrelatedRandomness(Defense):
         "tracking": "a random share of the tracker plus one of the change of the gradient, another "
         "for each receiver",
     }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "grad f_i at the model that is sent",
+    }
 
     step_size: PositiveFloat = 0.01  # alpha
 

@@ -41,6 +41,9 @@ class DGD(Defense):
         "x": "the model before the round, without noise; W x less the next x is alpha times the "
         "gradient"
     }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "grad f_i of the round, which a step of alpha goes along",
+    }
 
     step_size: PositiveFloat = 0.01  # alpha
 
@@ -92,6 +95,9 @@ class DPDGD(Defense):
     claims: ClassVar[str] = "pure epsilon-DP over any number of rounds, function, for (45)"
     messages: ClassVar[Mapping[str, str]] = {
         "z": "the model before the round, Laplace noise of scale nu_k"
+    }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "grad f_i of the round, at the noisy or the true model by variant",
     }
 
     variant: Literal["noisy", "true-consensus", "true-gradient"] = "noisy"

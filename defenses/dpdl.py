@@ -67,6 +67,9 @@ class DPDL(Defense):
         "v": "momentum; holds the sender's un-noised gradient e_i beside noisy gradients",
         "x_tilde": "the model after the local step; equivalent to v given x",
     }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "e_i, the mean of the batch's clipped gradients at its own model, no noise",
+    }
 
     learning_rate: PositiveFloat = 0.005  # eta
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.7  # beta
@@ -117,7 +120,7 @@ class DPDL(Defense):
             "v": broadcast(graph, V),
             "x_tilde": broadcast(graph, X_tilde),
         }
-        return Round(State(graph.mix(X_tilde), graph.mix(V)), sent)  # 28-29
+        return Round(State(graph.mix(X_tilde), graph.mix(V)), sent, {"gradient": e})  # 28-29
 
     def models(self, state: State) -> Tensor:
         return state.X
@@ -215,8 +218,8 @@ class DPDL(Defense):
 
     def _cross_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
         t, victim, receiver = target
-        message = view.message("cross_gradient", t, victim, receiver)
-        return Derived(message.payload, view.sent_by("x", t, receiver))
+        cross = view.transcript.on_edge("cross_gradient", t, victim, receiver)
+        return Derived(cross, view.sent_by("x", t, receiver))
 
     def _momentum_difference(self, view: View, setting: Setting, target: Target) -> Derived:
         t, victim, _ = target
@@ -237,7 +240,7 @@ class DPDL(Defense):
         graph = setting.network.at(1)
         G, model = self._momentum_exact(view, setting, target)
         for j in graph.neighbours(victim):
-            cross = view.message("cross_gradient", t, j, victim).payload
+            cross = view.transcript.on_edge("cross_gradient", t, j, victim)
             G = G - cross / (math.sqrt(graph.W[victim, j].item()) * setting.n_agents)
         return Derived(G, model)
 

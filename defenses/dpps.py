@@ -229,6 +229,10 @@ class DPPS(Defense):
     paper: ClassVar[str] = "Zhou, Xue, Chen: DPPS"
     claims: ClassVar[str] = "pure b / gamma_n-DP of each round, agent identity (Theorem 1)"
     messages: ClassVar[Mapping[str, str]] = MESSAGES
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean gradient of the batch of the round",
+        "h": "the perturbed parameters before noise",
+    }
 
     protocol: Protocol = Protocol()
     learning_rate: NonNegativeFloat = 0.1  # gamma_s

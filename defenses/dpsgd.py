@@ -53,6 +53,9 @@ class DPSGD(Defense):
     messages: ClassVar[Mapping[str, str]] = {
         "x": "the model after the round; holds the sender's gradient without noise"
     }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean gradient of the batch of the round, without noise",
+    }
 
     learning_rate: PositiveFloat = 0.05  # eta
     allow_outside_theory: bool = False
@@ -121,6 +124,9 @@ class DPDPSGD(Defense):
     messages: ClassVar[Mapping[str, str]] = {
         "x": "the model after the round; holds the sender's clipped gradient under Gaussian noise "
         "of standard deviation eta sigma C / B, and past noise"
+    }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean of the batch's clipped gradients, without noise",
     }
 
     learning_rate: PositiveFloat = 0.05  # eta

@@ -73,6 +73,9 @@ class DynD2P(Defense):
         "Gaussian noise of standard deviation gamma sigma_k / B, and all noisy gradients before",
         "w": "push-sum weight; depends on the graph alone",
     }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean of the batch's clipped gradients, without noise",
+    }
 
     n_rounds: PositiveInt = 10_000  # K
     batch_size: PositiveInt = 1

@@ -39,6 +39,9 @@ class GradientTracking(Defense):
         "x": "the model before the round, without noise",
         "y": "the tracker before the round, without noise; in round 1 the gradient itself",
     }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "grad f_i at the model that is sent",
+    }
 
     step_size: PositiveFloat = 0.01  # alpha
 

@@ -68,6 +68,9 @@ class PaillierConsensus(Defense):
         "increment": "b_ij b_ji (x_j - x_i), which the receiver i alone forms from the difference "
         "and its own b_ij",
     }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "grad f_i at the model of the round",
+    }
 
     step_size: PositiveFloat = 0.1
     power: Annotated[float, Field(gt=0.5, le=1)] = 1.0  # steps sum to infinity, their squares not

@@ -51,6 +51,10 @@ class PartPSP(Defense):
     paper: ClassVar[str] = "Zhou, Xue, Chen: PartPSP"
     claims: ClassVar[str] = "pure b / gamma_n-DP of each round, agent identity (Theorem 1)"
     messages: ClassVar[Mapping[str, str]] = MESSAGES
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean gradient of the batch, its shared layers clipped",
+        "h": "the shared parameters, perturbed, before noise",
+    }
 
     protocol: Protocol = Protocol()
     share: Literal["all"] | tuple[str, ...] = "all"

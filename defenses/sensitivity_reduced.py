@@ -50,6 +50,9 @@ class SensitivityReduced(Defense):
         "z": "the model before the round, Laplace noise of scale nu_k; all else that a round "
         "computes, but for the gradient, follows from the z of all rounds"
     }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "grad f_i at z, which the next model holds",
+    }
 
     step_size: PositiveFloat = 0.001  # gamma
     correction: PositiveFloat = 1000.0  # beta

@@ -53,6 +53,9 @@ class SGP(Defense):
         "u": "the biased model after the local step; holds the sender's gradient without noise",
         "w": "push-sum weight; depends on the graph alone",
     }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean gradient of the batch of the round, without noise",
+    }
 
     learning_rate: PositiveFloat = 0.05  # gamma
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # Nesterov's

@@ -99,6 +99,7 @@ class Defense(Strict, ABC):
     claims: ClassVar[str]  # kind of claim, for `dpaudit list`
     messages: ClassVar[Mapping[str, str]]  # name -> what it depends on and what noise hides it
     observables: ClassVar[Mapping[str, Observable]] = {}
+    private: ClassVar[Mapping[str, str]] = {}  # name -> what each of ``Round.private`` is
 
     n_rounds: PositiveInt = 100
     batch_size: PositiveInt = 32  # records of a batch; expected records under Poisson sampling

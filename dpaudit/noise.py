@@ -49,7 +49,8 @@ def standard_laplace(like: Tensor, generator: torch.Generator) -> Tensor:
     """
     u = torch.empty_like(like).uniform_(-1, 1, generator=generator)
     largest = 1 - torch.finfo(like.dtype).eps / 2
-    return -u.sign() * torch.log1p(-u.abs().clamp(max=largest))
+    negated = u.sign().neg_()
+    return u.abs_().clamp_(max=largest).neg_().log1p_().mul_(negated)
 
 
 def _is_zero(scale: Scale) -> bool:

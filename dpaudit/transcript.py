@@ -84,8 +84,12 @@ class Transcript:
 
     def message(self, name: str, round: int, sender: int, receiver: int) -> Message:
         """One message. Raises NotObservable if it was not recorded or not sent."""
-        payload = self._sent(name, round).on_edge(sender, receiver).detach()
+        payload = self.on_edge(name, round, sender, receiver)
         return Message(round, sender, receiver, name, payload)
+
+    def on_edge(self, name: str, round: int, sender: int, receiver: int) -> Tensor:
+        """The payload [..., d] of a message, of all trials if there are several. As ``message``."""
+        return self._sent(name, round).on_edge(sender, receiver).detach()
 
     def with_round(self, round: int, capture: Capture) -> "Transcript":
         """The same transcript with another capture in the place of one round."""

@@ -34,7 +34,7 @@ class View:
         return self.transcript.message(name, round, sender, receiver)
 
     def sent_by(self, name: str, round: int, sender: int) -> Tensor:
-        """What ``sender`` broadcast [d], read on any of the links the adversary taps."""
+        """What ``sender`` broadcast [..., d], read on any of the links the adversary taps."""
         sent = self.transcript.captures.get(round, {}).get(name)
         seen = sent is not None and bool((sent.senders == sender).any())
         if sent is None or not seen:
@@ -42,7 +42,13 @@ class View:
                 f'{self.threat_model.name} does not see "{name}" of agent {sender} in round {round}'
             )
         edge = int((sent.senders == sender).nonzero()[0])
-        return sent.payload[sent.rows[edge]]
+        return sent.payload[..., sent.rows[edge], :]
+
+    def all_sent_by(self, name: str, round: int, sender: int) -> Tensor:
+        """All that was read of a message of ``sender``, [..., n_rows, d]: one row if broadcast."""
+        self.sent_by(name, round, sender)  # refuses what is not there
+        sent = self.transcript.captures[round][name]
+        return sent.payload[..., sent.rows[sent.senders == sender].unique(), :]
 
     def edges(self, name: str, round: int) -> list[tuple[int, int]]:
         """The (sender, receiver) links on which this message was intercepted in this round."""

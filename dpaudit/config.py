@@ -11,12 +11,10 @@ from dpaudit import registry
 from dpaudit.claim import Claim
 from dpaudit.errors import ConfigError, nearest
 from dpaudit.options import EvenPartition, GraphOptions, PartitionOptions
+from dpaudit.own import NOTHING, Own
+from dpaudit.problems import Key, Problem, dotted, problem_line, problems_of
 from dpaudit.strict import Strict
 from dpaudit.threat import ThreatModel
-from dpaudit.toml_lines import line_of
-
-Key = tuple[str | int, ...]
-Problem = tuple[Key, str]
 
 
 class DataConfig(Strict):
@@ -71,34 +69,35 @@ class AuditConfig(Strict):
     attack: tuple[Plugin, ...] = ()
 
     @classmethod
-    def from_toml(cls, path: Path, seed: int | None = None) -> "AuditConfig":
-        """Read an audit file; ``seed`` replaces the one in it.
+    def from_toml(cls, path: Path, seed: int | None = None, own: Own = NOTHING) -> "AuditConfig":
+        """Read an audit file; ``seed`` replaces the one in it, ``own`` what the caller brings.
 
         Raises:
             ConfigError: one line for each problem, with file, line and key.
         """
-        try:
-            text = path.read_text(encoding="utf-8")
-            content = tomllib.loads(text)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}") from None
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path}: not valid TOML: {error}") from None
+        content, text = read_toml(path)
         if seed is not None:
             content["seed"] = seed
-        config, problems = _validated(content)
+        return cls.from_table(content, path, text, (), own)
+
+    @classmethod
+    def from_table(
+        cls, content: dict[str, Any], path: Path, text: str, at: Key, own: Own = NOTHING
+    ) -> "AuditConfig":
+        """The audit written at a key of a TOML file. Raises ConfigError as ``from_toml``."""
+        config, problems = _validated(own.fill(content), own)
         if problems:
-            lines = (_line(path, text, key, message) for key, message in problems)
+            lines = (problem_line(path, text, (*at, *key), message) for key, message in problems)
             raise ConfigError("\n".join(lines))
         assert config is not None
         return config._with_data_path_relative_to(path.parent)
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> "AuditConfig":
+    def from_dict(cls, content: dict[str, Any], own: Own = NOTHING) -> "AuditConfig":
         """The same from a dictionary, for code. Raises ConfigError."""
-        config, problems = _validated(content)
+        config, problems = _validated(own.fill(content), own)
         if problems:
-            raise ConfigError("\n".join(f"{_dotted(key)}: {text}" for key, text in problems))
+            raise ConfigError("\n".join(f"{dotted(key)}: {text}" for key, text in problems))
         assert config is not None
         return config
 
@@ -109,17 +108,28 @@ class AuditConfig(Strict):
         return self.model_copy(update={"data": data})
 
 
-def _validated(content: dict[str, Any]) -> tuple[AuditConfig | None, list[Problem]]:
+def read_toml(path: Path) -> tuple[dict[str, Any], str]:
+    """Content and text of a TOML file. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text), text
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def _validated(content: dict[str, Any], own: Own) -> tuple[AuditConfig | None, list[Problem]]:
     try:
         config = AuditConfig.model_validate(content)
     except ValidationError as error:
-        return None, list(_problems(error, AuditConfig, content))
-    config, problems = _with_plugin_defaults(config)
-    problems += _cross_checks(config) if not problems else []
+        return None, list(problems_of(error, AuditConfig, content))
+    config, problems = _with_plugin_defaults(config, own)
+    problems += _cross_checks(config, own) if not problems else []
     return config, problems
 
 
-def _with_plugin_defaults(config: AuditConfig) -> tuple[AuditConfig, list[Problem]]:
+def _with_plugin_defaults(config: AuditConfig, own: Own) -> tuple[AuditConfig, list[Problem]]:
     """Every plug-in's options checked by its own class and completed with its defaults."""
     problems: list[Problem] = []
 
@@ -129,7 +139,7 @@ def _with_plugin_defaults(config: AuditConfig) -> tuple[AuditConfig, list[Proble
             options = options_class.model_validate(plugin.options)
             return Plugin(name=plugin.name, **options.model_dump(mode="json"))
         except ValidationError as error:
-            found = _problems(error, options_class, plugin.options)
+            found = problems_of(error, options_class, plugin.options)
             problems.extend(((*at, *key), text) for key, text in found)
         except ConfigError as error:
             problems.append(((*at, "name"), str(error)))
@@ -138,17 +148,19 @@ def _with_plugin_defaults(config: AuditConfig) -> tuple[AuditConfig, list[Proble
     attacks = tuple(
         completed(plugin, "attacks", ("attack", i)) for i, plugin in enumerate(config.attack)
     )
-    defense = completed(config.defense, "defenses", ("defense",))
+    defense = config.defense
+    if own.defense is None:
+        defense = completed(config.defense, "defenses", ("defense",))
     return config.model_copy(update={"defense": defense, "attack": attacks}), problems
 
 
-def _cross_checks(config: AuditConfig) -> list[Problem]:
+def _cross_checks(config: AuditConfig, own: Own) -> list[Problem]:
     """What no single table can know: names and numbers that must fit one another."""
     return [
         *_repeated_names(config),
         *_agents_that_do_not_exist(config),
         *_unknown_threat_models(config),
-        *_attacks_that_do_not_fit(config),
+        *_attacks_that_do_not_fit(config, own),
     ]
 
 
@@ -189,8 +201,9 @@ def _unknown_threat_models(config: AuditConfig) -> Iterator[Problem]:
                 )
 
 
-def _attacks_that_do_not_fit(config: AuditConfig) -> Iterator[Problem]:
-    observables = registry.load("defenses", config.defense.name).observables
+def _attacks_that_do_not_fit(config: AuditConfig, own: Own) -> Iterator[Problem]:
+    defense = own.defense or registry.load("defenses", config.defense.name)
+    observables = defense.observables
     n_rounds = config.defense.options["n_rounds"]
     for i, attack in enumerate(config.attack):
         message = attack.options.get("message")
@@ -202,85 +215,3 @@ def _attacks_that_do_not_fit(config: AuditConfig) -> Iterator[Problem]:
             )
         for late in (r for r in attack.options.get("rounds", ()) if r > n_rounds):
             yield ("attack", i, "rounds"), f"round {late} is beyond the run of {n_rounds} rounds"
-
-
-def _problems(
-    error: ValidationError, model: type[BaseModel], content: dict[str, Any]
-) -> Iterator[Problem]:
-    for problem in error.errors(include_url=False):
-        key = _key_in(content, problem["loc"])
-        text = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            siblings = _siblings(model, problem["loc"][:-1])
-            text = f"unknown key{nearest(str(problem['loc'][-1]), siblings)}"
-            text += f"; known here: {', '.join(siblings)}" if siblings else ""
-        elif problem["type"] == "union_tag_invalid":
-            key = (*key, problem["ctx"]["discriminator"].strip("'"))
-            known = [tag.strip("' ") for tag in problem["ctx"]["expected_tags"].split(",")]
-            tag = problem["ctx"]["tag"]
-            text = f'"{tag}" is not known{nearest(tag, known)}; known: {", ".join(known)}'
-        elif problem["type"] != "missing" and not isinstance(problem["input"], dict):
-            text += f", got {problem['input']!r}"
-        yield key, text
-
-
-def _key_in(content: Any, location: Key) -> Key:
-    """The part of pydantic's location that is in the file: without tags of unions."""
-    key: list[str | int] = []
-    for part in location:
-        inside = (isinstance(content, dict) and part in content) or (
-            isinstance(content, list) and isinstance(part, int)
-        )
-        if inside:
-            content = content[part]
-            key.append(part)
-    missing = bool(location) and (not key or location[-1] != key[-1])
-    return (*key, location[-1]) if missing and isinstance(content, dict) else tuple(key)
-
-
-def _siblings(model: type[BaseModel], location: Key) -> list[str]:
-    """The keys that are known at a location: those of the last model met on the way to it."""
-    current: Any = model
-    for part in location:
-        current = _step(current, part)
-    fields = getattr(current, "model_fields", {})
-    return list(fields)
-
-
-def _step(annotation: Any, part: str | int) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        field = annotation.model_fields.get(str(part))
-        return field.annotation if field is not None else annotation
-    candidates = _models_in(annotation)
-    tagged = [m for m in candidates if str(part) in _tags(m)]
-    return tagged[0] if tagged else (candidates[0] if len(candidates) == 1 else annotation)
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    arguments = getattr(annotation, "__args__", ())
-    return [model for argument in arguments for model in _models_in(argument)]
-
-
-def _tags(model: type[BaseModel]) -> set[str]:
-    """The values of a model's fields that are literals, by which a union tells its members."""
-    return {
-        str(value)
-        for field in model.model_fields.values()
-        for value in getattr(field.annotation, "__args__", ())
-        if isinstance(value, str)
-    }
-
-
-def _dotted(key: Key) -> str:
-    text = ""
-    for part in key:
-        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
-
-
-def _line(path: Path, text: str, key: Key, message: str) -> str:
-    line = line_of(text, key)
-    where = f"{path}:{line}" if line else str(path)
-    return f"{where}: {_dotted(key)}: {message}" if key else f"{where}: {message}"

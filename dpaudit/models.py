@@ -7,6 +7,7 @@ architecture again in `dpaudit.gradients`.
 
 import math
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,33 @@ def build(name: str, shape: Shape, n_classes: int) -> nn.Module:
     except (RuntimeError, ValueError):  # a layer finds less than its kernel, or nothing to average
         least = next(s for s in range(1, _LARGEST) if _fits(name, (shape[0], s, s), n_classes))
     raise ConfigError(f"{name} needs images of at least {least}x{least}, got {shape[1]}x{shape[2]}")
+
+
+def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
+    """A caller's own network without its numbers: a copy on the meta device.
+
+    Raises:
+        ConfigError: it keeps buffers, or does not turn images into one logit for each class.
+    """
+    name = type(module).__qualname__
+    if buffers := [key for key, _ in module.named_buffers()]:
+        raise ConfigError(
+            f"{name} keeps state beside its parameters ({buffers[0]}), which agents cannot share; "
+            "GroupNorm in the place of BatchNorm keeps none"
+        )
+    copy = deepcopy(module).to("meta")
+    try:
+        with torch.no_grad():
+            logits = copy(torch.empty(2, *shape, device="meta"))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{name} cannot take records of shape {list(shape)}: {reason}") from None
+    if tuple(logits.shape) != (2, n_classes):
+        raise ConfigError(
+            f"{name} turns two records into {list(logits.shape)}; expected [2, {n_classes}], one "
+            "logit for each class"
+        )
+    return copy
 
 
 def names() -> tuple[str, ...]:

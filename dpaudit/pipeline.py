@@ -19,6 +19,7 @@ from dpaudit.graph import build
 from dpaudit.judge import account, accounting_finding, judge
 from dpaudit.measurement import Bench, Measurement
 from dpaudit.mixing import positions
+from dpaudit.own import NOTHING, Own
 from dpaudit.problem import Classification
 from dpaudit.provenance import provenance
 from dpaudit.reconstruction import Scenario, refuse_data_without_images, run_scenario
@@ -91,19 +92,22 @@ def run_audit(
     config_text: str = "",
     resume: bool = False,
     on_progress: OnProgress = lambda what, done, total: None,
+    own: Own = NOTHING,
 ) -> AuditResult:
     """One audit: train, intercept, attack, account, judge; writes the run directory.
+
+    ``own`` holds objects of the caller that stand in the place of what the config names.
 
     Raises:
         DpauditError: the config, the data or the run directory does not allow it.
     """
     began = time.perf_counter()
-    prepared, run = prepare(config, runtime), RunDirectory(out)
+    prepared, run = prepare(config, runtime, own), RunDirectory(out)
     run.start(config_text, _fingerprint(config, prepared, runtime), resume)
     on_progress = _noted(run, on_progress)
-    run_jobs(_worker, (config, out, runtime), WORLDS, runtime.workers, on_progress)
+    run_jobs(_worker, (config, out, runtime, own), WORLDS, runtime.workers, on_progress)
     seconds = {"training": time.perf_counter() - began}
-    return _attack_and_judge(config, prepared, run, runtime, on_progress, seconds)
+    return _attack_and_judge(config, prepared, run, runtime, on_progress, seconds, own)
 
 
 def attack_again(
@@ -139,10 +143,11 @@ def _attack_and_judge(
     runtime: Runtime,
     on_progress: OnProgress,
     seconds: dict[str, float],
+    own: Own = NOTHING,
 ) -> AuditResult:
     began = time.perf_counter()
     jobs = [job.name for job in _jobs(config, prepared)]
-    run_jobs(_worker, (config, run.path, runtime), jobs, runtime.workers, on_progress)
+    run_jobs(_worker, (config, run.path, runtime, own), jobs, runtime.workers, on_progress)
     seconds = {**seconds, "attacks": time.perf_counter() - began}
     evidence = [finding for job in jobs for finding in _stored(run, job)]
     claims, findings = _judged(config, prepared, evidence)
@@ -200,13 +205,11 @@ def _refuse_unrecorded(run: RunDirectory, prepared: Prepared) -> None:
                     )
 
 
-def prepare(config: AuditConfig, runtime: Runtime) -> Prepared:
+def prepare(config: AuditConfig, runtime: Runtime, own: Own = NOTHING) -> Prepared:
     """Data, partition, graph, model and calibrated defense of a config."""
     streams = Streams(config.seed, runtime.device)
-    source = config.data.name or config.data.path
-    assert source is not None
-    dataset = load(source, data_root=runtime.data_root, download=runtime.download, seed=config.seed)
-    defense: Defense = config.defense.create("defenses")
+    dataset = own.data or _loaded(config, runtime)
+    defense: Defense = own.defense or config.defense.create("defenses")
     attacks = tuple(plugin.create("attacks") for plugin in config.attack)
     on_images = [attack for attack in attacks if isinstance(attack, ReconstructionAttack)]
     refuse_data_without_images(dataset, on_images)
@@ -215,7 +218,7 @@ def prepare(config: AuditConfig, runtime: Runtime) -> Prepared:
         dataset.y, config.data.n_agents, config.data.partition, rng, minimum=defense.batch_size
     )
     network = build(config.graph, config.data.n_agents, streams.numpy("graph"))
-    problem = Classification(dataset, parts, config.model.name, runtime.device)
+    problem = Classification(dataset, parts, own.model or config.model.name, runtime.device)
     layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
     setting = Setting(network, tuple(parts.sizes.tolist()), problem.gradients.d, layers)
     calibrated = defense.calibrate(setting)
@@ -223,9 +226,15 @@ def prepare(config: AuditConfig, runtime: Runtime) -> Prepared:
     return Prepared(problem, setting, worlds, attacks, dataset, parts, streams)
 
 
-def _worker(config: AuditConfig, out: Path, runtime: Runtime) -> Work[str]:
+def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:
+    source = config.data.name or config.data.path
+    assert source is not None
+    return load(source, data_root=runtime.data_root, download=runtime.download, seed=config.seed)
+
+
+def _worker(config: AuditConfig, out: Path, runtime: Runtime, own: Own) -> Work[str]:
     """What a process does with a job: train a world, or run a scenario, by name."""
-    prepared = prepare(config, runtime)
+    prepared = prepare(config, runtime, own)
     run = RunDirectory(out)
     jobs = {job.name: job for job in _jobs(config, prepared)}
 

@@ -5,12 +5,12 @@ from math import inf
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpaudit.data import Dataset
 from dpaudit.defense import Gradient
 from dpaudit.gradients import Gradients
-from dpaudit.models import build, initial_parameters
+from dpaudit.models import architecture, build, initial_parameters
 from dpaudit.partition import Partition
 from dpaudit.rng import Streams
 
@@ -60,7 +60,7 @@ class Classification:
     Args:
         dataset: records, on the CPU.
         partition: which agent holds which.
-        network: the architecture's name.
+        network: the architecture's name, or a module, whose own parameters are the initial model.
         device: where everything is computed.
 
     Raises:
@@ -68,11 +68,20 @@ class Classification:
     """
 
     def __init__(
-        self, dataset: Dataset, partition: Partition, network: str, device: torch.device
+        self,
+        dataset: Dataset,
+        partition: Partition,
+        network: str | nn.Module,
+        device: torch.device,
     ) -> None:
-        shape = tuple(dataset.x.shape[1:])
+        shape, n_classes = tuple(dataset.x.shape[1:]), dataset.n_classes
         self.dataset = dataset
-        self.gradients = Gradients(build(network, shape, dataset.n_classes))
+        self._start: Tensor | None = None  # [d]; drawn where there is none
+        if isinstance(network, str):
+            self.gradients = Gradients(build(network, shape, n_classes))
+        else:
+            self.gradients = Gradients(architecture(network, shape, n_classes))
+            self._start = nn.utils.parameters_to_vector(network.parameters()).detach().to(device)
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)
         self._x_test = dataset.x_test[:EVALUATED].to(device)
         self._y_test = dataset.y_test[:EVALUATED].to(device)
@@ -87,8 +96,10 @@ class Classification:
         return len(self._held)
 
     def initial(self, streams: Streams) -> Tensor:
-        """One random model, the same at every agent, [n_agents, d]."""
-        x = initial_parameters(self.gradients.module, streams("initialisation"))
+        """One model, random unless it was given, the same at every agent, [n_agents, d]."""
+        x = self._start
+        if x is None:
+            x = initial_parameters(self.gradients.module, streams("initialisation"))
         return x.expand(self.n_agents, -1).clone()
 
     def batch(self, streams: Streams, k: int, batch_size: int, sampling: str = "fixed") -> Batch:

@@ -15,12 +15,14 @@ def available(family: Family) -> dict[str, EntryPoint]:
 
 
 def load(family: Family, name: str) -> Any:
-    """Import one plug-in.
+    """Import one plug-in: an installed one by its name, or a class as "module:Class".
 
     Raises:
         ConfigError: there is none of this name, or its module cannot be imported.
     """
     plugins = available(family)
+    if ":" in name:
+        plugins[name] = EntryPoint(name, name, f"dpaudit.{family}")
     if name not in plugins:
         raise ConfigError(f'no {family[:-1]} is called "{name}"{nearest(name, plugins)}')
     try:

@@ -19,6 +19,8 @@ TORCH_FREE = (
     "claim",
     "threat",
     "options",
+    "own",
+    "problems",
     "errors",
     "strict",
 )

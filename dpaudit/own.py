@@ -1,0 +1,51 @@
+"""A caller's own objects, each in the place of what an audit file would name."""
+
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dpaudit.data import Dataset
+    from dpaudit.defense import Defense
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """What a caller brings instead of naming it; None is what the config names.
+
+    A network starts from its own parameters.
+    """
+
+    defense: "Defense | None" = None
+    data: "Dataset | None" = None
+    model: "nn.Module | None" = None
+
+    def fill(self, content: dict[str, Any]) -> dict[str, Any]:
+        """An audit's content with these objects written where a config would name them."""
+        content = dict(content)
+        if self.defense is not None:
+            name = type(self.defense).__qualname__
+            content["defense"] = {"name": name, **self.defense.model_dump(mode="json")}
+        if self.data is not None:
+            data = {key: value for key, value in content.get("data", {}).items() if key != "path"}
+            content["data"] = {**data, "name": self.data.name}
+        if self.model is not None:
+            content["model"] = {"name": type(self.model).__qualname__}
+        return content
+
+    @property
+    def travels(self) -> bool:
+        """Whether another process can be given these: they pickle, and by importable classes."""
+        objects = [o for o in (self.defense, self.data, self.model) if o is not None]
+        if any(type(o).__module__ == "__main__" for o in objects):
+            return False  # a notebook's own classes are nowhere to import from
+        try:
+            pickle.dumps(objects)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return False
+        return True
+
+
+NOTHING = Own()

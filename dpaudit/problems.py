@@ -1,0 +1,98 @@
+"""What is wrong with a file's content, one line each: file, line, key, and the nearest name."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from dpaudit.errors import nearest
+from dpaudit.toml_lines import line_of
+
+Key = tuple[str | int, ...]
+Problem = tuple[Key, str]
+
+
+def dotted(key: Key) -> str:
+    """A key as people write it: claim[1].epsilon."""
+    text = ""
+    for part in key:
+        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def problem_line(path: Path, text: str, key: Key, message: str) -> str:
+    """One problem in the file of this text."""
+    line = line_of(text, key)
+    where = f"{path}:{line}" if line else str(path)
+    return f"{where}: {dotted(key)}: {message}" if key else f"{where}: {message}"
+
+
+def problems_of(
+    error: ValidationError, model: type[BaseModel], content: dict[str, Any]
+) -> Iterator[Problem]:
+    """Key and text of each problem that pydantic found in ``content``."""
+    for problem in error.errors(include_url=False):
+        key = _key_in(content, problem["loc"])
+        text = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            siblings = _siblings(model, problem["loc"][:-1])
+            text = f"unknown key{nearest(str(problem['loc'][-1]), siblings)}"
+            text += f"; known here: {', '.join(siblings)}" if siblings else ""
+        elif problem["type"] == "union_tag_invalid":
+            key = (*key, problem["ctx"]["discriminator"].strip("'"))
+            known = [tag.strip("' ") for tag in problem["ctx"]["expected_tags"].split(",")]
+            tag = problem["ctx"]["tag"]
+            text = f'"{tag}" is not known{nearest(tag, known)}; known: {", ".join(known)}'
+        elif problem["type"] != "missing" and not isinstance(problem["input"], dict):
+            text += f", got {problem['input']!r}"
+        yield key, text
+
+
+def _key_in(content: Any, location: Key) -> Key:
+    """The part of pydantic's location that is in the file: without tags of unions."""
+    key: list[str | int] = []
+    for part in location:
+        inside = (isinstance(content, dict) and part in content) or (
+            isinstance(content, list) and isinstance(part, int)
+        )
+        if inside:
+            content = content[part]
+            key.append(part)
+    missing = bool(location) and (not key or location[-1] != key[-1])
+    return (*key, location[-1]) if missing and isinstance(content, dict) else tuple(key)
+
+
+def _siblings(model: type[BaseModel], location: Key) -> list[str]:
+    """The keys that are known at a location: those of the last model met on the way to it."""
+    current: Any = model
+    for part in location:
+        current = _step(current, part)
+    fields = getattr(current, "model_fields", {})
+    return list(fields)
+
+
+def _step(annotation: Any, part: str | int) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        field = annotation.model_fields.get(str(part))
+        return field.annotation if field is not None else annotation
+    candidates = _models_in(annotation)
+    tagged = [m for m in candidates if str(part) in _tags(m)]
+    return tagged[0] if tagged else (candidates[0] if len(candidates) == 1 else annotation)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    arguments = getattr(annotation, "__args__", ())
+    return [model for argument in arguments for model in _models_in(argument)]
+
+
+def _tags(model: type[BaseModel]) -> set[str]:
+    """The values of a model's fields that are literals, by which a union tells its members."""
+    return {
+        str(value)
+        for field in model.model_fields.values()
+        for value in getattr(field.annotation, "__args__", ())
+        if isinstance(value, str)
+    }

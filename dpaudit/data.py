@@ -97,6 +97,16 @@ def load(
     )
 
 
+def from_arrays(x: Array | Tensor, y: Array | Tensor, *, seed: int = 0) -> Dataset:
+    """A data set from a caller's own arrays, of the shapes and types that ``load`` describes.
+
+    Raises:
+        DataError: they are of other shapes or types.
+    """
+    arrays = {"x": np.asarray(x), "y": np.asarray(y)}
+    return _from_arrays("data", "arrays", arrays, Streams(seed).numpy("data", "test split"))
+
+
 def names() -> dict[str, str]:
     """Every data set by name, with one line about it."""
     embedded = {name: (read.__doc__ or "").splitlines()[0] for name, read in _EMBEDDED.items()}
@@ -161,24 +171,29 @@ def _torchvision(name: str, root: Path, download: bool) -> Dataset:
 
 
 def _npz(path: Path, rng: np.random.Generator) -> Dataset:
-    arrays = _arrays(path)
-    x, value_range = _records(f"{path}: x", arrays["x"])
-    y = _labels(f"{path}: y", arrays["y"], len(x))
+    return _from_arrays(str(path), path.name, _arrays(path), rng)
+
+
+def _from_arrays(
+    where: str, name: str, arrays: dict[str, Array], rng: np.random.Generator
+) -> Dataset:
+    x, value_range = _records(f"{where}: x", arrays["x"])
+    y = _labels(f"{where}: y", arrays["y"], len(x))
     classes, labels = np.unique(y, return_inverse=True)
     if len(classes) < 2:
-        raise DataError(f"{path}: y has the single class {classes[0]}, nothing can be learned")
+        raise DataError(f"{where}: y has the single class {classes[0]}, nothing can be learned")
     names = tuple(str(c) for c in classes)
     if "x_test" not in arrays:
-        return _with_test_part(path.name, x, labels, names, rng, value_range)
+        return _with_test_part(name, x, labels, names, rng, value_range)
 
-    x_test, _ = _records(f"{path}: x_test", arrays["x_test"])
+    x_test, _ = _records(f"{where}: x_test", arrays["x_test"])
     if x_test.shape[1:] != x.shape[1:] or arrays["x_test"].dtype != arrays["x"].dtype:
-        raise DataError(f"{path}: x_test must be like x, one record of it {x.shape[1:]}")
-    y_test = _labels(f"{path}: y_test", arrays["y_test"], len(x_test))
+        raise DataError(f"{where}: x_test must be like x, one record of it {x.shape[1:]}")
+    y_test = _labels(f"{where}: y_test", arrays["y_test"], len(x_test))
     if not (known := np.isin(y_test, classes)).all():
-        raise DataError(f"{path}: y_test has the class {y_test[~known][0]}, which y has not")
+        raise DataError(f"{where}: y_test has the class {y_test[~known][0]}, which y has not")
     test = x_test, np.searchsorted(classes, y_test)
-    return _dataset(path.name, (x, labels), test, names, value_range)
+    return _dataset(name, (x, labels), test, names, value_range)
 
 
 def _arrays(path: Path) -> dict[str, Array]:

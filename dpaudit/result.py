@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Mapping
 from enum import StrEnum
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -219,6 +220,19 @@ class AuditResult(Strict):
     def to_json(self) -> str:
         """The text of audit.json."""
         return self.model_dump_json(indent=2) + "\n"
+
+    def _repr_html_(self) -> str:
+        """The verdicts as a table, for notebooks."""
+        if not self.claims:
+            return "<p>No claim was made, so there is no verdict.</p>"
+        rows = "".join(
+            f"<tr><td><b>{escape(claim.verdict)}</b></td><td>{escape(claim.sentence)}</td>"
+            f"<td>{escape(claim.threat_model)}</td><td>{escape(claim.reason)}</td></tr>"
+            for claim in self.claims
+        )
+        meaning = escape(MEANING[self.verdict]) if self.verdict else ""
+        head = "".join(f"<th>{name}</th>" for name in ("verdict", "claim", "adversary", "evidence"))
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>{meaning}</p>"
 
     @classmethod
     def read(cls, path: Path) -> "AuditResult":

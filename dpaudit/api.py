@@ -1,0 +1,94 @@
+"""dpaudit.audit: one audit from Python, on a caller's own objects if it brings them."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpaudit.config import AuditConfig, read_toml
+from dpaudit.data import Dataset, from_arrays
+from dpaudit.defense import Defense
+from dpaudit.own import Own
+from dpaudit.pipeline import Runtime, run_audit
+from dpaudit.result import AuditResult
+from dpaudit.workers import OnProgress
+
+_FROM_PYTHON = "# This audit was called from Python; its config is in audit.json.\n"
+
+
+def audit(
+    config: str | Path | Mapping[str, Any] | AuditConfig,
+    *,
+    out: str | Path | None = None,
+    defense: Defense | None = None,
+    data: Dataset | tuple[Any, Any] | None = None,
+    model: nn.Module | None = None,
+    on_progress: OnProgress | None = None,
+    device: str | torch.device = "cpu",
+    data_root: str | Path | None = None,
+    cores: int | None = None,
+) -> AuditResult:
+    """Audit the privacy claims of a config: train, intercept, attack, account, judge.
+
+    Own objects stand in the place of what the config would name, whose tables can then be left
+    out; nothing has to be installed or registered. Objects that no other process can import, such
+    as a class written in a notebook, are audited on one core.
+
+    Args:
+        config: an audit.toml, its content, or an AuditConfig.
+        out: run directory for transcript, audit.json and report.html; None keeps nothing on disk.
+        defense: in the place of ``[defense]``.
+        data: a Dataset, or arrays (x, y): float [n, features] or [n, channels, height, width],
+            uint8 images [n, height, width(, channels)]; integer or string labels [n].
+        model: a network from records [b, ...] to logits [b, n_classes], in the place of
+            ``[model]``; every agent starts from its parameters.
+        on_progress: called as ``on_progress(what, done, total)`` in this process.
+        device: where to compute.
+        data_root: folder of mnist, fashion-mnist and cifar10.
+        cores: processes at most; None: one for each core.
+
+    Raises:
+        DpauditError: the config, an object or the run directory does not allow it; the message
+            has one line for each problem.
+    """
+    if isinstance(config, str | Path):
+        path = Path(config)
+        content, text = read_toml(path)
+        own = Own(defense, _dataset(data, content), model)
+        checked = AuditConfig.from_table(content, path, text, (), own)
+    else:
+        text = _FROM_PYTHON
+        is_config = isinstance(config, AuditConfig)
+        content = config.model_dump(mode="json") if is_config else dict(config)
+        own = Own(defense, _dataset(data, content), model)
+        checked = AuditConfig.from_dict(content, own)
+    runtime = Runtime(
+        torch.device(device),
+        None if data_root is None else Path(data_root),
+        cores=(cores or os.cpu_count() or 1) if own.travels else 1,
+    )
+    report = on_progress or (lambda what, done, total: None)
+    with _folder(out) as folder:
+        return run_audit(checked, folder, runtime, text, on_progress=report, own=own)
+
+
+def _dataset(data: Dataset | tuple[Any, Any] | None, content: Mapping[str, Any]) -> Dataset | None:
+    if data is None or isinstance(data, Dataset):
+        return data
+    x, y = data
+    return from_arrays(x, y, seed=int(content.get("seed", 0)))
+
+
+@contextmanager
+def _folder(out: str | Path | None) -> Iterator[Path]:
+    """The run directory: the caller's, or one that is gone afterwards."""
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="dpaudit-") as temporary:
+        yield Path(temporary)

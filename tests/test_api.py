@@ -1,0 +1,147 @@
+"""dpaudit.audit: from a path, a dictionary or a config, and on a caller's own objects."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import dpaudit
+from dpaudit.config import AuditConfig
+from dpaudit.data import from_arrays
+from dpaudit.defenses.dpsgd import DPDPSGD
+from dpaudit.errors import DpauditError
+from dpaudit.own import Own
+from dpaudit.result import AuditResult, Verdict
+
+CLAIM = {"text": "ours <b>", "epsilon": 0.5, "delta": 1e-5}
+WITHOUT_OBJECTS = {
+    "seed": 3,
+    "data": {"n_agents": 4},
+    "graph": {"name": "ring"},
+    "claim": [CLAIM],
+}
+DEFENSE = {"name": "dp-dpsgd", "n_rounds": 2, "batch_size": 4, "noise_multiplier": 1.0}
+NAMED = {
+    **WITHOUT_OBJECTS,
+    "data": {"name": "digits", "n_agents": 4},
+    "model": {"name": "logistic"},
+    "defense": DEFENSE,
+}
+
+
+def without_timing(result: AuditResult) -> dict:
+    return result.model_dump(exclude={"timing"})
+
+
+def own_arrays() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return rng.random((100, 9), dtype="f4"), np.arange(100) % 3
+
+
+def own_defense() -> DPDPSGD:
+    return DPDPSGD(n_rounds=2, batch_size=4, noise_multiplier=1.0)
+
+
+def test_a_path_a_dictionary_and_a_config_give_the_same_audit(tmp_path: Path) -> None:
+    from_dict = dpaudit.audit(NAMED, cores=1)
+    from_config = dpaudit.audit(AuditConfig.from_dict(NAMED), cores=1)
+    path = tmp_path / "audit.toml"
+    path.write_text(
+        'seed = 3\ndata = { name = "digits", n_agents = 4 }\ngraph.name = "ring"\n'
+        'model.name = "logistic"\n[defense]\nname = "dp-dpsgd"\nn_rounds = 2\nbatch_size = 4\n'
+        'noise_multiplier = 1.0\n[[claim]]\ntext = "ours <b>"\nepsilon = 0.5\ndelta = 1e-5\n'
+    )
+    from_path = dpaudit.audit(str(path), out=tmp_path / "run", cores=1)
+    assert without_timing(from_dict) == without_timing(from_config) == without_timing(from_path)
+    assert AuditResult.read(tmp_path / "run" / "audit.json") == from_path
+    assert from_dict.verdict is Verdict.UNSUPPORTED
+
+
+def test_own_defense_data_and_network_need_no_entry_point() -> None:
+    torch.manual_seed(0)
+    reports = []
+    result = dpaudit.audit(
+        WITHOUT_OBJECTS,
+        defense=own_defense(),
+        data=own_arrays(),
+        model=nn.Sequential(nn.Linear(9, 5), nn.Tanh(), nn.Linear(5, 3)),
+        on_progress=lambda what, done, total: reports.append((what, done, total)),
+        cores=1,
+    )
+    assert result.config["defense"]["name"] == "DPDPSGD"
+    assert result.provenance.n_records == 79  # 100 but for a fifth of each class
+    assert ("training, defense", 2, 2) in reports
+    assert [claim.threat_model for claim in result.claims] == ["eavesdropper"]
+
+
+def test_own_objects_of_importable_classes_travel_to_other_processes_and_give_the_same() -> None:
+    torch.manual_seed(0)
+    own = {"defense": own_defense(), "data": own_arrays(), "model": nn.Linear(9, 3)}
+    one, two = (dpaudit.audit(WITHOUT_OBJECTS, **own, cores=cores) for cores in (1, 2))
+    assert without_timing(one) == without_timing(two)
+
+
+def test_an_object_that_no_other_process_can_import_is_audited_on_one_core() -> None:
+    class Here(DPDPSGD):
+        pass
+
+    here = Here(n_rounds=2, batch_size=4, noise_multiplier=1.0)
+    assert not Own(here).travels
+    assert Own(own_defense()).travels
+    result = dpaudit.audit(NAMED, defense=here, cores=2)
+    assert result.config["defense"]["name"].endswith("Here")
+
+
+def test_training_starts_from_the_parameters_of_an_own_network() -> None:
+    still = DPDPSGD(n_rounds=1, batch_size=4, noise_multiplier=0.0, learning_rate=1e-12)
+    network = nn.Linear(9, 3)
+    with torch.no_grad():
+        network.weight.zero_()
+        network.bias.copy_(torch.tensor([5.0, 0.0, 0.0]))
+    result = dpaudit.audit(
+        WITHOUT_OBJECTS, defense=still, data=own_arrays(), model=network, cores=1
+    )
+    share_of_class_0 = np.mean(from_arrays(*own_arrays(), seed=3).y_test.numpy() == 0)
+    assert result.utility["defense"].accuracy[-1] == pytest.approx([share_of_class_0] * 4)
+
+
+@pytest.mark.parametrize(
+    "own, expected",
+    [
+        ({"model": nn.Linear(9, 4)}, r"Linear turns two records into \[2, 4\]; expected \[2, 3\]"),
+        ({"model": nn.Linear(8, 3)}, r"Linear cannot take records of shape \[9\]"),
+        ({"model": nn.Sequential(nn.Linear(9, 3), nn.BatchNorm1d(3))}, "keeps state beside"),
+        ({"data": (np.zeros((5, 3), "f4"), np.zeros(4, int))}, "data: y has shape"),
+        ({"data": (np.zeros((5, 3), "f4"), np.zeros(5, int))}, "single class"),
+    ],
+)
+def test_own_objects_that_do_not_fit_are_one_line(own: dict, expected: str) -> None:
+    objects = {"defense": own_defense(), "data": own_arrays(), "model": nn.Linear(9, 3), **own}
+    with pytest.raises(DpauditError, match=expected) as error:
+        dpaudit.audit(WITHOUT_OBJECTS, **objects, cores=1)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_left_out_without_an_object_in_its_place_is_said_to_be_missing() -> None:
+    with pytest.raises(DpauditError, match="model: Field required"):
+        dpaudit.audit(WITHOUT_OBJECTS, defense=own_defense(), data=own_arrays())
+
+
+def test_a_notebook_shows_the_verdicts_and_every_text_is_escaped() -> None:
+    html = dpaudit.audit(NAMED, cores=1)._repr_html_()
+    assert "unsupported" in html
+    assert "ours &lt;b&gt;" in html
+    assert "<b>:" not in html
+    assert html.startswith("<table>")
+
+
+def test_importing_dpaudit_loads_no_torch_until_audit_is_asked_for() -> None:
+    code = (
+        "import sys, dpaudit; assert 'torch' not in sys.modules; dpaudit.audit; "
+        "assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
+from dpaudit.claim import Adjacency
 from dpaudit.clipping import clip
 from dpaudit.defense import (
+    CHANGED_RECORDS,
     Bracket,
     Defense,
     Derived,
@@ -19,6 +21,7 @@ from dpaudit.defense import (
     Observable,
     Round,
     Setting,
+    Stated,
     Target,
 )
 from dpaudit.errors import ConfigError
@@ -31,7 +34,7 @@ from dpaudit.gossip import (
 from dpaudit.graph import Graph
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast
+from dpaudit.transcript import Capture, broadcast
 from dpaudit.view import View
 
 PLATEAU = 0.01  # how close to its limit Remark 1 wants the variance of a fused gradient
@@ -203,6 +206,20 @@ class ADPVRSGP(Defense):
                 f"{epsilon[worst]:g} >= {bound[worst]:.4g} with q_i = {q[worst]:.4g}; "
                 "allow_outside_theory = true runs it all the same"
             )
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """eta / beta times the current gradient's share in F, times G_t for each record: of the
+        sum, which B divides, or of the clipped mean as the paper's proof has it.
+        """
+        if adjacency not in CHANGED_RECORDS:
+            return {}
+        t = k - 1
+        share = 1.0 if self.starts_plateau(t) else 1 - self.theta
+        moved = self.clip_norm_at(t) / (self.batch_size if self.clip == "sample" else 1)
+        moved *= share * self.eta(setting.n_agents) / self.beta(t)
+        return {"v": Stated(2, CHANGED_RECORDS[adjacency] * moved), "w": Stated(2, 0.0)}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Round t releases G under A(T-t) sigma_i, over the sensitivity G_t of the clipped sum."""

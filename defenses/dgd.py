@@ -8,12 +8,13 @@ from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
 from dpaudit.accounting import Mechanism, Release
-from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.claim import Adjacency
+from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting, Stated
 from dpaudit.errors import ConfigError
 from dpaudit.graph import Graph
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast
+from dpaudit.transcript import Capture, broadcast
 
 from .sensitivity_reduced import (
     function_bracket,
@@ -184,6 +185,18 @@ class DPDGD(Defense):
             Delta = carried * Delta + self.gradient_distance * self.alpha(k)
             all_rounds.append(Delta)
         return all_rounds
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """Delta(k-1), given all z before."""
+        if adjacency != "function":
+            return {}
+        moved = self.sensitivities(k - 1, setting, victim)[-1] if k > 1 else 0.0
+        return {"z": Stated(1, moved)}
+
+    def function_distance(self) -> float:
+        return self.gradient_distance
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """z(k) of rounds 2 and later: Laplace noise nu_k over the sensitivity Delta(k-1).

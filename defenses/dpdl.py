@@ -9,7 +9,9 @@ from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
 from dpaudit.accounting import Mechanism, Release
+from dpaudit.claim import Adjacency
 from dpaudit.defense import (
+    CHANGED_RECORDS,
     Bracket,
     Defense,
     Derived,
@@ -17,13 +19,14 @@ from dpaudit.defense import (
     Observable,
     Round,
     Setting,
+    Stated,
     Target,
 )
 from dpaudit.errors import ConfigError
 from dpaudit.graph import Graph
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast, unicast
+from dpaudit.transcript import Capture, broadcast, unicast
 from dpaudit.view import View
 
 # K(e) e with K = 1 / (1 + exp(cos(c, e))) moves by at least 1/(1+exp(1)) times a change of e in
@@ -165,6 +168,28 @@ class DPDL(Defense):
             terms * self.c2 * q * math.sqrt(self.n_rounds * math.log(1 / self.delta))
             / (root * self.epsilon)
         )  # fmt: skip
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """C / B of a cross-gradient for each record; (53) for v, which the paper has for two."""
+        if adjacency not in CHANGED_RECORDS:
+            return {}
+        C, B = self.clip_norm, self.batch_size
+        stated = {
+            "x": Stated(2, 0.0),
+            "cross_gradient": Stated(2, CHANGED_RECORDS[adjacency] * C / B),
+        }
+        if adjacency == "replace-one":
+            w, h, alpha = setting.network.at(1).W[victim, victim].item(), self.h, self.calibration
+            v = (
+                2 / (math.sqrt(w) * setting.n_agents)
+                + 15 * alpha * (1 - w) / 8
+                + alpha * w * (h + 1) ** 2 / (2 * h)
+            )
+            stated["v"] = Stated(2, v * C / B)
+            stated["x_tilde"] = Stated(2, self.learning_rate * v * C / B)
+        return stated
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Per round, one record moves each cross-gradient seen and the momentum, both Gaussian.

@@ -8,7 +8,9 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from dpaudit.claim import Adjacency
 from dpaudit.defense import (
+    CHANGED_RECORDS,
     Bracket,
     Defense,
     Derived,
@@ -16,6 +18,7 @@ from dpaudit.defense import (
     Observable,
     Round,
     Setting,
+    Stated,
     Target,
 )
 from dpaudit.errors import ConfigError
@@ -206,6 +209,13 @@ def bracket(
     )
 
 
+def stated(adjacency: Adjacency, sent: Capture) -> Mapping[str, Stated]:
+    """S(t) for the distance between any two agents' H; for a record the paper states nothing."""
+    if adjacency == "agent-identity":
+        return {"m": Stated(1, sent["sens"].payload.max().item())}
+    return {"a": Stated(1, 0.0)} if adjacency in CHANGED_RECORDS else {}
+
+
 def derived(
     protocol: Protocol, step_size: float, view: View, setting: Setting, target: Target
 ) -> Derived:
@@ -263,6 +273,12 @@ class DPPS(Defense):
 
     def without_noise(self) -> Self:
         return self.model_copy(update={"protocol": self.protocol.without_noise()})
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """S(t), as the agents estimate it (Theorem 1)."""
+        return stated(adjacency, sent)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """S_i is sent without noise; nothing depends on records if no gradient perturbs."""

@@ -10,7 +10,9 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from dpaudit.accounting import Adjacency, epsilon
+from dpaudit.claim import Adjacency as ClaimedAdjacency
 from dpaudit.defense import (
+    CHANGED_RECORDS,
     Bracket,
     Defense,
     Derived,
@@ -18,6 +20,7 @@ from dpaudit.defense import (
     Observable,
     Round,
     Setting,
+    Stated,
     Target,
 )
 from dpaudit.errors import ConfigError
@@ -25,7 +28,7 @@ from dpaudit.gossip import known_rounds, releases, replayed, start_and_step
 from dpaudit.graph import Graph, Network
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast
+from dpaudit.transcript import Capture, broadcast
 from dpaudit.view import View
 
 PRECISION = (
@@ -197,6 +200,16 @@ class DPDPSGD(Defense):
         while low == high or excess(low) < 0:
             low -= 1
         return math.exp(brentq(excess, low, high, xtol=PRECISION) + PRECISION)
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: ClaimedAdjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """eta C / B for each record, in the norm of the clipping."""
+        if adjacency not in CHANGED_RECORDS:
+            return {}
+        moved = self.learning_rate * self.clip_norm / self.batch_size
+        norm: Literal[1, 2] = 2 if self.perturb == "gradient" else 1
+        return {"x": Stated(norm, CHANGED_RECORDS[adjacency] * moved)}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's clipped gradient under its noise."""

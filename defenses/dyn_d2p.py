@@ -10,7 +10,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from scipy.optimize import brentq
 from torch import Tensor
 
+from dpaudit.claim import Adjacency
 from dpaudit.defense import (
+    CHANGED_RECORDS,
     Bracket,
     Defense,
     Derived,
@@ -18,6 +20,7 @@ from dpaudit.defense import (
     Observable,
     Round,
     Setting,
+    Stated,
     Target,
 )
 from dpaudit.errors import ConfigError
@@ -31,7 +34,7 @@ from dpaudit.graph import Graph
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
 from dpaudit.tradeoff import clt_mu, gaussian_mu
-from dpaudit.transcript import broadcast
+from dpaudit.transcript import Capture, broadcast
 from dpaudit.view import View
 
 LARGEST_SQUARED_MU = 1.2564312086261697  # exp(x) - 1 < 2 x, on which (10) rests, up to this x
@@ -198,6 +201,15 @@ class DynD2P(Defense):
     @property
     def _relative_budgets(self) -> NDArray[np.float64]:
         return np.array([self.relative_budget(k) for k in range(self.n_rounds)])
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """gamma C_k / B for each record; w does not depend on data."""
+        if adjacency not in CHANGED_RECORDS:
+            return {}
+        moved = self.learning_rate * self.clip_norm_at(k - 1) / self.batch_size
+        return {"u": Stated(2, CHANGED_RECORDS[adjacency] * moved), "w": Stated(2, 0.0)}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Round k releases the clipped sum under noise of 1 / mu_k times its sensitivity C_k."""

@@ -7,6 +7,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
+from dpaudit.claim import Adjacency
 from dpaudit.clipping import clip
 from dpaudit.defense import (
     Bracket,
@@ -16,15 +17,17 @@ from dpaudit.defense import (
     Observable,
     Round,
     Setting,
+    Stated,
     Target,
 )
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.graph import Graph
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
+from dpaudit.transcript import Capture
 from dpaudit.view import View
 
-from .dpps import MESSAGES, Consensus, Protocol, bracket, derived
+from .dpps import MESSAGES, Consensus, Protocol, bracket, derived, stated
 
 
 class State(NamedTuple):
@@ -112,6 +115,12 @@ class PartPSP(Defense):
             return float("inf")
         moved = 2 * self.learning_rate * self.protocol.rate_factor(k) * self.l1_clip_norm
         return moved * self.protocol.claimed_epsilon(k) / sensitivity
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """S(t), as the agents estimate it (Theorem 1)."""
+        return stated(adjacency, sent)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """S_i is sent without noise."""

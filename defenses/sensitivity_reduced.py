@@ -9,12 +9,13 @@ from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
 from dpaudit.accounting import Mechanism, Release
-from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.claim import Adjacency
+from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting, Stated
 from dpaudit.errors import ConfigError
 from dpaudit.graph import Graph
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast
+from dpaudit.transcript import Capture, broadcast
 
 Decay = Annotated[float, Field(gt=0, le=1)]
 
@@ -139,6 +140,17 @@ class SensitivityReduced(Defense):
                 f"below 2 (1 + l) / (1 - l) = {bound:.4g} for the smallest eigenvalue "
                 f"l = {smallest:.4g} of W; lower correction, or give the graph lazy = true"
             )
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """delta alpha_(k-1), given all z before (Lemma 4.4); a linear change of f attains it."""
+        if adjacency != "function":
+            return {}
+        return {"z": Stated(1, self.gradient_distance * self.alpha(k - 1) if k > 1 else 0.0)}
+
+    def function_distance(self) -> float:
+        return self.gradient_distance
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """z(k) of rounds 2 and later: Laplace noise nu_k over the sensitivity delta alpha_(k-1).

@@ -9,6 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from dpaudit.accounting import Mechanism
+from dpaudit.claim import Adjacency
 from dpaudit.graph import Graph, Network
 from dpaudit.noise import Noise
 from dpaudit.strict import Strict
@@ -89,6 +90,17 @@ class Bracket(NamedTuple):
     assumptions: tuple[str, ...]
 
 
+class Stated(NamedTuple):
+    """A bound on how far a message moves, given all messages before it; 0: it does not."""
+
+    norm: Literal[1, 2]
+    value: float
+
+
+# How many records' gradients differ between the batches of adjacent data sets.
+CHANGED_RECORDS: Mapping[Adjacency, int] = {"add-remove": 1, "replace-one": 2}
+
+
 class Defense(Strict, ABC):
     """A private decentralized algorithm; its fields are the options of ``[defense]``.
 
@@ -132,3 +144,17 @@ class Defense(Strict, ABC):
     @abstractmethod
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """What the run really released to this adversary about one record of the victim."""
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """What the theory states for the victim's messages of round k, before noise.
+
+        Messages without an entry are measured and held against nothing. ``sent`` is for bounds that
+        the agents compute as they go; "agent-identity" bounds the distance between two agents'.
+        """
+        return {}
+
+    def function_distance(self) -> float | None:
+        """L1 distance between the gradients of adjacent functions; None: there is no such claim."""
+        return None

@@ -131,6 +131,11 @@ class Classification:
         chosen = self._held.gather(1, positions).to(self._x.device)
         return self._x[chosen], self._y[chosen]
 
+    def records(self, agent: int) -> tuple[Tensor, Tensor]:
+        """All that one agent holds: inputs [n, *shape] and labels [n]."""
+        own = self._held[agent][~self._padding[agent]].to(self._x.device)
+        return self._x[own], self._y[own]
+
     def evaluate(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Test loss and accuracy of each model of X [n_agents, d], both [n_agents]."""
         holders = torch.zeros(len(X), dtype=torch.long, device=X.device)

@@ -1,8 +1,9 @@
 """The learning problem that the agents share: data, batches, models, evaluation."""
 
+from copy import copy
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,10 @@ EVALUATED = 2_000  # test records at most, the first ones: enough for +- 2% of a
 
 
 class Batch(NamedTuple):
-    """The records of one round, of every agent: what attacks are after."""
+    """The records of one round, of every agent: what attacks are after.
+
+    Where trials have batches of their own, agent i of trial t is row t * n_agents + i.
+    """
 
     inputs: Tensor  # [n_agents, b, *shape]
     labels: Tensor  # [n_agents, b]
@@ -32,6 +36,7 @@ class BatchGradient(Gradient):
     gradients: Gradients
     batch: Batch
     batch_size: int
+    trials: int | None = None  # that have batches of their own; None: all share them
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         return self.clipped_sum(X, inf, holders) / self.batch_size
@@ -45,13 +50,18 @@ class BatchGradient(Gradient):
         return total.view(shape)
 
     def _flat(self, X: Tensor, holders: Tensor | None) -> tuple[Tensor, Tensor | None, torch.Size]:
-        """Models [..., m, d] as [trials * m, d], each trial on the same batches."""
-        if X.ndim == 2:
-            return X, holders, X.shape
+        """Models [..., m, d] as [trials * m, d], on the same batches or each trial on its own."""
         trials, shape = X[..., 0, 0].numel(), X.shape
+        if self.trials not in (None, trials):
+            raise ValueError(f"models of {trials} trials on batches of {self.trials}")
+        if X.ndim == 2 or (holders is None and self.trials is not None):
+            return X.reshape(-1, X.shape[-1]), holders, shape
         if holders is None:
             holders = torch.arange(X.shape[-2], device=X.device)
-        return X.reshape(-1, X.shape[-1]), holders.repeat(trials), shape
+        if self.trials is None:
+            return X.reshape(-1, X.shape[-1]), holders.repeat(trials), shape
+        first = torch.arange(trials, device=X.device) * (len(self.batch.inputs) // trials)
+        return X.reshape(-1, X.shape[-1]), (first[:, None] + holders).flatten(), shape
 
 
 class Classification:
@@ -66,6 +76,12 @@ class Classification:
     Raises:
         ConfigError: no such network, or it cannot take these records.
     """
+
+    differentiates: ClassVar[bool] = True  # its gradients come from automatic differentiation
+    varies: ClassVar[str] = (
+        "the batches of all agents, drawn anew from their records (the initial model is the same "
+        "in all trials, and public)"
+    )
 
     def __init__(
         self,
@@ -95,40 +111,59 @@ class Classification:
     def n_agents(self) -> int:
         return len(self._held)
 
-    def initial(self, streams: Streams) -> Tensor:
-        """One model, random unless it was given, the same at every agent, [n_agents, d]."""
+    def initial(self, streams: Streams, trials: int | None = None) -> Tensor:
+        """One model, random unless it was given, the same everywhere, [(trials,) n_agents, d]."""
         x = self._start
         if x is None:
             x = initial_parameters(self.gradients.module, streams("initialisation"))
-        return x.expand(self.n_agents, -1).clone()
+        return x.expand(*([] if trials is None else [trials]), self.n_agents, -1).clone()
 
-    def batch(self, streams: Streams, k: int, batch_size: int, sampling: str = "fixed") -> Batch:
-        """The batches of round k, drawn from each agent's own records.
+    def for_trials(self, shared: Streams, own: Streams, trials: int, victim: int) -> Self:
+        """The same with its initial model drawn; batches are drawn anew in every trial anyway."""
+        fixed = copy(self)
+        fixed._start = self.initial(shared)[0]
+        return fixed
+
+    def batch(
+        self,
+        streams: Streams,
+        k: int,
+        batch_size: int,
+        sampling: str = "fixed",
+        trials: int | None = None,
+    ) -> Batch:
+        """The batches of round k, drawn from each agent's own records, for each trial if given.
 
         "fixed" takes ``batch_size`` without replacement, of which a smaller batch of the same round
         is the beginning; "poisson" takes each record with probability batch_size / (records of the
         agent), and pads with records of weight 0.
         """
-        draws = torch.rand(self._held.shape, generator=Streams(streams.seed)("sampling", k))
-        draws[self._padding] = 2.0  # behind every record that is there
+        shape = (trials or 1, *self._held.shape)
+        draws = torch.rand(shape, generator=Streams(streams.seed)("sampling", k))
+        draws[:, self._padding] = 2.0  # behind every record that is there
         if sampling == "fixed":
-            return Batch(*self._records(draws.argsort(dim=1)[:, :batch_size]))
+            return Batch(*self._records(_smallest(draws, batch_size)))
         taken = draws < batch_size / (~self._padding).sum(dim=1, keepdim=True)
-        most = max(1, int(taken.sum(dim=1).max()))
-        positions = draws.argsort(dim=1)[:, :most]
-        weights = taken.gather(1, positions).to(self._x)
-        return Batch(*self._records(positions), weights)
+        positions = _smallest(draws, max(1, int(taken.sum(dim=-1).max())))
+        weights = taken.gather(-1, positions).to(self._x)
+        return Batch(*self._records(positions), weights.flatten(0, 1))
 
     def gradient(
-        self, streams: Streams, k: int, batch_size: int, sampling: str = "fixed"
+        self,
+        streams: Streams,
+        k: int,
+        batch_size: int,
+        sampling: str = "fixed",
+        trials: int | None = None,
     ) -> BatchGradient:
-        """The gradient oracle of round k."""
-        batch = self.batch(streams, k, batch_size, sampling)
-        return BatchGradient(self.gradients, batch, batch_size)
+        """The gradient oracle of round k, with batches for each trial if given."""
+        batch = self.batch(streams, k, batch_size, sampling, trials)
+        return BatchGradient(self.gradients, batch, batch_size, trials)
 
     def _records(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and labels at positions [n_agents, b] in each agent's own list."""
-        chosen = self._held.gather(1, positions).to(self._x.device)
+        """Inputs and labels at positions [trials, n_agents, b] in each agent's own list."""
+        held = self._held.expand(len(positions), -1, -1)
+        chosen = held.gather(-1, positions).flatten(0, 1).to(self._x.device)
         return self._x[chosen], self._y[chosen]
 
     def records(self, agent: int) -> tuple[Tensor, Tensor]:
@@ -140,3 +175,8 @@ class Classification:
         """Test loss and accuracy of each model of X [n_agents, d], both [n_agents]."""
         holders = torch.zeros(len(X), dtype=torch.long, device=X.device)
         return self.gradients.evaluate(X, self._x_test[None], self._y_test[None], holders)
+
+
+def _smallest(draws: Tensor, count: int) -> Tensor:
+    """Positions of the smallest draws [..., count], in ascending order."""
+    return draws.topk(count, dim=-1, largest=False).indices

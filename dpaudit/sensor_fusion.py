@@ -8,6 +8,7 @@ true x uniform on [0, 1]^p, v_i = M_i x + N(0, I), and omega_i = 0.01.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -53,9 +54,17 @@ class SensorFusion:
     Without leading dimensions all trials share the coefficients; with one, each has its own.
     """
 
+    differentiates: ClassVar[bool] = False
+    varies: ClassVar[str] = (
+        "the victim's measurements M and v, and the initial models of all agents (with fixed "
+        "measurements a gradient would be one affine function of the model in all trials)"
+    )
+
     M: Tensor  # [..., n_agents, m, p]
     v: Tensor  # [..., n_agents, m]
     omega: Tensor  # [n_agents]
+    truth: Tensor | None = None  # [p], the x that was measured, if drawn here
+    scale: float = 1.0  # largest entry of M
 
     @classmethod
     def draw(
@@ -104,7 +113,23 @@ class SensorFusion:
             M_again, v_again = measured(trials)
             M = torch.where(again[:, None, None], M_again, M)
             v = torch.where(again[:, None], v_again, v)
-        return cls(M, v, omega)
+        return cls(M, v, omega, x, scale)
+
+    def for_trials(self, shared: Streams, own: Streams, trials: int, victim: int) -> "SensorFusion":
+        """The same problem with other measurements of the victim's in each trial.
+
+        Raises:
+            DpauditError: the measurements were given, so that their distribution is not known.
+        """
+        if self.truth is None:
+            raise DpauditError("sensor fusion: trials need measurements that were drawn")
+        generator = own("measurements")
+        M = self.M.expand(trials, *self.M.shape).clone()
+        v = self.v.expand(trials, *self.v.shape).clone()
+        M[:, victim] = self.scale * torch.empty_like(M[:, victim]).uniform_(generator=generator)
+        errors = torch.empty_like(v[:, victim]).normal_(generator=generator)
+        v[:, victim] = M[:, victim] @ self.truth + errors
+        return SensorFusion(M, v, self.omega, self.truth, self.scale)
 
     @property
     def n_agents(self) -> int:
@@ -148,7 +173,12 @@ class SensorFusion:
         return X.normal_(generator=streams("initialisation")).movedim(0, -2)
 
     def gradient(
-        self, streams: Streams, k: int, batch_size: int = 1, sampling: str = "fixed"
+        self,
+        streams: Streams,
+        k: int,
+        batch_size: int = 1,
+        sampling: str = "fixed",
+        trials: int | None = None,
     ) -> QuadraticGradient:
         """The exact gradients, the same in every round; nothing is sampled."""
         return QuadraticGradient(self.H, self.c)

@@ -1,31 +1,73 @@
-"""Many independent runs of a small problem as one tensor program."""
+"""Many independent runs of a defense as one tensor program."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
+from torch import Tensor
 
-from dpaudit.defense import Defense, Round, Setting
+from dpaudit.defense import Defense, Gradient, Round, Setting
 from dpaudit.noise import Noise
 from dpaudit.rng import Streams
-from dpaudit.sensor_fusion import SensorFusion
 
 Watch = Callable[[int, Round], None]  # round, what it left behind
 
 
+class Problem(Protocol):
+    """What a learning problem offers for many trials at once."""
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether its gradients need automatic differentiation."""
+        ...
+
+    @property
+    def varies(self) -> str:
+        """What differs between trials besides the noise, for a reader of the report."""
+        ...
+
+    def for_trials(self, shared: Streams, own: Streams, trials: int, victim: int) -> Self:
+        """The same problem for a block of trials.
+
+        Args:
+            shared: of what is the same in the trials of all blocks.
+            own: of what makes the victim's gradient random, drawn for each trial of this block.
+        """
+        ...
+
+    def initial(self, streams: Streams, trials: int | None = None) -> Tensor:
+        """Initial models, [trials, n_agents, d]."""
+        ...
+
+    def gradient(
+        self,
+        streams: Streams,
+        k: int,
+        batch_size: int,
+        sampling: str = "fixed",
+        trials: int | None = None,
+    ) -> Gradient:
+        """The gradient oracle of round k, of all trials."""
+        ...
+
+
 def run_trials(
     defense: Defense,
-    problem: SensorFusion,
+    problem: Problem,
     setting: Setting,
     streams: Streams,
     trials: int,
     watch: Watch,
+    last: int | None = None,
 ) -> Any:
-    """Play all rounds of all trials at once, showing each round to ``watch``; the last state."""
-    with torch.no_grad():
+    """Play rounds 1 to ``last`` (all by default) of all trials at once; the last state.
+
+    Each round is shown to ``watch``.
+    """
+    with torch.no_grad() if problem.differentiates else torch.inference_mode():
         state = defense.start(problem.initial(streams, trials), setting)
-        for k in range(1, defense.n_rounds + 1):
-            gradient = problem.gradient(streams, k)
+        for k in range(1, (last or defense.n_rounds) + 1):
+            gradient = problem.gradient(streams, k, defense.batch_size, defense.sampling, trials)
             round = defense.step(state, k, setting.network.at(k), gradient, Noise(streams, k))
             state = round.state
             watch(k, round)

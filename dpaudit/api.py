@@ -63,8 +63,10 @@ def audit(
         checked = AuditConfig.from_table(content, path, text, (), own)
     else:
         text = _FROM_PYTHON
-        is_config = isinstance(config, AuditConfig)
-        content = config.model_dump(mode="json") if is_config else dict(config)
+        if isinstance(config, AuditConfig):
+            content = config.model_dump(mode="json")
+        else:
+            content = dict(config)
         own = Own(defense, _dataset(data, content), model)
         checked = AuditConfig.from_dict(content, own)
     runtime = Runtime(

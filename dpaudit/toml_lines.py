@@ -23,18 +23,28 @@ def _written_keys(text: str) -> list[tuple[int, tuple[str | int, ...]]]:
     """Line and full key of each table header and each assignment, in order."""
     found: list[tuple[int, tuple[str | int, ...]]] = []
     table: tuple[str | int, ...] = ()
-    counts: dict[tuple[str, ...], int] = {}
+    counts: dict[tuple[str | int, ...], int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _HEADER.match(line):
-            names = _parts(header[2])
-            table = names
-            if header[1] == "[[":
-                counts[names] = counts.get(names, -1) + 1
-                table = (*names, counts[names])
+            table = _opened(_parts(header[2]), header[1] == "[[", counts)
             found.append((number, table))
         elif assignment := _KEY.match(line):
             found.append((number, (*table, *_parts(assignment[1]))))
     return found
+
+
+def _opened(
+    names: tuple[str, ...], is_array: bool, counts: dict[tuple[str | int, ...], int]
+) -> tuple[str | int, ...]:
+    """The full key of a header: each array on the way stands for its latest table."""
+    key: tuple[str | int, ...] = ()
+    for depth, name in enumerate(names, start=1):
+        key = (*key, name)
+        if is_array and depth == len(names):
+            counts[key] = counts.get(key, -1) + 1
+        if key in counts:
+            key = (*key, counts[key])
+    return key
 
 
 def _parts(dotted: str) -> tuple[str, ...]:

@@ -1,0 +1,143 @@
+"""claims.toml: which audits a repository stands by, in what time, and which limits they keep."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import Field, PositiveInt, ValidationError, model_validator
+
+from dpaudit.config import read_toml
+from dpaudit.errors import ConfigError, nearest
+from dpaudit.problems import Key, Problem, problem_line, problems_of
+from dpaudit.result import Finding
+from dpaudit.strict import Strict
+from dpaudit.toml_lines import line_of
+
+LEAST_SECONDS = 5.0  # importing torch and loading data take most of that: no verdict in less
+
+Kind = Literal[
+    "accounting",
+    "sensitivity",
+    "empirical-epsilon",
+    "reconstruction",
+    "mutual-information",
+    "control",
+]
+assert get_args(Kind) == get_args(Finding.model_fields["kind"].annotation)
+
+
+class Threshold(Strict):
+    """A limit on a metric of audit.json, on every finding that fits what is given here.
+
+    A metric that is an estimate breaks a limit only if it does so beyond its own error: ``at_most``
+    if the lower end of its one-sided confidence interval is above, ``at_least`` if the upper end is
+    below. "claim" is the epsilon that is claimed against the finding's threat model.
+    """
+
+    metric: str = Field(min_length=1)
+    at_most: float | Literal["claim"] | None = None
+    at_least: float | None = None
+    kind: Kind | None = None
+    attack: str | None = None
+    threat_model: str | None = None
+    message: str | None = None
+    round: PositiveInt | None = None
+    batch_size: PositiveInt | None = None
+    world: Literal["defense", "no-defense", "blind"] = "defense"
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("give either at_most or at_least")
+        return self
+
+    def selects(self, finding: Finding) -> bool:
+        """Whether this is about a finding; one of no world counts as of the defense.
+
+        Controls, some of which leak on purpose, are meant only where ``kind`` says so.
+        """
+        return (
+            self.world == (finding.world or "defense")
+            and (finding.kind == self.kind or (self.kind is None and finding.kind != "control"))
+            and self.attack in (None, finding.attack)
+            and self.threat_model in (None, finding.threat_model)
+            and self.message in (None, finding.message)
+            and self.batch_size in (None, finding.batch_size)
+            and (self.round is None or self.round in finding.rounds)
+        )
+
+
+class Check(Strict):
+    """One audit that must keep its claims and its limits."""
+
+    name: str = Field(min_length=1)
+    audit: str | dict[str, Any]  # a path relative to the claims file, or an audit's content
+    seconds: Annotated[float, Field(ge=LEAST_SECONDS)] = 600.0
+    significance: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    threshold: tuple[Threshold, ...] = ()
+
+
+class Claims(Strict):
+    """The content of a claims file.
+
+    ``import_from`` is a folder, relative to the file, from which the audits may name defenses and
+    attacks as "module:Class"; without it none is imported from the repository.
+    """
+
+    import_from: str | None = None
+    check: Annotated[tuple[Check, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class ClaimsFile:
+    """Claims with the text they come from, so that everything said about them names its line."""
+
+    path: Path
+    text: str
+    claims: Claims
+
+    @classmethod
+    def read(cls, path: Path) -> "ClaimsFile":
+        """Read a claims file; that its audits exist is checked, not what is in them.
+
+        Raises:
+            ConfigError: one line for each problem, with file, line and key.
+        """
+        content, text = read_toml(path)
+        try:
+            claims = Claims.model_validate(content)
+            problems = list(_cross_checks(claims, path.parent))
+        except ValidationError as error:
+            problems = list(problems_of(error, Claims, content))
+        if problems:
+            raise ConfigError("\n".join(problem_line(path, text, *found) for found in problems))
+        return cls(path, text, claims)
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+    def line(self, key: Key) -> int:
+        """The line on which a key is written, or the nearest above it."""
+        return line_of(self.text, key) or 1
+
+    def problem(self, key: Key, message: str) -> ConfigError:
+        """What is to be raised for a problem at a key."""
+        return ConfigError(problem_line(self.path, self.text, key, message))
+
+
+def _cross_checks(claims: Claims, folder: Path) -> Iterator[Problem]:
+    times = Counter(check.name for check in claims.check)
+    for i, check in enumerate(claims.check):
+        if times[check.name] > 1 and check.name in {c.name for c in claims.check[:i]}:
+            yield ("check", i, "name"), f'another check is called "{check.name}"'
+        if isinstance(check.audit, str) and not (folder / check.audit).is_file():
+            there = [p.relative_to(folder).as_posix() for p in sorted(folder.glob("*.toml"))]
+            yield (
+                ("check", i, "audit"),
+                f'there is no file "{check.audit}"{nearest(check.audit, there)}',
+            )
+    if claims.import_from is not None and not (folder / claims.import_from).is_dir():
+        yield ("import_from",), f'there is no folder "{claims.import_from}"'

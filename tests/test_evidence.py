@@ -1,0 +1,68 @@
+"""P-values of estimates beside limits and beside earlier estimates, and Holm's adjustment."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpaudit.evidence import holm, p_beyond, p_worse
+from dpaudit.metrics import interval
+from dpaudit.result import Metric
+
+FALSE_FAILURE = 1e-9
+
+
+def mean_of(values: np.ndarray) -> Metric:
+    return Metric(**interval(values)._asdict())
+
+
+def test_beyond_a_limit_is_the_one_sample_t_test() -> None:
+    values = np.random.default_rng(4).normal(1.0, 2.0, 9)
+    for limit, side, alternative in [(0.2, "above", "greater"), (2.5, "below", "less")]:
+        expected = stats.ttest_1samp(values, limit, alternative=alternative).pvalue
+        assert p_beyond(mean_of(values), limit, side) == pytest.approx(expected, rel=1e-9)
+
+
+def test_worse_is_the_two_sample_test_with_the_degrees_of_freedom_of_the_smaller_sample() -> None:
+    rng = np.random.default_rng(5)
+    before, now = rng.normal(0.0, 1.0, 6), rng.normal(1.5, 2.0, 20)
+    t = (now.mean() - before.mean()) / math.sqrt(now.var(ddof=1) / 20 + before.var(ddof=1) / 6)
+    assert p_worse(mean_of(now), mean_of(before), "above") == pytest.approx(stats.t.sf(t, 5))
+    assert p_worse(mean_of(-now), mean_of(-before), "below") == pytest.approx(stats.t.sf(t, 5))
+    assert p_worse(mean_of(before), mean_of(now), "above") == 1.0
+
+
+@pytest.mark.parametrize("n_now, n_before, ratio", [(6, 6, 1.0), (4, 30, 3.0), (30, 4, 3.0)])
+def test_worse_errs_at_most_as_often_as_its_level(n_now: int, n_before: int, ratio: float) -> None:
+    rng, trials, level = np.random.default_rng(20240611), 2_000, 0.02
+    errors = sum(
+        p_worse(mean_of(rng.normal(0, ratio, n_now)), mean_of(rng.normal(0, 1, n_before)), "above")
+        <= level
+        for _ in range(trials)
+    )
+    assert errors <= stats.binom.isf(FALSE_FAILURE, trials, level)
+
+
+def test_exact_numbers_and_bounds_are_certain() -> None:
+    bracket = Metric(value=2.0, low=1.9, high=2.0)
+    assert p_beyond(bracket, 1.8, "above") == 0.0
+    assert p_beyond(bracket, 1.95, "above") == 1.0  # the lower end does not exceed it
+    assert p_beyond(Metric(value=math.inf), 5.0, "above") == 0.0
+    assert p_beyond(Metric(value=math.nan), 5.0, "above") == 1.0
+    assert p_worse(Metric(value=2.2, low=2.1, high=2.2), bracket, "above") == 0.0
+    assert p_worse(Metric(value=2.05, low=1.95, high=2.05), bracket, "above") == 1.0
+    assert p_worse(Metric(value=1.0 + 1e-12), Metric(value=1.0), "above") == 1.0
+    assert p_worse(Metric(value=math.inf), Metric(value=math.inf), "above") == 1.0
+    assert p_worse(Metric(value=math.inf), Metric(value=1.0), "above") == 0.0
+
+
+def test_an_estimate_of_unknown_error_says_nothing() -> None:
+    assert p_beyond(Metric(value=9.0, n=1), 5.0, "above") == 1.0
+    assert p_worse(Metric(value=9.0, n=2000), Metric(value=1.0, n=2000), "above") == 1.0
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.0, 1.0]) == [0.0, 1.0]
+    assert holm([]) == []

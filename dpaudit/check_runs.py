@@ -1,0 +1,195 @@
+"""A defense at work on a small problem, for checks: runs, and streams and gradients to vary them.
+
+Eight agents, records of five features in three classes, softmax regression (d = 18), and the noise
+of a defense as it is, of another seed, or of a stack of trials.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpaudit import partition
+from dpaudit.data import Dataset
+from dpaudit.defense import Defense, Gradient, Round, Setting
+from dpaudit.graph import build
+from dpaudit.noise import Noise, Scale
+from dpaudit.options import GraphOptions
+from dpaudit.problem import Classification
+from dpaudit.rng import Streams
+
+N_AGENTS = 8  # on a ring one of them is four links away
+N_ROUNDS = 5
+TRIALS = 3
+
+
+class BrokenPromise(AssertionError):
+    """A defense does not do what the contract says; one line tells which part, and how."""
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Raises BrokenPromise with this line unless it holds."""
+    if not holds:
+        raise BrokenPromise(otherwise)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A defense, before and after ``calibrate``, and where it runs."""
+
+    given: Defense
+    defense: Defense  # calibrated
+    problem: Classification
+    setting: Setting
+    streams: Streams
+    beyond_graph: frozenset[str]  # messages that travel where the graph has no edge
+    weights: frozenset[str]  # streams that are no noise
+
+    @classmethod
+    def of(
+        cls,
+        given: Defense,
+        graph: GraphOptions,
+        device: torch.device,
+        beyond_graph: frozenset[str],
+        weights: frozenset[str],
+    ) -> "Case":
+        """Raises DpauditError if the defense refuses the graph or the numbers of records."""
+        streams = Streams(20240611, device)
+        problem, sizes = small_problem(given, streams, torch.float64)
+        layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
+        network = build(graph, N_AGENTS, streams.numpy("graph"))
+        setting = Setting(network, sizes, problem.gradients.d, layers)
+        calibrated = given.calibrate(setting)
+        return cls(given, calibrated, problem, setting, streams, beyond_graph, weights)
+
+    def initial(self) -> Tensor:
+        """One model at every agent, [n_agents, d], in the precision of the data."""
+        return self.problem.initial(self.streams).to(self.problem.dataset.x.dtype)
+
+    def noise(self, k: int) -> Noise:
+        return Noise(self.streams, k)
+
+    def gradient(self, k: int) -> Gradient:
+        size, sampling = self.defense.batch_size, self.defense.sampling
+        return self.problem.gradient(self.streams, k, size, sampling)
+
+    def step(
+        self,
+        defense: Defense,
+        state: Any,
+        k: int,
+        noise: Noise | None = None,
+        gradient: Gradient | None = None,
+    ) -> Round:
+        """Round k, with other noise or other gradients if they are given."""
+        graph = self.setting.network.at(k)
+        return defense.step(state, k, graph, gradient or self.gradient(k), noise or self.noise(k))
+
+    def play(self, defense: Defense | None = None, noise_seed: int | None = None) -> list[Round]:
+        """All rounds from the start, with the noise of another seed if one is given."""
+        defense = defense or self.defense
+        rounds: list[Round] = []
+        state = defense.start(self.initial(), self.setting)
+        for k in range(1, N_ROUNDS + 1):
+            noise = None if noise_seed is None else _Reseeded(self, k, noise_seed)
+            rounds.append(self.step(defense, state, k, noise))
+            state = rounds[-1].state
+        return rounds
+
+
+def small_problem(
+    defense: Defense, streams: Streams, dtype: torch.dtype
+) -> tuple[Classification, tuple[int, ...]]:
+    """Random records in this precision, two batches for each agent, and how many each holds."""
+    n = 2 * defense.batch_size * N_AGENTS
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(n + 3, 5, generator=generator, dtype=torch.float64).to(dtype)
+    y = torch.arange(n + 3) % 3
+    dataset = Dataset("random", x[:n], y[:n], x[n:], y[n:], ("a", "b", "c"))
+    parts = partition.split(y[:n].numpy(), N_AGENTS, "even", streams.numpy("partition"))
+    problem = Classification(dataset, parts, "logistic", streams.device)
+    return problem, tuple(parts.sizes.tolist())
+
+
+class _Reseeded(Noise):
+    """Noise of another seed, but for the streams that are no noise."""
+
+    def __init__(self, case: Case, round: int, seed: int) -> None:
+        super().__init__(case.streams, round)
+        self._weights = case.weights
+        self._others = Noise(Streams(seed, case.streams.device), round)
+
+    def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
+        if message in self._weights:
+            return super().gaussian(message, std, like)
+        return self._others.gaussian(message, std, like)
+
+    def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
+        if message in self._weights:
+            return super().laplace(message, scale, like)
+        return self._others.laplace(message, scale, like)
+
+
+class TrialNoise(Noise):
+    """The noise of a stack of trials, or of one trial of it: the same draws either way."""
+
+    def __init__(self, streams: Streams, round: int, trial: int | None) -> None:
+        super().__init__(streams, round)
+        self._trial = trial
+
+    def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
+        return super().gaussian(message, 1.0, self._stack(like))[self._part] * std
+
+    def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
+        return super().laplace(message, 1.0, self._stack(like))[self._part] * scale
+
+    def _stack(self, like: Tensor) -> Tensor:
+        """In plain order in memory, which is the order of draws."""
+        shape = like.shape if self._trial is None else (TRIALS, *like.shape)
+        return like.new_empty(shape)
+
+    @property
+    def _part(self) -> Any:
+        return slice(None) if self._trial is None else self._trial
+
+
+class OtherBatch(Gradient):
+    """The same gradients, but for one agent, whose batch is as if of other records."""
+
+    def __init__(self, gradient: Gradient, agent: int) -> None:
+        self._gradient, self._agent = gradient, agent
+        self.batch_size = gradient.batch_size
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        return self._changed(self._gradient(X, holders), holders)
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        return self._changed(self._gradient.clipped_sum(X, clip_norm, holders, norm), holders)
+
+    def _changed(self, values: Tensor, holders: Tensor | None) -> Tensor:
+        who = torch.arange(values.shape[-2]) if holders is None else holders
+        its = (who.to(values.device) == self._agent)[:, None]
+        return torch.where(its, -0.5 * values, values)
+
+
+def fields(state: Any) -> dict[str, Any]:
+    """Raises BrokenPromise if the state is no NamedTuple."""
+    require(
+        isinstance(state, tuple) and hasattr(state, "_asdict"),
+        f"the state is a {type(state).__name__}, not a NamedTuple: no checkpoint keeps it",
+    )
+    return dict(state._asdict())
+
+
+def everything(defense: Defense, round: Round) -> dict[str, Tensor]:
+    """State, payloads, private quantities and models of a round, by name."""
+    return {
+        **{f"{name} of the state": value for name, value in fields(round.state).items()},
+        **{f'message "{name}"': sent.payload for name, sent in round.sent.items()},
+        **{f'private "{name}"': value for name, value in round.private.items()},
+        "models": defense.models(round.state),
+    }

@@ -1,0 +1,385 @@
+"""What every defense must keep to, ours and other people's: one named check for each promise.
+
+In the tests of a package that brings a defense:
+
+    @pytest.mark.parametrize("promise", PROMISES)
+    def test_silent_keeps(promise):
+        check_defense(Silent(), promise)
+
+The checks play a few rounds of a small problem: eight agents, records of five features in three
+classes, softmax regression (d = 18). They find what breaks an audit without a word: an audit
+believes the messages, the noise and the mechanism that a defense declares, replays single rounds,
+and compares two runs that differ in one record.
+"""
+
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpaudit.accounting import Mechanism, epsilon
+from dpaudit.check_runs import (
+    N_AGENTS,
+    N_ROUNDS,
+    TRIALS,
+    BrokenPromise,
+    Case,
+    OtherBatch,
+    TrialNoise,
+    everything,
+    fields,
+    require,
+    small_problem,
+)
+from dpaudit.defense import Defense, Observable, Round, Target
+from dpaudit.errors import DpauditError
+from dpaudit.graph import Graph
+from dpaudit.influence import changed_links, pairs, told, untold_senders
+from dpaudit.options import FixedGraph, GraphOptions
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import Sent, Transcript
+from dpaudit.view import View
+
+DELTA = 1e-5  # at which mechanisms are compared
+RING = FixedGraph(name="ring", lazy=True)  # symmetric, no negative eigenvalue: allowed by most
+
+EAVESDROPPER = ThreatModel(name="eavesdropper")
+ADVERSARIES = (
+    EAVESDROPPER,
+    ThreatModel(name="neighbour", kind="curious", agents=(1,)),
+    ThreatModel(name="stranger", kind="curious", agents=(4,)),
+    ThreatModel(name="neighbours", kind="colluding", agents=(1, N_AGENTS - 1)),
+)
+
+
+def check_defense(
+    defense: Defense,
+    promise: str | None = None,
+    *,
+    graph: GraphOptions = RING,
+    beyond_graph: Collection[str] = (),
+    weights: Collection[str] = (),
+    device: str = "cpu",
+) -> None:
+    """Check one promise of ``PROMISES``, or all of them in order.
+
+    Args:
+        defense: with few rounds and small batches; every agent holds two batches of records.
+        promise: a key of ``PROMISES``.
+        graph: one of eight agents that the defense's theory allows.
+        beyond_graph: messages that by design also travel where the graph has no edge.
+        weights: streams of random numbers that are no noise, but part of the algorithm: its twin
+            without noise draws them too.
+        device: where everything is computed.
+
+    Raises:
+        BrokenPromise: in one line, what is promised and what was found.
+        ValueError: no such promise.
+    """
+    if promise is not None and promise not in PROMISES:
+        raise ValueError(f'no promise is called "{promise}": {", ".join(PROMISES)}')
+    beyond, unnoised, where = frozenset(beyond_graph), frozenset(weights), torch.device(device)
+    for name in PROMISES if promise is None else (promise,):
+        try:
+            PROMISES[name](Case.of(defense, graph, where, beyond, unnoised))
+        except Exception as error:
+            expected = isinstance(error, BrokenPromise | DpauditError)
+            what = f"{error}" if expected else f"it raises {type(error).__name__}: {error}"
+            line = " ".join(what.split())
+            raise BrokenPromise(f"{type(defense).__name__}: {name}: {line}") from error
+
+
+def _options(case: Case) -> None:
+    """Its options survive a file, and its class says what it is."""
+    kind = type(case.given)
+    again = kind.model_validate(case.given.model_dump(mode="json"))
+    require(again == case.given, f"options written and read again differ: {again!r}")
+    for name in ("paper", "claims"):
+        require(bool(getattr(kind, name, "")), f"the class variable {name} is missing or empty")
+    require(bool(kind.messages), "the class variable messages names no message")
+
+
+def _calibration(case: Case) -> None:
+    """Calibrating what is calibrated changes nothing."""
+    again = case.defense.calibrate(case.setting)
+    require(again == case.defense, f"a second calibrate gives {again!r}, not {case.defense!r}")
+
+
+def _mechanism(case: Case) -> None:
+    """Its lower end is below its upper one; who reads nothing learns nothing."""
+    known: dict[Mechanism, Any] = {}
+    for adversary in ADVERSARIES:
+        bracket = case.defense.mechanism(case.setting, adversary, 0)
+        for end in (tuple(bracket.least), tuple(bracket.most)):
+            known.setdefault(end, epsilon(end, DELTA))
+        least, most = known[tuple(bracket.least)].low, known[tuple(bracket.most)].high
+        require(
+            least <= most * (1 + 1e-9),
+            f"{adversary.name}: least has epsilon {least:.6g}, most only {most:.6g}",
+        )
+    deaf = ThreatModel(name="deaf", links=())
+    least = case.defense.mechanism(case.setting, deaf, 0).least
+    require(not least, f"least counts {len(least)} releases to an adversary who reads no link")
+
+
+def _twin(case: Case) -> None:
+    """Its twin without noise is the same whatever the noise, and declares none."""
+    twin = case.defense.without_noise()
+    require(twin.without_noise() == twin, "a second without_noise changes the options")
+    one, two = (case.play(twin, noise_seed=seed) for seed in range(2))
+    _same_rounds(twin, one, two, "depends on noise after without_noise")
+    for release in twin.mechanism(case.setting, EAVESDROPPER, 0).most:
+        declared = release.noise_multiplier
+        require(declared == 0, f"without_noise declares a noise multiplier of {declared:g}, not 0")
+
+
+def _state(case: Case) -> None:
+    """Its state is a NamedTuple of tensors, its models are [n_agents, d]."""
+    for round in case.play():
+        loose = [
+            name for name, value in fields(round.state).items() if not isinstance(value, Tensor)
+        ]
+        require(not loose, f"{', '.join(loose)} of the state is no tensor: no checkpoint keeps it")
+        models, expected = case.defense.models(round.state), case.initial().shape
+        require(models.shape == expected, f"models {_shape(models)}, expected {_shape(expected)}")
+        require(bool(models.isfinite().all()), "models are not finite")
+
+
+def _messages(case: Case) -> None:
+    """The messages it names are those it sends."""
+    sent = {name for round in case.play() for name in round.sent}
+    named = set(case.defense.messages)
+    require(sent <= named, f"it sends {_listed(sent - named)}, which messages does not name")
+    require(
+        named <= sent, f"messages names {_listed(named - sent)}, never sent in {N_ROUNDS} rounds"
+    )
+
+
+def _links(case: Case) -> None:
+    """Every message is a detached tensor on links that the graph has."""
+    for k, round in enumerate(case.play(), start=1):
+        graph = case.setting.network.at(k)
+        for name, sent in round.sent.items():
+            _check_form(f'"{name}" in round {k}', sent, graph.n_agents)
+            if name not in case.beyond_graph:
+                _check_links(f'"{name}" in round {k}', sent, graph)
+
+
+def _check_form(what: str, sent: Sent, n_agents: int) -> None:
+    lengths = {len(sent.senders), len(sent.receivers), len(sent.rows)}
+    require(len(lengths) == 1, f"{what}: senders, receivers and rows differ in length")
+    require(sent.payload.ndim >= 2, f"{what}: payload {_shape(sent.payload)} is not [.., rows, d]")
+    n_rows = sent.payload.shape[-2]
+    inside = (sent.rows >= 0) & (sent.rows < n_rows)
+    require(bool(inside.all()), f"{what}: a link names a row that its payload [{n_rows}] has not")
+    ends = torch.cat([sent.senders, sent.receivers])
+    require(bool(((ends >= 0) & (ends < n_agents)).all()), f"{what}: a link has no such agent")
+    require(not sent.payload.requires_grad, f"{what}: payload is not detached")
+    require(bool(sent.payload.isfinite().all()), f"{what}: payload is not finite")
+    links = pairs(sent)
+    require(len(set(links)) == len(links), f"{what}: a link carries it twice")
+    require(all(j != i for j, i in links), f"{what}: an agent sends to itself, no transmission")
+
+
+def _check_links(what: str, sent: Sent, graph: Graph) -> None:
+    edges = set(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
+    beyond = sorted(set(pairs(sent)) - edges)
+    if beyond:
+        j, i = beyond[0]
+        raise BrokenPromise(f"{what}: travels {j} -> {i}, where the graph has no edge")
+
+
+def _trials(case: Case) -> None:
+    """Trials stacked in front give what single trials give."""
+    defense, X = case.defense, case.initial()
+    starts = torch.stack([X * (1 + trial) for trial in range(TRIALS)])
+    stacked = defense.start(starts, case.setting)
+    single = [defense.start(x, case.setting) for x in starts]
+    for k in range(1, N_ROUNDS + 1):
+        round = case.step(defense, stacked, k, noise=TrialNoise(case.streams, k, None))
+        for trial in range(TRIALS):
+            noise = TrialNoise(case.streams, k, trial)
+            alone = case.step(defense, single[trial], k, noise=noise)
+            for name, value in everything(defense, alone).items():
+                where = f"{name} of trial {trial} in round {k}"
+                _same_trial(where, everything(defense, round)[name], value, trial)
+            single[trial] = alone.state
+        stacked = round.state
+
+
+def _same_trial(what: str, stacked: Tensor, alone: Tensor, trial: int) -> None:
+    if stacked.shape == alone.shape:  # the same for all trials, such as a mask
+        mine = stacked
+    else:
+        require(
+            stacked.shape == (TRIALS, *alone.shape),
+            f"{what} is {_shape(stacked)} in a stack of {TRIALS}, alone {_shape(alone)}",
+        )
+        mine = stacked[trial]
+    close = torch.allclose(mine.double(), alone.double(), rtol=1e-9, atol=1e-11)
+    require(close, f"{what} differs from the one that was played alone")
+
+
+def _untouched(case: Case) -> None:
+    """A step changes nothing in the state it starts from."""
+    X = case.initial()
+    before = X.clone()
+    state = case.defense.start(X, case.setting)
+    for k in range(1, N_ROUNDS + 1):
+        kept = {name: value.clone() for name, value in fields(state).items()}
+        after = case.step(case.defense, state, k).state
+        for name, value in fields(state).items():
+            require(
+                torch.equal(value, kept[name]), f"round {k} changes {name} of its state in place"
+            )
+        state = after
+    require(torch.equal(X, before), "the initial models are changed in place")
+
+
+def _determined(case: Case) -> None:
+    """The same streams give the same run."""
+    one, two = (_played(case, global_seed=0) for _ in range(2))
+    _same_rounds(case.defense, one, two, "differs between two runs with the same streams")
+
+
+def _global(case: Case) -> None:
+    """No global generator has an effect: the noise is that of the object it is given."""
+    one, two = (_played(case, global_seed=seed) for seed in range(2))
+    _same_rounds(case.defense, one, two, "changes with the seed of a global generator")
+
+
+def _played(case: Case, global_seed: int) -> list[Round]:
+    """All rounds with this seed in every global generator, which are left as they were."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(global_seed)
+            random.seed(global_seed)
+            np.random.seed(global_seed)  # noqa: NPY002
+            return case.play()
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+
+
+def _resumed(case: Case) -> None:
+    """A round played from a checkpoint, by a new object, gives what it gave in the run."""
+    rounds = case.play()
+    kind = type(case.given)
+    for k in range(2, N_ROUNDS + 1):
+        fresh = kind.model_validate(case.given.model_dump(mode="json")).calibrate(case.setting)
+        state = rounds[k - 2].state
+        tensors = {name: value.detach().clone() for name, value in fields(state).items()}
+        again = case.step(fresh, type(state)(**tensors), k)
+        what = f"differs when round {k} is played from a checkpoint"
+        _same_rounds(case.defense, [rounds[k - 1]], [again], what)
+
+
+def _precision(case: Case) -> None:
+    """Everything it computes has the precision and is on the device of the initial models."""
+    device = case.streams.device
+    for dtype in (torch.float32, torch.float64):
+        problem, _ = small_problem(case.given, case.streams, dtype)
+        for round in replace(case, problem=problem).play():
+            for name, value in everything(case.defense, round).items():
+                right = not value.is_floating_point() or value.dtype == dtype
+                require(right, f"{name} is {value.dtype} where the initial models are {dtype}")
+                here = value.device.type == device.type
+                require(here, f"{name} is on {value.device}, the initial models on {device}")
+
+
+def _told(case: Case) -> None:
+    """An agent's batch moves what others hold and send only by messages to them."""
+    state = case.defense.start(case.initial(), case.setting)
+    for k in range(1, 4):
+        plain = case.step(case.defense, state, k)
+        moved = case.step(case.defense, state, k, gradient=OtherBatch(case.gradient(k), 0))
+        links = changed_links(plain.sent, moved.sent)
+        reached = told(links, 0)
+        for name, sender, receiver in untold_senders(links, reached):
+            raise BrokenPromise(
+                f'"{name}" on {sender} -> {receiver} in round {k} changes with the batch of agent '
+                f"0, of which no message tells agent {sender}"
+            )
+        _check_states(plain.state, moved.state, {agent for agent, _ in reached}, k)
+        state = plain.state
+
+
+def _check_states(plain: Any, moved: Any, knowing: set[int], k: int) -> None:
+    for name, value in fields(plain).items():
+        if value.ndim >= 2 and value.shape[-2] == N_AGENTS:
+            changed = (value != fields(moved)[name]).any(dim=-1).nonzero().flatten().tolist()
+            for agent in sorted(set(changed) - knowing):
+                raise BrokenPromise(
+                    f"{name} of agent {agent} after round {k} changes with the batch of agent 0, "
+                    "of which no message tells it"
+                )
+
+
+def _observables(case: Case) -> None:
+    """Every observable can be derived from a view of just the messages it needs."""
+    rounds = case.play()
+    for name, observable in case.defense.observables.items():
+        k = min(N_ROUNDS, 1 - min(o for needs in observable.needs.values() for o in needs) + 1)
+        captures = {
+            r: {m: rounds[r - 1].sent[m] for m in _needed(observable, r - k)}
+            for r in range(1, N_ROUNDS + 1)
+        }
+        view = View.of(EAVESDROPPER, Transcript(captures), set(captures))
+        found = [
+            observable.derive(case.defense, view, case.setting, Target(k, 0, receiver))
+            for sender, receiver in view.edges(observable.links, k)
+            if sender == 0
+        ]
+        require(bool(found), f'{name}: no link of agent 0 carries "{observable.links}"')
+        for value in (value for derived in found for value in derived):
+            right = value.shape == (case.setting.d,) and bool(value.isfinite().all())
+            require(right, f"{name}: derived {_shape(value)}, expected finite [{case.setting.d}]")
+        differ = any(not torch.equal(found[0].gradient, other.gradient) for other in found)
+        require(
+            differ == observable.differs_by_link or len(found) < 2,
+            f"{name}: differs_by_link is {observable.differs_by_link}, but gradients on the links "
+            f"of one victim {'differ' if differ else 'are equal'}",
+        )
+
+
+def _needed(observable: Observable, offset: int) -> Iterator[str]:
+    return (name for name, offsets in observable.needs.items() if offset in offsets)
+
+
+def _same_rounds(defense: Defense, one: list[Round], two: list[Round], otherwise: str) -> None:
+    for a, b in zip(one, two, strict=True):
+        others = everything(defense, b)
+        for name, value in everything(defense, a).items():
+            require(torch.equal(value, others[name]), f"{name} {otherwise}")
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(f'"{name}"' for name in sorted(names))
+
+
+def _shape(value: Tensor | torch.Size) -> str:
+    return str(list(value.shape if isinstance(value, Tensor) else value))
+
+
+PROMISES: Mapping[str, Callable[[Case], None]] = {
+    "options": _options,
+    "state": _state,
+    "messages": _messages,
+    "links": _links,
+    "untouched": _untouched,
+    "determined": _determined,
+    "global generators": _global,
+    "resumed": _resumed,
+    "trials": _trials,
+    "precision and device": _precision,
+    "told by messages": _told,
+    "calibration": _calibration,
+    "mechanism": _mechanism,
+    "twin": _twin,
+    "observables": _observables,
+}

@@ -1,0 +1,49 @@
+"""Who may know of an agent's batch after a round: those to whom messages told of it.
+
+Two rounds are played that differ in one agent's batch alone. Whatever differs elsewhere must have
+come by a message that differs; within a round an agent sends each of its messages once.
+"""
+
+from dpaudit.transcript import Capture, Sent
+
+Link = tuple[str, int, int]  # message, sender, receiver
+Told = set[tuple[int, frozenset[str]]]  # an agent, and the messages over which it was told
+
+
+def pairs(sent: Sent) -> list[tuple[int, int]]:
+    """(sender, receiver) of each link."""
+    return list(zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True))
+
+
+def changed_links(one: Capture, other: Capture) -> list[Link]:
+    """The links on which the payload differs between two rounds."""
+    changed = []
+    for name, sent in one.items():
+        differs = (sent.payload != other[name].payload).any(dim=-1)[sent.rows]
+        links = pairs(sent)
+        changed += [(name, *links[e]) for e in differs.nonzero().flatten().tolist()]
+    return changed
+
+
+def told(links: list[Link], source: int) -> Told:
+    """Whom the source's batch may have reached over these links, itself over none."""
+    reached: Told = {(source, frozenset())}
+    new = set(reached)
+    while new:
+        new = {
+            (receiver, used | {name})
+            for agent, used in new
+            for name, sender, receiver in links
+            if sender == agent and name not in used
+        } - reached
+        reached |= new
+    return reached
+
+
+def untold_senders(links: list[Link], reached: Told) -> list[Link]:
+    """Links whose message changed although nothing but it could have told its sender."""
+    return [
+        (name, sender, receiver)
+        for name, sender, receiver in links
+        if not any(agent == sender and name not in used for agent, used in reached)
+    ]

@@ -1,0 +1,235 @@
+"""Empirical sensitivity: how far messages move when one record, function or agent changes."""
+
+from collections.abc import Iterator
+from math import inf, nan
+from typing import Any, ClassVar
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from dpaudit.attack import OnStep
+from dpaudit.claim import Adjacency
+from dpaudit.errors import ConfigError
+from dpaudit.measurement import Bench, Measurement
+from dpaudit.result import Finding, Metric, Verdict
+from dpaudit.sensitivity import Examination, Row
+from dpaudit.threat import ThreatModel
+from dpaudit.worlds import Coupled
+
+CHANGED: dict[Adjacency, str] = {
+    "add-remove": "one record is added",
+    "replace-one": "one record is replaced",
+    "function": "one agent's function changes",
+    "agent-identity": "one agent's query is replaced by another's",
+}
+PAIRED: dict[Adjacency, str] = {
+    "add-remove": "both worlds draw the same batch; its first record gives way to the one that "
+    "only one world has, and the sum is divided by the public batch size in both",
+    "replace-one": "both worlds draw the same batch; its first record gives way to the victim's "
+    "record with the largest gradient, and in the other world to another record",
+    "function": "each world keeps its own state; its noise is moved until its messages are those "
+    "observed, as the definition conditions on them",
+    "agent-identity": "the largest distance between the messages of two agents before noise",
+}
+NEIGHBOURS = (
+    "natural: the largest gradient of all the victim's records (another class than the replaced "
+    "one's); mislabelled: the largest with its worst label; optimised: gradient ascent on the "
+    "messages' difference within the data's value range, from {restarts} starts of {steps} steps"
+)
+
+
+class Sensitivity(Measurement):
+    """Plays neighbouring worlds with shared noise and shared history, and compares messages.
+
+    The difference of a message before noise is a lower bound on its sensitivity; above the bound
+    that the defense states, in its norm and beyond rounding, the claim is unsupported. Claims of
+    each adjacency are measured as it says; without a claim one record is added.
+
+    Rounds: those given, or ``points`` of them from the first to the last.
+    """
+
+    per_threat_model: ClassVar[bool] = False
+
+    rounds: tuple[PositiveInt, ...] | None = None
+    points: PositiveInt = 10
+    victim: NonNegativeInt = 0
+    restarts: PositiveInt = 16
+    steps: NonNegativeInt = 40
+
+    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+        self._refuse(bench)
+        coupled = Coupled(bench.defense, bench.problem, bench.setting, bench.streams, self.victim)
+        examination = Examination(coupled, self.restarts, self.steps)
+        claimed = dict.fromkeys(claim.adjacency for claim in bench.claims)
+        rows = self._rows(examination, list(claimed) or ["add-remove"], on_step)
+        findings = []
+        for (adjacency, by_record), every in rows.items():
+            for several in _by_message(every):
+                findings.append(self._finding(several, adjacency, by_record))
+        still = dict.fromkeys(
+            several[0].message
+            for every in rows.values()
+            for several in _by_message(every, moved=False)
+        )
+        return [*findings, _dependence(examination, list(still))]
+
+    def _rows(
+        self, examination: Examination, adjacencies: list[Adjacency], on_step: OnStep
+    ) -> dict[tuple[Adjacency, bool], list[Row]]:
+        """By adjacency, and whether a record was changed where a claim is on functions."""
+        coupled = examination.coupled
+        rounds = self._rounds(coupled.defense.n_rounds)
+        rows: dict[tuple[Adjacency, bool], list[Row]] = {(a, False): [] for a in adjacencies}
+        state, last = coupled.start(), max(rounds)
+        slopes = _slopes(coupled) if "function" in adjacencies else {}
+        own: dict[str, Any] = dict.fromkeys(slopes, state)
+        for k in range(1, last + 1):
+            if slopes:
+                found, own = examination.function(state, k, own, slopes)
+                rows["function", False] += found if k in rounds else []
+            if k in rounds:
+                self._one_round(examination, state, k, rows)
+            state = coupled.play(state, k, coupled.oracle(k)).round.state
+            on_step(k, last)
+        return rows
+
+    def _one_round(
+        self,
+        examination: Examination,
+        state: Any,
+        k: int,
+        rows: dict[tuple[Adjacency, bool], list[Row]],
+    ) -> None:
+        for adjacency in [adjacency for adjacency, by_record in rows if not by_record]:
+            if adjacency == "agent-identity":
+                rows[adjacency, False] += examination.agents(state, k)
+            elif adjacency == "function":
+                found = examination.record(state, k, "replace-one", stated_for="function")
+                rows.setdefault((adjacency, True), []).extend(found)
+            else:
+                rows[adjacency, False] += examination.record(state, k, adjacency)
+
+    def _finding(self, rows: list[Row], adjacency: Adjacency, by_record: bool) -> Finding:
+        worst = max(rows, key=_ratio)
+        metrics = {"measured": Metric(value=worst.measured)}
+        if worst.stated is not None:
+            metrics["stated bound"] = Metric(value=worst.stated)
+            metrics["measured over stated"] = Metric(value=_ratio(worst))
+        unhidden = any(row.unhidden for row in rows)
+        against = not by_record and (unhidden or any(row.exceeds for row in rows))
+        return Finding(
+            kind="sensitivity",
+            title=f"How far {rows[0].message} moves when "
+            + ("a record is replaced instead" if by_record else CHANGED[adjacency]),
+            attack="sensitivity",
+            message=rows[0].message,
+            rounds=tuple(row.round for row in rows),
+            world="defense",
+            metrics=metrics,
+            verdict=Verdict.UNSUPPORTED if against else None,
+            notes=tuple(self._notes(worst, adjacency, by_record, unhidden)),
+            series=_series(rows),
+        )
+
+    def _notes(
+        self, worst: Row, adjacency: Adjacency, by_record: bool, unhidden: bool
+    ) -> Iterator[str]:
+        kind = max(worst.moved, key=lambda kind: worst.moved[kind])
+        yield (
+            f"L{worst.norm} norm, agent {self.victim} is the victim; worst in round {worst.round} "
+            f"by {kind}"
+        )
+        yield PAIRED["replace-one" if by_record else adjacency]
+        if "natural" in worst.moved:
+            yield NEIGHBOURS.format(restarts=self.restarts, steps=self.steps)
+        if by_record:
+            yield "the claim covers functions within its stated distance, not this change"
+        if unhidden:
+            yield "it is the same with the noise of the round and without it: nothing hides it"
+        if worst.stated is not None:
+            yield f"a bound counts as exceeded by more than {worst.tolerance:.1g}, from rounding"
+
+    def _rounds(self, n_rounds: int) -> frozenset[int]:
+        if self.rounds is not None:
+            return frozenset(self.rounds)
+        last = max(1, self.points - 1)
+        return frozenset(1 + round(i * (n_rounds - 1) / last) for i in range(self.points))
+
+    def _refuse(self, bench: Bench) -> None:
+        if self.victim >= bench.setting.n_agents:
+            raise ConfigError(
+                f"attack.victim: there is no agent {self.victim}; agents are 0 to "
+                f"{bench.setting.n_agents - 1}"
+            )
+        if max(self.rounds or (1,)) > bench.defense.n_rounds:
+            raise ConfigError(
+                f"attack.rounds: round {max(self.rounds or ())} is beyond the defense's "
+                f"n_rounds={bench.defense.n_rounds}"
+            )
+        if not any(claim.adjacency == "function" for claim in bench.claims):
+            return
+        if bench.defense.function_distance() is None:
+            raise ConfigError(
+                "claim.adjacency: function adjacency needs a stated distance between gradients, "
+                "and this defense states none; claim add-remove or replace-one"
+            )
+
+
+def _slopes(coupled: Coupled) -> dict[str, Tensor]:
+    """Linear functions whose gradient [d] has the stated L1 length: on one coordinate, on all."""
+    distance, d = coupled.defense.function_distance(), coupled.setting.d
+    assert distance is not None
+    one = torch.zeros(d, dtype=torch.float64, device=coupled.streams.device)
+    one[0] = distance
+    return {"one coordinate": one, "all coordinates": torch.full_like(one, distance / d)}
+
+
+def _by_message(rows: list[Row], moved: bool = True) -> Iterator[list[Row]]:
+    """The rows of each message in order of rounds, of those that moved at all or of the others.
+
+    Of two rows of one round, which a lag gives, the larger.
+    """
+    for message in dict.fromkeys(row.message for row in rows):
+        own = sorted((row for row in rows if row.message == message), key=lambda row: row.measured)
+        largest = {row.round: row for row in own}
+        some = [largest[k] for k in sorted(largest)]
+        if any(row.measured for row in some) == moved:
+            yield some
+
+
+def _ratio(row: Row) -> float:
+    """Of what was measured to what is stated; what was measured where nothing is."""
+    if row.stated is None:
+        return row.measured
+    return row.measured / row.stated if row.stated else (inf if row.measured else 0.0)
+
+
+def _series(rows: list[Row]) -> dict[str, tuple[float, ...]]:
+    kinds = dict.fromkeys(kind for row in rows for kind in row.moved)
+    series: dict[str, tuple[float, ...]] = {"round": tuple(row.round for row in rows)}
+    for kind in kinds:
+        series[kind] = tuple(row.moved.get(kind, nan) for row in rows)
+    if any(row.stated is not None for row in rows):
+        series["stated bound"] = tuple(nan if r.stated is None else r.stated for r in rows)
+    return series
+
+
+def _dependence(examination: Examination, still: list[str]) -> Finding:
+    found = examination.dependences.found
+    identical = (f"bit-identical in all worlds: {', '.join(still)}",) if still else ()
+    return Finding(
+        kind="sensitivity",
+        title="Dependence on data beside the values of messages",
+        attack="sensitivity",
+        world="defense",
+        metrics={"found": Metric(value=len(found))},
+        verdict=Verdict.UNSUPPORTED if found else None,
+        notes=(
+            *found,
+            "looked for: draws of noise, their scales, messages and links that differ between "
+            "worlds; sums divided by how many records were drawn; an effect of the order of "
+            "records in a batch",
+            *identical,
+        ),
+    )

@@ -1,0 +1,124 @@
+"""Records that move a message as far as they can: found, mislabelled, or optimised."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpaudit.problem import BatchGradient
+from dpaudit.transcript import Capture
+from dpaudit.worlds import Candidates, Coupled, Record, stacked
+
+STEP = 0.1  # of the optimiser, as a part of the range that values of a record have
+
+
+@dataclass(frozen=True)
+class Search:
+    """Finds records at a given model of the victim; restarts of an optimisation run as a stack."""
+
+    coupled: Coupled
+    norm: int  # L1 or L2, of gradients
+    restarts: int
+    steps: int
+
+    def natural(self, state: Any, unlike: Record | None = None) -> Record:
+        """The victim's record with the largest gradient at its current model, of all it holds.
+
+        ``unlike``: of those of another class than this record's, if there are any.
+        """
+        inputs, labels = self.coupled.problem.records(self.coupled.victim)
+        if unlike is not None and bool((labels != unlike.label).any()):
+            inputs, labels = inputs[labels != unlike.label], labels[labels != unlike.label]
+        inputs = inputs.double()
+        longest = int(self._norms(state, inputs, labels).argmax())
+        return Record(inputs[longest], labels[longest])
+
+    def mislabelled(self, state: Any, record: Record) -> Record:
+        """The same record with the wrong label that gives the largest gradient."""
+        classes = torch.arange(self.coupled.problem.dataset.n_classes, device=record.label.device)
+        wrong = classes[classes != record.label]
+        inputs = record.input.expand(len(wrong), *record.input.shape)
+        return Record(record.input, wrong[self._norms(state, inputs, wrong).argmax()])
+
+    def optimised(
+        self,
+        state: Any,
+        k: int,
+        without: BatchGradient,
+        record: Record,
+        objective: Callable[[Capture], Tensor],
+        lag: bool,
+        silent: bool,
+    ) -> Record:
+        """Gradient ascent on how far the victim's messages move, over inputs in the value range.
+
+        Args:
+            without: the oracle of round k with nothing in the victim's first place.
+            record: half of the restarts begin near it, half anywhere.
+            objective: [m], from the messages of m worlds that each hold one candidate.
+            lag: messages of round k do not depend on its batches, those of the next round do.
+            silent: without noise.
+        """
+        inputs, labels = self._starts(record)
+        many = stacked(state, self.restarts)
+
+        def moved(candidates: Tensor) -> Tensor:
+            oracle = Candidates(without, self.coupled.victim, candidates, labels)
+            played = self.coupled.play(many, k, oracle, silent)
+            if lag:
+                after = played.round.state
+                played = self.coupled.play(after, k + 1, self.coupled.oracle(k + 1), silent)
+            return objective(played.sent)
+
+        low, high = self.coupled.problem.dataset.value_range
+        best, values = ascent(moved, inputs, (low, high), self.steps)
+        chosen = int(values.argmax())
+        return Record(best[chosen], labels[chosen])
+
+    def _starts(self, record: Record) -> tuple[Tensor, Tensor]:
+        """Inputs [restarts, *shape] and labels [restarts], every class in turn."""
+        dataset = self.coupled.problem.dataset
+        low, high = dataset.value_range
+        inputs = record.input.expand(self.restarts, *record.input.shape).clone()
+        anywhere = inputs[self.restarts // 2 :]
+        generator = self.coupled.streams("optimised neighbour")
+        anywhere.uniform_(low, high, generator=generator)
+        labels = torch.arange(self.restarts, device=inputs.device) + record.label + 1
+        return inputs, labels % dataset.n_classes
+
+    def _norms(self, state: Any, inputs: Tensor, labels: Tensor) -> Tensor:
+        X = self.coupled.defense.models(state)[self.coupled.victim][None]
+        gradients = self.coupled.problem.gradients
+        return gradients.norms(X, inputs[None], labels[None], self.norm)[0]
+
+
+def ascent(
+    value: Callable[[Tensor], Tensor],
+    start: Tensor,
+    value_range: tuple[float, float],
+    steps: int,
+) -> tuple[Tensor, Tensor]:
+    """The best iterate of each restart and its value, by Adam with projection on the value range.
+
+    Args:
+        value: [m] from inputs [m, *shape]; each entry depends on its own input alone.
+        start: [m, *shape].
+    """
+    low, high = value_range
+    z = start.clone().requires_grad_(True)
+    optimiser = torch.optim.Adam([z], lr=STEP * (high - low), maximize=True)
+    best, values = start.clone(), start.new_full(start.shape[:1], -torch.inf)
+    for _ in range(steps + 1):
+        now = value(z)
+        better = now.detach() > values
+        best[better], values[better] = z.detach()[better], now.detach()[better]
+        if not now.requires_grad:
+            break  # the messages do not depend on the records
+        (gradient,) = torch.autograd.grad(now.sum(), z)
+        z.grad = gradient.nan_to_num()
+        optimiser.step()
+        with torch.no_grad():
+            z.clamp_(low, high)
+    return best, values

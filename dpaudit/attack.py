@@ -1,9 +1,9 @@
 """The contract of attacks: evidence from what an adversary holds, and no verdict."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 from torch import Tensor
@@ -48,8 +48,13 @@ class Reconstruction:
     losses: Tensor  # [m, n_restarts], the attacker's final loss of each restart
 
 
+Chooses = Mapping[str, tuple[str, ...]]  # option -> the tables of a defense that name its values
+
+
 class ReconstructionAttack(Strict, ABC):
     """Reconstructs training images from gradients that the adversary derived from its view."""
+
+    chooses: ClassVar[Chooses] = {"message": ("observables",)}
 
     message: str  # which observable of the defense is attacked
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]

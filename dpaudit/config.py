@@ -203,15 +203,23 @@ def _unknown_threat_models(config: AuditConfig) -> Iterator[Problem]:
 
 def _attacks_that_do_not_fit(config: AuditConfig, own: Own) -> Iterator[Problem]:
     defense = own.defense or registry.load("defenses", config.defense.name)
-    observables = defense.observables
-    n_rounds = config.defense.options["n_rounds"]
+    n_rounds, n = config.defense.options["n_rounds"], config.data.n_agents
     for i, attack in enumerate(config.attack):
-        message = attack.options.get("message")
-        if message is not None and message not in observables:
-            yield (
-                ("attack", i, "message"),
-                f'{config.defense.name} offers no "{message}"{nearest(message, observables)}; '
-                f"it offers {', '.join(observables) or 'none'}",
-            )
-        for late in (r for r in attack.options.get("rounds", ()) if r > n_rounds):
+        for option, tables in registry.load("attacks", attack.name).chooses.items():
+            chosen = attack.options.get(option)
+            offered = list(dict.fromkeys(name for t in tables for name in getattr(defense, t)))
+            if chosen is not None and chosen not in offered:
+                yield (
+                    ("attack", i, option),
+                    f'{config.defense.name} offers no "{chosen}"{nearest(chosen, offered)}; '
+                    f"it offers {', '.join(offered) or 'none'}",
+                )
+        rounds = attack.options.get("rounds") or ()
+        for late in (r for r in rounds if not isinstance(rounds, str) and r > n_rounds):
             yield ("attack", i, "rounds"), f"round {late} is beyond the run of {n_rounds} rounds"
+        victim = attack.options.get("victim")
+        if victim is not None and victim >= n:
+            yield (
+                ("attack", i, "victim"),
+                f"there is no agent {victim}; with n_agents = {n} they are 0 to {n - 1}",
+            )

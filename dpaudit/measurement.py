@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpaudit.attack import OnStep
+from dpaudit.attack import Chooses, OnStep
 from dpaudit.claim import Claim
 from dpaudit.defense import Defense, Setting
 from dpaudit.problem import Classification
@@ -34,6 +34,7 @@ class Measurement(Strict, ABC):
     business.
     """
 
+    chooses: ClassVar[Chooses] = {"message": ("messages",)}
     per_threat_model: ClassVar[bool] = True  # False: the same whoever the adversary is
 
     threat_models: tuple[str, ...] | None = None  # names; None: all of the audit

@@ -51,7 +51,10 @@ class MaximumInformation:
     n: int  # trials
     k: int  # neighbours
     reduction: str  # of the private variable, and of the view
-    per_round: Floats  # bits, [n_rounds]
+    per_round: Floats  # bits, [n_rounds], as the next three
+    lows: Floats  # of the intervals of all rounds, which hold together
+    highs: Floats
+    baselines: Floats  # mean over shuffles in each round
     gaussian: float  # bits in that round were the samples jointly Gaussian
     low: float  # bits: the interval for the largest true information, see ``intervals``
     high: float
@@ -133,6 +136,9 @@ def maximum_information(
         k=k,
         reduction=f"private {private_of_top.name}; view {view_of_top.name}",
         per_round=bits,
+        lows=interval.low,
+        highs=interval.high,
+        baselines=shuffled.mean(axis=1) if n_permutations else np.full(len(pairs), np.nan),
         gaussian=gaussian_information(private_of_top.samples, view_of_top.samples),
         low=float(interval.low.max()),
         high=float(interval.high.max()),
@@ -143,6 +149,18 @@ def maximum_information(
         p_value=permutation_p_value(float(bits[top]), maxima),
         n_permutations=n_permutations,
     )
+
+
+Warned = tuple[str, ...]
+
+
+def without_warnings(estimate: Callable[[], Result]) -> tuple[Result, Warned]:
+    """What a function returns, and the texts of the ``EstimatorWarning``s it gave, once each."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", EstimatorWarning)
+        result = estimate()
+    texts = [str(w.message) for w in caught if issubclass(w.category, EstimatorWarning)]
+    return result, tuple(dict.fromkeys(texts))
 
 
 class _Pair(NamedTuple):

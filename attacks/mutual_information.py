@@ -1,0 +1,308 @@
+"""How much an adversary's view tells about a private quantity: M-NMI over independent runs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from dpaudit.attack import Chooses, OnStep
+from dpaudit.best_estimate import best_estimate
+from dpaudit.defense import Defense
+from dpaudit.information import information_correlation
+from dpaudit.measurement import Bench, Measurement
+from dpaudit.mnmi import MaximumInformation, maximum_information, without_warnings
+from dpaudit.reduction import Reduction
+from dpaudit.result import Finding, Metric
+from dpaudit.samples import Question, RoundSamples, Samples, blocks, samples
+from dpaudit.threat import ThreatModel
+
+World = Literal["defense", "no-defense"]
+SHOWN = 400  # points of the scatter at most
+
+
+class MutualInformation(Measurement):
+    """Mutual information between a victim's private quantity and a message, by round (M-NMI).
+
+    It plays ``trials`` independent runs of the defense, and of its no-defense twin, in batched
+    programs. In each it notes the private quantity of one victim, and what the adversary holds of
+    one message that the victim sends, or of what is derived from several (an observable of the
+    defense). Both are reduced to a few columns, and their information is estimated round by round.
+
+    ``reduction`` "aligned" projects a message of the private quantity's dimension on the leading
+    ``components`` of that quantity, and then on at most ``view_components`` of its own; "pca" on
+    its own alone; "none" leaves all columns. What is reduced tells less, never more.
+
+    Source: Xie, Liu and Chai, eq. (43); ``dpaudit.mnmi`` for what stands beside it.
+    """
+
+    chooses: ClassVar[Chooses] = {
+        "message": ("messages", "observables"),
+        "private": ("private",),
+    }
+
+    message: str
+    private: str = "gradient"
+    victim: NonNegativeInt | None = None  # None: the first honest agent that the adversary hears
+    rounds: Literal["all"] | Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = "all"
+    trials: PositiveInt = 1_000
+    k: PositiveInt = 3  # neighbours
+    n_permutations: NonNegativeInt = 99
+    n_splits: NonNegativeInt = 20
+    reduction: Literal["aligned", "pca", "none"] = "aligned"
+    components: PositiveInt = 1
+    view_components: PositiveInt = 3
+    scale: Literal["standardise", "normal-scores", "none"] = "standardise"
+
+    @model_validator(mode="after")
+    def _enough_trials(self) -> Self:
+        halves = 2 if self.n_splits else 1
+        columns = self.components + self.view_components
+        least = max(halves * (self.k + 1), columns + 1, 12)
+        if self.trials < least:
+            raise ValueError(
+                f"trials = {self.trials}; k = {self.k} neighbours, {columns} columns and an "
+                f"interval from halves of the trials need at least {least}"
+            )
+        return self
+
+    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+        """Two findings for each world: the information by round, and the adversary's best guess."""
+        question = self._question(bench, threat_model)
+        if question.victim in threat_model.agents:
+            lacks = f"agent {question.victim} is the adversary's own, so nothing is secret to it"
+            return [
+                self._empty(question, "defense", (f"not available to this adversary: {lacks}",))
+            ]
+        worlds: dict[World, Defense] = {"defense": bench.defense}
+        twin = bench.defense.without_noise()
+        if twin != bench.defense:
+            worlds["no-defense"] = twin
+        n_blocks = len(blocks(self.trials, bench.setting))
+        total, done = len(worlds) * n_blocks * max(question.rounds), 0
+
+        def on_round() -> None:
+            nonlocal done
+            done += 1
+            on_step(done, total)
+
+        findings = []
+        for world, defense in worlds.items():
+            found = samples(
+                question,
+                defense,
+                bench.problem,
+                bench.setting,
+                bench.streams,
+                self.trials,
+                on_round,
+            )
+            findings += self._findings(bench, question, world, found, twin == bench.defense)
+        return findings
+
+    def _question(self, bench: Bench, threat_model: ThreatModel) -> Question:
+        every = tuple(range(1, bench.defense.n_rounds + 1))
+        return Question(
+            message=self.message,
+            private=self.private,
+            victim=_victim(bench, threat_model) if self.victim is None else self.victim,
+            threat_model=threat_model,
+            rounds=every if self.rounds == "all" else tuple(sorted(set(self.rounds))),
+            reduction=self.reduction,
+            components=self.components,
+            view_components=self.view_components,
+        )
+
+    def _findings(
+        self, bench: Bench, question: Question, world: World, found: Samples, noiseless: bool
+    ) -> list[Finding]:
+        about = tuple(_left_out(found))
+        if not found.rounds and not found.constant:
+            first = next(iter(found.unseen.values()))
+            return [self._empty(question, world, (f"not available to this adversary: {first}",))]
+        noise = "no noise" if world == "no-defense" or noiseless else "the noise"
+        random = (
+            f"random over the {self.trials} runs: {bench.problem.varies}, and {noise}; all else is "
+            "the same in every run"
+        )
+        if noiseless:
+            about = (*about, "the defense draws no noise that could be turned off: no twin")
+        if not found.rounds:
+            tells = {} if _private_is_constant(found) else {"information": _zero(self.trials)}
+            return [self._empty(question, world, (random, *about), tells)]
+        estimated, warned = without_warnings(lambda: self._estimate(bench, found.rounds))
+        notes = (random, *self._method(estimated, found), *about, *warned)
+        return [
+            self._information(question, world, estimated, list(found.rounds), notes),
+            self._guess(bench, question, world, estimated, found),
+        ]
+
+    def _estimate(self, bench: Bench, rounds: Mapping[int, RoundSamples]) -> MaximumInformation:
+        return maximum_information(
+            [sample.private for sample in rounds.values()],
+            [sample.view for sample in rounds.values()],
+            bench.streams.numpy("estimate"),
+            k=self.k,
+            reduce_private=Reduction(scale=self.scale),
+            reduce_view=Reduction(scale=self.scale),
+            n_permutations=self.n_permutations,
+            n_splits=self.n_splits,
+        )
+
+    def _method(self, found: MaximumInformation, samples: Samples) -> Iterator[str]:
+        top = list(samples.rounds)[found.round - 1]
+        yield f"reduction, in round {top}: {samples.rounds[top].reduction}, {self.scale}"
+        yield (
+            f"KSG, k = {self.k}, max-norm; M-NMI divides by what the estimator makes of I(V; V), "
+            f"{found.self_information:.2f} bits at n = {found.n}: compare it at equal n and k only"
+        )
+        if self.n_permutations:
+            yield (
+                "the p-value and the baseline hold the maximum over rounds against the maxima of "
+                f"{self.n_permutations} shuffles of the trials; without a leak the p-value is at "
+                "most u with probability at most u"
+            )
+        if self.n_splits:
+            yield "the 95% interval holds for all rounds together, and so for their maximum"
+
+    def _information(
+        self,
+        question: Question,
+        world: World,
+        found: MaximumInformation,
+        rounds: list[int],
+        notes: tuple[str, ...],
+    ) -> Finding:
+        metrics = {
+            "information": _metric(found.bits, found.low, found.high, found.n),
+            "m_nmi": Metric(value=found.m_nmi, n=found.n),
+            "correlation": _metric(
+                found.correlation,
+                information_correlation(found.low),
+                information_correlation(found.high),
+                found.n,
+            ),
+            "gaussian": Metric(value=found.gaussian),
+        }
+        if self.n_permutations:
+            metrics["baseline"] = Metric(value=found.baseline)
+            metrics["p_value"] = Metric(value=found.p_value)
+        columns = {
+            "round": np.array(rounds),
+            "information": found.per_round,
+            "low": found.lows,
+            "high": found.highs,
+            "baseline": found.baselines,
+        }
+        what = f"{self.private} of agent {question.victim}"
+        return self._finding(
+            question,
+            world,
+            f"information about {what}, most in round {rounds[found.round - 1]}",
+            metrics,
+            notes,
+            {name: tuple(values.tolist()) for name, values in columns.items()},
+        )
+
+    def _guess(
+        self,
+        bench: Bench,
+        question: Question,
+        world: World,
+        found: MaximumInformation,
+        samples: Samples,
+    ) -> Finding:
+        top = list(samples.rounds)[found.round - 1]
+        private, view, _ = samples.rounds[top]
+        guess = best_estimate(private[:, 0], view, bench.streams.numpy("best estimate"))
+        n = len(guess.private)
+        return self._finding(
+            replace(question, rounds=(top,)),
+            world,
+            f"best estimate of the {self.private} of agent {question.victim}",
+            {
+                "variance_explained": Metric(
+                    value=guess.explained, low=guess.low, high=guess.high, n=n
+                )
+            },
+            (
+                f"{guess.method}, fitted on one third of the trials, chosen on another, tried on "
+                "the last; the private quantity is its first component, in the unit it has",
+            ),
+            {
+                "private": tuple(guess.private[:SHOWN].tolist()),
+                "estimate": tuple(guess.estimate[:SHOWN].tolist()),
+            },
+        )
+
+    def _empty(
+        self,
+        question: Question,
+        world: World,
+        notes: tuple[str, ...],
+        metrics: dict[str, Metric] | None = None,
+    ) -> Finding:
+        title = f"information about {self.private} of agent {question.victim}"
+        return self._finding(question, world, title, metrics or {}, notes, {})
+
+    def _finding(
+        self,
+        question: Question,
+        world: World,
+        title: str,
+        metrics: dict[str, Metric],
+        notes: tuple[str, ...],
+        series: dict[str, tuple[float, ...]],
+    ) -> Finding:
+        return Finding(
+            kind="mutual-information",
+            title=title,
+            attack="mutual-information",
+            threat_model=question.threat_model.name,
+            message=self.message,
+            rounds=question.rounds,
+            world=world,
+            metrics=metrics,
+            notes=notes,
+            series=series,
+        )
+
+
+def _victim(bench: Bench, threat_model: ThreatModel) -> int:
+    """The first agent, not the adversary's own, of which it reads a link; else the first honest."""
+    agents = range(bench.setting.n_agents)
+    honest = [i for i in agents if i not in threat_model.agents]
+    graph = bench.setting.network.at(1)
+    links = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
+    heard = [i for i in honest if any(threat_model.sees(*link) for link in links if link[0] == i)]
+    return next(iter([*heard, *honest, 0]))
+
+
+def _left_out(found: Samples) -> Iterator[str]:
+    """Rounds without an estimate, and why."""
+    if found.unseen and (found.rounds or found.constant):
+        ks = list(found.unseen)
+        yield f"{_rounds(ks)} not available to this adversary: {found.unseen[ks[0]]}"
+    for side in dict.fromkeys(found.constant.values()):
+        ks = [k for k, constant in found.constant.items() if constant == side]
+        yield f"{_rounds(ks)}: {side} is the same in all runs, so there are 0 bits to be told"
+
+
+def _rounds(ks: list[int]) -> str:
+    return f"round {ks[0]}" if len(ks) == 1 else f"{len(ks)} rounds from {ks[0]} to {ks[-1]}"
+
+
+def _private_is_constant(found: Samples) -> bool:
+    return set(found.constant.values()) == {"the private quantity"}
+
+
+def _zero(n: int) -> Metric:
+    return Metric(value=0.0, n=n)
+
+
+def _metric(value: float, low: float, high: float, n: int) -> Metric:
+    """An estimate, with its interval where it has one."""
+    if np.isnan(low) or np.isnan(high):
+        return Metric(value=value, n=n)
+    return Metric(value=value, low=low, high=high, n=n)

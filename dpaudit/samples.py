@@ -1,0 +1,237 @@
+"""What an adversary's view and a private quantity were in independent runs, a few columns each.
+
+Vectors of the dimension of a model are projected as soon as they are there, so that memory holds
+one block of trials and no more. The projections are principal components fitted to the first
+block, without a look at which view belongs to which private value: shuffled trials stay
+exchangeable.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpaudit.defense import Defense, Round, Setting, Target
+from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.rng import Streams
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import Capture, Transcript
+from dpaudit.trials import Problem, run_trials
+from dpaudit.view import View
+
+Floats = NDArray[np.float64]
+ReductionName = Literal["aligned", "pca", "none"]
+
+BLOCK_BYTES = 2**29  # that the tensors of one block of trials may take, roughly
+TENSORS = 8  # of the size of all models and messages, alive in a round
+FEWEST = 16  # trials of a block: fewer fit no components
+ROUNDINGS = 4  # a column that varies by no more than so many of them is constant
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which message tells what about whom."""
+
+    message: str  # one of the defense's messages, or of its observables
+    private: str
+    victim: int
+    threat_model: ThreatModel
+    rounds: tuple[int, ...]
+    reduction: ReductionName = "aligned"
+    components: int = 1  # of the private quantity
+    view_components: int = 3  # of the view, at most
+
+
+class RoundSamples(NamedTuple):
+    """One round of all trials; columns that are the same in all of them are left out."""
+
+    private: Floats  # [trials, m]
+    view: Floats  # [trials, m']
+    reduction: str
+
+
+class Samples(NamedTuple):
+    """Rounds in which there is something to see, and why there is none in others."""
+
+    rounds: dict[int, RoundSamples]
+    unseen: dict[int, str]  # what the adversary lacks
+    constant: dict[int, str]  # which side is the same in all trials
+
+
+def samples(
+    question: Question,
+    defense: Defense,
+    problem: Problem,
+    setting: Setting,
+    streams: Streams,
+    trials: int,
+    on_round: Callable[[], None] = lambda: None,
+) -> Samples:
+    """Play ``trials`` independent runs up to the last round asked for, in blocks.
+
+    Raises:
+        ConfigError: not even ``FEWEST`` trials fit into memory.
+    """
+    recorder = _Recorder(question, defense, setting)
+    for i, size in enumerate(blocks(trials, setting)):
+        own = Streams(streams.numpy("block", i).integers(2**62).item(), streams.device)
+        block = problem.for_trials(streams, own, size, question.victim)
+        recorder.begin_block()
+
+        def watch(k: int, round: Round) -> None:
+            recorder(k, round)
+            on_round()
+
+        run_trials(defense, block, setting, own, size, watch, max(question.rounds))
+    return recorder.samples()
+
+
+def blocks(trials: int, setting: Setting) -> list[int]:
+    """Sizes of blocks of about equal size, bounded in memory."""
+    rows = setting.n_agents + setting.network.at(1).n_edges
+    each = rows * setting.d * 4 * TENSORS
+    fit = BLOCK_BYTES // each
+    if fit * 16 < FEWEST:
+        raise ConfigError(
+            f"attack: {FEWEST} runs at once of {setting.n_agents} agents with models of "
+            f"{setting.d} parameters take {FEWEST * each / 2**30:.0f} GiB; use a smaller model"
+        )
+    n = -(-trials // max(fit, FEWEST))
+    return [trials // n + (i < trials % n) for i in range(n)]
+
+
+@dataclass(eq=False)
+class _Column:
+    """Projects one side of one round; fitted to the first block that it meets."""
+
+    m: int
+    shift: Tensor | None = None  # [n_rows, d], the first trial: what is common drops out
+    directions: Tensor | None = None  # [columns, m]; None: nothing is projected
+    share: float = 1.0  # of the variance that the directions keep
+    rounding: float = 0.0  # of the values as they came
+
+    def __call__(self, values: Tensor, basis: Tensor | None = None) -> Tensor:
+        """Rows [trials, n_rows, d], first projected on ``basis`` if given, as [trials, m]."""
+        is_first = self.shift is None
+        if self.shift is None:
+            self.shift = values[0].double()
+            self.rounding = self.shift.abs().max().item() * torch.finfo(values.dtype).eps
+        moved = values.double() - self.shift
+        columns = (moved if basis is None else moved @ basis).flatten(-2)
+        if is_first:
+            self._fit(columns)
+        return columns if self.directions is None else columns @ self.directions
+
+    def _fit(self, columns: Tensor) -> None:
+        if columns.shape[-1] <= self.m or not bool(columns.isfinite().all()):
+            return
+        centred = columns - columns.mean(dim=0)
+        _, size, V = torch.linalg.svd(centred, full_matrices=False)
+        self.directions = V[: self.m].mT.contiguous()
+        total = size.square().sum().item()
+        self.share = size[: self.m].square().sum().item() / total if total else 1.0
+
+    def varying(self, values: Floats) -> Floats:
+        spread: NDArray[np.bool_] = ~(np.ptp(values, axis=0) <= ROUNDINGS * self.rounding)
+        return values[:, spread]
+
+
+@dataclass(eq=False)
+class _Recorder:
+    """Watches rounds and keeps the columns of those asked for."""
+
+    question: Question
+    defense: Defense
+    setting: Setting
+    _captures: dict[int, Capture] = field(default_factory=dict)
+    _private: dict[int, _Column] = field(default_factory=dict)
+    _view: dict[int, _Column] = field(default_factory=dict)
+    _found: dict[int, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
+    _unseen: dict[int, str] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)
+
+    def begin_block(self) -> None:
+        self._captures.clear()
+
+    def __call__(self, k: int, round: Round) -> None:
+        needs = self._needs()
+        self._captures[k] = {name: sent for name, sent in round.sent.items() if name in needs}
+        for old in [j for j in self._captures if j < k + min(map(min, needs.values()))]:
+            del self._captures[old]
+        if k not in self.question.rounds:
+            return
+        try:
+            rows = self._rows(k)
+        except NotObservable as error:
+            self._unseen[k] = str(error)
+            return
+        private = round.private[self.question.private][..., self.question.victim, :]
+        self._found.setdefault(k, []).append(self._reduced(k, private, rows))
+
+    def _needs(self) -> dict[str, tuple[int, ...]]:
+        """Message -> rounds, as offsets from the attacked one."""
+        if self.question.message in self.defense.messages:
+            return {self.question.message: (0,)}
+        return dict(self.defense.observables[self.question.message].needs)
+
+    def _rows(self, k: int) -> Tensor:
+        """All that the adversary has of the victim in round k, [trials, n_rows, d]."""
+        q = self.question
+        view = View.of(q.threat_model, Transcript(self._captures), set(self._captures))
+        if q.message in self.defense.messages:
+            return view.all_sent_by(q.message, k, q.victim)
+        observable = self.defense.observables[q.message]
+        links = [link for link in view.edges(observable.links, k) if link[0] == q.victim]
+        if not links:
+            raise NotObservable(
+                f'{q.threat_model.name} does not see "{observable.links}" of agent {q.victim} '
+                f"in round {k}"
+            )
+        targets = [Target(k, q.victim, receiver) for _, receiver in links]
+        if not observable.differs_by_link:
+            targets = targets[:1]
+        derived = [observable.derive(self.defense, view, self.setting, t) for t in targets]
+        return torch.stack([d.gradient for d in derived], dim=-2)
+
+    def _reduced(self, k: int, private: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        q = self.question
+        everything = max(private.shape[-1], rows[0].numel())
+        most = (everything,) * 2 if q.reduction == "none" else (q.components, q.view_components)
+        mine = self._private.setdefault(k, _Column(most[0]))
+        theirs = self._view.setdefault(k, _Column(most[1]))
+        reduced = mine(private.unsqueeze(-2))
+        fits = q.reduction == "aligned" and rows.shape[-1] == private.shape[-1]
+        basis = mine.directions if fits else None
+        seen = theirs(rows, basis)
+        shape = f"{rows.shape[-2]} x {rows.shape[-1]}"
+        if basis is not None:
+            shape += f" -> {rows.shape[-2]} x {basis.shape[1]} along the same"
+        name = f"private {_named(str(private.shape[-1]), mine)}; view {_named(shape, theirs)}"
+        self._names.setdefault(k, name)
+        return reduced.cpu(), seen.cpu()
+
+    def samples(self) -> Samples:
+        rounds: dict[int, RoundSamples] = {}
+        constant: dict[int, str] = {}
+        for k, parts in sorted(self._found.items()):
+            private, view = (torch.cat(side).numpy() for side in zip(*parts, strict=True))
+            kept = RoundSamples(
+                self._private[k].varying(private), self._view[k].varying(view), self._names[k]
+            )
+            if not kept.private.shape[1]:
+                constant[k] = "the private quantity"
+            elif not kept.view.shape[1]:
+                constant[k] = "the view"
+            else:
+                rounds[k] = kept
+        return Samples(rounds, dict(sorted(self._unseen.items())), constant)
+
+
+def _named(before: str, column: _Column) -> str:
+    if column.directions is None:
+        return before
+    return f"{before} -> PCA {column.directions.shape[1]} ({column.share:.0%} of variance)"

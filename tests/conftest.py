@@ -17,6 +17,8 @@ from dpaudit.rng import Streams
 settings.register_profile("same examples in every run", derandomize=True, deadline=None)
 settings.load_profile("same examples in every run")
 
+collect_ignore = ["example_package"]  # a package of its own, which a test installs
+
 
 @pytest.fixture
 def streams() -> Streams:

@@ -6,7 +6,7 @@ security policy forbids both. All text is escaped.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -16,7 +16,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dpaudit.errors import DpauditError
-from dpaudit.result import MEANING, AuditResult, JudgedClaim, Metric, ThreatModelSummary
+from dpaudit.result import (
+    MEANING,
+    AuditResult,
+    Finding,
+    JudgedClaim,
+    Metric,
+    ThreatModelSummary,
+)
 
 from .arrangement import (
     Entry,
@@ -30,6 +37,7 @@ from .arrangement import (
 )
 from .figures import AXIS, GraphDrawing, graph_drawing, ssim_intervals, training_curve
 from .pictures import Picture, embedded
+from .sensitivity_figures import sensitivity_by_round
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = (  # of findings besides reconstructions, in the page's order
@@ -63,6 +71,9 @@ KINDS = (  # of findings besides reconstructions, in the page's order
         "which leaks on purpose, must be found out.",
     ),
 )
+DRAWN: Mapping[str, Callable[[Finding, str], Markup | None]] = {  # a finding's series, by its kind
+    "sensitivity": sensitivity_by_round,
+}
 DECIMALS = ((0.01, 4), (2, 3), (10, 2), (100, 1))  # of an interval, where all is below the limit
 METRIC_NAMES = {
     "ssim": "SSIM",
@@ -164,6 +175,14 @@ class Run:
     def curves(self) -> list[Markup]:
         drawn = (training_curve(self.result.utility, q, f"run{self.number}-{q}") for q in AXIS)
         return [figure for figure in drawn if figure is not None]
+
+    def figures_of(self, kind: str) -> list[tuple[Finding, Markup]]:
+        """Findings of one kind whose series are drawn, and the drawings."""
+        if kind not in DRAWN:
+            return []
+        with_series = [e for e in self.entries(kind) if e.finding.series]
+        drawn = [(f, DRAWN[kind](f, f"run{self.number}-{kind}{i}")) for i, f in with_series]
+        return [(f, figure) for f, figure in drawn if figure is not None]
 
     def ssim_figure(self, adversary: str | None) -> Markup | None:
         """SSIM by message, batch size and round of all that one adversary reconstructed."""

@@ -1,0 +1,72 @@
+"""Sensitivity by round: what was measured beside the stated bound, on a logarithmic scale."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from markupsafe import Markup
+
+from dpaudit.result import Finding
+
+from .figures import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BOUND = "stated bound"
+
+
+class _Look(NamedTuple):
+    colour: str
+    marker: str
+
+
+LOOKS = (  # of kinds of neighbour, in the order of the columns
+    _Look(DEFENSE, "o"),
+    _Look(NO_DEFENSE, "s"),
+    _Look(BLIND, "D"),
+    _Look(MUTED, "^"),
+)
+
+
+def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
+    """Marks for each kind of neighbour, and a line for the bound.
+
+    Args:
+        finding: its series has the columns "round", one for each kind of neighbour, and the bound
+            if one is stated.
+        name: unique on the page; becomes a part of ids.
+
+    Returns None where no column has a number above 0.
+    """
+    series = dict(finding.series)
+    rounds = series.pop("round", ())
+    drawn = {column: _above_0(rounds, values) for column, values in series.items()}
+    if not any(drawn.values()):
+        return None
+
+    def paint(axes: "Axes") -> None:
+        _points(drawn, axes)
+        axes.set(xlabel="round", ylabel="norm of the difference", yscale="log")
+        axes.legend()
+
+    title = f"{finding.title}: measured by round, beside the stated bound if there is one"
+    return _svg(name, title, (5.6, 3.1), paint)
+
+
+def _points(drawn: Mapping[str, Sequence[tuple[float, float]]], axes: "Axes") -> None:
+    kinds = [column for column in drawn if column != BOUND]
+    for i, kind in enumerate(kinds):
+        look = LOOKS[min(i, len(LOOKS) - 1)]
+        x, y = zip(*drawn[kind], strict=True) if drawn[kind] else ((), ())
+        axes.plot(x, y, look.marker, color=look.colour, markersize=5, alpha=0.8, label=kind)
+    if drawn.get(BOUND):
+        x, y = zip(*drawn[BOUND], strict=True)
+        marker = "_" if len(x) == 1 else None  # one round has no line
+        axes.plot(x, y, color=INK, linewidth=1.4, marker=marker, markersize=18, label=BOUND)
+
+
+def _above_0(rounds: Sequence[float], values: Sequence[float]) -> list[tuple[float, float]]:
+    """What a logarithmic scale can show."""
+    points = zip(rounds, values, strict=True)
+    return [(k, value) for k, value in points if math.isfinite(value) and value > 0]

@@ -19,7 +19,7 @@ from dpaudit.samples import Question, RoundSamples, Samples, blocks, samples
 from dpaudit.threat import ThreatModel
 
 World = Literal["defense", "no-defense"]
-SHOWN = 400  # points of the scatter at most
+SHOWN = 200  # points of the scatter at most
 
 
 class MutualInformation(Measurement):
@@ -154,8 +154,8 @@ class MutualInformation(Measurement):
         top = list(samples.rounds)[found.round - 1]
         yield f"reduction, in round {top}: {samples.rounds[top].reduction}, {self.scale}"
         yield (
-            f"KSG, k = {self.k}, max-norm; M-NMI divides by what the estimator makes of I(V; V), "
-            f"{found.self_information:.2f} bits at n = {found.n}: compare it at equal n and k only"
+            f"KSG, k = {self.k}, max-norm; M-NMI divides by self-information, what the estimator "
+            f"makes of I(V; V) at n = {found.n}: compare it at equal n and k only"
         )
         if self.n_permutations:
             yield (
@@ -184,6 +184,7 @@ class MutualInformation(Measurement):
                 found.n,
             ),
             "gaussian": Metric(value=found.gaussian),
+            "self_information": Metric(value=found.self_information, n=found.n),
         }
         if self.n_permutations:
             metrics["baseline"] = Metric(value=found.baseline)

@@ -36,6 +36,7 @@ from .arrangement import (
     shared_notes,
 )
 from .figures import AXIS, GraphDrawing, graph_drawing, ssim_intervals, training_curve
+from .information_figures import Leak, estimates, information_by_round, leaks
 from .pictures import Picture, embedded
 from .sensitivity_figures import sensitivity_by_round
 
@@ -81,6 +82,12 @@ METRIC_NAMES = {
     "psnr": "PSNR (dB)",
     "mse": "MSE",
     "loss": "attacker's loss",
+    "information": "information (bits)",
+    "m_nmi": "M-NMI",
+    "gaussian": "if Gaussian (bits)",
+    "self_information": "self-information (bits)",
+    "baseline": "shuffled (bits)",
+    "p_value": "p-value",
 }
 
 
@@ -183,6 +190,22 @@ class Run:
         with_series = [e for e in self.entries(kind) if e.finding.series]
         drawn = [(f, DRAWN[kind](f, f"run{self.number}-{kind}{i}")) for i, f in with_series]
         return [(f, figure) for f, figure in drawn if figure is not None]
+
+    @property
+    def leaks(self) -> list[Leak]:
+        return leaks(entry.finding for entry in self.entries("mutual-information"))
+
+    def drawings_of(self, leak: Leak) -> list[tuple[str, Markup]]:
+        """What there is to draw of a message's information, each with its caption."""
+        name = f"run{self.number}-leak{self.leaks.index(leak)}"
+        about = f"{leak.message or 'a message'} read by {leak.threat_model or 'an adversary'}"
+        first = f"Information by round, 95% interval over all rounds together: {about}"
+        second = f"Best estimates on held-out trials, in the most telling round: {about}"
+        drawn = (
+            (first, information_by_round(leak.by_round, f"{name}-rounds", first)),
+            (second, estimates(leak.estimates, f"{name}-estimates", second)),
+        )
+        return [(caption, figure) for caption, figure in drawn if figure is not None]
 
     def ssim_figure(self, adversary: str | None) -> Markup | None:
         """SSIM by message, batch size and round of all that one adversary reconstructed."""

@@ -1,0 +1,150 @@
+"""What a message tells: information by round beside what chance finds, and the best estimates."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from markupsafe import Markup
+
+from dpaudit.result import Finding
+
+from .figures import LOOKS, MUTED, OTHER, _svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Drawn = Mapping[str, Finding]  # by world
+
+
+class Leak(NamedTuple):
+    """One message against one adversary: its findings in all worlds."""
+
+    threat_model: str | None
+    message: str | None
+    by_round: dict[str, Finding]
+    estimates: dict[str, Finding]
+
+
+def leaks(findings: Iterable[Finding]) -> list[Leak]:
+    """Findings with series that can be drawn, grouped by adversary and message, in their order.
+
+    A world that comes a second time begins a group: the same message, asked about something else.
+    """
+    groups: list[Leak] = []
+    for f in findings:
+        column = "by_round" if "round" in f.series else "estimates"
+        if not f.series or f.world is None:
+            continue
+        same = [g for g in groups if (g.threat_model, g.message) == (f.threat_model, f.message)]
+        if not same or f.world in getattr(same[-1], column):
+            same.append(Leak(f.threat_model, f.message, {}, {}))
+            groups.append(same[-1])
+        getattr(same[-1], column)[f.world] = f
+    return groups
+
+
+def information_by_round(drawn: Drawn, name: str, title: str) -> Markup | None:
+    """Bits with their interval in each world, and the mean of shuffled trials under the defense.
+
+    The axis on the right has the same values as M-NMI: over I(V; V), which the finding states.
+
+    Returns None where there is nothing finite to draw.
+    """
+    if not any(map(math.isfinite, (x for f in drawn.values() for x in f.series["information"]))):
+        return None
+
+    def paint(axes: "Axes") -> None:
+        for world, finding in drawn.items():
+            _band(axes, world, finding.series)
+        _baseline(axes, drawn)
+        axes.axhline(0, color=MUTED, linewidth=0.8)
+        axes.set(xlabel="round", ylabel="information (bits)")
+        _integers(axes)
+        _ratio(axes, drawn)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+
+    return _svg(name, title, (4.6, 3.1), paint)
+
+
+def estimates(drawn: Drawn, name: str, title: str) -> Markup | None:
+    """The private quantity of held-out trials against the adversary's best estimate of it.
+
+    Returns None where there is no point to draw.
+    """
+    points = {
+        world: _finite(f.series["private"], f.series["estimate"]) for world, f in drawn.items()
+    }
+    if not any(points.values()):
+        return None
+
+    def paint(axes: "Axes") -> None:
+        for world in sorted(points, key=lambda w: w == "defense"):  # the defense lies on top
+            look = LOOKS.get(world, OTHER)
+            x, y = zip(*points[world], strict=True) if points[world] else ((), ())
+            axes.plot(x, y, look.marker, color=look.colour, markersize=3, alpha=0.6, label=world)
+        every = [value for pairs in points.values() for pair in pairs for value in pair]
+        ends = [min(every), max(every)]
+        axes.plot(ends, ends, color=MUTED, linewidth=0.8, label="exact")
+        axes.set(xlabel="private quantity", ylabel="best estimate")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+
+    return _svg(name, title, (4.2, 3.1), paint)
+
+
+def _band(axes: "Axes", world: str, series: Mapping[str, Sequence[float]]) -> None:
+    look = LOOKS.get(world, OTHER)
+    rounds = series["round"]
+    axes.plot(
+        rounds,
+        series["information"],
+        color=look.colour,
+        marker=look.marker if len(rounds) <= 30 else "",
+        markersize=4,
+        dashes=look.dash,
+        linewidth=1.6,
+        label=world,
+    )
+    if len(rounds) == 1:
+        axes.vlines(rounds, series["low"], series["high"], color=look.colour, linewidth=1.6)
+    else:
+        axes.fill_between(
+            rounds, series["low"], series["high"], color=look.colour, alpha=0.2, linewidth=0
+        )
+
+
+def _baseline(axes: "Axes", drawn: Drawn) -> None:
+    """One world's shuffles: the others look the same."""
+    first = drawn.get("defense") or next(iter(drawn.values()))
+    rounds, baseline = first.series["round"], first.series["baseline"]
+    if any(map(math.isfinite, baseline)):
+        axes.plot(
+            rounds,
+            baseline,
+            color=MUTED,
+            marker="." if len(rounds) <= 30 else "",
+            dashes=(1, 1),
+            linewidth=1,
+            label="trials shuffled",
+        )
+
+
+def _integers(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _ratio(axes: "Axes", drawn: Drawn) -> None:
+    metrics = [
+        f.metrics["self_information"] for f in drawn.values() if "self_information" in f.metrics
+    ]
+    if len(metrics) < len(drawn) or len({m.value for m in metrics}) != 1:
+        return
+    whole = metrics[0].value
+    right = axes.secondary_yaxis("right", functions=(lambda b: b / whole, lambda r: r * whole))
+    right.set_ylabel("M-NMI")
+
+
+def _finite(private: Sequence[float], estimate: Sequence[float]) -> list[tuple[float, float]]:
+    pairs = zip(private, estimate, strict=True)
+    return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]

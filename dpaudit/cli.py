@@ -1,9 +1,11 @@
 """The commands: each parses, calls the library, prints, exits. Torch is imported inside them."""
 
 import json
+import os
+import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,6 +21,9 @@ from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.result import MEANING, AuditResult, Verdict
 
 if TYPE_CHECKING:
+    from dpaudit.audit_processes import Waiting
+    from dpaudit.cached_audit import Job
+    from dpaudit.check_result import CheckReport
     from dpaudit.pipeline import Runtime
     from dpaudit.workers import OnProgress
 
@@ -97,6 +102,58 @@ def attack(
             result = attack_again(run_directory, runtime, tuple(attacks or ()), on_progress)
     _print(result, run_directory, as_json=False)
     _exit(result, strict=False)
+
+
+@app.command()
+def check(
+    claims: Annotated[Path, Argument(metavar="CLAIMS", help="A claims.toml.")],
+    baseline: Annotated[
+        Path | None, Option(help="What leaked before; default: baseline.json beside CLAIMS.")
+    ] = None,
+    update_baseline: Annotated[
+        bool, Option("--update-baseline", help="Write the baseline, do not compare with it.")
+    ] = False,
+    junit: Annotated[Path | None, Option(help="Write JUnit XML.")] = None,
+    sarif: Annotated[Path | None, Option(help="Write SARIF 2.1.0.")] = None,
+    markdown: Annotated[Path | None, Option(help="Write a job summary.")] = None,
+    cache: Annotated[
+        Path | None, Option(help="Finished audits; default: .dpaudit-cache beside CLAIMS.")
+    ] = None,
+    fresh: Annotated[bool, Option("--fresh", help="Run what is in the cache again.")] = False,
+    strict: Annotated[bool, Option("--strict", help="Warnings are errors too.")] = False,
+    device: Annotated[Device, Option(help="Where to compute.")] = "cpu",
+    data_root: DataRoot = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+) -> None:
+    """Every claim of a claims file, for CI; unchanged audits are not run again.
+
+    Exits 1 if a claim is refuted or unsupported, a limit is broken or more leaks than in the
+    baseline, 2 if it cannot run, else 0.
+    """
+    with _errors_as_exit_codes(f"dpaudit check {claims}"):
+        from dpaudit.claims_check import Options, run_check
+        from dpaudit.claims_file import ClaimsFile
+
+        beside = claims.parent / "baseline.json"
+        if baseline is None and (update_baseline or beside.exists()):
+            baseline = beside
+        chosen = {} if workers is None else {"cores": workers}
+        options = Options(
+            cache=cache or claims.parent / ".dpaudit-cache",
+            baseline=baseline,
+            update_baseline=update_baseline,
+            fresh=fresh,
+            device=device,
+            data_root=data_root,
+            **chosen,
+        )
+        file = ClaimsFile.read(claims)
+        with _progress(quiet) as on_progress:
+            found = run_check(file, options, _passing_on(on_progress))
+        _write_outputs(found, strict, junit, sarif, markdown)
+    _print_check(found, quiet)
+    raise typer.Exit(found.exit_code(strict))
 
 
 @app.command()
@@ -247,6 +304,61 @@ def _progress(quiet: bool) -> "Iterator[OnProgress]":
             progress.update(bars[what], completed=done, visible=done < total)
 
         yield on_progress
+
+
+def _passing_on(on_progress: "OnProgress") -> "Waiting":
+    """What audits in processes of their own leave in progress.json, reported here."""
+
+    def waiting(running: "Mapping[str, Job]") -> None:
+        for name, job in running.items():
+            path = job.cache / f"{job.key}.partial" / "progress.json"
+            try:
+                progress = json.loads(path.read_text("utf-8"))
+            except (OSError, ValueError):
+                continue  # not begun
+            for what, (done, total) in progress.items():
+                on_progress(f"{name}: {what}", done, total)
+
+    return waiting
+
+
+def _write_outputs(
+    found: "CheckReport",
+    strict: bool,
+    junit: Path | None,
+    sarif: Path | None,
+    markdown: Path | None,
+) -> None:
+    """The picture of a summary goes beside it, because GitHub shows no embedded ones."""
+    from dpaudit.baseline import write_whole
+    from dpaudit.reports import ci
+
+    if junit is not None:
+        write_whole(junit, ci.junit(found, strict))
+    if sarif is not None:
+        write_whole(sarif, ci.sarif(found))
+    if markdown is not None:
+        pictures = {}
+        for i, check in enumerate(found.checks):
+            if check.picture is not None and Path(check.picture).exists():
+                pictures[check.name] = f"{markdown.stem}-{i + 1}.png"
+                markdown.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(check.picture, markdown.parent / pictures[check.name])
+        write_whole(markdown, ci.markdown(found, pictures))
+
+
+def _print_check(found: "CheckReport", quiet: bool) -> None:
+    from dpaudit.reports import ci
+
+    for line, statement in zip(ci.plain(found), found.statements, strict=True):
+        if not quiet or statement.outcome != "holds":
+            colour = {"fails": "red", "warning": "yellow", "holds": "green"}[statement.outcome]
+            stdout.print(line, style=colour, markup=False)
+    for note in found.notes:
+        stdout.print(note, markup=False)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for line in ci.annotations(found):
+            print(line)
 
 
 def _print(result: AuditResult, out: Path, as_json: bool) -> None:

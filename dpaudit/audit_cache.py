@@ -1,0 +1,187 @@
+"""Audits by content: one that was made of the same config, code and data is not made again.
+
+An entry is a folder named by the hash of everything that decides its audit.json. It appears by one
+rename, so it is whole or not there; an audit on its way is in KEY.partial, where a killed one goes
+on, and KEY.lock lets only one process work on it at a time.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dpaudit import __version__, registry
+from dpaudit.errors import DpauditError, RunError
+from dpaudit.result import AuditResult
+
+DECIDING = ("torch", "numpy", "scipy", "scikit-learn", "scikit-image", "pydantic")
+KEPT = ("config.toml", "audit.json", "report.html", "artifacts")
+NOT_SOURCE = ("__pycache__", "site-packages", "node_modules")
+
+
+class AuditCache:
+    """A folder of finished audits.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if not (path / ".gitignore").exists():
+                (path / ".gitignore").write_text("*\n")
+        except OSError as error:
+            raise RunError(f"{path}: cannot write: {error.strerror}") from None
+
+    def entry(self, key: str) -> Path:
+        """Where the audit of this content is, or will be."""
+        return self.path / key
+
+    def partial(self, key: str) -> Path:
+        """Where the audit of this content is being made."""
+        return self.path / f"{key}.partial"
+
+    def find(self, key: str) -> AuditResult | None:
+        """The audit of this content; None if there is none, or none that can be read."""
+        try:
+            return AuditResult.read(self.entry(key) / "audit.json")
+        except DpauditError:
+            return None
+
+    def forget(self, key: str) -> None:
+        """Make it anew next time."""
+        with self.locked(key):
+            shutil.rmtree(self.entry(key), ignore_errors=True)
+            shutil.rmtree(self.partial(key), ignore_errors=True)
+
+    def keep(self, key: str) -> None:
+        """Turn a finished partial audit into an entry, without what only ``--resume`` needs."""
+        partial, entry = self.partial(key), self.entry(key)
+        for path in partial.iterdir():
+            if path.name not in KEPT:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(entry, ignore_errors=True)  # one that could not be read
+        partial.rename(entry)
+
+    @contextmanager
+    def locked(self, key: str) -> Iterator[None]:
+        """Alone with one key; whoever else wants it waits. A killed holder lets go."""
+        with open(self.path / f"{key}.lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def content_key(
+    audit: Mapping[str, Any], folder: Path, code: Path | None, device: str, data_root: Path | None
+) -> str:
+    """The hash of everything that decides an audit's numbers, without importing any of it.
+
+    Defaults are not filled in: they are part of the hashed code.
+
+    Args:
+        audit: the content of an audit file.
+        folder: what its relative paths are relative to.
+        code: a folder of the caller's own modules; all Python files below it count.
+        device: where it is computed.
+        data_root: where torchvision's data sets are.
+    """
+    parts = {
+        "audit": _without_path(audit),
+        "dpaudit": __version__,
+        "source": _hash_of(_own_source()),
+        "plug-ins": {name: _hash_of(files) for name, files in _plugin_source(audit).items()},
+        "code": None if code is None else _hash_of(_below(code, "*.py"), code),
+        "data": _data_fingerprint(audit, folder, data_root),
+        "packages": {package: version(package) for package in DECIDING},
+        "device": device,
+    }
+    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _without_path(audit: Mapping[str, Any]) -> dict[str, Any]:
+    data = audit.get("data")
+    if not isinstance(data, dict) or "path" not in data:
+        return dict(audit)
+    return {**audit, "data": {**data, "path": Path(str(data["path"])).name}}
+
+
+def _own_source() -> list[Path]:
+    folders = [Path(__file__).parent]
+    for family in ("attacks", "defenses"):
+        spec = find_spec(f"dpaudit.{family}")
+        folders += [Path(p) for p in (spec.submodule_search_locations or ())] if spec else []
+    return [path for folder in folders for path in _below(folder, "*.py")]
+
+
+def _plugin_source(audit: Mapping[str, Any]) -> dict[str, list[Path]]:
+    """The files of each plug-in that is neither ours nor in the caller's folder of code."""
+    found = {}
+    for family, name in _plugins(audit):
+        installed = registry.available(family).get(name)
+        module = (installed.value if installed else name).partition(":")[0]
+        if installed and not module.startswith("dpaudit."):
+            spec = find_spec(module.partition(".")[0])
+            places = list((spec.submodule_search_locations or ()) if spec else ())
+            if places:
+                found[name] = [path for place in places for path in _below(Path(place), "*.py")]
+            elif spec and spec.origin:
+                found[name] = [Path(spec.origin)]
+    return found
+
+
+def _plugins(audit: Mapping[str, Any]) -> Iterator[tuple[registry.Family, str]]:
+    """Name and family of each plug-in; what is malformed is said when the config is checked."""
+    defense, attacks = audit.get("defense"), audit.get("attack")
+    if isinstance(defense, dict):
+        yield "defenses", str(defense.get("name"))
+    for attack in attacks if isinstance(attacks, list) else ():
+        if isinstance(attack, dict):
+            yield "attacks", str(attack.get("name"))
+
+
+def _data_fingerprint(audit: Mapping[str, Any], folder: Path, data_root: Path | None) -> str:
+    """Of the data's files; what comes with a package is fixed by that package's version."""
+    data = audit.get("data")
+    if not isinstance(data, dict):
+        return ""
+    if "path" in data:
+        return _hash_of([folder / str(data["path"])])
+    name = str(data.get("name"))
+    root = data_root or os.environ.get("DPAUDIT_DATA")
+    if name not in ("mnist", "fashion-mnist", "cifar10") or not root:
+        return name
+    known = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "cifar-10-batches-py"}
+    return _hash_of(_below(Path(root) / known[name], "*"))
+
+
+def _below(folder: Path, pattern: str) -> list[Path]:
+    return [
+        path
+        for path in sorted(folder.rglob(pattern))
+        if path.is_file()
+        and not any(
+            part.startswith(".") or part in NOT_SOURCE for part in path.relative_to(folder).parts
+        )
+    ]
+
+
+def _hash_of(files: Iterable[Path], root: Path | None = None) -> str:
+    digest = sha256()
+    for path in files:
+        name = path.name if root is None else path.relative_to(root).as_posix()
+        digest.update(f"{name}\0".encode())
+        try:
+            with path.open("rb") as file:
+                digest.update(sha256(file.read()).digest())
+        except OSError:
+            digest.update(b"missing")  # the audit will say so
+    return digest.hexdigest()

@@ -1,0 +1,225 @@
+"""What leaked when a repository last agreed to it: small, reviewable, compared beyond its error.
+
+A later check fails where a key metric moved to the worse at level alpha_i, after Holm over all
+metrics of the file. The i-th distinct content that is compared, the baseline's own included, spends
+alpha_i = alpha 6 / (pi^2 i^2); these sum to alpha over however many commits, and one that was
+compared before spends nothing. docs/ci.md explains it.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path, PurePath
+from typing import Any, Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from dpaudit import __version__
+from dpaudit.errors import ConfigError, RunError
+from dpaudit.evidence import Side, holm, p_worse
+from dpaudit.result import AuditResult, Finding, Metric
+from dpaudit.strict import Strict
+
+ALPHA = 0.005  # of a false alarm, ever: at most 1 of 200 histories, let alone checks
+
+# Which metrics tell how much leaks, and on which side is more. Those whose error is unknown, such
+# as a measured sensitivity, a maximum over what was tried, would cry wolf.
+KEY_METRICS: Mapping[tuple[str, str], Side] = {
+    ("accounting", "epsilon"): "above",
+    ("empirical-epsilon", "epsilon lower bound"): "above",
+    ("reconstruction", "psnr"): "above",
+    ("reconstruction", "ssim"): "above",
+    ("reconstruction", "label accuracy"): "above",
+    ("mutual-information", "m nmi"): "above",
+    ("mutual-information", "nmi"): "above",
+    ("mutual-information", "mutual information"): "above",
+}
+
+
+class Key(NamedTuple):
+    """A key metric of one finding."""
+
+    label: str
+    side: Side  # where more leaks
+    exact: (
+        bool  # no estimate, but a number of the accounting, which depends on the seed's partition
+    )
+    metric: Metric
+
+
+class CheckBaseline(Strict):
+    """One check as it was."""
+
+    config: str  # hash of the audit's config without its seed
+    seed: int
+    claims: dict[str, str]  # claim, against whom: verdict
+    metrics: dict[str, Metric]
+
+
+class Ledger(Strict):
+    """Which contents were compared so far, in order; hashes."""
+
+    alpha: float = ALPHA
+    contents: tuple[str, ...] = ()
+
+    def place(self, content: str) -> int:
+        """1, 2, ...: the place of a content that was compared, or the next one."""
+        known = content in self.contents
+        return self.contents.index(content) + 1 if known else len(self.contents) + 1
+
+    def level(self, content: str) -> float:
+        """alpha_i of this content."""
+        return self.alpha * 6 / (math.pi * self.place(content)) ** 2
+
+    def with_(self, contents: Sequence[str]) -> "Ledger":
+        """The same with some contents behind, those that are new."""
+        return self.model_copy(
+            update={"contents": tuple(dict.fromkeys((*self.contents, *contents)))}
+        )
+
+
+class Baseline(Strict):
+    """The file."""
+
+    schema_version: Literal[1] = 1
+    dpaudit: str = __version__
+    checks: dict[str, CheckBaseline]
+    ledger: Ledger = Ledger()
+
+    @classmethod
+    def read(cls, path: Path) -> "Baseline":
+        """Read it. Raises ConfigError if it is missing, damaged or of another schema version."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(content, dict) and content.get("schema_version") != 1:
+                raise ConfigError(
+                    f"{path}: schema_version {content.get('schema_version')!r}, this dpaudit reads "
+                    "version 1; write it anew with --update-baseline"
+                )
+            return cls.model_validate(content)
+        except OSError as error:
+            raise ConfigError(f"{path}: {os.strerror(error.errno or 0)}") from None
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(str(part) for part in problem["loc"])
+            raise ConfigError(f"{path}: {where}: {problem['msg']}") from None
+        except ValueError as error:
+            raise ConfigError(f"{path}: not a baseline ({error})") from None
+
+    def write(self, path: Path) -> None:
+        """Write it whole or not at all. Raises RunError."""
+        content = self.model_dump(mode="json", exclude_none=True)
+        write_whole(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file beside its place, then rename it. Raises RunError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.write_text(text, encoding="utf-8")
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"{path}: cannot write: {error.strerror}") from None
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Of an audit's complete config without its seed, and of a data file's path only the name."""
+    data = dict(config["data"])
+    if data.get("path") is not None:
+        data["path"] = PurePath(data["path"]).name
+    written = {**config, "data": data, "seed": None}
+    return sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def check_baseline(result: AuditResult) -> CheckBaseline:
+    """What is kept of an audit."""
+    return CheckBaseline(
+        config=config_hash(result.config),
+        seed=result.provenance.seed,
+        claims={f"{c.sentence}; against {c.threat_model}": c.verdict for c in result.claims},
+        metrics={key.label: key.metric for key in key_metrics(result)},
+    )
+
+
+def key_metrics(result: AuditResult) -> list[Key]:
+    """Every key metric of the findings on the defense, by a label that is its own."""
+    found: dict[str, Key] = {}
+    for finding in result.findings:
+        if finding.world in (None, "defense") and finding.kind != "control":
+            for name, metric in finding.metrics.items():
+                side = KEY_METRICS.get((finding.kind, words(name)))
+                if side is not None and not (finding.kind == "accounting" and finding.attack):
+                    label = _unique(_label(finding, name), found)
+                    found[label] = Key(label, side, finding.kind == "accounting", metric)
+    return list(found.values())
+
+
+def words(name: str) -> str:
+    """A metric's name with one spelling: "m_nmi" and "M-NMI" are "m nmi"."""
+    return name.lower().replace("_", " ").replace("-", " ")
+
+
+class Worse(NamedTuple):
+    """A key metric beside its baseline."""
+
+    check: str
+    label: str
+    before: Metric
+    now: Metric
+    p: float  # adjusted for all that were compared
+
+
+def compare(
+    baseline: Baseline, results: Mapping[str, AuditResult], content: str
+) -> tuple[list[Worse], int]:
+    """The key metrics that got worse beyond their error, and how many were compared."""
+    compared = [pair for name, result in results.items() for pair in _pairs(baseline, name, result)]
+    random = [i for i, (_, key, _) in enumerate(compared) if not key.exact]
+    p = [p_worse(key.metric, before, key.side) for _, key, before in compared]
+    for i, adjusted in zip(random, holm([p[i] for i in random]), strict=True):
+        p[i] = adjusted
+    level = baseline.ledger.level(content)
+    worse = [
+        Worse(name, key.label, before, key.metric, p_i)
+        for (name, key, before), p_i in zip(compared, p, strict=True)
+        if p_i <= level
+    ]
+    return worse, len(compared)
+
+
+def _pairs(baseline: Baseline, name: str, result: AuditResult) -> Iterator[tuple[str, Key, Metric]]:
+    """Key metrics that were there before; exact ones only where the partition is the same."""
+    old = baseline.checks.get(name)
+    if old is None:
+        return
+    same_seed = old.seed == result.provenance.seed
+    for key in key_metrics(result):
+        if key.label in old.metrics and (same_seed or not key.exact):
+            yield name, key, old.metrics[key.label]
+
+
+def _label(finding: Finding, metric: str) -> str:
+    rounds = ",".join(str(k) for k in finding.rounds)
+    parts = (
+        finding.kind,
+        finding.attack or (finding.title if finding.kind == "accounting" else None),
+        finding.message,
+        finding.threat_model,
+        f"round {rounds}" if rounds else None,
+        f"batch {finding.batch_size}" if finding.batch_size else None,
+        metric,
+    )
+    return " | ".join(part for part in parts if part)
+
+
+def _unique(label: str, known: Mapping[str, Any]) -> str:
+    n = 1
+    while (candidate := label if n == 1 else f"{label} ({n})") in known:
+        n += 1
+    return candidate

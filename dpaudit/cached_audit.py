@@ -1,0 +1,73 @@
+"""One audit in a process of its own, into the cache: started by a check, which may stop it.
+
+Reads a Job as one line of JSON from stdin, whose end means that whoever asked is gone. Exits 0 with
+the entry in the cache, 2 with a line on stderr for each problem.
+"""
+
+import os
+import shutil
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+from dpaudit.strict import Strict
+
+
+class Job(Strict):
+    """Which audit, with all defaults filled in, and where it goes."""
+
+    config: dict[str, Any]
+    cache: Path
+    key: str
+    device: str
+    data_root: Path | None
+    cores: int
+    import_from: Path | None
+
+
+def main() -> int:
+    job = Job.model_validate_json(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_asker, daemon=True).start()
+    if job.import_from is not None:
+        sys.path.insert(0, str(job.import_from))
+    warnings.simplefilter("ignore")
+    from dpaudit.errors import DpauditError
+
+    try:
+        _make(job)
+    except DpauditError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _make(job: Job) -> None:
+    import torch
+
+    from dpaudit.audit_cache import AuditCache
+    from dpaudit.config import AuditConfig
+    from dpaudit.pipeline import Runtime, run_audit
+
+    cache = AuditCache(job.cache)
+    with cache.locked(job.key):
+        if cache.find(job.key) is not None:
+            return  # made by another check while this one waited
+        partial = cache.partial(job.key)
+        begun = (partial / "run.json").exists()
+        if not begun:
+            shutil.rmtree(partial, ignore_errors=True)
+        runtime = Runtime(torch.device(job.device), job.data_root, cores=job.cores)
+        config = AuditConfig.from_dict(job.config)
+        run_audit(config, partial, runtime, "", resume=begun)
+        cache.keep(job.key)
+
+
+def _end_with_the_asker() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

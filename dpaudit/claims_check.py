@@ -1,0 +1,269 @@
+"""dpaudit check: every audit of a claims file, from the cache or anew, then judged together."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from dpaudit import __version__
+from dpaudit.audit_cache import AuditCache, content_key
+from dpaudit.audit_processes import Waiting, run_all
+from dpaudit.baseline import (
+    Baseline,
+    Ledger,
+    check_baseline,
+    config_hash,
+    key_metrics,
+    words,
+    write_whole,
+)
+from dpaudit.cached_audit import Job
+from dpaudit.check_result import Checked, CheckReport, KeyFigure
+from dpaudit.claims_file import ClaimsFile
+from dpaudit.config import AuditConfig, read_toml
+from dpaudit.errors import ConfigError, nearest
+from dpaudit.result import AuditResult
+from dpaudit.verdicts import beside_baseline, statements
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a claims file is checked; nothing here changes what an audit finds."""
+
+    cache: Path
+    baseline: Path | None = None  # None: none is compared with
+    update_baseline: bool = False
+    fresh: bool = False  # run again what is in the cache
+    device: str = "cpu"
+    data_root: Path | None = None
+    cores: int = os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """One check's audit as it is written, and what its content hashes to."""
+
+    index: int
+    name: str
+    key: str
+    content: dict[str, Any]
+    path: Path  # of the file that holds it
+    text: str
+    at: tuple[str | int, ...]  # where in that file
+
+    def config(self) -> AuditConfig:
+        """Checked and completed, which imports its plug-ins. Raises ConfigError."""
+        return AuditConfig.from_table(self.content, self.path, self.text, self.at)
+
+
+def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckReport:
+    """Run what is not in the cache, judge all claims, limits and the baseline.
+
+    Raises:
+        DpauditError: it could not be run; one line for each problem.
+    """
+    baseline = _baseline(file, options)
+    code = None if file.claims.import_from is None else file.folder / file.claims.import_from
+    with _importing_from(code):
+        sources = [_source(file, i, code, options) for i in range(len(file.claims.check))]
+        cache = AuditCache(options.cache)
+        if options.fresh:
+            for source in sources:
+                cache.forget(source.key)
+        missing = [source for source in sources if cache.find(source.key) is None]
+        configs = _configs(missing)
+    if baseline is not None:
+        _refuse_another_config(file, baseline, options, configs)
+    jobs = {
+        source.name: Job(
+            config=configs[source.name],
+            cache=options.cache.resolve(),
+            key=source.key,
+            device=options.device,
+            data_root=options.data_root,
+            cores=1,
+            import_from=None if code is None else code.resolve(),
+        )
+        for source in missing
+    }
+    seconds = run_all(file, jobs, options.cores, waiting)
+    results = {source.name: _result(cache, source) for source in sources}
+    return _report(file, options, cache, sources, results, seconds, baseline)
+
+
+def _report(
+    file: ClaimsFile,
+    options: Options,
+    cache: AuditCache,
+    sources: list[Source],
+    results: Mapping[str, AuditResult],
+    seconds: Mapping[str, float],
+    baseline: Baseline | None,
+) -> CheckReport:
+    said, notes = statements(file, results), []
+    content = sha256(" ".join(source.key for source in sources).encode()).hexdigest()[:16]
+    if baseline is not None and not options.update_baseline:
+        configs = {name: result.config for name, result in results.items()}
+        _refuse_another_config(file, baseline, options, configs)
+        baseline = baseline.model_copy(
+            update={"ledger": _noted(cache, file, baseline.ledger, content)}
+        )
+        said += beside_baseline(file, results, baseline, content)
+    if options.update_baseline:
+        assert options.baseline is not None
+        old = baseline.ledger if baseline is not None else Ledger()
+        ledger = _noted(cache, file, old, content)
+        checks = {name: check_baseline(result) for name, result in results.items()}
+        Baseline(checks=checks, ledger=ledger).write(options.baseline)
+        notes.append(f"baseline written: {options.baseline}")
+    return CheckReport(
+        claims_file=str(file.path),
+        version=__version__,
+        checks=tuple(
+            _checked(file, cache, source, results[source.name], seconds, baseline)
+            for source in sources
+        ),
+        statements=tuple(said),
+        notes=tuple(notes),
+    )
+
+
+def _baseline(file: ClaimsFile, options: Options) -> Baseline | None:
+    """The baseline as it is. One that is about to be replaced only lends its ledger."""
+    if options.baseline is None:
+        return None
+    if options.update_baseline:
+        try:
+            return Baseline.read(options.baseline)
+        except ConfigError:
+            return None
+    baseline = Baseline.read(options.baseline)
+    problems = [
+        f'{options.baseline}: no check "{check.name}" in it{nearest(check.name, baseline.checks)}; '
+        "write it anew with --update-baseline"
+        for check in file.claims.check
+        if check.name not in baseline.checks
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return baseline
+
+
+def _refuse_another_config(
+    file: ClaimsFile,
+    baseline: Baseline,
+    options: Options,
+    configs: Mapping[str, dict[str, Any]],
+) -> None:
+    if options.update_baseline:
+        return
+    problems = [
+        f'{options.baseline}: check "{name}" was made from another config; if that change is '
+        "meant, write it anew with --update-baseline"
+        for name, config in configs.items()
+        if baseline.checks[name].config != config_hash(config)
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _noted(cache: AuditCache, file: ClaimsFile, ledger: Ledger, content: str) -> Ledger:
+    """The baseline's ledger with what was compared since, kept in the cache, and this content."""
+    name = f"ledger-{file.path.name}.json"
+    with cache.locked(name):
+        path = cache.path / name
+        try:
+            since = [str(entry) for entry in json.loads(path.read_text())]
+        except (OSError, ValueError, TypeError):
+            since = []
+        ledger = ledger.with_([*since, content])
+        write_whole(path, json.dumps(ledger.contents) + "\n")
+    return ledger
+
+
+def _source(file: ClaimsFile, i: int, code: Path | None, options: Options) -> Source:
+    check = file.claims.check[i]
+    at: tuple[str | int, ...] = ()
+    if isinstance(check.audit, str):
+        path = file.folder / check.audit
+        content, text = read_toml(path)
+    else:
+        path, content, text = file.path, check.audit, file.text
+        at = ("check", i, "audit")
+    key = content_key(content, path.parent, code, options.device, options.data_root)
+    return Source(i, check.name, key, content, path, text, at)
+
+
+def _configs(sources: list[Source]) -> dict[str, dict[str, Any]]:
+    """The complete config of each audit. Raises ConfigError with the problems of all of them."""
+    configs, problems = {}, []
+    for source in sources:
+        try:
+            configs[source.name] = source.config().model_dump(mode="json")
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return configs
+
+
+@contextmanager
+def _importing_from(code: Path | None) -> Iterator[None]:
+    """Modules of the caller's folder can be imported meanwhile; the claims file asks for that."""
+    if code is None:
+        yield
+        return
+    sys.path.insert(0, str(code.resolve()))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(code.resolve()))
+
+
+def _result(cache: AuditCache, source: Source) -> AuditResult:
+    return AuditResult.read(cache.entry(source.key) / "audit.json")
+
+
+def _checked(
+    file: ClaimsFile,
+    cache: AuditCache,
+    source: Source,
+    result: AuditResult,
+    seconds: Mapping[str, float],
+    baseline: Baseline | None,
+) -> Checked:
+    old = baseline.checks.get(source.name) if baseline is not None else None
+    entry = cache.entry(source.key)
+    picture = _picture(result)
+    return Checked(
+        name=source.name,
+        line=file.line(("check", source.index)),
+        seconds=seconds.get(source.name, 0.0),
+        cached=source.name not in seconds,
+        figures=tuple(
+            KeyFigure(
+                label=key.label,
+                now=key.metric,
+                before=None if old is None else old.metrics.get(key.label),
+            )
+            for key in key_metrics(result)
+        ),
+        picture=None if picture is None else str(entry / picture),
+        report=str(entry / "report.html"),
+    )
+
+
+def _picture(result: AuditResult) -> str | None:
+    """The defended reconstruction that comes closest to the truth, if any was attempted."""
+    best, chosen = float("-inf"), None
+    for finding in result.findings:
+        if finding.kind == "reconstruction" and finding.world in (None, "defense"):
+            ssim = next((m.value for k, m in finding.metrics.items() if words(k) == "ssim"), None)
+            if ssim is not None and ssim > best and "images" in finding.artifacts:
+                best, chosen = ssim, finding.artifacts["images"]
+    return chosen

@@ -1,0 +1,287 @@
+"""From the audits of a claims file to what is said about each claim, limit and key metric."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from dpaudit.baseline import Baseline, compare, words
+from dpaudit.check_result import Outcome, Statement
+from dpaudit.claims_file import Check, ClaimsFile, Threshold
+from dpaudit.errors import ConfigError, nearest
+from dpaudit.evidence import Side, holm, p_beyond
+from dpaudit.result import AuditResult, Finding, JudgedClaim, Metric, Verdict
+
+BOUND = "epsilon lower bound"
+CONFIDENCE = 0.95  # of a lower bound that does not say
+
+
+class Tested(NamedTuple):
+    """A statement that would be made if its p-value, adjusted for all of the file, is small."""
+
+    statement: Statement  # as it is if the test does not reject
+    p: float
+    significance: float
+    random: bool  # whether p comes from an estimate; what is exact needs no adjustment
+    outcome: Outcome  # if it rejects
+    verdict: str
+    message: str
+
+
+def statements(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[Statement]:
+    """Every claim and every limit, after Holm over those of the file that rest on estimates.
+
+    Raises:
+        ConfigError: a threshold fits no metric; one line for each.
+    """
+    tested: list[Tested] = []
+    problems: list[str] = []
+    for i, check in enumerate(file.claims.check):
+        result = results[check.name]
+        tested += [_claim(claim, result, check, file.line(("check", i))) for claim in result.claims]
+        for j, threshold in enumerate(check.threshold):
+            key = ("check", i, "threshold", j)
+            try:
+                tested += _limits(threshold, result, check, file.line(key))
+            except ConfigError as error:
+                problems.append(str(file.problem((*key, "metric"), str(error))))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return _decided(tested)
+
+
+def beside_baseline(
+    file: ClaimsFile, results: Mapping[str, AuditResult], baseline: Baseline, content: str
+) -> list[Statement]:
+    """What got worse than the baseline; one statement for a check where nothing did."""
+    worse, compared = compare(baseline, results, content)
+    level = baseline.ledger.level(content)
+    said = []
+    for i, check in enumerate(file.claims.check):
+        line = file.line(("check", i))
+        mine = [w for w in worse if w.check == check.name]
+        for w in mine:
+            message = (
+                f"{w.label} got worse: {w.now.value:.4g} ({_interval(w.now)}), in the baseline "
+                f"{w.before.value:.4g} ({_interval(w.before)}); adjusted p = {w.p:.2g}, "
+                f"level {level:.2g}"
+            )
+            said.append(_baseline_statement(check, w.label, "fails", "worse", message, line))
+        if not mine:
+            message = f"nothing beyond its error among {compared} metrics at level {level:.2g}"
+            said.append(_baseline_statement(check, "baseline", "holds", "not worse", message, line))
+    return said
+
+
+def _decided(tested: Sequence[Tested]) -> list[Statement]:
+    adjusted = [t.p for t in tested]
+    random = [i for i, t in enumerate(tested) if t.random]
+    for i, p in zip(random, holm([tested[i].p for i in random]), strict=True):
+        adjusted[i] = p
+    decided = []
+    for test, p in zip(tested, adjusted, strict=True):
+        if p <= test.significance:
+            update = {"outcome": test.outcome, "verdict": test.verdict, "message": test.message}
+            decided.append(test.statement.model_copy(update=update))
+        elif test.p <= test.significance:
+            message = (
+                f"{test.message} That is so by itself (p = {test.p:.2g}), but not at significance "
+                f"{test.significance:g} among the {len(random)} tests of this file (p = {p:.2g})."
+            )
+            update = {"outcome": "warning", "verdict": test.verdict, "message": message}
+            decided.append(test.statement.model_copy(update=update))
+        else:
+            decided.append(test.statement)
+    return decided
+
+
+def _claim(claim: JudgedClaim, result: AuditResult, check: Check, line: int) -> Tested:
+    """A refuted claim needs its p-value; an unsupported one is so by exact accounting."""
+    findings = [result.findings[i] for i in claim.because]
+    p_values = [m.value for f in findings if (m := _metric(f, "p value")) is not None]
+    against = claim.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+    if not against:
+        p, random = 1.0, bool(p_values)
+    elif claim.confidence is None:
+        p, random = 0.0, False
+    else:
+        p, random = min(p_values, default=1 - claim.confidence), True
+    message = (
+        f'"{claim.sentence}" against adversary "{claim.threat_model}" is {claim.verdict}: '
+        f"{_bound(claim, findings)}. {claim.reason}"
+    )
+    underpowered = claim.verdict is Verdict.UNDERPOWERED
+    return Tested(
+        Statement(
+            check=check.name,
+            about="claim",
+            subject=claim.sentence,
+            adversary=claim.threat_model,
+            outcome="warning" if underpowered or against else "holds",
+            verdict=claim.verdict,
+            message=message,
+            line=line,
+        ),
+        p,
+        check.significance,
+        random,
+        "fails",
+        claim.verdict,
+        message,
+    )
+
+
+def _bound(claim: JudgedClaim, findings: Sequence[Finding]) -> str:
+    """The largest bound that is certified against a claim, and by what."""
+    promised = f"mu = {claim.mu:g}" if claim.mu is not None else f"epsilon = {claim.epsilon:g}"
+    bounds = [
+        (metric.value, finding)
+        for finding in findings
+        if finding.kind == "empirical-epsilon" and (metric := _metric(finding, BOUND)) is not None
+    ]
+    if bounds and claim.verdict is not Verdict.UNSUPPORTED:
+        value, finding = max(bounds, key=lambda bound: bound[0])
+        confidence = _metric(finding, "confidence")
+        how = f"{finding.attack or 'an attack'} at confidence "
+        how += f"{CONFIDENCE if confidence is None else confidence.value:g}"
+    else:
+        exact = claim.restated.epsilon if claim.restated else None
+        value = 0.0 if exact is None else exact.value if exact.low is None else exact.low
+        how = "exact accounting"
+    return f"certified bound epsilon >= {value:.3g} ({how}), claimed {promised}"
+
+
+def _limits(threshold: Threshold, result: AuditResult, check: Check, line: int) -> Iterator[Tested]:
+    """One test for each finding that a threshold selects and that has its metric."""
+    selected = [f for f in result.findings if threshold.selects(f)]
+    if not selected:
+        raise ConfigError(_no_finding(threshold, result))
+    found = [(f, m) for f in selected if (m := _metric(f, words(threshold.metric))) is not None]
+    if not found:
+        known = sorted({name for f in selected for name in f.metrics})
+        raise ConfigError(
+            f'no finding has a metric "{threshold.metric}"{nearest(threshold.metric, known)}; '
+            f"there are {', '.join(known) or 'none'}"
+        )
+    for finding, metric in found:
+        yield _limit(threshold, finding, metric, result, check, line)
+
+
+def _limit(
+    threshold: Threshold,
+    finding: Finding,
+    metric: Metric,
+    result: AuditResult,
+    check: Check,
+    line: int,
+) -> Tested:
+    side: Side = "below" if threshold.at_most is None else "above"
+    limit = _limit_value(threshold, finding, result)
+    subject = f"{_about(threshold, finding)} {'at least' if side == 'below' else 'at most'} "
+    subject += f"{limit:g}"
+    adversary = finding.threat_model or ""
+    value = f"it is {metric.value:.4g} ({_interval(metric)})"
+    where = f' against adversary "{adversary}"' if adversary else ""
+    return Tested(
+        Statement(
+            check=check.name,
+            about="threshold",
+            subject=subject,
+            adversary=adversary,
+            outcome="holds",
+            verdict="limit kept",
+            message=f"{subject}{where}: {value}",
+            line=line,
+        ),
+        _p_of_limit(threshold, finding, metric, limit, side),
+        check.significance,
+        metric.n is not None,
+        "fails",
+        "limit broken",
+        f"{subject}{where} is broken: {value}",
+    )
+
+
+def _p_of_limit(
+    threshold: Threshold, finding: Finding, metric: Metric, limit: float, side: Side
+) -> float:
+    """Of a certified bound from its error counts, else as ``p_beyond``."""
+    certified = side == "above" and "lower bound" in words(threshold.metric) and metric.low is None
+    if not certified or metric.n is None:
+        return p_beyond(metric, limit, side)
+    if not metric.value > limit:
+        return 1.0
+    fp, fn = _metric(finding, "false positives"), _metric(finding, "false negatives")
+    delta, confidence = _metric(finding, "delta"), _metric(finding, "confidence")
+    if fp is None or fn is None or delta is None or fp.n is None or fn.n is None:
+        return 1 - (CONFIDENCE if confidence is None else confidence.value)
+    from dpaudit.bounds import p_value
+
+    return p_value(int(fp.value), int(fn.value), fp.n, fn.n, delta.value, limit)
+
+
+def _limit_value(threshold: Threshold, finding: Finding, result: AuditResult) -> float:
+    if threshold.at_most != "claim":
+        limit = threshold.at_most if threshold.at_most is not None else threshold.at_least
+        assert isinstance(limit, float)
+        return limit
+    claimed = [
+        c.epsilon
+        for c in result.claims
+        if c.epsilon is not None and finding.threat_model in (None, c.threat_model)
+    ]
+    if not claimed:
+        raise ConfigError(
+            f'at_most = "claim": no epsilon is claimed against "{finding.threat_model}"'
+        )
+    return min(claimed)
+
+
+def _no_finding(threshold: Threshold, result: AuditResult) -> str:
+    """Which selector fits nothing, with the nearest name."""
+    asked = threshold.model_dump(exclude={"metric", "at_most", "at_least", "round", "world"})
+    for field, word in asked.items():
+        there = sorted({str(v) for f in result.findings if (v := getattr(f, field)) is not None})
+        if word is not None and str(word) not in there:
+            return (
+                f'no finding has {field} = "{word}"{nearest(str(word), there)}; there are '
+                f"{', '.join(there) or 'none'}"
+            )
+    rounds = sorted({k for f in result.findings for k in f.rounds})
+    return f"no finding fits all that is given; there are rounds {', '.join(map(str, rounds))}"
+
+
+def _metric(finding: Finding, name: str) -> Metric | None:
+    return next((m for key, m in finding.metrics.items() if words(key) == name), None)
+
+
+def _about(threshold: Threshold, finding: Finding) -> str:
+    rounds = ", ".join(str(k) for k in finding.rounds)
+    parts = (
+        threshold.metric,
+        f"of {finding.attack or finding.kind}",
+        f"on {finding.message}" if finding.message else "",
+        f"in round {rounds}" if rounds else "",
+        f"at batch size {finding.batch_size}" if finding.batch_size else "",
+    )
+    return " ".join(part for part in parts if part)
+
+
+def _interval(metric: Metric) -> str:
+    n = "" if metric.n is None else f", n = {metric.n}"
+    if metric.low is None or metric.high is None:
+        return f"no interval{n}"
+    return f"{metric.low:.4g} to {metric.high:.4g}{n}"
+
+
+def _baseline_statement(
+    check: Check, subject: str, outcome: Outcome, verdict: str, message: str, line: int
+) -> Statement:
+    return Statement(
+        check=check.name,
+        about="baseline",
+        subject=subject,
+        adversary="",
+        outcome=outcome,
+        verdict=verdict,
+        message=message,
+        line=line,
+    )

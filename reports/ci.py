@@ -1,0 +1,210 @@
+"""A check as JUnit XML, SARIF 2.1.0, a Markdown job summary and GitHub annotations."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from html import escape
+from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+from dpaudit.check_result import Checked, CheckReport, KeyFigure, Statement
+from dpaudit.result import MEANING, Metric, Verdict
+
+SARIF_SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+RULES = {
+    "claim": "A privacy claim is refuted, unsupported or could not be tested",
+    "threshold": "A metric of an audit breaks its limit",
+    "baseline": "More leaks than in the baseline",
+}
+LEVELS = {"fails": "error", "warning": "warning"}
+MARKS = {"fails": "fails", "warning": "warning", "holds": "holds"}
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit(report: CheckReport, strict: bool = False) -> str:
+    """JUnit XML: a suite for each check, a case for each statement."""
+    root = ElementTree.Element("testsuites")
+    counts = {"tests": 0, "failures": 0, "errors": 0}
+    for check in report.checks:
+        cases = [s for s in report.statements if s.check == check.name]
+        failed = sum(_fails(s, strict) for s in cases)
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            name=_xml(check.name),
+            tests=str(len(cases)),
+            failures=str(failed),
+            errors="0",
+            skipped=str(sum(s.outcome == "warning" for s in cases) * (not strict)),
+            time=f"{check.seconds:.3f}",
+        )
+        for statement in cases:
+            _case(suite, statement, strict)
+        counts["tests"] += len(cases)
+        counts["failures"] += failed
+    root.attrib = {key: str(count) for key, count in counts.items()}
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, "unicode") + "\n"
+
+
+def sarif(report: CheckReport) -> str:
+    """SARIF 2.1.0: a result for each statement that fails or is a warning, at its line."""
+    driver = {
+        "name": "dpaudit",
+        "semanticVersion": report.version,
+        "rules": [
+            {"id": f"dpaudit/{rule}", "name": rule, "shortDescription": {"text": text}}
+            for rule, text in RULES.items()
+        ],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [{"executionSuccessful": True, "exitCode": report.exit_code()}],
+        "results": [
+            _sarif_result(s, report.claims_file) for s in report.statements if s.outcome in LEVELS
+        ],
+    }
+    log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=2) + "\n"
+
+
+def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
+    """A job summary: what is said of each claim and limit, then the key figures of each audit.
+
+    Args:
+        report: the check.
+        pictures: by check, where its picture is, relative to the summary.
+    """
+    failed = sum(s.outcome == "fails" for s in report.statements)
+    warned = sum(s.outcome == "warning" for s in report.statements)
+    lines = [
+        f"## dpaudit: {failed} of {len(report.statements)} statements fail, {warned} warnings",
+        "",
+        "| | check | about | adversary | verdict | in one sentence |",
+        "|---|---|---|---|---|---|",
+    ]
+    for s in sorted(
+        report.statements, key=lambda s: ("fails", "warning", "holds").index(s.outcome)
+    ):
+        cells = (MARKS[s.outcome], s.check, s.subject, s.adversary, s.verdict, s.message)
+        lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    for check in report.checks:
+        lines += ["", *_summary(check, pictures.get(check.name))]
+    meanings = [v for v in Verdict if any(s.verdict == v for s in report.statements)]
+    lines += ["", *(f"*{verdict}*: {MEANING[verdict]}" for verdict in meanings)]
+    return "\n".join(lines) + "\n"
+
+
+def annotations(report: CheckReport) -> list[str]:
+    """GitHub's workflow commands for all that fails or is a warning."""
+    return [
+        f"::{LEVELS[s.outcome]} file={_property(report.claims_file)},line={s.line},"
+        f"title={_property(f'{s.check}: {s.verdict}')}::{_data(s.message)}"
+        for s in report.statements
+        if s.outcome in LEVELS
+    ]
+
+
+def plain(report: CheckReport) -> Iterator[str]:
+    """One line for each statement, whatever is in it."""
+    for s in report.statements:
+        yield f"{s.outcome.upper():8}{one_line(s.check)}: {one_line(s.message)}"
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks and other control characters, which are shown escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _case(suite: ElementTree.Element, statement: Statement, strict: bool) -> None:
+    name = statement.subject
+    name += f" against {statement.adversary}" if statement.adversary else ""
+    case = ElementTree.SubElement(
+        suite, "testcase", name=_xml(name), classname=_xml(statement.check), time="0"
+    )
+    message, verdict = _xml(statement.message), _xml(statement.verdict)
+    if _fails(statement, strict):
+        ElementTree.SubElement(case, "failure", message=message, type=verdict).text = message
+    elif statement.outcome == "warning":
+        ElementTree.SubElement(case, "skipped", message=message)
+    else:
+        ElementTree.SubElement(case, "system-out").text = message
+
+
+def _fails(statement: Statement, strict: bool) -> bool:
+    return statement.outcome == "fails" or (strict and statement.outcome == "warning")
+
+
+def _xml(text: str) -> str:
+    """Text without the characters that XML cannot hold, which are shown escaped."""
+    return _NOT_XML.sub(lambda c: c[0].encode("unicode_escape").decode(), text)
+
+
+def _sarif_result(statement: Statement, claims_file: str) -> dict[str, Any]:
+    identity = "\0".join((statement.check, statement.about, statement.subject, statement.adversary))
+    return {
+        "ruleId": f"dpaudit/{statement.about}",
+        "ruleIndex": list(RULES).index(statement.about),
+        "level": LEVELS[statement.outcome],
+        "message": {"text": one_line(statement.message)},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": quote(claims_file.replace("\\", "/"))},
+                    "region": {"startLine": statement.line},
+                }
+            }
+        ],
+        "partialFingerprints": {"dpaudit/v1": sha256(identity.encode()).hexdigest()[:16]},
+        "properties": {
+            "check": statement.check,
+            "adversary": statement.adversary,
+            "verdict": statement.verdict,
+        },
+    }
+
+
+def _summary(check: Checked, picture: str | None) -> list[str]:
+    where = "unchanged, from the cache" if check.cached else f"{check.seconds:.0f} s"
+    lines = [f"### {_cell(check.name)} ({where})", ""]
+    if check.figures:
+        lines += ["| key figure | now | baseline |", "|---|---|---|"]
+        lines += [
+            f"| {_cell(figure.label)} | {_number(figure.now)} | {_before(figure)} |"
+            for figure in check.figures
+        ]
+    if picture is not None:
+        caption = "The defended reconstruction that comes closest to the truth"
+        lines += ["", f"![{caption}]({quote(picture)})", "", f"{caption}."]
+    return lines
+
+
+def _before(figure: KeyFigure) -> str:
+    return "" if figure.before is None else _number(figure.before)
+
+
+def _number(metric: Metric) -> str:
+    value = f"{metric.value:.4g}"
+    if metric.low is None or metric.high is None:
+        return value
+    return f"{value} ({metric.low:.4g} to {metric.high:.4g})"
+
+
+def _cell(text: str) -> str:
+    """Text that Markdown and HTML leave alone."""
+    shown = escape(one_line(text), quote=False)
+    return re.sub(r"([\\`*_{}\[\]|#!~])", r"\\\1", shown)
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -46,7 +46,8 @@ class Sensitivity(Measurement):
     that the defense states, in its norm and beyond rounding, the claim is unsupported. Claims of
     each adjacency are measured as it says; without a claim one record is added.
 
-    Rounds: those given, or ``points`` of them from the first to the last.
+    Rounds: those given, or ``points`` of them from the first to the last; the distance between
+    agents in all of them.
     """
 
     per_threat_model: ClassVar[bool] = False
@@ -88,6 +89,8 @@ class Sensitivity(Measurement):
             if slopes:
                 found, own = examination.function(state, k, own, slopes)
                 rows["function", False] += found if k in rounds else []
+            if ("agent-identity", False) in rows:  # cheap, so in every round
+                rows["agent-identity", False] += examination.agents(state, k)
             if k in rounds:
                 self._one_round(examination, state, k, rows)
             state = coupled.play(state, k, coupled.oracle(k)).round.state
@@ -102,12 +105,10 @@ class Sensitivity(Measurement):
         rows: dict[tuple[Adjacency, bool], list[Row]],
     ) -> None:
         for adjacency in [adjacency for adjacency, by_record in rows if not by_record]:
-            if adjacency == "agent-identity":
-                rows[adjacency, False] += examination.agents(state, k)
-            elif adjacency == "function":
+            if adjacency == "function":
                 found = examination.record(state, k, "replace-one", stated_for="function")
                 rows.setdefault((adjacency, True), []).extend(found)
-            else:
+            elif adjacency != "agent-identity":
                 rows[adjacency, False] += examination.record(state, k, adjacency)
 
     def _finding(self, rows: list[Row], adjacency: Adjacency, by_record: bool) -> Finding:

@@ -164,10 +164,10 @@ class Coupled:
         """This world's state after round k, had its messages been the observed ones.
 
         Messages are moved by the noise that carries their name and is added to them, as a world
-        explains what was observed; None where no such noise can.
+        explains what was observed; None where no such noise can, or where its scale is 0.
         """
         played = self.play(state, k, oracle)
-        drawn = {draw.stream for draw in played.draws}
+        drawn = {d.stream for d in played.draws if bool(torch.as_tensor(d.scale != 0).all())}
         moves = {
             name: sent.payload - played.sent[name].payload
             for name, sent in observed.items()
@@ -224,6 +224,11 @@ class Candidates(Gradient):
     def batch_size(self) -> int:  # type: ignore[override]
         return self.oracle.batch_size
 
+    @property
+    def batch(self) -> Batch:
+        """With the first of the candidates, for a defense that counts what it should not."""
+        return placed(self.oracle, self.victim, Record(self.inputs[0], self.labels[0])).batch
+
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         return self.clipped_sum(X, inf, holders) / self.batch_size
 
@@ -244,9 +249,8 @@ class Candidates(Gradient):
 
     def _others(self, X: Tensor, clip_norm: float, holders: Tensor | None, norm: int) -> Tensor:
         if torch.equal(X, X[:1].expand_as(X)):  # as at the start of a round: computed once
-            return self.oracle.clipped_sum(X[0], clip_norm, holders, norm).expand_as(
-                X if holders is None else X.new_empty(len(X), len(holders), X.shape[-1])
-            )
+            sums = self.oracle.clipped_sum(X[0], clip_norm, holders, norm)
+            return sums.expand(len(X), *sums.shape)
         return self.oracle.clipped_sum(X, clip_norm, holders, norm)
 
 

@@ -42,13 +42,16 @@ def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
     series = dict(finding.series)
     rounds = series.pop("round", ())
     drawn = {column: _above_0(rounds, values) for column, values in series.items()}
-    if not any(drawn.values()):
+    heights = [value for points in drawn.values() for _, value in points]
+    if not heights:
         return None
+    low, high = min(heights), max(heights)
 
     def paint(axes: "Axes") -> None:
         _points(drawn, axes)
         axes.set(xlabel="round", ylabel="norm of the difference", yscale="log")
-        axes.legend()
+        axes.set_ylim(min(low / 2, high / 20), high * 2)  # a decade at least
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
 
     title = f"{finding.title}: measured by round, beside the stated bound if there is one"
     return _svg(name, title, (5.6, 3.1), paint)

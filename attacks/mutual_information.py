@@ -176,15 +176,14 @@ class MutualInformation(Measurement):
     ) -> Finding:
         metrics = {
             "information": _metric(found.bits, found.low, found.high, found.n),
-            "m_nmi": Metric(value=found.m_nmi, n=found.n),
+            "m_nmi": Metric(value=found.m_nmi),
             "correlation": _metric(
                 found.correlation,
                 information_correlation(found.low),
                 information_correlation(found.high),
-                found.n,
             ),
             "gaussian": Metric(value=found.gaussian),
-            "self_information": Metric(value=found.self_information, n=found.n),
+            "self_information": Metric(value=found.self_information),
         }
         if self.n_permutations:
             metrics["baseline"] = Metric(value=found.baseline)
@@ -302,7 +301,7 @@ def _zero(n: int) -> Metric:
     return Metric(value=0.0, n=n)
 
 
-def _metric(value: float, low: float, high: float, n: int) -> Metric:
+def _metric(value: float, low: float, high: float, n: int | None = None) -> Metric:
     """An estimate, with its interval where it has one."""
     if np.isnan(low) or np.isnan(high):
         return Metric(value=value, n=n)

@@ -31,7 +31,7 @@ THEME = {
 }
 
 
-class _Look(NamedTuple):
+class Look(NamedTuple):
     colour: str
     marker: str
     dash: tuple[int, ...]  # on, off, in line widths; empty: solid
@@ -39,11 +39,11 @@ class _Look(NamedTuple):
 
 # Marker and dash tell the worlds apart where colour does not.
 LOOKS = {
-    "no-defense": _Look(NO_DEFENSE, "s", (3, 2)),
-    "defense": _Look(DEFENSE, "o", ()),
-    "blind": _Look(BLIND, "D", (1, 1)),
+    "no-defense": Look(NO_DEFENSE, "s", (3, 2)),
+    "defense": Look(DEFENSE, "o", ()),
+    "blind": Look(BLIND, "D", (1, 1)),
 }
-OTHER = _Look(MUTED, "^", (5, 1, 1, 1))
+OTHER = Look(MUTED, "^", (5, 1, 1, 1))
 
 _STYLE = {
     "svg.fonttype": "none",  # text stays text: selectable, and in the page's font

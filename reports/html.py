@@ -36,7 +36,7 @@ from .arrangement import (
     shared_notes,
 )
 from .figures import AXIS, GraphDrawing, graph_drawing, ssim_intervals, training_curve
-from .information_figures import Leak, estimates, information_by_round, leaks
+from .information_figures import Leak, Question, by_run, estimates, information_by_round, leaks
 from .pictures import Picture, embedded
 from .sensitivity_figures import sensitivity_by_round
 
@@ -115,7 +115,13 @@ def render_comparison(results: Sequence[tuple[str, AuditResult, Path]]) -> str:
     runs = [Run(label, i, result, path) for i, (label, result, path) in enumerate(results)]
     scored = ((s.key, k) for run in runs for s in run.scenarios if s.scored for k in s.rounds)
     rows = list(dict.fromkeys(scored))
-    return _pages().get_template("comparison.html.j2").render(runs=runs, rows=rows)
+    asked = by_run((run.label, run.entries("mutual-information")) for run in runs)
+    information = [
+        (question, found, information_by_round(found, f"budgets{i}", _asked(question)))
+        for i, (question, found) in enumerate(asked.items())
+    ]
+    page = _pages().get_template("comparison.html.j2")
+    return page.render(runs=runs, rows=rows, information=information)
 
 
 @dataclass(frozen=True)
@@ -193,7 +199,8 @@ class Run:
 
     @property
     def leaks(self) -> list[Leak]:
-        return leaks(entry.finding for entry in self.entries("mutual-information"))
+        """Findings on mutual information by adversary and message."""
+        return leaks(self.entries("mutual-information"))
 
     def drawings_of(self, leak: Leak) -> list[tuple[str, Markup]]:
         """What there is to draw of a message's information, each with its caption."""
@@ -202,8 +209,8 @@ class Run:
         first = f"Information by round, 95% interval over all rounds together: {about}"
         second = f"Best estimates on held-out trials, in the most telling round: {about}"
         drawn = (
-            (first, information_by_round(leak.by_round, f"{name}-rounds", first)),
-            (second, estimates(leak.estimates, f"{name}-estimates", second)),
+            (first, information_by_round(leak.drawn("round"), f"{name}-rounds", first)),
+            (second, estimates(leak.drawn("private"), f"{name}-estimates", second)),
         )
         return [(caption, figure) for caption, figure in drawn if figure is not None]
 
@@ -274,6 +281,11 @@ def metric_name(name: str) -> str:
 def _row_label(key: Key, with_attack: bool) -> str:
     attack = f"{key.attack}: " if with_attack else ""
     return f"{attack}{key.message}, batch size {key.batch_size}"
+
+
+def _asked(question: Question) -> str:
+    who = question.threat_model or "an adversary"
+    return f"Information by round under each defense: {question.message} read by {who}"
 
 
 def as_json(config: object) -> str:

@@ -8,43 +8,84 @@ from markupsafe import Markup
 
 from dpaudit.result import Finding
 
-from .figures import LOOKS, MUTED, OTHER, _svg
+from .arrangement import Entry
+from .figures import LOOKS, MUTED, OTHER, Look, _svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Drawn = Mapping[str, Finding]  # by world
+Drawn = Mapping[str, Finding]  # by world, or by run
+PALETTE = (*LOOKS.values(), OTHER)  # of runs, in turn
 
 
 class Leak(NamedTuple):
-    """One message against one adversary: its findings in all worlds."""
+    """What one message tells one adversary: its findings, with their places in the result."""
 
     threat_model: str | None
     message: str | None
-    by_round: dict[str, Finding]
-    estimates: dict[str, Finding]
+    entries: list[Entry]
+
+    def drawn(self, column: str) -> dict[str, Finding]:
+        """By world, the findings whose series have this column."""
+        found = (entry.finding for entry in self.entries)
+        return {f.world: f for f in found if f.world is not None and column in f.series}
+
+    @property
+    def notes(self) -> list[tuple[str, list[str]]]:
+        """Each note once, and the worlds that it is about: none if about all of them."""
+        worlds = {entry.finding.world for entry in self.entries}
+        about: dict[str, dict[str, None]] = {}
+        for f in (entry.finding for entry in self.entries):
+            for note in f.notes:
+                about.setdefault(note, {})[f.world or ""] = None
+        return [(note, [] if worlds == set(of) else list(of)) for note, of in about.items()]
 
 
-def leaks(findings: Iterable[Finding]) -> list[Leak]:
-    """Findings with series that can be drawn, grouped by adversary and message, in their order.
+def leaks(entries: Iterable[Entry]) -> list[Leak]:
+    """Findings grouped by adversary and message, in their order.
 
     A world that comes a second time begins a group: the same message, asked about something else.
     """
     groups: list[Leak] = []
-    for f in findings:
-        column = "by_round" if "round" in f.series else "estimates"
-        if not f.series or f.world is None:
-            continue
+    for entry in entries:
+        f = entry.finding
         same = [g for g in groups if (g.threat_model, g.message) == (f.threat_model, f.message)]
-        if not same or f.world in getattr(same[-1], column):
-            same.append(Leak(f.threat_model, f.message, {}, {}))
+        if not same or any(_alike(e.finding, f) for e in same[-1].entries):
+            same.append(Leak(f.threat_model, f.message, []))
             groups.append(same[-1])
-        getattr(same[-1], column)[f.world] = f
+        same[-1].entries.append(entry)
     return groups
 
 
+class Question(NamedTuple):
+    """What several runs ask alike: a message, an adversary."""
+
+    message: str | None
+    threat_model: str | None
+
+
+def by_run(runs: Iterable[tuple[str, Iterable[Entry]]]) -> dict[Question, dict[str, Finding]]:
+    """Information under the defense, for each question by the label of the run; the first of it."""
+    asked: dict[Question, dict[str, Finding]] = {}
+    for label, entries in runs:
+        for leak in leaks(entries):
+            finding = leak.drawn("round").get("defense")
+            if finding is not None:
+                question = Question(leak.message, leak.threat_model)
+                asked.setdefault(question, {}).setdefault(label, finding)
+    return asked
+
+
+def _alike(a: Finding, b: Finding) -> bool:
+    return (
+        a.world == b.world and set(a.series) == set(b.series) and set(a.metrics) == set(b.metrics)
+    )
+
+
 def information_by_round(drawn: Drawn, name: str, title: str) -> Markup | None:
-    """Bits with their interval in each world, and the mean of shuffled trials under the defense.
+    """Bits with their interval, and the mean of shuffled trials under the defense.
+
+    A line for each world, or for each of several runs.
 
     The axis on the right has the same values as M-NMI: over I(V; V), which the finding states.
 
@@ -54,8 +95,9 @@ def information_by_round(drawn: Drawn, name: str, title: str) -> Markup | None:
         return None
 
     def paint(axes: "Axes") -> None:
-        for world, finding in drawn.items():
-            _band(axes, world, finding.series)
+        for i, (label, finding) in enumerate(drawn.items()):
+            look = LOOKS.get(label, PALETTE[i % len(PALETTE)])
+            _band(axes, label, look, finding.series)
         _baseline(axes, drawn)
         axes.axhline(0, color=MUTED, linewidth=0.8)
         axes.set(xlabel="round", ylabel="information (bits)")
@@ -63,7 +105,7 @@ def information_by_round(drawn: Drawn, name: str, title: str) -> Markup | None:
         _ratio(axes, drawn)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
-    return _svg(name, title, (4.6, 3.1), paint)
+    return _svg(name, title, (4.4, 3.1), paint)
 
 
 def estimates(drawn: Drawn, name: str, title: str) -> Markup | None:
@@ -88,11 +130,10 @@ def estimates(drawn: Drawn, name: str, title: str) -> Markup | None:
         axes.set(xlabel="private quantity", ylabel="best estimate")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
-    return _svg(name, title, (4.2, 3.1), paint)
+    return _svg(name, title, (4.4, 3.1), paint)
 
 
-def _band(axes: "Axes", world: str, series: Mapping[str, Sequence[float]]) -> None:
-    look = LOOKS.get(world, OTHER)
+def _band(axes: "Axes", label: str, look: Look, series: Mapping[str, Sequence[float]]) -> None:
     rounds = series["round"]
     axes.plot(
         rounds,
@@ -102,7 +143,7 @@ def _band(axes: "Axes", world: str, series: Mapping[str, Sequence[float]]) -> No
         markersize=4,
         dashes=look.dash,
         linewidth=1.6,
-        label=world,
+        label=label,
     )
     if len(rounds) == 1:
         axes.vlines(rounds, series["low"], series["high"], color=look.colour, linewidth=1.6)

@@ -45,7 +45,7 @@ class MutualInformation(Measurement):
     message: str
     private: str = "gradient"
     victim: NonNegativeInt | None = None  # None: the first honest agent that the adversary hears
-    rounds: Literal["all"] | Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = "all"
+    rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None  # None: all
     trials: PositiveInt = 1_000
     k: PositiveInt = 3  # neighbours
     n_permutations: NonNegativeInt = 99
@@ -108,7 +108,7 @@ class MutualInformation(Measurement):
             private=self.private,
             victim=_victim(bench, threat_model) if self.victim is None else self.victim,
             threat_model=threat_model,
-            rounds=every if self.rounds == "all" else tuple(sorted(set(self.rounds))),
+            rounds=every if self.rounds is None else tuple(sorted(set(self.rounds))),
             reduction=self.reduction,
             components=self.components,
             view_components=self.view_components,

@@ -134,13 +134,24 @@ def family_from_scores(
 
 def p_value(fp: int, fn: int, n0: int, n1: int, delta: float, epsilon: float) -> float:
     """The smallest alpha at which the counts refute (epsilon, delta)-DP, to a relative 1e-6."""
-    low, high = 1e-300, 1.0  # of alpha; the bound rises with it
-    if epsilon_lower_bound(fp, fn, n0, n1, delta, 1 - 1e-12) <= epsilon:
+    return _smallest_alpha(
+        lambda alpha: bool(epsilon_lower_bound(fp, fn, n0, n1, delta, alpha) > epsilon)
+    )
+
+
+def mu_p_value(fp: int, fn: int, n0: int, n1: int, mu: float) -> float:
+    """The smallest alpha at which the counts refute mu-GDP, whatever the mechanism."""
+    return _smallest_alpha(lambda alpha: bool(family_lower_bound(fp, fn, n0, n1, alpha) > mu))
+
+
+def _smallest_alpha(refutes: Callable[[float], bool]) -> float:
+    """The smallest alpha with a refutation, of which a larger alpha gives more."""
+    low, high = 1e-300, 1.0
+    if not refutes(1 - 1e-12):
         return 1.0
     while high / low > 1 + 1e-6:
         alpha = float(np.sqrt(low * high))
-        refuted = epsilon_lower_bound(fp, fn, n0, n1, delta, alpha) > epsilon
-        low, high = (low, alpha) if refuted else (alpha, high)
+        low, high = (low, alpha) if refutes(alpha) else (alpha, high)
     return high
 
 

@@ -1,9 +1,13 @@
 """From claims, declared mechanisms and evidence to verdicts."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
+import numpy as np
+
 from dpaudit.accounting import Adjacency, Interval, Mechanism, epsilon
+from dpaudit.bounds import holm
 from dpaudit.claim import Claim
 from dpaudit.defense import Bracket, Defense, Setting
 from dpaudit.errors import ConfigError
@@ -12,14 +16,25 @@ from dpaudit.threat import ThreatModel
 from dpaudit.tradeoff import gaussian_epsilon
 
 RESTATED_DELTA = 1e-5  # for claims that name no delta
+ALPHA = 0.05  # of one false refutation among all claims and adversaries of an audit
 
 
 class Accounted(NamedTuple):
     """Exact accounting of one claim against one threat model, for the agent that is worst off."""
 
     epsilon: Interval
+    delta: float
     victim: int
     assumptions: tuple[str, ...]
+
+
+class Judging(NamedTuple):
+    """A claim against one threat model, and the findings that bear on it, by their index."""
+
+    claim: Claim
+    threat_model: ThreatModel
+    restated: Accounted  # one record, the whole run
+    because: tuple[int, ...]
 
 
 def account(
@@ -27,21 +42,32 @@ def account(
 ) -> Accounted:
     """The epsilon that the defense's declared releases give, at the claim's delta and scope.
 
-    Function and agent-identity claims are restated for adding or removing one record.
+    A function that changes is one record of an agent that uses all it has in every round; an agent
+    that is replaced is restated for adding or removing one of its records.
 
     Raises:
-        ConfigError: the adversary's agents are all there are, so nobody is left to protect.
+        ConfigError: the adversary's agents are all there are, so nobody is left to protect; or the
+            claim has no delta, which Gaussian noise needs.
     """
     victims = [i for i in range(setting.n_agents) if i not in threat_model.agents]
     if not victims:
         raise ConfigError(f'threat_model "{threat_model.name}": no agent is left to attack')
     brackets = [defense.mechanism(setting, threat_model, victim) for victim in victims]
+    delta = _delta(claim, brackets)
     known: dict[Mechanism, Interval] = {}
-    candidates = []
-    for victim, bracket in zip(victims, brackets, strict=True):
-        interval = _interval(bracket, claim, known)
-        candidates.append(Accounted(interval, victim, bracket.assumptions))
+    candidates = [
+        Accounted(_interval(bracket, claim, delta, known), delta, victim, bracket.assumptions)
+        for victim, bracket in zip(victims, brackets, strict=True)
+    ]
     return max(candidates, key=lambda accounted: (accounted.epsilon.low, accounted.epsilon.high))
+
+
+def restate(
+    claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
+) -> Accounted:
+    """The same for one record and the whole run: the currency in which claims compare."""
+    common = claim.model_copy(update={"scope": "run", "adjacency": record_adjacency(claim)})
+    return account(common, threat_model, defense, setting)
 
 
 def accounting_finding(claim: Claim, threat_model: ThreatModel, accounted: Accounted) -> Finding:
@@ -55,25 +81,79 @@ def accounting_finding(claim: Claim, threat_model: ThreatModel, accounted: Accou
         metrics={
             "epsilon": Metric(value=high, low=low, high=high),
             "claimed epsilon": Metric(value=claimed_epsilon(claim)),
-            "delta": Metric(value=_delta(claim)),
+            "delta": Metric(value=accounted.delta),
         },
         verdict=Verdict.UNSUPPORTED if exceeded else None,
         notes=(f"worst off: agent {accounted.victim}", *accounted.assumptions),
     )
 
 
-def judge(
-    claim: Claim, threat_model: ThreatModel, findings: Sequence[Finding], because: Sequence[int]
-) -> JudgedClaim:
-    """The verdict on a claim against one threat model from the findings that bear on it.
+def bearing_on(claim: Claim, threat_model: ThreatModel, findings: Sequence[Finding]) -> list[int]:
+    """The findings that bear on a claim against a threat model.
 
-    A reconstruction, however good, certifies no lower bound on epsilon, so without accounting
-    against the claim and without a test that could refute it the verdict is ``underpowered``.
+    Measurements name the claim at the end of their title; a measured sensitivity above its bound
+    bears on every claim.
     """
-    accounting = next(findings[i] for i in because if findings[i].kind == "accounting")
-    bounds = accounting.metrics["epsilon"]
-    low, high = float(bounds.low or 0), float(bounds.high or 0)
-    verdict, reason = _verdict(claim, low, high)
+    return [
+        i
+        for i, finding in enumerate(findings)
+        if finding.threat_model in (None, threat_model.name)
+        and (
+            (finding.kind == "sensitivity" and finding.verdict is not None)
+            or (
+                finding.kind in ("accounting", "empirical-epsilon", "control")
+                and (finding.title == claim.text or finding.title.endswith(f": {claim.text}"))
+            )
+        )
+    ]
+
+
+def judge(judgings: Sequence[Judging], findings: Sequence[Finding]) -> list[JudgedClaim]:
+    """A verdict for each claim against each threat model, all refutations simultaneous.
+
+    Statistical refutations are those that Holm's method keeps among all statements of the audit, so
+    that one or more of them is false with probability 5% at most. A reconstruction, however good,
+    certifies no lower bound on epsilon.
+    """
+    tests = [_evidence(j, findings, "empirical-epsilon") for j in judgings]
+    p_values = [float(t.metrics["p-value"].value) if t else 1.0 for t in tests]
+    tested = [i for i, test in enumerate(tests) if test]
+    rejected = np.zeros(len(judgings), bool)
+    if tested:
+        rejected[tested] = holm([p_values[i] for i in tested], ALPHA)
+    return [
+        _judged(judging, findings, bool(refuted), len(tested))
+        for judging, refuted in zip(judgings, rejected, strict=True)
+    ]
+
+
+def claimed_epsilon(claim: Claim) -> float:
+    """The claim as an epsilon at its delta (a mu-GDP claim at delta 1e-5)."""
+    if claim.mu is not None:
+        return gaussian_epsilon(RESTATED_DELTA, claim.mu)
+    assert claim.epsilon is not None
+    return claim.epsilon
+
+
+def claimed_delta(claim: Claim) -> float:
+    """The delta at which tests of the claim are held against it."""
+    return RESTATED_DELTA if claim.mu is not None else claim.delta
+
+
+def record_adjacency(claim: Claim) -> Adjacency:
+    """Whether the claim's two worlds differ by a record more or by another record."""
+    return "replace-one" if claim.adjacency == "replace-one" else "add-remove"
+
+
+def _judged(
+    judging: Judging, findings: Sequence[Finding], refuted: bool, n_tested: int
+) -> JudgedClaim:
+    claim, threat_model, restated, because = judging
+    verdict, reason = _verdict(judging, findings, refuted, n_tested)
+    statistical = _evidence(judging, findings, "empirical-epsilon") is not None and (
+        refuted or verdict is Verdict.NOT_REFUTED
+    )
+    low, high = restated.epsilon
     return JudgedClaim(
         text=claim.text,
         sentence=claim.sentence(),
@@ -84,50 +164,139 @@ def judge(
         adjacency=claim.adjacency,
         threat_model=threat_model.name,
         restated=Restated(
-            epsilon=bounds,
-            delta=_delta(claim),
-            adjacency=_adjacency(claim),
-            assumptions=accounting.notes,
+            epsilon=Metric(value=high, low=low, high=high),
+            delta=restated.delta,
+            adjacency=record_adjacency(claim),
+            assumptions=(f"worst off: agent {restated.victim}", *restated.assumptions),
         ),
         verdict=verdict,
-        confidence=None,
-        because=tuple(because),
+        confidence=1 - ALPHA if statistical else None,
+        because=because,
         reason=reason,
     )
 
 
-def claimed_epsilon(claim: Claim) -> float:
-    """The claim as an epsilon at its delta (a mu-GDP claim at delta 1e-5)."""
-    if claim.mu is not None:
-        return gaussian_epsilon(_delta(claim), claim.mu)
-    assert claim.epsilon is not None
-    return claim.epsilon
-
-
-def _verdict(claim: Claim, low: float, high: float) -> tuple[Verdict, str]:
+def _verdict(
+    judging: Judging, findings: Sequence[Finding], refuted: bool, n_tested: int
+) -> tuple[Verdict, str]:
+    claim = judging.claim
     claimed = claimed_epsilon(claim)
-    if low == float("inf"):
-        return Verdict.REFUTED, "A message that depends on the data is sent with no noise at all."
-    if low > claimed:
-        return (
-            Verdict.UNSUPPORTED,
-            f"The noise really drawn gives epsilon between {low:.3g} and {high:.3g} at delta "
-            f"{_delta(claim):g} to this adversary; {claimed:g} is claimed.",
+    declared = _evidence(judging, findings, "accounting")
+    exact = _evidence(judging, findings, "accounting", measured=True)
+    test = _evidence(judging, findings, "empirical-epsilon")
+    bound = float(test.metrics["epsilon lower bound"].value) if test else 0.0
+    certified = (
+        f" Runs with and without one record certify epsilon at least {bound:.3g} at 95% confidence."
+        if bound > 0
+        else ""
+    )
+    if exact and exact.verdict is Verdict.REFUTED:
+        return Verdict.REFUTED, (
+            f'"{exact.message}" shows the record with no noise at all to this adversary.{certified}'
         )
-    supported = "supports the claim" if high <= claimed else "does not settle the claim"
-    return (
-        Verdict.UNDERPOWERED,
-        f"Accounting {supported} (epsilon between {low:.3g} and {high:.3g}, {claimed:g} claimed), "
-        "and no attack in this audit could certify a lower bound on epsilon.",
+    if refuted:
+        among = f", one of {n_tested} statements tested (Holm)" if n_tested > 1 else ""
+        return Verdict.REFUTED, (
+            f"Runs with and without one record certify epsilon at least {bound:.3g} at 95% "
+            f"confidence{among}; {claimed:.3g} is claimed."
+        )
+    if declared and declared.metrics["epsilon"].low == inf:
+        return Verdict.REFUTED, (
+            f"A message that depends on the data is sent with no noise at all.{certified}"
+        )
+    for finding, what in ((declared, "The noise really drawn"), (exact, "The protocol's algebra")):
+        if finding and finding.verdict is Verdict.UNSUPPORTED:
+            return (
+                Verdict.UNSUPPORTED,
+                f"{what} gives {_epsilon(finding)}; {claimed:.3g} is claimed.",
+            )
+    for i in judging.because:
+        if findings[i].kind == "sensitivity" and findings[i].verdict is Verdict.UNSUPPORTED:
+            return (
+                Verdict.UNSUPPORTED,
+                f"A measured sensitivity exceeds its bound: {findings[i].title}.",
+            )
+    return _not_exceeded(judging, findings, declared, test, bound)
+
+
+def _not_exceeded(
+    judging: Judging,
+    findings: Sequence[Finding],
+    declared: Finding | None,
+    test: Finding | None,
+    bound: float,
+) -> tuple[Verdict, str]:
+    claimed = claimed_epsilon(judging.claim)
+    accounted = ""
+    if declared:
+        supports = float(declared.metrics["epsilon"].high or 0) <= claimed
+        stands = "supports the claim" if supports else "does not settle the claim"
+        accounted = f"Accounting {stands} ({_epsilon(declared)}, {claimed:.3g} claimed)"
+    if test is None:
+        return Verdict.UNDERPOWERED, (
+            f"{accounted}, and no attack in this audit could certify a lower bound on epsilon."
+        )
+    top, needed = test.metrics["ceiling"].value, test.metrics["trials needed"].value
+    if top <= claimed:
+        return Verdict.UNDERPOWERED, (
+            f"{accounted}. Even a perfect attack with these runs certifies {top:.3g} at most; "
+            f"{needed:.3g} runs of each world would do."
+        )
+    if not any(findings[i].verdict is Verdict.REFUTED for i in _controls(judging, findings)):
+        return Verdict.UNDERPOWERED, (
+            f"{accounted}. The positive control, which has no noise, was not refuted either: this "
+            "adversary's view tells too little about the record."
+        )
+    if bound == 0:
+        return Verdict.UNDERPOWERED, (
+            f"{accounted}. The attack certified nothing: no smaller claim would have been refuted "
+            f"either ({test.metrics['expected bound'].value:.3g} was to be expected)."
+        )
+    return Verdict.NOT_REFUTED, (
+        f"{accounted}. Runs with and without one record certify epsilon at least {bound:.3g} at "
+        f"95% confidence: a claim {claimed / bound:.3g} times smaller would have been refuted. "
+        "This is no proof of privacy."
     )
 
 
-def _interval(bracket: Bracket, claim: Claim, known: dict[Mechanism, Interval]) -> Interval:
+def _evidence(
+    judging: Judging, findings: Sequence[Finding], kind: str, measured: bool = False
+) -> Finding | None:
+    """The finding of this kind: of accounting, the declared mechanism's or the measured one's."""
+    found = (findings[i] for i in judging.because)
+    return next(
+        (
+            f
+            for f in found
+            if f.kind == kind and (kind != "accounting" or (f.attack is not None) == measured)
+        ),
+        None,
+    )
+
+
+def _controls(judging: Judging, findings: Sequence[Finding]) -> list[int]:
+    return [
+        i
+        for i in judging.because
+        if findings[i].kind == "control" and findings[i].title.startswith("positive")
+    ]
+
+
+def _epsilon(finding: Finding) -> str:
+    metric, delta = finding.metrics["epsilon"], finding.metrics["delta"].value
+    low, high = float(metric.low or 0), float(metric.high or 0)
+    size = f"{low:.3g}" if high - low <= 1e-3 * low else f"between {low:.3g} and {high:.3g}"
+    return f"epsilon {size} at delta {delta:g}"
+
+
+def _interval(
+    bracket: Bracket, claim: Claim, delta: float, known: dict[Mechanism, Interval]
+) -> Interval:
     ends = []
     for mechanism in (bracket.least, bracket.most):
         key = tuple(_in_scope(mechanism, claim))
         if key not in known:
-            known[key] = epsilon(key, _delta(claim), _adjacency(claim))
+            known[key] = epsilon(key, delta, record_adjacency(claim))
         ends.append(known[key])
     return Interval(ends[0].low, ends[1].high)
 
@@ -140,9 +309,18 @@ def _in_scope(mechanism: Mechanism, claim: Claim) -> Mechanism:
     return (least.model_copy(update={"count": 1}),)
 
 
-def _delta(claim: Claim) -> float:
-    return claim.delta if claim.delta > 0 else RESTATED_DELTA
-
-
-def _adjacency(claim: Claim) -> Adjacency:
-    return "replace-one" if claim.adjacency == "replace-one" else "add-remove"
+def _delta(claim: Claim, brackets: Sequence[Bracket]) -> float:
+    """The claim's delta; 1e-5 where it is stated as mu. Pure claims are for Laplace noise."""
+    if claim.mu is not None:
+        return RESTATED_DELTA
+    gaussian = any(
+        release.family == "gaussian" and release.noise_multiplier > 0
+        for bracket in brackets
+        for release in (*bracket.least, *bracket.most)
+    )
+    if claim.delta == 0 and gaussian:
+        raise ConfigError(
+            f'claim "{claim.text}": Gaussian noise has no epsilon at delta = 0; expected a delta '
+            "above 0"
+        )
+    return claim.delta

@@ -1,0 +1,379 @@
+"""Empirical epsilon: which world a run came from, told by the strongest adversary of a view."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf, isinf
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from dpaudit.accounting import Interval, Mechanism, epsilon, false_negative_rate
+from dpaudit.attack import OnStep
+from dpaudit.bounds import (
+    ScoreBound,
+    ceiling,
+    family_from_scores,
+    from_scores,
+    mu_p_value,
+    p_value,
+)
+from dpaudit.canary import Game
+from dpaudit.claim import Claim
+from dpaudit.distinguish import LearnedScore, Worlds, play, without_noise
+from dpaudit.family import GAUSSIAN
+from dpaudit.gossip import releases
+from dpaudit.judge import account, claimed_delta, claimed_epsilon, record_adjacency
+from dpaudit.measurement import Bench, Measurement
+from dpaudit.power import expected_bound, trials_needed
+from dpaudit.privacy_loss import Array
+from dpaudit.protocol import Adversary, Leak
+from dpaudit.result import Finding, Metric, Verdict
+from dpaudit.rng import Streams
+from dpaudit.scaled import scaled_lower_bound
+from dpaudit.threat import ThreatModel
+
+WORK = 5 * 10**7  # messages simulated, in both worlds together: about 10 s of one CPU core
+TRAINING = 1000  # runs of each world that a score is learned from
+POINTS = 80  # of a trade-off curve
+FEW = 4  # distinct releases at most, for a bound that composes them again and again
+
+
+class LikelihoodRatio(Measurement):
+    """Plays the canary game many times and bounds epsilon from how often the adversary errs.
+
+    The scores are log likelihood ratios under the noise that the defense asks for; where a score
+    learned from other runs tells the worlds apart better, that one is taken. Threshold and
+    direction are chosen on one half of the runs, errors counted on the other (auditing by
+    Clopper-Pearson). Rounds beyond the first ``n_rounds`` are left out, which only loses power: what
+    a part of a run leaks, the run leaks.
+    """
+
+    trials: Annotated[PositiveInt, Field(ge=40)] = 2000  # runs of each world
+    n_rounds: PositiveInt | None = (
+        None  # the first ones, that are played; None: as many as 10 s take
+    )
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of a false lower bound
+
+    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+        claims = [c for c in bench.claims if c.threat_model in (None, threat_model.name)]
+        found = []
+        for i, claim in enumerate(claims):
+
+            def on_round(done: int, total: int, i: int = i) -> None:
+                on_step(i * total + done, len(claims) * total)
+
+            found += list(_Audit(self, bench, threat_model, claim).findings(i, on_round))
+        return found
+
+
+@dataclass(frozen=True)
+class _Audit:
+    """One claim against one adversary."""
+
+    options: LikelihoodRatio
+    bench: Bench
+    threat_model: ThreatModel
+    claim: Claim
+
+    def findings(self, i: int, on_round: OnStep) -> Iterator[Finding]:
+        bench, claim = self.bench, self.claim
+        victim = account(claim, self.threat_model, bench.defense, bench.setting).victim
+        game = Game.of(bench.defense, bench.setting, victim, claim.adjacency)
+        adversary, in_round = self._adversary(game)
+        leak = adversary.leak
+        mechanism = _mechanism(game, leak, in_round)
+        streams = Streams(
+            bench.streams.numpy("likelihood-ratio", i).integers(2**62).item(), bench.streams.device
+        )
+        yield self._exact(game, adversary, leak, mechanism, in_round)
+
+        def played(name: str, trials: int, what: Game | None = None) -> Worlds:
+            own = Streams(streams.numpy(name).integers(2**62).item(), streams.device)
+            return play(adversary, trials, own, in_round, what, on_round)
+
+        worlds = played("counted", self.options.trials)
+        scores, learned = self._scores(worlds, played("training", TRAINING), streams)
+        yield self._bound(game, adversary, mechanism, scores, learned, streams)
+        yield self._null(scores[0], streams)
+        silent = played("without noise", min(self.options.trials, 2000), without_noise(game))
+        yield self._positive(silent, streams)
+
+    def _adversary(self, game: Game) -> tuple[Adversary, int | None]:
+        """Whose view it is, and the round in which alone the record is used, if it is one."""
+        rounds = self._rounds(game)
+        adversary = Adversary(game, self.threat_model, rounds)
+        if self.claim.scope == "run" or game.sampling_rate == 1:
+            return adversary, None
+        loudest = int(adversary.leak.by_round.argmax()) + 1
+        single = self.claim.scope == "message"
+        return Adversary(game, self.threat_model, loudest, one_message=single), loudest
+
+    def _rounds(self, game: Game) -> int:
+        n_rounds = game.defense.n_rounds
+        if self.options.n_rounds is not None:
+            return min(self.options.n_rounds, n_rounds)
+        graph = game.setting.network.at(1)
+        messages = 2 * self.options.trials * (graph.n_edges + 2 * graph.n_agents)
+        return max(1, min(n_rounds, WORK // messages))
+
+    def _scores(
+        self, worlds: Worlds, training: Worlds, streams: Streams
+    ) -> tuple[tuple[Array, Array], bool]:
+        """Scores of both worlds: the likelihood ratio, or the learned one where it does better."""
+        claimed = worlds.without.scores, worlds.with_record.scores
+        if not training.without.features.shape[1]:
+            return claimed, False
+        half = TRAINING // 2
+        first, second = (
+            Worlds(*(type(w)(w.scores[part], w.features[part]) for w in training))
+            for part in (slice(half), slice(half, None))
+        )
+        learned, rng = LearnedScore(first), streams.numpy("choice of score")
+        delta = claimed_delta(self.claim)
+        by_ratio = from_scores(second.without.scores, second.with_record.scores, delta, 0.05, rng)
+        by_learned = from_scores(
+            learned(second.without), learned(second.with_record), delta, 0.05, rng
+        )
+        if by_learned.value <= by_ratio.value + 0.5:
+            return claimed, False
+        learned = LearnedScore(training)
+        return (learned(worlds.without), learned(worlds.with_record)), True
+
+    def _exact(
+        self,
+        game: Game,
+        adversary: Adversary,
+        leak: Leak,
+        mechanism: Mechanism,
+        in_round: int | None,
+    ) -> Finding:
+        """What the view leaks by the protocol's own algebra, without a single run."""
+        claimed, delta = claimed_epsilon(self.claim), claimed_delta(self.claim)
+        adjacency = record_adjacency(self.claim)
+        account_at = delta if delta > 0 or _is_pure(mechanism) else 1e-5
+        exact = epsilon(mechanism, account_at, adjacency) if mechanism else Interval(0.0, 0.0)
+        exceeds = exact.low > claimed
+        notes = [f"the record is agent {game.victim}'s", _PROBED]
+        if adversary.n_rounds < game.defense.n_rounds and in_round is None:
+            notes.append(
+                f"the first {adversary.n_rounds} of {game.defense.n_rounds} rounds; the run leaks "
+                "at least as much"
+            )
+        notes += [
+            f'round {k}: "{message}" shows the record without noise'
+            for k, message in list(leak.unhidden.items())[:1]
+        ]
+        mu = leak.by_round.tolist()
+        return Finding(
+            kind="accounting",
+            title=f"exact leak of the view: {self.claim.text}",
+            attack="likelihood-ratio",
+            threat_model=self.threat_model.name,
+            message=next(iter(leak.unhidden.values()), None),
+            rounds=(1, adversary.n_rounds),
+            metrics={
+                "epsilon": Metric(value=exact.high, low=exact.low, high=exact.high),
+                "claimed epsilon": Metric(value=claimed),
+                "delta": Metric(value=account_at),
+                "largest mu of a round": Metric(value=max(mu, default=0.0)),
+            },
+            verdict=(
+                Verdict.REFUTED if leak.unhidden else Verdict.UNSUPPORTED if exceeds else None
+            ),
+            notes=tuple(notes),
+            series={"round": tuple(range(1, len(mu) + 1)), "mu": tuple(mu)},
+        )
+
+    def _bound(
+        self,
+        game: Game,
+        adversary: Adversary,
+        mechanism: Mechanism,
+        scores: tuple[Array, Array],
+        learned: bool,
+        streams: Streams,
+    ) -> Finding:
+        claim, alpha, delta = self.claim, self.options.alpha, claimed_delta(self.claim)
+        claimed = claimed_epsilon(claim)
+        if claim.mu is None:
+            bound = from_scores(*scores, delta, alpha, streams.numpy("halves"))
+            p = p_value(bound.fp, bound.fn, bound.n0, bound.n1, delta, claimed)
+        else:
+            bound = family_from_scores(*scores, alpha, streams.numpy("halves"))
+            p = mu_p_value(bound.fp, bound.fn, bound.n0, bound.n1, claim.mu)
+        counted = min(bound.n0, bound.n1)
+        mu = GAUSSIAN.epsilon(bound.value, delta) if claim.mu is not None else bound.value
+        metrics = {
+            "epsilon lower bound": Metric(value=mu, n=bound.n0 + bound.n1),
+            "claimed epsilon": Metric(value=claimed),
+            "delta": Metric(value=delta),
+            "confidence": Metric(value=1 - alpha),
+            "p-value": Metric(value=p),
+            "false positives": Metric(value=bound.fp, n=bound.n0),
+            "false negatives": Metric(value=bound.fn, n=bound.n1),
+            "ceiling": Metric(value=ceiling(counted, delta, alpha), n=counted),
+        }
+        if claim.mu is not None:
+            metrics["mu lower bound"] = Metric(value=bound.value)
+            metrics["claimed mu"] = Metric(value=claim.mu)
+        metrics |= self._power(mechanism, counted)
+        shape = self._declared_shape(mechanism, bound)
+        metrics |= shape
+        return Finding(
+            kind="empirical-epsilon",
+            title=claim.text,
+            attack="likelihood-ratio",
+            threat_model=self.threat_model.name,
+            rounds=(1, adversary.n_rounds),
+            world="defense",
+            metrics=metrics,
+            notes=(
+                f"{self.options.trials} runs of each world over {adversary.n_rounds} of "
+                f"{game.defense.n_rounds} rounds, the canary in the batch with probability "
+                f"{game.sampling_rate:.3g} a round; half of the runs chose the threshold",
+                "scores learned from other runs"
+                if learned
+                else "scores are likelihood ratios under the noise that the defense asks for",
+                *(
+                    ["the bound of the declared shape is proven for such mechanisms alone"]
+                    if shape
+                    else []
+                ),
+                *(["mu is of the Gaussian family"] if claim.mu is not None else []),
+            ),
+            series=_tradeoff(scores, claim),
+        )
+
+    def _power(self, mechanism: Mechanism, counted: int) -> dict[str, Metric]:
+        """What could be expected before any run: the bound, and how many runs would do."""
+        claimed, delta, alpha = (
+            claimed_epsilon(self.claim),
+            claimed_delta(self.claim),
+            self.options.alpha,
+        )
+
+        def really(rates: Array) -> Array:
+            if not mechanism:
+                return 1 - np.asarray(rates)
+            return false_negative_rate(mechanism, rates, record_adjacency(self.claim))
+
+        enough = trials_needed(claimed, delta, alpha, lambda rates: np.zeros_like(rates))
+        return {
+            "expected bound": Metric(value=expected_bound(counted, delta, alpha, really)),
+            "trials needed": Metric(value=inf if enough is None else 2 * enough),
+        }
+
+    def _declared_shape(self, mechanism: Mechanism, bound: ScoreBound) -> dict[str, Metric]:
+        usable = 0 < len(mechanism) <= FEW and all(r.noise_multiplier > 0 for r in mechanism)
+        delta = claimed_delta(self.claim)
+        if not usable or (delta == 0 and not _is_pure(mechanism)):
+            return {}
+        found = scaled_lower_bound(
+            bound.fp,
+            bound.fn,
+            bound.n0,
+            bound.n1,
+            delta,
+            self.options.alpha,
+            mechanism,
+            record_adjacency(self.claim),
+        )
+        return {
+            "epsilon lower bound, declared shape": Metric(value=found.epsilon),
+            "noise, at most times the declared": Metric(value=found.noise_factor),
+        }
+
+    def _null(self, scores: Array, streams: Streams) -> Finding:
+        """Two worlds that are the same: any bound above 0 is a false alarm."""
+        half = len(scores) // 2
+        bound = from_scores(
+            scores[:half],
+            scores[half:],
+            claimed_delta(self.claim),
+            self.options.alpha,
+            streams.numpy("null"),
+        )
+        return self._control(
+            "null control",
+            bound,
+            "the record is in neither world: the bound should be 0, and is not with probability "
+            f"{self.options.alpha:g} at most",
+        )
+
+    def _positive(self, silent: Worlds, streams: Streams) -> Finding:
+        """The noise is off: an auditor that is alive refutes the claim."""
+        bound = from_scores(
+            silent.without.scores,
+            silent.with_record.scores,
+            claimed_delta(self.claim),
+            self.options.alpha,
+            streams.numpy("positive"),
+        )
+        return self._control(
+            "positive control", bound, "the noise is off: the bound should be near its ceiling"
+        )
+
+    def _control(self, title: str, bound: ScoreBound, note: str) -> Finding:
+        delta, alpha = claimed_delta(self.claim), self.options.alpha
+        top = ceiling(min(bound.n0, bound.n1), delta, alpha)
+        claimed = claimed_epsilon(self.claim)
+        return Finding(
+            kind="control",
+            title=f"{title}: {self.claim.text}",
+            attack="likelihood-ratio",
+            threat_model=self.threat_model.name,
+            world="no-defense" if title == "positive control" else "defense",
+            metrics={
+                "epsilon lower bound": Metric(value=bound.value, n=bound.n0 + bound.n1),
+                "claimed epsilon": Metric(value=claimed),
+                "ceiling": Metric(value=top),
+            },
+            verdict=Verdict.REFUTED if bound.value > claimed else None,
+            notes=(note,),
+        )
+
+
+_PROBED = (
+    "from the defense's own step, probed with unit noise around a run without records; exact for "
+    "defenses that are linear in their noise"
+)
+
+
+def _mechanism(game: Game, leak: Leak, in_round: int | None) -> Mechanism:
+    """The leak as releases: per round, or one release of the whole where every round counts."""
+    pure = bool((~leak.pure.isnan()).all()) and len(leak.pure) > 0
+    size = leak.pure if pure else leak.by_round
+    if in_round is not None:
+        size = size[in_round - 1 : in_round]
+    # a release is stated for adding or removing a record; its effect is that of one canary
+    multipliers = [0.0 if isinf(x) else 1 / x for x in size.tolist() if x > 1e-12]
+    how = "none" if game.sampling_rate == 1 else "poisson"
+    family = "laplace" if pure else "gaussian"
+    return releases(multipliers, how, game.sampling_rate, family) if multipliers else ()
+
+
+def _is_pure(mechanism: Mechanism) -> bool:
+    return all(release.family == "laplace" for release in mechanism)
+
+
+def _tradeoff(scores: tuple[Array, Array], claim: Claim) -> dict[str, tuple[float, ...]]:
+    """Error rates of the score at many thresholds, all runs, beside what the claim allows."""
+    without, with_record = (np.sort(s) for s in scores)
+    pooled = np.concatenate(scores)
+    thresholds = np.quantile(pooled, np.linspace(0, 1, POINTS))
+    fpr = 1 - np.searchsorted(without, thresholds, side="right") / len(without)
+    fnr = np.searchsorted(with_record, thresholds, side="right") / len(with_record)
+    if claim.mu is not None:
+        allowed = GAUSSIAN.false_negative_rate(claim.mu, fpr)
+    else:
+        e, delta = claimed_epsilon(claim), claim.delta
+        allowed = np.maximum(
+            0, np.maximum(1 - delta - np.exp(e) * fpr, np.exp(-e) * (1 - delta - fpr))
+        )
+    order = np.argsort(fpr, kind="stable")
+    return {
+        "false positive rate": tuple(fpr[order].tolist()),
+        "false negative rate": tuple(fnr[order].tolist()),
+        "least that the claim allows": tuple(allowed[order].tolist()),
+    }

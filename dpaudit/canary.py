@@ -1,0 +1,90 @@
+"""The canary game: one record whose gradient is a known vector, and no other record at all.
+
+The worst case that differential privacy has to survive: every other record of every agent has the
+gradient zero, and the target record, which is longer than any clip norm, is all that moves the run.
+The adversary knows everything but whether it is there. The model has one coordinate: the noise of
+others would only hide a record whose effect is spread, and under L1 sensitivity the worst record is
+1-sparse.
+
+Sources: Nasr et al. 2021, arXiv:2101.04535, for the game; Nasr et al. 2023, arXiv:2302.07956, for
+the gradient of a single direction.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dpaudit.claim import Adjacency
+from dpaudit.defense import Defense, Gradient, Setting
+
+LENGTH = 1e4  # of the canary's gradient: far above every clip norm, far below what float64 loses
+
+
+@dataclass(frozen=True, eq=False)
+class CanaryGradient(Gradient):
+    """The oracle of a round: the canary's gradient at one agent where it was drawn, else zero."""
+
+    victim: int
+    length: float  # L2 (and L1) norm of its gradient, on one coordinate
+    drawn: Tensor  # [...]: how often it is in the victim's batch, by trial; -1 for its opposite
+    batch_size: int
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        return self._placed(X, holders, self.length) / self.batch_size
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        return self._placed(X, holders, min(self.length, clip_norm))
+
+    def _placed(self, X: Tensor, holders: Tensor | None, length: float) -> Tensor:
+        rows = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
+        held = (rows == self.victim).to(X.dtype)[:, None]  # [m, 1]
+        return (length * self.drawn.to(X))[..., None, None] * held.expand(X.shape[-2:])
+
+
+@dataclass(frozen=True)
+class Game:
+    """Who plays: the record of one agent is there or not, or is one of two opposite ones.
+
+    ``rounds`` [first, last] are those in which the record is used at all: all of them for a claim
+    on the run.
+    """
+
+    defense: Defense
+    setting: Setting  # of the one-coordinate model
+    victim: int
+    adjacency: Adjacency
+    length: float
+    sampling_rate: float  # how likely the record is in the batch of a round
+    per_step: bool  # whether the batch counts (records) or the whole function does
+
+    @classmethod
+    def of(cls, defense: Defense, setting: Setting, victim: int, adjacency: Adjacency) -> "Game":
+        """The game that audits a calibrated defense.
+
+        Under ``function`` adjacency the victim's function changes such that its gradient moves by
+        the ``gradient_distance`` that the defense states; the record-level game is played
+        otherwise, ``agent-identity`` included, which says nothing of records.
+        """
+        alone = replace(setting, d=1, layers=(("canary", 1),))
+        distance = getattr(defense, "gradient_distance", None)
+        if distance is not None:
+            return cls(defense, alone, victim, adjacency, float(distance), 1.0, False)
+        rate = min(1.0, defense.batch_size / setting.sizes[victim])
+        return cls(defense, alone, victim, adjacency, LENGTH, rate, True)
+
+    @property
+    def is_replacement(self) -> bool:
+        return self.adjacency == "replace-one"
+
+    def gradient(self, drawn: Tensor) -> CanaryGradient:
+        """The oracle of a round in which the canary was drawn in these trials [...]."""
+        batch_size = self.defense.batch_size if self.per_step else 1
+        return CanaryGradient(self.victim, self.length, drawn, batch_size)
+
+    def start(self, trials: int, dtype: torch.dtype, device: torch.device) -> object:
+        """The state of all trials before round 1: models at zero, which is public."""
+        X = torch.zeros(trials, self.setting.n_agents, 1, dtype=dtype, device=device)
+        return self.defense.start(X, self.setting)

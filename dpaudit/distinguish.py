@@ -1,0 +1,164 @@
+"""Many runs of a defense with and without a record, scored by the strongest adversary.
+
+The runs are those of the implementation under test. The score is the adversary's log likelihood
+ratio under the noise that the defense asks for, and sampling: ln(1 - q + q e^llr) for each round.
+Bounds made from it hold whatever the implementation really does; only their power rests on the
+scores being the right ones. Where they are not, a score that is learned from other runs may do
+better: noise that repeats itself, say, shows in the covariance of the innovations.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpaudit.canary import Game
+from dpaudit.privacy_loss import Array
+from dpaudit.protocol import EVERY_ROUND, Adversary, Round, flatten, unflatten
+from dpaudit.rng import Streams
+from dpaudit.tape import Overheard, Tape
+
+FEATURES = 192  # innovations kept of a run, for learned scores and the test of the noise
+CERTAIN = 30.0  # nats that a record seen without noise is worth
+SHRINKAGE = 1e-3  # of the learned covariance, towards its diagonal
+
+OnRound = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """What the adversary made of runs of one world."""
+
+    scores: Array  # [trials], log likelihood ratio of the record being there
+    features: Array  # [trials, at most FEATURES], whitened innovations of the first rounds
+
+
+class Worlds(NamedTuple):
+    without: Played
+    with_record: Played
+
+
+def play(
+    adversary: Adversary,
+    trials: int,
+    streams: Streams,
+    in_round: int | None = None,
+    game: Game | None = None,
+    on_round: OnRound = lambda done, total: None,
+    dtype: torch.dtype = torch.float64,
+) -> Worlds:
+    """Both worlds, ``trials`` runs of each, all at once.
+
+    Args:
+        in_round: the only round in which the record may be drawn; None: in any.
+        game: what is really played, if it is another game than the adversary believes in.
+    """
+    game = game or adversary.game
+    device = streams.device
+    present = torch.arange(2 * trials, device=device) >= trials
+    sign = torch.where(present, 1.0, -1.0 if game.is_replacement else 0.0).to(dtype)
+    state: Any = game.start(2 * trials, dtype, device)
+    believed = flatten(state)
+    tally = _Tally(adversary.game, 2 * trials)
+    features: list[Tensor] = []
+    nobody = torch.zeros(2 * trials, dtype=dtype, device=device)
+    for k in range(1, adversary.n_rounds + 1):
+        noise = Overheard(streams, k)
+        graph = game.setting.network.at(k)
+        chance = torch.rand(2 * trials, generator=streams("sampling", k), device=device)
+        used = in_round in (None, k)
+        drawn = (chance < game.sampling_rate).to(dtype) * sign * used
+        before = state
+        state, sent, *_ = game.defense.step(before, k, graph, game.gradient(drawn), noise)
+        foretold = adversary.game.defense.step(
+            unflatten(before, believed), k, graph, adversary.game.gradient(nobody), Tape()
+        )
+        own = {name: torch.zeros_like(units) for name, units in noise.units.items()}
+        seen = adversary.observe(k, sent, noise.units)
+        surprise = seen - adversary.observe(k, foretold.sent, own)
+        reading = adversary.rounds[k - 1]
+        y = surprise @ reading.whiten.to(surprise)
+        believed = flatten(foretold.state) + y @ reading.gain.to(y)
+        tally.add(reading, y, surprise)
+        if sum(f.shape[1] for f in features) < FEATURES:
+            features.append(y)
+        on_round(k, adversary.n_rounds)
+    scores = tally.scores(in_round).double().cpu().numpy()
+    kept = torch.cat(features, dim=1)[:, :FEATURES].double().cpu().numpy()
+    return Worlds(Played(scores[:trials], kept[:trials]), Played(scores[trials:], kept[trials:]))
+
+
+def without_noise(game: Game) -> Game:
+    """The same game against the no-defense twin."""
+    return replace(game, defense=game.defense.without_noise())
+
+
+class LearnedScore:
+    """Linear discriminant of the innovations, from runs that are not counted."""
+
+    def __init__(self, training: Worlds) -> None:
+        without, with_record = training.without.features, training.with_record.features
+        moved = with_record.mean(axis=0) - without.mean(axis=0)
+        centred = np.concatenate(
+            [without - without.mean(axis=0), with_record - with_record.mean(0)]
+        )
+        covariance = centred.T @ centred / max(len(centred) - 2, 1)
+        spread = np.diag(covariance).copy()
+        covariance[np.diag_indices_from(covariance)] += SHRINKAGE * spread + 1e-12
+        self._direction = np.linalg.solve(covariance, moved)
+
+    def __call__(self, played: Played) -> Array:
+        return played.features @ self._direction
+
+
+class _Tally:
+    """Log likelihood ratios of the record having been used, round by round, on the run."""
+
+    def __init__(self, game: Game, trials: int) -> None:
+        self._game, self._trials = game, trials
+        self._present: dict[int, Tensor] = {}
+        self._opposite: dict[int, Tensor] = {}
+
+    def add(self, reading: Round, y: Tensor, surprise: Tensor) -> None:
+        for j, shift in reading.shifts.items():
+            self._add(self._present, j, _log_ratio(reading, y, shift.to(y)))
+            if self._game.is_replacement:
+                self._add(self._opposite, j, _log_ratio(reading, y, -shift.to(y)))
+        for j, leak in reading.leaks.items():
+            certain = CERTAIN * (surprise @ leak.combination.to(y)).clamp(-1, 1)
+            self._add(self._present, j, certain)
+            if self._game.is_replacement:
+                self._add(self._opposite, j, -certain)
+
+    def scores(self, in_round: int | None) -> Tensor:
+        total = torch.zeros(self._trials, dtype=torch.float64)
+        for j in self._present:
+            if in_round in (None, j) or j == EVERY_ROUND:
+                total = total + self._sampled(self._present[j]).cpu()
+                if self._game.is_replacement:
+                    total = total - self._sampled(self._opposite[j]).cpu()
+        return total
+
+    def _sampled(self, log_ratio: Tensor) -> Tensor:
+        q = self._game.sampling_rate
+        if q == 1:
+            return log_ratio
+        missed = torch.full_like(log_ratio, float(np.log1p(-q)))
+        return torch.logaddexp(missed, log_ratio + float(np.log(q)))
+
+    def _add(self, to: dict[int, Tensor], j: int, log_ratio: Tensor) -> None:
+        to[j] = to[j] + log_ratio if j in to else log_ratio
+
+
+def _log_ratio(reading: Round, y: Tensor, shift: Tensor) -> Tensor:
+    """ln p(y - shift)/p(y) of innovations [trials, rank]; of single draws where they are known."""
+    if not (reading.exact and reading.laplace.any()):
+        return y @ shift - shift @ shift / 2
+    laplace, draws = reading.laplace.to(y.device), reading.draws.to(y)
+    z, c = y @ draws, shift @ draws
+    gaussian = (z[:, ~laplace].square() - (z - c)[:, ~laplace].square()).sum(1) / 2
+    sizes = z[:, laplace].abs() - (z - c)[:, laplace].abs()
+    return gaussian + sizes.sum(1) * 2**0.5

@@ -1,0 +1,67 @@
+"""Noise that is played instead of drawn, or overheard while it is drawn.
+
+A draw is measured in units of its standard deviation, which for Laplace noise is sqrt(2) times its
+scale. A name that a defense uses twice in a round gives the same noise twice, as ``Noise`` does.
+"""
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.noise import Noise, Scale
+from dpaudit.rng import Streams
+
+Family = Literal["gaussian", "laplace"]
+STD = {"gaussian": 1.0, "laplace": sqrt(2.0)}  # of noise with scale 1
+
+
+class Draw(NamedTuple):
+    """What a defense asked for in one round, under one name."""
+
+    family: Family
+    shape: torch.Size  # [..., rows, d]
+
+
+class Tape(Noise):
+    """Plays ``units`` [..., rows, d] for each name, and zeros for every other; notes what is asked.
+
+    Args:
+        units: draws in standard deviations, by the name of the draw.
+    """
+
+    def __init__(self, units: Mapping[str, Tensor] | None = None) -> None:
+        self._units = units or {}
+        self.draws: dict[str, Draw] = {}
+
+    def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
+        return self._played("gaussian", message, std, like)
+
+    def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
+        return self._played("laplace", message, scale, like)
+
+    def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
+        self.draws.setdefault(message, Draw(family, like.shape))
+        units = self._units.get(message)
+        return torch.zeros_like(like) if units is None else units * STD[family] * scale
+
+
+class Overheard(Noise):
+    """Real noise, of which the draws are kept: an agent that follows the protocol knows its own."""
+
+    def __init__(self, streams: Streams, round: int) -> None:
+        super().__init__(streams, round)
+        self.units: dict[str, Tensor] = {}  # [..., rows, d] by name, in standard deviations
+
+    def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
+        return self._kept(message, STD["gaussian"], std, super().gaussian(message, std, like))
+
+    def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
+        return self._kept(message, STD["laplace"], scale, super().laplace(message, scale, like))
+
+    def _kept(self, message: str, std: float, scale: Scale, drawn: Tensor) -> Tensor:
+        size = torch.as_tensor(scale, dtype=drawn.dtype, device=drawn.device) * std
+        self.units.setdefault(message, torch.where(size > 0, drawn / size, 0.0))
+        return drawn

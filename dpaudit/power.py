@@ -64,7 +64,7 @@ def trials_needed(
     if expected_bound(high, delta, alpha, tradeoff) <= epsilon / ratio:
         return None
     while high > 1.01 * low + 1:
-        n = isqrt(low * high)
+        n = max(isqrt(low * high), low + 1)
         enough = expected_bound(n, delta, alpha, tradeoff) > epsilon / ratio
         low, high = (low, n) if enough else (n, high)
     return high

@@ -9,9 +9,13 @@ import os
 import queue
 import signal
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 import torch
+
+from dpaudit.errors import RunError
 
 Job = TypeVar("Job")
 OnProgress = Callable[[str, int, int], None]  # what is done, steps done, steps in all
@@ -21,6 +25,7 @@ _POLL_SECONDS = 0.1
 
 _work: Any = None
 _progress: Any = None
+_failure: Exception | None = None
 
 
 def run_jobs(
@@ -49,12 +54,31 @@ def run_jobs(
     context = multiprocessing.get_context("spawn")
     reports = context.Queue()
     start = (os.getpid(), prepare, arguments, reports)
-    with context.Pool(min(workers, len(jobs)), _start, start) as pool:
-        pending = pool.map_async(_do, jobs, chunksize=1)
-        while not pending.ready():
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _start, start)
+    try:
+        pending = {pool.submit(_do, job) for job in jobs}
+        while pending:
+            done, pending = wait(pending, timeout=0, return_when=FIRST_EXCEPTION)
+            for finished in done:
+                finished.result()
             _drain(reports, on_progress)
-        pending.get()
-        _drain(reports, on_progress)
+    except BrokenProcessPool:
+        raise RunError(
+            "a worker process was killed, perhaps for lack of memory; what was done is kept: go on "
+            "with --resume, with --workers 1 if memory is short"
+        ) from None
+    finally:
+        _stop(pool)
+
+
+def _stop(pool: ProcessPoolExecutor) -> None:
+    """End the processes now, whatever they are doing; at the end of all jobs they do nothing."""
+    processes = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join()
 
 
 def _drain(reports: Any, on_progress: OnProgress) -> None:
@@ -70,7 +94,7 @@ def _drain(reports: Any, on_progress: OnProgress) -> None:
 def _start(
     parent: int, prepare: Callable[..., Any], arguments: tuple[Any, ...], reports: Any
 ) -> None:
-    global _work, _progress
+    global _work, _progress, _failure
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the pool
     torch.set_num_threads(1)
 
@@ -79,8 +103,13 @@ def _start(
             os._exit(1)
         reports.put((what, done, total))
 
-    _work, _progress = prepare(*arguments), report
+    try:
+        _work, _progress = prepare(*arguments), report
+    except Exception as failure:  # told with the first job: a pool hides what its start raises
+        _failure = failure
 
 
 def _do(job: Any) -> None:
+    if _failure is not None:
+        raise _failure
     _work(job, _progress)

@@ -65,3 +65,9 @@ def test_no_number_of_trials_refutes_what_holds() -> None:
 def test_a_claim_of_nothing_is_refused() -> None:
     with pytest.raises(DpauditError, match="must be positive"):
         trials_needed(0.0, 1e-5, ALPHA, gaussian)
+
+
+def test_a_small_claim_needs_few_trials_of_a_perfect_attack() -> None:
+    n = trials_needed(0.05, 1e-5, 0.05, np.zeros_like)
+    assert n is not None
+    assert ceiling(n, 1e-5, 0.05) > 0.05 >= ceiling(n - 1, 1e-5, 0.05)

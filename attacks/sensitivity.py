@@ -59,7 +59,7 @@ class Sensitivity(Measurement):
     steps: NonNegativeInt = 40
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        self._refuse(bench)
+        _refuse(bench)
         coupled = Coupled(bench.defense, bench.problem, bench.setting, bench.streams, self.victim)
         examination = Examination(coupled, self.restarts, self.steps)
         claimed = dict.fromkeys(claim.adjacency for claim in bench.claims)
@@ -90,7 +90,7 @@ class Sensitivity(Measurement):
                 found, own = examination.function(state, k, own, slopes)
                 rows["function", False] += found if k in rounds else []
             if ("agent-identity", False) in rows:  # cheap, so in every round
-                rows["agent-identity", False] += examination.agents(state, k)
+                rows["agent-identity", False] += _agents(examination, state, k)
             if k in rounds:
                 self._one_round(examination, state, k, rows)
             state = coupled.play(state, k, coupled.oracle(k)).round.state
@@ -105,10 +105,10 @@ class Sensitivity(Measurement):
         rows: dict[tuple[Adjacency, bool], list[Row]],
     ) -> None:
         for adjacency in [adjacency for adjacency, by_record in rows if not by_record]:
-            if adjacency == "function":
+            if adjacency == "function" and examination.coupled.holds_records:
                 found = examination.record(state, k, "replace-one", stated_for="function")
                 rows.setdefault((adjacency, True), []).extend(found)
-            elif adjacency != "agent-identity":
+            elif adjacency in ("add-remove", "replace-one"):
                 rows[adjacency, False] += examination.record(state, k, adjacency)
 
     def _finding(self, rows: list[Row], adjacency: Adjacency, by_record: bool) -> Finding:
@@ -137,10 +137,8 @@ class Sensitivity(Measurement):
         self, worst: Row, adjacency: Adjacency, by_record: bool, unhidden: bool
     ) -> Iterator[str]:
         kind = max(worst.moved, key=lambda kind: worst.moved[kind])
-        yield (
-            f"L{worst.norm} norm, agent {self.victim} is the victim; worst in round {worst.round} "
-            f"by {kind}"
-        )
+        who = "" if adjacency == "agent-identity" else f", agent {self.victim} is the victim"
+        yield f"L{worst.norm} norm{who}; worst in round {worst.round} by {kind}"
         yield PAIRED["replace-one" if by_record else adjacency]
         if "natural" in worst.moved:
             yield NEIGHBOURS.format(restarts=self.restarts, steps=self.steps)
@@ -157,24 +155,24 @@ class Sensitivity(Measurement):
         last = max(1, self.points - 1)
         return frozenset(1 + round(i * (n_rounds - 1) / last) for i in range(self.points))
 
-    def _refuse(self, bench: Bench) -> None:
-        if self.victim >= bench.setting.n_agents:
-            raise ConfigError(
-                f"attack.victim: there is no agent {self.victim}; agents are 0 to "
-                f"{bench.setting.n_agents - 1}"
-            )
-        if max(self.rounds or (1,)) > bench.defense.n_rounds:
-            raise ConfigError(
-                f"attack.rounds: round {max(self.rounds or ())} is beyond the defense's "
-                f"n_rounds={bench.defense.n_rounds}"
-            )
-        if not any(claim.adjacency == "function" for claim in bench.claims):
-            return
-        if bench.defense.function_distance() is None:
-            raise ConfigError(
-                "claim.adjacency: function adjacency needs a stated distance between gradients, "
-                "and this defense states none; claim add-remove or replace-one"
-            )
+
+def _refuse(bench: Bench) -> None:
+    claimed = any(claim.adjacency == "function" for claim in bench.claims)
+    if claimed and bench.defense.function_distance() is None:
+        raise ConfigError(
+            "claim.adjacency: function adjacency needs a stated distance between gradients, "
+            "and this defense states none; claim add-remove or replace-one"
+        )
+
+
+def _agents(examination: Examination, state: Any, k: int) -> list[Row]:
+    rows = examination.agents(state, k)
+    if not rows:
+        raise ConfigError(
+            "claim.adjacency: agent-identity needs a stated bound on how far the queries of two "
+            "agents are apart, and this defense states none; claim add-remove or replace-one"
+        )
+    return rows
 
 
 def _slopes(coupled: Coupled) -> dict[str, Tensor]:

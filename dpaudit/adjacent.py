@@ -28,7 +28,7 @@ class Search:
 
         ``unlike``: of those of another class than this record's, if there are any.
         """
-        inputs, labels = self.coupled.problem.records(self.coupled.victim)
+        inputs, labels = self.coupled.classification.records(self.coupled.victim)
         if unlike is not None and bool((labels != unlike.label).any()):
             inputs, labels = inputs[labels != unlike.label], labels[labels != unlike.label]
         inputs = inputs.double()
@@ -37,7 +37,9 @@ class Search:
 
     def mislabelled(self, state: Any, record: Record) -> Record:
         """The same record with the wrong label that gives the largest gradient."""
-        classes = torch.arange(self.coupled.problem.dataset.n_classes, device=record.label.device)
+        classes = torch.arange(
+            self.coupled.classification.dataset.n_classes, device=record.label.device
+        )
         wrong = classes[classes != record.label]
         inputs = record.input.expand(len(wrong), *record.input.shape)
         return Record(record.input, wrong[self._norms(state, inputs, wrong).argmax()])
@@ -72,14 +74,14 @@ class Search:
                 played = self.coupled.play(after, k + 1, self.coupled.oracle(k + 1), silent)
             return objective(played.sent)
 
-        low, high = self.coupled.problem.dataset.value_range
+        low, high = self.coupled.classification.dataset.value_range
         best, values = ascent(moved, inputs, (low, high), self.steps)
         chosen = int(values.argmax())
         return Record(best[chosen], labels[chosen])
 
     def _starts(self, record: Record) -> tuple[Tensor, Tensor]:
         """Inputs [restarts, *shape] and labels [restarts], every class in turn."""
-        dataset = self.coupled.problem.dataset
+        dataset = self.coupled.classification.dataset
         low, high = dataset.value_range
         inputs = record.input.expand(self.restarts, *record.input.shape).clone()
         anywhere = inputs[self.restarts // 2 :]
@@ -90,7 +92,7 @@ class Search:
 
     def _norms(self, state: Any, inputs: Tensor, labels: Tensor) -> Tensor:
         X = self.coupled.defense.models(state)[self.coupled.victim][None]
-        gradients = self.coupled.problem.gradients
+        gradients = self.coupled.classification.gradients
         return gradients.norms(X, inputs[None], labels[None], self.norm)[0]
 
 

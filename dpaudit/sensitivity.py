@@ -90,7 +90,7 @@ class Examination:
         Where no message of round k depends on its batches, those of the round after it are measured
         instead. ``stated_for``: the adjacency whose bounds are shown, if it is another one.
         """
-        oracle = self.coupled.oracle(k)
+        oracle = self.coupled.batches(k)
         self._check(state, k, oracle)
         pair = Pair(self, state, k, oracle, stated_for or adjacency, self._norm(state, k, oracle))
         search = Search(self.coupled, pair.norm, self.restarts, self.steps)
@@ -220,10 +220,11 @@ class Pair:
             return self.rows(found)  # again, before noise
         differences = {kind: [coupled.differences(here.sent, p.sent)] for kind, p in there.items()}
         if coupled.defense.sampling == "poisson":
-            alone = self._play(self.present, alone=True).sent
+            alone = self._play(self.present, alone=True)
             for kind, record in found.items():
-                other = self._play(record, alone=True).sent
-                differences[kind].append(coupled.differences(alone, other))
+                other = self._play(record, alone=True)
+                dependences.compare(alone, other)
+                differences[kind].append(coupled.differences(alone.sent, other.sent))
         unhidden = self._unhidden()
         k = self.k + self.lag
         return self.examination.rows(k, here, differences, self.adjacency, self.norm, unhidden)
@@ -255,8 +256,8 @@ class Pair:
         oracle = placed(self.oracle, coupled.victim, record, alone)
         played = coupled.play(self.state, self.k, oracle, silent)
         if self.lag:
-            after, oracle = played.round.state, coupled.oracle(self.k + 1)
-            played = coupled.play(after, self.k + 1, oracle, silent)
+            after = played.round.state
+            played = coupled.play(after, self.k + 1, coupled.oracle(self.k + 1), silent)
         return played
 
     def _unhidden(self) -> frozenset[str]:

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense import Defense, Gradient, Round, Setting
-from dpaudit.errors import DpauditError
+from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.noise import Noise, Scale
 from dpaudit.problem import Batch, BatchGradient, Classification
 from dpaudit.rng import Streams
+from dpaudit.sensor_fusion import SensorFusion
 from dpaudit.transcript import Capture, Sent
 
 UNIT = 2.0**-53  # largest relative error of one rounding in float64
@@ -124,7 +125,7 @@ class Coupled:
     """Plays rounds of a defense in worlds that differ at one agent, the victim."""
 
     defense: Defense
-    problem: Classification
+    problem: Classification | SensorFusion
     setting: Setting
     streams: Streams
     victim: int
@@ -133,12 +134,32 @@ class Coupled:
         """The state before round 1, in float64, the same in all worlds."""
         return self.defense.start(self.problem.initial(self.streams).double(), self.setting)
 
-    def oracle(self, k: int) -> BatchGradient:
-        """The batches of round k as the run draws them."""
-        defense = self.defense
-        drawn = self.problem.gradient(self.streams, k, defense.batch_size, defense.sampling)
+    def oracle(self, k: int) -> Gradient:
+        """The gradients of round k as the run draws its batches."""
+        if isinstance(self.problem, Classification):
+            return self.batches(k)
+        return self.problem.gradient(self.streams, k)
+
+    def batches(self, k: int) -> BatchGradient:
+        """The same where agents hold records."""
+        defense, problem = self.defense, self.classification
+        drawn = problem.gradient(self.streams, k, defense.batch_size, defense.sampling)
         inputs = drawn.batch.inputs
         return replace(drawn, batch=drawn.batch._replace(inputs=inputs.double()))
+
+    @property
+    def holds_records(self) -> bool:
+        return isinstance(self.problem, Classification)
+
+    @property
+    def classification(self) -> Classification:
+        """The problem, whose agents hold records. Raises ConfigError if they do not."""
+        if isinstance(self.problem, Classification):
+            return self.problem
+        raise ConfigError(
+            "claim.adjacency: agents hold cost functions and no records to add or replace; claim "
+            "function adjacency"
+        )
 
     def play(
         self,

@@ -45,13 +45,13 @@ def sgd(coupled_of):
 
 
 def gradient_by_autograd(coupled, x, record):
-    module, x = coupled.problem.gradients.module, x.detach().clone().requires_grad_(True)
+    module, x = coupled.classification.gradients.module, x.detach().clone().requires_grad_(True)
     logits = functional_call(module, unflatten(module, x), (record.input[None],))
     return torch.autograd.grad(cross_entropy(logits, record.label[None]), x)[0]
 
 
 def a_record(coupled, i=0):
-    inputs, labels = coupled.problem.records(VICTIM)
+    inputs, labels = coupled.classification.records(VICTIM)
     return Record(inputs[i].double(), labels[i])
 
 
@@ -171,7 +171,7 @@ def test_an_optimised_record_moves_a_message_more_than_natural_ones(sgd) -> None
     assert found.input.abs().max() <= 1
     every = [
         objective(free.play(state, 1, placed(oracle, VICTIM, a_record(free, i))).sent).item()
-        for i in range(len(free.problem.records(VICTIM)[0]))
+        for i in range(len(free.classification.records(VICTIM)[0]))
     ]
     assert moved[0] == pytest.approx(max(every))
 

@@ -1,0 +1,397 @@
+"""Planted faults are caught, their correct twins are not, and bounds that are attained are met."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpaudit.attacks.sensitivity import Sensitivity
+from dpaudit.claim import Claim
+from dpaudit.clipping import clip
+from dpaudit.config import AuditConfig
+from dpaudit.defense import Gradient, Setting
+from dpaudit.defenses.adp_vrsgp import ADPVRSGP
+from dpaudit.defenses.dgd import DGD, DPDGD
+from dpaudit.defenses.dpdl import DPDL
+from dpaudit.defenses.dpps import DPPS, Protocol
+from dpaudit.defenses.dpsgd import DPDPSGD
+from dpaudit.defenses.dyn_d2p import DynD2P
+from dpaudit.defenses.partpsp import PartPSP
+from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
+from dpaudit.errors import ConfigError
+from dpaudit.graph import build
+from dpaudit.measurement import Bench
+from dpaudit.noise import Noise
+from dpaudit.pipeline import Runtime, run_audit
+from dpaudit.problem import Classification
+from dpaudit.reports.sensitivity_figures import sensitivity_by_round
+from dpaudit.result import Finding, Metric, Verdict
+from dpaudit.sensor_fusion import SensorFusion
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import broadcast
+
+ATTACK = Sensitivity(points=3, restarts=4, steps=10)
+DEPENDENCE = "Dependence on data beside the values of messages"
+SGD = {"n_rounds": 5, "batch_size": 3, "noise_multiplier": 1.0, "clip_norm": 0.1}
+
+
+@pytest.fixture
+def measured(setting_of, streams):
+    """Findings by message ("" for what depends on data beside), on four agents in a ring."""
+
+    def make(defense, adjacency="add-remove", attack=ATTACK, problem_of=lambda p: p):
+        problem, setting = setting_of("ring", 4, "logistic")
+        problem = problem_of(problem)
+        claims = (Claim(text="a claim", epsilon=1.0, adjacency=adjacency),)
+        bench = Bench(problem, setting, defense.calibrate(setting), claims, streams, None)
+        findings = attack.measure(bench, ThreatModel(name="anybody"), lambda done, total: None)
+        assert all(f.kind == "sensitivity" for f in findings)
+        return {f.message or "": f for f in findings if "instead" not in f.title}
+
+    return make
+
+
+def caught(findings: dict[str, Finding]) -> set[str]:
+    return {name for name, f in findings.items() if f.verdict is Verdict.UNSUPPORTED}
+
+
+class Wrapped(Gradient):
+    """An oracle with a mistake in how a defense uses it."""
+
+    def __init__(self, oracle: Gradient) -> None:
+        self.oracle, self.batch_size = oracle, oracle.batch_size
+
+    def __call__(self, X, holders=None):
+        return self.oracle(X, holders)
+
+    def clipped_sum(self, X, clip_norm, holders=None, norm=2):
+        return self.oracle.clipped_sum(X, clip_norm, holders, norm)
+
+
+class Unclipped(Wrapped):
+    def clipped_sum(self, X, clip_norm, holders=None, norm=2):
+        return self.oracle.clipped_sum(X, float("inf"), holders, norm)
+
+
+class ClippedAfterAveraging(Wrapped):
+    def clipped_sum(self, X, clip_norm, holders=None, norm=2):
+        return self.batch_size * clip(self.oracle(X, holders), clip_norm, norm)
+
+
+class ClippedInL2(Wrapped):
+    def clipped_sum(self, X, clip_norm, holders=None, norm=2):
+        return self.oracle.clipped_sum(X, clip_norm, holders, 2)
+
+
+class DividedByTheRealisedBatchSize(Wrapped):
+    def clipped_sum(self, X, clip_norm, holders=None, norm=2):
+        weights = self.oracle.batch.weights
+        count = torch.full((4,), 3.0) if weights is None else weights.sum(1).clamp(min=1)
+        return super().clipped_sum(X, clip_norm, holders, norm) * 3 / count[:, None].to(X)
+
+
+class FirstRecordTwice(Wrapped):
+    """Depends on the order of the batch: its last record is not used, and the first one twice."""
+
+    def clipped_sum(self, X, clip_norm, holders=None, norm=2):
+        if not hasattr(self.oracle, "gradients"):
+            return super().clipped_sum(X, clip_norm, holders, norm)
+        inputs, labels, _ = self.oracle.batch
+        index = torch.tensor([0, *range(labels.shape[1] - 1)])
+        batch = type(self.oracle.batch)(inputs[:, index], labels[:, index])
+        return replace(self.oracle, batch=batch).clipped_sum(X, clip_norm, holders, norm)
+
+
+def faulty(oracle: type[Wrapped], base: type = DPDPSGD) -> type:
+    class Faulty(base):
+        def step(self, state, k, graph, gradient, noise):
+            return super().step(state, k, graph, oracle(gradient), noise)
+
+    return Faulty
+
+
+class NoiseOfTheGradientsScale(DPDPSGD):
+    def step(self, state, k, graph, gradient, noise):
+        size = gradient(state.X).norm(dim=-1, keepdim=True)
+        noise.gaussian("other", size, state.X)
+        return super().step(state, k, graph, gradient, noise)
+
+
+class NoNoise(Noise):
+    def __init__(self) -> None:
+        pass
+
+    def gaussian(self, message, std, like):
+        return torch.zeros_like(like)
+
+
+class SkipsNoiseForAnEmptyBatch(DPDPSGD):
+    def step(self, state, k, graph, gradient, noise):
+        empty = gradient.batch.weights[0].sum() == 0
+        return super().step(state, k, graph, gradient, NoNoise() if empty else noise)
+
+
+class SendsItsGradientsNorm(DPDPSGD):
+    def step(self, state, k, graph, gradient, noise):
+        played = super().step(state, k, graph, gradient, noise)
+        norm = gradient.clipped_sum(state.X, self.clip_norm).norm(dim=-1, keepdim=True)
+        return played._replace(sent={**played.sent, "norm": broadcast(graph, norm)})
+
+
+class StepOfTheWrongRound(SensitivityReduced):
+    """Steps by alpha_(k-1) in round k, under the noise that counts on alpha_k."""
+
+    def step(self, state, k, graph, gradient, noise):
+        wrong = self.model_copy(update={"step_size": self.step_size / self.step_decay})
+        return SensitivityReduced.step(wrong, state, k, graph, gradient, Scaled(noise, self.nu(k)))
+
+
+class Scaled(Noise):
+    """Noise of one scale, whatever is asked for."""
+
+    def __init__(self, noise: Noise, scale: float) -> None:
+        self.noise, self.scale = noise, scale
+
+    def laplace(self, message, scale, like):
+        return self.noise.laplace(message, self.scale, like)
+
+
+L1, POISSON = {"perturb": "model"}, {"sampling": "poisson"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "adjacency"),
+    [
+        (Unclipped, {}, "add-remove"),
+        (Unclipped, {}, "replace-one"),
+        (ClippedAfterAveraging, {}, "add-remove"),
+        (ClippedAfterAveraging, {}, "replace-one"),
+        (ClippedInL2, L1, "add-remove"),
+        (ClippedInL2, L1, "replace-one"),
+        (DividedByTheRealisedBatchSize, POISSON, "add-remove"),
+    ],
+)
+def test_a_fault_in_clipping_or_averaging_is_caught_and_its_twin_is_not(
+    fault, options, adjacency, measured
+) -> None:
+    assert caught(measured(DPDPSGD(**SGD, **options), adjacency)) == set()
+    found = measured(faulty(fault)(**SGD, **options), adjacency)
+    assert caught(found) == {"x"}
+    assert found["x"].metrics["measured over stated"].value > 1.2
+
+
+def test_a_problem_that_divides_by_the_records_drawn_is_caught(measured) -> None:
+    class Realised(Classification):
+        def gradient(self, streams, k, batch_size, sampling="fixed"):
+            drawn = super().gradient(streams, k, batch_size, sampling)
+            return replace(drawn, batch_size=int(drawn.batch.weights[1].sum()) + 1)
+
+    def realised(problem):
+        problem.__class__ = Realised
+        return problem
+
+    found = measured(DPDPSGD(**SGD, sampling="poisson"), problem_of=realised)[""]
+    assert found.verdict is Verdict.UNSUPPORTED
+    assert "by how many records were drawn" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("defense", "sampling", "said"),
+    [
+        (faulty(FirstRecordTwice), "fixed", "depends on the order of the records"),
+        (NoiseOfTheGradientsScale, "fixed", 'scale of the noise on "other" depends on the data'),
+        (SkipsNoiseForAnEmptyBatch, "poisson", "which noise is drawn depends on the data"),
+    ],
+)
+def test_what_depends_on_data_beside_the_messages_is_said(
+    defense, sampling, said, measured
+) -> None:
+    assert measured(DPDPSGD(**SGD, sampling=sampling))[""].verdict is None
+    found = measured(defense(**SGD, sampling=sampling))[""]
+    assert found.title == DEPENDENCE
+    assert found.verdict is Verdict.UNSUPPORTED
+    assert any(said in note for note in found.notes)
+
+
+def test_a_message_that_no_noise_hides_is_caught(measured) -> None:
+    found = measured(SendsItsGradientsNorm(**SGD))
+    assert caught(found) == {"norm"}
+    assert any("nothing hides it" in note for note in found["norm"].notes)
+
+
+def test_the_wrong_alpha_is_caught(measured) -> None:
+    options = {"n_rounds": 6, "batch_size": 3, "allow_outside_theory": True}
+    right = measured(SensitivityReduced(**options), "function")
+    wrong = measured(StepOfTheWrongRound(**options), "function")
+    assert caught(right) == set()
+    assert caught(wrong) == {"z"}
+    ratio = wrong["z"].metrics["measured over stated"].value
+    assert ratio == pytest.approx(1 / 0.97, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("defense", "adjacency"),
+    [
+        (DPDL(n_rounds=4, batch_size=3, epsilon=1.0), "add-remove"),
+        (DPDL(n_rounds=4, batch_size=3, epsilon=1.0), "replace-one"),
+        (DPDPSGD(n_rounds=4, batch_size=3, noise_multiplier=1.0), "add-remove"),
+        (DPDPSGD(n_rounds=4, batch_size=3, noise_multiplier=1.0), "replace-one"),
+        (DynD2P(n_rounds=6, epsilon=1.0), "add-remove"),
+        (DynD2P(n_rounds=6, epsilon=1.0), "replace-one"),
+        (ADPVRSGP(n_rounds=8, batch_size=3, epsilon=1.0, allow_outside_theory=True), "add-remove"),
+        (ADPVRSGP(n_rounds=8, batch_size=3, epsilon=1.0, allow_outside_theory=True), "replace-one"),
+        (SensitivityReduced(n_rounds=6, batch_size=3, allow_outside_theory=True), "function"),
+        (DPDGD(n_rounds=6, batch_size=3), "function"),
+        (DPDGD(n_rounds=6, batch_size=3, variant="true-consensus"), "function"),
+        (DPPS(n_rounds=6, batch_size=3), "agent-identity"),
+        (PartPSP(n_rounds=6, batch_size=3), "agent-identity"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_defenses_at_their_defaults_keep_what_they_state(defense, adjacency, measured) -> None:
+    found = measured(defense, adjacency)
+    assert caught(found) == set()
+    assert max(f.metrics["measured"].value for name, f in found.items() if name) > 0
+
+
+def test_a_clipped_record_attains_its_bound_in_every_round(measured) -> None:
+    series = measured(DPDPSGD(**SGD))["x"].series
+    assert series["round"] == (1, 3, 5)
+    for kind in ("natural", "mislabelled", "optimised", "stated bound"):
+        assert series[kind] == pytest.approx([0.05 * 0.1 / 3] * 3, rel=1e-9), kind
+
+
+def test_an_unclipped_message_is_measured_and_held_against_nothing(measured) -> None:
+    found = measured(DGD(n_rounds=3, batch_size=3))
+    assert "stated bound" not in found["x"].metrics
+    assert "stated bound" not in found["x"].series
+    assert caught(found) == {"x"}  # no noise at all, which no claim survives
+
+
+def test_a_linear_change_attains_delta_alpha_in_every_round(measured) -> None:
+    defense = SensitivityReduced(n_rounds=9, batch_size=3, allow_outside_theory=True)
+    series = measured(defense, "function", Sensitivity(rounds=(2, 5, 9), steps=0))["z"].series
+    for kind in ("one coordinate", "all coordinates"):
+        assert series[kind] == pytest.approx([defense.alpha(k - 1) for k in (2, 5, 9)], rel=1e-9)
+
+
+def test_sensors_have_functions_to_change_and_no_records(streams) -> None:
+    problem = SensorFusion.draw(streams, 4)
+    defense = SensitivityReduced(n_rounds=6, allow_outside_theory=True)
+    setting = Setting(build("ring", 4), (1,) * 4, problem.d)
+    findings = {}
+    for adjacency in ("function", "add-remove"):
+        claims = (Claim(text="a claim", epsilon=1.0, adjacency=adjacency),)
+        bench = Bench(problem, setting, defense, claims, streams, None)
+        if adjacency == "add-remove":
+            with pytest.raises(ConfigError, match="no records"):
+                ATTACK.measure(bench, ThreatModel(name="anybody"), lambda done, total: None)
+        else:
+            findings = ATTACK.measure(bench, ThreatModel(name="anybody"), lambda *_: None)
+    assert findings[0].metrics["measured over stated"].value == pytest.approx(1, rel=1e-9)
+
+
+def test_the_distance_between_agents_is_that_of_a_slow_reference(
+    setting_of, streams, measured
+) -> None:
+    """H = S + E of every agent, and S_i = 2 C' ||E_i||_1 in rounds 1 and 5, pair by pair."""
+    problem, setting = setting_of("ring", 4, "logistic")
+    defense = DPPS(n_rounds=5, batch_size=3, protocol=Protocol(sync_interval=4))
+    found = measured(defense, "agent-identity")["m"]
+    state = defense.start(problem.initial(streams).double(), setting)
+    spread, estimate = [], {}
+    for k in range(1, 6):
+        gradient = problem.gradient(streams, k, 3)
+        E = -0.1 * gradient(state.S / state.a)
+        H = [state.S[i] + E[i] for i in range(4)]
+        spread.append(max((H[i] - H[j]).abs().sum().item() for i in range(4) for j in range(4)))
+        estimate[k] = 2 * 0.95 * max(E[i].abs().sum().item() for i in range(4))
+        state = defense.step(state, k, setting.network.at(k), gradient, Noise(streams, k)).state
+    assert found.series["two agents"] == pytest.approx(spread, rel=1e-12)
+    for k in (1, 5):
+        assert found.series["stated bound"][k - 1] == pytest.approx(estimate[k], rel=1e-12)
+
+
+def test_an_estimate_below_the_distance_is_caught(measured) -> None:
+    """Right after a restart with C' < 1: the true distance can be 2 ||E||, the estimate is less."""
+    small = Protocol(sensitivity_factor=0.3, sync_interval=0)
+    found = measured(DPPS(n_rounds=4, batch_size=3, protocol=small), "agent-identity")
+    assert caught(found) == {"m"}
+    real = Protocol(sensitivity_factor=0.3, sync_interval=0, estimator="real")
+    assert not caught(measured(DPPS(n_rounds=4, batch_size=3, protocol=real), "agent-identity"))
+
+
+def test_dpps_leaks_a_records_effect_through_its_scale_and_its_scalar(measured) -> None:
+    found = measured(PartPSP(n_rounds=5, batch_size=3))
+    assert caught(found) == {"sens", ""}
+    assert 'the scale of the noise on "m" depends on the data' in found[""].notes
+    assert any("bit-identical in all worlds: a" in note for note in found[""].notes)
+
+
+@pytest.mark.parametrize("adjacency", ["function", "agent-identity"])
+def test_an_adjacency_that_the_defense_says_nothing_about_is_refused_in_a_line(
+    adjacency, measured
+) -> None:
+    with pytest.raises(ConfigError, match=f"claim.adjacency: {adjacency}.*states none"):
+        measured(DPDPSGD(**SGD), adjacency)
+
+
+CONFIG = """\
+seed = 5
+[data]
+path = "images.npz"
+n_agents = 4
+[graph]
+name = "ring"
+[model]
+name = "logistic"
+[defense]
+name = "dpdl"
+n_rounds = 4
+batch_size = 4
+noise_multiplier = 1.0
+[[claim]]
+text = "Theorem 1"
+epsilon = 0.5
+delta = 1e-5
+adjacency = "replace-one"
+[[threat_model]]
+name = "eavesdropper"
+[[threat_model]]
+name = "agent 2"
+kind = "curious"
+agents = [2]
+[[attack]]
+name = "sensitivity"
+points = 2
+restarts = 3
+steps = 5
+"""
+
+
+def test_an_audit_measures_sensitivity_once_and_draws_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (80, 8, 8), dtype=np.uint8), np.arange(80) % 4
+    np.savez("images.npz", x=x[:60], y=y[:60], x_test=x[60:], y_test=y[60:])
+    (tmp_path / "audit.toml").write_text(CONFIG)
+    config = AuditConfig.from_toml(tmp_path / "audit.toml")
+    result = run_audit(config, tmp_path / "run", Runtime(cores=1), CONFIG)
+    found = [f for f in result.findings if f.kind == "sensitivity"]
+    assert [f.message for f in found] == ["cross_gradient", "v", "x_tilde", None]
+    assert not any(f.verdict for f in found)
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert report.count("<figcaption>How far ") == 3
+    drawn = [sensitivity_by_round(found[0], "a") for _ in range(2)]
+    assert drawn[0] == drawn[1]
+
+
+def test_a_series_without_anything_above_0_has_no_figure() -> None:
+    finding = Finding(
+        kind="sensitivity",
+        title="nothing",
+        metrics={"measured": Metric(value=0.0)},
+        series={"round": (1, 2), "natural": (0.0, float("nan"))},
+    )
+    assert sensitivity_by_round(finding, "a") is None

@@ -3,9 +3,12 @@
 from importlib.metadata import EntryPoint
 
 from dpaudit import data, mixing, models, registry
+from dpaudit.config import SENSORS
 from dpaudit.reproductions import REPRODUCTIONS
 
 Entry = dict[str, str]
+
+_SENSORS = "each agent measures one unknown vector; no network; sensors = { m, p, scale }"
 
 
 def catalogue(kind: str) -> list[Entry]:
@@ -18,7 +21,7 @@ def catalogue(kind: str) -> list[Entry]:
         "defenses": _defenses,
         "attacks": _attacks,
         "graphs": lambda: _described(mixing.names()),
-        "datasets": lambda: _described(data.names()),
+        "datasets": lambda: _described({**data.names(), SENSORS: _SENSORS}),
         "models": lambda: [{"name": name} for name in models.names()],
         "experiments": lambda: _described({n: r.description for n, r in REPRODUCTIONS.items()}),
     }[kind]()

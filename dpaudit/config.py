@@ -10,11 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from dpaudit import registry
 from dpaudit.claim import Claim
 from dpaudit.errors import ConfigError, nearest
-from dpaudit.options import EvenPartition, GraphOptions, PartitionOptions
+from dpaudit.options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions
 from dpaudit.own import NOTHING, Own
 from dpaudit.problems import Key, Problem, dotted, problem_line, problems_of
 from dpaudit.strict import Strict
 from dpaudit.threat import ThreatModel
+
+SENSORS = "sensor-fusion"  # the data that are no records: agents measure, and there is no network
 
 
 class DataConfig(Strict):
@@ -24,11 +26,14 @@ class DataConfig(Strict):
     path: Path | None = None  # an .npz file; relative to the file that names it
     partition: PartitionOptions = EvenPartition()
     n_agents: PositiveInt = 10
+    sensors: SensorOptions | None = None  # of sensor-fusion alone
 
     @model_validator(mode="after")
     def _name_or_path(self) -> Self:
         if (self.name is None) == (self.path is None):
             raise ValueError("give either name or path")
+        if self.sensors is not None and self.name != SENSORS:
+            raise ValueError(f'sensors belongs to name = "{SENSORS}"')
         return self
 
 
@@ -60,7 +65,7 @@ class AuditConfig(Strict):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     data: DataConfig
     graph: GraphOptions
-    model: ModelConfig
+    model: ModelConfig | None = None  # None for sensor-fusion alone
     defense: Plugin
     claim: tuple[Claim, ...] = ()
     threat_model: Annotated[tuple[ThreatModel, ...], Field(min_length=1)] = (
@@ -120,13 +125,25 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _validated(content: dict[str, Any], own: Own) -> tuple[AuditConfig | None, list[Problem]]:
+    missing = list(_model_problems(content))
     try:
         config = AuditConfig.model_validate(content)
     except ValidationError as error:
-        return None, list(problems_of(error, AuditConfig, content))
+        return None, [*problems_of(error, AuditConfig, content), *missing]
     config, problems = _with_plugin_defaults(config, own)
+    problems += missing
     problems += _cross_checks(config, own) if not problems else []
     return config, problems
+
+
+def _model_problems(content: dict[str, Any]) -> Iterator[Problem]:
+    """A network is trained on records; sensors have none."""
+    data = content.get("data")
+    sensors = isinstance(data, dict) and data.get("name") == SENSORS
+    if sensors and content.get("model") is not None:
+        yield ("model",), f"{SENSORS} trains no network; leave [model] out"
+    if not sensors and content.get("model") is None:
+        yield ("model",), "Field required"
 
 
 def _with_plugin_defaults(config: AuditConfig, own: Own) -> tuple[AuditConfig, list[Problem]]:
@@ -214,8 +231,7 @@ def _attacks_that_do_not_fit(config: AuditConfig, own: Own) -> Iterator[Problem]
                     f'{config.defense.name} offers no "{chosen}"{nearest(chosen, offered)}; '
                     f"it offers {', '.join(offered) or 'none'}",
                 )
-        rounds = attack.options.get("rounds") or ()
-        for late in (r for r in rounds if not isinstance(rounds, str) and r > n_rounds):
+        for late in (r for r in attack.options.get("rounds") or () if r > n_rounds):
             yield ("attack", i, "rounds"), f"round {late} is beyond the run of {n_rounds} rounds"
         victim = attack.options.get("victim")
         if victim is not None and victim >= n:

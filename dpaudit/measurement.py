@@ -7,11 +7,11 @@ from typing import ClassVar
 from dpaudit.attack import Chooses, OnStep
 from dpaudit.claim import Claim
 from dpaudit.defense import Defense, Setting
-from dpaudit.problem import Classification
 from dpaudit.result import Finding
 from dpaudit.rng import Streams
 from dpaudit.run_directory import RunDirectory
 from dpaudit.strict import Strict
+from dpaudit.subject import Problem
 from dpaudit.threat import ThreatModel
 
 
@@ -19,7 +19,7 @@ from dpaudit.threat import ThreatModel
 class Bench:
     """What a measurement works on: the calibrated defense, where it runs, and what is claimed."""
 
-    problem: Classification
+    problem: Problem
     setting: Setting
     defense: Defense  # its noise set
     claims: tuple[Claim, ...]

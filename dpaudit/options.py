@@ -62,6 +62,14 @@ class UniformOutGraph(_Graph):
     p: Probability = 0.5
 
 
+class SensorOptions(Strict):
+    """Sensor fusion: what each agent measures of how many unknowns."""
+
+    m: PositiveInt = 3  # measurements of each agent
+    p: PositiveInt = 2  # unknowns, d
+    scale: PositiveFloat = 1.0  # entries of M_i are uniform on [0, scale]
+
+
 GraphOptions = Annotated[
     FixedGraph | DOutGraph | ErdosRenyiGraph | RegularGraph | UniformOutGraph,
     Field(discriminator="name"),

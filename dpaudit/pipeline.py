@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dpaudit import partition, registry
+from dpaudit import registry
 from dpaudit.attack import ReconstructionAttack
 from dpaudit.config import AuditConfig
 from dpaudit.data import Dataset, load
 from dpaudit.defense import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.graph import build
-from dpaudit.judge import account, accounting_finding, judge
+from dpaudit.judge import Judging, account, accounting_finding, bearing_on, judge, restate
 from dpaudit.measurement import Bench, Measurement
 from dpaudit.mixing import positions
 from dpaudit.own import NOTHING, Own
@@ -34,6 +34,7 @@ from dpaudit.result import (
 )
 from dpaudit.rng import Streams
 from dpaudit.run_directory import RunDirectory
+from dpaudit.subject import Subject, subject
 from dpaudit.threat import ThreatModel
 from dpaudit.training import Recording, train
 from dpaudit.workers import OnProgress, Work, run_jobs
@@ -76,12 +77,10 @@ class Experiment:
 class Prepared(NamedTuple):
     """Everything that a config determines before the first round."""
 
-    problem: Classification
+    subject: Subject
     setting: Setting
     defenses: dict[str, Defense]  # by world
     attacks: tuple[ReconstructionAttack | Measurement, ...]
-    dataset: Dataset
-    parts: partition.Partition
     streams: Streams
 
 
@@ -208,22 +207,19 @@ def _refuse_unrecorded(run: RunDirectory, prepared: Prepared) -> None:
 def prepare(config: AuditConfig, runtime: Runtime, own: Own = NOTHING) -> Prepared:
     """Data, partition, graph, model and calibrated defense of a config."""
     streams = Streams(config.seed, runtime.device)
-    dataset = own.data or _loaded(config, runtime)
     defense: Defense = own.defense or config.defense.create("defenses")
     attacks = tuple(plugin.create("attacks") for plugin in config.attack)
-    on_images = [attack for attack in attacks if isinstance(attack, ReconstructionAttack)]
-    refuse_data_without_images(dataset, on_images)
-    rng = streams.numpy("partition")
-    parts = partition.split(
-        dataset.y, config.data.n_agents, config.data.partition, rng, minimum=defense.batch_size
+    size = defense.batch_size
+    learned = subject(
+        config, lambda: own.data or _loaded(config, runtime), own.model, streams, size
     )
+    on_images = [attack for attack in attacks if isinstance(attack, ReconstructionAttack)]
+    refuse_data_without_images(learned.dataset, on_images)
     network = build(config.graph, config.data.n_agents, streams.numpy("graph"))
-    problem = Classification(dataset, parts, own.model or config.model.name, runtime.device)
-    layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
-    setting = Setting(network, tuple(parts.sizes.tolist()), problem.gradients.d, layers)
+    setting = Setting(network, learned.sizes, learned.d, learned.layers)
     calibrated = defense.calibrate(setting)
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
-    return Prepared(problem, setting, worlds, attacks, dataset, parts, streams)
+    return Prepared(learned, setting, worlds, attacks, streams)
 
 
 def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:
@@ -253,7 +249,7 @@ def _train(prepared: Prepared, run: RunDirectory, world: str, on_progress: OnPro
 
     curve = train(
         prepared.defenses[world],
-        prepared.problem,
+        prepared.subject.problem,
         prepared.setting,
         prepared.streams,
         _recording(prepared),
@@ -274,8 +270,9 @@ def _attack(
     def on_step(done: int, total: int) -> None:
         on_progress(f"attack {job.name}", done, total)
 
-    problem, setting, streams = prepared.problem, prepared.setting, prepared.streams
+    problem, setting, streams = prepared.subject.problem, prepared.setting, prepared.streams
     if isinstance(job, Scenario):
+        assert isinstance(problem, Classification)  # the others were refused
         defense = prepared.defenses[job.world]
         findings = run_scenario(job, defense, problem, setting, streams, run, on_step)
     else:
@@ -354,18 +351,18 @@ def _judged(
     config: AuditConfig, prepared: Prepared, evidence: list[Finding]
 ) -> tuple[list[JudgedClaim], list[Finding]]:
     """Each claim against each threat model it is made against, after the findings."""
-    findings = list(evidence)
-    claims = []
+    findings, judgings = list(evidence), []
+    defense, setting = prepared.defenses["defense"], prepared.setting
     for claim in config.claim:
         for threat_model in config.threat_model:
             if claim.threat_model in (None, threat_model.name):
-                accounted = account(
-                    claim, threat_model, prepared.defenses["defense"], prepared.setting
-                )
+                because = bearing_on(claim, threat_model, evidence)
+                accounted = account(claim, threat_model, defense, setting)
                 findings.append(accounting_finding(claim, threat_model, accounted))
-                because = [len(findings) - 1]
-                claims.append(judge(claim, threat_model, findings, because))
-    return claims, findings
+                restated = restate(claim, threat_model, defense, setting)
+                because.append(len(findings) - 1)
+                judgings.append(Judging(claim, threat_model, restated, tuple(because)))
+    return judge(judgings, findings), findings
 
 
 def _result(
@@ -380,7 +377,7 @@ def _result(
     return AuditResult(
         config=config.model_dump(mode="json"),
         calibrated=prepared.defenses["defense"].model_dump(mode="json"),
-        provenance=provenance(prepared.dataset, prepared.parts, config.seed, runtime.device),
+        provenance=provenance(prepared.subject, config.seed, runtime.device),
         verdict=worst([claim.verdict for claim in claims]),
         claims=tuple(claims),
         threat_models=tuple(_threat_models(config, prepared)),
@@ -428,5 +425,5 @@ def _fingerprint(config: AuditConfig, prepared: Prepared, runtime: Runtime) -> d
     return {
         "config": config.model_dump(mode="json"),
         "device": runtime.device.type,
-        "data": prepared.dataset.fingerprint,
+        "data": prepared.subject.fingerprint,
     }

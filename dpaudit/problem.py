@@ -77,6 +77,7 @@ class Classification:
         ConfigError: no such network, or it cannot take these records.
     """
 
+    loss_is: ClassVar[str] = "test loss"
     differentiates: ClassVar[bool] = True  # its gradients come from automatic differentiation
     varies: ClassVar[str] = (
         "the batches of all agents, drawn anew from their records (the initial model is the same "

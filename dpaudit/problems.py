@@ -68,8 +68,8 @@ def _siblings(model: type[BaseModel], location: Key) -> list[str]:
     current: Any = model
     for part in location:
         current = _step(current, part)
-    fields = getattr(current, "model_fields", {})
-    return list(fields)
+    models = _models_in(current)
+    return list(models[0].model_fields) if len(models) == 1 else []
 
 
 def _step(annotation: Any, part: str | int) -> Any:

@@ -8,16 +8,13 @@ from pathlib import Path
 import torch
 
 import dpaudit
-from dpaudit.data import Dataset
-from dpaudit.partition import Partition
 from dpaudit.result import Provenance
+from dpaudit.subject import Subject
 
 PACKAGES = ("torch", "numpy", "scipy", "scikit-image", "scikit-learn", "dp-accounting")
 
 
-def provenance(
-    dataset: Dataset, partition: Partition, seed: int, device: torch.device
-) -> Provenance:
+def provenance(subject: Subject, seed: int, device: torch.device) -> Provenance:
     """The provenance of a run that is about to be made here."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     commit = _git("rev-parse", "HEAD")
@@ -30,10 +27,10 @@ def provenance(
         seed=seed,
         git_commit=commit,
         git_dirty=None if commit is None else bool(_git("status", "--porcelain")),
-        data=dataset.name,
-        data_fingerprint=dataset.fingerprint,
-        n_records=len(dataset.x),
-        agent_sizes=tuple(partition.sizes.tolist()),
+        data=subject.name,
+        data_fingerprint=subject.fingerprint,
+        n_records=subject.n_records,
+        agent_sizes=subject.sizes,
     )
 
 

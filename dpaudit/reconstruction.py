@@ -92,9 +92,16 @@ def run_scenario(
     return findings
 
 
-def refuse_data_without_images(dataset: Dataset, attacks: Sequence[ReconstructionAttack]) -> None:
-    """Raises DataError if an image attack is asked of data that are no images."""
-    if attacks and not dataset.is_image:
+def refuse_data_without_images(
+    dataset: Dataset | None, attacks: Sequence[ReconstructionAttack]
+) -> None:
+    """Raises DataError if an image attack is asked of data that are no images, or no records."""
+    if attacks and dataset is None:
+        raise DataError(
+            "these data are no records, only a cost function for each agent; gradient inversion "
+            "needs images"
+        )
+    if attacks and dataset is not None and not dataset.is_image:
         raise DataError(
             f'data "{dataset.name}" has {dataset.x.ndim - 1}-dimensional records '
             f"{tuple(dataset.x.shape[1:])}; gradient inversion needs images "

@@ -158,17 +158,15 @@ class Curve(Strict):
 
     rounds: tuple[int, ...]
     loss: tuple[tuple[Number, ...], ...]
-    accuracy: tuple[tuple[Number, ...], ...]
+    loss_is: str = "test loss"  # what the loss is, for a label
+    accuracy: tuple[tuple[Number, ...], ...]  # empty where nothing is classified
     consensus_distance: tuple[Number, ...]
 
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:
-        if (
-            not len(self.rounds)
-            == len(self.loss)
-            == len(self.accuracy)
-            == len(self.consensus_distance)
-        ):
+        columns = [self.loss, self.consensus_distance]
+        columns += [self.accuracy] if self.accuracy else []
+        if any(len(column) != len(self.rounds) for column in columns):
             raise ValueError("rounds, loss, accuracy and consensus_distance differ in length")
         return self
 

@@ -54,6 +54,7 @@ class SensorFusion:
     Without leading dimensions all trials share the coefficients; with one, each has its own.
     """
 
+    loss_is: ClassVar[str] = "squared distance to the optimum"
     differentiates: ClassVar[bool] = False
     varies: ClassVar[str] = (
         "the victim's measurements M and v, and the initial models of all agents (with fixed "
@@ -182,6 +183,10 @@ class SensorFusion:
     ) -> QuadraticGradient:
         """The exact gradients, the same in every round; nothing is sampled."""
         return QuadraticGradient(self.H, self.c)
+
+    def evaluate(self, X: Tensor) -> tuple[Tensor, None]:
+        """||x_i - x*||^2 of each agent's row of X [n_agents, p], [n_agents]; no accuracy."""
+        return (X - self.optimum).square().sum(dim=-1), None
 
     def residual(self, X: Tensor) -> Tensor:
         """||x - x*||^2 over all agents together, [...] of X [..., n_agents, p]."""

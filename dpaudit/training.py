@@ -4,14 +4,13 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from dpaudit.defense import Defense, Round, Setting
+from dpaudit.defense import Defense, Gradient, Round, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.noise import Noise
-from dpaudit.problem import Classification
 from dpaudit.result import Curve
 from dpaudit.rng import Streams
 from dpaudit.run_directory import RunDirectory
@@ -22,6 +21,25 @@ CHECKPOINT_SECONDS = 10.0
 TRANSCRIPT_BYTES = 4 * 2**30  # what a world's transcript may take on disk
 
 OnRound = Callable[[int, int], None]  # rounds done, rounds in all
+Point = tuple[int, list[float], list[float] | None, float]  # of the curve, by its columns
+
+
+class Learning(Protocol):
+    """What training needs of a learning problem."""
+
+    loss_is: ClassVar[str]  # what ``evaluate`` gives as the loss
+
+    def initial(self, streams: Streams) -> Tensor:
+        """Initial models, [n_agents, d]."""
+        ...
+
+    def gradient(self, streams: Streams, k: int, batch_size: int, sampling: str) -> Gradient:
+        """The gradient oracle of round k."""
+        ...
+
+    def evaluate(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Loss of each model of X [n_agents, d] and, where there is one, accuracy, [n_agents]."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,7 @@ class Recording:
 
 def train(
     defense: Defense,
-    problem: Classification,
+    problem: Learning,
     setting: Setting,
     streams: Streams,
     recording: Recording,
@@ -89,9 +107,13 @@ def train(
             )
             saved = time.monotonic()
         on_round(k, defense.n_rounds)
-    columns = list(zip(*curve, strict=True))
+    rounds_done, loss, accuracy, consensus = zip(*curve, strict=True)
     return Curve(
-        rounds=columns[0], loss=columns[1], accuracy=columns[2], consensus_distance=columns[3]
+        rounds=rounds_done,
+        loss=loss,
+        loss_is=problem.loss_is,
+        accuracy=() if None in accuracy else accuracy,
+        consensus_distance=consensus,
     )
 
 
@@ -100,7 +122,7 @@ class _Rounds:
     """One round of all agents, from nothing but the state, the round's number and the seed."""
 
     defense: Defense
-    problem: Classification
+    problem: Learning
     setting: Setting
     streams: Streams
 
@@ -113,9 +135,7 @@ class _Rounds:
         return self.defense.step(state, k, graph, gradient, Noise(self.streams, k))
 
 
-def _resumed(
-    run: RunDirectory, world: str, rounds: _Rounds
-) -> tuple[Any, int, list[tuple[int, list[float], list[float], float]]]:
+def _resumed(run: RunDirectory, world: str, rounds: _Rounds) -> tuple[Any, int, list[Point]]:
     """State, rounds done and curve so far, from the last checkpoint or from the start."""
     name = f"checkpoints/{world}.safetensors"
     state = rounds.start()
@@ -130,10 +150,9 @@ def _chosen(sent: Capture, names: frozenset[str]) -> Capture:
     return {name: message for name, message in sent.items() if name in names}
 
 
-def _measured(
-    k: int, X: Tensor, problem: Classification
-) -> tuple[int, list[float], list[float], float]:
-    """Round, test loss and accuracy of each agent, and root mean square distance to the mean."""
+def _measured(k: int, X: Tensor, problem: Learning) -> Point:
+    """Round, loss and accuracy of each agent, and root mean square distance to the mean."""
     loss, accuracy = problem.evaluate(X)
     consensus = (X - X.mean(dim=0)).norm(dim=1).square().mean().sqrt()
-    return k, loss.tolist(), accuracy.tolist(), consensus.item()
+    shares = None if accuracy is None else accuracy.tolist()
+    return k, loss.tolist(), shares, consensus.item()

@@ -81,10 +81,13 @@ def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Ma
     if frame.empty:
         return None
     worlds = list(frame["world"].unique())
+    loss = next(iter(utility.values())).loss_is
+    label = loss if quantity == "loss" else AXIS[quantity]
 
     def paint(axes: "Axes") -> None:
         _lines(frame, worlds, axes)
-        axes.set(xlabel="round", ylabel=AXIS[quantity])
+        axes.set_xlabel("round")
+        axes.set_ylabel(label, parse_math=False)
         low, high = frame["value"].min(), frame["value"].max()
         if quantity == "consensus_distance" and 0 < 100 * low < high:
             axes.set_yscale("log")
@@ -92,7 +95,7 @@ def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Ma
             axes.set_ylim(bottom=0)
         axes.legend()
 
-    title = f"{AXIS[quantity]} over rounds: {' and '.join(worlds)}"
+    title = f"{label} over rounds: {' and '.join(worlds)}"
     return _svg(name, title, (4.4, 2.9), paint)
 
 
@@ -143,6 +146,7 @@ def _long_form(utility: Mapping[str, Curve], quantity: str) -> "pd.DataFrame":
         [
             (k, world, agent, float(value))
             for world, curve in utility.items()
+            if getattr(curve, quantity)
             for k, row in zip(curve.rounds, getattr(curve, quantity), strict=True)
             for agent, value in enumerate(row if isinstance(row, tuple) else (row,))
         ],

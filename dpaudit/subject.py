@@ -1,0 +1,70 @@
+"""What the agents of an audit learn from: a labelled data set and a network, or sensors."""
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import NamedTuple
+
+from torch import nn
+
+from dpaudit import partition
+from dpaudit.config import SENSORS, AuditConfig
+from dpaudit.data import Dataset
+from dpaudit.options import SensorOptions
+from dpaudit.problem import Classification
+from dpaudit.rng import Streams
+from dpaudit.sensor_fusion import SensorFusion
+
+Problem = Classification | SensorFusion
+
+
+class Subject(NamedTuple):
+    """A learning problem, and what is public about its data."""
+
+    problem: Problem
+    dataset: Dataset | None  # None of sensors
+    name: str
+    fingerprint: str  # SHA-256 of the data, in hexadecimal
+    sizes: tuple[int, ...]  # records of each agent; a sensor's cost counts as one
+    n_records: int
+    d: int
+    layers: tuple[tuple[str, int], ...]  # name and size of each parameter tensor; none of sensors
+
+
+def subject(
+    config: AuditConfig,
+    load: Callable[[], Dataset],
+    network: nn.Module | None,
+    streams: Streams,
+    batch_size: int,
+) -> Subject:
+    """The subject that a config names.
+
+    Args:
+        load: the data set, called if records are learned from.
+        network: in the place of the one that the config names.
+        batch_size: records that every agent needs at least.
+
+    Raises:
+        DpauditError: data, partition or network do not go together.
+    """
+    if config.data.name == SENSORS:
+        return _sensors(config, streams)
+    dataset, rng = load(), streams.numpy("partition")
+    parts = partition.split(
+        dataset.y, config.data.n_agents, config.data.partition, rng, minimum=batch_size
+    )
+    named = network or config.model.name if config.model is not None else ""
+    problem = Classification(dataset, parts, named, streams.device)
+    layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
+    sizes, d = tuple(parts.sizes.tolist()), problem.gradients.d
+    n, fingerprint = len(dataset.x), dataset.fingerprint
+    return Subject(problem, dataset, dataset.name, fingerprint, sizes, n, d, layers)
+
+
+def _sensors(config: AuditConfig, streams: Streams) -> Subject:
+    chosen, n = config.data.sensors or SensorOptions(), config.data.n_agents
+    problem = SensorFusion.draw(streams, n, chosen.m, chosen.p, chosen.scale)
+    digest = sha256()
+    for values in (problem.M, problem.v, problem.omega):
+        digest.update(values.cpu().contiguous().numpy().tobytes())
+    return Subject(problem, None, SENSORS, digest.hexdigest(), (1,) * n, n, problem.d, ())

@@ -52,7 +52,7 @@ class Key(NamedTuple):
 class CheckBaseline(Strict):
     """One check as it was."""
 
-    config: str  # hash of the audit's config without its seed
+    config: str  # hash of the audit as it is written, without its seed
     seed: int
     claims: dict[str, str]  # claim, against whom: verdict
     metrics: dict[str, Metric]
@@ -128,19 +128,19 @@ def write_whole(path: Path, text: str) -> None:
         raise RunError(f"{path}: cannot write: {error.strerror}") from None
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
-    """Of an audit's complete config without its seed, and of a data file's path only the name."""
-    data = dict(config["data"])
-    if data.get("path") is not None:
-        data["path"] = PurePath(data["path"]).name
-    written = {**config, "data": data, "seed": None}
-    return sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()[:16]
+def config_hash(audit: Mapping[str, Any]) -> str:
+    """Of an audit as it is written, without its seed; of a data file's path only the name."""
+    written = {key: value for key, value in audit.items() if key != "seed"}
+    data = written.get("data")
+    if isinstance(data, dict) and "path" in data:
+        written["data"] = {**data, "path": PurePath(str(data["path"])).name}
+    return sha256(json.dumps(written, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def check_baseline(result: AuditResult) -> CheckBaseline:
-    """What is kept of an audit."""
+def check_baseline(audit: Mapping[str, Any], result: AuditResult) -> CheckBaseline:
+    """What is kept of an audit and its result."""
     return CheckBaseline(
-        config=config_hash(result.config),
+        config=config_hash(audit),
         seed=result.provenance.seed,
         claims={f"{c.sentence}; against {c.threat_model}": c.verdict for c in result.claims},
         metrics={key.label: key.metric for key in key_metrics(result)},

@@ -71,14 +71,14 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
     code = None if file.claims.import_from is None else file.folder / file.claims.import_from
     with _importing_from(code):
         sources = [_source(file, i, code, options) for i in range(len(file.claims.check))]
+        if baseline is not None and not options.update_baseline:
+            _refuse_another_config(baseline, options, sources)
         cache = AuditCache(options.cache)
         if options.fresh:
             for source in sources:
                 cache.forget(source.key)
         missing = [source for source in sources if cache.find(source.key) is None]
         configs = _configs(missing)
-    if baseline is not None:
-        _refuse_another_config(file, baseline, options, configs)
     jobs = {
         source.name: Job(
             config=configs[source.name],
@@ -108,8 +108,6 @@ def _report(
     said, notes = statements(file, results), []
     content = sha256(" ".join(source.key for source in sources).encode()).hexdigest()[:16]
     if baseline is not None and not options.update_baseline:
-        configs = {name: result.config for name, result in results.items()}
-        _refuse_another_config(file, baseline, options, configs)
         baseline = baseline.model_copy(
             update={"ledger": _noted(cache, file, baseline.ledger, content)}
         )
@@ -118,7 +116,7 @@ def _report(
         assert options.baseline is not None
         old = baseline.ledger if baseline is not None else Ledger()
         ledger = _noted(cache, file, old, content)
-        checks = {name: check_baseline(result) for name, result in results.items()}
+        checks = {s.name: check_baseline(s.content, results[s.name]) for s in sources}
         Baseline(checks=checks, ledger=ledger).write(options.baseline)
         notes.append(f"baseline written: {options.baseline}")
     return CheckReport(
@@ -154,19 +152,12 @@ def _baseline(file: ClaimsFile, options: Options) -> Baseline | None:
     return baseline
 
 
-def _refuse_another_config(
-    file: ClaimsFile,
-    baseline: Baseline,
-    options: Options,
-    configs: Mapping[str, dict[str, Any]],
-) -> None:
-    if options.update_baseline:
-        return
+def _refuse_another_config(baseline: Baseline, options: Options, sources: list[Source]) -> None:
     problems = [
-        f'{options.baseline}: check "{name}" was made from another config; if that change is '
-        "meant, write it anew with --update-baseline"
-        for name, config in configs.items()
-        if baseline.checks[name].config != config_hash(config)
+        f'{options.baseline}: check "{source.name}" was made from another config; if that change '
+        "is meant, write it anew with --update-baseline"
+        for source in sources
+        if baseline.checks[source.name].config != config_hash(source.content)
     ]
     if problems:
         raise ConfigError("\n".join(problems))

@@ -1,0 +1,77 @@
+"""The code under check: decentralized training that answers with noise, beside its claims."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from dpaudit.defense import Bracket, Defense, Derived, Gradient, Observable, Round, Setting, Target
+from dpaudit.gossip import known_rounds, replayed, start_and_step
+from dpaudit.graph import Graph
+from dpaudit.noise import Noise
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import broadcast
+from dpaudit.view import View
+
+NOISE = 2.0  # standard deviation of the noise, in clip norms
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d], models
+    V: Tensor  # [..., n_agents, d], what the messages of the last round mix to
+
+
+class NoisyGossip(Defense):
+    """Every agent sends its model after a noisy gradient step, and mixes what it hears.
+
+    G = (sum of clipped gradients + N(0, NOISE^2 C^2)) / B;  X <- V - eta G, sent;  V <- W X.
+    """
+
+    paper: ClassVar[str] = "our own"
+    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
+    messages: ClassVar[Mapping[str, str]] = {"x": "the model after the round, under its noise"}
+
+    learning_rate: PositiveFloat = 0.1  # eta
+    clip_norm: PositiveFloat = 1.0  # C
+    noiseless: bool = False
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X, setting.network.at(1).mix(X))
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X, V = state
+        S = gradient.clipped_sum(X, self.clip_norm)
+        G = (S + noise.gaussian("gradient", self._noise * self.clip_norm, S)) / gradient.batch_size
+        X = V - self.learning_rate * G
+        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, X)})
+
+    def models(self, state: Any) -> Tensor:
+        return state.X
+
+    def without_noise(self) -> "NoisyGossip":
+        return self.model_copy(update={"noiseless": True})
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        return replayed(self, setting, victim, np.full(self.n_rounds, self._noise), known)
+
+    @property
+    def _noise(self) -> float:
+        return 0.0 if self.noiseless else NOISE
+
+    def _gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+        _, step = start_and_step(view, setting.network.at, "x", target)
+        before = view.sent_by("x", target.round - 1, target.victim)
+        return Derived(step / self.learning_rate, before)
+
+    observables: ClassVar[Mapping[str, Observable]] = {
+        "noisy-gradient": Observable(
+            "(v - x) / eta, with v mixed from the messages of the round before",
+            {"x": (-1, 0)},
+            "x",
+            False,
+            _gradient,
+        )
+    }

@@ -1,0 +1,60 @@
+"""A repository with a defense, a claims file and a baseline: it holds, and breaks when it should."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parent / "example_project"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("repository") / "project"
+    shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    return folder
+
+
+def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dpaudit.cli", "check", "claims.toml", "--workers", "1", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        timeout=120,
+    )
+
+
+def test_the_example_holds_and_does_not_run_again_while_nothing_changed(project: Path) -> None:
+    cold = check(project)
+    assert cold.returncode == 0, cold.stdout + cold.stderr
+    assert "nothing beyond its error among 4 metrics" in cold.stdout
+    assert "HOLDS   our README: psnr" in cold.stdout
+    assert cold.stderr == ""
+    seconds = []
+    for _ in range(2):  # the first reads what the cold one left
+        began = time.monotonic()
+        again = check(project)
+        seconds.append(time.monotonic() - began)
+        assert again.stdout == cold.stdout
+    assert min(seconds) < 2.0
+
+
+def test_halved_noise_fails_and_names_the_claim_the_adversary_and_the_bound(project: Path) -> None:
+    code = project / "noisy_gossip.py"
+    assert "NOISE = 2.0" in code.read_text()
+    code.write_text(code.read_text().replace("NOISE = 2.0", "NOISE = 1.0"))
+    broken = check(project)
+    assert broken.returncode == 1, broken.stdout + broken.stderr
+    [claim] = [line for line in broken.stdout.splitlines() if " is unsupported: " in line]
+    assert claim.startswith("FAILS ")
+    assert "Our README: (2.2, 1e-05)-DP for the whole run" in claim
+    assert 'adversary "eavesdropper"' in claim
+    assert "certified bound epsilon >= 8.87 (exact accounting), claimed epsilon = 2.2" in claim
+    assert "epsilon got worse: 8.868 (8.868 to 8.868), in the baseline 2.058" in broken.stdout
+    assert "epsilon of accounting at most 2.2" in broken.stdout

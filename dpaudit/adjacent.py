@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from dpaudit.problem import BatchGradient
 from dpaudit.transcript import Capture
 from dpaudit.worlds import Candidates, Coupled, Record, stacked
 
+AT_ONCE = 2**26  # numbers that the messages of one stack of restarts may have
 STEP = 0.1  # of the optimiser, as a part of the range that values of a record have
 
 
@@ -63,21 +65,28 @@ class Search:
             lag: messages of round k do not depend on its batches, those of the next round do.
             silent: without noise.
         """
-        inputs, labels = self._starts(record)
-        many = stacked(state, self.restarts)
+        low, high = self.coupled.classification.dataset.value_range
 
-        def moved(candidates: Tensor) -> Tensor:
+        def moved(candidates: Tensor, labels: Tensor) -> Tensor:
             oracle = Candidates(without, self.coupled.victim, candidates, labels)
-            played = self.coupled.play(many, k, oracle, silent)
+            played = self.coupled.play(stacked(state, len(labels)), k, oracle, silent)
             if lag:
                 after = played.round.state
                 played = self.coupled.play(after, k + 1, self.coupled.oracle(k + 1), silent)
             return objective(played.sent)
 
-        low, high = self.coupled.classification.dataset.value_range
-        best, values = ascent(moved, inputs, (low, high), self.steps)
-        chosen = int(values.argmax())
-        return Record(best[chosen], labels[chosen])
+        found: list[tuple[float, Record]] = []
+        parts = (start.split(self._at_once(k)) for start in self._starts(record))
+        for inputs, labels in zip(*parts, strict=True):
+            best, values = ascent(partial(moved, labels=labels), inputs, (low, high), self.steps)
+            chosen = int(values.argmax())
+            found.append((values[chosen].item(), Record(best[chosen], labels[chosen])))
+        return max(found, key=lambda pair: pair[0])[1]
+
+    def _at_once(self, k: int) -> int:
+        """How many restarts fit in one stack."""
+        graph = self.coupled.setting.network.at(k)
+        return max(1, AT_ONCE // ((graph.n_edges + graph.n_agents) * self.coupled.setting.d))
 
     def _starts(self, record: Record) -> tuple[Tensor, Tensor]:
         """Inputs [restarts, *shape] and labels [restarts], every class in turn."""

@@ -176,6 +176,25 @@ def test_an_optimised_record_moves_a_message_more_than_natural_ones(sgd) -> None
     assert moved[0] == pytest.approx(max(every))
 
 
+def test_restarts_in_several_stacks_find_what_one_stack_finds(sgd, monkeypatch) -> None:
+    state, search = sgd.start(), Search(sgd, 2, 5, 8)
+    without = placed(sgd.oracle(1), VICTIM, None)
+    reference = sgd.own(
+        sgd.play(state, 1, placed(sgd.oracle(1), VICTIM, a_record(sgd, 3))).sent["x"]
+    )
+
+    def objective(sent):
+        return lengths(sgd.own(sent["x"]) - reference, 2)
+
+    found = []
+    for at_once in (2**26, 2 * 12 * sgd.setting.d):  # all 5, or 2 + 2 + 1
+        monkeypatch.setattr("dpaudit.adjacent.AT_ONCE", at_once)
+        start = a_record(sgd, 3)
+        found.append(search.optimised(state, 1, without, start, objective, lag=False, silent=False))
+    torch.testing.assert_close(found[0].input, found[1].input)
+    assert found[0].label == found[1].label
+
+
 def test_a_changed_function_moves_the_gradient_by_its_slope_at_one_agent(sgd) -> None:
     X, slope = sgd.start().X, torch.linspace(0, 1, sgd.setting.d, dtype=torch.float64)
     oracle = sgd.oracle(1)

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -185,7 +186,7 @@ def reproduce(
     seed: Annotated[int, Option(min=0)] = 0,
 ) -> None:
     """A table or figure of a paper, published numbers beside ours."""
-    with _errors_as_exit_codes():
+    with _errors_as_exit_codes(), _warnings_as_lines():
         from dpaudit.reproductions import reproduction
 
         for line in reproduction(name).lines(scale, seed):
@@ -272,6 +273,16 @@ def _errors_as_exit_codes(resume: str = "") -> Iterator[None]:
         if resume:
             stderr.print(f"To finish: {resume}", markup=False)
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Each different Python warning is one line on stderr, at the end."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
+        stderr.print(f"warning: {' '.join(text.split())}", markup=False)
 
 
 @contextmanager

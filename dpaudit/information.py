@@ -8,7 +8,7 @@ that differ; ``dpaudit.reduction`` prepares both, and ``dpaudit.mnmi`` adds what
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma
 
 from dpaudit.errors import ConfigError, DataError
@@ -203,12 +203,18 @@ def check_neighbours(k: int, n: int) -> None:
         raise DataError(f"{n} samples; k = {k} neighbours need at least k + 1 = {k + 1}")
 
 
-def check_varies(name: str, array: Floats) -> None:
-    """Refuse a column that is constant, or is so but for a few roundings."""
+def varying(array: Floats) -> NDArray[np.bool_]:
+    """Which columns of [n, dims] are not constant, nor so but for a few roundings."""
     columns = np.ascontiguousarray(array.T)  # reductions along memory are several times faster
     low, high = columns.min(axis=1), columns.max(axis=1)
     resolution = 64 * np.finfo(float).eps * np.maximum(-low, high)
-    constant = np.flatnonzero(high - low <= resolution)
+    mask: NDArray[np.bool_] = ~(high - low <= resolution)  # NaN is another matter
+    return mask
+
+
+def check_varies(name: str, array: Floats) -> None:
+    """Refuse a column that is constant, or is so but for a few roundings."""
+    constant = np.flatnonzero(~varying(array))
     if constant.size:
         raise DataError(
             f"{name}: column {constant[0]} is constant ({array[0, constant[0]] + 0.0:.6g}); "

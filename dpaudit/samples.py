@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dpaudit.defense import Defense, Round, Setting, Target
 from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.information import varying
 from dpaudit.rng import Streams
 from dpaudit.threat import ThreatModel
 from dpaudit.transcript import Capture, Transcript
@@ -136,8 +137,8 @@ class _Column:
         self.share = size[: self.m].square().sum().item() / total if total else 1.0
 
     def varying(self, values: Floats) -> Floats:
-        spread: NDArray[np.bool_] = ~(np.ptp(values, axis=0) <= ROUNDINGS * self.rounding)
-        return values[:, spread]
+        spread = ~(np.ptp(values, axis=0) <= ROUNDINGS * self.rounding)
+        return values[:, spread & varying(values)]
 
 
 @dataclass(eq=False)

@@ -7,6 +7,7 @@ quantities that the paper lists for the attacker: (44) for Algorithm 1, and its 
 Agents are numbered from 1 as in the paper in what is printed, and from 0 in the code.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -17,7 +18,9 @@ from torch import Tensor
 from dpaudit import registry
 from dpaudit.defense import Defense, Round, Setting
 from dpaudit.graph import build
-from dpaudit.mnmi import MaximumInformation, maximum_information
+from dpaudit.information import varying
+from dpaudit.mnmi import MaximumInformation, maximum_information, without_warnings
+from dpaudit.reduction import EstimatorWarning
 from dpaudit.rng import Streams
 from dpaudit.sensor_fusion import SensorFusion
 from dpaudit.trials import run_trials
@@ -72,6 +75,7 @@ class Row(NamedTuple):
 
     published: Published
     found: dict[str, MaximumInformation | None]  # None: the attacker sees ciphertexts alone
+    concerns: tuple[str, ...]  # what the estimator cannot read well
     residual: float  # mean over trials of ||x - x*||^2 after the last round
     residual_error: float  # its standard error
 
@@ -96,8 +100,13 @@ def table(
 
 
 def lines(scale: str, seed: int) -> Iterator[str]:
-    """What ``dpaudit reproduce xie-table4`` prints: the table, what is assumed, what is missing."""
+    """What ``dpaudit reproduce xie-table4`` prints: the table, what is assumed, what is missing.
+
+    Warns:
+        EstimatorWarning: samples that the estimator cannot read well, once for each kind.
+    """
     size = SCALES[scale]
+    concerns: dict[str, dict[str, None]] = {}  # and the methods that each is about
     yield "Xie, Liu and Chai, Table 4: published, and found here"
     yield (
         f"{size.trials} trials, {size.n_rounds} rounds, information at {size.estimated} of them, "
@@ -112,8 +121,12 @@ def lines(scale: str, seed: int) -> Iterator[str]:
         )
         for row in table(scale, seed, random, on_row=lambda method: None):
             yield from _printed(row)
+            for concern in row.concerns:
+                concerns.setdefault(concern, {})[f"{row.published.method} ({random})"] = None
     yield ""
     yield from _REMARKS
+    for concern, methods in concerns.items():
+        warnings.warn(f"{', '.join(methods)}: {concern}", EstimatorWarning, stacklevel=2)
 
 
 _RANDOM = {
@@ -165,10 +178,13 @@ def _row(published: Published, scale: Scale, streams: Streams, random: Random) -
         defense.calibrate(setting), problem, setting, streams, scale.trials, recorder
     )
     residual = problem.residual(defense.models(state))
+    found, concerns = without_warnings(
+        lambda: {name: recorder.information(name, scale, streams) for name in recorder.views}
+    )
     return Row(
         published,
-        {name: recorder.information(name, scale, streams) for name in recorder.views}
-        | ({"eavesdropper": None} if published.method == "encryption" else {}),
+        found | ({"eavesdropper": None} if published.method == "encryption" else {}),
+        concerns,
         residual.mean().item(),
         residual.std().item() / len(residual) ** 0.5,
     )
@@ -273,13 +289,18 @@ class _Recorder:
         """M-NMI of one observation set over the recorded rounds.
 
         Quantities that are the same in all trials (the balance in round 1) tell nothing and are
-        left out, and so are rounds in which nothing else is seen.
+        left out, and so are rounds in which nothing else is seen, or nothing is private any more:
+        without noise all trials converge to one gradient if they share all measurements.
         """
-        varying = [values[:, np.ptp(values, axis=0) > 0] for values in self.views[name]]
-        rounds = [i for i, values in enumerate(varying) if values.shape[1] > 0]
+        seen = [values[:, varying(values)] for values in self.views[name]]
+        rounds = [
+            i
+            for i, (values, private) in enumerate(zip(seen, self._private, strict=True))
+            if values.shape[1] and varying(private).all()
+        ]
         return maximum_information(
             [self._private[i] for i in rounds],
-            [varying[i] for i in rounds],
+            [seen[i] for i in rounds],
             streams.numpy("information", name),
             n_permutations=scale.n_permutations,
             n_splits=scale.n_splits,

@@ -161,7 +161,7 @@ def _sarif_result(statement: Statement, claims_file: str) -> dict[str, Any]:
                 }
             }
         ],
-        "partialFingerprints": {"dpaudit/v1": sha256(identity.encode()).hexdigest()[:16]},
+        "partialFingerprints": {"dpaudit/v1": sha256(one_line(identity).encode()).hexdigest()[:16]},
         "properties": {
             "check": statement.check,
             "adversary": statement.adversary,
@@ -203,6 +203,7 @@ def _cell(text: str) -> str:
 
 
 def _data(text: str) -> str:
+    text = "\n".join(one_line(line) for line in text.splitlines())
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

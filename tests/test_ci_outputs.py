@@ -1,0 +1,157 @@
+"""What CI systems read of a check: valid by its schemas, and every text escaped."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from dpaudit.check_result import Checked, CheckReport, KeyFigure, Statement
+from dpaudit.reports.ci import annotations, junit, markdown, plain, sarif
+from dpaudit.result import Metric
+
+DATA = Path(__file__).parent / "data"
+NASTY = 'a <b> & "c" | `d` 100%, e: \n::error::f \x00\x1b[31m \ud800 ]]> é'
+
+
+def statement(outcome: str, about: str = "claim", text: str = "plain") -> Statement:
+    return Statement(
+        check=text,
+        about=about,
+        subject=f"subject {text}",
+        adversary=text,
+        outcome=outcome,
+        verdict={"fails": "refuted", "warning": "underpowered", "holds": "not refuted"}[outcome],
+        message=f"message {text}",
+        line=7,
+    )
+
+
+def report(text: str = "plain") -> CheckReport:
+    return CheckReport(
+        claims_file="some folder/claims.toml",
+        version="0.1.0",
+        checks=(
+            Checked(
+                name=text,
+                line=3,
+                seconds=1.25,
+                cached=False,
+                figures=(
+                    KeyFigure(
+                        label=f"ssim {text}",
+                        now=Metric(value=0.5, low=0.4, high=0.6, n=8),
+                        before=Metric(value=0.25),
+                    ),
+                ),
+                picture="cache/best.png",
+                report="cache/report.html",
+            ),
+        ),
+        statements=(
+            statement("holds", "baseline", text),
+            statement("warning", "claim", text),
+            statement("fails", "threshold", text),
+        ),
+    )
+
+
+@pytest.fixture
+def junit_schema():
+    etree = pytest.importorskip("lxml.etree")
+    return lambda text: etree.XMLSchema(file=str(DATA / "junit.xsd")).assertValid(
+        etree.fromstring(text.encode())
+    )
+
+
+@pytest.mark.parametrize("text", ["plain", NASTY])
+@pytest.mark.parametrize("strict", [False, True])
+def test_junit_is_valid_and_counts_what_fails(text: str, strict: bool, junit_schema) -> None:
+    xml = junit(report(text), strict)
+    junit_schema(xml)
+    root = ElementTree.fromstring(xml.encode())
+    suite = root[0]
+    assert (suite.get("tests"), suite.get("errors")) == ("3", "0")
+    assert suite.get("failures") == str(len(suite.findall("*/failure"))) == ("2" if strict else "1")
+    assert suite.get("skipped") == str(len(suite.findall("*/skipped"))) == ("0" if strict else "1")
+    assert root.get("failures") == suite.get("failures")
+
+
+def test_the_junit_schema_refuses_what_readers_do_not_know(junit_schema) -> None:
+    for old, new in (('tests="3"', 'tests="three"'), ("<failure", "<fail"), ("name=", "nam=")):
+        broken = junit(report()).replace(old, new).replace("</failure", f"</{new[1:]}", 1)
+        with pytest.raises(Exception, match=r"attribute|expected|mismatch|tag"):
+            junit_schema(broken)
+
+
+@pytest.mark.parametrize("text", ["plain", NASTY])
+def test_sarif_is_valid_and_places_each_result_at_its_line(text: str) -> None:
+    schema = json.loads((DATA / "sarif-2.1.0-part.schema.json").read_text())
+    log = json.loads(sarif(report(text)))
+    jsonschema.Draft202012Validator(schema).validate(log)
+    results = log["runs"][0]["results"]
+    assert [r["level"] for r in results] == ["warning", "error"]
+    location = results[0]["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "some%20folder/claims.toml"
+    assert location["region"]["startLine"] == 7
+    rules = log["runs"][0]["tool"]["driver"]["rules"]
+    assert all(rules[r["ruleIndex"]]["id"] == r["ruleId"] for r in results)
+
+
+def test_the_sarif_schema_refuses_a_wrong_level_a_missing_message_and_unknown_keys() -> None:
+    schema = json.loads((DATA / "sarif-2.1.0-part.schema.json").read_text())
+    for change in ({"level": "fatal"}, {"message": {}}, {"severity": 1}):
+        log = json.loads(sarif(report()))
+        log["runs"][0]["results"][0] |= change
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.Draft202012Validator(schema).validate(log)
+
+
+def test_a_fingerprint_stays_when_only_the_numbers_change() -> None:
+    def fingerprints(found: CheckReport) -> list[dict]:
+        return [r["partialFingerprints"] for r in json.loads(sarif(found))["runs"][0]["results"]]
+
+    moved = [s.model_copy(update={"message": "other", "line": 9}) for s in report().statements]
+    assert fingerprints(report()) == fingerprints(
+        report().model_copy(update={"statements": tuple(moved)})
+    )
+    assert len({str(f) for f in fingerprints(report())}) == 2
+
+
+def test_markdown_has_one_row_for_each_statement_whatever_its_text() -> None:
+    text = markdown(report(NASTY), {NASTY: "sum mary-1.png"})
+    rows = [line for line in text.splitlines() if line.startswith(("| fails", "| warn", "| holds"))]
+    assert len(rows) == 3
+    assert all(row.replace("\\|", "").count("|") == 7 for row in rows)
+    assert "<b>" not in text
+    assert "\x00" not in text
+    assert (
+        "![The defended reconstruction that comes closest to the truth](sum%20mary-1.png)" in text
+    )
+    assert "0.5 (0.4 to 0.6) | 0.25 |" in text
+    assert "*underpowered*: Nothing was found against the claim" in text
+
+
+def test_annotations_are_one_line_each_that_no_text_can_break_out_of() -> None:
+    lines = annotations(report(NASTY))
+    assert len(lines) == 2
+    assert all(line.isprintable() and line.count("::error::f") <= 1 for line in lines)
+    assert lines[0].startswith("::warning file=some folder/claims.toml,line=7,title=")
+    title = lines[1].split("title=")[1].split("::")[0]
+    assert "%3A" in title
+    assert "%2C" in title
+    assert "100%25" in lines[1]
+    assert "%0A" in lines[1]
+
+
+def test_plain_output_is_one_line_for_each_statement() -> None:
+    lines = list(plain(report(NASTY)))
+    assert [line.split()[0] for line in lines] == ["HOLDS", "WARNING", "FAILS"]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_warnings_fail_only_where_that_is_asked() -> None:
+    only_warning = report().model_copy(update={"statements": (statement("warning"),)})
+    assert (only_warning.exit_code(), only_warning.exit_code(strict=True)) == (0, 1)
+    assert report().exit_code() == 1

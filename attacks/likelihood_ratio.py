@@ -44,9 +44,8 @@ class LikelihoodRatio(Measurement):
 
     The scores are log likelihood ratios under the noise that the defense asks for; where a score
     learned from other runs tells the worlds apart better, that one is taken. Threshold and
-    direction are chosen on one half of the runs, errors counted on the other (auditing by
-    Clopper-Pearson). Rounds beyond the first ``n_rounds`` are left out, which only loses power: what
-    a part of a run leaks, the run leaks.
+    direction are chosen on one half of the runs, and errors counted on the other. Rounds beyond the
+    first ``n_rounds`` are left out, which only loses power: what a part of a run leaks, it leaks.
     """
 
     trials: Annotated[PositiveInt, Field(ge=40)] = 2000  # runs of each world
@@ -77,14 +76,13 @@ class _Audit:
     claim: Claim
 
     def findings(self, i: int, on_round: OnStep) -> Iterator[Finding]:
-        bench, claim = self.bench, self.claim
-        victim = account(claim, self.threat_model, bench.defense, bench.setting).victim
-        game = Game.of(bench.defense, bench.setting, victim, claim.adjacency)
+        game = self._game()
         adversary, in_round = self._adversary(game)
         leak = adversary.leak
         mechanism = _mechanism(game, leak, in_round)
         streams = Streams(
-            bench.streams.numpy("likelihood-ratio", i).integers(2**62).item(), bench.streams.device
+            self.bench.streams.numpy("likelihood-ratio", i).integers(2**62).item(),
+            self.bench.streams.device,
         )
         yield self._exact(game, adversary, leak, mechanism, in_round)
 
@@ -96,8 +94,16 @@ class _Audit:
         scores, learned = self._scores(worlds, played("training", TRAINING), streams)
         yield self._bound(game, adversary, mechanism, scores, learned, streams)
         yield self._null(scores[0], streams)
-        silent = played("without noise", min(self.options.trials, 2000), without_noise(game))
+        silent = played("without noise", self.options.trials, without_noise(game))
         yield self._positive(silent, streams)
+
+    def _game(self) -> Game:
+        """The record of the agent that is worst off, its batches drawn as they are accounted."""
+        defense, setting, claim = self.bench.defense, self.bench.setting, self.claim
+        victim = account(claim, self.threat_model, defense, setting).victim
+        declared = defense.mechanism(setting, self.threat_model, victim).most
+        sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
+        return Game.of(defense, setting, victim, claim.adjacency, sampling)
 
     def _adversary(self, game: Game) -> tuple[Adversary, int | None]:
         """Whose view it is, and the round in which alone the record is used, if it is one."""
@@ -153,12 +159,17 @@ class _Audit:
         adjacency = record_adjacency(self.claim)
         account_at = delta if delta > 0 or _is_pure(mechanism) else 1e-5
         exact = epsilon(mechanism, account_at, adjacency) if mechanism else Interval(0.0, 0.0)
-        exceeds = exact.low > claimed
+        certain = leak.separate or in_round is not None
         notes = [f"the record is agent {game.victim}'s", _PROBED]
         if adversary.n_rounds < game.defense.n_rounds and in_round is None:
             notes.append(
                 f"the first {adversary.n_rounds} of {game.defense.n_rounds} rounds; the run leaks "
                 "at least as much"
+            )
+        if not certain:
+            notes.append(
+                "a record's effect outlasts its round in this view; the rounds are composed as if "
+                "it did not, an approximation"
             )
         notes += [
             f'round {k}: "{message}" shows the record without noise'
@@ -179,7 +190,11 @@ class _Audit:
                 "largest mu of a round": Metric(value=max(mu, default=0.0)),
             },
             verdict=(
-                Verdict.REFUTED if leak.unhidden else Verdict.UNSUPPORTED if exceeds else None
+                Verdict.REFUTED
+                if leak.unhidden
+                else Verdict.UNSUPPORTED
+                if certain and exact.low > claimed
+                else None
             ),
             notes=tuple(notes),
             series={"round": tuple(range(1, len(mu) + 1)), "mu": tuple(mu)},
@@ -346,9 +361,9 @@ def _mechanism(game: Game, leak: Leak, in_round: int | None) -> Mechanism:
     size = leak.pure if pure else leak.by_round
     if in_round is not None:
         size = size[in_round - 1 : in_round]
-    # a release is stated for adding or removing a record; its effect is that of one canary
-    multipliers = [0.0 if isinf(x) else 1 / x for x in size.tolist() if x > 1e-12]
-    how = "none" if game.sampling_rate == 1 else "poisson"
+    # a release states its noise for one canary, and accounting knows what a draw of it displaces
+    multipliers = [0.0 if isinf(x) else game.effect / x for x in size.tolist() if x > 1e-12]
+    how = "none" if game.sampling_rate == 1 else game.sampling
     family = "laplace" if pure else "gaussian"
     return releases(multipliers, how, game.sampling_rate, family) if multipliers else ()
 

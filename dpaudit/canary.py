@@ -11,12 +11,15 @@ the gradient of a single direction.
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from dpaudit.claim import Adjacency
 from dpaudit.defense import Defense, Gradient, Setting
+
+Sampling = Literal["none", "poisson", "fixed"]
 
 LENGTH = 1e4  # of the canary's gradient: far above every clip norm, far below what float64 loses
 
@@ -46,11 +49,7 @@ class CanaryGradient(Gradient):
 
 @dataclass(frozen=True)
 class Game:
-    """Who plays: the record of one agent is there or not, or is one of two opposite ones.
-
-    ``rounds`` [first, last] are those in which the record is used at all: all of them for a claim
-    on the run.
-    """
+    """Who plays: the record of one agent is there or not, or is one of two opposite ones."""
 
     defense: Defense
     setting: Setting  # of the one-coordinate model
@@ -58,22 +57,40 @@ class Game:
     adjacency: Adjacency
     length: float
     sampling_rate: float  # how likely the record is in the batch of a round
-    per_step: bool  # whether the batch counts (records) or the whole function does
+    sampling: Sampling  # of the victim's batch; "none" if its whole function counts
 
     @classmethod
-    def of(cls, defense: Defense, setting: Setting, victim: int, adjacency: Adjacency) -> "Game":
+    def of(
+        cls,
+        defense: Defense,
+        setting: Setting,
+        victim: int,
+        adjacency: Adjacency,
+        sampling: Sampling | None = None,
+    ) -> "Game":
         """The game that audits a calibrated defense.
 
-        Under ``function`` adjacency the victim's function changes such that its gradient moves by
-        the ``gradient_distance`` that the defense states; the record-level game is played
-        otherwise, ``agent-identity`` included, which says nothing of records.
+        A defense that states a ``gradient_distance`` protects an agent's whole function, whose
+        gradient the game moves by that distance in every round. Otherwise the game is about one
+        record, for ``agent-identity`` too, which says nothing of records.
+
+        Args:
+            sampling: as the defense declares it where it accounts; by default as it is done.
         """
         alone = replace(setting, d=1, layers=(("canary", 1),))
         distance = getattr(defense, "gradient_distance", None)
         if distance is not None:
-            return cls(defense, alone, victim, adjacency, float(distance), 1.0, False)
+            return cls(defense, alone, victim, adjacency, float(distance), 1.0, "none")
         rate = min(1.0, defense.batch_size / setting.sizes[victim])
-        return cls(defense, alone, victim, adjacency, LENGTH, rate, True)
+        return cls(defense, alone, victim, adjacency, LENGTH, rate, sampling or defense.sampling)
+
+    @property
+    def effect(self) -> float:
+        """How many times the canary's own gradient a draw of it moves a batch's sum.
+
+        In a batch of fixed size it takes the place of another record, which may be its opposite.
+        """
+        return 2.0 if self.sampling == "fixed" and not self.is_replacement else 1.0
 
     @property
     def is_replacement(self) -> bool:
@@ -81,8 +98,8 @@ class Game:
 
     def gradient(self, drawn: Tensor) -> CanaryGradient:
         """The oracle of a round in which the canary was drawn in these trials [...]."""
-        batch_size = self.defense.batch_size if self.per_step else 1
-        return CanaryGradient(self.victim, self.length, drawn, batch_size)
+        batch_size = 1 if self.sampling == "none" else self.defense.batch_size
+        return CanaryGradient(self.victim, self.length, self.effect * drawn, batch_size)
 
     def start(self, trials: int, dtype: torch.dtype, device: torch.device) -> object:
         """The state of all trials before round 1: models at zero, which is public."""

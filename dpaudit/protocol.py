@@ -63,6 +63,7 @@ class Leak:
     by_round: Tensor  # [n_rounds]: mu of a record used in that round alone; infinite: no noise
     unhidden: dict[int, str]  # round -> message that shows the record without noise
     pure: Tensor  # [n_rounds]: the loss of a record used there under Laplace noise, nan elsewhere
+    separate: bool  # whether a record used in one round shows in that round alone
 
 
 class Adversary:
@@ -100,6 +101,12 @@ class Adversary:
             torch.tensor([sqrt(squares[j]) for j in used], dtype=torch.float64),
             unhidden,
             torch.tensor([pure[j] for j in used], dtype=torch.float64),
+            all(
+                j in (k, EVERY_ROUND) or not shift.abs().max() > 0
+                for k, r in enumerate(self.rounds, start=1)
+                for j, shift in r.shifts.items()
+                if len(shift)
+            ),
         )
 
     def observe(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:

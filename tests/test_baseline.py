@@ -1,0 +1,172 @@
+"""The baseline: never a false alarm on noise, always one on a real worsening, never half-written."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binom, t
+
+from dpaudit.baseline import (
+    ALPHA,
+    Baseline,
+    Ledger,
+    check_baseline,
+    compare,
+    config_hash,
+    key_metrics,
+)
+from dpaudit.errors import ConfigError
+from dpaudit.result import AuditResult, Finding, Metric
+
+GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
+FALSE_FAILURE = 1e-9
+EMPTY = Ledger()
+AUDIT = {"seed": 1, "data": {"path": "/somewhere/my.npz"}, "defense": {"name": "dpdl"}}
+
+
+def result(scores: np.ndarray) -> AuditResult:
+    """An audit whose reconstructions have these SSIMs [n_metrics, n], with 95% t intervals."""
+    n = scores.shape[1]
+    half = t.isf(0.025, n - 1) * scores.std(axis=1, ddof=1) / math.sqrt(n)
+    findings = tuple(
+        Finding(
+            kind="reconstruction",
+            title=f"a{i}",
+            attack=f"a{i}",
+            metrics={"ssim": Metric(value=mean, low=mean - h, high=mean + h, n=n)},
+        )
+        for i, (mean, h) in enumerate(zip(scores.mean(axis=1), half, strict=True))
+    )
+    return GOLDEN.model_copy(update={"findings": findings, "claims": ()})
+
+
+def drawn(rng: np.random.Generator, n_metrics: int, n: int, mean: float = 0.2) -> AuditResult:
+    """Correlated scores of n targets, as of several attacks on the same ones."""
+    return result(mean + rng.normal(0, 0.07, n) + rng.normal(0, 0.07, (n_metrics, n)))
+
+
+def baseline_of(found: AuditResult, ledger: Ledger = EMPTY) -> Baseline:
+    return Baseline(checks={"c": check_baseline(AUDIT, found)}, ledger=ledger)
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_with_unchanged_code_at_most_one_of_200_checks_cries_wolf(n: int) -> None:
+    """At place 1 of the ledger, which spends most; fails wrongly with probability 1e-9."""
+    rng, checks = np.random.default_rng(20240611), 1_000
+    alarms = 0
+    for _ in range(checks):
+        before, now = drawn(rng, 24, n), drawn(rng, 24, n)
+        worse, compared = compare(baseline_of(before), {"c": now}, "new content")
+        assert compared == 24
+        alarms += bool(worse)
+    assert alarms <= binom.isf(FALSE_FAILURE, checks, ALPHA)
+
+
+def test_a_whole_history_cries_wolf_at_most_once_in_200() -> None:
+    """30 contents against one baseline, 4 metrics; fails wrongly with probability 1e-9."""
+    rng, histories, alarms = np.random.default_rng(5), 200, 0
+    for _ in range(histories):
+        baseline = baseline_of(drawn(rng, 4, 8))
+        alarm = False
+        for commit in range(30):
+            content = str(commit)
+            worse, _ = compare(baseline, {"c": drawn(rng, 4, 8)}, content)
+            alarm |= bool(worse)
+            ledger = baseline.ledger.with_([content])
+            baseline = baseline.model_copy(update={"ledger": ledger})
+        alarms += alarm
+    assert alarms <= binom.isf(FALSE_FAILURE, histories, ALPHA)
+
+
+def test_a_real_worsening_is_seen() -> None:
+    """SSIM 0.2 to 0.6 at 8 targets of standard deviation 0.1 is 8 standard errors."""
+    rng = np.random.default_rng(6)
+    seen = 0
+    for _ in range(50):
+        baseline = baseline_of(drawn(rng, 6, 8), Ledger(contents=("first",)))
+        worse, _ = compare(baseline, {"c": drawn(rng, 6, 8, mean=0.6)}, "second")
+        seen += bool(worse)
+    assert seen >= 40
+    baseline = baseline_of(drawn(rng, 6, 8, mean=0.6))
+    assert compare(baseline, {"c": drawn(rng, 6, 8)}, "better")[0] == []
+
+
+def test_the_levels_of_all_places_sum_to_alpha_and_a_known_content_spends_nothing() -> None:
+    contents = [str(i) for i in range(2_000)]
+    ledger = Ledger(contents=tuple(contents))
+    spent = sum(ledger.level(content) for content in contents)
+    assert spent == pytest.approx(ALPHA, rel=1e-3)
+    assert spent < ALPHA
+    assert ledger.level("3") == pytest.approx(ALPHA * 6 / math.pi**2 / 16)
+    assert ledger.with_(["3"]) == ledger
+    assert ledger.with_(["new"]).place("new") == ledger.place("new") == 2_001
+
+
+def test_identical_numbers_are_never_worse() -> None:
+    assert compare(baseline_of(GOLDEN), {"c": GOLDEN}, "x")[0] == []
+    assert compare(baseline_of(GOLDEN), {"c": GOLDEN}, "x")[1] > 10
+
+
+def test_exact_accounting_that_rises_is_worse_unless_the_seed_split_the_data_anew() -> None:
+    def accounted(value: float, seed: int) -> AuditResult:
+        finding = Finding(
+            kind="accounting",
+            title="Theorem 1",
+            threat_model="eavesdropper",
+            metrics={"epsilon": Metric(value=value, low=value, high=value)},
+        )
+        provenance = GOLDEN.provenance.model_copy(update={"seed": seed})
+        return GOLDEN.model_copy(update={"findings": (finding,), "provenance": provenance})
+
+    baseline = baseline_of(accounted(2.0, seed=1))
+    [worse] = compare(baseline, {"c": accounted(2.1, seed=1)}, "x")[0]
+    assert worse.label == "accounting | Theorem 1 | eavesdropper | epsilon"
+    assert compare(baseline, {"c": accounted(1.9, seed=1)}, "x")[0] == []
+    assert compare(baseline, {"c": accounted(2.1, seed=2)}, "x") == ([], 0)
+
+
+def test_key_metrics_are_of_the_defended_run_and_each_has_a_label_of_its_own() -> None:
+    keys = key_metrics(GOLDEN)
+    assert len({key.label for key in keys}) == len(keys)
+    assert not any("no-defense" in key.label or "control" in key.label for key in keys)
+    twice = GOLDEN.findings[:1] * 2
+    labels = [key.label for key in key_metrics(GOLDEN.model_copy(update={"findings": twice}))]
+    assert any(label.endswith(" (2)") for label in labels)
+
+
+def test_a_baseline_survives_writing_and_reading(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    written = baseline_of(GOLDEN, Ledger(contents=("a",)))
+    written.write(path)
+    assert Baseline.read(path) == written
+    text = path.read_text()
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["baseline.json"]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("{", "not a baseline"),
+        ('{"schema_version": 2}', "schema_version 2, this dpaudit reads version 1; write it anew"),
+        ('{"schema_version": 1}', "checks: Field required"),
+        ("[]", "Input should be"),
+    ],
+)
+def test_a_damaged_baseline_or_one_of_another_version_is_one_line(tmp_path, text, expected) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        Baseline.read(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_hash_of_a_config_leaves_out_the_seed_and_where_the_data_lies() -> None:
+    same = {"seed": 9, "data": {"path": "elsewhere/my.npz"}, "defense": {"name": "dpdl"}}
+    assert config_hash(same) == config_hash(AUDIT)
+    assert config_hash({**AUDIT, "data": {"path": "other.npz"}}) != config_hash(AUDIT)
+    assert config_hash({**AUDIT, "defense": {"name": "dpps"}}) != config_hash(AUDIT)

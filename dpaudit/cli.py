@@ -376,6 +376,8 @@ def _print(result: AuditResult, out: Path, as_json: bool) -> None:
     if as_json:
         print(result.to_json(), end="")
         return
+    for note in result.notes:
+        stdout.print(f"note: {note}", markup=False)
     for claim in result.claims:
         stdout.print(f"{claim.verdict.upper()}  {claim.sentence}", markup=False)
         stdout.print(f"  against {claim.threat_model}: {claim.reason}", markup=False)

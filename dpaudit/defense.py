@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dpaudit.accounting import Mechanism
 from dpaudit.claim import Adjacency
+from dpaudit.errors import ConfigError
 from dpaudit.graph import Graph, Network
 from dpaudit.noise import Noise
 from dpaudit.strict import Strict
@@ -136,6 +137,17 @@ class Defense(Strict, ABC):
             ConfigError: the setting is outside what the paper's theory allows.
         """
         return self
+
+    def outside_theory(self, setting: Setting) -> str | None:
+        """The condition that ``calibrate`` refuses, if ``allow_outside_theory`` lets it pass."""
+        if not getattr(self, "allow_outside_theory", False):
+            return None
+        try:
+            self.model_copy(update={"allow_outside_theory": False}).calibrate(setting)
+        except ConfigError as refusal:
+            parts = str(refusal).split("; ")
+            return "; ".join(part for part in parts if "allow_outside_theory" not in part)
+        return None
 
     @abstractmethod
     def without_noise(self) -> Self:

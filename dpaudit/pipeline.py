@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import torch
 
 from dpaudit import registry
+from dpaudit.account import account, restate
 from dpaudit.attack import ReconstructionAttack
 from dpaudit.config import AuditConfig
 from dpaudit.data import Dataset, load
 from dpaudit.defense import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.graph import build
-from dpaudit.judge import Judging, account, accounting_finding, bearing_on, judge, restate
+from dpaudit.judge import Judging, accounting_finding, bearing_on, judge
 from dpaudit.measurement import Bench, Measurement
 from dpaudit.mixing import positions
 from dpaudit.own import NOTHING, Own
@@ -82,6 +83,7 @@ class Prepared(NamedTuple):
     defenses: dict[str, Defense]  # by world
     attacks: tuple[ReconstructionAttack | Measurement, ...]
     streams: Streams
+    notes: tuple[str, ...]  # what a reader must know before any number
 
 
 def run_audit(
@@ -219,7 +221,14 @@ def prepare(config: AuditConfig, runtime: Runtime, own: Own = NOTHING) -> Prepar
     setting = Setting(network, learned.sizes, learned.d, learned.layers)
     calibrated = defense.calibrate(setting)
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
-    return Prepared(learned, setting, worlds, attacks, streams)
+    return Prepared(learned, setting, worlds, attacks, streams, _notes(defense, setting))
+
+
+def _notes(defense: Defense, setting: Setting) -> tuple[str, ...]:
+    condition = defense.outside_theory(setting)
+    if condition is None:
+        return ()
+    return (f"This run is outside the theory of its paper, as allowed by its config: {condition}.",)
 
 
 def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:
@@ -383,6 +392,7 @@ def _result(
         threat_models=tuple(_threat_models(config, prepared)),
         graph=_graph(config, prepared),
         findings=tuple(findings),
+        notes=prepared.notes,
         utility={
             world: Curve.model_validate(run.read_json(f"findings/curve-{world}.json"))
             for world in WORLDS

@@ -196,6 +196,7 @@ class AuditResult(Strict):
     calibrated: dict[str, Any]  # the defense's options once its noise is set from its budget
     provenance: Provenance
     verdict: Verdict | None  # the worst over claims; None where nothing was claimed
+    notes: tuple[str, ...] = ()  # what a reader must know before any number
     claims: tuple[JudgedClaim, ...]
     threat_models: tuple[ThreatModelSummary, ...]
     graph: GraphSummary

@@ -44,7 +44,7 @@ def result(scores: np.ndarray) -> AuditResult:
 
 def drawn(rng: np.random.Generator, n_metrics: int, n: int, mean: float = 0.2) -> AuditResult:
     """Correlated scores of n targets, as of several attacks on the same ones."""
-    return result(mean + rng.normal(0, 0.07, n) + rng.normal(0, 0.07, (n_metrics, n)))
+    return result(mean + rng.normal(0, 0.03, n) + rng.normal(0, 0.1, (n_metrics, n)))
 
 
 def baseline_of(found: AuditResult, ledger: Ledger = EMPTY) -> Baseline:

@@ -1,0 +1,179 @@
+"""What is said about each claim and limit, and how several of them are adjusted for one another."""
+
+from pathlib import Path
+
+import pytest
+
+from dpaudit.check_result import Statement
+from dpaudit.claims_file import Claims, ClaimsFile
+from dpaudit.errors import ConfigError
+from dpaudit.result import AuditResult, Finding, Metric, Verdict
+from dpaudit.verdicts import statements
+
+GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
+
+
+def file_of(*thresholds: dict, names: tuple[str, ...] = ("c",), **fields: object) -> ClaimsFile:
+    checks = [
+        {"name": name, "audit": {}, "threshold": list(thresholds), **fields} for name in names
+    ]
+    claims = Claims.model_validate({"check": checks})
+    return ClaimsFile(Path("claims.toml"), "", claims)
+
+
+def audit_of(
+    verdict: Verdict, *findings: Finding, confidence: float | None = None, **fields: object
+) -> AuditResult:
+    claim = GOLDEN.claims[0].model_copy(
+        update={
+            "verdict": verdict,
+            "confidence": confidence,
+            "because": tuple(range(len(findings))),
+            "reason": "The reason.",
+            **fields,
+        }
+    )
+    return GOLDEN.model_copy(update={"claims": (claim,), "findings": findings})
+
+
+def empirical(p: float, bound: float = 1.9, **metrics: float) -> Finding:
+    values = {"epsilon lower bound": bound, "p-value": p, "confidence": 0.95, **metrics}
+    return Finding(
+        kind="empirical-epsilon",
+        title="t",
+        attack="likelihood-ratio",
+        threat_model="eavesdropper",
+        metrics={key: Metric(value=value) for key, value in values.items()},
+    )
+
+
+def ssim(value: float, half: float, n: int = 8, **fields: object) -> Finding:
+    metric = Metric(value=value, low=value - half, high=value + half, n=n)
+    return Finding(
+        kind="reconstruction",
+        title="t",
+        attack="gradient-inversion",
+        threat_model="eavesdropper",
+        metrics={"ssim": metric},
+        **fields,
+    )
+
+
+def test_a_refuted_claim_fails_and_names_claim_adversary_and_certified_bound() -> None:
+    found = audit_of(Verdict.REFUTED, empirical(0.001), confidence=0.95)
+    [said] = statements(file_of(), {"c": found})
+    assert (said.outcome, said.verdict) == ("fails", "refuted")
+    assert said.message == (
+        '"DPDL, Theorem 1: (0.5, 1e-05)-DP for the whole run, add-remove adjacency" against '
+        'adversary "eavesdropper" is refuted: certified bound epsilon >= 1.9 (likelihood-ratio at '
+        "confidence 0.95), claimed epsilon = 0.5. The reason."
+    )
+
+
+def test_an_unsupported_claim_names_the_epsilon_of_accounting() -> None:
+    [said] = statements(file_of(), {"c": audit_of(Verdict.UNSUPPORTED)})
+    assert said.outcome == "fails"
+    assert (
+        "certified bound epsilon >= 7.31 (exact accounting), claimed epsilon = 0.5" in said.message
+    )
+
+
+@pytest.mark.parametrize(
+    "verdict, outcome", [(Verdict.NOT_REFUTED, "holds"), (Verdict.UNDERPOWERED, "warning")]
+)
+def test_other_verdicts_do_not_fail(verdict: Verdict, outcome: str) -> None:
+    [said] = statements(file_of(), {"c": audit_of(verdict, empirical(0.001), confidence=0.95)})
+    assert said.outcome == outcome
+
+
+def test_refutations_are_adjusted_for_all_claims_of_the_file() -> None:
+    """At 0.05: 0.03 alone refutes; among three tests it is 0.09, and 0.01 is 0.03."""
+    weak = audit_of(Verdict.REFUTED, empirical(0.03), confidence=0.95)
+    strong = audit_of(Verdict.REFUTED, empirical(0.01), confidence=0.95)
+    none = audit_of(Verdict.NOT_REFUTED, empirical(0.4), confidence=0.95)
+    assert statements(file_of(), {"c": weak})[0].outcome == "fails"
+    file = file_of(names=("a", "b", "c"))
+    said = statements(file, {"a": weak, "b": strong, "c": none})
+    assert [s.outcome for s in said] == ["warning", "fails", "holds"]
+    assert "by itself (p = 0.03), but not at significance 0.05 among the 3 tests" in said[0].message
+
+
+def test_what_is_exact_is_not_adjusted_and_does_not_weaken_the_rest() -> None:
+    exact = audit_of(Verdict.UNSUPPORTED)
+    weak = audit_of(Verdict.REFUTED, empirical(0.03), confidence=0.95)
+    said = statements(file_of(names=("a", "b")), {"a": exact, "b": weak})
+    assert [s.outcome for s in said] == ["fails", "fails"]
+
+
+def test_a_refutation_without_a_p_value_counts_at_its_confidence() -> None:
+    bare = Finding(kind="empirical-epsilon", title="t", metrics={})
+    found = audit_of(Verdict.REFUTED, bare, confidence=0.99)
+    assert statements(file_of(), {"c": found})[0].outcome == "fails"
+    assert statements(file_of(significance=0.005), {"c": found})[0].outcome == "warning"
+
+
+def limit(found: AuditResult, **threshold: object) -> Statement:
+    [said] = [s for s in statements(file_of(threshold), {"c": found}) if s.about == "threshold"]
+    return said
+
+
+def test_a_limit_is_broken_only_beyond_the_error_of_the_estimate() -> None:
+    """With n = 8 the 95% interval reaches t = 2.36 errors; one-sided 5% is 1.89 of them."""
+    found = audit_of(Verdict.NOT_REFUTED, ssim(0.5, 0.1))
+    assert limit(found, metric="ssim", at_most=0.38).outcome == "fails"
+    assert limit(found, metric="ssim", at_most=0.45).outcome == "holds"  # 1.18 errors
+    assert limit(found, metric="ssim", at_least=0.55).outcome == "holds"
+    assert limit(found, metric="SSIM", at_least=0.62).outcome == "fails"
+    broken = limit(found, metric="ssim", at_most=0.2)
+    assert broken.message == (
+        'ssim of gradient-inversion at most 0.2 against adversary "eavesdropper" is broken: it is '
+        "0.5 (0.4 to 0.6, n = 8)"
+    )
+    assert broken.verdict == "limit broken"
+
+
+def test_limits_are_adjusted_too() -> None:
+    found = audit_of(Verdict.NOT_REFUTED, ssim(0.5, 0.1, rounds=(1,)), ssim(0.5, 0.1, rounds=(2,)))
+    about_one = {"metric": "ssim", "at_most": 0.405, "round": 1}  # p = 0.026
+    about_both = {"metric": "ssim", "at_most": 0.405}
+    assert statements(file_of(about_one), {"c": found})[1].outcome == "fails"
+    said = statements(file_of(about_both, significance=0.03), {"c": found})
+    assert [s.outcome for s in said[1:]] == ["warning", "warning"]
+
+
+def test_the_claim_is_a_limit_for_certified_bounds_by_their_error_counts() -> None:
+    counts = {
+        "false positives": Metric(value=40, n=1000),
+        "false negatives": Metric(value=300, n=1000),
+        "delta": Metric(value=1e-5),
+    }
+    bound = empirical(0.001, bound=1.9)
+    metrics = {**bound.metrics, "epsilon lower bound": Metric(value=1.9, n=2000), **counts}
+    found = audit_of(
+        Verdict.REFUTED, bound.model_copy(update={"metrics": metrics}), confidence=0.95
+    )
+    said = limit(found, metric="epsilon lower bound", at_most="claim")
+    assert said.outcome == "fails"
+    assert "at most 0.5" in said.subject
+    assert limit(found, metric="epsilon_lower_bound", at_most=2.0).outcome == "holds"
+
+
+@pytest.mark.parametrize(
+    "threshold, expected",
+    [
+        ({"metric": "ssmi"}, 'no finding has a metric "ssmi" (did you mean "ssim"?); there are ssim'),
+        ({"metric": "ssim", "attack": "gradient-inverson"},
+         'no finding has attack = "gradient-inverson" (did you mean "gradient-inversion"?)'),
+        ({"metric": "ssim", "threat_model": "eve"}, 'no finding has threat_model = "eve"'),
+        ({"metric": "ssim", "round": 9}, "no finding fits all that is given; there are rounds 1"),
+    ],
+)  # fmt: skip
+def test_a_limit_on_what_is_not_there_is_one_line_with_the_nearest_name(
+    threshold, expected
+) -> None:
+    found = audit_of(Verdict.NOT_REFUTED, ssim(0.5, 0.1, rounds=(1,)))
+    with pytest.raises(ConfigError) as error:
+        statements(file_of({**threshold, "at_most": 1.0}), {"c": found})
+    assert str(error.value).startswith("claims.toml: check[1].threshold[1].metric: ")
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)

@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, PositiveInt
 
+from dpaudit.account import account, claimed_delta, claimed_epsilon, record_adjacency
 from dpaudit.accounting import Interval, Mechanism, epsilon, false_negative_rate
 from dpaudit.attack import OnStep
 from dpaudit.bounds import (
@@ -23,7 +24,6 @@ from dpaudit.claim import Claim
 from dpaudit.distinguish import LearnedScore, Worlds, play, without_noise
 from dpaudit.family import GAUSSIAN
 from dpaudit.gossip import releases
-from dpaudit.judge import account, claimed_delta, claimed_epsilon, record_adjacency
 from dpaudit.measurement import Bench, Measurement
 from dpaudit.power import expected_bound, trials_needed
 from dpaudit.privacy_loss import Array

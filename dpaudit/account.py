@@ -1,0 +1,110 @@
+"""What a defense's declared releases add up to, for a claim and an adversary."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dpaudit.accounting import Adjacency, Interval, Mechanism, epsilon
+from dpaudit.claim import Claim
+from dpaudit.defense import Bracket, Defense, Setting
+from dpaudit.errors import ConfigError
+from dpaudit.threat import ThreatModel
+from dpaudit.tradeoff import gaussian_epsilon
+
+RESTATED_DELTA = 1e-5  # for claims that name no delta
+
+
+class Accounted(NamedTuple):
+    """Exact accounting of one claim against one threat model, for the agent that is worst off."""
+
+    epsilon: Interval
+    delta: float
+    victim: int
+    assumptions: tuple[str, ...]
+
+
+def account(
+    claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
+) -> Accounted:
+    """The epsilon that the defense's declared releases give, at the claim's delta and scope.
+
+    A function that changes is one record of an agent that uses all it has in every round; an agent
+    that is replaced is restated for adding or removing one of its records.
+
+    Raises:
+        ConfigError: the adversary's agents are all there are, so nobody is left to protect; or the
+            claim has no delta, which Gaussian noise needs.
+    """
+    victims = [i for i in range(setting.n_agents) if i not in threat_model.agents]
+    if not victims:
+        raise ConfigError(f'threat_model "{threat_model.name}": no agent is left to attack')
+    brackets = [defense.mechanism(setting, threat_model, victim) for victim in victims]
+    delta = _delta(claim, brackets)
+    known: dict[Mechanism, Interval] = {}
+    candidates = [
+        Accounted(_interval(bracket, claim, delta, known), delta, victim, bracket.assumptions)
+        for victim, bracket in zip(victims, brackets, strict=True)
+    ]
+    return max(candidates, key=lambda accounted: (accounted.epsilon.low, accounted.epsilon.high))
+
+
+def restate(
+    claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
+) -> Accounted:
+    """The same for one record and the whole run: the currency in which claims compare."""
+    common = claim.model_copy(update={"scope": "run", "adjacency": record_adjacency(claim)})
+    return account(common, threat_model, defense, setting)
+
+
+def claimed_epsilon(claim: Claim) -> float:
+    """The claim as an epsilon at its delta (a mu-GDP claim at delta 1e-5)."""
+    if claim.mu is not None:
+        return gaussian_epsilon(RESTATED_DELTA, claim.mu)
+    assert claim.epsilon is not None
+    return claim.epsilon
+
+
+def claimed_delta(claim: Claim) -> float:
+    """The delta at which tests of the claim are held against it."""
+    return RESTATED_DELTA if claim.mu is not None else claim.delta
+
+
+def record_adjacency(claim: Claim) -> Adjacency:
+    """Whether the claim's two worlds differ by a record more or by another record."""
+    return "replace-one" if claim.adjacency == "replace-one" else "add-remove"
+
+
+def _interval(
+    bracket: Bracket, claim: Claim, delta: float, known: dict[Mechanism, Interval]
+) -> Interval:
+    ends = []
+    for mechanism in (bracket.least, bracket.most):
+        key = tuple(_in_scope(mechanism, claim))
+        if key not in known:
+            known[key] = epsilon(key, delta, record_adjacency(claim))
+        ends.append(known[key])
+    return Interval(ends[0].low, ends[1].high)
+
+
+def _in_scope(mechanism: Mechanism, claim: Claim) -> Mechanism:
+    """The whole run, or the round with the least noise."""
+    if claim.scope == "run" or not mechanism:
+        return mechanism
+    least = min(mechanism, key=lambda release: release.noise_multiplier)
+    return (least.model_copy(update={"count": 1}),)
+
+
+def _delta(claim: Claim, brackets: Sequence[Bracket]) -> float:
+    """The claim's delta; 1e-5 where it is stated as mu. Pure claims are for Laplace noise."""
+    if claim.mu is not None:
+        return RESTATED_DELTA
+    gaussian = any(
+        release.family == "gaussian" and release.noise_multiplier > 0
+        for bracket in brackets
+        for release in (*bracket.least, *bracket.most)
+    )
+    if claim.delta == 0 and gaussian:
+        raise ConfigError(
+            f'claim "{claim.text}": Gaussian noise has no epsilon at delta = 0; expected a delta '
+            "above 0"
+        )
+    return claim.delta

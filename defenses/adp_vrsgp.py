@@ -140,6 +140,10 @@ class ADPVRSGP(Defense):
         """G_t."""
         return self.clip_norm * self.clip_decay**t
 
+    def clip_norm_in(self, k: int) -> float | None:
+        """Of each record's gradient: none where the mean of the batch is clipped."""
+        return self.clip_norm_at(k - 1) if self.clip == "sample" else None
+
     def relative_noise(self, t: int) -> float:
         """The standard deviation of round t's noise over sigma_i."""
         follows = self.clip_decay**t if self.sigma_follows_clip else 1.0

@@ -168,6 +168,10 @@ class DPDPSGD(Defense):
     def models(self, state: State) -> Tensor:
         return state.X
 
+    def clip_norm_in(self, k: int) -> float | None:
+        """Of the L2 norm: none where the L1 norm is clipped."""
+        return self.clip_norm if self.perturb == "gradient" else None
+
     def without_noise(self) -> Self:
         return self.model_copy(update={"noise_multiplier": 0.0, "epsilon": None})
 

@@ -120,6 +120,9 @@ class DynD2P(Defense):
         decays = self.schedule in ("dyn", "dyn-c")
         return self.clip_norm * self.clip_decay ** (-k / self.n_rounds * decays)
 
+    def clip_norm_in(self, k: int) -> float:
+        return self.clip_norm_at(k - 1)
+
     def relative_budget(self, k: int) -> float:
         """mu_k / mu_0, or C_k / sigma~_k in the general form."""
         if self.noise_levels is not None:

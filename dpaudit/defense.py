@@ -138,6 +138,13 @@ class Defense(Strict, ABC):
         """
         return self
 
+    def clip_norm_in(self, k: int) -> float | None:
+        """The L2 norm to which round k clips each record's gradient; None: it clips none so.
+
+        The option ``clip_norm`` where there is one, in every round.
+        """
+        return getattr(self, "clip_norm", None)
+
     def outside_theory(self, setting: Setting) -> str | None:
         """The condition that ``calibrate`` refuses, if ``allow_outside_theory`` lets it pass."""
         if not getattr(self, "allow_outside_theory", False):

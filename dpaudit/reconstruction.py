@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from dpaudit.attack import Observed, OnStep, ReconstructionAttack, Task
 from dpaudit.data import Dataset
-from dpaudit.defense import Defense, Observable, Setting, Target
+from dpaudit.defense import Defense, Derived, Observable, Setting, Target
 from dpaudit.errors import DataError, NotObservable
 from dpaudit.metrics import (
     PSNR_CAP,
@@ -36,7 +37,10 @@ SHOWN = 8  # targets in a picture
 
 @dataclass(frozen=True)
 class Scenario:
-    """One attack by one adversary on one world at one batch size: one batched optimisation."""
+    """One attack by one adversary on one world at one batch size.
+
+    One batched optimisation of all rounds whose clip norm is the same.
+    """
 
     attack_index: int
     attack_name: str
@@ -57,7 +61,7 @@ class Attacked(NamedTuple):
     """The targets that a view sufficed for, and what the adversary derived about them."""
 
     targets: list[Target]
-    observed: Observed | None
+    derived: list[Derived]
     refusals: list[str]  # why a target was out of reach
 
 
@@ -72,24 +76,50 @@ def run_scenario(
 ) -> list[Finding]:
     """Attack and score; findings of the attack and of the blind baseline, round by round."""
     attacked = _attacked(scenario, defense, setting, streams, run)
-    if attacked.observed is None:
+    if not attacked.targets:
         return [_not_available(scenario, attacked.refusals)]
-    task = _task(problem)
-    reconstruction = scenario.attack.reconstruct(
-        attacked.observed, task, _attack_streams(scenario, streams), on_step
-    )
-    truth, labels = _truth(scenario, attacked.targets, problem, streams)
-    findings: list[Finding] = []
-    for k in sorted(set(scenario.attack.rounds)):
-        rows = [i for i, target in enumerate(attacked.targets) if target.round == k]
-        if rows:
+    groups = _by_clip_norm(defense, attacked, scenario.batch_size)
+    findings: dict[int, list[Finding]] = {}
+    for i, (observed, targets) in enumerate(groups):
+        reconstruction = scenario.attack.reconstruct(
+            observed,
+            _task(problem),
+            _attack_streams(scenario, streams),
+            partial(_progress, on_step, i, len(groups)),
+        )
+        truth, labels = _truth(scenario, targets, problem, streams)
+        for k in {target.round for target in targets}:
+            rows = [i for i, target in enumerate(targets) if target.round == k]
             guess = reconstruction.images[rows].cpu(), reconstruction.labels[rows].cpu()
             losses = reconstruction.losses[rows].min(dim=1).values.cpu()
-            round_truth = truth[rows], labels[rows]
-            findings += _scored(
-                scenario, k, guess, losses, round_truth, problem.dataset, streams, run
-            )
-    return findings
+            right = truth[rows], labels[rows]
+            findings[k] = _scored(scenario, k, guess, losses, right, problem.dataset, streams, run)
+    return [finding for k in sorted(findings) for finding in findings[k]]
+
+
+def _by_clip_norm(
+    defense: Defense, attacked: Attacked, batch_size: int
+) -> list[tuple[Observed, list[Target]]]:
+    """What was derived about targets whose rounds clip to the same norm, in order of rounds."""
+    together: dict[float | None, list[int]] = {}
+    for i, target in enumerate(attacked.targets):
+        together.setdefault(defense.clip_norm_in(target.round), []).append(i)
+    return [
+        (
+            Observed(
+                gradients=torch.stack([attacked.derived[i].gradient for i in rows]),
+                models=torch.stack([attacked.derived[i].model for i in rows]),
+                batch_size=batch_size,
+                clip_norm=clip_norm,
+            ),
+            [attacked.targets[i] for i in rows],
+        )
+        for clip_norm, rows in together.items()
+    ]
+
+
+def _progress(on_step: OnStep, group: int, n_groups: int, done: int, total: int) -> None:
+    on_step(group * total + done, n_groups * total)
 
 
 def refuse_data_without_images(
@@ -126,15 +156,7 @@ def _attacked(
                 refusals.append(str(reason))
         if not view.edges(observable.links, k):
             refusals.append(f'{scenario.threat_model.name} reads no link with "{observable.links}"')
-    if not targets:
-        return Attacked([], None, refusals)
-    observed = Observed(
-        gradients=torch.stack([d.gradient for d in derived]),
-        models=torch.stack([d.model for d in derived]),
-        batch_size=scenario.batch_size,
-        clip_norm=getattr(defense, "clip_norm", None),
-    )
-    return Attacked(targets, observed, refusals)
+    return Attacked(targets, derived, refusals)
 
 
 def _view(

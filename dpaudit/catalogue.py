@@ -1,13 +1,19 @@
 """What `dpaudit list` shows: everything installed, built in or from other packages."""
 
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
 
 from dpaudit import data, mixing, models, registry
 from dpaudit.config import SENSORS
+from dpaudit.defense import Defense
 from dpaudit.reproductions import REPRODUCTIONS
 
 Entry = dict[str, str]
 
+_SWITCHES = {"allow_outside_theory", "noise_free"}
 _SENSORS = "each agent measures one unknown vector; no network; sensors = { m, p, scale }"
 
 
@@ -36,11 +42,35 @@ def _defenses() -> list[Entry]:
                 "name": name,
                 "paper": defense.paper,
                 "claims": defense.claims,
+                "variants": "; ".join(sorted(_variants(defense))),
                 "messages": ", ".join(defense.messages),
                 "package": _package(entry_point),
             }
         )
     return entries
+
+
+def _variants(options: type[BaseModel]) -> Iterator[str]:
+    """The options that choose between algorithms or readings, and the names they choose from.
+
+    What every defense has is left out, and the switches that turn noise or refusals off.
+    """
+    for name in options.model_fields.keys() - Defense.model_fields.keys() - _SWITCHES:
+        annotation = options.model_fields[name].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from (f"{name}.{variant}" for variant in _variants(annotation))
+        elif annotation is bool:
+            yield name
+        elif choices := _choices(annotation):
+            yield f"{name} = {' | '.join(choices)}"
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The names in an annotation, and dots for what else it takes; none if it takes no name."""
+    parts = [annotation] if get_origin(annotation) is Literal else get_args(annotation)
+    names = [n for part in parts if get_origin(part) is Literal for n in get_args(part)]
+    others = any(get_origin(part) is not Literal for part in parts)
+    return [str(name) for name in names] + (["..."] if names and others else [])
 
 
 def _attacks() -> list[Entry]:

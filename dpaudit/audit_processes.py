@@ -17,6 +17,8 @@ from dpaudit.errors import RunError
 
 Waiting = Callable[[Mapping[str, Job]], None]  # the audits that run now, called often
 
+COMMAND = [sys.executable, "-m", "dpaudit.cached_audit"]
+
 _POLL_SECONDS = 0.05
 
 
@@ -62,7 +64,7 @@ def run_all(
 def _started(name: str, job: Job) -> _Running:
     errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (read later)
     process = subprocess.Popen(
-        [sys.executable, "-m", "dpaudit.cached_audit"],
+        COMMAND,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=errors,

@@ -6,6 +6,7 @@ alpha_i = alpha 6 / (pi^2 i^2); these sum to alpha over however many commits, an
 compared before spends nothing. docs/ci.md explains it.
 """
 
+import glob
 import json
 import math
 import os
@@ -119,6 +120,7 @@ def write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
         try:
             partial.write_text(text, encoding="utf-8")
             os.replace(partial, path)
@@ -126,6 +128,14 @@ def write_whole(path: Path, text: str) -> None:
             partial.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"{path}: cannot write: {error.strerror}") from None
+
+
+def _sweep(path: Path) -> None:
+    """Remove what killed processes left beside a file."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        pid = left.suffix[1:]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            left.unlink(missing_ok=True)
 
 
 def config_hash(audit: Mapping[str, Any]) -> str:

@@ -27,7 +27,10 @@ class Tested(NamedTuple):
 
 
 def statements(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[Statement]:
-    """Every claim and every limit, after Holm over those of the file that rest on estimates.
+    """Every claim and every limit of the file.
+
+    Those that rest on estimates are adjusted by Holm's method, the claims among themselves and the
+    limits among themselves.
 
     Raises:
         ConfigError: a threshold fits no metric; one line for each.
@@ -72,25 +75,29 @@ def beside_baseline(
 
 
 def _decided(tested: Sequence[Tested]) -> list[Statement]:
-    adjusted = [t.p for t in tested]
-    random = [i for i, t in enumerate(tested) if t.random]
-    for i, p in zip(random, holm([tested[i].p for i in random]), strict=True):
-        adjusted[i] = p
-    decided = []
-    for test, p in zip(tested, adjusted, strict=True):
-        if p <= test.significance:
-            update = {"outcome": test.outcome, "verdict": test.verdict, "message": test.message}
-            decided.append(test.statement.model_copy(update=update))
-        elif test.p <= test.significance:
-            message = (
-                f"{test.message} That is so by itself (p = {test.p:.2g}), but not at significance "
-                f"{test.significance:g} among the {len(random)} tests of this file (p = {p:.2g})."
-            )
-            update = {"outcome": "warning", "verdict": test.verdict, "message": message}
-            decided.append(test.statement.model_copy(update=update))
-        else:
-            decided.append(test.statement)
-    return decided
+    adjusted = {i: t.p for i, t in enumerate(tested)}
+    among = dict.fromkeys(adjusted, 1)
+    for about in ("claim", "threshold"):
+        family = [i for i, t in enumerate(tested) if t.random and t.statement.about == about]
+        adjusted |= zip(family, holm([tested[i].p for i in family]), strict=True)
+        among |= dict.fromkeys(family, len(family))
+    return [_decide(t, adjusted[i], among[i]) for i, t in enumerate(tested)]
+
+
+def _decide(test: Tested, adjusted: float, among: int) -> Statement:
+    level = test.significance * (1 + 1e-9)  # 1 - 0.95 is above 0.05 by rounding
+    if test.p > level:
+        return test.statement
+    outcome, message = test.outcome, test.message
+    if adjusted > level:
+        outcome = "warning"
+        message += (
+            f" That is so by itself (p = {test.p:.2g}), but not at significance "
+            f"{test.significance:g} among the {among} {test.statement.about}s of this file that "
+            f"were tested (adjusted p = {adjusted:.2g})."
+        )
+    update = {"outcome": outcome, "verdict": test.verdict, "message": message}
+    return test.statement.model_copy(update=update)
 
 
 def _claim(claim: JudgedClaim, result: AuditResult, check: Check, line: int) -> Tested:

@@ -95,7 +95,9 @@ def test_refutations_are_adjusted_for_all_claims_of_the_file() -> None:
     file = file_of(names=("a", "b", "c"))
     said = statements(file, {"a": weak, "b": strong, "c": none})
     assert [s.outcome for s in said] == ["warning", "fails", "holds"]
-    assert "by itself (p = 0.03), but not at significance 0.05 among the 3 tests" in said[0].message
+    assert (
+        "by itself (p = 0.03), but not at significance 0.05 among the 3 claims" in said[0].message
+    )
 
 
 def test_what_is_exact_is_not_adjusted_and_does_not_weaken_the_rest() -> None:

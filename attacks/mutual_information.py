@@ -20,6 +20,11 @@ from dpaudit.threat import ThreatModel
 
 World = Literal["defense", "no-defense"]
 SHOWN = 200  # points of the scatter at most
+ALPHA = 0.05  # above this p-value nothing was found without noise either
+_BLIND_CONTROL = (
+    "not even without noise does this message tell anything of the quantity in its own round: that "
+    "it tells nothing under the defense is not the defense's merit"
+)
 
 
 class MutualInformation(Measurement):
@@ -133,6 +138,8 @@ class MutualInformation(Measurement):
             return [self._empty(question, world, (random, *about), tells)]
         estimated, warned = without_warnings(lambda: self._estimate(bench, found.rounds))
         notes = (random, *self._method(estimated, found), *about, *warned)
+        if world == "no-defense" and estimated.p_value > ALPHA:
+            notes = (_BLIND_CONTROL, *notes)
         return [
             self._information(question, world, estimated, list(found.rounds), notes),
             self._guess(bench, question, world, estimated, found),

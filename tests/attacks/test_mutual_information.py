@@ -132,6 +132,9 @@ def test_an_audit_finds_the_leak_its_null_and_what_an_adversary_lacks(folder) ->
     model = by([f for f in found if f.message == "x"], "defense", "round")
     assert model.series["round"] == (2,)  # x of round 1 is public, and the same in all runs
     assert any(note.startswith("round 1: the view is the same in all runs") for note in model.notes)
+    control = by([f for f in found if f.message == "x"], "no-defense", "round")
+    blind = control.metrics["p_value"].value > 0.05
+    assert ("not even without noise" in control.notes[0]) == blind
     page = (folder / "run" / "report.html").read_text()
     assert "momentum-stripped, read by eavesdropper" in page
     assert page.count("Best estimates on held-out trials") >= 2

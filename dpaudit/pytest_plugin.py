@@ -1,0 +1,173 @@
+"""Privacy claims as tests: the fixture `privacy_audit`, and what it found in pytest's summary.
+
+    def test_our_claim(privacy_audit):
+        privacy_audit("audit.toml").assert_not_refuted()
+
+Nothing heavy is imported before a test asks for an audit.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dpaudit.errors import ConfigError
+from dpaudit.result import AuditResult, JudgedClaim, Verdict
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dpaudit.config import AuditConfig
+    from dpaudit.data import Dataset
+    from dpaudit.defense import Defense
+
+SLOW = "privacy_audit_slow"
+BOUND = "epsilon lower bound"
+FOUND = "privacy audit"  # the name under which a test's report carries a line for the summary
+
+
+class PrivacyAudit:
+    """An audit's result, with assertions about its claims.
+
+    Raises:
+        ConfigError: no claim is made in it, so there is nothing to assert.
+    """
+
+    def __init__(self, result: AuditResult) -> None:
+        if not result.claims:
+            raise ConfigError("no claim is made in this audit, so there is nothing to assert")
+        self.result = result
+
+    def assert_not_refuted(self, min_power: float | None = None) -> None:
+        """Nothing speaks against any claim.
+
+        Args:
+            min_power: also require that the certified lower bound on epsilon reaches this share
+                of every claim, between 0 and 1: a claim smaller than that would have been refuted.
+                None accepts audits too weak to refute anything.
+
+        Raises:
+            AssertionError: a claim is refuted or unsupported, or the audit has less power.
+        """
+        __tracebackhide__ = True
+        self._refuse((Verdict.REFUTED, Verdict.UNSUPPORTED))
+        if min_power is not None:
+            self._refuse((Verdict.UNDERPOWERED,))
+            for claim in self.result.claims:
+                self._require_power(claim, min_power)
+
+    def assert_supported(self) -> None:
+        """Exact accounting of the noise really drawn stays within every claim.
+
+        Raises:
+            AssertionError: it does not, or something else speaks against a claim.
+        """
+        __tracebackhide__ = True
+        self._refuse((Verdict.REFUTED, Verdict.UNSUPPORTED))
+        for claim in self.result.claims:
+            for finding in (self.result.findings[i] for i in claim.because):
+                if finding.kind == "accounting" and "claimed epsilon" in finding.metrics:
+                    epsilon, claimed = (
+                        finding.metrics["epsilon"],
+                        finding.metrics["claimed epsilon"],
+                    )
+                    if epsilon.value > claimed.value:
+                        pytest.fail(
+                            f"{claim.sentence}; against {claim.threat_model}: accounting gives "
+                            f"epsilon up to {epsilon.value:.3g}, {claimed.value:.3g} is claimed",
+                            pytrace=False,
+                        )
+
+    def _refuse(self, verdicts: tuple[Verdict, ...]) -> None:
+        __tracebackhide__ = True
+        against = [claim for claim in self.result.claims if claim.verdict in verdicts]
+        if against:
+            pytest.fail("\n".join(_sentence(claim) for claim in against), pytrace=False)
+
+    def _require_power(self, claim: JudgedClaim, min_power: float) -> None:
+        __tracebackhide__ = True
+        shares = [
+            finding.metrics[BOUND].value / finding.metrics["claimed epsilon"].value
+            for finding in (self.result.findings[i] for i in claim.because)
+            if finding.kind == "empirical-epsilon"
+            and {BOUND, "claimed epsilon"} <= finding.metrics.keys()
+        ]
+        power = max(shares, default=0.0)
+        if power < min_power:
+            pytest.fail(
+                f"{claim.sentence}; against {claim.threat_model}: the certified bound reaches "
+                f"{power:.3g} of the claim, min_power = {min_power:g}",
+                pytrace=False,
+            )
+
+
+def _sentence(claim: JudgedClaim) -> str:
+    return (
+        f"{claim.sentence}; against {claim.threat_model}: {claim.verdict.upper()}. {claim.reason}"
+    )
+
+
+@pytest.fixture
+def privacy_audit(request: pytest.FixtureRequest) -> Callable[..., PrivacyAudit]:
+    """Runs an audit: ``privacy_audit(config, defense=..., data=..., model=...)``.
+
+    The arguments are those of ``dpaudit.audit``; a relative path is relative to the test's file.
+    """
+
+    def run(
+        config: "str | Path | Mapping[str, Any] | AuditConfig",
+        *,
+        defense: "Defense | None" = None,
+        data: "Dataset | tuple[Any, Any] | None" = None,
+        model: "nn.Module | None" = None,
+        cores: int | None = None,
+    ) -> PrivacyAudit:
+        from dpaudit.api import audit
+
+        if isinstance(config, str | Path):
+            config = request.path.parent / config
+        result = audit(config, defense=defense, data=data, model=model, cores=cores)
+        found = PrivacyAudit(result)
+        for claim in result.claims:
+            line = f"{claim.verdict.upper()}  {claim.sentence}; against {claim.threat_model}"
+            request.node.user_properties.append((FOUND, line))
+        return found
+
+    return run
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("dpaudit")
+    group.addoption(
+        "--privacy-audit-slow", action="store_true", help=f"run tests marked {SLOW} too"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{SLOW}: long privacy audits, with --privacy-audit-slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--privacy-audit-slow"):
+        return
+    skip = pytest.mark.skip(reason="a long privacy audit: run it with --privacy-audit-slow")
+    for item in items:
+        if item.get_closest_marker(SLOW):
+            item.add_marker(skip)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What was found, by test; from the reports, which pytest-xdist brings from its workers."""
+    lines = [
+        f"{report.nodeid}: {line}"
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for name, line in report.user_properties
+        if name == FOUND
+    ]
+    if lines:
+        terminalreporter.section("privacy audits")
+        for line in lines:
+            terminalreporter.write_line(line)

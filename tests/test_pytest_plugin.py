@@ -1,0 +1,123 @@
+"""The pytest plugin: a fixture, a marker for long audits, and a section of the summary."""
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from dpaudit.errors import ConfigError
+from dpaudit.pytest_plugin import PrivacyAudit
+from dpaudit.result import AuditResult, Finding, Metric, Verdict
+
+pytest_plugins = ["pytester"]
+GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
+AUDIT = {
+    "seed": 3,
+    "data": {"name": "digits", "n_agents": 4},
+    "graph": {"name": "ring"},
+    "model": {"name": "logistic"},
+    "defense": {"name": "dp-dpsgd", "n_rounds": 2, "batch_size": 4, "noise_multiplier": 9.0},
+}
+TESTS = f"""
+import pytest
+
+AUDIT = {AUDIT}
+
+def claim(epsilon):
+    return {{**AUDIT, "claim": [{{"text": "ours", "epsilon": epsilon, "delta": 1e-5}}]}}
+
+def test_generous(privacy_audit):
+    audit = privacy_audit(claim(5.0), cores=1)
+    audit.assert_not_refuted()
+    audit.assert_supported()
+
+def test_bold(privacy_audit):
+    privacy_audit(claim(0.0001), cores=1).assert_not_refuted()
+
+@pytest.mark.privacy_audit_slow
+def test_long(privacy_audit):
+    privacy_audit(claim(5.0), cores=1).assert_not_refuted(min_power=0.5)
+"""
+
+
+def test_the_plugin_is_an_entry_point() -> None:
+    found = importlib.metadata.entry_points(group="pytest11")
+    assert {"dpaudit": "dpaudit.pytest_plugin"}.items() <= {e.name: e.value for e in found}.items()
+
+
+def test_claims_are_tests_and_the_summary_says_what_was_found(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TESTS)
+    done = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "ignore")
+    done.assert_outcomes(passed=1, failed=1, skipped=1)
+    done.stdout.fnmatch_lines(
+        [
+            "ours: (0.0001, 1e-05)-DP for the whole run, *; against eavesdropper: UNSUPPORTED. The *",
+            "*= privacy audits =*",
+            "*::test_generous: UNDERPOWERED  ours: (5, 1e-05)-DP for the whole run*",
+        ]
+    )
+    done.stdout.fnmatch_lines(["*::test_bold: UNSUPPORTED  ours: (0.0001, 1e-05)-DP*"])
+
+
+def test_slow_audits_run_when_asked_and_weak_ones_lack_power(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TESTS)
+    done = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "-W", "ignore", "--privacy-audit-slow", "-k", "long", "--strict-markers"
+    )  # fmt: skip
+    done.assert_outcomes(failed=1, deselected=2)
+    done.stdout.fnmatch_lines(["*UNDERPOWERED. *"])
+
+
+def test_a_path_is_relative_to_the_test_and_bad_input_is_one_line(pytester) -> None:
+    pytester.mkdir("inner")
+    pytester.path.joinpath("inner", "test_it.py").write_text(
+        "def test_it(privacy_audit):\n    privacy_audit('absent.toml')\n"
+    )
+    done = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*ConfigError: *inner/absent.toml: No such file or directory"])
+
+
+def judged(verdict: Verdict, bound: float) -> PrivacyAudit:
+    metrics = {"epsilon lower bound": bound, "claimed epsilon": 2.0}
+    finding = Finding(
+        kind="empirical-epsilon",
+        title="t",
+        metrics={name: Metric(value=value) for name, value in metrics.items()},
+    )
+    claim = GOLDEN.claims[0].model_copy(update={"verdict": verdict, "because": (0,)})
+    return PrivacyAudit(GOLDEN.model_copy(update={"claims": (claim,), "findings": (finding,)}))
+
+
+def test_power_is_the_share_of_the_claim_that_was_certified() -> None:
+    audit = judged(Verdict.NOT_REFUTED, bound=1.2)
+    audit.assert_not_refuted(min_power=0.6)
+    with pytest.raises(pytest.fail.Exception, match=r"reaches 0.6 of the claim, min_power = 0.7"):
+        audit.assert_not_refuted(min_power=0.7)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REFUTED, Verdict.UNSUPPORTED])
+def test_what_speaks_against_a_claim_fails_every_assertion(verdict: Verdict) -> None:
+    for assertion in ("assert_not_refuted", "assert_supported"):
+        with pytest.raises(pytest.fail.Exception, match=f"eavesdropper: {verdict.upper()}"):
+            getattr(judged(verdict, bound=1.0), assertion)()
+
+
+def test_support_needs_accounting_within_the_claim() -> None:
+    claim = GOLDEN.claims[0].model_copy(
+        update={"verdict": Verdict.UNDERPOWERED, "because": (0,), "epsilon": 2.0}
+    )
+    for epsilon, fails in ((1.9, False), (2.1, True)):
+        metrics = {"epsilon": Metric(value=epsilon), "claimed epsilon": Metric(value=2.0)}
+        finding = Finding(kind="accounting", title="t", metrics=metrics)
+        audit = PrivacyAudit(GOLDEN.model_copy(update={"claims": (claim,), "findings": (finding,)}))
+        if fails:
+            with pytest.raises(pytest.fail.Exception, match=r"epsilon up to 2.1, 2 is claimed"):
+                audit.assert_supported()
+        else:
+            audit.assert_supported()
+
+
+def test_an_audit_without_claims_asserts_nothing() -> None:
+    with pytest.raises(ConfigError, match="no claim is made"):
+        PrivacyAudit(GOLDEN.model_copy(update={"claims": ()}))

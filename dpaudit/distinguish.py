@@ -62,7 +62,7 @@ def play(
     sign = torch.where(present, 1.0, -1.0 if game.is_replacement else 0.0).to(dtype)
     state: Any = game.start(2 * trials, dtype, device)
     believed = flatten(state)
-    tally = _Tally(adversary.game, 2 * trials)
+    tally = Tally(adversary.game, 2 * trials)
     features: list[Tensor] = []
     nobody = torch.zeros(2 * trials, dtype=dtype, device=device)
     for k in range(1, adversary.n_rounds + 1):
@@ -114,7 +114,7 @@ class LearnedScore:
         return played.features @ self._direction
 
 
-class _Tally:
+class Tally:
     """Log likelihood ratios of the record having been used, round by round, on the run."""
 
     def __init__(self, game: Game, trials: int) -> None:

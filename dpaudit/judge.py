@@ -46,8 +46,9 @@ def bearing_on(claim: Claim, threat_model: ThreatModel, findings: Sequence[Findi
     """The findings that bear on a claim against a threat model.
 
     Measurements name the claim at the end of their title; a measured sensitivity above its bound
-    bears on every claim.
+    bears on every claim. Runs with and without a record do not test a claim on replaced agents.
     """
+    tested = () if claim.adjacency == "agent-identity" else ("empirical-epsilon", "control")
     return [
         i
         for i, finding in enumerate(findings)
@@ -55,7 +56,7 @@ def bearing_on(claim: Claim, threat_model: ThreatModel, findings: Sequence[Findi
         and (
             (finding.kind == "sensitivity" and finding.verdict is not None)
             or (
-                finding.kind in ("accounting", "empirical-epsilon", "control")
+                finding.kind in ("accounting", *tested)
                 and (finding.title == claim.text or finding.title.endswith(f": {claim.text}"))
             )
         )
@@ -66,15 +67,19 @@ def judge(judgings: Sequence[Judging], findings: Sequence[Finding]) -> list[Judg
     """A verdict for each claim against each threat model, all refutations simultaneous.
 
     Statistical refutations are those that Holm's method keeps among all statements of the audit, so
-    that one or more of them is false with probability 5% at most. A reconstruction, however good,
+    that one or more of them is false with probability 5% at most; several tests of one statement
+    divide its share. A reconstruction, however good,
     certifies no lower bound on epsilon.
     """
-    tests = [_evidence(j, findings, "empirical-epsilon") for j in judgings]
-    p_values = [float(t.metrics["p-value"].value) if t else 1.0 for t in tests]
-    tested = [i for i, test in enumerate(tests) if test]
+    tests = [_tests(judging, findings) for judging in judgings]
+    p_values = [
+        min(len(found) * float(t.metrics["p-value"].value) for t in found) if found else 1.0
+        for found in tests
+    ]
+    tested = [i for i, found in enumerate(tests) if found]
     rejected = np.zeros(len(judgings), bool)
     if tested:
-        rejected[tested] = holm([p_values[i] for i in tested], ALPHA)
+        rejected[tested] = holm([min(p_values[i], 1.0) for i in tested], ALPHA)
     return [
         _judged(judging, findings, bool(refuted), len(tested))
         for judging, refuted in zip(judgings, rejected, strict=True)
@@ -86,9 +91,7 @@ def _judged(
 ) -> JudgedClaim:
     claim, threat_model, restated, because = judging
     verdict, reason = _verdict(judging, findings, refuted, n_tested)
-    statistical = _evidence(judging, findings, "empirical-epsilon") is not None and (
-        refuted or verdict is Verdict.NOT_REFUTED
-    )
+    statistical = bool(_tests(judging, findings)) and (refuted or verdict is Verdict.NOT_REFUTED)
     low, high = restated.epsilon
     return JudgedClaim(
         text=claim.text,
@@ -119,7 +122,7 @@ def _verdict(
     claimed = claimed_epsilon(claim)
     declared = _evidence(judging, findings, "accounting")
     exact = _evidence(judging, findings, "accounting", measured=True)
-    test = _evidence(judging, findings, "empirical-epsilon")
+    test = _best_test(judging, findings, refuted)
     bound = float(test.metrics["epsilon lower bound"].value) if test else 0.0
     certified = (
         f" Runs with and without one record certify epsilon at least {bound:.3g} at 95% confidence."
@@ -178,7 +181,8 @@ def _not_exceeded(
             f"{accounted}. Even a perfect attack with these runs certifies {top:.3g} at most; "
             f"{needed:.3g} runs of each world would do."
         )
-    if not any(findings[i].verdict is Verdict.REFUTED for i in _controls(judging, findings)):
+    controls = _controls(judging, findings)
+    if controls and not any(findings[i].verdict is Verdict.REFUTED for i in controls):
         return Verdict.UNDERPOWERED, (
             f"{accounted}. The positive control, which has no noise, was not refuted either: this "
             "adversary's view tells too little about the record."
@@ -186,12 +190,37 @@ def _not_exceeded(
     if bound == 0:
         return Verdict.UNDERPOWERED, (
             f"{accounted}. The attack certified nothing: no smaller claim would have been refuted "
-            f"either ({test.metrics['expected bound'].value:.3g} was to be expected)."
+            f"either{_expected(test)}."
         )
     return Verdict.NOT_REFUTED, (
         f"{accounted}. Runs with and without one record certify epsilon at least {bound:.3g} at "
         f"95% confidence: a claim {claimed / bound:.3g} times smaller would have been refuted. "
         "This is no proof of privacy."
+    )
+
+
+def _expected(test: Finding) -> str:
+    expected = test.metrics.get("expected bound")
+    return f" ({expected.value:.3g} was to be expected)" if expected else ""
+
+
+def _tests(judging: Judging, findings: Sequence[Finding]) -> list[Finding]:
+    """The tests of the claim: findings of certified lower bounds on epsilon."""
+    return [findings[i] for i in judging.because if findings[i].kind == "empirical-epsilon"]
+
+
+def _best_test(judging: Judging, findings: Sequence[Finding], refuted: bool) -> Finding | None:
+    """The test that refuted the claim, or the one that came nearest to it."""
+    tests = _tests(judging, findings)
+    if refuted:
+        return min(tests, key=lambda test: test.metrics["p-value"].value)
+    return max(
+        tests,
+        key=lambda test: (
+            test.metrics["epsilon lower bound"].value,
+            test.metrics["ceiling"].value,
+        ),
+        default=None,
     )
 
 

@@ -1,0 +1,168 @@
+"""One training run with many canaries: bounds on epsilon and on the noise, without retraining."""
+
+from math import inf
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
+
+from dpaudit.account import account, claimed_delta, claimed_epsilon
+from dpaudit.attack import OnStep
+from dpaudit.canary import Game
+from dpaudit.claim import Claim
+from dpaudit.errors import ConfigError
+from dpaudit.measurement import Bench, Measurement
+from dpaudit.one_run import epsilon_from_guesses, mu_from_ranked_guesses, shift_from_guesses
+from dpaudit.one_training import (
+    Evidence,
+    game_in_every_batch,
+    guessed_right,
+    train_with_canaries,
+)
+from dpaudit.protocol import Adversary
+from dpaudit.result import Finding, Metric
+from dpaudit.sensor_fusion import SensorFusion
+from dpaudit.threat import ThreatModel
+
+MOST_CANARIES = 10**5  # considered where too few are said to be used
+
+
+class Canaries(Measurement):
+    """Trains once, with many canaries at one agent, and guesses which of them were there.
+
+    Orthogonal gradient canaries: each has a coordinate of the model to itself. The guesses are on
+    the ``guesses`` canaries with the largest log likelihood ratio; their number is fixed here,
+    before any is seen. They bear on claims about the whole run and one record more or less; other
+    claims are passed over.
+    """
+
+    canaries: Annotated[PositiveInt, Field(ge=20)] = 1000  # of each of two sets
+    guesses: PositiveInt | None = None  # None: a tenth of the canaries
+    n_rounds: PositiveInt | None = None  # the first ones, that are trained; None: all
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of a false lower bound
+
+    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+        claims = [
+            c
+            for c in bench.claims
+            if c.threat_model in (None, threat_model.name)
+            and (c.scope, c.adjacency) == ("run", "add-remove")
+        ]
+        if not claims:
+            return []
+        if isinstance(bench.problem, SensorFusion) or bench.defense.function_distance():
+            raise ConfigError(
+                "attack canaries: canaries stand in for records, and this defense protects an "
+                "agent's whole function; use likelihood-ratio"
+            )
+        defense, setting = bench.defense, bench.setting
+        victim = account(claims[0], threat_model, defense, setting).victim
+        game = Game.of(defense, setting, victim, "add-remove", "poisson")
+        n_rounds = min(self.n_rounds or defense.n_rounds, defense.n_rounds)
+        sampled = Adversary(game, threat_model, n_rounds)
+        always = Adversary(game_in_every_batch(game), threat_model, n_rounds)
+        by_sampled, by_always = train_with_canaries(
+            defense, bench.problem, setting, sampled, always, self.canaries, bench.streams, on_step
+        )
+        common = (
+            f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} canaries of "
+            f"each kind at agent {victim}, each with a coordinate of the model to itself"
+        )
+        found = [self._epsilon(c, threat_model, by_sampled, n_rounds, common) for c in claims]
+        return [*found, self._noise(threat_model, always, by_always, n_rounds, common)]
+
+    @property
+    def _guesses(self) -> int:
+        return min(self.guesses or max(1, self.canaries // 10), self.canaries)
+
+    def _epsilon(
+        self, claim: Claim, threat_model: ThreatModel, found: Evidence, n_rounds: int, common: str
+    ) -> Finding:
+        """The bound that assumes nothing about the mechanism."""
+        m, r, right = self.canaries, self._guesses, guessed_right(found, self._guesses)
+        delta = claimed_delta(claim)
+        bound = epsilon_from_guesses(m, r, right, delta, self.alpha)
+        return Finding(
+            kind="empirical-epsilon",
+            title=f"one run, many canaries: {claim.text}",
+            attack="canaries",
+            threat_model=threat_model.name,
+            rounds=(1, n_rounds),
+            world="defense",
+            metrics={
+                "epsilon lower bound": Metric(value=bound, n=m),
+                "claimed epsilon": Metric(value=claimed_epsilon(claim)),
+                "delta": Metric(value=delta),
+                "confidence": Metric(value=1 - self.alpha),
+                "p-value": Metric(value=self._p_value(claim, right)),
+                "guesses": Metric(value=r),
+                "right guesses": Metric(value=right, n=r),
+                "ceiling": Metric(value=self._ceiling(m, delta)),
+                "trials needed": Metric(value=self._needed(claim)),
+            },
+            notes=(common, "bound of Steinke, Nasr and Jagielski: any mechanism"),
+        )
+
+    def _ceiling(self, canaries: int, delta: float) -> float:
+        """What guesses without an error prove."""
+        guesses = max(1, canaries * self._guesses // self.canaries)
+        return epsilon_from_guesses(canaries, guesses, guesses, delta, self.alpha)
+
+    def _needed(self, claim: Claim) -> float:
+        """Canaries of which a perfect attack would refute the claim, up to twice too many."""
+        needed = 20
+        while self._ceiling(needed, claimed_delta(claim)) <= claimed_epsilon(claim):
+            needed *= 2
+            if needed > MOST_CANARIES:
+                return inf
+        return needed
+
+    def _p_value(self, claim: Claim, right: int) -> float:
+        """The smallest alpha, to a relative 1e-3, at which these guesses refute the claim."""
+        m, r, delta = self.canaries, self._guesses, claimed_delta(claim)
+        claimed = claimed_epsilon(claim)
+        low, high = 1e-12, 1.0 - 1e-9
+        if epsilon_from_guesses(m, r, right, delta, high) <= claimed:
+            return 1.0
+        while high / low > 1.001:
+            alpha = (low * high) ** 0.5
+            refuted = epsilon_from_guesses(m, r, right, delta, alpha) > claimed
+            low, high = (low, alpha) if refuted else (alpha, high)
+        return high
+
+    def _noise(
+        self,
+        threat_model: ThreatModel,
+        adversary: Adversary,
+        found: Evidence,
+        n_rounds: int,
+        common: str,
+    ) -> Finding:
+        """How much noise there is at most, from canaries in every batch."""
+        m, r, right = self.canaries, self._guesses, guessed_right(found, self._guesses)
+        return Finding(
+            kind="empirical-epsilon",
+            title="noise of the run, from canaries in every batch",
+            attack="canaries",
+            threat_model=threat_model.name,
+            rounds=(1, n_rounds),
+            world="defense",
+            metrics={
+                "mu lower bound": Metric(
+                    value=mu_from_ranked_guesses(m, r, right, self.alpha), n=m
+                ),
+                "mu lower bound, whole curve": Metric(
+                    value=shift_from_guesses(m, r, right, self.alpha), n=m
+                ),
+                "mu of the protocol": Metric(value=float(adversary.leak.by_round.max())),
+                "confidence": Metric(value=1 - self.alpha),
+                "guesses": Metric(value=r),
+                "right guesses": Metric(value=right, n=r),
+            },
+            notes=(
+                common,
+                "bounds of Xiang et al. (order statistics of Gaussian channels) and of "
+                "Mahloujifar, Melis and Chaudhuri (whole curve of the Gaussian family)",
+                "these canaries are in every batch, so that sampling hides nothing: mu is of the "
+                "noise alone, and is held against no claim",
+            ),
+        )

@@ -1,0 +1,172 @@
+"""One training run with many canaries in it, each with a channel of its own.
+
+The model gets one coordinate for each canary, on which no real record has a gradient. The canary's
+own gradient is that coordinate, longer than any clip norm, so that its channel carries the canary,
+the defense's noise on that coordinate, and nothing else, while the real model trains beside it.
+Each canary is in the data or not by a fair coin of its own.
+
+Two sets of canaries. Those of the first are records: in a batch as often as any other record, they
+bound epsilon. Those of the second are in every batch: theirs are Gaussian channels (where the noise
+is), which bound the noise of the run far more tightly, without what sampling adds.
+
+Sources: Steinke, Nasr and Jagielski 2023, arXiv:2305.08846; Nasr et al. 2023, arXiv:2302.07956.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpaudit.attack import OnStep
+from dpaudit.canary import Game
+from dpaudit.defense import Defense, Gradient, Setting
+from dpaudit.distinguish import Tally
+from dpaudit.privacy_loss import Array
+from dpaudit.problem import Classification
+from dpaudit.protocol import Adversary, flatten, unflatten
+from dpaudit.rng import Streams
+from dpaudit.tape import Overheard, Tape
+from dpaudit.transcript import Capture
+
+
+class Evidence(NamedTuple):
+    """Of each canary of a set: how strongly the run speaks for it, and whether it was there."""
+
+    log_ratios: Array  # [n_canaries]
+    included: Array  # [n_canaries] bool, the secret
+
+
+@dataclass(frozen=True, eq=False)
+class WithCanaries(Gradient):
+    """The real oracle, and the canaries of one agent on coordinates of their own."""
+
+    real: Gradient
+    d: int  # coordinates of the real model
+    victim: int
+    length: float
+    drawn: Tensor  # [n_canaries]: 1 if in the victim's batch
+    batch_size: int
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        real = self.real(X[..., : self.d], holders)
+        return self._beside(real, X, holders, self.length / self.batch_size)
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        real = self.real.clipped_sum(X[..., : self.d], clip_norm, holders, norm)
+        return self._beside(real, X, holders, min(self.length, clip_norm))
+
+    def _beside(self, real: Tensor, X: Tensor, holders: Tensor | None, length: float) -> Tensor:
+        rows = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
+        held = (rows == self.victim).to(X)[:, None]
+        canaries = length * held * self.drawn.to(X)
+        return torch.cat([real, canaries.expand(*X.shape[:-1], -1)], dim=-1)
+
+
+def train_with_canaries(
+    defense: Defense,
+    problem: Classification,
+    setting: Setting,
+    sampled: Adversary,
+    always: Adversary,
+    n_canaries: int,
+    streams: Streams,
+    on_round: OnStep,
+) -> tuple[Evidence, Evidence]:
+    """One run of the real problem: evidence on canaries drawn like records, and in every batch.
+
+    Args:
+        sampled, always: adversaries of the two sets, who read the first rounds of the run.
+        n_canaries: of each set.
+    """
+    coins = torch.from_numpy(streams.numpy("coins").random(2 * n_canaries) < 0.5)
+    readers = [
+        _Reader(sampled, slice(0, n_canaries), setting.d, streams.device),
+        _Reader(always, slice(n_canaries, 2 * n_canaries), setting.d, streams.device),
+    ]
+    beside = replace(
+        setting,
+        d=setting.d + 2 * n_canaries,
+        layers=(*setting.layers, ("canaries", 2 * n_canaries)) if setting.layers else (),
+    )
+    X = problem.initial(streams)
+    state: Any = defense.start(torch.cat([X, X.new_zeros(len(X), 2 * n_canaries)], dim=1), beside)
+    rate = sampled.game.sampling_rate
+    for k in range(1, sampled.n_rounds + 1):
+        chance = torch.rand(n_canaries, generator=Streams(streams.seed)("canaries", k))
+        drawn = coins & torch.cat([chance < rate, torch.ones(n_canaries, dtype=torch.bool)])
+        real = problem.gradient(streams, k, defense.batch_size, defense.sampling)
+        oracle = WithCanaries(
+            real,
+            setting.d,
+            sampled.game.victim,
+            sampled.game.length,
+            sampled.game.effect * drawn.to(X),
+            defense.batch_size,
+        )
+        noise = Overheard(streams, k)
+        state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
+        for reader in readers:
+            reader.read(k, sent, noise.units)
+        on_round(k, sampled.n_rounds)
+    return tuple(  # type: ignore[return-value]
+        Evidence(reader.log_ratios(), coins[reader.canaries].numpy()) for reader in readers
+    )
+
+
+class _Reader:
+    """An adversary that follows every canary's own coordinate, as if each were a run."""
+
+    def __init__(self, adversary: Adversary, canaries: slice, d: int, device: torch.device) -> None:
+        self.canaries, self._coordinates = canaries, slice(d + canaries.start, d + canaries.stop)
+        self._adversary, self._n = adversary, canaries.stop - canaries.start
+        self._start = adversary.game.start(self._n, torch.float64, device)
+        self._believed = flatten(self._start)
+        self._tally = Tally(adversary.game, self._n)
+
+    def read(self, k: int, sent: Capture, units: dict[str, Tensor]) -> None:
+        game, reading = self._adversary.game, self._adversary.rounds[k - 1]
+        nobody = torch.zeros(self._n, dtype=torch.float64, device=self._believed.device)
+        foretold = game.defense.step(
+            unflatten(self._start, self._believed),
+            k,
+            game.setting.network.at(k),
+            game.gradient(nobody),
+            Tape(),
+        )
+        own = {name: self._by_canary(drawn) for name, drawn in units.items()}
+        silent = {name: torch.zeros_like(drawn) for name, drawn in own.items()}
+        seen = {
+            name: replace(message, payload=self._by_canary(message.payload))
+            for name, message in sent.items()
+        }
+        surprise = self._adversary.observe(k, seen, own) - self._adversary.observe(
+            k, foretold.sent, silent
+        )
+        y = surprise @ reading.whiten.to(surprise)
+        self._believed = flatten(foretold.state) + y @ reading.gain.to(y)
+        self._tally.add(reading, y, surprise)
+
+    def log_ratios(self) -> Array:
+        return self._tally.scores(None).numpy()
+
+    def _by_canary(self, values: Tensor) -> Tensor:
+        """Values [rows, d] on the canaries' coordinates, [n_canaries, rows, 1]; scalars as are."""
+        if values.shape[-1] == 1:
+            return values.double().expand(self._n, *values.shape)
+        return values[..., self._coordinates].double().mT[..., None]
+
+
+def game_in_every_batch(game: Game) -> Game:
+    """The same game with the record in every batch."""
+    return replace(game, sampling_rate=1.0)
+
+
+def guessed_right(evidence: Evidence, n_guesses: int) -> int:
+    """How many of the most confident guesses are right; ties and zeros count as wrong."""
+    order = np.argsort(-np.abs(evidence.log_ratios), kind="stable")[:n_guesses]
+    sure = evidence.log_ratios[order]
+    return int(np.sum((sure != 0) & ((sure > 0) == evidence.included[order])))

@@ -1,0 +1,137 @@
+"""One run with many canaries: the real model is left alone, the channels are what they should be."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+
+from dpaudit import registry
+from dpaudit.canary import Game
+from dpaudit.claim import Claim
+from dpaudit.data import Dataset
+from dpaudit.errors import ConfigError
+from dpaudit.measurement import Bench
+from dpaudit.noise import Noise
+from dpaudit.one_run import mu_from_ranked_guesses
+from dpaudit.one_training import (
+    WithCanaries,
+    game_in_every_batch,
+    guessed_right,
+    train_with_canaries,
+)
+from dpaudit.protocol import Adversary
+from dpaudit.rng import Streams
+from dpaudit.threat import ThreatModel
+
+EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
+CLAIM = Claim(text="small", epsilon=0.5, delta=1e-5)
+
+
+@pytest.fixture
+def dataset(dataset: Dataset) -> Dataset:
+    """In float32, as runs are."""
+    return replace(dataset, x=dataset.x.float(), x_test=dataset.x_test.float())
+
+
+@pytest.fixture
+def bench_of(setting_of):
+    def make(
+        name: str, claims: tuple[Claim, ...] = (CLAIM,), graph: str = "ring", **options: Any
+    ) -> Bench:
+        problem, setting = setting_of(graph, 4)
+        defense = registry.load("defenses", name)(batch_size=5, **options).calibrate(setting)
+        return Bench(problem, setting, defense, claims, Streams(3), None)  # type: ignore[arg-type]
+
+    return make
+
+
+def findings(bench: Bench, **options: Any) -> list[Any]:
+    attack = registry.load("attacks", "canaries")(**options)
+    return attack.measure(bench, EAVESDROPPER, lambda done, total: None)
+
+
+def test_canaries_leave_the_gradient_of_the_real_model_alone(bench_of, streams) -> None:
+    bench = bench_of("dp-dpsgd", noise_multiplier=1.0)
+    real = bench.problem.gradient(streams, 1, 5)
+    d = bench.setting.d
+    oracle = WithCanaries(real, d, 2, 1e4, torch.tensor([1.0, 0.0, 1.0]), 5)
+    X = torch.randn(4, d + 3)
+    found = oracle.clipped_sum(X, 0.7)
+    assert torch.equal(found[:, :d], real.clipped_sum(X[:, :d], 0.7))
+    assert found[2, d:].tolist() == pytest.approx([0.7, 0.0, 0.7])
+    assert found[[0, 1, 3], d:].abs().max() == 0
+    assert oracle(X)[2, d:].tolist() == [2000.0, 0.0, 2000.0]
+
+
+@pytest.mark.parametrize("name, graph", [("dp-dpsgd", "ring"), ("dyn-d2p", "exponential")])
+def test_each_channel_has_the_noise_of_the_protocol(bench_of, name, graph) -> None:
+    """Log ratios of canaries in every batch are N(-mu^2/2, mu^2) and N(mu^2/2, mu^2): two tests of
+    Kolmogorov and Smirnov at 1e-5."""
+    noise = {"noise_multiplier": 8.0} if name == "dp-dpsgd" else {"epsilon": 0.3}
+    bench = bench_of(name, graph=graph, n_rounds=4, **noise)
+    game = Game.of(bench.defense, bench.setting, 1, "add-remove", "poisson")
+    sampled = Adversary(game, EAVESDROPPER, 4)
+    always = Adversary(game_in_every_batch(game), EAVESDROPPER, 4)
+    _, evidence = train_with_canaries(
+        bench.defense,
+        bench.problem,
+        bench.setting,
+        sampled,
+        always,
+        400,
+        Streams(1),
+        lambda *_: None,
+    )
+    mu = always.leak.by_round.item()
+    signs = np.where(evidence.included, 1, -1)
+    standard = (evidence.log_ratios - signs * mu**2 / 2) / mu
+    for there in (True, False):
+        assert kstest(standard[evidence.included == there], "norm").pvalue > 1e-5
+
+
+def test_one_run_refutes_a_claim_far_below_the_truth(bench_of) -> None:
+    found = findings(bench_of("dp-dpsgd", n_rounds=20, noise_multiplier=0.7), canaries=400)
+    epsilon, noise = found
+    assert epsilon.metrics["epsilon lower bound"].value > 0.5
+    assert epsilon.metrics["p-value"].value < 0.05
+    assert noise.metrics["mu lower bound"].value <= noise.metrics["mu of the protocol"].value
+
+
+def test_half_of_the_noise_shows_in_the_bound_on_it(bench_of) -> None:
+    """The run draws half of the noise that the adversary is told: its channels are twice as loud."""
+    bench = bench_of("dp-dpsgd", n_rounds=1, noise_multiplier=2.0)
+    game = game_in_every_batch(Game.of(bench.defense, bench.setting, 1, "add-remove", "poisson"))
+    told = Adversary(game, EAVESDROPPER, 1)
+    louder = bench.defense.model_copy(update={"noise_multiplier": 0.5})
+    _, evidence = train_with_canaries(
+        louder, bench.problem, bench.setting, told, told, 1000, Streams(2), lambda *_: None
+    )
+    right = guessed_right(evidence, 100)
+    assert mu_from_ranked_guesses(1000, 100, right, 0.01) > told.leak.by_round.item()
+
+
+def test_the_real_model_trains_as_it_would_alone(bench_of) -> None:
+    """Without noise, and with canaries nobody drew, messages on the model's coordinates agree."""
+    bench = bench_of("d-psgd", n_rounds=3)
+    real = bench.problem.gradient(Streams(3), 1, 5)
+    oracle = WithCanaries(real, bench.setting.d, 1, 1e4, torch.zeros(6), 5)
+    X = bench.problem.initial(Streams(3))
+    both = bench.defense.start(torch.cat([X, torch.zeros(4, 6, dtype=X.dtype)], 1), bench.setting)
+    alone = bench.defense.start(X, bench.setting)
+    graph = bench.setting.network.at(1)
+    with_them = bench.defense.step(both, 1, graph, oracle, Noise(Streams(3), 1)).state.X
+    without = bench.defense.step(alone, 1, graph, real, Noise(Streams(3), 1)).state.X
+    assert torch.equal(with_them[:, : bench.setting.d], without)
+
+
+def test_claims_that_canaries_do_not_test_are_passed_over(bench_of) -> None:
+    per_round = Claim(text="round", epsilon=0.5, delta=1e-5, scope="round")
+    assert findings(bench_of("dp-dpsgd", claims=(per_round,), noise_multiplier=1.0)) == []
+
+
+def test_functions_are_no_records(bench_of) -> None:
+    with pytest.raises(ConfigError, match="use likelihood-ratio"):
+        findings(bench_of("dp-dgd"))

@@ -1,0 +1,162 @@
+"""Verdicts: what refutes, what does not support, and what says nothing."""
+
+from math import inf
+from typing import Any
+
+import pytest
+
+from dpaudit import registry
+from dpaudit.account import Accounted, account, claimed_delta, claimed_epsilon, restate
+from dpaudit.accounting import Interval
+from dpaudit.claim import Claim
+from dpaudit.defense import Setting
+from dpaudit.errors import ConfigError
+from dpaudit.graph import build
+from dpaudit.judge import Judging, accounting_finding, bearing_on, judge
+from dpaudit.result import Finding, JudgedClaim, Metric, Verdict
+from dpaudit.threat import ThreatModel
+
+EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
+CLAIM = Claim(text="a claim", epsilon=2.0, delta=1e-5)
+
+
+def accounted(low: float, high: float) -> Accounted:
+    return Accounted(Interval(low, high), 1e-5, 0, ())
+
+
+def certified(bound: float, p: float, ceiling: float = 6.0, claim: Claim = CLAIM) -> Finding:
+    return Finding(
+        kind="empirical-epsilon",
+        title=claim.text,
+        attack="likelihood-ratio",
+        threat_model="eavesdropper",
+        metrics={
+            "epsilon lower bound": Metric(value=bound),
+            "p-value": Metric(value=p),
+            "ceiling": Metric(value=ceiling),
+            "trials needed": Metric(value=500),
+        },
+    )
+
+
+def control(refuted: bool) -> Finding:
+    return Finding(
+        kind="control",
+        title="positive control: a claim",
+        threat_model="eavesdropper",
+        verdict=Verdict.REFUTED if refuted else None,
+    )
+
+
+def judged(*evidence: Finding, interval: Accounted | None = None, **claim: Any) -> JudgedClaim:
+    stated = CLAIM.model_copy(update=claim)
+    interval = interval or accounted(1.0, 1.5)
+    findings = [*evidence, accounting_finding(stated, EAVESDROPPER, interval)]
+    because = (*bearing_on(stated, EAVESDROPPER, evidence), len(findings) - 1)
+    (found,) = judge([Judging(stated, EAVESDROPPER, interval, because)], findings)
+    return found
+
+
+def test_a_certified_bound_above_the_claim_refutes_it() -> None:
+    found = judged(certified(2.6, 0.001))
+    assert (found.verdict, found.confidence) == (Verdict.REFUTED, 0.95)
+    assert "at least 2.6" in found.reason
+    assert "2 is claimed" in found.reason
+
+
+def test_a_claim_that_stood_names_the_smaller_one_that_would_not_have() -> None:
+    found = judged(certified(1.0, 0.6), control(True))
+    assert found.verdict is Verdict.NOT_REFUTED
+    assert "a claim 2 times smaller would have been refuted" in found.reason
+    assert "no proof" in found.reason
+
+
+def test_without_power_nothing_is_said() -> None:
+    assert judged().verdict is Verdict.UNDERPOWERED
+    few = judged(certified(0.5, 1.0, ceiling=1.9), control(True))
+    assert few.verdict is Verdict.UNDERPOWERED
+    assert "500 runs of each world would do" in few.reason
+    dead = judged(certified(0.5, 1.0), control(False))
+    assert dead.verdict is Verdict.UNDERPOWERED
+    assert "positive control" in dead.reason
+    assert judged(certified(0.0, 1.0), control(True)).verdict is Verdict.UNDERPOWERED
+
+
+def test_accounting_above_the_claim_leaves_it_unsupported_whatever_attacks_say() -> None:
+    found = judged(certified(1.0, 0.6), control(True), interval=accounted(2.5, 3.0))
+    assert found.verdict is Verdict.UNSUPPORTED
+    assert "epsilon between 2.5 and 3" in found.reason
+
+
+def test_a_message_without_noise_refutes() -> None:
+    assert judged(interval=accounted(inf, inf)).verdict is Verdict.REFUTED
+    leak = Finding(
+        kind="accounting",
+        title="exact leak of the view: a claim",
+        attack="likelihood-ratio",
+        threat_model="eavesdropper",
+        message="momentum",
+        verdict=Verdict.REFUTED,
+        metrics={"epsilon": Metric(value=inf, low=inf, high=inf), "delta": Metric(value=1e-5)},
+    )
+    found = judged(leak)
+    assert found.verdict is Verdict.REFUTED
+    assert '"momentum" shows the record with no noise' in found.reason
+
+
+def test_a_sensitivity_above_its_bound_leaves_every_claim_unsupported() -> None:
+    excess = Finding(kind="sensitivity", title="v in round 3", verdict=Verdict.UNSUPPORTED)
+    assert judged(excess).verdict is Verdict.UNSUPPORTED
+
+
+def test_refutations_of_one_audit_are_simultaneous() -> None:
+    """p = 0.03 refutes alone, not as one of two; two tests of one claim share its part."""
+    other = Claim(text="another claim", epsilon=2.0, delta=1e-5)
+    evidence = [certified(2.1, 0.03), certified(1.0, 0.7, claim=other)]
+    interval = accounted(1.0, 1.5)
+    findings = [*evidence, *(accounting_finding(c, EAVESDROPPER, interval) for c in (CLAIM, other))]
+    judgings = [
+        Judging(c, EAVESDROPPER, interval, (i, 2 + i)) for i, c in enumerate((CLAIM, other))
+    ]
+    assert Verdict.REFUTED not in [c.verdict for c in judge(judgings, findings)]
+    assert judge(judgings[:1], findings)[0].verdict is Verdict.REFUTED
+    assert judged(certified(2.1, 0.03), certified(1.0, 0.5)).verdict is not Verdict.REFUTED
+    assert judged(certified(2.1, 0.02), certified(1.0, 0.5)).verdict is Verdict.REFUTED
+
+
+def test_runs_with_and_without_a_record_do_not_test_a_claim_on_agents() -> None:
+    found = judged(certified(2.6, 0.001), adjacency="agent-identity")
+    assert found.verdict is Verdict.UNDERPOWERED
+
+
+def dp_dpsgd(**options: Any) -> tuple[Any, Setting]:
+    setting = Setting(build("ring", 4), (40,) * 4, 10)
+    return registry.load("defenses", "dp-dpsgd")(batch_size=8, **options), setting
+
+
+def test_a_claim_on_a_round_is_restated_for_the_run() -> None:
+    defense, setting = dp_dpsgd(noise_multiplier=2.0, sampling="poisson", n_rounds=50)
+    claim = Claim(text="per round", epsilon=1.0, delta=1e-5, scope="round")
+    stated = account(claim, EAVESDROPPER, defense, setting)
+    restated = restate(claim, EAVESDROPPER, defense, setting)
+    assert stated.epsilon.high < restated.epsilon.low
+
+
+def test_a_claim_of_mu_is_held_at_delta_1e_5() -> None:
+    """mu = 1 is epsilon 4.377 there (auditing check value)."""
+    claim = Claim(text="mu", mu=1.0)
+    assert claimed_epsilon(claim) == pytest.approx(4.377, abs=5e-4)
+    assert claimed_delta(claim) == 1e-5
+
+
+def test_a_pure_claim_on_gaussian_noise_is_refused() -> None:
+    defense, setting = dp_dpsgd(noise_multiplier=2.0)
+    with pytest.raises(ConfigError, match="Gaussian noise has no epsilon at delta = 0"):
+        account(Claim(text="pure", epsilon=1.0), EAVESDROPPER, defense, setting)
+
+
+def test_an_adversary_of_all_agents_leaves_nobody_to_attack() -> None:
+    defense, setting = dp_dpsgd(noise_multiplier=2.0)
+    everybody = ThreatModel(name="all", kind="colluding", agents=(0, 1, 2, 3))
+    with pytest.raises(ConfigError, match="no agent is left to attack"):
+        account(CLAIM, everybody, defense, setting)

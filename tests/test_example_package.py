@@ -1,6 +1,5 @@
 """A defense from a package of its own: installed, checked and audited as its tutorial says."""
 
-import json
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dpaudit.catalogue import catalogue
 from dpaudit.checks import PROMISES
 from dpaudit.result import AuditResult
 
@@ -64,9 +64,9 @@ def test_the_package_is_audited_by_the_command_and_its_claim_does_not_hold(insta
     assert f"```text\n{verdict}\n```" in TUTORIAL.read_text()
 
 
-def test_the_package_is_listed_with_its_name(installed) -> None:
-    done = dpaudit(installed, "list", "defenses", "--json")
-    listed = {entry["name"]: entry for entry in json.loads(done.stdout)}
+def test_the_package_is_listed_with_its_name(installed, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(installed / "site")
+    listed = {entry["name"]: entry for entry in catalogue("defenses")}
     assert listed["quiet-gossip"]["package"] == "quiet-gossip"
     assert listed["dpdl"]["package"] == "dpaudit"
 

@@ -1,0 +1,126 @@
+"""The workflow, the action and the pre-commit hook: their commands run in a clean copy, offline."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ("pyproject.toml", "README.md", "dpaudit", "attacks", "defenses", "reports", "action.yml")
+WORKFLOW_STEPS = ("Install", "Check the claims", "Summary")
+
+yaml = pytest.importorskip("yaml")
+
+
+def workflow() -> dict[str, Any]:
+    text = (ROOT / "docs" / "ci.md").read_text()
+    [block] = [b for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "runs-on" in b]
+    return yaml.safe_load(block)
+
+
+def action() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "action.yml").read_text())
+
+
+def hook() -> dict[str, Any]:
+    [found] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A clean copy of the package, a wheel of it, and a clean copy of the worked example."""
+    folder = tmp_path_factory.mktemp("clean")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*")
+    for name in PACKAGE:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        extra = {"ignore": ignored} if (ROOT / name).is_dir() else {}
+        (folder / "source").mkdir(exist_ok=True)
+        copy(ROOT / name, folder / "source" / name, **extra)
+    shutil.copytree(ROOT / "tests" / "example_project", folder / "project", ignore=ignored)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
+         "--no-index", "-w", folder / "wheels", folder / "source"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return {name: folder / name for name in ("source", "project", "wheels", "site")}
+
+
+def run(command: str, clean: dict[str, Path], **more: str) -> subprocess.CompletedProcess[str]:
+    """As a step runs: bash, in the repository; what pip installs goes beside the environment."""
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "PYTHON", "PYTEST"))},
+        "PATH": f"{clean['site'] / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(clean["site"]),
+        "PIP_TARGET": str(clean["site"]),
+        "PIP_UPGRADE": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip reads this as: no isolation
+        "PIP_FIND_LINKS": str(clean["wheels"]),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "OMP_NUM_THREADS": "1",
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_ACTION_PATH": str(clean["source"]),
+        "GITHUB_STEP_SUMMARY": str(clean["project"] / "summary.md"),
+        **more,
+    }
+    bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command]
+    return subprocess.run(
+        bash, cwd=clean["project"], env=environment, capture_output=True, text=True, timeout=200
+    )
+
+
+def test_every_command_of_the_workflow_runs_in_a_clean_copy(clean: dict[str, Path]) -> None:
+    steps = {s["name"]: s["run"] for s in workflow()["jobs"]["claims"]["steps"] if "run" in s}
+    assert tuple(steps) == WORKFLOW_STEPS
+    for name, command in steps.items():
+        if (
+            name == "Check the claims"
+        ):  # the audit on one core: the others are busy with other tests
+            run("dpaudit check claims.toml --workers 1", clean)
+        done = run(command, clean)
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+    where = run("python -c 'import dpaudit; print(dpaudit.__file__)'", clean).stdout
+    assert Path(where.strip()).is_relative_to(clean["site"])
+    written = {path.name for path in (clean["project"] / "dpaudit").iterdir()}
+    assert written == {"check.xml", "check.sarif", "check.md", "check-1.png"}
+    assert "## dpaudit: 0 of" in (clean["project"] / "summary.md").read_text()
+
+
+def test_every_command_of_the_action_runs_and_passes_a_failure_on(clean: dict[str, Path]) -> None:
+    found = action()
+    steps = {s["name"]: s for s in found["runs"]["steps"] if "run" in s}
+    assert list(steps) == ["Install dpaudit", "Check the claims"]
+    assert all(step["shell"] == "bash" for step in steps.values())
+    done = run(steps["Install dpaudit"]["run"], clean)
+    assert done.returncode == 0, done.stderr
+    given = steps["Check the claims"]["env"]
+    assert all(
+        given[name] == "${{ inputs." + name.lower() + " }}"
+        for name in ("CLAIMS", "ARGUMENTS", "CACHE")
+    )
+    inputs = {name: str(found["inputs"][name.lower()]["default"]) for name in given}
+    done = run(steps["Check the claims"]["run"], clean, **inputs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "::warning file=claims.toml,line=3" in done.stdout  # underpowered
+    strict = run(steps["Check the claims"]["run"], clean, **{**inputs, "ARGUMENTS": "--strict"})
+    assert strict.returncode == 1, strict.stdout + strict.stderr
+
+
+def test_the_pre_commit_hook_runs(clean: dict[str, Path]) -> None:
+    found = hook()
+    assert found["language"] == "python"
+    assert found["pass_filenames"] is False
+    command = shlex.join([*shlex.split(found["entry"]), *found["args"]])
+    done = run(command, clean, GITHUB_ACTIONS="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(line.startswith("WARNING") for line in done.stdout.splitlines())
+    documented = (ROOT / "docs" / "ci.md").read_text()
+    assert f"- id: {found['id']}" in documented

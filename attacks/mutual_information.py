@@ -15,7 +15,7 @@ from dpaudit.measurement import Bench, Measurement
 from dpaudit.mnmi import MaximumInformation, maximum_information, without_warnings
 from dpaudit.reduction import Reduction
 from dpaudit.result import Finding, Metric
-from dpaudit.samples import Question, RoundSamples, Samples, blocks, samples
+from dpaudit.samples import Question, RoundSamples, Samples, blocks, last_round, samples
 from dpaudit.threat import ThreatModel
 
 World = Literal["defense", "no-defense"]
@@ -32,8 +32,9 @@ class MutualInformation(Measurement):
 
     It plays ``trials`` independent runs of the defense, and of its no-defense twin, in batched
     programs. In each it notes the private quantity of one victim, and what the adversary holds of
-    one message that the victim sends, or of what is derived from several (an observable of the
-    defense). Both are reduced to a few columns, and their information is estimated round by round.
+    one message that the victim sends, or of what is derived from several (an observable or a
+    combination of the defense). Both are reduced to a few columns, and their information is
+    estimated round by round.
 
     ``reduction`` "aligned" projects a message of the private quantity's dimension on the leading
     ``components`` of that quantity, and then on at most ``view_components`` of its own; "pca" on
@@ -43,7 +44,7 @@ class MutualInformation(Measurement):
     """
 
     chooses: ClassVar[Chooses] = {
-        "message": ("messages", "observables"),
+        "message": ("messages", "observables", "combinations"),
         "private": ("private",),
     }
 
@@ -85,7 +86,7 @@ class MutualInformation(Measurement):
         if twin != bench.defense:
             worlds["no-defense"] = twin
         n_blocks = len(blocks(self.trials, bench.setting))
-        total, done = len(worlds) * n_blocks * max(question.rounds), 0
+        total, done = len(worlds) * n_blocks * last_round(question, bench.defense), 0
 
         def on_round() -> None:
             nonlocal done

@@ -9,12 +9,23 @@ from torch import Tensor
 
 from dpaudit.accounting import Mechanism, Release
 from dpaudit.claim import Adjacency
-from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting, Stated
+from dpaudit.defense import (
+    Bracket,
+    Combination,
+    Defense,
+    Gradient,
+    Round,
+    Setting,
+    Stated,
+    Target,
+)
 from dpaudit.errors import ConfigError
+from dpaudit.gossip import mixed
 from dpaudit.graph import Graph
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
 from dpaudit.transcript import Capture, broadcast
+from dpaudit.view import View
 
 from .sensitivity_reduced import (
     function_bracket,
@@ -72,6 +83,15 @@ class DGD(Defense):
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """No noise from round 2 on; the model of round 1 does not depend on f."""
         return noiseless_bracket(self.n_rounds - 1, setting, threat_model, victim)
+
+    def _step(self, view: View, setting: Setting, target: Target) -> Tensor:
+        return step(view, setting, target, "x", self.step_size)
+
+    combinations: ClassVar[Mapping[str, Combination]] = {
+        "step": Combination(
+            "(sum_j W_ij x_j less the next x_i) / alpha: the gradient itself", ("x",), 1, _step
+        )
+    }
 
 
 class DPDGD(Defense):
@@ -211,6 +231,26 @@ class DPDGD(Defense):
             flat = [delta * self.alpha(k) for k in range(1, self.n_rounds)]
             bracket = bracket._replace(least=laplace_releases(scales, flat))
         return bracket
+
+    def _step(self, view: View, setting: Setting, target: Target) -> Tensor:
+        return step(view, setting, target, "z", self.alpha(target.round))
+
+    combinations: ClassVar[Mapping[str, Combination]] = {
+        "step": Combination(
+            "(sum_j W_ij z_j less the next z_i) / alpha_k: the gradient less noise over alpha_k, "
+            "and in (47) more of it",
+            ("z",),
+            1,
+            _step,
+        )
+    }
+
+
+def step(view: View, setting: Setting, target: Target, message: str, step_size: float) -> Tensor:
+    """(sum_j W_ij m_j(k) - m_i(k + 1)) / step size, [..., 1, d]: what the victim went along."""
+    k, victim, _ = target
+    start = mixed(view, setting.network.at, message, k, victim)
+    return ((start - view.sent_by(message, k + 1, victim)) / step_size).unsqueeze(-2)
 
 
 def noiseless_bracket(

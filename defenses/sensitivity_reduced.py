@@ -10,12 +10,23 @@ from torch import Tensor
 
 from dpaudit.accounting import Mechanism, Release
 from dpaudit.claim import Adjacency
-from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting, Stated
+from dpaudit.defense import (
+    Bracket,
+    Combination,
+    Defense,
+    Gradient,
+    Round,
+    Setting,
+    Stated,
+    Target,
+)
 from dpaudit.errors import ConfigError
+from dpaudit.gossip import mixed
 from dpaudit.graph import Graph
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
 from dpaudit.transcript import Capture, broadcast
+from dpaudit.view import View
 
 Decay = Annotated[float, Field(gt=0, le=1)]
 
@@ -118,6 +129,38 @@ class SensitivityReduced(Defense):
             self._refuse_outside_5()
             self._refuse_instability(setting.network.at(1))
         return self
+
+    def _view_44(self, view: View, setting: Setting, target: Target) -> Tensor:
+        k, victim, _ = target
+        Y, third = self._tracker(view, setting, k, victim), view.sent_by("z", k, victim)
+        third = (mixed(view, setting.network.at, "z", k, victim) - third) / self.alpha(k) - Y
+        return torch.stack([view.sent_by("z", k, victim), Y, third], dim=-2)
+
+    def _view_44_corrected(self, view: View, setting: Setting, target: Target) -> Tensor:
+        k, victim, _ = target
+        Y, following = self._tracker(view, setting, k, victim), view.sent_by("z", k + 1, victim)
+        third = (mixed(view, setting.network.at, "z", k, victim) - following) / self.alpha(k) - Y
+        return torch.stack([view.sent_by("z", k, victim), Y, third], dim=-2)
+
+    def _tracker(self, view: View, setting: Setting, k: int, victim: int) -> Tensor:
+        """y after (4b) of round k, from the z of all rounds up to it."""
+        away = [
+            view.sent_by("z", j, victim) - mixed(view, setting.network.at, "z", j, victim)
+            for j in range(1, k + 1)
+        ]
+        return self.correction * torch.stack(away).sum(dim=0)
+
+    combinations: ClassVar[Mapping[str, Combination]] = {
+        "(44)": Combination(
+            "z, y and (z_bar - z) / alpha_k - y, as printed in the paper", ("z",), 0, _view_44
+        ),
+        "(44)-corrected": Combination(
+            "the same with the next z in the third, which is then grad f_i less noise over alpha_k",
+            ("z",),
+            1,
+            _view_44_corrected,
+        ),
+    }
 
     def _refuse_outside_5(self) -> None:
         q1, q2 = self.step_decay, self.noise_decay

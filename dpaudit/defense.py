@@ -83,6 +83,19 @@ class Observable(NamedTuple):
     derive: Callable[[Any, View, Setting, Target], Derived]  # a method of the defense
 
 
+class Combination(NamedTuple):
+    """What the messages of all rounds so far, and of a few after it, say together about a round.
+
+    Unlike an observable it needs the whole past, so it is for runs that keep it: many trials of a
+    small problem.
+    """
+
+    description: str
+    messages: tuple[str, ...]
+    delay: int  # rounds after the one it is about that must have been heard
+    derive: Callable[[Any, View, Setting, Target], Tensor]  # a method; [..., n_rows, d]
+
+
 class Bracket(NamedTuple):
     """The mechanism that an adversary faces, from both sides, where it is not known exactly."""
 
@@ -112,6 +125,7 @@ class Defense(Strict, ABC):
     claims: ClassVar[str]  # kind of claim, for `dpaudit list`
     messages: ClassVar[Mapping[str, str]]  # name -> what it depends on and what noise hides it
     observables: ClassVar[Mapping[str, Observable]] = {}
+    combinations: ClassVar[Mapping[str, Combination]] = {}
     private: ClassVar[Mapping[str, str]] = {}  # name -> what each of ``Round.private`` is
 
     n_rounds: PositiveInt = 100

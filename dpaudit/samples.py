@@ -6,7 +6,7 @@ block, without a look at which view belongs to which private value: shuffled tri
 exchangeable.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpaudit.defense import Defense, Round, Setting, Target
+from dpaudit.defense import Defense, Observable, Round, Setting, Target
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.information import varying
 from dpaudit.rng import Streams
@@ -37,7 +37,7 @@ ROUNDINGS = 4  # a column that varies by no more than so many of them is constan
 class Question:
     """Which message tells what about whom."""
 
-    message: str  # one of the defense's messages, or of its observables
+    message: str  # one of the defense's messages, observables or combinations
     private: str
     victim: int
     threat_model: ThreatModel
@@ -87,8 +87,15 @@ def samples(
             recorder(k, round)
             on_round()
 
-        run_trials(defense, block, setting, own, size, watch, max(question.rounds))
+        run_trials(defense, block, setting, own, size, watch, last_round(question, defense))
     return recorder.samples()
+
+
+def last_round(question: Question, defense: Defense) -> int:
+    """The last round that must be played: a combination may need some after the one asked for."""
+    combination = defense.combinations.get(question.message)
+    delay = combination.delay if combination is not None else 0
+    return min(max(question.rounds) + delay, defense.n_rounds)
 
 
 def blocks(trials: int, setting: Setting) -> list[int]:
@@ -149,6 +156,7 @@ class _Recorder:
     defense: Defense
     setting: Setting
     _captures: dict[int, Capture] = field(default_factory=dict)
+    _waiting: dict[int, Tensor] = field(default_factory=dict)
     _private: dict[int, _Column] = field(default_factory=dict)
     _view: dict[int, _Column] = field(default_factory=dict)
     _found: dict[int, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
@@ -157,46 +165,65 @@ class _Recorder:
 
     def begin_block(self) -> None:
         self._captures.clear()
+        self._waiting.clear()
 
     def __call__(self, k: int, round: Round) -> None:
-        needs = self._needs()
-        self._captures[k] = {name: sent for name, sent in round.sent.items() if name in needs}
-        for old in [j for j in self._captures if j < k + min(map(min, needs.values()))]:
+        first, delay, names = self._needs(k)
+        self._captures[k] = {name: sent for name, sent in round.sent.items() if name in names}
+        for old in [j for j in self._captures if j < first]:
             del self._captures[old]
-        if k not in self.question.rounds:
-            return
+        q = self.question
+        if k in q.rounds:
+            self._waiting[k] = round.private[q.private][..., q.victim, :]
+        if k - delay in self._waiting:
+            self._note(k - delay, self._waiting.pop(k - delay))
+
+    def _note(self, k: int, private: Tensor) -> None:
         try:
             rows = self._rows(k)
         except NotObservable as error:
             self._unseen[k] = str(error)
             return
-        private = round.private[self.question.private][..., self.question.victim, :]
         self._found.setdefault(k, []).append(self._reduced(k, private, rows))
 
-    def _needs(self) -> dict[str, tuple[int, ...]]:
-        """Message -> rounds, as offsets from the attacked one."""
-        if self.question.message in self.defense.messages:
-            return {self.question.message: (0,)}
-        return dict(self.defense.observables[self.question.message].needs)
+    def _needs(self, k: int) -> tuple[int, int, Collection[str]]:
+        """The first round to keep in round k, how long to wait after a round, and the messages."""
+        name, defense = self.question.message, self.defense
+        if name in defense.messages:
+            return k, 0, [name]
+        if name in defense.observables:
+            needs = defense.observables[name].needs
+            return k + min(map(min, needs.values())), 0, needs
+        combination = defense.combinations[name]
+        return 1, combination.delay, combination.messages
 
     def _rows(self, k: int) -> Tensor:
         """All that the adversary has of the victim in round k, [trials, n_rows, d]."""
-        q = self.question
+        q, defense = self.question, self.defense
         view = View.of(q.threat_model, Transcript(self._captures), set(self._captures))
-        if q.message in self.defense.messages:
+        if q.message in defense.messages:
             return view.all_sent_by(q.message, k, q.victim)
-        observable = self.defense.observables[q.message]
-        links = [link for link in view.edges(observable.links, k) if link[0] == q.victim]
-        if not links:
-            raise NotObservable(
-                f'{q.threat_model.name} does not see "{observable.links}" of agent {q.victim} '
-                f"in round {k}"
-            )
-        targets = [Target(k, q.victim, receiver) for _, receiver in links]
+        if q.message in defense.observables:
+            return self._derived(view, k, defense.observables[q.message])
+        links = self._links(view, k, defense.combinations[q.message].messages[0])
+        return defense.combinations[q.message].derive(defense, view, self.setting, links[0])
+
+    def _derived(self, view: View, k: int, observable: Observable) -> Tensor:
+        targets = self._links(view, k, observable.links)
         if not observable.differs_by_link:
             targets = targets[:1]
         derived = [observable.derive(self.defense, view, self.setting, t) for t in targets]
         return torch.stack([d.gradient for d in derived], dim=-2)
+
+    def _links(self, view: View, k: int, message: str) -> list[Target]:
+        """The links on which it reads the victim. Raises NotObservable if there is none."""
+        q = self.question
+        links = [link for link in view.edges(message, k) if link[0] == q.victim]
+        if not links:
+            raise NotObservable(
+                f'{q.threat_model.name} does not see "{message}" of agent {q.victim} in round {k}'
+            )
+        return [Target(k, q.victim, receiver) for _, receiver in links]
 
     def _reduced(self, k: int, private: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         q = self.question
@@ -216,6 +243,8 @@ class _Recorder:
         return reduced.cpu(), seen.cpu()
 
     def samples(self) -> Samples:
+        for k in self._waiting:
+            self._unseen[k] = f"what shows the {self.question.private} of round {k} is sent later"
         rounds: dict[int, RoundSamples] = {}
         constant: dict[int, str] = {}
         for k, parts in sorted(self._found.items()):

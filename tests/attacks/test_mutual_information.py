@@ -26,6 +26,8 @@ from dpaudit.run_directory import RunDirectory
 from dpaudit.samples import BLOCK_BYTES, Question, blocks, samples
 from dpaudit.sensor_fusion import SensorFusion
 from dpaudit.threat import ThreatModel
+from dpaudit.trials import run_trials
+from dpaudit.xie_table4 import _method
 
 FALSE_FAILURE = 1e-6  # of each statistical check here, over fresh seeds
 EVE = ThreatModel(name="eve")
@@ -213,6 +215,52 @@ def test_samples_are_those_of_the_rounds_played_one_by_one(tmp_path) -> None:
                 shifted = true[:, 0] - true[0, 0]  # information knows no origin
                 np.testing.assert_allclose(kept, shifted.numpy(), atol=1e-12)
         X = torch.stack([graph.W @ x for x in X]) - 0.05 * G
+
+
+@pytest.mark.parametrize(
+    "name, combination, column",
+    [("dgd", "step", 0), ("dp-dgd", "step", 0), ("sensitivity-reduced", "(44)-corrected", 2)],
+)
+def test_a_combination_is_the_gradient_itself_without_noise(name, combination, column) -> None:
+    """What a round's gradient did shows in the message after it, once past trackers are undone."""
+    problem, setting = sensors(p=2, scale=2.0)
+    defense = registry.load("defenses", name)(n_rounds=5).without_noise()
+    question = Question(combination, "gradient", 0, EVE, (1, 4, 5), reduction="none")
+    found = samples(question, defense, problem, setting, Streams(3), 20)
+    assert list(found.rounds) == [1, 4]
+    assert found.unseen == {5: "what shows the gradient of round 5 is sent later"}
+    for k in (1, 4):
+        private, view, _ = found.rounds[k]
+        columns = view.reshape(20, -1, 2)[:, column]
+        np.testing.assert_allclose(columns, private, rtol=1e-6, atol=1e-6)
+
+
+def test_a_combination_needs_the_neighbours_and_the_past(tmp_path) -> None:
+    bench = on_line("sensitivity-reduced", tmp_path, n_rounds=3)
+    links = ThreatModel(name="one link", links=((0, 1),))
+    options = {"message": "(44)-corrected", "rounds": (2,), "trials": 40, "n_permutations": 3}
+    for finding in measured(bench, links, **options):
+        assert 'not available to this adversary: one link does not see "z"' in finding.notes[0]
+    found = by(measured(bench, EVE, **options), "defense", "round")
+    assert found.metrics["information"].n == 40
+
+
+def test_the_view_of_44_is_the_one_of_the_reproduction() -> None:
+    """Two programs for one set of quantities: the defense's, and the one that prints Table 4."""
+    defense, observe = _method("Algorithm 1, epsilon = 10", 4)
+    streams, setting = Streams(3), Setting(build("complete", 3), (1, 1, 1), 1)
+    problem = SensorFusion.draw(streams, 3, m=1, p=1, scale=10.0)
+    own = Streams(streams.numpy("block", 0).integers(2**62).item())
+    seen = []
+    block = problem.for_trials(streams, own, 30, 0)
+    run_trials(defense, block, setting, own, 30, lambda k, round: seen.append(round))
+    for name, printed in (("(44)", "(44) as printed"), ("(44)-corrected", "(44) corrected")):
+        question = Question(name, "gradient", 0, EVE, (1, 2, 3), reduction="none")
+        found = samples(question, defense, problem, setting, streams, 30)
+        for k in (1, 2, 3):
+            expected = observe(k, seen[k - 1], seen[k])[printed]
+            shifted = (expected - expected[0]).numpy()
+            np.testing.assert_allclose(found.rounds[k].view, shifted, rtol=1e-6, atol=1e-8)
 
 
 def test_blocks_of_trials_are_even_and_bounded() -> None:

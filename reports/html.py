@@ -35,10 +35,11 @@ from .arrangement import (
     scenarios,
     shared_notes,
 )
+from .epsilon_figures import Figure, accounting_figures, empirical_figures
 from .figures import AXIS, GraphDrawing, graph_drawing, ssim_intervals, training_curve
 from .information_figures import Leak, Question, by_run, estimates, information_by_round, leaks
 from .pictures import Picture, embedded
-from .sensitivity_figures import sensitivity_by_round
+from .sensitivity_figures import sensitivity_figures
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = (  # of findings besides reconstructions, in the page's order
@@ -72,8 +73,10 @@ KINDS = (  # of findings besides reconstructions, in the page's order
         "which leaks on purpose, must be found out.",
     ),
 )
-DRAWN: Mapping[str, Callable[[Finding, str], Markup | None]] = {  # a finding's series, by its kind
-    "sensitivity": sensitivity_by_round,
+DRAWN: Mapping[str, Callable[[Sequence[Finding], str], list[Figure]]] = {  # from all findings
+    "accounting": accounting_figures,
+    "empirical-epsilon": empirical_figures,
+    "sensitivity": sensitivity_figures,
 }
 DECIMALS = ((0.01, 4), (2, 3), (10, 2), (100, 1))  # of an interval, where all is below the limit
 METRIC_NAMES = {
@@ -189,13 +192,16 @@ class Run:
         drawn = (training_curve(self.result.utility, q, f"run{self.number}-{q}") for q in AXIS)
         return [figure for figure in drawn if figure is not None]
 
-    def figures_of(self, kind: str) -> list[tuple[Finding, Markup]]:
-        """Findings of one kind whose series are drawn, and the drawings."""
+    def figures_of(self, kind: str) -> list[Figure]:
+        """What there is to draw of one kind of finding, each with its caption."""
         if kind not in DRAWN:
             return []
-        with_series = [e for e in self.entries(kind) if e.finding.series]
-        drawn = [(f, DRAWN[kind](f, f"run{self.number}-{kind}{i}")) for i, f in with_series]
-        return [(f, figure) for f, figure in drawn if figure is not None]
+        return DRAWN[kind](self.result.findings, f"run{self.number}-{kind}")
+
+    def controls_of(self, claim: JudgedClaim) -> list[Entry]:
+        """The controls among a claim's evidence."""
+        found = (Entry(i, self.result.findings[i]) for i in claim.because)
+        return [entry for entry in found if entry.finding.kind == "control"]
 
     @property
     def leaks(self) -> list[Leak]:

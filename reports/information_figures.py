@@ -101,7 +101,7 @@ def information_by_round(drawn: Drawn, name: str, title: str) -> Markup | None:
         _baseline(axes, drawn)
         axes.axhline(0, color=MUTED, linewidth=0.8)
         axes.set(xlabel="round", ylabel="information (bits)")
-        _integers(axes)
+        whole_rounds(axes)
         _ratio(axes, drawn)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
@@ -169,7 +169,8 @@ def _baseline(axes: "Axes", drawn: Drawn) -> None:
         )
 
 
-def _integers(axes: "Axes") -> None:
+def whole_rounds(axes: "Axes") -> None:
+    """No fractions of a round on the axis."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

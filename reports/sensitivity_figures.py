@@ -29,6 +29,13 @@ LOOKS = (  # of kinds of neighbour, in the order of the columns
 )
 
 
+def sensitivity_figures(findings: Sequence[Finding], name: str) -> list[tuple[str, Markup]]:
+    """Each finding on sensitivity whose series can be drawn, by its title."""
+    found = [f for f in findings if f.kind == "sensitivity" and f.series]
+    drawn = [(f.title, sensitivity_by_round(f, f"{name}{i}")) for i, f in enumerate(found)]
+    return [(title, figure) for title, figure in drawn if figure is not None]
+
+
 def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
     """Marks for each kind of neighbour, and a line for the bound.
 

@@ -332,6 +332,45 @@ def test_every_verdict_in_favour_says_that_it_is_no_proof(html: str, comparison:
                 assert NO_PROOF in badge.parent.text()
 
 
+CONTROL = {"epsilon lower bound": 0.125, "ceiling": 3.5}
+
+
+def claimed_with_controls(golden: AuditResult, verdict: Verdict) -> AuditResult:
+    claim = golden.claims[0]
+    controls = [
+        small_finding(
+            kind="control",
+            title=f"{which} control: {claim.text}",
+            metrics={name: Metric(value=x) for name, x in CONTROL.items()},
+        )
+        for which in ("null", "positive")
+    ]
+    judged = claim.model_copy(update={"because": (0, 1), "verdict": verdict})
+    return with_findings(golden, *controls, claims=(judged,), verdict=verdict)
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_wherever_a_verdict_is_shown_stands_that_not_refuted_is_not_a_proof(
+    golden: AuditResult, tmp_path: Path, verdict: Verdict
+) -> None:
+    page = Page(render(claimed_with_controls(golden, verdict), tmp_path))
+    (hero,) = (e for e in page.root.every("section") if "hero" in e.classes())
+    for place in (hero, page.by_id("claims")):
+        assert "Not refuted is not a proof" in place.text()
+
+
+def test_the_controls_of_a_claim_stand_beside_its_verdict(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    page = Page(render(claimed_with_controls(golden, Verdict.NOT_REFUTED), tmp_path))
+    (claim,) = (e for e in page.by_id("claims").every("article"))
+    for which in ("null control", "positive control"):
+        assert f"{which} : epsilon at least 0.125 certified, 3.5 at most" in claim.text()
+    without = golden.claims[0].model_copy(update={"because": ()})
+    page = Page(render(with_findings(golden, claims=(without,)), tmp_path))
+    assert "none: this verdict rests on no attack" in page.by_id("claims").text()
+
+
 def test_evidence_of_a_claim_is_linked_to_its_findings(page: Page, golden: AuditResult) -> None:
     links = {e.attributes["href"] for e in page.by_id("claims").every("a")}
     assert links == {f"#finding-{i}" for claim in golden.claims for i in claim.because}

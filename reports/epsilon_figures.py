@@ -1,0 +1,256 @@
+"""Epsilon: certified bounds against claims, error rates against the claimed curve, mu by round."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from markupsafe import Markup
+
+from dpaudit.result import Finding
+
+from .figures import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg
+from .information_figures import whole_rounds
+from .leak_matrix import who_learns_what
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Figure = tuple[str, Markup]  # a caption and what it is about
+TICKS = (0.0, 0.5, *(m * 10.0**e for e in range(7) for m in (1, 2, 5)))  # of epsilons above 10
+LONGEST = 24  # characters of a claim that stand beside a row
+
+
+class _Row(NamedTuple):
+    """What there is on one claim against one adversary."""
+
+    claim: str
+    test: Finding
+    accounted: list[Finding]  # from the declared noise, then from the protocol's own algebra
+    controls: Mapping[str, Finding]  # "null", "positive"
+
+
+def empirical_figures(findings: Sequence[Finding], name: str) -> list[Figure]:
+    """For each adversary its bounds, and below them the trade-off curve of each claim."""
+    tests = [f for f in findings if f.kind == "empirical-epsilon" and _value(f, LOWER) is not None]
+    figures: list[tuple[str, Markup | None]] = []
+    for i, adversary in enumerate(dict.fromkeys(f.threat_model for f in tests)):
+        rows = [_row(f, findings) for f in tests if f.threat_model == adversary]
+        about = f"Epsilon certified against {adversary or 'an adversary'}"
+        drawn = bounds_against_claims(rows, f"{name}-bounds{i}", about)
+        figures.append((f"{about}. {_BOUNDS}", drawn))
+        for j, row in enumerate(rows):
+            about = f"{row.claim}: errors of {adversary or 'an adversary'}"
+            drawn = tradeoff_curve(row.test, f"{name}-tradeoff{i}-{j}", about)
+            figures.append((f"{about}. {_CURVE}", drawn))
+    return [(caption, drawn) for caption, drawn in figures if drawn is not None]
+
+
+def accounting_figures(findings: Sequence[Finding], name: str) -> list[Figure]:
+    """Each adversary's exact leak by round, once however many claims share it; and the matrix."""
+    figures: dict[tuple[object, ...], tuple[str, Markup | None]] = {}
+    for i, f in enumerate(f for f in findings if f.kind == "accounting" and f.series):
+        key = f.threat_model, *f.series.items()
+        if key in figures:
+            continue
+        if "victim" in f.series:
+            figures[key] = (_MATRIX, who_learns_what(f, f"{name}{i}"))
+        else:
+            about = f"Exact leak by round of the view of {f.threat_model or 'an adversary'}"
+            figures[key] = (f"{about}, {_MU}", mu_by_round(f, f"{name}{i}", about))
+    return [(caption, drawn) for caption, drawn in figures.values() if drawn is not None]
+
+
+LOWER = "epsilon lower bound"
+_BOUNDS = (
+    "A claim is refuted where the bound lies beyond it. No bound can lie beyond the ceiling. An "
+    "arrow points to infinity"
+)
+_CURVE = (
+    "Every test the adversary could make lies on or above the claimed curve if the claim holds. A "
+    "rate of 0 is drawn at the edge; the verdict rests on confidence limits, not on this curve"
+)
+_MU = "of a record used in that round alone, in standard deviations of the noise"
+_MATRIX = (
+    "Who learns what: mu of a record of the agent in the column, used in round 1, to the agent in "
+    "the row"
+)
+
+
+def _row(test: Finding, findings: Sequence[Finding]) -> _Row:
+    about = [
+        f
+        for f in findings
+        if f.threat_model == test.threat_model
+        and (f.title == test.title or f.title.endswith(f": {test.title}"))
+    ]
+    accounted = [f for f in about if f.kind == "accounting" and "epsilon" in f.metrics]
+    controls = {f.title.split()[0]: f for f in about if f.kind == "control"}
+    return _Row(test.title, test, sorted(accounted, key=lambda f: f.attack or ""), controls)
+
+
+def bounds_against_claims(rows: Sequence[_Row], name: str, title: str) -> Markup | None:
+    """Marks for bound, claim and controls, a line to the ceiling, a bar for what accounting gives.
+
+    Returns None where no number is finite.
+    """
+    numbers = [x for row in rows for x in _numbers(row) if math.isfinite(x)]
+    if not numbers:
+        return None
+    largest = max([1.0, *numbers])
+
+    def paint(axes: "Axes") -> None:
+        for y, row in enumerate(rows):
+            _paint_row(axes, y, row, 1.25 * largest)
+        if largest > 10:
+            axes.set_xscale("symlog", linthresh=1.0)
+            ticks = [t for t in TICKS if t <= largest]
+            axes.set_xticks(ticks, [f"{t:g}" for t in ticks], minor=False)
+        axes.set(xlabel="epsilon at the claim's delta", ylim=(len(rows) - 0.4, -0.6))
+        axes.set_xlim(-0.03 * largest if largest <= 10 else -0.1, 1.3 * largest)
+        axes.set_yticks(range(len(rows)), [_short(r.claim) for r in rows], parse_math=False)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        _legend_once(axes)
+
+    return _svg(name, title, (5.2, 1.9 + 0.55 * len(rows)), paint)
+
+
+def _numbers(row: _Row) -> Iterable[float]:
+    for finding in (row.test, *row.accounted, *row.controls.values()):
+        for metric in (LOWER, "claimed epsilon", "ceiling", "expected bound", "epsilon"):
+            value = _value(finding, metric)
+            if value is not None:
+                yield value
+
+
+def _paint_row(axes: "Axes", y: int, row: _Row, far: float) -> None:
+    """Infinite values stand at ``far``, as an arrow."""
+
+    def mark(at: float, x: float | None, marker: str, colour: str, label: str, **how: object):
+        if x is not None and not math.isnan(x):
+            shape = marker if math.isfinite(x) else ">"
+            axes.plot([min(x, far)], [at], shape, color=colour, label=label, **how)
+
+    top = _value(row.test, "ceiling")
+    if top is not None and not math.isnan(top):
+        line = {"color": MUTED, "linewidth": 0.8, "marker": "|", "markevery": [1]}
+        axes.plot([0, min(top, far)], [y, y], **line, label="ceiling of these runs")
+    for finding, at, colour, label in zip(
+        row.accounted,
+        (y - 0.16, y - 0.28),
+        (INK, MUTED),
+        ("accounting of the declared noise", "exact leak of the view"),
+        strict=False,
+    ):
+        _paint_interval(axes, at, finding, colour, label, far)
+    null, positive = (row.controls.get(which) for which in ("null", "positive"))
+    below, small = y + 0.25, {"markersize": 5}
+    if null is not None:
+        hollow = small | {"markerfacecolor": "none"}
+        mark(below, _value(null, LOWER), "o", BLIND, "null control", **hollow)
+    if positive is not None:
+        found = "positive control"
+        mark(below, _value(positive, LOWER), "s", NO_DEFENSE, found, **small)
+    mark(y, _value(row.test, LOWER), "o", DEFENSE, "certified lower bound", markersize=7)
+    tall = {"markersize": 22, "markeredgewidth": 2}
+    mark(y, _value(row.test, "claimed epsilon"), "|", INK, "claim", **tall)
+
+
+def _paint_interval(
+    axes: "Axes", y: float, finding: Finding, colour: str, label: str, far: float
+) -> None:
+    metric = finding.metrics["epsilon"]
+    ends = [metric.value if x is None else x for x in (metric.low, metric.high)]
+    if any(map(math.isnan, ends)):
+        return
+    low, high = (min(x, far) for x in ends)
+    axes.plot([low, high], [y, y], color=colour, linewidth=3, label=label)
+    axes.plot([high], [y], ">" if math.isinf(ends[1]) else "D", color=colour, markersize=4)
+
+
+def tradeoff_curve(finding: Finding, name: str, title: str) -> Markup | None:
+    """The measured step function beside the least error rates that the claim allows, log axes.
+
+    Args:
+        finding: its series has the columns "false positive rate" (increasing), "false negative
+            rate" and "least that the claim allows".
+        name: unique on the page; becomes a part of ids.
+        title: what the drawing shows, for those who do not see it.
+
+    Returns None where a column is missing, or no rate is above 0.
+    """
+    columns = ("false positive rate", "false negative rate", "least that the claim allows")
+    if not set(columns) <= set(finding.series):
+        return None
+    fpr, fnr, allowed = (list(finding.series[column]) for column in columns)
+    above_0 = [x for x in (*fpr, *fnr) if math.isfinite(x) and x > 0]
+    if not above_0:
+        return None
+    edge = min(above_0) / 2
+
+    def paint(axes: "Axes") -> None:
+        x = [max(rate, edge) for rate in fpr]
+        best = [max(rate, edge) for rate in accumulate(fnr, min)]  # of thresholds up to this rate
+        axes.step(x, best, where="post", color=DEFENSE, linewidth=2, label="measured")
+        least = [rate if rate > 0 else edge / 10 for rate in allowed]  # leaves the drawing
+        axes.plot(x, least, color=INK, linewidth=1.4, dashes=(4, 2), label="claimed")
+        guess = [edge ** (i / 60) for i in range(1, 61)]  # from 1 down to the edge
+        guess = [*(1 - rate for rate in guess[::-1]), *guess]
+        guess.sort()
+        axes.plot(guess, guess[::-1], color=MUTED, linewidth=1, dashes=(1, 1), label="guessing")
+        axes.set(xlabel="false positive rate", ylabel="false negative rate")
+        axes.set(xscale="log", yscale="log", xlim=(edge * 0.9, 1.1), ylim=(edge * 0.9, 1.1))
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+
+    return _svg(name, title, (4.4, 3.6), paint)
+
+
+def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
+    """The exact leak of each round's use of a record; infinite ones as arrows at the top.
+
+    Args:
+        finding: its series has the columns "round" and "mu".
+        name: unique on the page; becomes a part of ids.
+        title: what the drawing shows, for those who do not see it.
+
+    Returns None where there is no number to draw.
+    """
+    points = list(zip(finding.series.get("round", ()), finding.series.get("mu", ()), strict=False))
+    finite = [(k, mu) for k, mu in points if math.isfinite(mu)]
+    bare = [k for k, mu in points if math.isinf(mu)]
+    if not finite and not bare:
+        return None
+    top = max([mu for _, mu in finite if mu > 0], default=1.0)
+
+    def paint(axes: "Axes") -> None:
+        if finite:
+            x, y = zip(*finite, strict=True)
+            look = {"color": DEFENSE, "markersize": 4, "linewidth": 1.2}
+            axes.plot(x, y, "o-" if not bare else "o", **look, label="mu")
+        if bare:
+            hint = "infinite: shown without noise"
+            axes.plot(bare, [1.2 * top] * len(bare), "^", color=NO_DEFENSE, label=hint)
+        axes.set(xlabel="round", ylabel="mu", ylim=(0, 1.3 * top))
+        whole_rounds(axes)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+
+    return _svg(name, title, (4.4, 2.9), paint)
+
+
+def _legend_once(axes: "Axes") -> None:
+    """Each mark is named once, however many rows have it."""
+    handles, labels = axes.get_legend_handles_labels()
+    named = dict(zip(labels, handles, strict=True))
+    axes.legend(
+        list(named.values()), list(named), loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=2
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _value(finding: Finding, metric: str) -> float | None:
+    found = finding.metrics.get(metric)
+    return None if found is None else found.value

@@ -1,0 +1,216 @@
+"""Figures on epsilon: what is drawn where, nothing that is not a number, no text that is code."""
+
+import math
+from html.parser import HTMLParser
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from dpaudit.reports import epsilon_figures, leak_matrix
+from dpaudit.reports.epsilon_figures import accounting_figures, empirical_figures
+from dpaudit.result import Finding, Metric
+
+INF, NAN = math.inf, math.nan
+HOSTILE = "\"><script>alert('1')</script>' $\\frac{$ <!-- ]]>"
+SERIES = {
+    "false positive rate": (0.0, 0.25, 0.25, 0.5, 1.0),
+    "false negative rate": (0.9, 0.5, 0.6, 0.2, 0.0),
+    "least that the claim allows": (0.9, 0.4, 0.4, 0.1, 0.0),
+}
+
+
+def metrics(**values: float) -> dict[str, Metric]:
+    return {name.replace("_", " "): Metric(value=x) for name, x in values.items()}
+
+
+def evidence(claim: str = "claim", adversary: str = "eve", high: float = 5.0) -> list[Finding]:
+    """All that a likelihood-ratio attack and the accountant find on one claim."""
+    shared = {"threat_model": adversary, "attack": "likelihood-ratio"}
+    bound = metrics(epsilon_lower_bound=1.5, claimed_epsilon=2.0, ceiling=4.0)
+    null, positive = (bound | metrics(epsilon_lower_bound=x) for x in (0.0, 3.5))
+    epsilon = {"epsilon": Metric(value=high, low=3.0, high=high)}
+    exact = {"series": {"round": (1, 2, 3), "mu": (1.0, INF, 0.5)}, "metrics": epsilon}
+    return [
+        Finding(kind="empirical-epsilon", title=claim, metrics=bound, series=SERIES, **shared),
+        Finding(kind="control", title=f"null control: {claim}", metrics=null, **shared),
+        Finding(kind="control", title=f"positive control: {claim}", metrics=positive, **shared),
+        Finding(kind="accounting", title=f"exact leak of the view: {claim}", **exact, **shared),
+        Finding(kind="accounting", title=claim, threat_model=adversary, metrics=epsilon),
+    ]
+
+
+def matrix(**changes: object) -> Finding:
+    series = {"adversary": (0, 0, 1, 1), "victim": (1, 2, 0, 2), "mu": (1.0, 0.001, INF, 0.1)}
+    fields = {"kind": "accounting", "title": "who learns what", "series": series}
+    return Finding(**(fields | changes))
+
+
+@pytest.fixture
+def painted(monkeypatch):
+    """The axes of each drawing, in the place of its SVG."""
+    every = []
+
+    def keep(name, title, inches, paint):
+        axes = Figure(figsize=inches).subplots()
+        paint(axes)
+        every.append(axes)
+        return "drawn"
+
+    monkeypatch.setattr(epsilon_figures, "_svg", keep)
+    monkeypatch.setattr(leak_matrix, "_svg", keep)
+    return every
+
+
+def lines(axes) -> dict[str, list[tuple[list[float], list[float]]]]:
+    found: dict[str, list[tuple[list[float], list[float]]]] = {}
+    for line in axes.get_lines():
+        points = [list(map(float, line.get_data()[i])) for i in (0, 1)]
+        found.setdefault(line.get_label(), []).append(tuple(points))
+    return found
+
+
+def test_every_number_on_a_claim_stands_at_its_place(painted) -> None:
+    assert len(empirical_figures(evidence(), "a")) == 2  # the bounds and a trade-off curve
+    drawn = lines(painted[0])
+    assert drawn["certified lower bound"] == [([1.5], [0.0])]
+    assert drawn["claim"] == [([2.0], [0.0])]
+    assert drawn["ceiling of these runs"] == [([0.0, 4.0], [0.0, 0.0])]
+    assert drawn["null control"][0][0] == [0.0]
+    assert drawn["positive control"][0][0] == [3.5]
+    assert drawn["accounting of the declared noise"][0][0] == [3.0, 5.0]
+    assert drawn["exact leak of the view"][0][0] == [3.0, 5.0]
+
+
+def test_an_infinite_epsilon_is_an_arrow_at_the_edge(painted) -> None:
+    empirical_figures(evidence(high=INF), "a")
+    axes = painted[0]
+    (low, far), _ = lines(axes)["accounting of the declared noise"][0]
+    assert (low, far) == (3.0, 1.25 * 4.0)
+    arrows = [line for line in axes.get_lines() if line.get_marker() == ">"]
+    assert [float(line.get_xdata()[0]) for line in arrows] == [5.0, 5.0]
+    assert axes.get_xlim()[1] > far
+
+
+def test_claims_of_one_adversary_share_a_figure_and_evidence_is_not_mixed_up(painted) -> None:
+    findings = [*evidence("a"), *evidence("b", high=7.0), *evidence("a", "bob", high=9.0)]
+    captions = [caption for caption, _ in empirical_figures(findings, "x")]
+    assert [c.split(":")[0].split(".")[0] for c in captions] == [
+        "Epsilon certified against eve", "a", "b", "Epsilon certified against bob", "a",
+    ]  # fmt: skip
+    of_eve, of_bob = painted[0], painted[3]
+    highs = [x[1] for x, _ in lines(of_eve)["accounting of the declared noise"]]
+    assert highs == [5.0, 7.0]
+    assert [y[0] for _, y in lines(of_eve)["certified lower bound"]] == [0.0, 1.0]
+    assert [x[1] for x, _ in lines(of_bob)["accounting of the declared noise"]] == [9.0]
+    legend = [text.get_text() for text in of_eve.get_legend().get_texts()]
+    assert len(legend) == len(set(legend))
+
+
+def test_the_tradeoff_curve_is_the_best_error_up_to_each_rate_on_log_axes(painted) -> None:
+    empirical_figures(evidence(), "a")
+    axes = painted[1]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    (measured,), (claimed,) = lines(axes)["measured"], lines(axes)["claimed"]
+    edge = 0.1  # half of the smallest rate above 0
+    assert measured[0] == [edge, 0.25, 0.25, 0.5, 1.0]
+    assert measured[1] == [0.9, 0.5, 0.5, 0.2, edge]
+    assert claimed[1] == pytest.approx([0.9, 0.4, 0.4, 0.1, edge / 10])
+    (step,) = (line for line in axes.get_lines() if line.get_label() == "measured")
+    assert step.get_drawstyle() == "steps-post"
+    assert axes.get_ylim()[0] > edge / 10
+    (guess,) = lines(axes)["guessing"]
+    assert [x + y for x, y in zip(*guess, strict=True)] == pytest.approx([1.0] * len(guess[0]))
+
+
+def test_mu_by_round_marks_what_is_infinite(painted) -> None:
+    ((caption, _),) = accounting_figures(evidence(), "a")
+    assert caption.startswith("Exact leak by round of the view of eve")
+    drawn = lines(painted[0])
+    assert drawn["mu"] == [([1.0, 3.0], [1.0, 0.5])]
+    assert drawn["infinite: shown without noise"][0][0] == [2.0]
+    assert painted[0].get_ylim()[1] > drawn["infinite: shown without noise"][0][1][0]
+
+
+def test_a_leak_that_several_claims_share_is_drawn_once() -> None:
+    findings = [*evidence("a"), *evidence("b"), *evidence("a", "bob")]
+    assert len(accounting_figures(findings, "x")) == 2
+
+
+def test_the_matrix_has_a_cell_for_each_pair_and_marks_the_infinite_ones(painted) -> None:
+    ((caption, _),) = accounting_figures([matrix()], "a")
+    assert caption.startswith("Who learns what")
+    (axes,) = painted
+    cells = {
+        (p.get_x() + 0.5, p.get_y() + 0.5): p for p in axes.patches if isinstance(p, Rectangle)
+    }
+    written = {t.get_position(): t.get_text() for t in axes.texts}
+    assert written == {(1, 0): "1.00", (2, 0): "0.001", (0, 1): "∞", (2, 1): ".10"}
+    opacity = {place: cell.get_alpha() for place, cell in cells.items()}
+    assert opacity[1, 0] == leak_matrix.DARKEST
+    assert opacity[2, 1] == pytest.approx(leak_matrix.DARKEST * 2 / 3)
+    assert opacity[2, 0] == pytest.approx(0.0)
+    assert cells[0, 1].get_facecolor()[:3] != cells[1, 0].get_facecolor()[:3]
+    assert set(cells) == {*written, (0, 0), (1, 1), (2, 2)}
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, 0.0])
+def test_what_is_not_finite_breaks_no_drawing(bad) -> None:
+    series = {name: (bad,) * 5 for name in SERIES}
+    test, *others = evidence()
+    test = test.model_copy(
+        update={
+            "series": series,
+            "metrics": metrics(epsilon_lower_bound=bad, claimed_epsilon=bad, ceiling=bad),
+        }
+    )
+    empirical_figures([test, *others], "a")
+    empirical_figures([test], "a")
+    round = {"round": (1,), "mu": (bad,)}
+    leak = others[2].model_copy(update={"series": round})
+    assert len(accounting_figures([leak], "a")) == (0 if math.isnan(bad) else 1)
+    pair = matrix(series={"adversary": (0,), "victim": (1,), "mu": (bad,)})
+    assert len(accounting_figures([pair], "a")) == 1
+
+
+def test_findings_without_series_or_bounds_have_no_figure() -> None:
+    test, *_ = evidence()
+    bare = test.model_copy(update={"series": {}})
+    assert len(empirical_figures([bare], "a")) == 1
+    assert empirical_figures([test.model_copy(update={"metrics": {}})], "a") == []
+    assert accounting_figures([evidence()[4]], "a") == []
+    empty = matrix(series={"adversary": (), "victim": (), "mu": ()})
+    assert accounting_figures([empty], "a") == []
+
+
+def drawings(*findings: Finding) -> list[str]:
+    figures = [*empirical_figures(findings, "a"), *accounting_figures(findings, "b")]
+    return [str(svg) for _, svg in figures]
+
+
+def test_a_drawing_is_the_same_to_the_byte() -> None:
+    first, again = (drawings(*evidence(), matrix()) for _ in range(2))
+    assert first == again
+    assert len(first) == 4
+    assert drawings(*evidence(), matrix(title="other"))[3] != first[3]
+
+
+def test_hostile_text_stays_text() -> None:
+    class Tags(HTMLParser):
+        def __init__(self, svg: str) -> None:
+            super().__init__()
+            self.tags: list[str] = []
+            self.said: list[str] = []
+            self.feed(svg)
+
+        def handle_starttag(self, tag, attrs) -> None:
+            assert not any(name.startswith("on") for name, _ in attrs)
+            self.tags.append(tag)
+
+        def handle_data(self, data) -> None:
+            self.said.append(data)
+
+    for svg in drawings(*evidence(HOSTILE, HOSTILE), matrix(title=HOSTILE)):
+        page = Tags(svg)
+        assert "script" not in page.tags
+        assert HOSTILE in " ".join(page.said)

@@ -8,6 +8,7 @@ on, and KEY.lock lets only one process work on it at a time.
 import fcntl
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -102,9 +103,10 @@ def content_key(
         "code": None if code is None else _hash_of(_below(code, "*.py"), code),
         "data": _data_fingerprint(audit, folder, data_root),
         "packages": {package: version(package) for package in DECIDING},
+        "python": platform.python_version(),
         "device": device,
     }
-    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def _without_path(audit: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
@@ -24,8 +24,11 @@ Kind = Literal[
     "reconstruction",
     "mutual-information",
     "control",
+    "utility",
 ]
-assert get_args(Kind) == get_args(Finding.model_fields["kind"].annotation)
+
+
+ASKED_FOR = ("control", "utility")
 
 
 class Threshold(Strict):
@@ -33,7 +36,9 @@ class Threshold(Strict):
 
     A metric that is an estimate breaks a limit only if it does so beyond its own error: ``at_most``
     if the lower end of its one-sided confidence interval is above, ``at_least`` if the upper end is
-    below. "claim" is the epsilon that is claimed against the finding's threat model.
+    below. "claim" is the epsilon that is claimed against the finding's threat model. ``kind``
+    "utility" is about loss, accuracy and consensus distance after the last round, of which the
+    range over agents counts as the interval.
     """
 
     metric: str = Field(min_length=1)
@@ -56,11 +61,11 @@ class Threshold(Strict):
     def selects(self, finding: Finding) -> bool:
         """Whether this is about a finding; one of no world counts as of the defense.
 
-        Controls, some of which leak on purpose, are meant only where ``kind`` says so.
+        Controls, some of which leak on purpose, and utility are meant only where ``kind`` says so.
         """
         return (
             self.world == (finding.world or "defense")
-            and (finding.kind == self.kind or (self.kind is None and finding.kind != "control"))
+            and (finding.kind == self.kind or (self.kind is None and finding.kind not in ASKED_FOR))
             and self.attack in (None, finding.attack)
             and self.threat_model in (None, finding.threat_model)
             and self.message in (None, finding.message)

@@ -4,6 +4,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from dpaudit.errors import ConfigError, nearest
+from dpaudit.strict import Strict
 
 Family = Literal["defenses", "attacks", "reports"]
 
@@ -26,6 +27,16 @@ def load(family: Family, name: str) -> Any:
     if name not in plugins:
         raise ConfigError(f'no {family[:-1]} is called "{name}"{nearest(name, plugins)}')
     try:
-        return plugins[name].load()
+        return _checked(plugins[name].load(), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f'{family[:-1]} "{name}" ({plugins[name].value}): {error}') from error
+    except Exception as error:  # whatever a module of someone else's does when it is imported
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f'{family[:-1]} "{name}" cannot be imported: {what}') from error
+
+
+def _checked(plugin: Any, name: str) -> Any:
+    """A class named as "module:Class" may be anything; what is installed was meant to be one."""
+    if ":" in name and not (isinstance(plugin, type) and issubclass(plugin, Strict)):
+        raise ImportError("not a class of dpaudit's plug-ins")
+    return plugin

@@ -1,7 +1,7 @@
 """From the audits of a claims file to what is said about each claim, limit and key metric."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpaudit.baseline import Baseline, compare, words
 from dpaudit.check_result import Outcome, Statement
@@ -158,7 +158,8 @@ def _bound(claim: JudgedClaim, findings: Sequence[Finding]) -> str:
 
 def _limits(threshold: Threshold, result: AuditResult, check: Check, line: int) -> Iterator[Tested]:
     """One test for each finding that a threshold selects and that has its metric."""
-    selected = [f for f in result.findings if threshold.selects(f)]
+    findings = [*result.findings, *_utility(result)]
+    selected = [f for f in findings if threshold.selects(f)]
     if not selected:
         raise ConfigError(_no_finding(threshold, result))
     found = [(f, m) for f in selected if (m := _metric(f, words(threshold.metric))) is not None]
@@ -240,6 +241,22 @@ def _limit_value(threshold: Threshold, finding: Finding, result: AuditResult) ->
             f'at_most = "claim": no epsilon is claimed against "{finding.threat_model}"'
         )
     return min(claimed)
+
+
+def _utility(result: AuditResult) -> Iterator[Finding]:
+    """What the curves end with, in the form of findings: the mean over agents and their range."""
+    for world, curve in result.utility.items():
+        last = {"loss": curve.loss[-1:], "accuracy": curve.accuracy[-1:]}
+        metrics = {
+            name: Metric(value=sum(agents) / len(agents), low=min(agents), high=max(agents))
+            for name, ends in last.items()
+            for agents in ends
+            if agents
+        }
+        for distance in curve.consensus_distance[-1:]:
+            metrics["consensus distance"] = Metric(value=distance)
+        fields: dict[str, Any] = {"kind": "utility", "title": "utility", "world": world}
+        yield Finding.model_construct(**fields, rounds=curve.rounds[-1:], metrics=metrics)
 
 
 def _no_finding(threshold: Threshold, result: AuditResult) -> str:

@@ -13,8 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from dpaudit.baseline import Baseline
+from dpaudit.cli import app
 from dpaudit.result import AuditResult
 
 STUB = Path(__file__).parent / "data" / "stub_check.py"
@@ -181,6 +183,35 @@ def test_problems_of_the_claims_file_and_of_its_limits_are_exit_code_2(folder) -
     assert check(folder)[2] == (
         'error: claims.toml:12: check[2].name: another check is called "first"\n'
     )
+
+
+def audit_of(folder: Path, name: str) -> str:
+    """What the real command says of a claims file whose defense is of this name."""
+    audit = f'''
+data = {{ name = "digits" }}
+graph = {{ name = "ring" }}
+model = {{ name = "logistic" }}
+defense = {{ name = "{name}" }}
+'''
+    (folder / "audit.toml").write_text(audit)
+    (folder / "claims.toml").write_text(
+        'import_from = "code"\n[[check]]\nname = "a"\naudit = "audit.toml"\n'
+    )
+    result = CliRunner().invoke(app, ["check", str(folder / "claims.toml")])
+    assert result.exit_code == 2, result.output
+    return result.stderr.replace(f"{folder}/", "")
+
+
+def test_own_code_that_cannot_be_used_is_one_line(folder) -> None:
+    where = "error: audit.toml:5: defense.name: defense "
+    (folder / "code" / "broken_one.py").write_text("def (:\n")
+    (folder / "code" / "good_one.py").write_text("class Plain: pass\n")
+    said = audit_of(folder, "broken_one:Mine")
+    assert said.startswith(f'{where}"broken_one:Mine" cannot be imported: SyntaxError')
+    assert audit_of(folder, "good_one:Mine").startswith(f'{where}"good_one:Mine" (good_one:Mine): ')
+    assert "not a class of dpaudit's plug-ins" in audit_of(folder, "good_one:Plain")
+    assert "No module named 'absent_one'" in audit_of(folder, "absent_one:Mine")
+    assert said.count("\n") == 1
 
 
 def assert_whole(folder: Path, finished: set[str]) -> None:

@@ -1,5 +1,6 @@
 """A repository with a defense, a claims file and a baseline: it holds, and breaks when it should."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 PROJECT = Path(__file__).parent / "example_project"
@@ -36,6 +38,9 @@ def test_the_example_holds_and_does_not_run_again_while_nothing_changed(project:
     assert "nothing beyond its error among 4 metrics" in cold.stdout
     assert "HOLDS   our README: psnr" in cold.stdout
     assert cold.stderr == ""
+    [audit] = (project / ".dpaudit-cache").glob("*/audit.json")
+    schema = json.loads((PROJECT.parents[1] / "docs" / "audit.schema.json").read_text())
+    jsonschema.validate(json.loads(audit.read_text()), schema)
     seconds = []
     for _ in range(2):  # the first reads what the cold one left
         began = time.monotonic()

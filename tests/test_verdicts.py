@@ -160,6 +160,16 @@ def test_the_claim_is_a_limit_for_certified_bounds_by_their_error_counts() -> No
     assert limit(found, metric="epsilon_lower_bound", at_most=2.0).outcome == "holds"
 
 
+def test_utility_can_be_limited_and_the_range_over_agents_is_its_interval() -> None:
+    accuracy = GOLDEN.utility["defense"].accuracy[-1]
+    found = audit_of(Verdict.NOT_REFUTED)
+    least = {"metric": "accuracy", "kind": "utility"}
+    assert limit(found, **least, at_least=max(accuracy) - 0.001).outcome == "holds"
+    assert limit(found, **least, at_least=max(accuracy) + 0.001).outcome == "fails"
+    assert limit(found, **least, at_most=min(accuracy) - 0.001).outcome == "fails"
+    assert limit(found, metric="consensus distance", kind="utility", at_most=1e9).verdict
+
+
 @pytest.mark.parametrize(
     "threshold, expected",
     [

@@ -33,7 +33,7 @@ from dpaudit.rng import Streams
 from dpaudit.scaled import scaled_lower_bound
 from dpaudit.threat import ThreatModel
 
-WORK = 5 * 10**7  # messages simulated, in both worlds together: about 10 s of one CPU core
+WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
 TRAINING = 1000  # runs of each world that a score is learned from
 POINTS = 80  # of a trade-off curve
 FEW = 4  # distinct releases at most, for a bound that composes them again and again
@@ -50,7 +50,7 @@ class LikelihoodRatio(Measurement):
 
     trials: Annotated[PositiveInt, Field(ge=40)] = 2000  # runs of each world
     n_rounds: PositiveInt | None = (
-        None  # the first ones, that are played; None: as many as 10 s take
+        None  # the first ones, that are played; None: as many as 20 s take
     )
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of a false lower bound
 
@@ -94,7 +94,7 @@ class _Audit:
         scores, learned = self._scores(worlds, played("training", TRAINING), streams)
         yield self._bound(game, adversary, mechanism, scores, learned, streams)
         yield self._null(scores[0], streams)
-        silent = played("without noise", self.options.trials, without_noise(game))
+        silent = played("without noise", self.options.trials // 2, without_noise(game))
         yield self._positive(silent, streams)
 
     def _game(self) -> Game:

@@ -22,6 +22,7 @@ from dpaudit.rng import Streams
 from dpaudit.tape import Overheard, Tape
 
 FEATURES = 192  # innovations kept of a run, for learned scores and the test of the noise
+BLOCK = 40_000  # messages of a round that are simulated at once for each world
 CERTAIN = 30.0  # nats that a record seen without noise is worth
 SHRINKAGE = 1e-3  # of the learned covariance, towards its diagonal
 
@@ -50,12 +51,43 @@ def play(
     on_round: OnRound = lambda done, total: None,
     dtype: torch.dtype = torch.float64,
 ) -> Worlds:
-    """Both worlds, ``trials`` runs of each, all at once.
+    """Both worlds, ``trials`` runs of each, in blocks that fit in the processor's cache.
 
     Args:
         in_round: the only round in which the record may be drawn; None: in any.
         game: what is really played, if it is another game than the adversary believes in.
     """
+    graph = adversary.game.setting.network.at(1)
+    size = max(50, BLOCK // (graph.n_edges + graph.n_agents))
+    n_blocks = -(-trials // size)
+    blocks = []
+    for i, part in enumerate(np.array_split(np.arange(trials), n_blocks)):
+        own = Streams(streams.numpy("block", i).integers(2**62).item(), streams.device)
+
+        def counted(done: int, total: int, i: int = i) -> None:
+            on_round(i * total + done, n_blocks * total)
+
+        with torch.inference_mode():
+            blocks.append(_block(adversary, len(part), own, in_round, game, counted, dtype))
+    return Worlds(*(_joined(list(world)) for world in zip(*blocks, strict=True)))
+
+
+def _joined(parts: list[Played]) -> Played:
+    return Played(
+        np.concatenate([part.scores for part in parts]),
+        np.concatenate([part.features for part in parts]),
+    )
+
+
+def _block(
+    adversary: Adversary,
+    trials: int,
+    streams: Streams,
+    in_round: int | None,
+    game: Game | None,
+    on_round: OnRound,
+    dtype: torch.dtype,
+) -> Worlds:
     game = game or adversary.game
     device = streams.device
     present = torch.arange(2 * trials, device=device) >= trials

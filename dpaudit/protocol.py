@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.canary import Game
+from dpaudit.errors import ConfigError
 from dpaudit.graph import Graph
 from dpaudit.tape import Draw, Tape
 from dpaudit.threat import ThreatModel
@@ -32,6 +33,7 @@ from dpaudit.transcript import Capture, Sent
 RANK = 1e-9  # of the largest singular value: below it a combination of messages has no noise
 NOISELESS = 1e-6  # of a record's effect: what may be left of it where there is no noise to hide it
 FORGOTTEN = 1e-9  # of a record's effect: a smaller remnant in the state is rounding
+MOST_DRAWS = 4000  # noises of a round: the matrices of a round take their square
 
 EVERY_ROUND = 0  # the inclusion that stands for a record used in all rounds
 
@@ -241,6 +243,11 @@ class _Probe:
         n_old, n_states, n_draws = len(remnants), len(spread), sum(sizes.values())
         trials = 1 + n_old + n_states + n_draws + 1  # base, remnants, spread, noise, record
 
+        if trials > MOST_DRAWS:
+            raise ConfigError(
+                f"graph: round {self._k} draws {n_draws} noises, and its exact leak can be computed "
+                f"for {MOST_DRAWS} at most; audit fewer agents or a sparser graph"
+            )
         start = flatten(self._state).expand(trials, -1).clone()
         start[1 : 1 + n_old] += remnants
         start[1 + n_old : 1 + n_old + n_states] += spread

@@ -42,6 +42,13 @@ kind = "external"                  # reads every link; links = [[0, 1]] for some
 name = "agent 3"
 kind = "curious"                   # colluding with two or more agents
 agents = [3]
+
+[[attack]]
+name = "likelihood-ratio"          # tells runs with and without one record apart
+trials = 2000                      # runs of each world
+
+[[attack]]
+name = "sensitivity"               # messages of neighbouring worlds against the stated bounds
 """
 
 _ATTACK = """

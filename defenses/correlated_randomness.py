@@ -7,11 +7,20 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.defense import (
+    Bracket,
+    Combination,
+    Defense,
+    Gradient,
+    Round,
+    Setting,
+    Target,
+)
 from dpaudit.graph import Graph
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
 from dpaudit.transcript import broadcast, unicast
+from dpaudit.view import View
 
 from .dgd import noiseless_bracket
 from .sensitivity_reduced import refuse_outside_assumption_2
@@ -92,6 +101,26 @@ class CorrelatedRandomness(Defense):
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """No noise: lambda_y has the sign of each coordinate of the gradient, within a factor 3."""
         return noiseless_bracket(self.n_rounds, setting, threat_model, victim)
+
+    def _balance(self, view: View, setting: Setting, target: Target) -> Tensor:
+        k, victim, _ = target
+        lambda_y = view.sent_by("lambda_y", k, victim)
+        G = torch.zeros_like(lambda_y)
+        for j in range(1, k):
+            for i in setting.network.at(j).neighbours(victim):
+                G = G + view.transcript.on_edge("tracking", j, victim, i)
+                G = G - view.transcript.on_edge("tracking", j, i, victim)
+        return torch.stack([G, lambda_y], dim=-2)
+
+    combinations: ClassVar[Mapping[str, Combination]] = {
+        "balance": Combination(
+            "what left the victim in shares less what came, which is the gradient less y_i, and "
+            "Lambda_i y_i",
+            ("tracking", "lambda_y"),
+            0,
+            _balance,
+        )
+    }
 
 
 def uniform(noise: Noise, name: str, like: Tensor) -> Tensor:

@@ -7,11 +7,21 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.defense import (
+    Bracket,
+    Combination,
+    Defense,
+    Gradient,
+    Round,
+    Setting,
+    Target,
+)
+from dpaudit.gossip import mixed
 from dpaudit.graph import Graph
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
 from dpaudit.transcript import broadcast
+from dpaudit.view import View
 
 from .dgd import noiseless_bracket
 from .sensitivity_reduced import refuse_outside_assumption_2
@@ -73,3 +83,20 @@ class GradientTracking(Defense):
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """No noise; y is the gradient from round 1 on."""
         return noiseless_bracket(self.n_rounds, setting, threat_model, victim)
+
+    def _sum(self, view: View, setting: Setting, target: Target) -> Tensor:
+        k, victim, _ = target
+        G = view.sent_by("y", 1, victim)
+        for j in range(2, k + 1):  # b
+            G = G + view.sent_by("y", j, victim)
+            G = G - mixed(view, setting.network.at, "y", j - 1, victim)
+        return G.unsqueeze(-2)
+
+    combinations: ClassVar[Mapping[str, Combination]] = {
+        "tracked": Combination(
+            "y_i of round 1 and the changes of y_i since, which add up to the gradient itself",
+            ("y",),
+            0,
+            _sum,
+        )
+    }

@@ -37,6 +37,7 @@ class Scale(NamedTuple):
     estimated: int  # rounds at which information is estimated, spread evenly in log k
     n_permutations: int
     n_splits: int
+    takes: str = "seconds"  # on two cores
 
 
 # Largest entry of M_i, which the paper does not print. Its step sizes add up to at most 0.067, so
@@ -44,8 +45,8 @@ class Scale(NamedTuple):
 DATA_SCALE = 10.0
 
 SCALES = {
-    "quick": Scale(1_000, 1_000, 12, 19, 5),
-    "paper": Scale(5_000, 1_000, 1_000, 3, 3),
+    "quick": Scale(1_000, 1_000, 12, 19, 5, "20 seconds"),
+    "paper": Scale(5_000, 1_000, 1_000, 3, 3, "half an hour"),
 }
 
 
@@ -112,6 +113,7 @@ def lines(scale: str, seed: int) -> Iterator[str]:
         f"{size.trials} trials, {size.n_rounds} rounds, information at {size.estimated} of them, "
         f"KSG with k = 3, seed {seed}; bits of the most telling round with their 95% interval"
     )
+    yield f"takes about {size.takes} on two cores"
     for random in ("agent 1", "all agents", "noise alone"):
         yield ""
         yield f"Random over trials: noise, initial models, and {_RANDOM[random]}"

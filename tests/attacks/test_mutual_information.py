@@ -219,7 +219,12 @@ def test_samples_are_those_of_the_rounds_played_one_by_one(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     "name, combination, column",
-    [("dgd", "step", 0), ("dp-dgd", "step", 0), ("sensitivity-reduced", "(44)-corrected", 2)],
+    [
+        ("dgd", "step", 0),
+        ("dp-dgd", "step", 0),
+        ("gradient-tracking", "tracked", 0),
+        ("sensitivity-reduced", "(44)-corrected", 2),
+    ],
 )
 def test_a_combination_is_the_gradient_itself_without_noise(name, combination, column) -> None:
     """What a round's gradient did shows in the message after it, once past trackers are undone."""
@@ -227,9 +232,14 @@ def test_a_combination_is_the_gradient_itself_without_noise(name, combination, c
     defense = registry.load("defenses", name)(n_rounds=5).without_noise()
     question = Question(combination, "gradient", 0, EVE, (1, 4, 5), reduction="none")
     found = samples(question, defense, problem, setting, Streams(3), 20)
-    assert list(found.rounds) == [1, 4]
-    assert found.unseen == {5: "what shows the gradient of round 5 is sent later"}
-    for k in (1, 4):
+    late = (
+        {}
+        if name == "gradient-tracking"
+        else {5: "what shows the gradient of round 5 is sent later"}
+    )
+    assert found.unseen == late
+    assert set(found.rounds) == {1, 4, 5} - set(late)
+    for k in found.rounds:
         private, view, _ = found.rounds[k]
         columns = view.reshape(20, -1, 2)[:, column]
         np.testing.assert_allclose(columns, private, rtol=1e-6, atol=1e-6)
@@ -261,6 +271,21 @@ def test_the_view_of_44_is_the_one_of_the_reproduction() -> None:
             expected = observe(k, seen[k - 1], seen[k])[printed]
             shifted = (expected - expected[0]).numpy()
             np.testing.assert_allclose(found.rounds[k].view, shifted, rtol=1e-6, atol=1e-8)
+
+
+def test_shares_that_went_and_came_leave_the_gradient_less_the_tracker() -> None:
+    problem, setting = sensors(p=2, scale=2.0)
+    defense = registry.load("defenses", "correlated-randomness")(n_rounds=4, step_size=0.01)
+    question = Question("balance", "gradient", 0, EVE, (1, 4), reduction="none")
+    found = samples(question, defense, problem, setting, Streams(3), 20)
+    own = Streams(Streams(3).numpy("block", 0).integers(2**62).item())
+    states = []
+    block = problem.for_trials(Streams(3), own, 20, 0)
+    run_trials(defense, block, setting, own, 20, lambda k, round: states.append(round))
+    y = states[2].state.Y[:, 0] - states[2].state.Y[0, 0]  # before round 4
+    private, view, _ = found.rounds[4]
+    np.testing.assert_allclose(view[:, :2], private - y.numpy(), atol=1e-9)
+    assert found.rounds[1].view.shape == (20, 2)  # nothing was exchanged yet: lambda_y alone
 
 
 def test_blocks_of_trials_are_even_and_bounded() -> None:

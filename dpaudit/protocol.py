@@ -245,7 +245,7 @@ class _Probe:
 
         if trials > MOST_DRAWS:
             raise ConfigError(
-                f"graph: round {self._k} draws {n_draws} noises, and its exact leak can be computed "
+                f"graph: round {self._k} draws {n_draws} noises; its exact leak is computed "
                 f"for {MOST_DRAWS} at most; audit fewer agents or a sparser graph"
             )
         start = flatten(self._state).expand(trials, -1).clone()

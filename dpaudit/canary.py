@@ -28,7 +28,7 @@ LENGTH = 1e4  # of the canary's gradient: far above every clip norm, far below w
 class CanaryGradient(Gradient):
     """The oracle of a round: the canary's gradient at one agent where it was drawn, else zero."""
 
-    victim: int
+    victim: int | Tensor  # [trials] where it differs by trial
     length: float  # L2 (and L1) norm of its gradient, on one coordinate
     drawn: Tensor  # [...]: how often it is in the victim's batch, by trial; -1 for its opposite
     batch_size: int
@@ -43,8 +43,10 @@ class CanaryGradient(Gradient):
 
     def _placed(self, X: Tensor, holders: Tensor | None, length: float) -> Tensor:
         rows = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
-        held = (rows == self.victim).to(X.dtype)[:, None]  # [m, 1]
-        return (length * self.drawn.to(X))[..., None, None] * held.expand(X.shape[-2:])
+        victim = torch.as_tensor(self.victim, device=X.device)
+        held = (rows == victim[..., None]).to(X.dtype)[..., None]  # [(trials,) m, 1]
+        held = held.expand(*held.shape[:-1], X.shape[-1])
+        return (length * self.drawn.to(X))[..., None, None] * held
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,9 @@ class Measurement(Strict, ABC):
 
     threat_models: tuple[str, ...] | None = None  # names; None: all of the audit
 
+    def refuse(self, setting: Setting) -> None:
+        """Called before anything is run. Raises ConfigError if it could not measure there."""
+
     @abstractmethod
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         """The findings on one adversary.

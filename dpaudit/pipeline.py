@@ -219,6 +219,9 @@ def prepare(config: AuditConfig, runtime: Runtime, own: Own = NOTHING) -> Prepar
     refuse_data_without_images(learned.dataset, on_images)
     network = build(config.graph, config.data.n_agents, streams.numpy("graph"))
     setting = Setting(network, learned.sizes, learned.d, learned.layers)
+    for attack in attacks:
+        if isinstance(attack, Measurement):
+            attack.refuse(setting)
     calibrated = defense.calibrate(setting)
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
     return Prepared(learned, setting, worlds, attacks, streams, _notes(defense, setting))

@@ -1,0 +1,141 @@
+"""Who learns what: how much each agent learns of each other agent's record, exactly.
+
+Mixing spreads a record's effect over the network, and noise with it: an agent far away learns less
+than a neighbour. For each ordered pair of a curious agent and a victim this is the mu of one record
+of the victim that is used in round 1 alone, read over many rounds from all that the curious agent
+receives and sends, its own noise known.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import isinf
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.attack import OnStep
+from dpaudit.canary import CanaryGradient, Game
+from dpaudit.defense import Defense, Setting
+from dpaudit.errors import ConfigError
+from dpaudit.measurement import Bench, Measurement
+from dpaudit.protocol import FORGOTTEN, NOISELESS, Adversary, flatten, unflatten
+from dpaudit.result import Finding, Metric
+from dpaudit.tape import Tape
+from dpaudit.threat import ThreatModel
+
+MOST = 40  # agents, every pair of which is computed
+
+
+class WhoLearnsWhat(Measurement):
+    """mu of a record of each agent to each other agent, by the protocol's own algebra.
+
+    Read over 2 n_agents rounds, or all of a shorter run: what a view tells about a record of
+    round 1 comes almost all within the time that a message needs to cross the network and back.
+    """
+
+    per_threat_model: ClassVar[bool] = False  # each agent is the adversary in turn
+
+    def refuse(self, setting: Setting) -> None:
+        if not 2 <= setting.n_agents <= MOST:
+            raise ConfigError(
+                f"who-learns-what: {setting.n_agents} agents; expected 2 to {MOST}, every pair of "
+                "which is computed"
+            )
+
+    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+        self.refuse(bench.setting)
+        defense, n_agents = bench.defense, bench.setting.n_agents
+        n_rounds = min(2 * n_agents, defense.n_rounds)
+        cells: list[tuple[int, int, float]] = []
+        unhidden: dict[str, None] = {}  # messages that show a record without noise
+        for agent in range(n_agents):
+            learned = learned_by(agent, defense, bench.setting, n_rounds)
+            cells += [(agent, *pair) for pair in learned.mu.items()]
+            unhidden |= dict.fromkeys(learned.unhidden.values())
+            on_step(agent + 1, n_agents)
+        return [_finding(cells, tuple(unhidden), n_rounds)]
+
+
+class Learned(NamedTuple):
+    """What one curious agent learns in the rounds it reads."""
+
+    mu: dict[int, float]  # by victim: of its record of round 1; infinite: seen without noise
+    unhidden: dict[int, str]  # victim -> the message that shows its record without noise
+
+
+def learned_by(agent: int, defense: Defense, setting: Setting, n_rounds: int) -> Learned:
+    """What an agent learns of every other agent's record of round 1, all victims at once.
+
+    How the adversary filters the messages depends on the noise alone. So the filter is found once,
+    and what each victim's record changes is sent through it.
+    """
+    victims = [i for i in range(setting.n_agents) if i != agent]
+    game = Game.of(defense, setting, victims[0], "add-remove", "poisson")
+    curious = ThreatModel(name=f"agent {agent}", kind="curious", agents=(agent,))
+    adversary = Adversary(replace(game, sampling_rate=1.0), curious, n_rounds)
+    squares = torch.zeros(len(victims), dtype=torch.float64)
+    unhidden: dict[int, str] = {}
+    for shift, bare, messages in _readings(adversary, torch.tensor(victims)):
+        squares += shift.square().sum(dim=1)
+        for i in bare.any(dim=1).nonzero().flatten().tolist():
+            squares[i] = torch.inf
+            unhidden.setdefault(victims[i], messages[int(bare[i].int().argmax())][0])
+    return Learned(dict(zip(victims, squares.sqrt().tolist(), strict=True)), unhidden)
+
+
+def _readings(
+    adversary: Adversary, victims: Tensor
+) -> Iterator[tuple[Tensor, Tensor, list[tuple[str, int]]]]:
+    """Each round: whitened shifts [n_victims, rank], where bare [n_victims, n], what was seen."""
+    game, n = adversary.game, len(victims)
+    everyone = torch.cat([victims[:1], victims])  # world 0 is the one without a record
+    state = game.start(1, torch.float64, torch.device("cpu"))
+    remnants = torch.zeros(n, flatten(state).shape[1], dtype=torch.float64)
+    scale = torch.zeros(n, 1, dtype=torch.float64)  # of each record's effect
+    batch_size = game.gradient(torch.zeros(1)).batch_size
+    for k, reading in enumerate(adversary.rounds, start=1):
+        drawn = torch.full((n + 1,), float(k == 1), dtype=torch.float64)
+        drawn[0] = 0.0
+        gradient = CanaryGradient(everyone, game.length, drawn, batch_size)
+        start = flatten(state) + torch.cat([torch.zeros_like(remnants[:1]), remnants])
+        tape = Tape()
+        graph = game.setting.network.at(k)
+        after, sent, *_ = game.defense.step(unflatten(state, start), k, graph, gradient, tape)
+        own = {m: torch.zeros(d.shape, dtype=torch.float64) for m, d in tape.draws.items()}
+        seen, left = adversary.observe(k, sent, own), flatten(after)
+        moved, remnants = seen[1:] - seen[:1], left[1:] - left[:1]
+        if k == 1:
+            scale = torch.cat([moved, remnants], dim=1).abs().amax(dim=1, keepdim=True)
+        U = reading.whiten / torch.linalg.vector_norm(reading.whiten, dim=0)
+        bare = (moved - moved @ U @ U.mT).abs() > NOISELESS * scale
+        shift = moved @ reading.whiten
+        yield shift, bare, reading.messages
+        remnants = remnants - shift @ reading.gain
+        remnants[(remnants.abs() <= FORGOTTEN * scale).all(dim=1)] = 0.0
+        state = unflatten(state, left[:1])
+
+
+def _finding(
+    cells: list[tuple[int, int, float]], unhidden: tuple[str, ...], n_rounds: int
+) -> Finding:
+    adversaries, victims, mus = zip(*cells, strict=True)
+    notes = [
+        "mu of one record in one batch of round 1, in standard deviations of the noise that hides "
+        f"it, from {n_rounds} rounds of all that a curious agent receives and sends",
+        "from the defense's own step, probed with unit noise around a run without records; exact "
+        "for defenses that are linear in their noise",
+        *(f'"{message}" shows a record without noise to some agent' for message in unhidden),
+    ]
+    return Finding(
+        kind="accounting",
+        title="who learns what",
+        attack="who-learns-what",
+        metrics={
+            "largest mu": Metric(value=max(mus)),
+            "smallest mu": Metric(value=min(mus)),
+            "pairs without noise": Metric(value=sum(map(isinf, mus)), n=len(mus)),
+        },
+        notes=tuple(notes),
+        series={"adversary": adversaries, "victim": victims, "mu": mus},
+    )

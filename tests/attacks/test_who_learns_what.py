@@ -1,0 +1,168 @@
+"""Who learns what: against the values of plain gossip, the slow way, and symmetry."""
+
+from math import inf
+from typing import ClassVar, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit import registry
+from dpaudit.attacks.who_learns_what import WhoLearnsWhat, learned_by
+from dpaudit.canary import Game
+from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.errors import ConfigError
+from dpaudit.graph import Graph, build
+from dpaudit.measurement import Bench
+from dpaudit.noise import Noise
+from dpaudit.protocol import Adversary
+from dpaudit.rng import Streams
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import broadcast
+
+
+class State(NamedTuple):
+    X: Tensor
+
+
+class Gossip(Defense):
+    """x <- W (x + g + z), z ~ N(0, 1), of functions whose gradients differ by 1."""
+
+    paper: ClassVar[str] = "a toy"
+    claims: ClassVar[str] = "none"
+    messages: ClassVar[dict[str, str]] = {"y": "the model and fresh noise"}
+
+    gradient_distance: float = 1.0
+    noisy: bool = True
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        Y = state.X + gradient(state.X)
+        if self.noisy:
+            Y = Y + noise.gaussian("y", 1.0, state.X)
+        return Round(State(graph.mix(Y)), {"y": broadcast(graph, Y)})
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def without_noise(self) -> "Gossip":
+        return self.model_copy(update={"noisy": False})
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        return Bracket((), (), ())
+
+
+def setting_on(graph: str, n_agents: int) -> Setting:
+    return Setting(build(graph, n_agents), (40,) * n_agents, 1)
+
+
+def measured(defense: Defense, setting: Setting):
+    threat_model = ThreatModel(name="agent 0", kind="curious", agents=(0,))
+    bench = Bench(None, setting, defense, (), Streams(1), None)
+    (finding,) = WhoLearnsWhat().measure(bench, threat_model, lambda done, total: None)
+    s = finding.series
+    pairs = zip(s["adversary"], s["victim"], strict=True)
+    return finding, dict(zip(pairs, s["mu"], strict=True))
+
+
+@pytest.mark.parametrize(
+    "graph, n_agents, mu",
+    [
+        ("path", 7, [1.000, 0.339, 0.148, 0.080, 0.050, 0.039]),
+        ("ring", 8, [1.000, 0.339, 0.152, 0.109]),
+    ],
+)
+def test_a_record_fades_with_its_distance_as_published(graph, n_agents, mu) -> None:
+    setting = setting_on(graph, n_agents)
+    learned = learned_by(0, Gossip(n_rounds=99, batch_size=1), setting, 2 * n_agents)
+    assert [learned.mu[hops] for hops in range(1, len(mu) + 1)] == pytest.approx(mu, abs=1.1e-3)
+    assert learned.unhidden == {}
+
+
+@pytest.mark.parametrize(
+    "name, graph, options",
+    [
+        ("dp-dpsgd", "ring", {"noise_multiplier": 1.0}),
+        ("dpdl", "ring", {"noise_multiplier": 2.0}),
+        ("dyn-d2p", "exponential", {"epsilon": 0.5}),
+        ("paillier-consensus", "ring", {}),
+    ],
+)
+def test_all_victims_at_once_are_what_they_are_one_by_one(name, graph, options) -> None:
+    n_agents, n_rounds = 5, 6
+    setting = setting_on(graph, n_agents)
+    defense = registry.load("defenses", name)(batch_size=8, n_rounds=n_rounds, **options)
+    defense = defense.calibrate(setting)
+    learned = learned_by(2, defense, setting, n_rounds)
+    curious = ThreatModel(name="agent 2", kind="curious", agents=(2,))
+    assert set(learned.mu) == {0, 1, 3, 4}
+    for victim, mu in learned.mu.items():
+        game = Game.of(defense, setting, victim, "add-remove", "poisson")
+        leak = Adversary(game, curious, n_rounds).leak
+        assert mu == pytest.approx(leak.by_round[0].item(), rel=1e-6)
+        assert learned.unhidden.get(victim) == leak.unhidden.get(1)
+
+
+def test_the_matrix_has_every_ordered_pair_and_the_symmetry_of_the_graph() -> None:
+    n = 6
+    finding, mu = measured(Gossip(n_rounds=99, batch_size=1), setting_on("ring", n))
+    assert set(mu) == {(a, v) for a in range(n) for v in range(n) if a != v}
+    for (a, v), value in mu.items():
+        assert value == pytest.approx(mu[0, (v - a) % n])
+        assert value == pytest.approx(mu[v, a])
+    assert finding.metrics["largest mu"].value == pytest.approx(1.0)
+    assert finding.metrics["pairs without noise"].value == 0
+    assert any("from 12 rounds" in note for note in finding.notes)
+
+
+def test_on_a_directed_ring_an_agent_learns_most_of_whom_it_hears() -> None:
+    setting = setting_on("directed-ring", 5)
+    defense = registry.load("defenses", "dyn-d2p")(batch_size=8, n_rounds=4, epsilon=0.5)
+    finding, mu = measured(defense.calibrate(setting), setting)
+    sends_to = {(int(i), int(j)) for i, j in zip(*_links(setting), strict=True)}
+    heard = [mu[a, v] for a, v in mu if (v, a) in sends_to]
+    others = [mu[a, v] for a, v in mu if (v, a) not in sends_to]
+    assert min(heard) > max(others)
+    assert any("from 4 rounds" in note for note in finding.notes)  # all there are
+
+
+def _links(setting: Setting) -> tuple[list[int], list[int]]:
+    graph = setting.network.at(1)
+    return graph.senders.tolist(), graph.receivers.tolist()
+
+
+def test_a_record_without_noise_is_infinite_and_its_message_named() -> None:
+    finding, mu = measured(Gossip(n_rounds=9, batch_size=1, noisy=False), setting_on("ring", 4))
+    assert set(mu.values()) == {inf}
+    assert finding.metrics["pairs without noise"].value == 12
+    assert any('"y" shows a record without noise' in note for note in finding.notes)
+
+
+@pytest.mark.parametrize("n_agents", [1, 41])
+def test_more_pairs_than_can_be_computed_are_refused_before_anything_runs(n_agents) -> None:
+    graph = build("ring", 5)
+    setting = Setting(graph, (40,) * 5, 1)
+    assert WhoLearnsWhat().refuse(setting) is None
+    fake = type("Fake", (), {"n_agents": n_agents})()
+    with pytest.raises(ConfigError, match=f"who-learns-what: {n_agents} agents; expected 2 to 40"):
+        WhoLearnsWhat().refuse(fake)
+
+
+def test_the_games_gradient_may_have_another_victim_in_each_trial() -> None:
+    from dpaudit.canary import CanaryGradient
+
+    drawn = torch.tensor([1.0, 1.0, 0.0])
+    X = torch.zeros(3, 4, 1)
+    each = CanaryGradient(torch.tensor([2, 0, 1]), 5.0, drawn, 1)
+    one = torch.stack(
+        [CanaryGradient(v, 5.0, d, 1)(X[0]) for v, d in zip([2, 0, 1], drawn, strict=True)]
+    )
+    assert torch.equal(each(X), one)
+    holders = torch.tensor([0, 2, 2])
+    assert each.clipped_sum(X[:, :3], 2.0, holders)[..., 0].tolist() == [
+        [0, 2, 2],
+        [2, 0, 0],
+        [0] * 3,
+    ]

@@ -5,6 +5,7 @@ of a defense as it is, of another seed, or of a stack of trials.
 """
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
@@ -176,6 +177,23 @@ class OtherBatch(Gradient):
         return torch.where(its, -0.5 * values, values)
 
 
+class NotingClips(Gradient):
+    """The same gradients; the finite L2 norms that they were clipped to are noted."""
+
+    def __init__(self, gradient: Gradient) -> None:
+        self._gradient, self.batch_size = gradient, gradient.batch_size
+        self.norms: list[float] = []
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        return self._gradient(X, holders)
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        self.norms += [clip_norm] if norm == 2 and isfinite(clip_norm) else []
+        return self._gradient.clipped_sum(X, clip_norm, holders, norm)
+
+
 def fields(state: Any) -> dict[str, Any]:
     """Raises BrokenPromise if the state is no NamedTuple."""
     require(
@@ -193,3 +211,19 @@ def everything(defense: Defense, round: Round) -> dict[str, Tensor]:
         **{f'private "{name}"': value for name, value in round.private.items()},
         "models": defense.models(round.state),
     }
+
+
+def same_rounds(defense: Defense, one: list[Round], two: list[Round], otherwise: str) -> None:
+    """Raises BrokenPromise, with this line, unless two runs are equal bit by bit."""
+    for a, b in zip(one, two, strict=True):
+        others = everything(defense, b)
+        for name, value in everything(defense, a).items():
+            require(torch.equal(value, others[name]), f"{name} {otherwise}")
+
+
+def listed(names: set[str]) -> str:
+    return ", ".join(f'"{name}"' for name in sorted(names))
+
+
+def shape(value: Tensor | torch.Size) -> str:
+    return str(list(value.shape if isinstance(value, Tensor) else value))

@@ -13,7 +13,7 @@ and compares two runs that differ in one record.
 """
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit.accounting import Mechanism, epsilon
+from dpaudit.check_declarations import (
+    calibration,
+    clip_norms,
+    combinations,
+    mechanism,
+    observables,
+    options,
+    private,
+    sensitivity,
+    twin,
+)
 from dpaudit.check_runs import (
     N_AGENTS,
     N_ROUNDS,
@@ -32,28 +42,20 @@ from dpaudit.check_runs import (
     TrialNoise,
     everything,
     fields,
+    listed,
     require,
+    same_rounds,
+    shape,
     small_problem,
 )
-from dpaudit.defense import Defense, Observable, Round, Target
+from dpaudit.defense import Defense, Round
 from dpaudit.errors import DpauditError
 from dpaudit.graph import Graph
 from dpaudit.influence import changed_links, pairs, told, untold_senders
 from dpaudit.options import FixedGraph, GraphOptions
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Sent, Transcript
-from dpaudit.view import View
+from dpaudit.transcript import Sent
 
-DELTA = 1e-5  # at which mechanisms are compared
 RING = FixedGraph(name="ring", lazy=True)  # symmetric, no negative eigenvalue: allowed by most
-
-EAVESDROPPER = ThreatModel(name="eavesdropper")
-ADVERSARIES = (
-    EAVESDROPPER,
-    ThreatModel(name="neighbour", kind="curious", agents=(1,)),
-    ThreatModel(name="stranger", kind="curious", agents=(4,)),
-    ThreatModel(name="neighbours", kind="colluding", agents=(1, N_AGENTS - 1)),
-)
 
 
 def check_defense(
@@ -93,50 +95,6 @@ def check_defense(
             raise BrokenPromise(f"{type(defense).__name__}: {name}: {line}") from error
 
 
-def _options(case: Case) -> None:
-    """Its options survive a file, and its class says what it is."""
-    kind = type(case.given)
-    again = kind.model_validate(case.given.model_dump(mode="json"))
-    require(again == case.given, f"options written and read again differ: {again!r}")
-    for name in ("paper", "claims"):
-        require(bool(getattr(kind, name, "")), f"the class variable {name} is missing or empty")
-    require(bool(kind.messages), "the class variable messages names no message")
-
-
-def _calibration(case: Case) -> None:
-    """Calibrating what is calibrated changes nothing."""
-    again = case.defense.calibrate(case.setting)
-    require(again == case.defense, f"a second calibrate gives {again!r}, not {case.defense!r}")
-
-
-def _mechanism(case: Case) -> None:
-    """Its lower end is below its upper one; who reads nothing learns nothing."""
-    known: dict[Mechanism, Any] = {}
-    for adversary in ADVERSARIES:
-        bracket = case.defense.mechanism(case.setting, adversary, 0)
-        for end in (tuple(bracket.least), tuple(bracket.most)):
-            known.setdefault(end, epsilon(end, DELTA))
-        least, most = known[tuple(bracket.least)].low, known[tuple(bracket.most)].high
-        require(
-            least <= most * (1 + 1e-9),
-            f"{adversary.name}: least has epsilon {least:.6g}, most only {most:.6g}",
-        )
-    deaf = ThreatModel(name="deaf", links=())
-    least = case.defense.mechanism(case.setting, deaf, 0).least
-    require(not least, f"least counts {len(least)} releases to an adversary who reads no link")
-
-
-def _twin(case: Case) -> None:
-    """Its twin without noise is the same whatever the noise, and declares none."""
-    twin = case.defense.without_noise()
-    require(twin.without_noise() == twin, "a second without_noise changes the options")
-    one, two = (case.play(twin, noise_seed=seed) for seed in range(2))
-    _same_rounds(twin, one, two, "depends on noise after without_noise")
-    for release in twin.mechanism(case.setting, EAVESDROPPER, 0).most:
-        declared = release.noise_multiplier
-        require(declared == 0, f"without_noise declares a noise multiplier of {declared:g}, not 0")
-
-
 def _state(case: Case) -> None:
     """Its state is a NamedTuple of tensors, its models are [n_agents, d]."""
     for round in case.play():
@@ -145,7 +103,7 @@ def _state(case: Case) -> None:
         ]
         require(not loose, f"{', '.join(loose)} of the state is no tensor: no checkpoint keeps it")
         models, expected = case.defense.models(round.state), case.initial().shape
-        require(models.shape == expected, f"models {_shape(models)}, expected {_shape(expected)}")
+        require(models.shape == expected, f"models {shape(models)}, expected {shape(expected)}")
         require(bool(models.isfinite().all()), "models are not finite")
 
 
@@ -153,9 +111,9 @@ def _messages(case: Case) -> None:
     """The messages it names are those it sends."""
     sent = {name for round in case.play() for name in round.sent}
     named = set(case.defense.messages)
-    require(sent <= named, f"it sends {_listed(sent - named)}, which messages does not name")
+    require(sent <= named, f"it sends {listed(sent - named)}, which messages does not name")
     require(
-        named <= sent, f"messages names {_listed(named - sent)}, never sent in {N_ROUNDS} rounds"
+        named <= sent, f"messages names {listed(named - sent)}, never sent in {N_ROUNDS} rounds"
     )
 
 
@@ -172,7 +130,7 @@ def _links(case: Case) -> None:
 def _check_form(what: str, sent: Sent, n_agents: int) -> None:
     lengths = {len(sent.senders), len(sent.receivers), len(sent.rows)}
     require(len(lengths) == 1, f"{what}: senders, receivers and rows differ in length")
-    require(sent.payload.ndim >= 2, f"{what}: payload {_shape(sent.payload)} is not [.., rows, d]")
+    require(sent.payload.ndim >= 2, f"{what}: payload {shape(sent.payload)} is not [.., rows, d]")
     n_rows = sent.payload.shape[-2]
     inside = (sent.rows >= 0) & (sent.rows < n_rows)
     require(bool(inside.all()), f"{what}: a link names a row that its payload [{n_rows}] has not")
@@ -217,7 +175,7 @@ def _same_trial(what: str, stacked: Tensor, alone: Tensor, trial: int) -> None:
     else:
         require(
             stacked.shape == (TRIALS, *alone.shape),
-            f"{what} is {_shape(stacked)} in a stack of {TRIALS}, alone {_shape(alone)}",
+            f"{what} is {shape(stacked)} in a stack of {TRIALS}, alone {shape(alone)}",
         )
         mine = stacked[trial]
     close = torch.allclose(mine.double(), alone.double(), rtol=1e-9, atol=1e-11)
@@ -243,13 +201,13 @@ def _untouched(case: Case) -> None:
 def _determined(case: Case) -> None:
     """The same streams give the same run."""
     one, two = (_played(case, global_seed=0) for _ in range(2))
-    _same_rounds(case.defense, one, two, "differs between two runs with the same streams")
+    same_rounds(case.defense, one, two, "differs between two runs with the same streams")
 
 
 def _global(case: Case) -> None:
     """No global generator has an effect: the noise is that of the object it is given."""
     one, two = (_played(case, global_seed=seed) for seed in range(2))
-    _same_rounds(case.defense, one, two, "changes with the seed of a global generator")
+    same_rounds(case.defense, one, two, "changes with the seed of a global generator")
 
 
 def _played(case: Case, global_seed: int) -> list[Round]:
@@ -276,7 +234,7 @@ def _resumed(case: Case) -> None:
         tensors = {name: value.detach().clone() for name, value in fields(state).items()}
         again = case.step(fresh, type(state)(**tensors), k)
         what = f"differs when round {k} is played from a checkpoint"
-        _same_rounds(case.defense, [rounds[k - 1]], [again], what)
+        same_rounds(case.defense, [rounds[k - 1]], [again], what)
 
 
 def _precision(case: Case) -> None:
@@ -320,54 +278,8 @@ def _check_states(plain: Any, moved: Any, knowing: set[int], k: int) -> None:
                 )
 
 
-def _observables(case: Case) -> None:
-    """Every observable can be derived from a view of just the messages it needs."""
-    rounds = case.play()
-    for name, observable in case.defense.observables.items():
-        k = min(N_ROUNDS, 1 - min(o for needs in observable.needs.values() for o in needs) + 1)
-        captures = {
-            r: {m: rounds[r - 1].sent[m] for m in _needed(observable, r - k)}
-            for r in range(1, N_ROUNDS + 1)
-        }
-        view = View.of(EAVESDROPPER, Transcript(captures), set(captures))
-        found = [
-            observable.derive(case.defense, view, case.setting, Target(k, 0, receiver))
-            for sender, receiver in view.edges(observable.links, k)
-            if sender == 0
-        ]
-        require(bool(found), f'{name}: no link of agent 0 carries "{observable.links}"')
-        for value in (value for derived in found for value in derived):
-            right = value.shape == (case.setting.d,) and bool(value.isfinite().all())
-            require(right, f"{name}: derived {_shape(value)}, expected finite [{case.setting.d}]")
-        differ = any(not torch.equal(found[0].gradient, other.gradient) for other in found)
-        require(
-            differ == observable.differs_by_link or len(found) < 2,
-            f"{name}: differs_by_link is {observable.differs_by_link}, but gradients on the links "
-            f"of one victim {'differ' if differ else 'are equal'}",
-        )
-
-
-def _needed(observable: Observable, offset: int) -> Iterator[str]:
-    return (name for name, offsets in observable.needs.items() if offset in offsets)
-
-
-def _same_rounds(defense: Defense, one: list[Round], two: list[Round], otherwise: str) -> None:
-    for a, b in zip(one, two, strict=True):
-        others = everything(defense, b)
-        for name, value in everything(defense, a).items():
-            require(torch.equal(value, others[name]), f"{name} {otherwise}")
-
-
-def _listed(names: set[str]) -> str:
-    return ", ".join(f'"{name}"' for name in sorted(names))
-
-
-def _shape(value: Tensor | torch.Size) -> str:
-    return str(list(value.shape if isinstance(value, Tensor) else value))
-
-
 PROMISES: Mapping[str, Callable[[Case], None]] = {
-    "options": _options,
+    "options": options,
     "state": _state,
     "messages": _messages,
     "links": _links,
@@ -378,8 +290,12 @@ PROMISES: Mapping[str, Callable[[Case], None]] = {
     "trials": _trials,
     "precision and device": _precision,
     "told by messages": _told,
-    "calibration": _calibration,
-    "mechanism": _mechanism,
-    "twin": _twin,
-    "observables": _observables,
+    "calibration": calibration,
+    "mechanism": mechanism,
+    "twin": twin,
+    "sensitivity": sensitivity,
+    "clip norms": clip_norms,
+    "private": private,
+    "observables": observables,
+    "combinations": combinations,
 }

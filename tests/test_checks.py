@@ -12,7 +12,16 @@ from torch import Tensor
 from dpaudit import registry
 from dpaudit.accounting import Release
 from dpaudit.checks import PROMISES, BrokenPromise, check_defense
-from dpaudit.defense import Bracket, Defense, Derived, Observable, Round, Setting
+from dpaudit.defense import (
+    Bracket,
+    Combination,
+    Defense,
+    Derived,
+    Observable,
+    Round,
+    Setting,
+    Stated,
+)
 from dpaudit.options import graph_options
 from dpaudit.transcript import broadcast, unicast
 
@@ -87,6 +96,7 @@ class Gossip(Defense):
     paper: ClassVar[str] = "none"
     claims: ClassVar[str] = "none"
     messages: ClassVar[Mapping[str, str]] = {"z": "the model under Gaussian noise"}
+    private: ClassVar[Mapping[str, str]] = {"gradient": "of the batch"}
 
     n_rounds: int = 6
     batch_size: int = 4
@@ -111,6 +121,17 @@ class Gossip(Defense):
         seen = any(threat_model.sees(victim, i) for i in agents if i != victim)
         releases = (Release(family="gaussian", noise_multiplier=self.sigma, count=self.n_rounds),)
         return Bracket(releases if seen else (), releases, ())
+
+    def sensitivity(self, k, setting, adjacency, victim, sent):
+        return {"z": Stated(2, 0.0)}  # given all messages before it, the model before the round
+
+    def _all(self, view, setting, target):
+        rounds = range(1, target.round + 2)
+        return torch.stack([view.sent_by("z", k, target.victim) for k in rounds])
+
+    combinations: ClassVar[Mapping[str, Combination]] = {
+        "history": Combination("all that was sent", ("z",), 1, _all)
+    }
 
     def _sent(self, view, setting, target):
         Z = view.sent_by("z", target.round, target.victim)
@@ -306,6 +327,39 @@ class TwinThatDeclaresNoise(Gossip):
         return self.model_copy(update={"quiet": True})
 
 
+class StatesAnother(Gossip):
+    def sensitivity(self, k, setting, adjacency, victim, sent):
+        return {"y": Stated(2, 1.0)}
+
+
+class StatesNothing(Gossip):
+    def sensitivity(self, k, setting, adjacency, victim, sent):
+        return {"z": Stated(2, float("nan"))}
+
+
+class ClipsToAnother(Gossip):
+    def step(self, state, k, graph, gradient, noise):
+        gradient.clipped_sum(state.X, 1.0 + k)
+        return super().step(state, k, graph, gradient, noise)
+
+    def clip_norm_in(self, k):
+        return 2.0
+
+
+class HidesPrivately(Gossip):
+    private: ClassVar[Mapping[str, str]] = {}
+
+
+class NamesPrivately(Gossip):
+    private: ClassVar[Mapping[str, str]] = {"gradient": "of the batch", "h": "never there"}
+
+
+class NeedsTheFuture(Gossip):
+    combinations: ClassVar[Mapping[str, Combination]] = {
+        "history": Gossip.combinations["history"]._replace(delay=0)
+    }
+
+
 def with_observable(**changed: Any) -> type[Gossip]:
     class Observed(Gossip):
         observables: ClassVar[Mapping[str, Observable]] = {
@@ -342,6 +396,12 @@ FAULTS = [
     (LeaksToTheDeaf, "mechanism", "least counts 1 releases to an adversary who reads no link"),
     (NoisyTwin, "twin", "X of the state depends on noise after without_noise"),
     (TwinThatDeclaresNoise, "twin", "declares a noise multiplier of 0.5, not 0"),
+    (StatesAnother, "sensitivity", 'it states one of "y", never sent in round 1'),
+    (StatesNothing, "sensitivity", r"z in round 1, .*nan\) bounds nothing"),
+    (ClipsToAnother, "clip norms", "round 2 clips to 3, clip_norm_in says 2.0"),
+    (HidesPrivately, "private", 'its rounds hold "gradient", which private names not'),
+    (NamesPrivately, "private", 'private names "h", which no round holds'),
+    (NeedsTheFuture, "combinations", 'does not see "z" of agent 0 in round 3'),
     (with_observable(needs={"z": (0,)}), "observables", 'does not see "z" of agent 0 in round'),
     (with_observable(differs_by_link=True), "observables", "differs_by_link is True, but"),
     (with_observable(derive=lambda d, v, s, t: Derived(torch.ones(3), torch.ones(18))),

@@ -60,6 +60,8 @@ def test_the_package_is_audited_by_the_command_and_its_claim_does_not_hold(insta
     attacked = [f for f in result.findings if f.kind == "reconstruction" and f.world == "defense"]
     assert attacked
     assert all(f.message == "noisy-gradient" for f in attacked)
+    measured = next(f.metrics for f in result.findings if f.kind == "sensitivity" and f.metrics)
+    assert measured["measured over stated"].value == pytest.approx(1.0, abs=1e-6)
     verdict = "\n".join(done.stdout.splitlines()[:2])
     assert f"```text\n{verdict}\n```" in TUTORIAL.read_text()
 

@@ -8,7 +8,9 @@ import numpy as np
 from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
+from dpaudit.claim import Adjacency
 from dpaudit.defense import (
+    CHANGED_RECORDS,
     Bracket,
     Defense,
     Derived,
@@ -16,6 +18,7 @@ from dpaudit.defense import (
     Observable,
     Round,
     Setting,
+    Stated,
     Target,
 )
 from dpaudit.errors import ConfigError
@@ -23,7 +26,7 @@ from dpaudit.gossip import known_rounds, replayed, start_and_step
 from dpaudit.graph import Graph
 from dpaudit.noise import Noise
 from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast
+from dpaudit.transcript import Capture, broadcast
 from dpaudit.view import View
 
 
@@ -43,6 +46,9 @@ class QuietGossip(Defense):
     messages: ClassVar[Mapping[str, str]] = {
         "z": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise of standard deviation eta sigma C / B, and all messages before"
+    }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean of the batch's clipped gradients, without noise"
     }
 
     learning_rate: PositiveFloat = 0.1  # eta
@@ -96,6 +102,15 @@ class QuietGossip(Defense):
         """Whoever reads the z of a round and of the one before knows S under its noise."""
         known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
         return replayed(self, setting, victim, np.full(self.n_rounds, self._sigma), known)
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """eta C / B for each record that differs, in L2 norm."""
+        if adjacency not in CHANGED_RECORDS:
+            return {}
+        moved = CHANGED_RECORDS[adjacency] * self.learning_rate * self.clip_norm / self.batch_size
+        return {"z": Stated(2, moved)}
 
     def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
         V, step = start_and_step(view, setting.network.at, "z", target)

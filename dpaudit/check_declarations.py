@@ -1,0 +1,159 @@
+"""What a defense declares about itself: options, noise, mechanism, sensitivities, observables."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import torch
+
+from dpaudit.accounting import Mechanism, epsilon
+from dpaudit.check_runs import (
+    N_AGENTS,
+    N_ROUNDS,
+    Case,
+    NotingClips,
+    listed,
+    require,
+    same_rounds,
+    shape,
+)
+from dpaudit.claim import Adjacency
+from dpaudit.defense import Observable, Target
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import Transcript
+from dpaudit.view import View
+
+DELTA = 1e-5  # at which mechanisms are compared
+
+EAVESDROPPER = ThreatModel(name="eavesdropper")
+ADVERSARIES = (
+    EAVESDROPPER,
+    ThreatModel(name="neighbour", kind="curious", agents=(1,)),
+    ThreatModel(name="stranger", kind="curious", agents=(4,)),
+    ThreatModel(name="neighbours", kind="colluding", agents=(1, N_AGENTS - 1)),
+)
+
+
+def options(case: Case) -> None:
+    """Its options survive a file, and its class says what it is."""
+    kind = type(case.given)
+    again = kind.model_validate(case.given.model_dump(mode="json"))
+    require(again == case.given, f"options written and read again differ: {again!r}")
+    for name in ("paper", "claims"):
+        require(bool(getattr(kind, name, "")), f"the class variable {name} is missing or empty")
+    require(bool(kind.messages), "the class variable messages names no message")
+
+
+def calibration(case: Case) -> None:
+    """Calibrating what is calibrated changes nothing."""
+    again = case.defense.calibrate(case.setting)
+    require(again == case.defense, f"a second calibrate gives {again!r}, not {case.defense!r}")
+
+
+def mechanism(case: Case) -> None:
+    """Its lower end is below its upper one; who reads nothing learns nothing."""
+    known: dict[Mechanism, Any] = {}
+    for adversary in ADVERSARIES:
+        bracket = case.defense.mechanism(case.setting, adversary, 0)
+        for end in (tuple(bracket.least), tuple(bracket.most)):
+            known.setdefault(end, epsilon(end, DELTA))
+        least, most = known[tuple(bracket.least)].low, known[tuple(bracket.most)].high
+        require(
+            least <= most * (1 + 1e-9),
+            f"{adversary.name}: least has epsilon {least:.6g}, most only {most:.6g}",
+        )
+    deaf = ThreatModel(name="deaf", links=())
+    least = case.defense.mechanism(case.setting, deaf, 0).least
+    require(not least, f"least counts {len(least)} releases to an adversary who reads no link")
+
+
+def twin(case: Case) -> None:
+    """Its twin without noise is the same whatever the noise, and declares none."""
+    twin = case.defense.without_noise()
+    require(twin.without_noise() == twin, "a second without_noise changes the options")
+    one, two = (case.play(twin, noise_seed=seed) for seed in range(2))
+    same_rounds(twin, one, two, "depends on noise after without_noise")
+    for release in twin.mechanism(case.setting, EAVESDROPPER, 0).most:
+        declared = release.noise_multiplier
+        require(declared == 0, f"without_noise declares a noise multiplier of {declared:g}, not 0")
+
+
+def observables(case: Case) -> None:
+    """Every observable can be derived from a view of just the messages it needs."""
+    rounds = case.play()
+    for name, observable in case.defense.observables.items():
+        k = min(N_ROUNDS, 1 - min(o for needs in observable.needs.values() for o in needs) + 1)
+        captures = {
+            r: {m: rounds[r - 1].sent[m] for m in _needed(observable, r - k)}
+            for r in range(1, N_ROUNDS + 1)
+        }
+        view = View.of(EAVESDROPPER, Transcript(captures), set(captures))
+        found = [
+            observable.derive(case.defense, view, case.setting, Target(k, 0, receiver))
+            for sender, receiver in view.edges(observable.links, k)
+            if sender == 0
+        ]
+        require(bool(found), f'{name}: no link of agent 0 carries "{observable.links}"')
+        for value in (value for derived in found for value in derived):
+            right = value.shape == (case.setting.d,) and bool(value.isfinite().all())
+            require(right, f"{name}: derived {shape(value)}, expected finite [{case.setting.d}]")
+        differ = any(not torch.equal(found[0].gradient, other.gradient) for other in found)
+        require(
+            differ == observable.differs_by_link or len(found) < 2,
+            f"{name}: differs_by_link is {observable.differs_by_link}, but gradients on the links "
+            f"of one victim {'differ' if differ else 'are equal'}",
+        )
+
+
+def _needed(observable: Observable, offset: int) -> Iterator[str]:
+    return (name for name, offsets in observable.needs.items() if offset in offsets)
+
+
+def combinations(case: Case) -> None:
+    """Every combination can be derived from a view of all rounds of its messages."""
+    rounds, k = case.play(), 2
+    for name, combination in case.defense.combinations.items():
+        captures = {
+            r: {m: rounds[r - 1].sent[m] for m in combination.messages}
+            for r in range(1, k + combination.delay + 1)
+        }
+        view = View.of(EAVESDROPPER, Transcript(captures), set(captures))
+        receiver = next(i for j, i in view.edges(combination.messages[0], k) if j == 0)
+        value = combination.derive(case.defense, view, case.setting, Target(k, 0, receiver))
+        right = value.ndim == 2 and value.shape[-1] == case.setting.d
+        require(right, f"{name}: derived {shape(value)}, expected [rows, {case.setting.d}]")
+        require(bool(value.isfinite().all()), f"{name}: derived values are not finite")
+
+
+def private(case: Case) -> None:
+    """The private quantities it names are those of its rounds, [n_agents, ...]."""
+    named = set(type(case.defense).private)
+    for round in case.play():
+        found = set(round.private)
+        require(found <= named, f"its rounds hold {listed(found - named)}, which private names not")
+        require(named <= found, f"private names {listed(named - found)}, which no round holds")
+        for name, value in round.private.items():
+            right = value.ndim == 2 and len(value) == N_AGENTS
+            require(right, f"{name} is {shape(value)}, expected [{N_AGENTS}, ...]")
+
+
+def sensitivity(case: Case) -> None:
+    """The sensitivities it states are of messages that it sends, and not negative."""
+    for k, round in enumerate(case.play(), start=1):
+        for adjacency in get_args(Adjacency):
+            stated = case.defense.sensitivity(k, case.setting, adjacency, 0, round.sent)
+            unsent = set(stated) - set(round.sent)
+            require(not unsent, f"it states one of {listed(unsent)}, never sent in round {k}")
+            for name, bound in stated.items():
+                fine = bound.norm in (1, 2) and bound.value >= 0
+                require(fine, f"{name} in round {k}, {adjacency}: {bound} bounds nothing")
+
+
+def clip_norms(case: Case) -> None:
+    """The clip norm that it states of a round is the one it clips to."""
+    state = case.defense.start(case.initial(), case.setting)
+    for k in range(1, N_ROUNDS + 1):
+        gradient = NotingClips(case.gradient(k))
+        state = case.step(case.defense, state, k, gradient=gradient).state
+        stated = case.defense.clip_norm_in(k)
+        for asked in gradient.norms:
+            require(asked == stated, f"round {k} clips to {asked:g}, clip_norm_in says {stated}")

@@ -150,8 +150,9 @@ def _bound(claim: JudgedClaim, findings: Sequence[Finding]) -> str:
         how = f"{finding.attack or 'an attack'} at confidence "
         how += f"{CONFIDENCE if confidence is None else confidence.value:g}"
     else:
-        exact = claim.restated.epsilon if claim.restated else None
-        value = 0.0 if exact is None else exact.value if exact.low is None else exact.low
+        exact = [m for f in findings if f.kind == "accounting" and (m := _metric(f, "epsilon"))]
+        exact += [claim.restated.epsilon] if claim.restated and not exact else []
+        value = max((m.value if m.low is None else m.low for m in exact), default=0.0)
         how = "exact accounting"
     return f"certified bound epsilon >= {value:.3g} ({how}), claimed {promised}"
 

@@ -35,8 +35,8 @@ def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_example_holds_and_does_not_run_again_while_nothing_changed(project: Path) -> None:
     cold = check(project)
     assert cold.returncode == 0, cold.stdout + cold.stderr
-    assert "nothing beyond its error among 4 metrics" in cold.stdout
-    assert "HOLDS   our README: psnr" in cold.stdout
+    assert "nothing beyond its error among 5 metrics" in cold.stdout
+    assert 'against adversary "eavesdropper" is not refuted' in cold.stdout
     assert cold.stderr == ""
     [audit] = (project / ".dpaudit-cache").glob("*/audit.json")
     schema = json.loads((PROJECT.parents[1] / "docs" / "audit.schema.json").read_text())
@@ -52,14 +52,28 @@ def test_the_example_holds_and_does_not_run_again_while_nothing_changed(project:
 
 def test_halved_noise_fails_and_names_the_claim_the_adversary_and_the_bound(project: Path) -> None:
     code = project / "noisy_gossip.py"
-    assert "NOISE = 2.0" in code.read_text()
-    code.write_text(code.read_text().replace("NOISE = 2.0", "NOISE = 1.0"))
+    assert "NOISE = 4.0" in code.read_text()
+    code.write_text(code.read_text().replace("NOISE = 4.0", "NOISE = 2.0"))
     broken = check(project)
     assert broken.returncode == 1, broken.stdout + broken.stderr
     [claim] = [line for line in broken.stdout.splitlines() if " is unsupported: " in line]
     assert claim.startswith("FAILS ")
-    assert "Our README: (2.2, 1e-05)-DP for the whole run" in claim
+    assert "Our README: (3, 1e-05)-DP for the whole run" in claim
     assert 'adversary "eavesdropper"' in claim
-    assert "certified bound epsilon >= 8.87 (exact accounting), claimed epsilon = 2.2" in claim
-    assert "epsilon got worse: 8.868 (8.868 to 8.868), in the baseline 2.058" in broken.stdout
-    assert "epsilon of accounting at most 2.2" in broken.stdout
+    assert "certified bound epsilon >= 7.1 (exact accounting), claimed epsilon = 3" in claim
+    assert "epsilon got worse: 7.102 (7.102 to 7.102), in the baseline 2.909" in broken.stdout
+    code.write_text(code.read_text().replace("NOISE = 2.0", "NOISE = 4.0"))
+
+
+@pytest.mark.slow
+def test_noise_that_is_halved_behind_the_back_of_accounting_fails_too(project: Path) -> None:
+    """The defense declares what it should draw, and draws half of it."""
+    code = project / "noisy_gossip.py"
+    right = code.read_text()
+    wrong = right.replace('"gradient", self._noise', '"gradient", 0.5 * self._noise')
+    assert wrong != right
+    code.write_text(wrong)
+    broken = check(project)
+    code.write_text(right)
+    assert broken.returncode == 1, broken.stdout + broken.stderr
+    assert "certified bound epsilon >= 7.1 (exact accounting), claimed epsilon = 3" in broken.stdout

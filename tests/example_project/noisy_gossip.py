@@ -15,7 +15,7 @@ from dpaudit.threat import ThreatModel
 from dpaudit.transcript import broadcast
 from dpaudit.view import View
 
-NOISE = 2.0  # standard deviation of the noise, in clip norms
+NOISE = 4.0  # standard deviation of the noise, in clip norms
 
 
 class State(NamedTuple):

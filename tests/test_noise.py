@@ -60,3 +60,12 @@ def test_laplace_stays_finite_where_the_uniform_draw_is_minus_one(monkeypatch) -
         assert torch.isfinite(draw).all()
         assert (draw < 1 - bound).all()
         assert (draw > -bound).all()
+
+
+def test_laplace_is_the_inverse_distribution_function_of_its_uniform_draw() -> None:
+    for dtype in (torch.float32, torch.float64):
+        like = torch.empty(10_000, dtype=dtype)
+        u = torch.empty_like(like).uniform_(-1, 1, generator=torch.Generator().manual_seed(5))
+        largest = 1 - torch.finfo(dtype).eps / 2
+        expected = -u.sign() * torch.log1p(-u.abs().clamp(max=largest))
+        assert torch.equal(standard_laplace(like, torch.Generator().manual_seed(5)), expected)

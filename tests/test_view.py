@@ -1,6 +1,7 @@
 """What an adversary holds: exactly the messages on the links it reads, and never the secret."""
 
 import gc
+from dataclasses import replace
 from types import FunctionType, ModuleType
 
 import pytest
@@ -218,3 +219,33 @@ def test_threat_models_refuse_agents_that_do_not_fit_their_kind() -> None:
     ):
         with pytest.raises(ValueError, match=r"takes agents|links belong"):
             ThreatModel(name="x", **wrong)
+
+
+@pytest.mark.parametrize("model", [EAVESDROPPER, CURIOUS, COLLUDING, ONE_LINK])
+def test_all_that_was_read_of_a_sender_is_its_rows_on_the_links_read(transcript, model) -> None:
+    view, sent = View.of(model, transcript, {2}), transcript.captures[2]["cross_gradient"]
+    for sender in range(5):
+        links = [link for link in view.edges("cross_gradient", 2) if link[0] == sender]
+        if not links:
+            with pytest.raises(NotObservable, match=f"agent {sender} in round 2"):
+                view.all_sent_by("cross_gradient", 2, sender)
+            continue
+        expected = torch.stack([sent.on_edge(*link) for link in links])
+        assert torch.equal(view.all_sent_by("cross_gradient", 2, sender), expected)
+        assert torch.equal(view.all_sent_by("x", 2, sender)[0], view.sent_by("x", 2, sender))
+        assert len(view.all_sent_by("x", 2, sender)) == 1  # a broadcast, whatever the links
+
+
+def test_views_of_several_trials_hold_those_of_each(transcript) -> None:
+    """Leading dimensions pass through every way to read a view."""
+    both = {
+        k: {name: replace(s, payload=torch.stack([s.payload, -s.payload])) for name, s in c.items()}
+        for k, c in transcript.captures.items()
+    }
+    one, two = (View.of(CURIOUS, t, {1, 2}) for t in (transcript, Transcript(both)))
+    for read in (
+        lambda view: view.sent_by("x", 2, 1),
+        lambda view: view.all_sent_by("cross_gradient", 1, 2),
+        lambda view: view.transcript.on_edge("v", 2, 1, 2),
+    ):
+        assert torch.equal(read(two), torch.stack([read(one), -read(one)]))

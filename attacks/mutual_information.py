@@ -127,7 +127,8 @@ class MutualInformation(Measurement):
         if not found.rounds and not found.constant:
             first = next(iter(found.unseen.values()))
             return [self._empty(question, world, (f"not available to this adversary: {first}",))]
-        noise = "no noise" if world == "no-defense" or noiseless else "the noise"
+        noise = "no noise" if world == "no-defense" else "the noise"
+        noise = "whatever the defense draws itself" if noiseless else noise
         random = (
             f"random over the {self.trials} runs: {bench.problem.varies}, and {noise}; all else is "
             "the same in every run"

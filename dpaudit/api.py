@@ -13,6 +13,7 @@ from torch import nn
 from dpaudit.config import AuditConfig, read_toml
 from dpaudit.data import Dataset, from_arrays
 from dpaudit.defense import Defense
+from dpaudit.errors import ConfigError
 from dpaudit.own import Own
 from dpaudit.pipeline import Runtime, run_audit
 from dpaudit.result import AuditResult
@@ -69,6 +70,8 @@ def audit(
             content = dict(config)
         own = Own(defense, _dataset(data, content), model)
         checked = AuditConfig.from_dict(content, own)
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f'device = "{device}": this torch sees no CUDA device')
     runtime = Runtime(
         torch.device(device),
         None if data_root is None else Path(data_root),

@@ -100,7 +100,7 @@ def content_key(
         "dpaudit": __version__,
         "source": _hash_of(_own_source()),
         "plug-ins": {name: _hash_of(files) for name, files in _plugin_source(audit).items()},
-        "code": None if code is None else _hash_of(_below(code, "*.py"), code),
+        "code": None if code is None else _hash_of(_below(code, ".py"), code),
         "data": _data_fingerprint(audit, folder, data_root),
         "packages": {package: version(package) for package in DECIDING},
         "python": platform.python_version(),
@@ -121,7 +121,7 @@ def _own_source() -> list[Path]:
     for family in ("attacks", "defenses"):
         spec = find_spec(f"dpaudit.{family}")
         folders += [Path(p) for p in (spec.submodule_search_locations or ())] if spec else []
-    return [path for folder in folders for path in _below(folder, "*.py")]
+    return [path for folder in folders for path in _below(folder, ".py")]
 
 
 def _plugin_source(audit: Mapping[str, Any]) -> dict[str, list[Path]]:
@@ -134,7 +134,7 @@ def _plugin_source(audit: Mapping[str, Any]) -> dict[str, list[Path]]:
             spec = find_spec(module.partition(".")[0])
             places = list((spec.submodule_search_locations or ()) if spec else ())
             if places:
-                found[name] = [path for place in places for path in _below(Path(place), "*.py")]
+                found[name] = [path for place in places for path in _below(Path(place), ".py")]
             elif spec and spec.origin:
                 found[name] = [Path(spec.origin)]
     return found
@@ -162,18 +162,16 @@ def _data_fingerprint(audit: Mapping[str, Any], folder: Path, data_root: Path | 
     if name not in ("mnist", "fashion-mnist", "cifar10") or not root:
         return name
     known = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "cifar-10-batches-py"}
-    return _hash_of(_below(Path(root) / known[name], "*"))
+    return _hash_of(_below(Path(root) / known[name], ""))
 
 
-def _below(folder: Path, pattern: str) -> list[Path]:
-    return [
-        path
-        for path in sorted(folder.rglob(pattern))
-        if path.is_file()
-        and not any(
-            part.startswith(".") or part in NOT_SOURCE for part in path.relative_to(folder).parts
-        )
-    ]
+def _below(folder: Path, suffix: str) -> list[Path]:
+    """The files below a folder, in order; environments and hidden folders are not entered."""
+    found = []
+    for path, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in NOT_SOURCE and name[0] != "."]
+        found += [Path(path) / name for name in files if name.endswith(suffix)]
+    return sorted(found)
 
 
 def _hash_of(files: Iterable[Path], root: Path | None = None) -> str:

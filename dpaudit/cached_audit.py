@@ -48,7 +48,11 @@ def _make(job: Job) -> None:
 
     from dpaudit.audit_cache import AuditCache
     from dpaudit.config import AuditConfig
+    from dpaudit.errors import ConfigError
     from dpaudit.pipeline import Runtime, run_audit
+
+    if job.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: this torch sees no CUDA device")
 
     cache = AuditCache(job.cache)
     with cache.locked(job.key):

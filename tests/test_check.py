@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -113,6 +115,35 @@ def test_outputs_go_where_asked_and_github_gets_annotations(folder) -> None:
     quiet = check(folder, "--quiet")[1]
     assert 0 < len(quiet.splitlines()) < len(check(folder)[1].splitlines())
     assert "HOLDS" not in quiet
+
+
+def test_names_that_no_xml_can_hold_are_shown_escaped_everywhere(folder) -> None:
+    name = r'"a <b> & | \u0001 \n::error::x"'
+    (folder / "claims.toml").write_text(CLAIMS.replace('"first"', name))
+    outputs = ["--junit", "j.xml", "--sarif", "s.sarif", "--markdown", "m.md", "--update-baseline"]
+    code, out, error = check(folder, *outputs, GITHUB_ACTIONS="true")
+    assert (code, error) == (1, "")
+    assert all(line.isprintable() for line in out.splitlines())
+    assert not any(line.startswith("::error::x") for line in out.splitlines())
+    suite = ElementTree.parse(folder / "j.xml").getroot()[0]
+    assert suite.get("name") == "a <b> & | \\x01 \n::error::x"
+    assert "a &lt;b&gt; &amp; \\|" in (folder / "m.md").read_text()
+    assert json.loads((folder / "s.sarif").read_text())["runs"][0]["results"]
+    assert "nothing beyond" in check(folder)[1]
+
+
+def test_an_interrupted_check_exits_130_and_the_next_one_goes_on(folder) -> None:
+    process = start(folder)
+    while not list(folder.glob(".dpaudit-cache/*.partial/run.json")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130, error
+    assert "To finish: dpaudit check claims.toml" in error
+    assert_nobody_is_left(folder)
+    check(folder)
+    assert (folder / "runs.log").read_text() == "begun\nresumed\n"
 
 
 def test_a_baseline_is_written_compared_and_refused_for_another_config(folder) -> None:
@@ -227,6 +258,22 @@ def assert_whole(folder: Path, finished: set[str]) -> None:
     Baseline.read(folder / "baseline.json")
 
 
+def assert_nobody_is_left(folder: Path) -> None:
+    """Audits end with the check that started them."""
+
+    def left() -> list[Path]:
+        found = []
+        for cwd in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError):
+                found += [cwd] if cwd.readlink() == folder else []
+        return found
+
+    deadline = time.monotonic() + 10
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left() == []
+
+
 def kill_at_random_moments(folder: Path, times: int) -> None:
     """Every check has content of its own, so that it runs an audit and writes a baseline."""
     began = time.monotonic()
@@ -239,8 +286,11 @@ def kill_at_random_moments(folder: Path, times: int) -> None:
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=30)  # ends when no audit holds the pipes any more
         assert_whole(folder, finished)
+        if i == 0:
+            assert_nobody_is_left(folder)
     assert check(folder, "--update-baseline")[0] == 1
     assert_whole(folder, finished)
+    assert_nobody_is_left(folder)
     assert len(finished) > 1
     left = [p for p in folder.iterdir() if p.name.startswith(".baseline.json")]
     assert left == []

@@ -1,0 +1,84 @@
+"""What an audit's content is: everything that decides its numbers, and nothing else."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpaudit import audit_cache
+from dpaudit.audit_cache import AuditCache, content_key
+from dpaudit.errors import RunError
+
+AUDIT = {"seed": 1, "data": {"path": "my.npz"}, "defense": {"name": "dpdl"}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with data and code, and in the place of dpaudit's own source one file."""
+    (tmp_path / "my.npz").write_bytes(b"data")
+    (tmp_path / "code" / "sub").mkdir(parents=True)
+    (tmp_path / "code" / "sub" / "mine.py").write_text("x = 1")
+    (tmp_path / "dpaudit.py").write_text("y = 1")
+    monkeypatch.setattr(audit_cache, "_own_source", lambda: [tmp_path / "dpaudit.py"])
+    return tmp_path
+
+
+def key(folder: Path, audit: dict = AUDIT, device: str = "cpu") -> str:
+    return content_key(audit, folder, folder / "code", device, None)
+
+
+@pytest.mark.parametrize("name", ["my.npz", "code/sub/mine.py", "dpaudit.py"])
+def test_another_byte_of_data_or_code_is_another_content(folder: Path, name: str) -> None:
+    before = key(folder)
+    (folder / name).write_bytes(b"z = 2")
+    assert key(folder) != before
+
+
+def test_another_config_device_or_file_of_code_is_another_content(folder: Path) -> None:
+    keys = {
+        key(folder),
+        key(folder, {**AUDIT, "seed": 2}),
+        key(folder, {**AUDIT, "defense": {"name": "dpdl", "n_rounds": 3}}),
+        key(folder, {**AUDIT, "attack": [{"name": "likelihood-ratio"}]}),
+        key(folder, device="cuda"),
+    }
+    (folder / "code" / "new.py").touch()
+    keys.add(key(folder))
+    assert len(keys) == 6
+
+
+def test_where_a_repository_lies_and_what_is_no_code_does_not_matter(folder: Path) -> None:
+    before = key(folder)
+    (folder / "code" / ".venv").mkdir()
+    (folder / "code" / ".venv" / "other.py").touch()
+    (folder / "code" / "notes.txt").touch()
+    assert key(folder) == before
+    moved = folder / "moved"
+    shutil.copytree(folder / "code", moved / "code")
+    shutil.copy(folder / "my.npz", moved)
+    assert key(moved) == before
+    assert key(folder, {**AUDIT, "data": {"path": str(folder / "my.npz")}}) == before
+
+
+def test_missing_data_and_malformed_tables_have_a_key_and_are_refused_later(folder: Path) -> None:
+    (folder / "my.npz").unlink()
+    assert key(folder)
+    assert key(folder, {"data": 3, "defense": "dpdl", "attack": {"name": 1}})
+
+
+def test_no_plug_in_is_imported_for_a_key() -> None:
+    code = (
+        "import sys; from pathlib import Path; from dpaudit.audit_cache import content_key; "
+        "content_key({'defense': {'name': 'dpdl'}, 'attack': [{'name': 'gradient-inversion'}], "
+        "'data': {'name': 'digits'}}, Path('.'), None, 'cpu', None); "
+        "assert not {'torch', 'numpy', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"file/cache: cannot write: Not a directory"):
+        AuditCache(tmp_path / "file" / "cache")

@@ -81,8 +81,10 @@ class DPDL(Defense):
     epsilon: PositiveFloat | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # sigma; from epsilon if absent
+    c1: PositiveFloat | None = None  # of Theorem 1, which leaves it open; unchecked if absent
     c2: PositiveFloat = 2.0  # of (23); the proof's leading order gives 2
     h: Annotated[float, Field(ge=1)] = 2.0  # of (23); it tends to 1 as noise dominates
+    allow_outside_theory: bool = False  # an epsilon beyond c1 q^2 T; other graphs cannot be run on
 
     @model_validator(mode="after")
     def _noise_is_given_once(self) -> Self:
@@ -138,7 +140,8 @@ class DPDL(Defense):
         the theorem's q (for equal D_i); `mechanism` accounts for the true one.
 
         Raises:
-            ConfigError: the mixing matrix is not symmetric doubly stochastic and fixed in time.
+            ConfigError: the mixing matrix is not symmetric doubly stochastic and fixed in time, or
+                epsilon is beyond the c1 q^2 T of Theorem 1, if c1 is given.
         """
         graph = setting.network.at(1)
         if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
@@ -148,8 +151,19 @@ class DPDL(Defense):
             )
         if self.noise_multiplier is not None:
             return self
+        if not self.allow_outside_theory:
+            self._refuse_outside_theorem_1(setting)
         sigma = self.noise_multiplier_for(setting)
         return self.model_copy(update={"noise_multiplier": sigma})
+
+    def _refuse_outside_theorem_1(self, setting: Setting) -> None:
+        q = self.batch_size / (setting.n_agents * min(setting.sizes))
+        if self.c1 is not None and self.epsilon and self.epsilon > self.c1 * q**2 * self.n_rounds:
+            raise ConfigError(
+                f"defense.epsilon: Theorem 1 needs epsilon <= c1 q^2 T = "
+                f"{self.c1 * q**2 * self.n_rounds:.4g} with q = {q:.4g}, got {self.epsilon:g}; "
+                "allow_outside_theory = true runs it all the same"
+            )
 
     def noise_multiplier_for(self, setting: Setting) -> float:
         """The right-hand side of (23); the root's sum is over the smallest neighbourhood."""

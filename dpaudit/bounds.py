@@ -98,11 +98,13 @@ def from_scores(
     delta: float,
     alpha: float,
     generator: np.random.Generator,
+    decimals: int | None = SCORE_DECIMALS,
 ) -> ScoreBound:
     """A lower bound on epsilon from scores [n0] of H0 and [n1] of H1, whatever the mechanism.
 
     A random half of the scores chooses threshold and direction, the other half is counted. Scores
-    are rounded to 1e-9 first: more digits audit the floating-point noise, not the mechanism.
+    are rounded to ``decimals`` first: more digits audit the floating-point noise, not the
+    mechanism. None rounds nothing, to audit just that.
 
     Raises:
         DpauditError: a score is NaN, a world has fewer than two, alpha is outside (0, 1), or delta
@@ -113,7 +115,7 @@ def from_scores(
     def bound(fp: Integers, fn: Integers, n0: int, n1: int, alpha: float) -> Array:
         return _log_odds(fp, fn, n0, n1, delta, alpha)
 
-    return _held_out(scores0, scores1, alpha, generator, bound)
+    return _held_out(scores0, scores1, alpha, generator, bound, decimals)
 
 
 def family_from_scores(
@@ -194,9 +196,11 @@ def _held_out(
     alpha: float,
     generator: np.random.Generator,
     bound: Callable[[Integers, Integers, int, int, float], Array],
+    decimals: int | None = SCORE_DECIMALS,
 ) -> ScoreBound:
     """Choose the test with the best bound on one half of the scores, and count it on the other."""
-    (seen0, unseen0), (seen1, unseen1) = _halves(scores0, generator), _halves(scores1, generator)
+    seen0, unseen0 = _halves(scores0, generator, decimals)
+    seen1, unseen1 = _halves(scores1, generator, decimals)
     best = (-np.inf, 0.0, True)
     for sign in (1.0, -1.0):
         thresholds = _candidates(np.sort(sign * np.concatenate([seen0, seen1])))
@@ -210,13 +214,15 @@ def _held_out(
     return ScoreBound(value, threshold, above, int(fp[0]), int(fn[0]), n0, n1)
 
 
-def _halves(scores: ArrayLike, generator: np.random.Generator) -> tuple[Array, Array]:
+def _halves(
+    scores: ArrayLike, generator: np.random.Generator, decimals: int | None
+) -> tuple[Array, Array]:
     scores = np.asarray(scores, float).ravel()
     if np.isnan(scores).any():
         raise DpauditError(f"{int(np.isnan(scores).sum())} of {len(scores)} scores are NaN")
     if len(scores) < 2:
         raise DpauditError(f"each world needs at least 2 scores, got {len(scores)}")
-    mixed = generator.permutation(np.round(scores, SCORE_DECIMALS))
+    mixed = generator.permutation(scores if decimals is None else np.round(scores, decimals))
     return mixed[: len(mixed) // 2], mixed[len(mixed) // 2 :]
 
 

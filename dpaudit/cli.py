@@ -193,6 +193,30 @@ def reproduce(
             print(line, flush=True)
 
 
+@app.command()
+def selftest(
+    seed: Annotated[int, Option(min=0)] = 0,
+    markdown: Annotated[Path | None, Option(help="Write a page like docs/selftest.md.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Audit the auditor: planted privacy bugs, each beside the correct defense that it spoils.
+
+    Exits 1 if a bug is missed or a correct defense is called wrong, else 0. Takes a minute.
+    """
+    with _errors_as_exit_codes(), _warnings_as_lines():
+        from dpaudit import selftest as core
+
+        outcomes = []
+        for outcome in core.selftest(seed):
+            outcomes.append(outcome)
+            if not as_json:
+                print(core.text(outcome), flush=True)
+        if markdown is not None:
+            markdown.write_text(core.markdown(outcomes, seed), "utf-8")
+    print(core.to_json(outcomes, seed) if as_json else core.summary(outcomes))
+    raise typer.Exit(0 if all(outcome.passed for outcome in outcomes) else 1)
+
+
 @app.command("list")
 def list_(
     kind: Annotated[Kind, Argument(help="What to list.")],

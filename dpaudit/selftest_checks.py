@@ -1,0 +1,303 @@
+"""The checks that must find planted privacy bugs, each applied to any defense of the zoo.
+
+A check returns what it found, in a few words, or None. Those of ``EXACT`` raise no false alarm;
+those of ``SAMPLED`` raise one on a correct defense with probability ``alpha`` at most.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+import numpy as np
+import torch
+from scipy.special import betainc, ndtr, ndtri
+from scipy.stats import chi2
+from torch import Tensor
+
+from dpaudit.accounting import Mechanism, Release, epsilon, false_negative_rate
+from dpaudit.bounds import clopper_pearson, from_scores
+from dpaudit.canary import Game
+from dpaudit.check_runs import N_AGENTS, BrokenPromise, small_problem
+from dpaudit.checks import PROMISES, check_defense
+from dpaudit.defense import Setting
+from dpaudit.distinguish import LearnedScore, Worlds, play
+from dpaudit.gossip import releases
+from dpaudit.graph import Graph, Network
+from dpaudit.noise import Noise
+from dpaudit.privacy_loss import Array
+from dpaudit.problem import Classification
+from dpaudit.protocol import Adversary
+from dpaudit.rng import Streams
+from dpaudit.selftest_zoo import PrivateGossip, Specimen
+from dpaudit.sensitivity import Examination
+from dpaudit.tape import Tape
+from dpaudit.threat import ThreatModel
+from dpaudit.worlds import Coupled
+
+DELTA = 1e-5  # of claims on Gaussian noise
+VICTIM = 1
+TRIALS = 4000  # runs of each world
+TRAINING = 1000  # further runs of each, from which a score is learned
+RELEASED = 100_000  # float32 messages of each world
+LARGEST = 10.0  # deviations that a leak counts as, lest accounting cannot resolve its epsilon
+ALLOWED = 1 + 1e-6  # times the claim: what is computed exactly may exceed it by rounding
+EAVESDROPPER = ThreatModel(name="eavesdropper")
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A specimen on a small problem: 8 agents on a ring with unequal weights."""
+
+    specimen: Specimen
+    streams: Streams
+
+    @property
+    def defense(self) -> PrivateGossip:
+        return self.specimen.defense
+
+    @cached_property
+    def problem(self) -> Classification:
+        return small_problem(self.defense, self.streams, torch.float64)[0]
+
+    @cached_property
+    def setting(self) -> Setting:
+        """Agents hold two batches, or one where each number that is sent counts."""
+        size = self.defense.batch_size * (1 if self.specimen.sends_floats else 2)
+        return Setting(uneven_ring(N_AGENTS), (size,) * N_AGENTS, self.problem.gradients.d)
+
+    @cached_property
+    def game(self) -> Game:
+        defense, adjacency = self.defense, self.specimen.claimed
+        return Game.of(defense, self.setting, VICTIM, adjacency, "poisson")
+
+    @cached_property
+    def declared(self) -> Mechanism:
+        return self.defense.mechanism(self.setting, EAVESDROPPER, VICTIM).most
+
+    @property
+    def delta(self) -> float:
+        return DELTA if self.defense.family == "gaussian" else 0.0
+
+    @cached_property
+    def claim(self) -> float:
+        """The epsilon that is claimed."""
+        return epsilon(self.declared, self.delta, self.specimen.accounted).high
+
+    @cached_property
+    def adversary(self) -> Adversary:
+        return Adversary(self.game, EAVESDROPPER, self.defense.n_rounds)
+
+    @cached_property
+    def worlds(self) -> Worlds:
+        return self.play("counted", TRIALS)
+
+    def play(self, name: str, trials: int, in_round: int | None = None) -> Worlds:
+        return play(self.adversary, trials, self.own(name), in_round)
+
+    def own(self, name: str) -> Streams:
+        """The streams of one use."""
+        return Streams(self.streams.numpy(name).integers(2**62).item())
+
+
+def uneven_ring(n_agents: int) -> Network:
+    """Weights 1/2 and 1/4 in turn along the ring of an even number of agents, 1/4 for oneself."""
+    W, i = torch.eye(n_agents, dtype=torch.float64) / 4, torch.arange(n_agents)
+    weights = 0.5 - (i % 2).to(W) / 4
+    W[i, (i + 1) % n_agents] = W[(i + 1) % n_agents, i] = weights
+    return Network((Graph(W),))
+
+
+def accounting(examined: Examined) -> str | None:
+    """The claim against the accountant, for the claim's adjacency."""
+    spent = epsilon(examined.declared, examined.delta, examined.specimen.claimed).low
+    return _above(spent, examined.claim)
+
+
+def exact_leak(examined: Examined) -> str | None:
+    """The claim against what the messages tell by the protocol's own algebra."""
+    leak, game = examined.adversary.leak, examined.game
+    if leak.unhidden:
+        k, message = next(iter(leak.unhidden.items()))
+        return f'"{message}" shows a record of round {k} without noise'
+    shifts = leak.by_round if examined.defense.family == "gaussian" else leak.pure
+    noise = [game.effect / min(shift, LARGEST) for shift in shifts.tolist() if shift > 0]
+    leaked = releases(noise, "poisson", game.sampling_rate, examined.defense.family)
+    return _above(epsilon(leaked, examined.delta, examined.specimen.claimed).low, examined.claim)
+
+
+def sensitivity(examined: Examined) -> str | None:
+    """How far messages move between neighbouring worlds, against the stated bounds."""
+    defense, setting = examined.defense, examined.setting
+    coupled = Coupled(defense, examined.problem, setting, examined.streams, VICTIM)
+    examination = Examination(coupled, restarts=0, steps=0)
+    rows = list(examination.record(coupled.start(), 1, examined.specimen.claimed))
+    for row in rows:
+        if row.unhidden:
+            return f'"{row.message}" moves, and no noise makes a difference to it'
+        if row.exceeds:
+            return f'"{row.message}" moves {row.measured / (row.stated or inf):.3g} x its bound'
+    return next(iter(examination.dependences.found), None)
+
+
+def contract(examined: Examined) -> str | None:
+    """What every defense must keep to."""
+    defense = examined.defense
+    for promise in PROMISES:
+        if promise != "mechanism":  # other checks hold it against more
+            try:
+                check_defense(type(defense).model_validate(defense.model_dump()), promise)
+            except BrokenPromise as broken:
+                return str(broken).partition(": ")[2]
+    return None
+
+
+def likelihood_ratio(examined: Examined, alpha: float) -> str | None:
+    """Runs with and without the record, against the claim and the declared mechanism."""
+    worlds = examined.worlds
+    return _refuted(examined, _scores(worlds), alpha, examined.claim, examined.declared)
+
+
+def learned_score(examined: Examined, alpha: float) -> str | None:
+    """The same for a record of round 1 alone, told by a score that is learned from other runs."""
+    if not examined.worlds.without.features.shape[1]:
+        return None
+    score = LearnedScore(examined.play("training", TRAINING, in_round=1))
+    counted = examined.play("round 1", TRIALS, in_round=1)
+    scores = score(counted.without), score(counted.with_record)
+    first = (_once(examined.declared[0]),)
+    claim = epsilon(first, examined.delta, examined.specimen.accounted).high
+    return _refuted(examined, scores, alpha, claim, first)
+
+
+def noise_statistics(examined: Examined, alpha: float) -> str | None:
+    """Innovations of runs, and the noise of messages in units of the stated one, are N(0, I)."""
+    samples = list(_noise_of_messages(examined))
+    features = examined.worlds.without.features
+    bare = examined.defense.family == "gaussian" and not examined.game.is_replacement
+    if bare and features.shape[1]:
+        samples.append(("innovations of runs", features))
+    for what, sample in samples:
+        test, p = white_noise_test(sample)
+        if p < alpha / len(samples):
+            return f"{what}: {test}, p {'below 1e-300' if p < 1e-300 else f'= {p:.1g}'}"
+    return None
+
+
+def white_noise_test(sample: Array) -> tuple[str, float]:
+    """The most striking departure of columns [n, m] from N(0, I), and a p-value for it.
+
+    Sums of squares are chi^2 with as many degrees of freedom, sums of n numbers are N(0, n), and
+    the squared cosine of two columns is Beta(1/2, (n - 1)/2), all exactly. The smallest p-value
+    counts as often as there are tests, so that white noise has one below p with probability p at
+    most.
+    """
+    n, m = sample.shape
+    squares = np.square(sample).sum(axis=0)
+    unit = sample / np.sqrt(np.where(squares > 0, squares, 1.0))
+    cosine = np.clip((unit.T @ unit)[np.triu_indices(m, 1)], -1.0, 1.0)
+    p_values = {
+        "its size": _off(squares.sum(keepdims=True), n * m),
+        "the size of a column": _off(squares, n),
+        "the mean of a column": 2 * ndtr(-np.abs(sample.sum(axis=0)) / np.sqrt(n)),
+        "correlation of two columns": betainc((n - 1) / 2, 0.5, 1 - np.square(cosine)),
+    }
+    count = sum(p.size for p in p_values.values())
+    smallest = {test: float(p.min(initial=1.0)) for test, p in p_values.items()}
+    test = min(smallest, key=lambda name: smallest[name])
+    return test, min(1.0, count * smallest[test])
+
+
+def _off(squares: Array, n: int) -> Array:
+    """Two-sided p-values of sums of n squares."""
+    return 2 * np.minimum(chi2.cdf(squares, n), chi2.sf(squares, n))
+
+
+def floating_point(examined: Examined, alpha: float) -> str | None:
+    """Likelihood ratios of the float32 numbers that are sent, as they are, against the claim."""
+    game, trials = examined.game, RELEASED
+    present = torch.arange(2 * trials) >= trials
+
+    def sent(noise: Noise, drawn: Tensor) -> Tensor:
+        state = game.start(len(drawn), torch.float32, torch.device("cpu"))
+        graph = game.setting.network.at(1)
+        round = game.defense.step(state, 1, graph, game.gradient(drawn.float()), noise)
+        return round.sent["x"].payload[:, VICTIM, 0]
+
+    message = sent(Noise(examined.own("floats"), 1), present)
+    without, with_record = sent(Tape(), torch.tensor([0, 1]))
+    ratio = ((message - without).abs() - (message - with_record).abs()).double().numpy()
+    rng = examined.streams.numpy("floats, halves")
+    bound = from_scores(ratio[:trials], ratio[trials:], 0.0, alpha, rng, decimals=None)
+    return _above(bound.value, examined.claim)
+
+
+def _noise_of_messages(examined: Examined) -> Iterator[tuple[str, Array]]:
+    """By message: its noise made normal, columns for agents and rounds, then for coordinates."""
+    defense, setting = examined.defense, examined.setting
+    coupled = Coupled(defense, examined.problem, setting, examined.own("noise"), VICTIM)
+    state = coupled.start()
+    noises: dict[str, list[Array]] = {name: [] for name in defense.noise_scales()}
+    for k in range(1, defense.n_rounds + 1):
+        oracle = coupled.oracle(k)
+        noisy, silent = (coupled.play(state, k, oracle, silent=s) for s in (False, True))
+        for name, scale in defense.noise_scales().items():
+            difference = noisy.sent[name].payload - silent.sent[name].payload
+            noises[name].append(_normal(difference.numpy() / scale, defense.family))
+        state = noisy.round.state
+    for name, rounds in noises.items():
+        Z = np.concatenate(rounds)  # [rounds * rows, d]
+        yield f'noise of "{name}" by round and sender', Z.T
+        yield f'noise of "{name}" by coordinate', Z
+
+
+def _normal(noise: Array, family: str) -> Array:
+    """Noise of scale 1 of this family to N(0, 1)."""
+    if family == "gaussian":
+        return noise
+    return -np.sign(noise) * ndtri(np.exp(-np.abs(noise)) / 2)
+
+
+def _scores(worlds: Worlds) -> tuple[Array, Array]:
+    return worlds.without.scores, worlds.with_record.scores
+
+
+def _refuted(
+    examined: Examined,
+    scores: tuple[Array, Array],
+    alpha: float,
+    claim: float,
+    declared: Mechanism,
+) -> str | None:
+    """One pair of bounds on error rates, held against the claim and the declared mechanism."""
+    bound = from_scores(*scores, examined.delta, alpha, examined.streams.numpy("halves"))
+    fpr, fnr = (
+        float(clopper_pearson(count, n, alpha / 2))
+        for count, n in ((bound.fp, bound.n0), (bound.fn, bound.n1))
+    )
+    least = float(false_negative_rate(declared, fpr, examined.specimen.accounted))
+    if fnr < least:
+        return f"{fnr:.1%} missed with {fpr:.1%} false alarms; at least {least:.1%} claimed"
+    return _above(bound.value, claim)
+
+
+def _above(found: float, claim: float) -> str | None:
+    return f"epsilon at least {found:.3g}, claimed {claim:.3g}" if found > claim * ALLOWED else None
+
+
+def _once(release: Release) -> Release:
+    return release.model_copy(update={"count": 1})
+
+
+EXACT: Mapping[str, Callable[[Examined], str | None]] = {
+    "accounting": accounting,
+    "exact leak": exact_leak,
+    "sensitivity": sensitivity,
+    "contract": contract,
+}
+SAMPLED: Mapping[str, Callable[[Examined, float], str | None]] = {
+    "likelihood ratio": likelihood_ratio,
+    "learned score": learned_score,
+    "noise statistics": noise_statistics,
+    "floating point": floating_point,
+}

@@ -1,0 +1,400 @@
+"""Planted privacy bugs, each one line from a real mistake, beside the correct defense they spoil.
+
+Four small correct defenses, and subclasses that change one line of one of them. A bug keeps all
+that its correct twin says of itself: its releases, its bounds on messages, the scale of its noise.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat
+from torch import Tensor
+
+from dpaudit.accounting import Adjacency
+from dpaudit.check_runs import OtherBatch
+from dpaudit.claim import Adjacency as ClaimedAdjacency
+from dpaudit.clipping import clip
+from dpaudit.defense import CHANGED_RECORDS, Bracket, Defense, Gradient, Round, Setting, Stated
+from dpaudit.gossip import known_rounds, releases
+from dpaudit.graph import Graph
+from dpaudit.noise import Noise
+from dpaudit.problem import BatchGradient
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import Capture, broadcast, unicast
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d], models
+    V: Tensor  # [..., n_agents, d], W times what was sent last
+
+
+class PrivateGossip(Defense):
+    """Decentralized SGD with a private gradient; rows of X, V [..., n_agents, d] are agents.
+
+    With S the sum over a Poisson batch of gradients clipped to norm C (L2, or L1 for Laplace noise)
+        1.  G = (S + noise of scale sigma C) / B
+        2.  X <- V - eta G, sent to the neighbours
+        3.  V <- W X
+    """
+
+    paper: ClassVar[str] = "Lian et al. 2017 with the gradient of Abadi et al. 2016"
+    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
+    messages: ClassVar[Mapping[str, str]] = {"x": "the model after a step along a noisy gradient"}
+    private: ClassVar[Mapping[str, str]] = {"gradient": "S / B, without noise"}
+
+    n_rounds: int = 4
+    batch_size: int = 4
+    sampling: Literal["fixed", "poisson"] = "poisson"
+    family: Literal["gaussian", "laplace"] = "gaussian"
+    learning_rate: PositiveFloat = 0.5  # eta
+    clip_norm: PositiveFloat = 0.5  # C
+    noise_multiplier: NonNegativeFloat = 1.0  # sigma
+
+    def start(self, X: Tensor, setting: Setting) -> Any:
+        return State(X, setting.network.at(1).mix(X))
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S = self.summed(gradient, state.X)
+        G = self.noised(S, k, noise) / self.batch_size  # 1
+        X = state.V - self.learning_rate * G  # 2
+        return self.after(S, X, graph)  # 3
+
+    def after(self, S: Tensor, X: Tensor, graph: Graph) -> Round:
+        """What sending X leaves behind."""
+        mean = S / self.batch_size
+        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, X)}, {"gradient": mean})
+
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        """S."""
+        return gradient.clipped_sum(X, self.clip_norm, norm=self._norm)
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        """S under noise."""
+        return S + self.noise(S, k, noise)
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        """Noise in the shape of ``like``."""
+        draw = noise.gaussian if self.family == "gaussian" else noise.laplace
+        return draw("gradient", self._scale, like)
+
+    def models(self, state: Any) -> Tensor:
+        return state.X
+
+    def without_noise(self) -> Self:
+        return self.model_copy(update={"noise_multiplier": 0.0})
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        rate = min(1.0, self.batch_size / setting.sizes[victim])
+        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        z = np.full(self.n_rounds, self.noise_multiplier)
+        least, most = (releases(s, self.sampling, rate, self.family) for s in (z[known], z))
+        return Bracket(least, most, ())
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: ClaimedAdjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        if adjacency not in CHANGED_RECORDS:
+            return {}
+        moved = CHANGED_RECORDS[adjacency] * self.learning_rate * self.clip_norm / self.batch_size
+        return {"x": Stated(self._norm, moved)}
+
+    def noise_scales(self) -> Mapping[str, float]:
+        """By message: the scale of the noise that each of its entries is said to carry afresh."""
+        return {"x": self.learning_rate * self._scale / self.batch_size}
+
+    @property
+    def _norm(self) -> Literal[1, 2]:
+        return 2 if self.family == "gaussian" else 1
+
+    @property
+    def _scale(self) -> float:
+        return self.noise_multiplier * self.clip_norm
+
+
+class NoiseHalved(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) / 2
+
+
+class OneSeedForAllAgents(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like[..., :1, :], k, noise).expand_as(like)
+
+
+class OneSeedForAllRounds(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, seeded_as_in_round(1, noise))
+
+
+class FixedGenerator(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        generator = torch.Generator(like.device).manual_seed(k)
+        return torch.empty_like(like).normal_(generator=generator) * self._scale
+
+
+class FirstRoundBare(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) * (k > 1)
+
+
+class ClipForgotten(PrivateGossip):
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        return gradient(X) * self.batch_size
+
+
+class ClipAfterAveraging(PrivateGossip):
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        return clip(gradient(X), self.clip_norm) * self.batch_size
+
+
+class WrongNorm(PrivateGossip):
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        return gradient.clipped_sum(X, self.clip_norm, norm=2)
+
+
+class SelfGradientAdded(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise) + S
+
+
+class RealisedBatchSize(PrivateGossip):
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S = self.summed(gradient, state.X)
+        G = self.noised(S, k, noise) / records_drawn(gradient)
+        return self.after(S, state.V - self.learning_rate * G, graph)
+
+
+class RateUnderstated(PrivateGossip):
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        everybody = Setting(setting.network, (sum(setting.sizes),) * setting.n_agents, setting.d)
+        return super().mechanism(everybody, threat_model, victim)
+
+
+class ResumedAtFirstDraw(PrivateGossip):
+    _rounds: int = 0  # played by this object, which no checkpoint keeps
+
+    def start(self, X: Tensor, setting: Setting) -> Any:
+        self._rounds = 0
+        return super().start(X, setting)
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        self._rounds += 1
+        return super().noise(like, k, seeded_as_in_round(self._rounds, noise))
+
+
+class DrawnBeforeBroadcast(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like[..., :1], k, noise).expand_as(like)
+
+
+class SentAgain(PrivateGossip):
+    messages: ClassVar[Mapping[str, str]] = {
+        **PrivateGossip.messages,
+        "x_again": "the model under other noise, for a receiver that acknowledged nothing",
+    }
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        first = super().step(state, k, graph, gradient, noise)
+        again = noise.gaussian("gradient again", self._scale, state.X) / self.batch_size
+        X = state.V - self.learning_rate * (first.private["gradient"] + again)
+        return first._replace(sent={**first.sent, "x_again": broadcast(graph, X)})
+
+
+class MomentumState(NamedTuple):
+    X: Tensor  # [..., n_agents, d], models
+    V: Tensor  # [..., n_agents, d], W times the models sent last
+    M: Tensor  # [..., n_agents, d], momenta
+
+
+class PrivateMomentum(PrivateGossip):
+    """The same, and M <- beta M + G is sent too, which adds nothing to what X tells."""
+
+    messages: ClassVar[Mapping[str, str]] = {**PrivateGossip.messages, "m": "the momentum"}
+
+    momentum: NonNegativeFloat = 0.9  # beta
+
+    def start(self, X: Tensor, setting: Setting) -> Any:
+        return MomentumState(X, setting.network.at(1).mix(X), torch.zeros_like(X))
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S = self.summed(gradient, state.X)
+        G = self.noised(S, k, noise) / self.batch_size
+        M = self.momentum * state.M + self.entering(S / self.batch_size, G)
+        X = state.V - self.learning_rate * G
+        sent = {"x": broadcast(graph, X), "m": broadcast(graph, M)}
+        return Round(MomentumState(X, graph.mix(X), M), sent, {"gradient": S / self.batch_size})
+
+    def entering(self, clean: Tensor, noisy: Tensor) -> Tensor:
+        """The mean gradient that the momentum is made of."""
+        return noisy
+
+
+class MomentumUnnoised(PrivateMomentum):
+    def entering(self, clean: Tensor, noisy: Tensor) -> Tensor:
+        return clean
+
+
+class PrivateShares(PrivateGossip):
+    """Every neighbour i gets its share w_ij S_j / B of the gradient, under noise of its own."""
+
+    messages: ClassVar[Mapping[str, str]] = {"share": "a weighted gradient under fresh noise"}
+
+    def start(self, X: Tensor, setting: Setting) -> Any:
+        return State(X, X)
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S, j, i = self.summed(gradient, state.X), graph.senders, graph.receivers
+        shares = graph.W.to(S)[i, j, None] * S[..., j, :]
+        noisy = (shares + self.on_links(shares, graph, noise)) / self.batch_size
+        X = state.X - self.learning_rate * torch.zeros_like(S).index_add(-2, i, noisy)
+        mean = S / self.batch_size
+        return Round(State(X, X), {"share": unicast(graph, noisy)}, {"gradient": mean})
+
+    def on_links(self, shares: Tensor, graph: Graph, noise: Noise) -> Tensor:
+        """Noise for each link, [..., n_edges, d]."""
+        return noise.gaussian("share", self._scale, shares)
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        rate = min(1.0, self.batch_size / setting.sizes[victim])
+        graph = setting.network.at(1)
+        ends = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
+        seen = [i for j, i in ends if j == victim and threat_model.sees(j, i)]
+        shares = sqrt(sum(graph.W[i, victim].item() ** 2 for i in seen))
+        z = np.full(self.n_rounds, self.noise_multiplier / shares) if seen else np.zeros(0)
+        same = releases(z, self.sampling, rate)
+        return Bracket(same, same, ())
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: ClaimedAdjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        if adjacency not in CHANGED_RECORDS:
+            return {}
+        graph = setting.network.at(k)
+        largest = graph.W[graph.receivers[graph.senders == victim], victim].max().item()
+        moved = CHANGED_RECORDS[adjacency] * largest * self.clip_norm / self.batch_size
+        return {"share": Stated(2, moved)}
+
+    def noise_scales(self) -> Mapping[str, float]:
+        return {"share": self._scale / self.batch_size}
+
+
+class NoiseSharedByNeighbours(PrivateShares):
+    def on_links(self, shares: Tensor, graph: Graph, noise: Noise) -> Tensor:
+        to_each = shares.new_zeros(*shares.shape[:-2], graph.n_agents, shares.shape[-1])
+        return noise.gaussian("share", self._scale, to_each)[..., graph.senders, :]
+
+
+class Snapped(PrivateGossip):
+    """The noisy sum is computed in float64 and rounded to a grid before it becomes float32.
+
+    Rounding adds one step of the grid at most to the sum's sensitivity in each coordinate. The
+    scale is wider by 2^-10, which pays for that up to d = 1000 and sigma = 1.
+    """
+
+    GRID: ClassVar[float] = 2.0**-20  # of sigma C: 24 bits hold 16 sigma C
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        if self.noise_multiplier == 0:
+            return S
+        grid = self.GRID * self._scale
+        T = S.double() + noise.laplace("gradient", self._scale, S.double())
+        return ((T / grid).round() * grid).to(S)
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: ClaimedAdjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        steps = setting.d * self.GRID * self.noise_scales()["x"]
+        stated = super().sensitivity(k, setting, adjacency, victim, sent)
+        return {name: Stated(norm, value + steps) for name, (norm, value) in stated.items()}
+
+    @property
+    def _scale(self) -> float:
+        return super()._scale * (1 + 2.0**-10)
+
+
+def seeded_as_in_round(k: int, noise: Noise) -> Noise:
+    """The same source of noise, seeded for another round."""
+    other = copy(noise)
+    other._round = k
+    return other
+
+
+def records_drawn(gradient: Gradient) -> Tensor | int:
+    """How many records came out of each agent's draw [n_agents, 1], where there are records."""
+    if isinstance(gradient, OtherBatch):
+        return records_drawn(gradient._gradient)
+    if not isinstance(gradient, BatchGradient) or gradient.batch.weights is None:
+        return gradient.batch_size
+    return gradient.batch.weights.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A defense, and the claim that is made for it: the epsilon of what it declares."""
+
+    defense: PrivateGossip
+    claimed: Adjacency = "add-remove"
+    accounted: Adjacency = "add-remove"  # for which the claimed epsilon was computed
+    sends_floats: bool = False  # the claim is about the float32 numbers that are sent
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One planted bug and the correct defense that it spoils."""
+
+    name: str
+    mistake: str  # the real mistake that it models
+    by: str  # the check that is made for it
+    planted: Specimen
+    twin: Specimen
+
+
+GAUSSIAN = Specimen(PrivateGossip())
+LAPLACE = Specimen(PrivateGossip(family="laplace"))
+ONE_ROUND: dict[str, Any] = {"family": "laplace", "n_rounds": 1}
+
+BUGS = (
+    Bug("noise halved", "a standard deviation where code expects twice it, or a variance",
+        "exact leak", Specimen(NoiseHalved()), GAUSSIAN),
+    Bug("noise reused across neighbours", "one draw per sender, added to each link's message",
+        "exact leak", Specimen(NoiseSharedByNeighbours()), Specimen(PrivateShares())),
+    Bug("same seed for all agents", "manual_seed(0) at the top of every agent's script",
+        "exact leak", Specimen(OneSeedForAllAgents()), GAUSSIAN),
+    Bug("same seed for all rounds", "a generator made anew from the seed in every round",
+        "learned score", Specimen(OneSeedForAllRounds()), GAUSSIAN),
+    Bug("fixed generator in place of the noise", "a hard-coded seed that was left in the code",
+        "exact leak", Specimen(FixedGenerator()), GAUSSIAN),
+    Bug("noise skipped in round 0", "`if step:` in a loop that counts from 0",
+        "exact leak", Specimen(FirstRoundBare()), GAUSSIAN),
+    Bug("clip forgotten", "noise for clip norm C on gradients that nothing clips",
+        "sensitivity", Specimen(ClipForgotten()), GAUSSIAN),
+    Bug("clip after averaging", "the batch's mean is clipped, not each record's gradient",
+        "sensitivity", Specimen(ClipAfterAveraging()), GAUSSIAN),
+    Bug("L2 clip under L1 accounting", "a Gaussian mechanism's clipping kept for Laplace noise",
+        "sensitivity", Specimen(WrongNorm(family="laplace")), LAPLACE),
+    Bug("add-remove noise, replace-one claim", "noise for C where replacing moves a sum by 2 C",
+        "accounting", Specimen(PrivateGossip(noise_multiplier=1.0), "replace-one"),
+        Specimen(PrivateGossip(noise_multiplier=2.0), "replace-one", "replace-one")),
+    Bug("un-noised self-gradient added", "an agent adds its own gradient as if nobody read it",
+        "exact leak", Specimen(SelfGradientAdded()), GAUSSIAN),
+    Bug("divided by the realised batch size", "a mean over the batch as it was drawn",
+        "sensitivity", Specimen(RealisedBatchSize()), GAUSSIAN),
+    Bug("sampling rate understated", "B over the records of all agents, not over its own",
+        "exact leak", Specimen(RateUnderstated()), GAUSSIAN),
+    Bug("generator restored wrongly on resume", "the noise generator is in no checkpoint",
+        "contract", Specimen(ResumedAtFirstDraw()), GAUSSIAN),
+    Bug("noise drawn before a broadcast", "noise of shape [n, 1] added to gradients [n, d]",
+        "noise statistics", Specimen(DrawnBeforeBroadcast()), GAUSSIAN),
+    Bug("momentum released un-noised", "the momentum is updated before the noise is added",
+        "exact leak", Specimen(MomentumUnnoised()), Specimen(PrivateMomentum())),
+    Bug("budget spent twice", "a message repeated with fresh noise, accounted once",
+        "exact leak", Specimen(SentAgain()), GAUSSIAN),
+    Bug("float32 Laplace", "noise sampled and added in float32: low bits tell the sum",
+        "floating point", Specimen(PrivateGossip(**ONE_ROUND), sends_floats=True),
+        Specimen(Snapped(**ONE_ROUND), sends_floats=True)),
+)  # fmt: skip

@@ -1,0 +1,189 @@
+"""The self-test: every planted bug is caught by the check made for it, and no correct twin is."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+from typer.testing import CliRunner
+
+from dpaudit import registry, selftest_checks
+from dpaudit import selftest as module
+from dpaudit.bounds import ceiling, from_scores
+from dpaudit.cli import app
+from dpaudit.rng import Streams
+from dpaudit.selftest import ALPHA, row, selftest, summary, text
+from dpaudit.selftest_checks import Examined, floating_point, uneven_ring, white_noise_test
+from dpaudit.selftest_zoo import BUGS, GAUSSIAN, LAPLACE, Specimen
+
+PAGE = Path(__file__).parents[1] / "docs" / "selftest.md"
+BY_NAME = {bug.name: bug for bug in BUGS}
+TWINS = {id(bug.twin): bug.twin for bug in BUGS}
+FAST = [  # one bug for each check
+    "same seed for all rounds",
+    "L2 clip under L1 accounting",
+    "add-remove noise, replace-one claim",
+    "generator restored wrongly on resume",
+    "noise drawn before a broadcast",
+    "budget spent twice",
+    "float32 Laplace",
+]
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_planted_bug_is_caught_by_the_check_that_is_made_for_it(name) -> None:
+    """False alarms and misses of sampled checks: far below 1e-6 on this seed's p-values."""
+    bug = BY_NAME[name]
+    check = {**selftest_checks.EXACT, **selftest_checks.SAMPLED}[bug.by]
+    level = () if bug.by in selftest_checks.EXACT else (ALPHA / 4,)
+    assert check(Examined(bug.planted, Streams(0)), *level)
+    assert check(Examined(bug.twin, Streams(0)), *level) is None
+
+
+@pytest.mark.slow
+def test_all_bugs_are_caught_within_a_minute_each_and_no_twin_is_called_wrong() -> None:
+    """7 twins on 3 seeds, each called wrong with probability 1% at most; these seeds are clean."""
+    for seed in range(3):
+        outcomes = list(selftest(seed))
+        assert [o.bug.name for o in outcomes if o.bug.by not in o.found] == []
+        assert [o.false_alarms for o in outcomes if o.false_alarms] == []
+        assert max(o.seconds for o in outcomes) < 60
+        assert all(o.passed for o in outcomes)
+
+
+@pytest.mark.slow
+def test_twins_are_called_wrong_as_rarely_as_stated(monkeypatch) -> None:
+    """Sampled checks at alpha 0.2 on 40 seeds: more than ``limit`` alarms with p < 1e-6."""
+    monkeypatch.setattr(selftest_checks, "TRIALS", 400)
+    monkeypatch.setattr(selftest_checks, "TRAINING", 100)
+    limit = binom.isf(1e-6, 40, 0.2)
+    for specimen in (GAUSSIAN, LAPLACE):
+        alarmed = 0
+        for seed in range(40):
+            examined = Examined(specimen, Streams(seed))
+            names = [name for name in selftest_checks.SAMPLED if name != "floating point"]
+            alarmed += any(selftest_checks.SAMPLED[name](examined, 0.2 / 3) for name in names)
+        assert alarmed <= limit
+
+
+def test_a_missed_bug_and_a_false_alarm_are_both_failures() -> None:
+    """A correct defense in the place of a bug is not caught; a bug in that of a twin is alarmed."""
+    bug = BY_NAME["L2 clip under L1 accounting"]
+    quick = Specimen(bug.planted.defense.model_copy(update={"n_rounds": 1}))
+    correct = Specimen(bug.twin.defense.model_copy(update={"n_rounds": 1}))
+    missed, alarmed = selftest(0, [replace(bug, planted=correct), replace(bug, twin=quick)])
+    assert not missed.passed
+    assert not missed.found
+    assert row(missed)[2] == "NOT CAUGHT"
+    assert not alarmed.passed
+    assert "FALSE ALARM, sensitivity" in text(alarmed)
+    assert summary([missed, alarmed]) == "1 of 2 bugs caught, 1 false alarms on their correct twins"
+
+
+def test_the_correct_twin_sends_what_dp_dpsgd_sends() -> None:
+    options = {"learning_rate": 0.5, "clip_norm": 0.5, "noise_multiplier": 1.0, "batch_size": 4}
+    built_in = registry.load("defenses", "dp-dpsgd")(**options, n_rounds=4, sampling="poisson")
+    examined = Examined(GAUSSIAN, Streams(1))
+    ours, theirs = (
+        selftest_checks.Coupled(d, examined.problem, examined.setting, Streams(1), 1)
+        for d in (examined.defense, built_in)
+    )
+    state, other = ours.start(), theirs.start()
+    for k in range(1, 4):
+        one = ours.play(state, k, ours.oracle(k)).round
+        two = theirs.play(other, k, theirs.oracle(k)).round
+        torch.testing.assert_close(one.sent["x"].payload, two.sent["x"].payload)
+        state, other = one.state, two.state
+    declared = built_in.mechanism(examined.setting, selftest_checks.EAVESDROPPER, 1)
+    assert tuple(declared.most) == tuple(examined.declared)
+
+
+def test_each_test_of_white_noise_has_its_exact_level() -> None:
+    """Of 5,000 samples [6, 3], those with a p-value below 0.05 lie between the 1e-6 limits of a
+    binomial with at most that level, and at least half of it: nearly independent tests."""
+    rng = np.random.default_rng(0)
+    alarmed = sum(white_noise_test(rng.standard_normal((6, 3)))[1] < 0.05 for _ in range(5_000))
+    assert binom.ppf(1e-6, 5_000, 0.025) <= alarmed <= binom.isf(1e-6, 5_000, 0.05)
+
+
+@pytest.mark.parametrize(
+    "spoilt, test",
+    [
+        (lambda Z: Z / 2, "its size"),
+        (lambda Z: Z + 0.5, "the mean of a column"),
+        (lambda Z: np.hstack([Z[:, :1], Z[:, :-1]]), "correlation of two columns"),
+        (lambda Z: np.hstack([2 * Z[:, :1], 0.7 * Z[:, 1:]]), "the size of a column"),
+        (lambda Z: 0 * Z, "its size"),
+    ],
+)
+def test_noise_that_is_not_white_is_told_how(spoilt, test) -> None:
+    found, p = white_noise_test(spoilt(np.random.default_rng(1).standard_normal((300, 5))))
+    assert found == test
+    assert p < 1e-9
+
+
+def test_scores_that_differ_below_1e_9_are_equal_unless_nothing_is_rounded() -> None:
+    n, rng = 400, np.random.default_rng(0)
+    scores = np.zeros(n), np.full(n, 1e-12)
+    assert from_scores(*scores, 0.0, 0.05, rng).value == 0
+    unrounded = from_scores(*scores, 0.0, 0.05, rng, decimals=None)
+    assert unrounded.value == pytest.approx(ceiling(n // 2, 0.0, 0.05))
+
+
+def test_float32_laplace_noise_exceeds_epsilon_1_by_its_low_bits_alone(monkeypatch) -> None:
+    """Rounded to 1e-4, the same scores certify nothing above epsilon 1 (false with p < 0.01)."""
+    examined = Examined(BY_NAME["float32 Laplace"].planted, Streams(3))
+    assert examined.claim == pytest.approx(1.0)
+    found = floating_point(examined, 0.01)
+    assert float(re.search(r"at least ([\d.]+)", found)[1]) > 3
+
+    def rounded(*args, decimals):
+        return from_scores(*args, decimals=4)
+
+    monkeypatch.setattr(selftest_checks, "from_scores", rounded)
+    assert floating_point(examined, 0.01) is None
+
+
+def test_the_ring_is_a_mixing_matrix_with_unequal_weights() -> None:
+    graph = uneven_ring(8).at(1)
+    assert graph.symmetric
+    assert graph.doubly_stochastic
+    assert {graph.W[1, 0].item(), graph.W[1, 2].item()} == {0.25, 0.5}
+
+
+def test_the_zoo_holds_at_least_16_bugs_with_names_of_their_own() -> None:
+    assert len(BY_NAME) == len(BUGS) >= 16
+    assert {bug.by for bug in BUGS} <= {*selftest_checks.EXACT, *selftest_checks.SAMPLED}
+    assert all(
+        type(twin.defense).__name__.startswith(("Private", "Snapped")) for twin in TWINS.values()
+    )
+
+
+def test_the_page_lists_the_bugs_of_the_zoo_and_what_catches_them() -> None:
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?)[,|]", PAGE.read_text("utf-8"), re.M)[2:]
+    listed = [(name, mistake, check.strip()) for name, mistake, check in rows]
+    assert listed == [(bug.name, bug.mistake, bug.by) for bug in BUGS]
+
+
+def test_the_command_prints_rows_or_json_writes_the_page_and_fails_on_a_miss(
+    monkeypatch, tmp_path
+) -> None:
+    bug = BY_NAME["L2 clip under L1 accounting"]
+    quick = replace(bug, planted=Specimen(bug.planted.defense.model_copy(update={"n_rounds": 1})))
+    monkeypatch.setattr(module, "selftest", lambda seed: selftest(seed, [quick]))
+    page = tmp_path / "page.md"
+    done = CliRunner().invoke(app, ["selftest", "--markdown", str(page)])
+    assert done.exit_code == 0
+    assert bug.name in done.stdout
+    assert "1 of 1 bugs caught" in done.stdout
+    assert f"| {bug.name} | {bug.mistake} | sensitivity" in page.read_text("utf-8")
+    missed = replace(quick, planted=quick.twin)
+    monkeypatch.setattr(module, "selftest", lambda seed: selftest(seed, [missed]))
+    done = CliRunner().invoke(app, ["selftest", "--json", "--seed", "2"])
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert (found["seed"], found["passed"], found["bugs"][0]["found"]) == (2, False, {})

@@ -1,0 +1,45 @@
+"""The audit files of benchmarks can be run: they are valid, and their theory allows them."""
+
+from pathlib import Path
+
+import pytest
+
+from dpaudit.config import SENSORS, AuditConfig
+from dpaudit.defense import Setting
+from dpaudit.graph import build
+from dpaudit.models import build as network
+from dpaudit.models import n_parameters
+from dpaudit.rng import Streams
+
+ROOT = Path(__file__).parents[1]
+MNIST = sorted((ROOT / "benchmarks" / "mnist").glob("*.toml"))
+PRIVATE = {"dp-dpsgd", "dpps", "sgpdp", "partpsp", "dyn-d2p", "adp-vrsgp", "dpdl"}
+
+
+@pytest.mark.parametrize("path", MNIST, ids=lambda path: path.stem)
+def test_a_defense_on_mnist_can_be_calibrated_as_its_file_says(path) -> None:
+    config = AuditConfig.from_toml(path)
+    n = config.data.n_agents
+    assert config.model is not None
+    module = network(config.model.name, (1, 28, 28), 10)
+    layers = tuple((name, p.numel()) for name, p in module.named_parameters())
+    graph = build(config.graph, n, Streams(config.seed).numpy("graph"))
+    setting = Setting(graph, (60_000 // n,) * n, n_parameters(module), layers)
+    config.defense.create("defenses").calibrate(setting)
+    assert f"benchmarks/mnist/{path.name}" in path.read_text()
+
+
+def test_every_private_defense_is_trained_on_mnist_and_reported() -> None:
+    configs = {path.stem: AuditConfig.from_toml(path) for path in MNIST}
+    trained = {config.defense.name for config in configs.values()}
+    assert PRIVATE | {"d-psgd", "sensitivity-reduced", "dp-dgd"} == trained
+    report = (ROOT / "docs" / "training.md").read_text()
+    for name in configs:
+        assert f"| {name} |" in report
+
+
+def test_the_audit_of_sensor_fusion_is_valid() -> None:
+    config = AuditConfig.from_toml(ROOT / "benchmarks" / "sensor-fusion.toml")
+    assert config.data.name == SENSORS
+    graph = build(config.graph, 100, Streams(config.seed).numpy("graph"))
+    config.defense.create("defenses").calibrate(Setting(graph, (1,) * 100, 2))

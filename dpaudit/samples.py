@@ -122,8 +122,11 @@ class _Column:
     share: float = 1.0  # of the variance that the directions keep
     rounding: float = 0.0  # of the values as they came
 
-    def __call__(self, values: Tensor, basis: Tensor | None = None) -> Tensor:
-        """Rows [trials, n_rows, d], first projected on ``basis`` if given, as [trials, m]."""
+    def __call__(self, values: Tensor, basis: Tensor | None = None, alike: bool = False) -> Tensor:
+        """Rows [trials, n_rows, d], first projected on ``basis`` if given, as [trials, m].
+
+        Components of few columns of different meaning count all of them ``alike``.
+        """
         is_first = self.shift is None
         if self.shift is None:
             self.shift = values[0].double()
@@ -131,15 +134,17 @@ class _Column:
         moved = values.double() - self.shift
         columns = (moved if basis is None else moved @ basis).flatten(-2)
         if is_first:
-            self._fit(columns)
+            self._fit(columns, alike)
         return columns if self.directions is None else columns @ self.directions
 
-    def _fit(self, columns: Tensor) -> None:
+    def _fit(self, columns: Tensor, alike: bool) -> None:
         if columns.shape[-1] <= self.m or not bool(columns.isfinite().all()):
             return
         centred = columns - columns.mean(dim=0)
-        _, size, V = torch.linalg.svd(centred, full_matrices=False)
-        self.directions = V[: self.m].mT.contiguous()
+        scale = centred.square().mean(dim=0).sqrt()
+        scale = torch.where((scale > 0) & alike, scale, 1.0)
+        _, size, V = torch.linalg.svd(centred / scale, full_matrices=False)
+        self.directions = V[: self.m].mT / scale[:, None]
         total = size.square().sum().item()
         self.share = size[: self.m].square().sum().item() / total if total else 1.0
 
@@ -234,7 +239,7 @@ class _Recorder:
         reduced = mine(private.unsqueeze(-2))
         fits = q.reduction == "aligned" and rows.shape[-1] == private.shape[-1]
         basis = mine.directions if fits else None
-        seen = theirs(rows, basis)
+        seen = theirs(rows, basis, alike=fits)
         shape = f"{rows.shape[-2]} x {rows.shape[-1]}"
         if basis is not None:
             shape += f" -> {rows.shape[-2]} x {basis.shape[1]} along the same"

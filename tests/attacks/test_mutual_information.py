@@ -316,6 +316,19 @@ def test_reduction_loses_information_and_is_named(tmp_path) -> None:
     assert bits["none"] > bits["aligned"] > bits["pca"]
 
 
+def test_components_of_a_view_count_its_rows_alike_whatever_their_size() -> None:
+    """(44) with two unknowns has six columns, and those of the tracker are by far the largest."""
+    problem, setting = sensors(p=2, scale=10.0)
+    defense = registry.load("defenses", "sensitivity-reduced")(n_rounds=2).without_noise()
+    question = Question("(44)-corrected", "gradient", 0, EVE, (1,), components=2, view_components=2)
+    found = samples(question, defense, problem, setting, Streams(3), 300)
+    private, view, name = found.rounds[1]
+    assert "3 x 2 -> PCA 2" in name
+    design = np.c_[view, np.ones(300)]
+    left = private[:, 0] - design @ np.linalg.lstsq(design, private[:, 0], rcond=None)[0]
+    assert left.var() < 0.4 * private[:, 0].var()  # 0.6 where the tracker takes both components
+
+
 def test_scales_that_defeat_the_estimator_become_notes(tmp_path) -> None:
     bench = on_line("dgd", tmp_path, coarse=True)
     options = {"rounds": (2,), "trials": 60, "n_permutations": 3, "n_splits": 2}

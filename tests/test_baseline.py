@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from dpaudit.baseline import (
     config_hash,
     key_metrics,
 )
-from dpaudit.errors import ConfigError
+from dpaudit.errors import ConfigError, RunError
 from dpaudit.result import AuditResult, Finding, Metric
 
 GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
@@ -144,6 +146,34 @@ def test_a_baseline_survives_writing_and_reading(tmp_path: Path) -> None:
     text = path.read_text()
     assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
     assert [p.name for p in tmp_path.iterdir()] == ["baseline.json"]
+
+
+def test_a_baseline_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch) -> None:
+    path, whole = tmp_path / "baseline.json", Path.write_text
+    baseline_of(GOLDEN).write(path)
+    before = path.read_text()
+
+    def full(target: Path, text: str, **options: str) -> int:
+        whole(target, text[: len(text) // 2], **options)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(RunError, match=r"baseline.json: cannot write: No space left on device"):
+        baseline_of(GOLDEN, Ledger(contents=("new",))).write(path)
+    assert path.read_text() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["baseline.json"]
+
+
+def test_what_a_killed_process_left_is_swept_away_and_what_a_living_one_writes_is_not(
+    tmp_path: Path,
+) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    for pid in (dead.pid, os.getppid()):
+        (tmp_path / f".baseline.json.{pid}").write_text("{")
+    baseline_of(GOLDEN).write(tmp_path / "baseline.json")
+    left = {p.name for p in tmp_path.iterdir()}
+    assert left == {"baseline.json", f".baseline.json.{os.getppid()}"}
 
 
 @pytest.mark.parametrize(

@@ -132,11 +132,23 @@ def test_names_that_no_xml_can_hold_are_shown_escaped_everywhere(folder) -> None
     assert "nothing beyond" in check(folder)[1]
 
 
-def test_an_interrupted_check_exits_130_and_the_next_one_goes_on(folder) -> None:
-    process = start(folder)
+def test_an_audit_ends_when_its_check_is_killed(folder) -> None:
+    process = start_slow(folder)
+    wait_for_an_audit(folder, process)
+    process.kill()
+    process.communicate(timeout=30)
+    assert_nobody_is_left(folder)
+
+
+def wait_for_an_audit(folder: Path, process: subprocess.Popen[str]) -> None:
     while not list(folder.glob(".dpaudit-cache/*.partial/run.json")):
         assert process.poll() is None
         time.sleep(0.01)
+
+
+def test_an_interrupted_check_exits_130_and_the_next_one_goes_on(folder) -> None:
+    process = start(folder)
+    wait_for_an_audit(folder, process)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 130, error
@@ -183,21 +195,26 @@ def test_the_ledger_counts_contents_and_update_takes_it_into_the_baseline(folder
     assert len(Baseline.read(folder / "baseline.json").ledger.contents) == 3
 
 
-def test_an_audit_that_takes_too_long_is_stopped_and_goes_on_next_time(folder) -> None:
-    (folder / "claims.toml").write_text(CLAIMS.replace("seed = 1 }", "seed = 1 }\nseconds = 5"))
+def start_slow(folder: Path) -> subprocess.Popen[str]:
+    """A check whose audit hangs, unless it is resumed."""
     slow = STUB.read_text().replace("time.sleep(0.01)", "time.sleep(0.01 if resume else 60)")
     slow = slow.replace("Path(__file__).parents[1]", f'Path("{STUB.parents[1]}")')
     (folder / "slow.py").write_text(slow)
-    process = subprocess.run(
-        [sys.executable, "slow.py", "check", "claims.toml"],
-        cwd=folder, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    command = [sys.executable, "slow.py", "check", "claims.toml"]
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+
+
+def test_an_audit_that_takes_too_long_is_stopped_and_goes_on_next_time(folder) -> None:
+    (folder / "claims.toml").write_text(CLAIMS.replace("seed = 1 }", "seed = 1 }\nseconds = 5"))
+    process = start_slow(folder)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert process.stderr.startswith(
+    assert error.startswith(
         'error: claims.toml:6: check[1].seconds: "first": not finished after 5 s, so there is no '
         "verdict"
     )
-    assert process.stderr.count("\n") == 1
+    assert error.count("\n") == 1
+    assert_nobody_is_left(folder)
     assert check(folder)[0] == 1
     assert (folder / "runs.log").read_text() == "begun\nresumed\n"
 

@@ -57,6 +57,15 @@ def test_exact_numbers_and_bounds_are_certain() -> None:
     assert p_worse(Metric(value=math.inf), Metric(value=1.0), "above") == 0.0
 
 
+def test_the_half_of_an_interval_that_faces_the_limit_counts() -> None:
+    skewed = Metric(value=1.0, low=0.9, high=3.0, n=9)
+    wide, narrow = (Metric(value=1.0, low=1 - h, high=1 + h, n=9) for h in (2.0, 0.1))
+    assert p_beyond(skewed, 0.8, "above") == p_beyond(narrow, 0.8, "above")
+    assert p_beyond(skewed, 1.2, "below") == p_beyond(wide, 1.2, "below")
+    assert p_worse(wide, skewed, "above") == 1.0
+    assert p_worse(skewed, Metric(value=0.5, low=0.4, high=0.6, n=9), "above") < 1e-3
+
+
 def test_an_estimate_of_unknown_error_says_nothing() -> None:
     assert p_beyond(Metric(value=9.0, n=1), 5.0, "above") == 1.0
     assert p_worse(Metric(value=9.0, n=2000), Metric(value=1.0, n=2000), "above") == 1.0

@@ -1,9 +1,10 @@
 """What a defense's declared releases add up to, for a claim and an adversary."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from dpaudit.accounting import Adjacency, Interval, Mechanism, epsilon
+from dpaudit.accounting import Adjacency, Interval, Mechanism, Release, epsilon
 from dpaudit.claim import Claim
 from dpaudit.defense import Bracket, Defense, Setting
 from dpaudit.errors import ConfigError
@@ -39,9 +40,8 @@ def account(
         raise ConfigError(f'threat_model "{threat_model.name}": no agent is left to attack')
     brackets = [defense.mechanism(setting, threat_model, victim) for victim in victims]
     delta = _delta(claim, brackets)
-    known: dict[Mechanism, Interval] = {}
     candidates = [
-        Accounted(_interval(bracket, claim, delta, known), delta, victim, bracket.assumptions)
+        Accounted(_interval(bracket, claim, delta), delta, victim, bracket.assumptions)
         for victim, bracket in zip(victims, brackets, strict=True)
     ]
     return max(candidates, key=lambda accounted: (accounted.epsilon.low, accounted.epsilon.high))
@@ -73,16 +73,18 @@ def record_adjacency(claim: Claim) -> Adjacency:
     return "replace-one" if claim.adjacency == "replace-one" else "add-remove"
 
 
-def _interval(
-    bracket: Bracket, claim: Claim, delta: float, known: dict[Mechanism, Interval]
-) -> Interval:
-    ends = []
-    for mechanism in (bracket.least, bracket.most):
-        key = tuple(_in_scope(mechanism, claim))
-        if key not in known:
-            known[key] = epsilon(key, delta, record_adjacency(claim))
-        ends.append(known[key])
-    return Interval(ends[0].low, ends[1].high)
+def _interval(bracket: Bracket, claim: Claim, delta: float) -> Interval:
+    least, most = (
+        _epsilon(tuple(_in_scope(mechanism, claim)), delta, record_adjacency(claim))
+        for mechanism in (bracket.least, bracket.most)
+    )
+    return Interval(least.low, most.high)
+
+
+@lru_cache(maxsize=256)
+def _epsilon(mechanism: tuple[Release, ...], delta: float, adjacency: Adjacency) -> Interval:
+    """Equal for all agents and adversaries that face the same releases."""
+    return epsilon(mechanism, delta, adjacency)
 
 
 def _in_scope(mechanism: Mechanism, claim: Claim) -> Mechanism:

@@ -184,8 +184,8 @@ def _not_exceeded(
     controls = _controls(judging, findings)
     if controls and not any(findings[i].verdict is Verdict.REFUTED for i in controls):
         return Verdict.UNDERPOWERED, (
-            f"{accounted}. The positive control, which has no noise, was not refuted either: this "
-            "adversary's view tells too little about the record."
+            f"{accounted}. The positive control, which has no noise, was not refuted either: the "
+            "runs tell this adversary too little about the record."
         )
     if bound == 0:
         return Verdict.UNDERPOWERED, (

@@ -24,7 +24,20 @@ def _xie_table4(scale: str, seed: int) -> Iterator[Line]:
     return lines(scale, seed)
 
 
+def _findings(scale: str, seed: int) -> Iterator[Line]:
+    import torch
+
+    from dpaudit.findings import lines
+
+    torch.set_num_threads(1)
+    return lines(scale, seed)
+
+
 REPRODUCTIONS = {
+    "findings": Reproduction(
+        "five papers at published settings: claims, accounting, exact leaks, certified bounds",
+        _findings,
+    ),
     "xie-table4": Reproduction(
         "Xie, Liu and Chai, Table 4: M-NMI and accuracy of three families of methods", _xie_table4
     ),

@@ -1,0 +1,214 @@
+"""The five papers' algorithms at published settings: what is claimed, and what stands.
+
+No model is trained: accounting needs the sizes of the experiment, and the canary game plays the
+defense itself. What a paper leaves open is an option here, named beside the outcome.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpaudit import registry
+from dpaudit.account import account, restate
+from dpaudit.claim import Claim
+from dpaudit.defense import Setting
+from dpaudit.graph import build
+from dpaudit.judge import Judging, accounting_finding, bearing_on, judge
+from dpaudit.measurement import Bench
+from dpaudit.options import graph_options
+from dpaudit.result import Finding, JudgedClaim, Metric
+from dpaudit.rng import Streams
+from dpaudit.threat import ThreatModel
+
+EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
+NEIGHBOUR = ThreatModel(name="agent 0", kind="curious", agents=(0,))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One experiment of a paper, and what is promised for it."""
+
+    title: str
+    defense: str
+    graph: dict[str, Any]
+    n_agents: int
+    records: int  # of each agent
+    claim: Claim
+    assumed: str  # what the paper does not say
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is played: runs of each world, and rounds of them."""
+
+    trials: int
+    rounds: int
+
+
+SCALES = {"quick": Scale(400, 20), "paper": Scale(4000, 200)}
+
+
+def _claim(text: str, epsilon: float, **options: Any) -> Claim:
+    return Claim(text=text, epsilon=epsilon, **{"delta": 1e-5, **options})
+
+
+CASES = (
+    Case(
+        "DPPS in SGPDP, MNIST, 4-Out",
+        "sgpdp",
+        {"name": "d-out", "d": 4},
+        10,
+        6000,
+        _claim("DPPS, Theorem 1", 5000, delta=0.0, scope="round", adjacency="agent-identity"),
+        "published defaults b = 5, gamma_n = 0.001; L1 clip 100, batch 100, T = 720",
+        {"n_rounds": 720, "batch_size": 100, "sampling": "poisson"},
+    ),
+    *(
+        Case(
+            f"Dyn-D2P ({schedule}), CIFAR-10, claimed {epsilon:g}",
+            "dyn-d2p",
+            {"name": "exponential"},
+            20,
+            2500,
+            _claim("Dyn-D2P, Proposition 3", epsilon, delta=1e-4),
+            "K = 10000 rounds of one expected record (K is not stated)",
+            {
+                "schedule": schedule,
+                "epsilon": epsilon,
+                "delta": 1e-4,
+                "n_rounds": 10_000,
+                "batch_size": 1,
+                "sampling": "poisson",
+            },
+        )
+        for schedule, epsilon in (("const", 0.3), ("const", 1.0), ("const", 3.0), ("dyn", 1.0))
+    ),
+    *(
+        Case(
+            f"ADP-VRSGP, {reading}, claimed {epsilon:g}, c2 = {c2:.3g}",
+            "adp-vrsgp",
+            {"name": "ring"},
+            8,
+            7500,
+            _claim("ADP-VRSGP, Theorem 1", epsilon),
+            "c1 large enough for the theorem to apply; Poisson batches of 64; clip of each record",
+            {
+                "epsilon": epsilon,
+                "c2": c2,
+                "n_rounds": 1000,
+                "sampling": "poisson",
+                "sigma_follows_clip": reading == "sigma follows the clip norm",
+                "allow_outside_theory": True,
+            },
+        )
+        for reading, epsilon, c2 in (
+            ("sigma constant as printed", 2.0, 2**0.5),
+            ("sigma follows the clip norm", 2.0, 2**0.5),
+            ("sigma follows the clip norm", 2.0, 2.0),
+            ("sigma follows the clip norm", 8.0, 2.0),
+        )
+    ),
+    *(
+        Case(
+            f"DPDL, MNIST, {graph}",
+            "dpdl",
+            {"name": graph},
+            10,
+            6000,
+            _claim("DPDL, Theorem 1", 0.5),
+            "T = 800, delta = 1e-5, c2 = 2, h = 2; equal parts; Poisson batches of 216",
+            {
+                "epsilon": 0.5,
+                "n_rounds": 800,
+                "batch_size": 216,
+                "sampling": "poisson",
+                "calibration": 2.0 if graph == "ring" else 1.5,
+            },
+        )
+        for graph in ("complete", "bipartite", "ring")
+    ),
+    *(
+        Case(
+            f"Xie, Liu, Chai, sensor fusion, {reading}",
+            "sensitivity-reduced",
+            {"name": "erdos-renyi", "p": 0.1},
+            100,
+            1,
+            _claim("Xie et al., Theorem 4.5", 1.0, delta=0.0, adjacency="function"),
+            "delta = 1; one random graph; 1000 rounds",
+            {
+                "epsilon": 1.0,
+                "n_rounds": 1000,
+                "batch_size": 1,
+                "correction": 100.0,
+                "align_noise": reading == "noise aligned",
+            },
+        )
+        for reading in ("as printed", "noise aligned")
+    ),
+)
+
+
+def lines(scale: str, seed: int) -> Iterator[str]:
+    """The printed form: for each case and adversary what was found, a block each."""
+    played = SCALES[scale]
+    yield (
+        f"Five papers at published settings; {played.trials} runs of each world, the first "
+        f"{played.rounds} rounds, seed {seed}."
+    )
+    yield "Bounds and accounting are for one record and the adversary named; epsilon in nats."
+    for i, case in enumerate(CASES):
+        yield f"\n{case.title}"
+        yield f"  claimed:   {case.claim.sentence()}"
+        yield f"  assumed:   {case.assumed}"
+        for threat_model in (EAVESDROPPER, NEIGHBOUR):
+            claim, findings = examined(case, threat_model, played, Streams(seed + i))
+            yield from _printed(claim, findings)
+    yield "\nNot refuted, or underpowered, is no proof of privacy."
+
+
+def examined(
+    case: Case, threat_model: ThreatModel, scale: Scale, streams: Streams
+) -> tuple[JudgedClaim, list[Finding]]:
+    """The verdict on a case's claim against one adversary, and the evidence.
+
+    Raises:
+        DpauditError: the defense refuses the setting.
+    """
+    network = build(graph_options(**case.graph), case.n_agents, streams.numpy("graph"))
+    setting = Setting(network, (case.records,) * case.n_agents, 1)
+    defense = registry.load("defenses", case.defense)(**case.options).calibrate(setting)
+    attack = registry.load("attacks", "likelihood-ratio")(
+        trials=scale.trials, n_rounds=scale.rounds
+    )
+    bench = Bench(None, setting, defense, (case.claim,), streams, None)  # type: ignore[arg-type]
+    findings = attack.measure(bench, threat_model, lambda done, total: None)
+    because = bearing_on(case.claim, threat_model, findings)
+    accounted = account(case.claim, threat_model, defense, setting)
+    findings.append(accounting_finding(case.claim, threat_model, accounted))
+    restated = restate(case.claim, threat_model, defense, setting)
+    because.append(len(findings) - 1)
+    (judged,) = judge([Judging(case.claim, threat_model, restated, tuple(because))], findings)
+    return judged, findings
+
+
+def _printed(claim: JudgedClaim, findings: list[Finding]) -> Iterator[str]:
+    assert claim.restated is not None
+    yield f"  {claim.threat_model}: {claim.verdict}. {claim.reason}"
+    yield f"    one record, whole run: {_interval(claim.restated.epsilon)}"
+    for finding in findings:
+        if finding.kind == "accounting" and finding.attack:
+            rounds = f"rounds 1 to {finding.rounds[1]}"
+            mu = finding.metrics["largest mu of a round"].value
+            yield f"    exact leak, {rounds}: {_interval(finding.metrics['epsilon'])}; mu {mu:.3g}"
+        if finding.kind == "empirical-epsilon":
+            bound, top = (finding.metrics[n].value for n in ("epsilon lower bound", "ceiling"))
+            yield f"    certified from runs: at least {bound:.3g} (ceiling {top:.3g})"
+
+
+def _interval(metric: Metric) -> str:
+    low, high = float(metric.low or 0), float(metric.high or 0)
+    if high == low or high - low <= 1e-3 * low:
+        return f"epsilon {low:.3g}"
+    return f"epsilon {low:.3g} to {high:.3g}"

@@ -118,9 +118,9 @@ class _Column:
 
     m: int
     shift: Tensor | None = None  # [n_rows, d], the first trial: what is common drops out
-    directions: Tensor | None = None  # [columns, m]; None: nothing is projected
+    kept: Tensor | None = None  # [columns], those that vary by more than roundings
+    directions: Tensor | None = None  # [columns kept, m]; None: nothing is projected
     share: float = 1.0  # of the variance that the directions keep
-    rounding: float = 0.0  # of the values as they came
 
     def __call__(self, values: Tensor, basis: Tensor | None = None, alike: bool = False) -> Tensor:
         """Rows [trials, n_rows, d], first projected on ``basis`` if given, as [trials, m].
@@ -130,27 +130,34 @@ class _Column:
         is_first = self.shift is None
         if self.shift is None:
             self.shift = values[0].double()
-            self.rounding = self.shift.abs().max().item() * torch.finfo(values.dtype).eps
         moved = values.double() - self.shift
         columns = (moved if basis is None else moved @ basis).flatten(-2)
+        if self.kept is None:
+            rounding = self.shift.abs().max() * torch.finfo(values.dtype).eps
+            spread = columns.amax(dim=0) - columns.amin(dim=0)
+            self.kept = ~(spread <= ROUNDINGS * rounding)  # what is not finite is kept
+        columns = columns[:, self.kept]
         if is_first:
             self._fit(columns, alike)
         return columns if self.directions is None else columns @ self.directions
+
+    @property
+    def basis(self) -> Tensor | None:
+        """The directions in all columns, [d, m], of a side of one row."""
+        if self.directions is None or self.kept is None:
+            return None
+        whole = self.directions.new_zeros(len(self.kept), self.directions.shape[1])
+        whole[self.kept] = self.directions
+        return whole
 
     def _fit(self, columns: Tensor, alike: bool) -> None:
         if columns.shape[-1] <= self.m or not bool(columns.isfinite().all()):
             return
         centred = columns - columns.mean(dim=0)
-        scale = centred.square().mean(dim=0).sqrt()
-        scale = torch.where((scale > 0) & alike, scale, 1.0)
+        scale = centred.square().mean(dim=0).sqrt() if alike else torch.ones_like(centred[0])
         _, size, V = torch.linalg.svd(centred / scale, full_matrices=False)
         self.directions = V[: self.m].mT / scale[:, None]
-        total = size.square().sum().item()
-        self.share = size[: self.m].square().sum().item() / total if total else 1.0
-
-    def varying(self, values: Floats) -> Floats:
-        spread = ~(np.ptp(values, axis=0) <= ROUNDINGS * self.rounding)
-        return values[:, spread & varying(values)]
+        self.share = (size[: self.m].square().sum() / size.square().sum()).item()
 
 
 @dataclass(eq=False)
@@ -238,7 +245,7 @@ class _Recorder:
         theirs = self._view.setdefault(k, _Column(most[1]))
         reduced = mine(private.unsqueeze(-2))
         fits = q.reduction == "aligned" and rows.shape[-1] == private.shape[-1]
-        basis = mine.directions if fits else None
+        basis = mine.basis if fits else None
         seen = theirs(rows, basis, alike=fits)
         shape = f"{rows.shape[-2]} x {rows.shape[-1]}"
         if basis is not None:
@@ -255,7 +262,7 @@ class _Recorder:
         for k, parts in sorted(self._found.items()):
             private, view = (torch.cat(side).numpy() for side in zip(*parts, strict=True))
             kept = RoundSamples(
-                self._private[k].varying(private), self._view[k].varying(view), self._names[k]
+                private[:, varying(private)], view[:, varying(view)], self._names[k]
             )
             if not kept.private.shape[1]:
                 constant[k] = "the private quantity"

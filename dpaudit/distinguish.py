@@ -57,8 +57,8 @@ def play(
         in_round: the only round in which the record may be drawn; None: in any.
         game: what is really played, if it is another game than the adversary believes in.
     """
-    graph = adversary.game.setting.network.at(1)
-    size = max(50, BLOCK // (graph.n_edges + graph.n_agents))
+    rows = len(adversary.rounds[0].messages) + 2 * adversary.game.setting.n_agents
+    size = max(50, BLOCK // rows)
     n_blocks = -(-trials // size)
     blocks = []
     for i, part in enumerate(np.array_split(np.arange(trials), n_blocks)):

@@ -11,14 +11,19 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-PROJECT = Path(__file__).parent / "example_project"
+ROOT = Path(__file__).parents[1]
+PROJECT = ROOT / "tests" / "example_project"
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("repository") / "project"
-    shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    return folder
+    """A copy of the repository, and beside it one of dpaudit, whose code is part of the content."""
+    folder, ignore = tmp_path_factory.mktemp("copies"), shutil.ignore_patterns("__pycache__", ".*")
+    shutil.copytree(PROJECT, folder / "project", ignore=ignore)
+    shutil.copytree(ROOT / "dpaudit", folder / "dpaudit", ignore=ignore)
+    for family in ("attacks", "defenses", "reports"):
+        shutil.copytree(ROOT / family, folder / "dpaudit" / family, ignore=ignore)
+    return folder / "project"
 
 
 def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +32,7 @@ def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder.parent)},
         timeout=120,
     )
 
@@ -39,7 +44,7 @@ def test_the_example_holds_and_does_not_run_again_while_nothing_changed(project:
     assert 'against adversary "eavesdropper" is not refuted' in cold.stdout
     assert cold.stderr == ""
     [audit] = (project / ".dpaudit-cache").glob("*/audit.json")
-    schema = json.loads((PROJECT.parents[1] / "docs" / "audit.schema.json").read_text())
+    schema = json.loads((ROOT / "docs" / "audit.schema.json").read_text())
     jsonschema.validate(json.loads(audit.read_text()), schema)
     seconds = []
     for _ in range(2):  # the first reads what the cold one left

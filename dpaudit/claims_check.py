@@ -186,6 +186,10 @@ def _source(file: ClaimsFile, i: int, code: Path | None, options: Options) -> So
     else:
         path, content, text = file.path, check.audit, file.text
         at = ("check", i, "audit")
+    if not content.get("claim") and not check.threshold and options.baseline is None:
+        raise file.problem(
+            ("check", i), "nothing to check: no claim in the audit, no threshold, and no baseline"
+        )
     key = content_key(content, path.parent, code, options.device, options.data_root)
     return Source(i, check.name, key, content, path, text, at)
 

@@ -36,7 +36,7 @@ at_most = 0.9
 SECOND = """
 [[check]]
 name = "second"
-audit = { defense = { name = "mine:Mine" }, seed = 2 }
+audit = { defense = { name = "mine:Mine" }, seed = 2, claim = [{ text = "Theorem 1" }] }
 """
 
 
@@ -227,6 +227,11 @@ def test_problems_of_the_claims_file_and_of_its_limits_are_exit_code_2(folder) -
         'error: claims.toml:8: check[1].threshold[1].metric: no finding has a metric "ssmi" (did '
         'you mean "ssim"?); there are '
     )
+    (folder / "claims.toml").write_text(CLAIMS + SECOND.split(", claim")[0] + " }\n")
+    assert check(folder)[2] == (
+        "error: claims.toml:11: check[2]: nothing to check: no claim in the audit, no threshold, and "
+        "no baseline\n"
+    )
     (folder / "claims.toml").write_text(CLAIMS + SECOND.replace('"second"', '"first"'))
     assert check(folder)[2] == (
         'error: claims.toml:12: check[2].name: another check is called "first"\n'
@@ -244,6 +249,7 @@ defense = {{ name = "{name}" }}
     (folder / "audit.toml").write_text(audit)
     (folder / "claims.toml").write_text(
         'import_from = "code"\n[[check]]\nname = "a"\naudit = "audit.toml"\n'
+        '[[check.threshold]]\nmetric = "psnr"\nat_most = 9.0\n'
     )
     result = CliRunner().invoke(app, ["check", str(folder / "claims.toml")])
     assert result.exit_code == 2, result.output

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom
+from scipy.stats import binom, kstest
 from typer.testing import CliRunner
 
 from dpaudit import registry, selftest_checks
@@ -17,7 +17,14 @@ from dpaudit.bounds import ceiling, from_scores
 from dpaudit.cli import app
 from dpaudit.rng import Streams
 from dpaudit.selftest import ALPHA, row, selftest, summary, text
-from dpaudit.selftest_checks import Examined, floating_point, uneven_ring, white_noise_test
+from dpaudit.selftest_checks import (
+    Examined,
+    contract,
+    floating_point,
+    uneven_ring,
+    white_noise_p_values,
+    white_noise_test,
+)
 from dpaudit.selftest_zoo import BUGS, GAUSSIAN, LAPLACE, Specimen
 
 PAGE = Path(__file__).parents[1] / "docs" / "selftest.md"
@@ -42,6 +49,11 @@ def test_a_planted_bug_is_caught_by_the_check_that_is_made_for_it(name) -> None:
     level = () if bug.by in selftest_checks.EXACT else (ALPHA / 4,)
     assert check(Examined(bug.planted, Streams(0)), *level)
     assert check(Examined(bug.twin, Streams(0)), *level) is None
+
+
+def test_a_generator_that_no_checkpoint_keeps_fails_when_it_resumes_and_not_before() -> None:
+    bug = BY_NAME["generator restored wrongly on resume"]
+    assert contract(Examined(bug.planted, Streams(0))).startswith("resumed: ")
 
 
 @pytest.mark.slow
@@ -103,8 +115,16 @@ def test_the_correct_twin_sends_what_dp_dpsgd_sends() -> None:
 
 
 def test_each_test_of_white_noise_has_its_exact_level() -> None:
-    """Of 5,000 samples [6, 3], those with a p-value below 0.05 lie between the 1e-6 limits of a
-    binomial with at most that level, and at least half of it: nearly independent tests."""
+    """4 Kolmogorov-Smirnov tests of uniform p-values, 4,000 samples [3, 2], each at 1e-7."""
+    rng = np.random.default_rng(0)
+    samples = [white_noise_p_values(rng.standard_normal((3, 2))) for _ in range(4000)]
+    for test in samples[0]:
+        assert kstest([p[test][0] for p in samples], "uniform").pvalue > 1e-7, test
+
+
+def test_white_noise_is_called_coloured_no_more_often_than_stated() -> None:
+    """Of 5,000 samples [6, 3], p-values below 0.05: within 1e-6 limits of binomials with the stated
+    level, and with half of it, as the tests are nearly independent."""
     rng = np.random.default_rng(0)
     alarmed = sum(white_noise_test(rng.standard_normal((6, 3)))[1] < 0.05 for _ in range(5_000))
     assert binom.ppf(1e-6, 5_000, 0.025) <= alarmed <= binom.isf(1e-6, 5_000, 0.05)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.errors import ConfigError, DpauditError
+from dpaudit.logistic import Logistic
 from dpaudit.models import n_parameters
 from dpaudit.one_by_one import RecordByRecord, WholeBatch
 from dpaudit.stacked import Stacked, cross_entropy
@@ -208,6 +209,8 @@ class Gradients:
 def _engine(module: nn.Module) -> Engine:
     if any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
         return WholeBatch(module)
+    if Logistic.supports(module):
+        return Logistic(module)
     return Stacked(module) if Stacked.supports(module) else RecordByRecord(module)
 
 

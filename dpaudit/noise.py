@@ -29,13 +29,13 @@ class Noise:
         """
         if _is_zero(std):
             return torch.zeros_like(like)
-        return torch.empty_like(like).normal_(generator=self._stream(message)) * std
+        return _scaled(torch.empty_like(like).normal_(generator=self._stream(message)), std)
 
     def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
         """Laplace of this scale (std / sqrt(2)) per coordinate, in the shape of ``like``."""
         if _is_zero(scale):
             return torch.zeros_like(like)
-        return standard_laplace(like, self._stream(message)) * scale
+        return _scaled(standard_laplace(like, self._stream(message)), scale)
 
     def _stream(self, message: str) -> torch.Generator:
         return self._streams("noise", self._round, message)
@@ -51,6 +51,11 @@ def standard_laplace(like: Tensor, generator: torch.Generator) -> Tensor:
     largest = 1 - torch.finfo(like.dtype).eps / 2
     negated = u.sign().neg_()
     return u.abs_().clamp_(max=largest).neg_().log1p_().mul_(negated)
+
+
+def _scaled(draws: Tensor, scale: Scale) -> Tensor:
+    """In place where a tensor cannot change the type."""
+    return draws * scale if isinstance(scale, Tensor) else draws.mul_(scale)
 
 
 def _is_zero(scale: Scale) -> bool:

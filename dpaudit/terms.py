@@ -84,7 +84,8 @@ class Records(NamedTuple):
 
     def weighted(self, factors: Tensor) -> Tensor:
         """The sum over records times factors [n, r, k]: [n, k, d], in the engine's order."""
-        return torch.cat([term.weighted(factors) for term in self.terms], dim=-1)
+        parts = [term.weighted(factors) for term in self.terms]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def each(self) -> Tensor:
         """Every record's gradient, [n, r, k, d], in the engine's order."""

@@ -149,9 +149,13 @@ def check(
             data_root=data_root,
             **chosen,
         )
-        file = ClaimsFile.read(claims)
-        with _progress(quiet) as on_progress:
-            found = run_check(file, options, _passing_on(on_progress))
+        try:
+            file = ClaimsFile.read(claims)
+            with _progress(quiet) as on_progress:
+                found = run_check(file, options, _passing_on(on_progress))
+        except DpauditError as error:
+            _write_problems(junit, claims, error)
+            raise
         _write_outputs(found, strict, junit, sarif, markdown)
     _print_check(found, quiet)
     raise typer.Exit(found.exit_code(strict))
@@ -380,6 +384,15 @@ def _write_outputs(
                 markdown.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(check.picture, markdown.parent / pictures[check.name])
         write_whole(markdown, ci.markdown(found, pictures))
+
+
+def _write_problems(junit: Path | None, claims: Path, error: DpauditError) -> None:
+    """CI systems that find no report call a run that could not start a success."""
+    from dpaudit.baseline import write_whole
+    from dpaudit.reports import ci
+
+    if junit is not None:
+        write_whole(junit, ci.junit_of_problems(str(claims), str(error).splitlines()))
 
 
 def _print_check(found: "CheckReport", quiet: bool) -> None:

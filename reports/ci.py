@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from typing import Any
@@ -48,6 +48,22 @@ def junit(report: CheckReport, strict: bool = False) -> str:
         counts["tests"] += len(cases)
         counts["failures"] += failed
     root.attrib = {key: str(count) for key, count in counts.items()}
+    return _document(root)
+
+
+def junit_of_problems(claims_file: str, problems: Sequence[str]) -> str:
+    """JUnit XML of a check that could not be run: an error for each problem."""
+    counts = {"tests": str(len(problems)), "failures": "0", "errors": str(len(problems))}
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", counts, name=_xml(claims_file))
+    for problem in problems:
+        message, name = _xml(problem), _xml(claims_file)
+        case = ElementTree.SubElement(suite, "testcase", name=message, classname=name, time="0")
+        ElementTree.SubElement(case, "error", message=message, type="could not run")
+    return _document(root)
+
+
+def _document(root: ElementTree.Element) -> str:
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, "unicode") + "\n"
 

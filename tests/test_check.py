@@ -221,8 +221,10 @@ def test_an_audit_that_takes_too_long_is_stopped_and_goes_on_next_time(folder) -
 
 def test_problems_of_the_claims_file_and_of_its_limits_are_exit_code_2(folder) -> None:
     (folder / "claims.toml").write_text(CLAIMS.replace('"ssim"', '"ssmi"'))
-    code, out, error = check(folder)
+    code, out, error = check(folder, "--junit", "j.xml")
     assert (code, out) == (2, "")
+    [problem] = ElementTree.parse(folder / "j.xml").getroot().findall("*/*/error")
+    assert f"error: {problem.get('message')}\n" == error
     assert error.startswith(
         'error: claims.toml:8: check[1].threshold[1].metric: no finding has a metric "ssmi" (did '
         'you mean "ssim"?); there are '

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from dpaudit.check_result import Checked, CheckReport, KeyFigure, Statement
-from dpaudit.reports.ci import annotations, junit, markdown, plain, sarif
+from dpaudit.reports.ci import annotations, junit, junit_of_problems, markdown, plain, sarif
 from dpaudit.result import Metric
 
 DATA = Path(__file__).parent / "data"
@@ -76,6 +76,14 @@ def test_junit_is_valid_and_counts_what_fails(text: str, strict: bool, junit_sch
     assert suite.get("failures") == str(len(suite.findall("*/failure"))) == ("2" if strict else "1")
     assert suite.get("skipped") == str(len(suite.findall("*/skipped"))) == ("0" if strict else "1")
     assert root.get("failures") == suite.get("failures")
+
+
+def test_what_could_not_be_run_is_an_error_of_junit(junit_schema) -> None:
+    xml = junit_of_problems("claims.toml", ["claims.toml:3: one", NASTY])
+    junit_schema(xml)
+    errors = ElementTree.fromstring(xml.encode()).findall("*/*/error")
+    assert [e.get("message") for e in errors][0] == "claims.toml:3: one"
+    assert len(errors) == 2
 
 
 def test_the_junit_schema_refuses_what_readers_do_not_know(junit_schema) -> None:

@@ -123,7 +123,8 @@ Seconds are of all checks together on one bug, and vary with the machine.
   The others play runs, and share a false-alarm probability of {alpha:g} for each defense: bugs are
   caught at 99% confidence.
 - *accounting*: the claim against the accountant of what the defense declares.
-- *exact leak*: the claim against the strongest adversary's algebra of the messages.
+- *exact leak*: the claim against the strongest adversary's algebra of the messages; a round's leak
+  of more than 10 deviations counts as 10.
 - *sensitivity*: messages of neighbouring worlds against the stated bounds.
 - *contract*: `dpaudit.checks`, such as replaying a round from a checkpoint.
 - *likelihood ratio*: runs with and without a record, told apart by an eavesdropper, against the

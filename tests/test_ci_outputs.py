@@ -82,7 +82,7 @@ def test_what_could_not_be_run_is_an_error_of_junit(junit_schema) -> None:
     xml = junit_of_problems("claims.toml", ["claims.toml:3: one", NASTY])
     junit_schema(xml)
     errors = ElementTree.fromstring(xml.encode()).findall("*/*/error")
-    assert [e.get("message") for e in errors][0] == "claims.toml:3: one"
+    assert errors[0].get("message") == "claims.toml:3: one"
     assert len(errors) == 2
 
 

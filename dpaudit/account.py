@@ -35,9 +35,7 @@ def account(
         ConfigError: the adversary's agents are all there are, so nobody is left to protect; or the
             claim has no delta, which Gaussian noise needs.
     """
-    victims = [i for i in range(setting.n_agents) if i not in threat_model.agents]
-    if not victims:
-        raise ConfigError(f'threat_model "{threat_model.name}": no agent is left to attack')
+    victims = _victims(threat_model, setting)
     brackets = [defense.mechanism(setting, threat_model, victim) for victim in victims]
     delta = _delta(claim, brackets)
     candidates = [
@@ -45,6 +43,81 @@ def account(
         for victim, bracket in zip(victims, brackets, strict=True)
     ]
     return max(candidates, key=lambda accounted: (accounted.epsilon.low, accounted.epsilon.high))
+
+
+def refuse(
+    claims: Sequence[Claim],
+    threat_models: Sequence[ThreatModel],
+    defense: Defense,
+    setting: Setting,
+    on_records: bool,
+) -> None:
+    """Stops claims that could not be judged, before anything is run.
+
+    Args:
+        on_records: agents learn from records, rather than having one measured function each.
+
+    Raises:
+        ConfigError: one line for each claim and reason. Nobody is left to protect, the claim has no
+            delta where Gaussian noise needs one, the defense declares nothing to account for, or
+            its data and its noise cannot realise the claim's adjacency.
+    """
+    problems: dict[str, None] = {}
+    for model in threat_models:
+        for claim in (c for c in claims if c.threat_model in (None, model.name)):
+            try:
+                _refuse(claim, model, defense, setting, on_records)
+            except ConfigError as error:
+                problems[str(error)] = None
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _refuse(
+    claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting, on_records: bool
+) -> None:
+    bracket = _telling_bracket(threat_model, defense, setting)
+    releases = (*bracket.least, *bracket.most)
+    _delta(claim, [bracket])
+    if not releases and not bracket.assumptions:
+        raise ConfigError(
+            f'claim "{claim.text}": the defense declares no release to "{threat_model.name}", so '
+            "there is nothing to account for; its mechanism must list what it releases, or state "
+            "as an assumption why that is nothing"
+        )
+    if not on_records and claim.adjacency in ("add-remove", "replace-one"):
+        raise ConfigError(
+            f'claim "{claim.text}": adjacency "{claim.adjacency}" cannot be realised, for these '
+            'agents have no records; expected "function" or "agent-identity"'
+        )
+    hides_records = any(release.noise_multiplier > 0 for release in releases)
+    if claim.adjacency == "function" and hides_records and not _protects_functions(defense):
+        raise ConfigError(
+            f'claim "{claim.text}": adjacency "function" cannot be realised, for the defense '
+            'states no gradient_distance; expected "add-remove" or "replace-one"'
+        )
+
+
+def _protects_functions(defense: Defense) -> bool:
+    return getattr(defense, "gradient_distance", None) is not None
+
+
+def _telling_bracket(threat_model: ThreatModel, defense: Defense, setting: Setting) -> Bracket:
+    """Of the first victim that releases anything to the adversary; of the last if none does."""
+    brackets = (
+        defense.mechanism(setting, threat_model, v) for v in _victims(threat_model, setting)
+    )
+    for bracket in brackets:
+        if bracket.least or bracket.most:
+            break
+    return bracket
+
+
+def _victims(threat_model: ThreatModel, setting: Setting) -> list[int]:
+    victims = [i for i in range(setting.n_agents) if i not in threat_model.agents]
+    if not victims:
+        raise ConfigError(f'threat_model "{threat_model.name}": no agent is left to attack')
+    return victims
 
 
 def restate(

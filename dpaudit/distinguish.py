@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.canary import Game
+from dpaudit.errors import DpauditError
 from dpaudit.privacy_loss import Array
 from dpaudit.protocol import EVERY_ROUND, Adversary, Round, flatten, unflatten
 from dpaudit.rng import Streams
@@ -56,6 +57,9 @@ def play(
     Args:
         in_round: the only round in which the record may be drawn; None: in any.
         game: what is really played, if it is another game than the adversary believes in.
+
+    Raises:
+        DpauditError: a score is NaN.
     """
     rows = len(adversary.rounds[0].messages) + 2 * adversary.game.setting.n_agents
     size = max(50, BLOCK // rows)
@@ -119,6 +123,12 @@ def _block(
             features.append(y)
         on_round(k, adversary.n_rounds)
     scores = tally.scores(in_round).double().cpu().numpy()
+    if np.isnan(scores).any():
+        raise DpauditError(
+            f"{int(np.isnan(scores).sum())} of {len(scores)} runs played against "
+            f'"{adversary.threat_model.name}" have NaN as their score; expected messages that are '
+            "numbers: the defense overflows or divides by 0"
+        )
     kept = torch.cat(features, dim=1)[:, :FEATURES].double().cpu().numpy()
     return Worlds(Played(scores[:trials], kept[:trials]), Played(scores[trials:], kept[trials:]))
 

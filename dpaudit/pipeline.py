@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dpaudit import registry
-from dpaudit.account import account, restate
+from dpaudit.account import account, refuse, restate
 from dpaudit.attack import ReconstructionAttack
 from dpaudit.config import AuditConfig
 from dpaudit.data import Dataset, load
@@ -223,6 +223,8 @@ def prepare(config: AuditConfig, runtime: Runtime, own: Own = NOTHING) -> Prepar
         if isinstance(attack, Measurement):
             attack.refuse(setting)
     calibrated = defense.calibrate(setting)
+    on_records = learned.dataset is not None
+    refuse(config.claim, config.threat_model, calibrated, setting, on_records)
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
     return Prepared(learned, setting, worlds, attacks, streams, _notes(defense, setting))
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.canary import Game
-from dpaudit.errors import ConfigError
+from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.graph import Graph
 from dpaudit.tape import Draw, Tape
 from dpaudit.threat import ThreatModel
@@ -147,6 +147,11 @@ class Adversary:
                 self._column = out.most_telling
                 out = out.of_one_message(self._column)
             A, C = out.observed_noise, out.state_noise  # [draws, n], [draws, width]
+            if not all(bool(t.isfinite().all()) for t in (A, C, out.record_seen, out.record)):
+                raise DpauditError(
+                    f"round {k}: messages or states are not finite even in a run without records; "
+                    "expected options of the defense under which it does not overflow"
+                )
             U, S, V = torch.linalg.svd(A.mT, full_matrices=False)  # A' = U S V
             rank = int((RANK * S.max() < S).sum()) if S.numel() and S.max() > 0 else 0
             U, S, V = U[:, :rank], S[:rank], V[:rank]

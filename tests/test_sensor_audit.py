@@ -120,7 +120,8 @@ def test_attacks_on_images_are_refused_in_one_line(tmp_path) -> None:
 
 
 def test_a_defense_that_clips_records_is_refused_in_one_line(tmp_path) -> None:
-    text = CONFIG.replace('name = "sensitivity-reduced"', 'name = "dp-dpsgd"')
+    text = CONFIG.partition("[[claim]]")[0]
+    text = text.replace('name = "sensitivity-reduced"', 'name = "dp-dpsgd"')
     code, lines = command(tmp_path, text.replace("epsilon = 2.0", "noise_multiplier = 1.0", 1))
     assert code == 2
     assert len(lines) == 1, lines

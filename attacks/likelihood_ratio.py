@@ -1,8 +1,8 @@
 """Empirical epsilon: which world a run came from, told by the strongest adversary of a view."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import inf, isinf
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Annotated
 
 import numpy as np
@@ -21,9 +21,8 @@ from dpaudit.bounds import (
 )
 from dpaudit.canary import Game
 from dpaudit.claim import Claim
-from dpaudit.distinguish import LearnedScore, Worlds, play, without_noise
+from dpaudit.distinguish import LearnedScore, Played, Worlds, error_rates, play, without_noise
 from dpaudit.family import GAUSSIAN
-from dpaudit.gossip import releases
 from dpaudit.measurement import Bench, Measurement
 from dpaudit.power import expected_bound, trials_needed
 from dpaudit.privacy_loss import Array
@@ -32,10 +31,12 @@ from dpaudit.result import Finding, Metric, Verdict
 from dpaudit.rng import Streams
 from dpaudit.scaled import scaled_lower_bound
 from dpaudit.threat import ThreatModel
+from dpaudit.white_noise import white_noise_test
 
 WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
 TRAINING = 1000  # runs of each world that a score is learned from
-POINTS = 80  # of a trade-off curve
+LARGE = 700.0  # an epsilon whose exponential is finite
+DIFFERENT = 1e-6  # p-value below which noise is not what it should be
 FEW = 4  # distinct releases at most, for a bound that composes them again and again
 
 
@@ -79,7 +80,7 @@ class _Audit:
         game = self._game()
         adversary, in_round = self._adversary(game)
         leak = adversary.leak
-        mechanism = _mechanism(game, leak, in_round)
+        mechanism = leak.mechanism(game, in_round)
         streams = Streams(
             self.bench.streams.numpy("likelihood-ratio", i).integers(2**62).item(),
             self.bench.streams.device,
@@ -93,6 +94,9 @@ class _Audit:
         worlds = played("counted", self.options.trials)
         scores, learned = self._scores(worlds, played("training", TRAINING), streams)
         yield self._bound(game, adversary, mechanism, scores, learned, streams)
+        gaussian = not any(reading.laplace.any() for reading in adversary.rounds)
+        if gaussian and worlds.without.features.shape[1]:
+            yield self._noise(worlds.without)
         yield self._null(scores[0], streams)
         silent = played("without noise", self.options.trials // 2, without_noise(game))
         yield self._positive(silent, streams)
@@ -103,13 +107,13 @@ class _Audit:
         victim = account(claim, self.threat_model, defense, setting).victim
         declared = defense.mechanism(setting, self.threat_model, victim).most
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
-        return Game.of(defense, setting, victim, claim.adjacency, sampling)
+        game = Game.of(defense, setting, victim, claim.adjacency, sampling)
+        return replace(game, in_one_round=claim.scope != "run")
 
     def _adversary(self, game: Game) -> tuple[Adversary, int | None]:
         """Whose view it is, and the round in which alone the record is used, if it is one."""
-        rounds = self._rounds(game)
-        adversary = Adversary(game, self.threat_model, rounds)
-        if self.claim.scope == "run" or game.sampling_rate == 1:
+        adversary = Adversary(game, self.threat_model, self._rounds(game))
+        if not game.in_one_round:
             return adversary, None
         loudest = int(adversary.leak.by_round.argmax()) + 1
         single = self.claim.scope == "message"
@@ -299,6 +303,25 @@ class _Audit:
             "noise, at most times the declared": Metric(value=found.noise_factor),
         }
 
+    def _noise(self, played: Played) -> Finding:
+        """Whether what is left of the messages is the noise that the defense asked for."""
+        test, p = white_noise_test(played.features)
+        differs = p < DIFFERENT
+        return Finding(
+            kind="control",
+            title=f"noise really drawn: {self.claim.text}",
+            attack="likelihood-ratio",
+            threat_model=self.threat_model.name,
+            world="defense",
+            metrics={"p-value": Metric(value=p, n=len(played.features))},
+            verdict=Verdict.UNSUPPORTED if differs else None,
+            notes=(
+                "what the adversary cannot foretell of the messages should be independent noise of "
+                f"the scale that the defense asks for; most striking: {test}",
+                f"differs from it at p < {DIFFERENT:g}" if differs else "no difference was found",
+            ),
+        )
+
     def _null(self, scores: Array, streams: Streams) -> Finding:
         """Two worlds that are the same: any bound above 0 is a false alarm."""
         half = len(scores) // 2
@@ -355,40 +378,21 @@ _PROBED = (
 )
 
 
-def _mechanism(game: Game, leak: Leak, in_round: int | None) -> Mechanism:
-    """The leak as releases: per round, or one release of the whole where every round counts."""
-    pure = bool((~leak.pure.isnan()).all()) and len(leak.pure) > 0
-    size = leak.pure if pure else leak.by_round
-    if in_round is not None:
-        size = size[in_round - 1 : in_round]
-    # a release states its noise for one canary, and accounting knows what a draw of it displaces
-    multipliers = [0.0 if isinf(x) else game.effect / x for x in size.tolist() if x > 1e-12]
-    how = "none" if game.sampling_rate == 1 else game.sampling
-    family = "laplace" if pure else "gaussian"
-    return releases(multipliers, how, game.sampling_rate, family) if multipliers else ()
-
-
 def _is_pure(mechanism: Mechanism) -> bool:
     return all(release.family == "laplace" for release in mechanism)
 
 
 def _tradeoff(scores: tuple[Array, Array], claim: Claim) -> dict[str, tuple[float, ...]]:
     """Error rates of the score at many thresholds, all runs, beside what the claim allows."""
-    without, with_record = (np.sort(s) for s in scores)
-    pooled = np.concatenate(scores)
-    thresholds = np.quantile(pooled, np.linspace(0, 1, POINTS))
-    fpr = 1 - np.searchsorted(without, thresholds, side="right") / len(without)
-    fnr = np.searchsorted(with_record, thresholds, side="right") / len(with_record)
+    fpr, fnr = error_rates(*scores)
     if claim.mu is not None:
         allowed = GAUSSIAN.false_negative_rate(claim.mu, fpr)
     else:
-        e, delta = claimed_epsilon(claim), claim.delta
-        allowed = np.maximum(
-            0, np.maximum(1 - delta - np.exp(e) * fpr, np.exp(-e) * (1 - delta - fpr))
-        )
-    order = np.argsort(fpr, kind="stable")
+        e, delta = min(claimed_epsilon(claim), LARGE), claim.delta
+        present, absent = 1 - delta - np.exp(e) * fpr, np.exp(-e) * (1 - delta - fpr)
+        allowed = np.maximum(0, np.maximum(present, absent))
     return {
-        "false positive rate": tuple(fpr[order].tolist()),
-        "false negative rate": tuple(fnr[order].tolist()),
-        "least that the claim allows": tuple(allowed[order].tolist()),
+        "false positive rate": tuple(fpr.tolist()),
+        "false negative rate": tuple(fnr.tolist()),
+        "least that the claim allows": tuple(allowed.tolist()),
     }

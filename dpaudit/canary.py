@@ -60,6 +60,7 @@ class Game:
     length: float
     sampling_rate: float  # how likely the record is in the batch of a round
     sampling: Sampling  # of the victim's batch; "none" if its whole function counts
+    in_one_round: bool = False  # whether the record is used in a single round of the run
 
     @classmethod
     def of(
@@ -93,6 +94,11 @@ class Game:
         In a batch of fixed size it takes the place of another record, which may be its opposite.
         """
         return 2.0 if self.sampling == "fixed" and not self.is_replacement else 1.0
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the record is used in every round for certain, so that its effects add up."""
+        return self.sampling_rate == 1 and not self.in_one_round
 
     @property
     def is_replacement(self) -> bool:

@@ -24,6 +24,7 @@ from dpaudit.tape import Overheard, Tape
 
 FEATURES = 192  # innovations kept of a run, for learned scores and the test of the noise
 BLOCK = 40_000  # messages of a round that are simulated at once for each world
+POINTS = 80  # of a trade-off curve
 CERTAIN = 30.0  # nats that a record seen without noise is worth
 SHRINKAGE = 1e-3  # of the learned covariance, towards its diagonal
 
@@ -154,6 +155,14 @@ class LearnedScore:
 
     def __call__(self, played: Played) -> Array:
         return played.features @ self._direction
+
+
+def error_rates(without: Array, with_record: Array) -> tuple[Array, Array]:
+    """False positive and negative rates at ``POINTS`` thresholds, by rising false positives."""
+    thresholds = np.quantile(np.concatenate([without, with_record]), np.linspace(1, 0, POINTS))
+    fpr = 1 - np.searchsorted(np.sort(without), thresholds, side="right") / len(without)
+    fnr = np.searchsorted(np.sort(with_record), thresholds, side="right") / len(with_record)
+    return fpr, fnr
 
 
 class Tally:

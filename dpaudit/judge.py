@@ -155,6 +155,12 @@ def _verdict(
                 Verdict.UNSUPPORTED,
                 f"A measured sensitivity exceeds its bound: {findings[i].title}.",
             )
+    for i in judging.because:
+        if findings[i].kind == "control" and findings[i].verdict is Verdict.UNSUPPORTED:
+            return Verdict.UNSUPPORTED, (
+                "The noise really drawn is not the independent noise that the defense asks for "
+                f"(p = {findings[i].metrics['p-value'].value:.1g}).{certified}"
+            )
     return _not_exceeded(judging, findings, declared, test, bound)
 
 

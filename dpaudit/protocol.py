@@ -17,14 +17,16 @@ the scores on real runs, and bounds that assume nothing, show where it is not.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import sqrt
-from typing import Any, NamedTuple
+from math import isinf, sqrt
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from dpaudit.accounting import Mechanism
 from dpaudit.canary import Game
 from dpaudit.errors import ConfigError, DpauditError
+from dpaudit.gossip import releases
 from dpaudit.graph import Graph
 from dpaudit.tape import Draw, Tape
 from dpaudit.threat import ThreatModel
@@ -33,6 +35,7 @@ from dpaudit.transcript import Capture, Sent
 RANK = 1e-9  # of the largest singular value: below it a combination of messages has no noise
 NOISELESS = 1e-6  # of a record's effect: what may be left of it where there is no noise to hide it
 FORGOTTEN = 1e-9  # of a record's effect: a smaller remnant in the state is rounding
+NEGLIGIBLE = 1e-12  # in nats: a loss that changes no epsilon anyone reads
 MOST_DRAWS = 4000  # noises of a round: the matrices of a round take their square
 
 EVERY_ROUND = 0  # the inclusion that stands for a record used in all rounds
@@ -65,7 +68,26 @@ class Leak:
     by_round: Tensor  # [n_rounds]: mu of a record used in that round alone; infinite: no noise
     unhidden: dict[int, str]  # round -> message that shows the record without noise
     pure: Tensor  # [n_rounds]: the loss of a record used there under Laplace noise, nan elsewhere
+    parts: tuple[float, ...]  # the losses of single Laplace draws, of a record used in all rounds
     separate: bool  # whether a record used in one round shows in that round alone
+
+    def mechanism(self, game: Game, in_round: int | None) -> Mechanism:
+        """The leak as releases: of one round, of each, or of all together if all use the record.
+
+        A release states its noise for one canary, and accounting knows what a draw of it displaces.
+        """
+        pure = bool((~self.pure.isnan()).all()) and len(self.pure) > 0
+        if pure and self.parts and not self.unhidden:
+            return releases([1 / loss for loss in self.parts], "none", 1.0, "laplace")
+        size = self.pure if pure else self.by_round
+        if in_round is not None:
+            size = size[in_round - 1 : in_round]
+        multipliers = [
+            0.0 if isinf(x) else game.effect / x for x in size.tolist() if x > NEGLIGIBLE
+        ]
+        how = "none" if game.sampling_rate == 1 else game.sampling
+        family: Literal["laplace", "gaussian"] = "laplace" if pure else "gaussian"
+        return releases(multipliers, how, game.sampling_rate, family) if multipliers else ()
 
 
 class Adversary:
@@ -91,11 +113,13 @@ class Adversary:
         used = sorted({j for r in self.rounds for j in (*r.shifts, *r.leaks)})
         squares, pure = dict.fromkeys(used, 0.0), dict.fromkeys(used, 0.0)
         unhidden: dict[int, str] = {}
+        parts: list[float] = []
         for r in self.rounds:
             for j, shift in r.shifts.items():
                 squares[j] += float(shift @ shift)
-                moved = (shift @ r.draws)[r.laplace].abs().sum().item() * sqrt(2)
-                pure[j] += moved if r.exact and r.laplace.any() else float("nan")
+                moved = (shift @ r.draws)[r.laplace].abs() * sqrt(2)
+                pure[j] += moved.sum().item() if r.exact and r.laplace.any() else float("nan")
+                parts += [] if j != EVERY_ROUND else moved[moved > NEGLIGIBLE].tolist()
             for j, leak in r.leaks.items():
                 squares[j] = pure[j] = float("inf")
                 unhidden.setdefault(j, leak.message)
@@ -103,6 +127,7 @@ class Adversary:
             torch.tensor([sqrt(squares[j]) for j in used], dtype=torch.float64),
             unhidden,
             torch.tensor([pure[j] for j in used], dtype=torch.float64),
+            tuple(parts),
             all(
                 j in (k, EVERY_ROUND) or not shift.abs().max() > 0
                 for k, r in enumerate(self.rounds, start=1)
@@ -162,7 +187,7 @@ class Adversary:
             moved = dict(
                 zip(remnants, zip(out.remnants_seen, out.remnants, strict=True), strict=True)
             )
-            fresh = k if game.sampling_rate < 1 else EVERY_ROUND
+            fresh = EVERY_ROUND if game.is_lasting else k
             before = moved.pop(fresh, None)
             seen, left = out.record_seen, out.record
             if before is not None:

@@ -22,10 +22,9 @@ from dpaudit.selftest_checks import (
     contract,
     floating_point,
     uneven_ring,
-    white_noise_p_values,
-    white_noise_test,
 )
 from dpaudit.selftest_zoo import BUGS, GAUSSIAN, LAPLACE, Specimen
+from dpaudit.white_noise import white_noise_p_values, white_noise_test
 
 PAGE = Path(__file__).parents[1] / "docs" / "selftest.md"
 BY_NAME = {bug.name: bug for bug in BUGS}

@@ -1,0 +1,182 @@
+"""The likelihood-ratio attack: findings for each claim and adversary, and what they say."""
+
+from typing import Any
+
+import pytest
+
+from dpaudit import registry
+from dpaudit.claim import Claim
+from dpaudit.defense import Defense, Gradient, Round, Setting
+from dpaudit.graph import Graph, build
+from dpaudit.measurement import Bench
+from dpaudit.noise import Noise
+from dpaudit.result import Finding, Verdict
+from dpaudit.rng import Streams
+from dpaudit.threat import ThreatModel
+
+EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
+CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))
+DPDPSGD = registry.load("defenses", "dp-dpsgd")
+
+
+def findings(
+    defense: Defense,
+    *claims: Claim,
+    threat_model: ThreatModel = EAVESDROPPER,
+    records: int = 8,
+    **options: Any,
+) -> dict[str, Finding]:
+    """By the first words of their titles; of the last claim where there are several."""
+    setting = Setting(build("ring", 5), (records,) * 5, 1)
+    bench = Bench(None, setting, defense.calibrate(setting), claims, Streams(11), None)  # type: ignore[arg-type]
+    attack = registry.load("attacks", "likelihood-ratio")(**{"trials": 2000, **options})
+    found = attack.measure(bench, threat_model, lambda done, total: None)
+    return {f.title.split(":")[0]: f for f in found}
+
+
+def dp_dpsgd(noise_multiplier: float, **options: Any) -> Any:
+    return DPDPSGD(
+        noise_multiplier=noise_multiplier,
+        **{"n_rounds": 1, "batch_size": 8, "sampling": "poisson", **options},
+    )
+
+
+def claim(epsilon: float, **options: Any) -> Claim:
+    return Claim(text="claim", epsilon=epsilon, **{"delta": 1e-5, **options})
+
+
+def test_every_claim_gets_an_exact_leak_a_bound_and_controls() -> None:
+    found = findings(dp_dpsgd(1.0), claim(4.5))
+    exact, bound = found["exact leak of the view"], found["claim"]
+    assert exact.metrics["epsilon"].value == pytest.approx(4.377, abs=5e-4)
+    assert exact.verdict is None
+    assert exact.series["mu"] == (pytest.approx(1.0),)
+    assert 1.0 < bound.metrics["epsilon lower bound"].value < 4.377
+    assert bound.metrics["p-value"].value == 1
+    assert bound.metrics["ceiling"].value > 4.5
+    declared = bound.metrics["epsilon lower bound, declared shape"].value
+    assert bound.metrics["epsilon lower bound"].value < declared < 4.377
+    assert found["null control"].metrics["epsilon lower bound"].value == 0
+    assert found["positive control"].verdict is Verdict.REFUTED
+    assert found["noise really drawn"].verdict is None
+
+
+def test_a_claim_below_the_leak_is_refuted_by_its_p_value() -> None:
+    found = findings(dp_dpsgd(1.0), claim(0.5))
+    assert found["exact leak of the view"].verdict is Verdict.UNSUPPORTED
+    assert found["claim"].metrics["p-value"].value < 1e-6
+
+
+def test_a_claim_of_mu_is_held_against_the_gaussian_curve() -> None:
+    for mu, refuted in ((0.5, True), (1.0, False)):
+        bound = findings(dp_dpsgd(1.0), Claim(text="claim", mu=mu))["claim"]
+        assert (bound.metrics["p-value"].value < 0.01) is refuted
+        assert bound.metrics["mu lower bound"].value < 1.0
+
+
+def test_a_pure_claim_on_laplace_noise_is_held_at_delta_0() -> None:
+    defense = dp_dpsgd(1.0, perturb="model")
+    found = findings(defense, claim(1.0, delta=0.0), trials=20_000)
+    assert found["exact leak of the view"].metrics["epsilon"].value == pytest.approx(1.0)
+    assert 0.85 < found["claim"].metrics["epsilon lower bound"].value <= 1.0
+    assert "noise really drawn" not in found  # its test is for Gaussian noise
+
+
+def test_a_claim_on_a_round_uses_the_record_in_one_round() -> None:
+    """Four rounds leak mu = 2 together; a claim of mu = 1 for each is true."""
+    defense = dp_dpsgd(1.0, n_rounds=4)
+    whole = findings(defense, Claim(text="claim", mu=1.0), trials=1000)
+    each = findings(defense, Claim(text="claim", mu=1.0, scope="round"), trials=1000)
+    assert whole["claim"].metrics["p-value"].value < 1e-4
+    assert each["claim"].metrics["p-value"].value > 0.05
+    assert each["exact leak of the view"].metrics["epsilon"].value < 4.38
+
+
+def test_a_claim_on_a_message_reads_one_message_of_a_round() -> None:
+    dpdl = registry.load("defenses", "dpdl")(
+        n_rounds=2, batch_size=8, noise_multiplier=2.0, sampling="poisson"
+    )
+    message = findings(dpdl, claim(3.0, scope="message"), trials=400)
+    round = findings(dpdl, claim(3.0, scope="round"), trials=400)
+    exact = [f["exact leak of the view"].metrics["epsilon"].value for f in (message, round)]
+    assert exact[0] < exact[1]
+
+
+def test_replacing_a_record_is_played_as_such() -> None:
+    found = findings(dp_dpsgd(2.0), claim(4.5, adjacency="replace-one"))
+    assert found["exact leak of the view"].metrics["epsilon"].value == pytest.approx(
+        4.377, abs=5e-4
+    )
+    assert found["claim"].metrics["epsilon lower bound"].value > 1.0
+
+
+def test_a_message_without_noise_is_named_and_refutes() -> None:
+    found = findings(registry.load("defenses", "d-psgd")(n_rounds=2, batch_size=8), claim(3.0))
+    assert found["exact leak of the view"].verdict is Verdict.REFUTED
+    assert found["exact leak of the view"].message == "x"
+    assert found["claim"].metrics["p-value"].value < 0.05
+
+
+def test_a_function_is_protected_over_all_rounds() -> None:
+    defense = registry.load("defenses", "dp-dgd")(n_rounds=10, batch_size=1)
+    found = findings(defense, claim(1.0, delta=0.0, adjacency="function"), trials=400)
+    declared = defense.mechanism(Setting(build("ring", 5), (8,) * 5, 1), EAVESDROPPER, 0).most
+    total = sum(1 / r.noise_multiplier for r in declared for _ in range(r.count))
+    assert found["exact leak of the view"].metrics["epsilon"].value == pytest.approx(total)
+    assert found["claim"].metrics["expected bound"].value < total
+
+
+class SameEveryRound(DPDPSGD):  # type: ignore[misc, valid-type]
+    """Draws the noise of round 1 in every round: its differences have none."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        first = noise if type(noise).__name__ == "Tape" else Noise(noise._streams, 1)
+        return super().step(state, k, graph, gradient, first)
+
+
+def test_noise_that_repeats_itself_is_not_what_was_asked_for() -> None:
+    """False alarm of the correct twin: 1e-6."""
+    options = {"noise_multiplier": 2.0, "n_rounds": 3, "batch_size": 8, "sampling": "poisson"}
+    assert findings(SameEveryRound(**options), claim(9.0))["noise really drawn"].verdict is (
+        Verdict.UNSUPPORTED
+    )
+    assert findings(DPDPSGD(**options), claim(9.0))["noise really drawn"].verdict is None
+
+
+class HalfTheNoise(DPDPSGD):  # type: ignore[misc, valid-type]
+    """Declares its noise, and halves what it adds to gradients."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        halved = self.model_copy(update={"noise_multiplier": self.noise_multiplier / 2})
+        return DPDPSGD.step(halved, state, k, graph, gradient, noise)
+
+
+def test_half_of_the_declared_noise_leaves_a_true_claim_unsupported() -> None:
+    found = findings(
+        HalfTheNoise(noise_multiplier=1.0, n_rounds=1, batch_size=8, sampling="poisson"), claim(4.5)
+    )
+    assert found["exact leak of the view"].verdict is Verdict.UNSUPPORTED
+
+
+def test_a_far_agent_learns_less_than_an_eavesdropper() -> None:
+    defense = dp_dpsgd(1.0, n_rounds=6)
+    bounds = [
+        findings(defense, claim(5.0), threat_model=who, trials=400, records=40)[
+            "exact leak of the view"
+        ]
+        .metrics["largest mu of a round"]
+        .value
+        for who in (EAVESDROPPER, CURIOUS)
+    ]
+    assert bounds[1] <= bounds[0]
+
+
+def test_without_a_claim_there_is_nothing_to_test() -> None:
+    assert findings(dp_dpsgd(1.0)) == {}
+
+
+def test_the_scores_do_not_depend_on_the_number_of_blocks() -> None:
+    """Only that a long attack is played in blocks: their sizes add up."""
+    found = findings(dp_dpsgd(1.0), claim(4.5), trials=5003)
+    bound = found["claim"].metrics
+    assert bound["false positives"].n + bound["false negatives"].n == 2 * 5003 - 2 * (5003 // 2)

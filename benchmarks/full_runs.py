@@ -4,7 +4,8 @@
 
 A run is DP-DPSGD with 8 agents on a ring: 100 rounds of batches of 32 of scikit-learn's digits, a
 logistic regression, clipping and Gaussian noise, gossip, and an eavesdropper's score of the canary
-in every round. Opacus plays run after run with a GradSampleModule and a DPOptimizer for each agent.
+in every round. Opacus plays run after run with a GradSampleModule and a DPOptimizer for each agent;
+its batches come from a DataLoader, as its tutorials do it, or by hand, which is the cheapest.
 Both run in one process on one thread, in turn in each repeat, and medians are compared. Without
 noise and on the same batches their models must agree up to float32 rounding, or the benchmark
 fails.

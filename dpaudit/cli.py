@@ -1,32 +1,31 @@
 """The commands: each parses, calls the library, prints, exits. Torch is imported inside them."""
 
 import json
-import os
-import shutil
-import signal
-import sys
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from typer import Argument, Option
 
 from dpaudit import __version__
 from dpaudit.config import AuditConfig
 from dpaudit.errors import ConfigError, DpauditError
-from dpaudit.result import MEANING, AuditResult, Verdict
+from dpaudit.result import AuditResult, Verdict
+from dpaudit.terminal import (
+    errors_as_exit_codes,
+    passing_on,
+    print_check,
+    print_result,
+    progress_bars,
+    stderr,
+    stdout,
+    warnings_as_lines,
+    write_outputs,
+    write_problems,
+)
 
 if TYPE_CHECKING:
-    from dpaudit.audit_processes import Waiting
-    from dpaudit.cached_audit import Job
-    from dpaudit.check_result import CheckReport
     from dpaudit.pipeline import Runtime
-    from dpaudit.workers import OnProgress
 
 app = typer.Typer(
     help="Audit the privacy claims of private decentralized learning.",
@@ -34,8 +33,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-stdout = Console(highlight=False, soft_wrap=True)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Device = Literal["cpu", "cuda"]
 DataRoot = Annotated[
@@ -66,16 +63,16 @@ def audit(
 ) -> None:
     """Run one audit. Exits 1 if a claim is refuted or unsupported, 2 if it cannot run, else 0."""
     out = out or Path("runs") / config_file.stem
-    with _errors_as_exit_codes(f"dpaudit audit {config_file} --out {out} --resume"):
+    with errors_as_exit_codes(f"dpaudit audit {config_file} --out {out} --resume"):
         config = AuditConfig.from_toml(config_file, seed)
         runtime = _runtime(device, data_root, download, workers)
         from dpaudit.pipeline import run_audit
 
-        with _progress(quiet) as on_progress:
+        with progress_bars(quiet) as on_progress:
             result = run_audit(
                 config, out, runtime, config_file.read_text("utf-8"), resume, on_progress
             )
-    _print(result, out, as_json)
+    print_result(result, out, as_json)
     _exit(result, strict)
 
 
@@ -95,13 +92,13 @@ def attack(
     The attacks are those of config.toml in the run directory, which may have been edited: any
     option may change as long as the messages it needs were recorded.
     """
-    with _errors_as_exit_codes(f"dpaudit attack {run_directory}"):
+    with errors_as_exit_codes(f"dpaudit attack {run_directory}"):
         runtime = _runtime(device, data_root, False, workers)
         from dpaudit.pipeline import attack_again
 
-        with _progress(quiet) as on_progress:
+        with progress_bars(quiet) as on_progress:
             result = attack_again(run_directory, runtime, tuple(attacks or ()), on_progress)
-    _print(result, run_directory, as_json=False)
+    print_result(result, run_directory, as_json=False)
     _exit(result, strict=False)
 
 
@@ -132,7 +129,7 @@ def check(
     Exits 1 if a claim is refuted or unsupported, a limit is broken or more leaks than in the
     baseline, 2 if it cannot run, else 0.
     """
-    with _errors_as_exit_codes(f"dpaudit check {claims}"):
+    with errors_as_exit_codes(f"dpaudit check {claims}"):
         from dpaudit.claims_check import Options, run_check
         from dpaudit.claims_file import ClaimsFile
 
@@ -151,13 +148,13 @@ def check(
         )
         try:
             file = ClaimsFile.read(claims)
-            with _progress(quiet) as on_progress:
-                found = run_check(file, options, _passing_on(on_progress))
+            with progress_bars(quiet) as on_progress:
+                found = run_check(file, options, passing_on(on_progress))
         except DpauditError as error:
-            _write_problems(junit, claims, error)
+            write_problems(junit, claims, error)
             raise
-        _write_outputs(found, strict, junit, sarif, markdown)
-    _print_check(found, quiet)
+        write_outputs(found, strict, junit, sarif, markdown)
+    print_check(found, quiet)
     raise typer.Exit(found.exit_code(strict))
 
 
@@ -167,7 +164,7 @@ def report(
     out: Annotated[Path | None, Option(help="The HTML file; default: report.html in DIR.")] = None,
 ) -> None:
     """Render one run, or several side by side, from their audit.json."""
-    with _errors_as_exit_codes():
+    with errors_as_exit_codes():
         from dpaudit.reports.html import render, render_comparison
         from dpaudit.run_directory import RunDirectory
 
@@ -190,7 +187,7 @@ def reproduce(
     seed: Annotated[int, Option(min=0)] = 0,
 ) -> None:
     """A table or figure of a paper, published numbers beside ours."""
-    with _errors_as_exit_codes(), _warnings_as_lines():
+    with errors_as_exit_codes(), warnings_as_lines():
         from dpaudit.reproductions import reproduction
 
         for line in reproduction(name).lines(scale, seed):
@@ -207,7 +204,7 @@ def selftest(
 
     Exits 1 if a bug is missed or a correct defense is called wrong, else 0. Takes a minute.
     """
-    with _errors_as_exit_codes(), _warnings_as_lines():
+    with errors_as_exit_codes(), warnings_as_lines():
         from dpaudit import selftest as core
 
         outcomes = []
@@ -227,7 +224,7 @@ def list_(
     as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """What is installed, built in or from other packages."""
-    with _errors_as_exit_codes():
+    with errors_as_exit_codes():
         from dpaudit.catalogue import catalogue
 
         entries = catalogue(kind)
@@ -247,7 +244,7 @@ def init(
     force: Annotated[bool, Option("--force", help="Overwrite it.")] = False,
 ) -> None:
     """Write a commented audit.toml to start from."""
-    with _errors_as_exit_codes():
+    with errors_as_exit_codes():
         from dpaudit.run_directory import RunDirectory
         from dpaudit.starter import starter
 
@@ -284,145 +281,6 @@ def _runtime(
         raise ConfigError("--device cuda: this torch sees no CUDA device")
     chosen = {} if workers is None else {"cores": workers}
     return Runtime(torch.device(device), data_root, download, **chosen)
-
-
-@contextmanager
-def _errors_as_exit_codes(resume: str = "") -> Iterator[None]:
-    """A DpauditError is a line for each problem and exit 2; Ctrl-C is exit 130."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except DpauditError as error:
-        for line in str(error).splitlines():
-            stderr.print(f"[red]error:[/red] {escape(line)}")
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        stderr.print("interrupted; what was done is kept.", markup=False)
-        if resume:
-            stderr.print(f"To finish: {resume}", markup=False)
-        raise typer.Exit(130) from None
-
-
-@contextmanager
-def _warnings_as_lines() -> Iterator[None]:
-    """Each different Python warning is one line on stderr, at the end."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for text in dict.fromkeys(str(warning.message) for warning in caught):
-        stderr.print(f"warning: {' '.join(text.split())}", markup=False)
-
-
-@contextmanager
-def _progress(quiet: bool) -> "Iterator[OnProgress]":
-    """Bars with the time left on a terminal, nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=stderr, transient=True) as progress:
-        bars: dict[str, TaskID] = {}
-
-        def on_progress(what: str, done: int, total: int) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(what, total=total)
-            progress.update(bars[what], completed=done, visible=done < total)
-
-        yield on_progress
-
-
-def _passing_on(on_progress: "OnProgress") -> "Waiting":
-    """What audits in processes of their own leave in progress.json, reported here."""
-
-    def waiting(running: "Mapping[str, Job]") -> None:
-        for name, job in running.items():
-            path = job.cache / f"{job.key}.partial" / "progress.json"
-            try:
-                progress = json.loads(path.read_text("utf-8"))
-            except (OSError, ValueError):
-                continue  # not begun
-            for what, (done, total) in progress.items():
-                on_progress(f"{name}: {what}", done, total)
-
-    return waiting
-
-
-def _write_outputs(
-    found: "CheckReport",
-    strict: bool,
-    junit: Path | None,
-    sarif: Path | None,
-    markdown: Path | None,
-) -> None:
-    """The picture of a summary goes beside it, because GitHub shows no embedded ones."""
-    from dpaudit.baseline import write_whole
-    from dpaudit.reports import ci
-
-    if junit is not None:
-        write_whole(junit, ci.junit(found, strict))
-    if sarif is not None:
-        write_whole(sarif, ci.sarif(found))
-    if markdown is not None:
-        pictures = {}
-        for i, check in enumerate(found.checks):
-            if check.picture is not None and Path(check.picture).exists():
-                pictures[check.name] = f"{markdown.stem}-{i + 1}.png"
-                markdown.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(check.picture, markdown.parent / pictures[check.name])
-        write_whole(markdown, ci.markdown(found, pictures))
-
-
-def _write_problems(junit: Path | None, claims: Path, error: DpauditError) -> None:
-    """CI systems that find no report call a run that could not start a success."""
-    from dpaudit.baseline import write_whole
-    from dpaudit.reports import ci
-
-    if junit is not None:
-        write_whole(junit, ci.junit_of_problems(str(claims), str(error).splitlines()))
-
-
-def _print_check(found: "CheckReport", quiet: bool) -> None:
-    from dpaudit.reports import ci
-
-    for line, statement in zip(ci.plain(found), found.statements, strict=True):
-        if not quiet or statement.outcome != "holds":
-            colour = {"fails": "red", "warning": "yellow", "holds": "green"}[statement.outcome]
-            stdout.print(line, style=colour, markup=False)
-    for note in found.notes:
-        stdout.print(note, markup=False)
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in ci.annotations(found):
-            print(line)
-
-
-def _print(result: AuditResult, out: Path, as_json: bool) -> None:
-    if as_json:
-        print(result.to_json(), end="")
-        return
-    for note in result.notes:
-        stdout.print(f"note: {note}", markup=False)
-    for claim in result.claims:
-        stdout.print(f"{claim.verdict.upper()}  {claim.sentence}", markup=False)
-        stdout.print(f"  against {claim.threat_model}: {claim.reason}", markup=False)
-    if result.verdict is None:
-        stdout.print("no claim was made, so there is no verdict", markup=False)
-    else:
-        stdout.print(f"verdict: {result.verdict}. {MEANING[result.verdict]}", markup=False)
-    stdout.print(f"report: {out / 'report.html'}", markup=False)
 
 
 def _exit(result: AuditResult, strict: bool) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -17,13 +17,20 @@ from dpaudit.data import Dataset, load
 from dpaudit.defense import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.graph import build
+from dpaudit.jobs import (
+    WORLDS,
+    Prepared,
+    jobs_of,
+    recording_for,
+    run_attack,
+    train_world,
+)
 from dpaudit.judge import Judging, accounting_finding, bearing_on, judge
-from dpaudit.measurement import Bench, Measurement
+from dpaudit.measurement import Measurement
 from dpaudit.mixing import positions
 from dpaudit.own import NOTHING, Own
-from dpaudit.problem import Classification
 from dpaudit.provenance import provenance
-from dpaudit.reconstruction import Scenario, refuse_data_without_images, run_scenario
+from dpaudit.reconstruction import refuse_data_without_images
 from dpaudit.result import (
     AuditResult,
     Curve,
@@ -35,12 +42,8 @@ from dpaudit.result import (
 )
 from dpaudit.rng import Streams
 from dpaudit.run_directory import RunDirectory
-from dpaudit.subject import Subject, subject
-from dpaudit.threat import ThreatModel
-from dpaudit.training import Recording, train
+from dpaudit.subject import subject
 from dpaudit.workers import OnProgress, Work, run_jobs
-
-WORLDS = ("defense", "no-defense")
 
 
 @dataclass(frozen=True)
@@ -58,32 +61,6 @@ class Runtime:
     @property
     def workers(self) -> int:
         return self.cores if self.device.type == "cpu" else 1
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One measurement for one adversary."""
-
-    attack_index: int
-    attack_name: str
-    measurement: Measurement
-    threat_model: ThreatModel
-
-    @property
-    def name(self) -> str:
-        who = "".join(c if c.isalnum() else "-" for c in self.threat_model.name)
-        return f"{self.attack_index:02d}-{self.attack_name}-{who}"
-
-
-class Prepared(NamedTuple):
-    """Everything that a config determines before the first round."""
-
-    subject: Subject
-    setting: Setting
-    defenses: dict[str, Defense]  # by world
-    attacks: tuple[ReconstructionAttack | Measurement, ...]
-    streams: Streams
-    notes: tuple[str, ...]  # what a reader must know before any number
 
 
 def run_audit(
@@ -147,7 +124,7 @@ def _attack_and_judge(
     own: Own = NOTHING,
 ) -> AuditResult:
     began = time.perf_counter()
-    jobs = [job.name for job in _jobs(config, prepared)]
+    jobs = [job.name for job in jobs_of(config, prepared)]
     run_jobs(_worker, (config, run.path, runtime, own), jobs, runtime.workers, on_progress)
     seconds = {**seconds, "attacks": time.perf_counter() - began}
     evidence = [finding for job in jobs for finding in _stored(run, job)]
@@ -194,7 +171,7 @@ def _edited(out: Path, recorded: dict[str, Any], names: tuple[str, ...]) -> Audi
 
 
 def _refuse_unrecorded(run: RunDirectory, prepared: Prepared) -> None:
-    recording = _recording(prepared)
+    recording = recording_for(prepared)
     for world in WORLDS:
         for k, names in recording.messages.items():
             for size in (None, *recording.probes.get(k, ())):
@@ -246,119 +223,15 @@ def _worker(config: AuditConfig, out: Path, runtime: Runtime, own: Own) -> Work[
     """What a process does with a job: train a world, or run a scenario, by name."""
     prepared = prepare(config, runtime, own)
     run = RunDirectory(out)
-    jobs = {job.name: job for job in _jobs(config, prepared)}
+    jobs = {job.name: job for job in jobs_of(config, prepared)}
 
     def work(job: str, on_progress: OnProgress) -> None:
         if job in WORLDS:
-            _train(prepared, run, job, on_progress)
+            train_world(prepared, run, job, on_progress)
         elif not run.has(f"findings/{job}.json"):
-            _attack(config, prepared, run, jobs[job], on_progress)
+            run_attack(config, prepared, run, jobs[job], on_progress)
 
     return work
-
-
-def _train(prepared: Prepared, run: RunDirectory, world: str, on_progress: OnProgress) -> None:
-    def on_round(done: int, total: int) -> None:
-        on_progress(f"training, {world}", done, total)
-
-    curve = train(
-        prepared.defenses[world],
-        prepared.subject.problem,
-        prepared.setting,
-        prepared.streams,
-        _recording(prepared),
-        run,
-        world,
-        on_round,
-    )
-    run.write_text(f"findings/curve-{world}.json", curve.model_dump_json())
-
-
-def _attack(
-    config: AuditConfig,
-    prepared: Prepared,
-    run: RunDirectory,
-    job: Scenario | Experiment,
-    on_progress: OnProgress,
-) -> None:
-    def on_step(done: int, total: int) -> None:
-        on_progress(f"attack {job.name}", done, total)
-
-    problem, setting, streams = prepared.subject.problem, prepared.setting, prepared.streams
-    if isinstance(job, Scenario):
-        assert isinstance(problem, Classification)  # the others were refused
-        defense = prepared.defenses[job.world]
-        findings = run_scenario(job, defense, problem, setting, streams, run, on_step)
-    else:
-        own = streams.numpy("measurement", job.name).integers(2**62).item()
-        bench = Bench(
-            problem,
-            setting,
-            prepared.defenses["defense"],
-            config.claim,
-            Streams(own, streams.device),
-            run,
-        )
-        findings = job.measurement.measure(bench, job.threat_model, on_step)
-    run.write_json(f"findings/{job.name}.json", [f.model_dump(mode="json") for f in findings])
-
-
-def _jobs(config: AuditConfig, prepared: Prepared) -> Iterator[Scenario | Experiment]:
-    """Every attack by every adversary it is meant for."""
-    for i, attack in enumerate(prepared.attacks):
-        adversaries = [
-            model
-            for model in config.threat_model
-            if attack.threat_models is None or model.name in attack.threat_models
-        ]
-        if isinstance(attack, ReconstructionAttack):
-            yield from _scenarios(config, i, attack, adversaries)
-        else:
-            for model in adversaries[: None if attack.per_threat_model else 1]:
-                yield Experiment(i, config.attack[i].name, attack, model)
-
-
-def _scenarios(
-    config: AuditConfig, i: int, attack: ReconstructionAttack, adversaries: list[ThreatModel]
-) -> Iterator[Scenario]:
-    """A reconstruction on both worlds, at each batch size.
-
-    Poisson batches vary in size, so those are attacked in probes of exactly the expected size.
-    """
-    training = config.defense.options["batch_size"]
-    varies = config.defense.options["sampling"] == "poisson"
-    sizes = dict.fromkeys(training if b == "training" else b for b in attack.batch_sizes)
-    for threat_model in adversaries:
-        for size in sizes:
-            for world in WORLDS:
-                is_probe = varies or size != training
-                name = config.attack[i].name
-                yield Scenario(i, name, attack, threat_model, world, size, is_probe)
-
-
-def _reconstructions(prepared: Prepared) -> list[ReconstructionAttack]:
-    return [attack for attack in prepared.attacks if isinstance(attack, ReconstructionAttack)]
-
-
-def _recording(prepared: Prepared) -> Recording:
-    """Which messages the attacks need of which rounds, and at which other batch sizes."""
-    defense = prepared.defenses["defense"]
-    training = defense.batch_size
-    messages: dict[int, set[str]] = {}
-    probes: dict[int, set[int]] = {}
-    for attack in _reconstructions(prepared):
-        for k in attack.rounds:
-            for name, offsets in defense.observables[attack.message].needs.items():
-                for offset in offsets:
-                    messages.setdefault(k + offset, set()).add(name)
-            sizes = (training if b == "training" else b for b in attack.batch_sizes)
-            probes.setdefault(k, set()).update(
-                size for size in sizes if size != training or defense.sampling == "poisson"
-            )
-    return Recording(
-        {k: frozenset(names) for k, names in messages.items() if k > 0},
-        {k: frozenset(sizes) for k, sizes in probes.items()},
-    )
 
 
 def _judged(

@@ -106,7 +106,9 @@ def test_an_audit_writes_what_the_contract_says(folder) -> None:
 def test_the_schema_in_docs_is_the_one_of_the_models() -> None:
     path = Path(__file__).parents[1] / "docs" / "audit.schema.json"
     schema = AuditResult.model_json_schema(mode="serialization")
-    assert json.loads(path.read_text()) == schema, f"write {path.name} anew from AuditResult.model_json_schema"
+    assert json.loads(path.read_text()) == schema, (
+        f"write {path.name} anew from AuditResult.model_json_schema"
+    )
 
 
 def test_an_attack_out_of_an_adversarys_reach_is_said_to_be(folder) -> None:

@@ -136,7 +136,7 @@ CASES = (
             100,
             1,
             _claim("Xie et al., Theorem 4.5", 1.0, delta=0.0, adjacency="function"),
-            "delta = 1; one random graph; 1000 rounds",
+            "delta = 1; one random graph; 1000 rounds; beta = 100, of which the loss is free",
             {
                 "epsilon": 1.0,
                 "n_rounds": 1000,

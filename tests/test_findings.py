@@ -1,0 +1,59 @@
+"""What five papers' claims come to: figures of docs/findings.md that accounting fixes."""
+
+from pathlib import Path
+
+import pytest
+
+from dpaudit import registry
+from dpaudit.account import account
+from dpaudit.defense import Setting
+from dpaudit.findings import CASES, EAVESDROPPER, SCALES, Case, Scale, examined, lines
+from dpaudit.graph import build
+from dpaudit.options import graph_options
+from dpaudit.result import Verdict
+from dpaudit.rng import Streams
+
+BY_TITLE = {case.title: case for case in CASES}
+
+
+def accounted(case: Case) -> tuple[float, float]:
+    network = build(graph_options(**case.graph), case.n_agents, Streams(1).numpy("graph"))
+    setting = Setting(network, (case.records,) * case.n_agents, 1)
+    defense = registry.load("defenses", case.defense)(**case.options).calibrate(setting)
+    return account(case.claim, EAVESDROPPER, defense, setting).epsilon
+
+
+@pytest.mark.parametrize(
+    "title, low, high",
+    [
+        ("Dyn-D2P (const), CIFAR-10, claimed 1", 2.26, 2.26),
+        ("Dyn-D2P (const), CIFAR-10, claimed 3", 5.37, 5.37),
+        ("DPDL, MNIST, bipartite", 1.65, 3.48),
+        ("Xie, Liu, Chai, sensor fusion, as printed", 1 / 0.99, 1 / 0.99),
+        ("Xie, Liu, Chai, sensor fusion, noise aligned", 1.0, 1.0),
+    ],
+)
+def test_accounting_gives_the_figures_of_the_page(title, low, high) -> None:
+    found = accounted(BY_TITLE[title])
+    assert found == (pytest.approx(low, rel=2e-3), pytest.approx(high, rel=2e-3))
+
+
+def test_a_scalar_without_noise_refutes_dpps() -> None:
+    claim, findings = examined(CASES[0], EAVESDROPPER, Scale(200, 5), Streams(0))
+    assert claim.verdict is Verdict.REFUTED
+    assert '"sens"' in claim.reason
+    assert any(f.kind == "empirical-epsilon" for f in findings)
+
+
+def test_the_printed_form_names_claim_assumption_and_verdict(monkeypatch) -> None:
+    monkeypatch.setattr("dpaudit.findings.CASES", CASES[:1])
+    monkeypatch.setitem(SCALES, "quick", Scale(100, 3))
+    text = "\n".join(lines("quick", 0))
+    for expected in ("claimed:", "assumed:", "eavesdropper: refuted", "no proof of privacy"):
+        assert expected in text
+
+
+def test_every_case_is_on_the_page() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "findings.md").read_text()
+    for name in ("DPPS in SGPDP", "Dyn-D2P", "ADP-VRSGP", "DPDL", "Xie, Liu, Chai"):
+        assert name in page

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
@@ -30,19 +31,33 @@ stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 @contextmanager
 def errors_as_exit_codes(resume: str = "") -> Iterator[None]:
-    """A DpauditError is a line for each problem and exit 2; Ctrl-C is exit 130."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """A DpauditError is a line for each problem and exit 2; Ctrl-C is exit 130.
+
+    Native code that a signal meets may turn KeyboardInterrupt into an error of its own, so that
+    whatever is raised after a signal counts as the interruption.
+    """
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
     try:
         yield
-    except DpauditError as error:
+    except (KeyboardInterrupt, Exception) as error:
+        if interrupted or isinstance(error, KeyboardInterrupt):
+            stderr.print("interrupted; what was done is kept.", markup=False)
+            if resume:
+                stderr.print(f"To finish: {resume}", markup=False)
+            raise typer.Exit(130) from None
+        if not isinstance(error, DpauditError):
+            raise
         for line in str(error).splitlines():
             stderr.print(f"[red]error:[/red] {escape(line)}")
         raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        stderr.print("interrupted; what was done is kept.", markup=False)
-        if resume:
-            stderr.print(f"To finish: {resume}", markup=False)
-        raise typer.Exit(130) from None
 
 
 @contextmanager

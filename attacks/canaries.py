@@ -1,7 +1,7 @@
 """One training run with many canaries: bounds on epsilon and on the noise, without retraining."""
 
 from math import inf
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -19,6 +19,7 @@ from dpaudit.one_training import (
     train_with_canaries,
 )
 from dpaudit.protocol import Adversary
+from dpaudit.record_canaries import train_with_records
 from dpaudit.result import Finding, Metric
 from dpaudit.sensor_fusion import SensorFusion
 from dpaudit.threat import ThreatModel
@@ -29,13 +30,15 @@ MOST_CANARIES = 10**5  # considered where too few are said to be used
 class Canaries(Measurement):
     """Trains once, with many canaries at one agent, and guesses which of them were there.
 
-    Orthogonal gradient canaries: each has a coordinate of the model to itself. The guesses are on
-    the ``guesses`` canaries with the largest log likelihood ratio; their number is fixed here,
-    before any is seen. They bear on claims about the whole run and one record more or less; other
-    claims are passed over.
+    ``kind`` "gradient" takes orthogonal gradients: each canary has a coordinate of the model to
+    itself. "mislabelled" are public records with wrong labels, "crafted" are records of extreme
+    values. The guesses are on the ``guesses`` canaries with the strongest evidence; their number is
+    fixed here, before any is seen. They bear on claims about the whole run and one record more or
+    less; other claims are passed over.
     """
 
-    canaries: Annotated[PositiveInt, Field(ge=20)] = 1000  # of each of two sets
+    kind: Literal["gradient", "mislabelled", "crafted"] = "gradient"
+    canaries: Annotated[PositiveInt, Field(ge=20)] = 1000  # of gradients, of each of two sets
     guesses: PositiveInt | None = None  # None: a tenth of the canaries
     n_rounds: PositiveInt | None = None  # the first ones, that are trained; None: all
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of a false lower bound
@@ -56,8 +59,26 @@ class Canaries(Measurement):
             )
         defense, setting = bench.defense, bench.setting
         victim = account(claims[0], threat_model, defense, setting).victim
-        game = Game.of(defense, setting, victim, "add-remove", "poisson")
         n_rounds = min(self.n_rounds or defense.n_rounds, defense.n_rounds)
+        if self.kind != "gradient":
+            evidence = train_with_records(
+                defense,
+                bench.problem,
+                setting,
+                threat_model,
+                victim,
+                self.kind,
+                self.canaries,
+                n_rounds,
+                bench.streams,
+                on_step,
+            )
+            common = (
+                f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} "
+                f"{self.kind} records at agent {victim}, each there by a fair coin"
+            )
+            return [self._epsilon(c, threat_model, evidence, n_rounds, common) for c in claims]
+        game = Game.of(defense, setting, victim, "add-remove", "poisson")
         sampled = Adversary(game, threat_model, n_rounds)
         always = Adversary(game_in_every_batch(game), threat_model, n_rounds)
         by_sampled, by_always = train_with_canaries(

@@ -23,6 +23,7 @@ from dpaudit.one_training import (
     train_with_canaries,
 )
 from dpaudit.protocol import Adversary
+from dpaudit.record_canaries import WithRecords, records
 from dpaudit.rng import Streams
 from dpaudit.threat import ThreatModel
 
@@ -135,3 +136,61 @@ def test_claims_that_canaries_do_not_test_are_passed_over(bench_of) -> None:
 def test_functions_are_no_records(bench_of) -> None:
     with pytest.raises(ConfigError, match="use likelihood-ratio"):
         findings(bench_of("dp-dgd"))
+
+
+@pytest.mark.parametrize("kind", ["mislabelled", "crafted"])
+def test_records_without_noise_are_found_and_refute_a_small_claim(bench_of, kind) -> None:
+    """SGP sends its gradients as they are. Nine of ten right by luck: 1% of seeds."""
+    bench = bench_of("sgp", graph="directed-ring", n_rounds=30)
+    (found,) = findings(bench, kind=kind, canaries=30, guesses=10)
+    assert found.metrics["right guesses"].value >= 9
+    assert found.metrics["epsilon lower bound"].value > 0.4
+    assert kind in found.notes[0]
+
+
+def test_records_under_heavy_noise_are_not_found(bench_of) -> None:
+    """20 guesses of fair coins: 18 right ones by chance in 1 of 5,000 seeds, of which one is fixed."""
+    bench = bench_of("dp-dpsgd", n_rounds=6, noise_multiplier=50.0)
+    (found,) = findings(bench, kind="mislabelled", canaries=60, guesses=20)
+    assert found.metrics["right guesses"].value < 18
+
+
+def test_canary_records_add_their_clipped_gradients_at_their_agent_alone(bench_of, streams) -> None:
+    bench = bench_of("dp-dpsgd", noise_multiplier=1.0)
+    problem, d = bench.problem, bench.setting.d
+    real = problem.gradient(streams, 1, 5)
+    inputs, labels = records("crafted", problem.dataset, 3, np.random.default_rng(0))
+    oracle = WithRecords(
+        real, problem.gradients, 2, inputs, labels, torch.tensor([1.0, 0.0, 1.0]), 5
+    )
+    X = torch.randn(4, d)
+    added = oracle.clipped_sum(X, 0.7) - real.clipped_sum(X, 0.7)
+    alone = problem.gradients.clipped_sum(
+        X[2].expand(2, -1), inputs[[0, 2], None], labels[[0, 2], None], 0.7, holders=torch.arange(2)
+    ).sum(0)
+    assert added[[0, 1, 3]].abs().max() == 0
+    assert torch.allclose(added[2], alone, atol=1e-6)
+    assert torch.allclose(
+        (oracle(X) - real(X))[2],
+        oracle.clipped_sum(X, 1e9)[2] / 5 - real.clipped_sum(X, 1e9)[2] / 5,
+        atol=1e-6,
+    )
+
+
+def test_mislabelled_records_are_wrong_and_crafted_ones_extreme(bench_of) -> None:
+    dataset = bench_of("dp-dpsgd", noise_multiplier=1.0).problem.dataset
+    inputs, labels = records("mislabelled", dataset, 40, np.random.default_rng(0))
+    truth = {
+        tuple(x.flatten().tolist()): int(y)
+        for x, y in zip(dataset.x_test, dataset.y_test, strict=True)
+    }
+    assert all(
+        truth[tuple(x.flatten().tolist())] != int(y) for x, y in zip(inputs, labels, strict=True)
+    )
+    crafted, _ = records("crafted", dataset, 40, np.random.default_rng(0))
+    assert set(crafted.unique().tolist()) == set(dataset.value_range)
+
+
+def test_records_need_a_gradient_that_messages_give_away(bench_of) -> None:
+    with pytest.raises(ConfigError, match="no gradient can be derived"):
+        findings(bench_of("paillier-consensus"), kind="crafted")

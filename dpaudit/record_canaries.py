@@ -1,0 +1,189 @@
+"""One training run with canaries that are records: mislabelled ones, or crafted ones.
+
+Weaker than canaries with a channel of their own, and nearer to what is in data: their gradients
+share the model with all others, so that the score of one is its share of the gradient that the
+adversary derives of the victim's batch, summed over rounds.
+
+Source: Steinke, Nasr and Jagielski 2023, arXiv:2305.08846, for the test; Nasr et al. 2021,
+arXiv:2101.04535, for mislabelled and crafted records.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpaudit.attack import OnStep
+from dpaudit.data import Dataset
+from dpaudit.defense import Defense, Gradient, Observable, Setting, Target
+from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.gradients import Gradients
+from dpaudit.noise import Noise
+from dpaudit.one_training import Evidence
+from dpaudit.problem import Classification
+from dpaudit.rng import Streams
+from dpaudit.threat import ThreatModel
+from dpaudit.transcript import Capture, Transcript
+from dpaudit.view import View
+
+RIDGE = 0.1  # of the canaries' mean squared length: what of the rest is taken for noise
+
+Kind = Literal["mislabelled", "crafted"]
+
+
+@dataclass(frozen=True, eq=False)
+class WithRecords(Gradient):
+    """The real oracle, and further records of one agent that are in its batch this round."""
+
+    real: Gradient
+    gradients: Gradients
+    victim: int
+    inputs: Tensor  # [n_canaries, ...]
+    labels: Tensor  # [n_canaries]
+    drawn: Tensor  # [n_canaries]: 1 if in the batch
+    batch_size: int
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        real = self.real(X, holders)
+        return self._added(real, X, holders, inf, 2, 1 / self.batch_size)
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        real = self.real.clipped_sum(X, clip_norm, holders, norm)
+        return self._added(real, X, holders, clip_norm, norm, 1.0)
+
+    def _added(
+        self,
+        real: Tensor,
+        X: Tensor,
+        holders: Tensor | None,
+        clip_norm: float,
+        norm: int,
+        factor: float,
+    ) -> Tensor:
+        agents = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
+        rows = (agents == self.victim).nonzero().flatten()
+        total = self.gradients.clipped_sum(
+            X[rows],
+            self.inputs[None],
+            self.labels[None],
+            clip_norm,
+            norm,
+            self.drawn[None].to(X),
+            torch.zeros(len(rows), dtype=torch.long, device=X.device),
+        )
+        return real.index_add(0, rows, factor * total)
+
+
+def records(
+    kind: Kind, dataset: Dataset, n: int, rng: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """Inputs [n, ...] and labels [n]: public records with wrong labels, or extreme pixels.
+
+    Crafted inputs have every coordinate at an end of the data's range, by coin, so that no two of
+    them, and no real record, are alike.
+    """
+    if kind == "mislabelled":
+        few = n > len(dataset.x_test)  # then some come twice, and are harder to tell apart
+        chosen = torch.from_numpy(rng.choice(len(dataset.x_test), size=n, replace=few))
+        wrong = torch.from_numpy(rng.integers(1, dataset.n_classes, size=n))
+        return dataset.x_test[chosen], (dataset.y_test[chosen] + wrong) % dataset.n_classes
+    low, high = dataset.value_range
+    coins = torch.from_numpy(rng.random((n, *dataset.x.shape[1:])) < 0.5)
+    inputs = torch.where(coins, high, low).to(dataset.x)
+    return inputs, torch.from_numpy(rng.integers(dataset.n_classes, size=n))
+
+
+def train_with_records(
+    defense: Defense,
+    problem: Classification,
+    setting: Setting,
+    threat_model: ThreatModel,
+    victim: int,
+    kind: Kind,
+    n_canaries: int,
+    n_rounds: int,
+    streams: Streams,
+    on_round: OnStep,
+) -> Evidence:
+    """One run in which each canary is among the victim's records by its own fair coin.
+
+    Evidence is the score less the median score: half of the canaries are guessed to be there.
+
+    Raises:
+        ConfigError: the defense offers no way to derive a gradient from its messages, or the
+            adversary's view never suffices.
+    """
+    if not defense.observables:
+        raise ConfigError(
+            "attack canaries: no gradient can be derived from this defense's messages; use kind = "
+            '"gradient"'
+        )
+    observable = next(iter(defense.observables.values()))
+    rng, device = streams.numpy("canaries"), streams.device
+    inputs, labels = (t.to(device) for t in records(kind, problem.dataset, n_canaries, rng))
+    included = torch.from_numpy(rng.random(n_canaries) < 0.5)
+    rate = min(1.0, defense.batch_size / setting.sizes[victim])
+    scores, rounds_read = torch.zeros(n_canaries, dtype=torch.float64), 0
+    before: Capture = {}
+    state: Any = defense.start(problem.initial(streams), setting)
+    for k in range(1, n_rounds + 1):
+        drawn = included & torch.from_numpy(rng.random(n_canaries) < rate)
+        oracle = WithRecords(
+            problem.gradient(streams, k, defense.batch_size, defense.sampling),
+            problem.gradients,
+            victim,
+            inputs,
+            labels,
+            drawn.to(device),
+            defense.batch_size,
+        )
+        graph = setting.network.at(k)
+        state, sent, *_ = defense.step(state, k, graph, oracle, Noise(streams, k))
+        read = Transcript({k - 1: before, k: sent} if k > 1 else {k: sent})
+        view = View.of(threat_model, read, {k - 1, k})
+        for gradient, model in _derived(observable, defense, view, setting, victim, k):
+            each = problem.gradients.clipped_sum(
+                model.expand(n_canaries, -1),
+                inputs[:, None],
+                labels[:, None],
+                defense.clip_norm_in(k) or inf,
+                holders=torch.arange(n_canaries, device=device),
+            )
+            scores += _presence(each.double(), gradient.double()).cpu()
+            rounds_read += 1
+        before = sent
+        on_round(k, n_rounds)
+    if not rounds_read:
+        raise ConfigError(
+            f'attack canaries: "{threat_model.name}" can derive no gradient of agent {victim}'
+        )
+    return Evidence((scores - scores.median()).numpy(), included.numpy())
+
+
+def _presence(each: Tensor, gradient: Tensor) -> Tensor:
+    """How much of each canary's gradient [n_canaries, d] is in a gradient [d], by ridge regression.
+
+    All at once, lest canaries that resemble one another are taken for one another.
+    """
+    overlaps = each @ each.T
+    ridge = RIDGE * overlaps.diagonal().mean() * torch.eye(len(each)).to(overlaps)
+    return torch.linalg.solve(overlaps + ridge, each @ gradient)
+
+
+def _derived(
+    observable: Observable, defense: Defense, view: View, setting: Setting, victim: int, k: int
+) -> list[tuple[Tensor, Tensor]]:
+    """Gradients of the victim and their models, from each link that tells another one."""
+    receivers = [i for j, i in view.edges(observable.links, k) if j == victim]
+    found = []
+    for receiver in receivers if observable.differs_by_link else receivers[:1]:
+        try:
+            found.append(observable.derive(defense, view, setting, Target(k, victim, receiver)))
+        except NotObservable:
+            continue
+    return [(derived.gradient, derived.model) for derived in found]

@@ -9,7 +9,7 @@ from dpaudit.account import account, claimed_delta, claimed_epsilon
 from dpaudit.attack import OnStep
 from dpaudit.canary import Game
 from dpaudit.claim import Claim
-from dpaudit.errors import ConfigError
+from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.measurement import Bench, Measurement
 from dpaudit.one_run import epsilon_from_guesses, mu_from_ranked_guesses, shift_from_guesses
 from dpaudit.one_training import (
@@ -61,18 +61,21 @@ class Canaries(Measurement):
         victim = account(claims[0], threat_model, defense, setting).victim
         n_rounds = min(self.n_rounds or defense.n_rounds, defense.n_rounds)
         if self.kind != "gradient":
-            evidence = train_with_records(
-                defense,
-                bench.problem,
-                setting,
-                threat_model,
-                victim,
-                self.kind,
-                self.canaries,
-                n_rounds,
-                bench.streams,
-                on_step,
-            )
+            try:
+                evidence = train_with_records(
+                    defense,
+                    bench.problem,
+                    setting,
+                    threat_model,
+                    victim,
+                    self.kind,
+                    self.canaries,
+                    n_rounds,
+                    bench.streams,
+                    on_step,
+                )
+            except NotObservable as reason:
+                return [_not_available(claim, threat_model, reason) for claim in claims]
             common = (
                 f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} "
                 f"{self.kind} records at agent {victim}, each there by a fair coin"
@@ -187,3 +190,15 @@ class Canaries(Measurement):
                 "noise alone, and is held against no claim",
             ),
         )
+
+
+def _not_available(claim: Claim, threat_model: ThreatModel, reason: NotObservable) -> Finding:
+    """What this adversary's view does not allow, said instead of left out."""
+    return Finding(
+        kind="empirical-epsilon",
+        title=f"one run, many canaries: {claim.text}",
+        attack="canaries",
+        threat_model=threat_model.name,
+        world="defense",
+        notes=(f"not available to this adversary: {reason}",),
+    )

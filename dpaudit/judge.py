@@ -212,7 +212,8 @@ def _expected(test: Finding) -> str:
 
 def _tests(judging: Judging, findings: Sequence[Finding]) -> list[Finding]:
     """The tests of the claim: findings of certified lower bounds on epsilon."""
-    return [findings[i] for i in judging.because if findings[i].kind == "empirical-epsilon"]
+    found = [findings[i] for i in judging.because if findings[i].kind == "empirical-epsilon"]
+    return [finding for finding in found if finding.metrics]
 
 
 def _best_test(judging: Judging, findings: Sequence[Finding], refuted: bool) -> Finding | None:

@@ -115,8 +115,8 @@ def train_with_records(
     Evidence is the score less the median score: half of the canaries are guessed to be there.
 
     Raises:
-        ConfigError: the defense offers no way to derive a gradient from its messages, or the
-            adversary's view never suffices.
+        ConfigError: the defense offers no way to derive a gradient from its messages.
+        NotObservable: the adversary's view never suffices for it.
     """
     if not defense.observables:
         raise ConfigError(
@@ -159,9 +159,7 @@ def train_with_records(
         before = sent
         on_round(k, n_rounds)
     if not rounds_read:
-        raise ConfigError(
-            f'attack canaries: "{threat_model.name}" can derive no gradient of agent {victim}'
-        )
+        raise NotObservable(f"{threat_model.name} can derive no gradient of agent {victim}")
     return Evidence((scores - scores.median()).numpy(), included.numpy())
 
 

@@ -194,3 +194,12 @@ def test_mislabelled_records_are_wrong_and_crafted_ones_extreme(bench_of) -> Non
 def test_records_need_a_gradient_that_messages_give_away(bench_of) -> None:
     with pytest.raises(ConfigError, match="no gradient can be derived"):
         findings(bench_of("paillier-consensus"), kind="crafted")
+
+
+def test_an_adversary_that_derives_no_gradient_is_said_to_have_none(bench_of) -> None:
+    bench = bench_of("dp-dpsgd", n_rounds=2, noise_multiplier=1.0)
+    attack = registry.load("attacks", "canaries")(kind="crafted", canaries=20)
+    one_link = ThreatModel(name="one link", kind="external", links=((0, 1),))
+    (found,) = attack.measure(bench, one_link, lambda done, total: None)
+    assert not found.metrics
+    assert "not available to this adversary" in found.notes[0]

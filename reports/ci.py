@@ -148,7 +148,7 @@ def _case(suite: ElementTree.Element, statement: Statement, strict: bool) -> Non
     if _fails(statement, strict):
         ElementTree.SubElement(case, "failure", message=message, type=verdict).text = message
     elif statement.outcome == "warning":
-        ElementTree.SubElement(case, "skipped", message=message)
+        ElementTree.SubElement(case, "skipped").text = message
     else:
         ElementTree.SubElement(case, "system-out").text = message
 

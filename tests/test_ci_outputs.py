@@ -60,7 +60,7 @@ def report(text: str = "plain") -> CheckReport:
 @pytest.fixture
 def junit_schema():
     etree = pytest.importorskip("lxml.etree")
-    return lambda text: etree.XMLSchema(file=str(DATA / "junit.xsd")).assertValid(
+    return lambda text: etree.XMLSchema(file=str(DATA / "jenkins-junit.xsd")).assertValid(
         etree.fromstring(text.encode())
     )
 

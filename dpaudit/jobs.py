@@ -1,12 +1,14 @@
 """The jobs of an audit: training each world, and every attack by every adversary."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpaudit.attack import ReconstructionAttack
 from dpaudit.config import AuditConfig
 from dpaudit.defense import Defense, Setting
+from dpaudit.errors import RunError
 from dpaudit.measurement import Bench, Measurement
 from dpaudit.problem import Classification
 from dpaudit.reconstruction import Scenario, run_scenario
@@ -52,16 +54,17 @@ def train_world(prepared: Prepared, run: RunDirectory, world: str, on_progress: 
     def on_round(done: int, total: int) -> None:
         on_progress(f"training, {world}", done, total)
 
-    curve = train(
-        prepared.defenses[world],
-        prepared.subject.problem,
-        prepared.setting,
-        prepared.streams,
-        recording_for(prepared),
-        run,
-        world,
-        on_round,
-    )
+    with _overflow_in_a_line(f"training, {world}"):
+        curve = train(
+            prepared.defenses[world],
+            prepared.subject.problem,
+            prepared.setting,
+            prepared.streams,
+            recording_for(prepared),
+            run,
+            world,
+            on_round,
+        )
     run.write_text(f"findings/curve-{world}.json", curve.model_dump_json())
 
 
@@ -92,8 +95,23 @@ def run_attack(
             Streams(own, streams.device),
             run,
         )
-        findings = job.measurement.measure(bench, job.threat_model, on_step)
+        with _overflow_in_a_line(f"attack {job.name}"):
+            findings = job.measurement.measure(bench, job.threat_model, on_step)
     run.write_json(f"findings/{job.name}.json", [f.model_dump(mode="json") for f in findings])
+
+
+@contextmanager
+def _overflow_in_a_line(what: str) -> Iterator[None]:
+    """Numbers too large to compute with are the config's doing, and said as such."""
+    try:
+        yield
+    except (OverflowError, RuntimeError) as error:
+        if not isinstance(error, OverflowError) and "overflow" not in str(error):
+            raise
+        raise RunError(
+            f"{what}: numbers exceed what float32 holds; lower defense.clip_norm, learning_rate or "
+            "the noise"
+        ) from None
 
 
 def jobs_of(config: AuditConfig, prepared: Prepared) -> Iterator[Scenario | Experiment]:

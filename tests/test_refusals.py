@@ -106,6 +106,16 @@ def test_two_claims_that_cannot_be_judged_are_two_lines(tmp_path) -> None:
     assert len(lines) == 2, lines
 
 
+@pytest.mark.parametrize(
+    "options", ["clip_norm = 1e200", "clip_norm = 1e100\nlearning_rate = 1e250"]
+)
+def test_numbers_that_overflow_are_one_line(tmp_path, options) -> None:
+    code, lines = said(tmp_path, CONFIG.replace("n_rounds = 3", f"n_rounds = 3\n{options}"))
+    assert code == 2
+    assert len(lines) == 1, lines
+    assert "numbers exceed what float32 holds" in lines[0]
+
+
 class Silent(DPDPSGD):
     """Says nothing of what it releases."""
 

@@ -7,15 +7,20 @@ from pydantic import Field, PositiveInt
 
 from dpaudit.account import account, claimed_delta, claimed_epsilon
 from dpaudit.attack import OnStep
+from dpaudit.bounds import smallest_alpha
 from dpaudit.canary import Game
 from dpaudit.claim import Claim
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.measurement import Bench, Measurement
-from dpaudit.one_run import epsilon_from_guesses, mu_from_ranked_guesses, shift_from_guesses
+from dpaudit.one_run import (
+    correct_guesses,
+    epsilon_from_guesses,
+    mu_from_ranked_guesses,
+    shift_from_guesses,
+)
 from dpaudit.one_training import (
     Evidence,
     game_in_every_batch,
-    guessed_right,
     train_with_canaries,
 )
 from dpaudit.protocol import Adversary
@@ -102,7 +107,7 @@ class Canaries(Measurement):
         self, claim: Claim, threat_model: ThreatModel, found: Evidence, n_rounds: int, common: str
     ) -> Finding:
         """The bound that assumes nothing about the mechanism."""
-        m, r, right = self.canaries, self._guesses, guessed_right(found, self._guesses)
+        m, r, right = self.canaries, self._guesses, correct_guesses(*found, self._guesses)
         delta = claimed_delta(claim)
         bound = epsilon_from_guesses(m, r, right, delta, self.alpha)
         return Finding(
@@ -141,17 +146,12 @@ class Canaries(Measurement):
         return needed
 
     def _p_value(self, claim: Claim, right: int) -> float:
-        """The smallest alpha, to a relative 1e-3, at which these guesses refute the claim."""
+        """The smallest alpha at which these guesses refute the claim."""
         m, r, delta = self.canaries, self._guesses, claimed_delta(claim)
         claimed = claimed_epsilon(claim)
-        low, high = 1e-12, 1.0 - 1e-9
-        if epsilon_from_guesses(m, r, right, delta, high) <= claimed:
-            return 1.0
-        while high / low > 1.001:
-            alpha = (low * high) ** 0.5
-            refuted = epsilon_from_guesses(m, r, right, delta, alpha) > claimed
-            low, high = (low, alpha) if refuted else (alpha, high)
-        return high
+        return smallest_alpha(
+            lambda alpha: epsilon_from_guesses(m, r, right, delta, alpha) > claimed
+        )
 
     def _noise(
         self,
@@ -162,7 +162,7 @@ class Canaries(Measurement):
         common: str,
     ) -> Finding:
         """How much noise there is at most, from canaries in every batch."""
-        m, r, right = self.canaries, self._guesses, guessed_right(found, self._guesses)
+        m, r, right = self.canaries, self._guesses, correct_guesses(*found, self._guesses)
         return Finding(
             kind="empirical-epsilon",
             title="noise of the run, from canaries in every batch",

@@ -50,9 +50,7 @@ class LikelihoodRatio(Measurement):
     """
 
     trials: Annotated[PositiveInt, Field(ge=40)] = 2000  # runs of each world
-    n_rounds: PositiveInt | None = (
-        None  # the first ones, that are played; None: as many as 20 s take
-    )
+    n_rounds: PositiveInt | None = None  # the first ones, that are played; None: what 20 s take
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of a false lower bound
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:

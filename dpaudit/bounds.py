@@ -136,18 +136,18 @@ def family_from_scores(
 
 def p_value(fp: int, fn: int, n0: int, n1: int, delta: float, epsilon: float) -> float:
     """The smallest alpha at which the counts refute (epsilon, delta)-DP, to a relative 1e-6."""
-    return _smallest_alpha(
+    return smallest_alpha(
         lambda alpha: bool(epsilon_lower_bound(fp, fn, n0, n1, delta, alpha) > epsilon)
     )
 
 
 def mu_p_value(fp: int, fn: int, n0: int, n1: int, mu: float) -> float:
     """The smallest alpha at which the counts refute mu-GDP, whatever the mechanism."""
-    return _smallest_alpha(lambda alpha: bool(family_lower_bound(fp, fn, n0, n1, alpha) > mu))
+    return smallest_alpha(lambda alpha: bool(family_lower_bound(fp, fn, n0, n1, alpha) > mu))
 
 
-def _smallest_alpha(refutes: Callable[[float], bool]) -> float:
-    """The smallest alpha with a refutation, of which a larger alpha gives more."""
+def smallest_alpha(refutes: Callable[[float], bool]) -> float:
+    """The smallest alpha with a refutation, to a relative 1e-6; a larger one refutes more."""
     low, high = 1e-300, 1.0
     if not refutes(1 - 1e-12):
         return 1.0

@@ -68,8 +68,7 @@ def judge(judgings: Sequence[Judging], findings: Sequence[Finding]) -> list[Judg
 
     Statistical refutations are those that Holm's method keeps among all statements of the audit, so
     that one or more of them is false with probability 5% at most; several tests of one statement
-    divide its share. A reconstruction, however good,
-    certifies no lower bound on epsilon.
+    divide its share. A reconstruction, however good, certifies no lower bound on epsilon.
     """
     tests = [_tests(judging, findings) for judging in judgings]
     p_values = [
@@ -134,10 +133,10 @@ def _verdict(
             f'"{exact.message}" shows the record with no noise at all to this adversary.{certified}'
         )
     if refuted:
-        among = f", one of {n_tested} statements tested (Holm)" if n_tested > 1 else ""
+        among = f", which is refuted among {n_tested} statements (Holm)" if n_tested > 1 else ""
         return Verdict.REFUTED, (
             f"Runs with and without one record certify epsilon at least {bound:.3g} at 95% "
-            f"confidence{among}; {claimed:.3g} is claimed."
+            f"confidence; {claimed:.3g} is claimed{among}."
         )
     if declared and declared.metrics["epsilon"].low == inf:
         return Verdict.REFUTED, (

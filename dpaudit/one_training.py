@@ -15,7 +15,6 @@ Sources: Steinke, Nasr and Jagielski 2023, arXiv:2305.08846; Nasr et al. 2023, a
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -163,10 +162,3 @@ class _Reader:
 def game_in_every_batch(game: Game) -> Game:
     """The same game with the record in every batch."""
     return replace(game, sampling_rate=1.0)
-
-
-def guessed_right(evidence: Evidence, n_guesses: int) -> int:
-    """How many of the most confident guesses are right; ties and zeros count as wrong."""
-    order = np.argsort(-np.abs(evidence.log_ratios), kind="stable")[:n_guesses]
-    sure = evidence.log_ratios[order]
-    return int(np.sum((sure != 0) & ((sure > 0) == evidence.included[order])))

@@ -53,7 +53,7 @@ def test_the_printed_form_names_claim_assumption_and_verdict(monkeypatch) -> Non
         assert expected in text
 
 
-def test_every_case_is_on_the_page() -> None:
+def test_the_page_names_every_paper() -> None:
     page = (Path(__file__).parents[1] / "docs" / "findings.md").read_text()
     for name in ("DPPS in SGPDP", "Dyn-D2P", "ADP-VRSGP", "DPDL", "Xie, Liu, Chai"):
         assert name in page

@@ -15,11 +15,10 @@ from dpaudit.data import Dataset
 from dpaudit.errors import ConfigError
 from dpaudit.measurement import Bench
 from dpaudit.noise import Noise
-from dpaudit.one_run import mu_from_ranked_guesses
+from dpaudit.one_run import correct_guesses, mu_from_ranked_guesses
 from dpaudit.one_training import (
     WithCanaries,
     game_in_every_batch,
-    guessed_right,
     train_with_canaries,
 )
 from dpaudit.protocol import Adversary
@@ -110,7 +109,7 @@ def test_half_of_the_noise_shows_in_the_bound_on_it(bench_of) -> None:
     _, evidence = train_with_canaries(
         louder, bench.problem, bench.setting, told, told, 1000, Streams(2), lambda *_: None
     )
-    right = guessed_right(evidence, 100)
+    right = correct_guesses(*evidence, 100)
     assert mu_from_ranked_guesses(1000, 100, right, 0.01) > told.leak.by_round.item()
 
 

@@ -145,7 +145,7 @@ class Adversary:
         """Those of ``observe``, whether or not only one message is read."""
         graph = self.game.setting.network.at(k)
         columns = [
-            sent[name].payload[..., rows, 0] for name, rows in self._rows(sent, k).items()
+            sent[name].payload[..., rows, 0] for name, rows in self._rows(sent).items()
         ] + [
             units[name][..., rows, 0]
             for name, rows in self._own(
@@ -165,9 +165,8 @@ class Adversary:
         spread = torch.zeros(0, width, dtype=torch.float64)  # rows: factor of the covariance
         remnants: dict[int, Tensor] = {}  # of records used before, in the state, [width]
         for k in range(1, self.n_rounds + 1):
-            probe = _Probe(self, state, k)
-            n_old = len(remnants)
-            out = probe.play(spread, torch.stack([*remnants.values()]) if n_old else spread[:0])
+            old = torch.stack([*remnants.values()]) if remnants else spread[:0]
+            out = _Probe(self, state, k).play(spread, old)
             if self._is_one_message(k):
                 self._column = out.most_telling
                 out = out.of_one_message(self._column)
@@ -184,16 +183,7 @@ class Adversary:
             shifts: dict[int, Tensor] = {}
             leaks: dict[int, Unhidden] = {}
             kept: dict[int, Tensor] = {}
-            moved = dict(
-                zip(remnants, zip(out.remnants_seen, out.remnants, strict=True), strict=True)
-            )
-            fresh = EVERY_ROUND if game.is_lasting else k
-            before = moved.pop(fresh, None)
-            seen, left = out.record_seen, out.record
-            if before is not None:
-                seen, left = seen + before[0], left + before[1]
-            moved[fresh] = seen, left
-            for j, (seen, left) in moved.items():
+            for j, (seen, left) in self._effects(out, list(remnants), k).items():
                 shift = seen @ whiten
                 bare = seen - U @ (U.mT @ seen)
                 if bare.numel() and bare.abs().max() > NOISELESS * out.scale:
@@ -211,7 +201,15 @@ class Adversary:
             state, remnants = out.next_state, kept
             spread = _compressed(C - V.mT @ gain)  # (I - V'V) C
 
-    def _rows(self, sent: Capture, k: int) -> dict[str, Tensor]:
+    def _effects(self, out: "_Probed", used: list[int], k: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """What each use of the record so far adds to observations and to the state."""
+        effects = dict(zip(used, zip(out.remnants_seen, out.remnants, strict=True), strict=True))
+        fresh = EVERY_ROUND if self.game.is_lasting else k
+        seen, left = effects.pop(fresh, (0.0, 0.0))
+        effects[fresh] = out.record_seen + seen, out.record + left
+        return effects
+
+    def _rows(self, sent: Capture) -> dict[str, Tensor]:
         """The rows of each message's payload that the view holds."""
         return {name: _visible_rows(message, self.threat_model) for name, message in sent.items()}
 
@@ -268,7 +266,7 @@ class _Probe:
     def play(self, spread: Tensor, remnants: Tensor) -> _Probed:
         asked = Tape()
         self._step(self._state, asked, torch.zeros(1, dtype=torch.float64))
-        draws = {n: d for n, d in asked.draws.items()}
+        draws = asked.draws
         sizes = {name: draw.shape[-2] for name, draw in draws.items()}
         n_old, n_states, n_draws = len(remnants), len(spread), sum(sizes.values())
         trials = 1 + n_old + n_states + n_draws + 1  # base, remnants, spread, noise, record
@@ -320,7 +318,7 @@ class _Probe:
         return round.state, round.sent
 
     def _named(self, sent: Capture, draws: Mapping[str, Draw]) -> list[tuple[str, int]]:
-        rows = self._adversary._rows(sent, self._k) | {
+        rows = self._adversary._rows(sent) | {
             f"own noise of {name}": rows
             for name, rows in self._adversary._own(draws, self._graph).items()
         }

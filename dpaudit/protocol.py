@@ -144,9 +144,7 @@ class Adversary:
     def all_observations(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
         """Those of ``observe``, whether or not only one message is read."""
         graph = self.game.setting.network.at(k)
-        columns = [
-            sent[name].payload[..., rows, 0] for name, rows in self._rows(sent).items()
-        ] + [
+        columns = [sent[name].payload[..., rows, 0] for name, rows in self._rows(sent).items()] + [
             units[name][..., rows, 0]
             for name, rows in self._own(
                 {n: Draw("gaussian", u.shape) for n, u in units.items()}, graph

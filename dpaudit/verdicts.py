@@ -101,16 +101,21 @@ def _decide(test: Tested, adjusted: float, among: int) -> Statement:
 
 
 def _claim(claim: JudgedClaim, result: AuditResult, check: Check, line: int) -> Tested:
-    """A refuted claim needs its p-value; an unsupported one is so by exact accounting."""
+    """A refuted claim needs its p-value; an unsupported one is so by exact accounting.
+
+    Several tests of one claim share its part, as where the audit judged it.
+    """
     findings = [result.findings[i] for i in claim.because]
-    p_values = [m.value for f in findings if (m := _metric(f, "p value")) is not None]
+    tests = [f for f in findings if f.kind == "empirical-epsilon"]
+    p_values = [m.value for f in tests if (m := _metric(f, "p value")) is not None]
     against = claim.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
     if not against:
         p, random = 1.0, bool(p_values)
     elif claim.confidence is None:
         p, random = 0.0, False
     else:
-        p, random = min(p_values, default=1 - claim.confidence), True
+        smallest = min(p_values, default=1 - claim.confidence)
+        p, random = min(1.0, max(1, len(p_values)) * smallest), True
     message = (
         f'"{claim.sentence}" against adversary "{claim.threat_model}" is {claim.verdict}: '
         f"{_bound(claim, findings)}. {claim.reason}"

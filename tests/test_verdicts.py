@@ -100,6 +100,19 @@ def test_refutations_are_adjusted_for_all_claims_of_the_file() -> None:
     )
 
 
+def test_only_tests_of_the_claim_count_and_several_of_them_share_its_part() -> None:
+    """0.03 as one of two tests is 0.06; a control's small p-value refutes nothing."""
+    control = empirical(1e-9).model_copy(update={"kind": "control"})
+    alone = audit_of(Verdict.REFUTED, empirical(0.03), control, confidence=0.95)
+    shared = audit_of(Verdict.REFUTED, empirical(0.03), empirical(0.5), confidence=0.95)
+    none = audit_of(Verdict.NOT_REFUTED, empirical(0.4), confidence=0.95)
+    for found in (alone, shared):
+        said = statements(file_of(names=("a", "b")), {"a": found, "b": none})
+        assert said[0].outcome == "warning"
+    assert statements(file_of(), {"c": alone})[0].outcome == "fails"
+    assert statements(file_of(), {"c": shared})[0].outcome == "warning"
+
+
 def test_what_is_exact_is_not_adjusted_and_does_not_weaken_the_rest() -> None:
     exact = audit_of(Verdict.UNSUPPORTED)
     weak = audit_of(Verdict.REFUTED, empirical(0.03), confidence=0.95)

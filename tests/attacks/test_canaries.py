@@ -93,6 +93,7 @@ def test_each_channel_has_the_noise_of_the_protocol(bench_of, name, graph) -> No
 
 
 def test_one_run_refutes_a_claim_far_below_the_truth(bench_of) -> None:
+    """The bound on mu exceeds the protocol's in 5% of seeds at most; one is fixed."""
     found = findings(bench_of("dp-dpsgd", n_rounds=20, noise_multiplier=0.7), canaries=400)
     epsilon, noise = found
     assert epsilon.metrics["epsilon lower bound"].value > 0.5

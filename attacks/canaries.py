@@ -11,6 +11,7 @@ from dpaudit.bounds import smallest_alpha
 from dpaudit.canary import Game
 from dpaudit.claim import Claim
 from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.finding import Finding, Metric, Name, Role
 from dpaudit.measurement import Bench, Measurement
 from dpaudit.one_run import (
     correct_guesses,
@@ -25,7 +26,6 @@ from dpaudit.one_training import (
 )
 from dpaudit.protocol import Adversary
 from dpaudit.record_canaries import train_with_records
-from dpaudit.result import Finding, Metric
 from dpaudit.sensor_fusion import SensorFusion
 from dpaudit.threat import ThreatModel
 
@@ -49,12 +49,12 @@ class Canaries(Measurement):
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of a false lower bound
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        claims = [
-            c
-            for c in bench.claims
-            if c.threat_model in (None, threat_model.name)
-            and (c.scope, c.adjacency) == ("run", "add-remove")
-        ]
+        claims = {
+            i: claim
+            for i, claim in enumerate(bench.claims)
+            if claim.threat_model in (None, threat_model.name)
+            and (claim.scope, claim.adjacency) == ("run", "add-remove")
+        }
         if not claims:
             return []
         if isinstance(bench.problem, SensorFusion) or bench.defense.function_distance():
@@ -63,7 +63,7 @@ class Canaries(Measurement):
                 "agent's whole function; use likelihood-ratio"
             )
         defense, setting = bench.defense, bench.setting
-        victim = account(claims[0], threat_model, defense, setting).victim
+        victim = account(next(iter(claims.values())), threat_model, defense, setting).victim
         n_rounds = min(self.n_rounds or defense.n_rounds, defense.n_rounds)
         if self.kind != "gradient":
             try:
@@ -80,12 +80,15 @@ class Canaries(Measurement):
                     on_step,
                 )
             except NotObservable as reason:
-                return [_not_available(claim, threat_model, reason) for claim in claims]
+                return [_not_available(i, threat_model, reason) for i in claims]
             common = (
                 f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} "
                 f"{self.kind} records at agent {victim}, each there by a fair coin"
             )
-            return [self._epsilon(c, threat_model, evidence, n_rounds, common) for c in claims]
+            return [
+                self._epsilon(i, claim, threat_model, evidence, n_rounds, common)
+                for i, claim in claims.items()
+            ]
         game = Game.of(defense, setting, victim, "add-remove", "poisson")
         sampled = Adversary(game, threat_model, n_rounds)
         always = Adversary(game_in_every_batch(game), threat_model, n_rounds)
@@ -96,7 +99,10 @@ class Canaries(Measurement):
             f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} canaries of "
             f"each kind at agent {victim}, each with a coordinate of the model to itself"
         )
-        found = [self._epsilon(c, threat_model, by_sampled, n_rounds, common) for c in claims]
+        found = [
+            self._epsilon(i, claim, threat_model, by_sampled, n_rounds, common)
+            for i, claim in claims.items()
+        ]
         return [*found, self._noise(threat_model, always, by_always, n_rounds, common)]
 
     @property
@@ -104,29 +110,37 @@ class Canaries(Measurement):
         return min(self.guesses or max(1, self.canaries // 10), self.canaries)
 
     def _epsilon(
-        self, claim: Claim, threat_model: ThreatModel, found: Evidence, n_rounds: int, common: str
+        self,
+        index: int,
+        claim: Claim,
+        threat_model: ThreatModel,
+        found: Evidence,
+        n_rounds: int,
+        common: str,
     ) -> Finding:
         """The bound that assumes nothing about the mechanism."""
         m, r, right = self.canaries, self._guesses, correct_guesses(*found, self._guesses)
         delta = claimed_delta(claim)
         bound = epsilon_from_guesses(m, r, right, delta, self.alpha)
         return Finding(
+            role=Role.TEST,
             kind="empirical-epsilon",
-            title=f"one run, many canaries: {claim.text}",
+            title="one run, many canaries",
+            claim=index,
             attack="canaries",
             threat_model=threat_model.name,
             rounds=(1, n_rounds),
             world="defense",
             metrics={
-                "epsilon lower bound": Metric(value=bound, n=m),
-                "claimed epsilon": Metric(value=claimed_epsilon(claim)),
-                "delta": Metric(value=delta),
-                "confidence": Metric(value=1 - self.alpha),
-                "p-value": Metric(value=self._p_value(claim, right)),
-                "guesses": Metric(value=r),
-                "right guesses": Metric(value=right, n=r),
-                "ceiling": Metric(value=self._ceiling(m, delta)),
-                "trials needed": Metric(value=self._needed(claim)),
+                Name.EPSILON_LOWER_BOUND: Metric(value=bound, n=m),
+                Name.CLAIMED_EPSILON: Metric(value=claimed_epsilon(claim)),
+                Name.DELTA: Metric(value=delta),
+                Name.CONFIDENCE: Metric(value=1 - self.alpha),
+                Name.P_VALUE: Metric(value=self._p_value(claim, right)),
+                Name.GUESSES: Metric(value=r),
+                Name.RIGHT_GUESSES: Metric(value=right, n=r),
+                Name.CEILING: Metric(value=self._ceiling(m, delta)),
+                Name.TRIALS_NEEDED: Metric(value=self._needed(claim)),
             },
             notes=(common, "bound of Steinke, Nasr and Jagielski: any mechanism"),
         )
@@ -164,6 +178,7 @@ class Canaries(Measurement):
         """How much noise there is at most, from canaries in every batch."""
         m, r, right = self.canaries, self._guesses, correct_guesses(*found, self._guesses)
         return Finding(
+            role=Role.NOISE_BOUND,
             kind="empirical-epsilon",
             title="noise of the run, from canaries in every batch",
             attack="canaries",
@@ -171,16 +186,16 @@ class Canaries(Measurement):
             rounds=(1, n_rounds),
             world="defense",
             metrics={
-                "mu lower bound": Metric(
+                Name.MU_LOWER_BOUND: Metric(
                     value=mu_from_ranked_guesses(m, r, right, self.alpha), n=m
                 ),
-                "mu lower bound, whole curve": Metric(
+                Name.MU_OF_WHOLE_CURVE: Metric(
                     value=shift_from_guesses(m, r, right, self.alpha), n=m
                 ),
-                "mu of the protocol": Metric(value=float(adversary.leak.by_round.max())),
-                "confidence": Metric(value=1 - self.alpha),
-                "guesses": Metric(value=r),
-                "right guesses": Metric(value=right, n=r),
+                Name.MU_OF_PROTOCOL: Metric(value=float(adversary.leak.by_round.max())),
+                Name.CONFIDENCE: Metric(value=1 - self.alpha),
+                Name.GUESSES: Metric(value=r),
+                Name.RIGHT_GUESSES: Metric(value=right, n=r),
             },
             notes=(
                 common,
@@ -192,11 +207,13 @@ class Canaries(Measurement):
         )
 
 
-def _not_available(claim: Claim, threat_model: ThreatModel, reason: NotObservable) -> Finding:
+def _not_available(index: int, threat_model: ThreatModel, reason: NotObservable) -> Finding:
     """What this adversary's view does not allow, said instead of left out."""
     return Finding(
+        role=Role.TEST,
         kind="empirical-epsilon",
-        title=f"one run, many canaries: {claim.text}",
+        title="one run, many canaries",
+        claim=index,
         attack="canaries",
         threat_model=threat_model.name,
         world="defense",

@@ -23,14 +23,15 @@ from dpaudit.canary import Game
 from dpaudit.claim import Claim
 from dpaudit.distinguish import LearnedScore, Played, Worlds, error_rates, play, without_noise
 from dpaudit.family import GAUSSIAN
+from dpaudit.finding import Column, Finding, Metric, Name, Role
 from dpaudit.measurement import Bench, Measurement
 from dpaudit.power import expected_bound, trials_needed
 from dpaudit.privacy_loss import Array
 from dpaudit.protocol import Adversary, Leak
-from dpaudit.result import Finding, Metric, Verdict
 from dpaudit.rng import Streams
 from dpaudit.scaled import scaled_lower_bound
 from dpaudit.threat import ThreatModel
+from dpaudit.verdict import Verdict
 from dpaudit.white_noise import white_noise_test
 
 WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
@@ -54,14 +55,18 @@ class LikelihoodRatio(Measurement):
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of a false lower bound
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        claims = [c for c in bench.claims if c.threat_model in (None, threat_model.name)]
+        claims = [
+            (index, claim)
+            for index, claim in enumerate(bench.claims)
+            if claim.threat_model in (None, threat_model.name)
+        ]
         found = []
-        for i, claim in enumerate(claims):
+        for i, (index, claim) in enumerate(claims):
 
             def on_round(done: int, total: int, i: int = i) -> None:
                 on_step(i * total + done, len(claims) * total)
 
-            found += list(_Audit(self, bench, threat_model, claim).findings(i, on_round))
+            found += list(_Audit(self, bench, threat_model, index, claim).findings(i, on_round))
         return found
 
 
@@ -72,6 +77,7 @@ class _Audit:
     options: LikelihoodRatio
     bench: Bench
     threat_model: ThreatModel
+    index: int  # of the claim, into the audit's claims
     claim: Claim
 
     def findings(self, i: int, on_round: OnStep) -> Iterator[Finding]:
@@ -179,17 +185,19 @@ class _Audit:
         ]
         mu = leak.by_round.tolist()
         return Finding(
+            role=Role.EXACT_LEAK,
             kind="accounting",
-            title=f"exact leak of the view: {self.claim.text}",
+            title="exact leak of the view",
+            claim=self.index,
             attack="likelihood-ratio",
             threat_model=self.threat_model.name,
             message=next(iter(leak.unhidden.values()), None),
             rounds=(1, adversary.n_rounds),
             metrics={
-                "epsilon": Metric(value=exact.high, low=exact.low, high=exact.high),
-                "claimed epsilon": Metric(value=claimed),
-                "delta": Metric(value=account_at),
-                "largest mu of a round": Metric(value=max(mu, default=0.0)),
+                Name.EPSILON: Metric(value=exact.high, low=exact.low, high=exact.high),
+                Name.CLAIMED_EPSILON: Metric(value=claimed),
+                Name.DELTA: Metric(value=account_at),
+                Name.LARGEST_MU_OF_A_ROUND: Metric(value=max(mu, default=0.0)),
             },
             verdict=(
                 Verdict.REFUTED
@@ -199,7 +207,7 @@ class _Audit:
                 else None
             ),
             notes=tuple(notes),
-            series={"round": tuple(range(1, len(mu) + 1)), "mu": tuple(mu)},
+            series={Column.ROUND: tuple(range(1, len(mu) + 1)), Column.MU: tuple(mu)},
         )
 
     def _bound(
@@ -222,24 +230,26 @@ class _Audit:
         counted = min(bound.n0, bound.n1)
         mu = GAUSSIAN.epsilon(bound.value, delta) if claim.mu is not None else bound.value
         metrics = {
-            "epsilon lower bound": Metric(value=mu, n=bound.n0 + bound.n1),
-            "claimed epsilon": Metric(value=claimed),
-            "delta": Metric(value=delta),
-            "confidence": Metric(value=1 - alpha),
-            "p-value": Metric(value=p),
-            "false positives": Metric(value=bound.fp, n=bound.n0),
-            "false negatives": Metric(value=bound.fn, n=bound.n1),
-            "ceiling": Metric(value=ceiling(counted, delta, alpha), n=counted),
+            Name.EPSILON_LOWER_BOUND: Metric(value=mu, n=bound.n0 + bound.n1),
+            Name.CLAIMED_EPSILON: Metric(value=claimed),
+            Name.DELTA: Metric(value=delta),
+            Name.CONFIDENCE: Metric(value=1 - alpha),
+            Name.P_VALUE: Metric(value=p),
+            Name.FALSE_POSITIVES: Metric(value=bound.fp, n=bound.n0),
+            Name.FALSE_NEGATIVES: Metric(value=bound.fn, n=bound.n1),
+            Name.CEILING: Metric(value=ceiling(counted, delta, alpha), n=counted),
         }
         if claim.mu is not None:
-            metrics["mu lower bound"] = Metric(value=bound.value)
-            metrics["claimed mu"] = Metric(value=claim.mu)
+            metrics[Name.MU_LOWER_BOUND] = Metric(value=bound.value)
+            metrics[Name.CLAIMED_MU] = Metric(value=claim.mu)
         metrics |= self._power(mechanism, counted)
         shape = self._declared_shape(mechanism, bound)
         metrics |= shape
         return Finding(
+            role=Role.TEST,
             kind="empirical-epsilon",
-            title=claim.text,
+            title="runs with and without one record",
+            claim=self.index,
             attack="likelihood-ratio",
             threat_model=self.threat_model.name,
             rounds=(1, adversary.n_rounds),
@@ -277,8 +287,8 @@ class _Audit:
 
         enough = trials_needed(claimed, delta, alpha, lambda rates: np.zeros_like(rates))
         return {
-            "expected bound": Metric(value=expected_bound(counted, delta, alpha, really)),
-            "trials needed": Metric(value=inf if enough is None else 2 * enough),
+            Name.EXPECTED_BOUND: Metric(value=expected_bound(counted, delta, alpha, really)),
+            Name.TRIALS_NEEDED: Metric(value=inf if enough is None else 2 * enough),
         }
 
     def _declared_shape(self, mechanism: Mechanism, bound: ScoreBound) -> dict[str, Metric]:
@@ -297,8 +307,8 @@ class _Audit:
             record_adjacency(self.claim),
         )
         return {
-            "epsilon lower bound, declared shape": Metric(value=found.epsilon),
-            "noise, at most times the declared": Metric(value=found.noise_factor),
+            Name.EPSILON_OF_DECLARED_SHAPE: Metric(value=found.epsilon),
+            Name.NOISE_FACTOR: Metric(value=found.noise_factor),
         }
 
     def _noise(self, played: Played) -> Finding:
@@ -306,12 +316,14 @@ class _Audit:
         test, p = white_noise_test(played.features)
         differs = p < DIFFERENT
         return Finding(
+            role=Role.NOISE,
             kind="control",
-            title=f"noise really drawn: {self.claim.text}",
+            title="noise really drawn",
+            claim=self.index,
             attack="likelihood-ratio",
             threat_model=self.threat_model.name,
             world="defense",
-            metrics={"p-value": Metric(value=p, n=len(played.features))},
+            metrics={Name.P_VALUE: Metric(value=p, n=len(played.features))},
             verdict=Verdict.UNSUPPORTED if differs else None,
             notes=(
                 "what the adversary cannot foretell of the messages should be independent noise of "
@@ -331,7 +343,7 @@ class _Audit:
             streams.numpy("null"),
         )
         return self._control(
-            "null control",
+            Role.NULL_CONTROL,
             bound,
             "the record is in neither world: the bound should be 0, and is not with probability "
             f"{self.options.alpha:g} at most",
@@ -347,23 +359,25 @@ class _Audit:
             streams.numpy("positive"),
         )
         return self._control(
-            "positive control", bound, "the noise is off: the bound should be near its ceiling"
+            Role.POSITIVE_CONTROL, bound, "the noise is off: the bound should be near its ceiling"
         )
 
-    def _control(self, title: str, bound: ScoreBound, note: str) -> Finding:
+    def _control(self, role: Role, bound: ScoreBound, note: str) -> Finding:
         delta, alpha = claimed_delta(self.claim), self.options.alpha
         top = ceiling(min(bound.n0, bound.n1), delta, alpha)
         claimed = claimed_epsilon(self.claim)
         return Finding(
+            role=role,
             kind="control",
-            title=f"{title}: {self.claim.text}",
+            title=role.replace("-", " "),
+            claim=self.index,
             attack="likelihood-ratio",
             threat_model=self.threat_model.name,
-            world="no-defense" if title == "positive control" else "defense",
+            world="no-defense" if role is Role.POSITIVE_CONTROL else "defense",
             metrics={
-                "epsilon lower bound": Metric(value=bound.value, n=bound.n0 + bound.n1),
-                "claimed epsilon": Metric(value=claimed),
-                "ceiling": Metric(value=top),
+                Name.EPSILON_LOWER_BOUND: Metric(value=bound.value, n=bound.n0 + bound.n1),
+                Name.CLAIMED_EPSILON: Metric(value=claimed),
+                Name.CEILING: Metric(value=top),
             },
             verdict=Verdict.REFUTED if bound.value > claimed else None,
             notes=(note,),
@@ -390,7 +404,7 @@ def _tradeoff(scores: tuple[Array, Array], claim: Claim) -> dict[str, tuple[floa
         present, absent = 1 - delta - np.exp(e) * fpr, np.exp(-e) * (1 - delta - fpr)
         allowed = np.maximum(0, np.maximum(present, absent))
     return {
-        "false positive rate": tuple(fpr.tolist()),
-        "false negative rate": tuple(fnr.tolist()),
-        "least that the claim allows": tuple(allowed.tolist()),
+        Column.FALSE_POSITIVE_RATE: tuple(fpr.tolist()),
+        Column.FALSE_NEGATIVE_RATE: tuple(fnr.tolist()),
+        Column.LEAST_ALLOWED: tuple(allowed.tolist()),
     }

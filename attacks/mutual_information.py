@@ -10,11 +10,11 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from dpaudit.attack import Chooses, OnStep
 from dpaudit.best_estimate import best_estimate
 from dpaudit.defense import Defense
+from dpaudit.finding import Column, Finding, Metric, Name, Role
 from dpaudit.information import information_correlation
 from dpaudit.measurement import Bench, Measurement
 from dpaudit.mnmi import MaximumInformation, maximum_information, without_warnings
 from dpaudit.reduction import Reduction
-from dpaudit.result import Finding, Metric
 from dpaudit.samples import Question, RoundSamples, Samples, blocks, last_round, samples
 from dpaudit.threat import ThreatModel
 
@@ -136,7 +136,7 @@ class MutualInformation(Measurement):
         if noiseless:
             about = (*about, "the defense draws no noise that could be turned off: no twin")
         if not found.rounds:
-            tells = {} if _private_is_constant(found) else {"information": _zero(self.trials)}
+            tells = {} if _private_is_constant(found) else {Name.INFORMATION: _zero(self.trials)}
             return [self._empty(question, world, (random, *about), tells)]
         estimated, warned = without_warnings(lambda: self._estimate(bench, found.rounds))
         notes = (random, *self._method(estimated, found), *about, *warned)
@@ -184,25 +184,25 @@ class MutualInformation(Measurement):
         notes: tuple[str, ...],
     ) -> Finding:
         metrics = {
-            "information": _metric(found.bits, found.low, found.high, found.n),
-            "m_nmi": Metric(value=found.m_nmi),
-            "correlation": _metric(
+            Name.INFORMATION: _metric(found.bits, found.low, found.high, found.n),
+            Name.M_NMI: Metric(value=found.m_nmi),
+            Name.CORRELATION: _metric(
                 found.correlation,
                 information_correlation(found.low),
                 information_correlation(found.high),
             ),
-            "gaussian": Metric(value=found.gaussian),
-            "self_information": Metric(value=found.self_information),
+            Name.GAUSSIAN_INFORMATION: Metric(value=found.gaussian),
+            Name.SELF_INFORMATION: Metric(value=found.self_information),
         }
         if self.n_permutations:
-            metrics["baseline"] = Metric(value=found.baseline)
-            metrics["p_value"] = Metric(value=found.p_value)
+            metrics[Name.BASELINE] = Metric(value=found.baseline)
+            metrics[Name.P_VALUE] = Metric(value=found.p_value)
         columns = {
-            "round": np.array(rounds),
-            "information": found.per_round,
-            "low": found.lows,
-            "high": found.highs,
-            "baseline": found.baselines,
+            Column.ROUND: np.array(rounds),
+            Column.INFORMATION: found.per_round,
+            Column.LOW: found.lows,
+            Column.HIGH: found.highs,
+            Column.BASELINE: found.baselines,
         }
         what = f"{self.private} of agent {question.victim}"
         return self._finding(
@@ -231,7 +231,7 @@ class MutualInformation(Measurement):
             world,
             f"best estimate of the {self.private} of agent {question.victim}",
             {
-                "variance_explained": Metric(
+                Name.VARIANCE_EXPLAINED: Metric(
                     value=guess.explained, low=guess.low, high=guess.high, n=n
                 )
             },
@@ -240,8 +240,8 @@ class MutualInformation(Measurement):
                 "the last; the private quantity is its first component, in the unit it has",
             ),
             {
-                "private": tuple(guess.private[:SHOWN].tolist()),
-                "estimate": tuple(guess.estimate[:SHOWN].tolist()),
+                Column.PRIVATE: tuple(guess.private[:SHOWN].tolist()),
+                Column.ESTIMATE: tuple(guess.estimate[:SHOWN].tolist()),
             },
         )
 
@@ -265,6 +265,7 @@ class MutualInformation(Measurement):
         series: dict[str, tuple[float, ...]],
     ) -> Finding:
         return Finding(
+            role=Role.BEST_ESTIMATE if Column.ESTIMATE in series else Role.INFORMATION,
             kind="mutual-information",
             title=title,
             attack="mutual-information",

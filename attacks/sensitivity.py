@@ -11,10 +11,11 @@ from torch import Tensor
 from dpaudit.attack import OnStep
 from dpaudit.claim import Adjacency
 from dpaudit.errors import ConfigError
+from dpaudit.finding import Column, Finding, Metric, Name, Role
 from dpaudit.measurement import Bench, Measurement
-from dpaudit.result import Finding, Metric, Verdict
 from dpaudit.sensitivity import Examination, Row
 from dpaudit.threat import ThreatModel
+from dpaudit.verdict import Verdict
 from dpaudit.worlds import Coupled
 
 CHANGED: dict[Adjacency, str] = {
@@ -113,13 +114,14 @@ class Sensitivity(Measurement):
 
     def _finding(self, rows: list[Row], adjacency: Adjacency, by_record: bool) -> Finding:
         worst = max(rows, key=_ratio)
-        metrics = {"measured": Metric(value=worst.measured)}
+        metrics = {Name.MEASURED: Metric(value=worst.measured)}
         if worst.stated is not None:
-            metrics["stated bound"] = Metric(value=worst.stated)
-            metrics["measured over stated"] = Metric(value=_ratio(worst))
+            metrics[Name.STATED_BOUND] = Metric(value=worst.stated)
+            metrics[Name.MEASURED_OVER_STATED] = Metric(value=_ratio(worst))
         unhidden = any(row.unhidden for row in rows)
         against = not by_record and (unhidden or any(row.exceeds for row in rows))
         return Finding(
+            role=Role.SENSITIVITY,
             kind="sensitivity",
             title=f"How far {rows[0].message} moves when "
             + ("a record is replaced instead" if by_record else CHANGED[adjacency]),
@@ -206,11 +208,11 @@ def _ratio(row: Row) -> float:
 
 def _series(rows: list[Row]) -> dict[str, tuple[float, ...]]:
     kinds = dict.fromkeys(kind for row in rows for kind in row.moved)
-    series: dict[str, tuple[float, ...]] = {"round": tuple(row.round for row in rows)}
+    series: dict[str, tuple[float, ...]] = {Column.ROUND: tuple(row.round for row in rows)}
     for kind in kinds:
         series[kind] = tuple(row.moved.get(kind, nan) for row in rows)
     if any(row.stated is not None for row in rows):
-        series["stated bound"] = tuple(nan if r.stated is None else r.stated for r in rows)
+        series[Column.STATED_BOUND] = tuple(nan if r.stated is None else r.stated for r in rows)
     return series
 
 
@@ -218,11 +220,12 @@ def _dependence(examination: Examination, still: list[str]) -> Finding:
     found = examination.dependences.found
     identical = (f"bit-identical in all worlds: {', '.join(still)}",) if still else ()
     return Finding(
+        role=Role.DEPENDENCE,
         kind="sensitivity",
         title="Dependence on data beside the values of messages",
         attack="sensitivity",
         world="defense",
-        metrics={"found": Metric(value=len(found))},
+        metrics={Name.FOUND: Metric(value=len(found))},
         verdict=Verdict.UNSUPPORTED if found else None,
         notes=(
             *found,

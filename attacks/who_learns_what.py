@@ -18,9 +18,9 @@ from dpaudit.attack import OnStep
 from dpaudit.canary import CanaryGradient, Game
 from dpaudit.defense import Defense, Setting
 from dpaudit.errors import ConfigError
+from dpaudit.finding import Column, Finding, Metric, Name, Role
 from dpaudit.measurement import Bench, Measurement
 from dpaudit.protocol import FORGOTTEN, NOISELESS, Adversary, flatten, unflatten
-from dpaudit.result import Finding, Metric
 from dpaudit.tape import Tape
 from dpaudit.threat import ThreatModel
 
@@ -128,14 +128,15 @@ def _finding(
         *(f'"{message}" shows a record without noise to some agent' for message in unhidden),
     ]
     return Finding(
+        role=Role.WHO_LEARNS_WHAT,
         kind="accounting",
         title="who learns what",
         attack="who-learns-what",
         metrics={
-            "largest mu": Metric(value=max(mus)),
-            "smallest mu": Metric(value=min(mus)),
-            "pairs without noise": Metric(value=sum(map(isinf, mus)), n=len(mus)),
+            Name.LARGEST_MU: Metric(value=max(mus)),
+            Name.SMALLEST_MU: Metric(value=min(mus)),
+            Name.PAIRS_WITHOUT_NOISE: Metric(value=sum(map(isinf, mus)), n=len(mus)),
         },
         notes=tuple(notes),
-        series={"adversary": adversaries, "victim": victims, "mu": mus},
+        series={Column.ADVERSARY: adversaries, Column.VICTIM: victims, Column.MU: mus},
     )

@@ -15,27 +15,28 @@ from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 
 from dpaudit import __version__
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.evidence import Side, holm, p_worse
-from dpaudit.result import AuditResult, Finding, Metric
+from dpaudit.finding import Finding, Metric, Name, Role, canonical
+from dpaudit.result import AuditResult
 from dpaudit.strict import Strict
 
 ALPHA = 0.005  # of a false alarm, ever: at most 1 of 200 histories, let alone checks
 
 # Which metrics tell how much leaks, and on which side is more. Those whose error is unknown, such
 # as a measured sensitivity, a maximum over what was tried, would cry wolf.
-KEY_METRICS: Mapping[tuple[str, str], Side] = {
-    ("accounting", "epsilon"): "above",
-    ("empirical-epsilon", "epsilon lower bound"): "above",
-    ("reconstruction", "psnr"): "above",
-    ("reconstruction", "ssim"): "above",
-    ("reconstruction", "label accuracy"): "above",
-    ("mutual-information", "m nmi"): "above",
-    ("mutual-information", "nmi"): "above",
-    ("mutual-information", "mutual information"): "above",
+KEY_METRICS: Mapping[Role, Mapping[str, Side]] = {
+    Role.DECLARED: {Name.EPSILON: "above"},
+    Role.TEST: {Name.EPSILON_LOWER_BOUND: "above"},
+    Role.RECONSTRUCTION: {
+        Name.PSNR: "above",
+        Name.SSIM: "above",
+        Name.LABEL_ACCURACY: "above",
+    },
+    Role.INFORMATION: {Name.M_NMI: "above"},
 }
 
 
@@ -51,12 +52,17 @@ class Key(NamedTuple):
 
 
 class CheckBaseline(Strict):
-    """One check as it was."""
+    """One check as it was; labels end with the metric's name, as the vocabulary spells it."""
 
     config: str  # hash of the audit as it is written, without its seed
     seed: int
     claims: dict[str, str]  # claim, against whom: verdict
     metrics: dict[str, Metric]
+
+    @field_validator("metrics", mode="after")
+    @classmethod
+    def _in_todays_spelling(cls, metrics: dict[str, Metric]) -> dict[str, Metric]:
+        return {_respelt(label): metric for label, metric in metrics.items()}
 
 
 class Ledger(Strict):
@@ -161,18 +167,13 @@ def key_metrics(result: AuditResult) -> list[Key]:
     """Every key metric of the findings on the defense, by a label that is its own."""
     found: dict[str, Key] = {}
     for finding in result.findings:
-        if finding.world in (None, "defense") and finding.kind != "control":
-            for name, metric in finding.metrics.items():
-                side = KEY_METRICS.get((finding.kind, words(name)))
-                if side is not None and not (finding.kind == "accounting" and finding.attack):
-                    label = _unique(_label(finding, name), found)
-                    found[label] = Key(label, side, finding.kind == "accounting", metric)
+        if finding.world in (None, "defense"):
+            sides = KEY_METRICS.get(finding.role, {})
+            for name in (name for name in finding.metrics if name in sides):
+                label = _unique(_label(finding, name, result), found)
+                exact = finding.role is Role.DECLARED
+                found[label] = Key(label, sides[name], exact, finding.metrics[name])
     return list(found.values())
-
-
-def words(name: str) -> str:
-    """A metric's name with one spelling: "m_nmi" and "M-NMI" are "m nmi"."""
-    return name.lower().replace("_", " ").replace("-", " ")
 
 
 class Worse(NamedTuple):
@@ -214,11 +215,13 @@ def _pairs(baseline: Baseline, name: str, result: AuditResult) -> Iterator[tuple
             yield name, key, old.metrics[key.label]
 
 
-def _label(finding: Finding, metric: str) -> str:
+def _label(finding: Finding, metric: str, result: AuditResult) -> str:
+    texts = {claim.claim: claim.text for claim in result.claims}
+    stated = None if finding.claim is None else texts.get(finding.claim)
     rounds = ",".join(str(k) for k in finding.rounds)
     parts = (
         finding.kind,
-        finding.attack or (finding.title if finding.kind == "accounting" else None),
+        finding.attack or stated,
         finding.message,
         finding.threat_model,
         f"round {rounds}" if rounds else None,
@@ -226,6 +229,13 @@ def _label(finding: Finding, metric: str) -> str:
         metric,
     )
     return " | ".join(part for part in parts if part)
+
+
+def _respelt(label: str) -> str:
+    """A label as older baselines have it: the metric's name is its last part."""
+    about, bar, name = label.rpartition(" | ")
+    name, number, rest = name.partition(" (")
+    return f"{about}{bar}{canonical(name)}{number}{rest}"
 
 
 def _unique(label: str, known: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from dpaudit.result import Metric
+from dpaudit.finding import Metric
 from dpaudit.strict import Strict
 
 Outcome = Literal["holds", "warning", "fails"]

@@ -19,7 +19,6 @@ from dpaudit.baseline import (
     check_baseline,
     config_hash,
     key_metrics,
-    words,
     write_whole,
 )
 from dpaudit.cached_audit import Job
@@ -27,6 +26,7 @@ from dpaudit.check_result import Checked, CheckReport, KeyFigure
 from dpaudit.claims_file import ClaimsFile
 from dpaudit.config import AuditConfig, read_toml
 from dpaudit.errors import ConfigError, nearest
+from dpaudit.finding import Name, Role
 from dpaudit.result import AuditResult
 from dpaudit.verdicts import beside_baseline, statements
 
@@ -257,8 +257,8 @@ def _picture(result: AuditResult) -> str | None:
     """The defended reconstruction that comes closest to the truth, if any was attempted."""
     best, chosen = float("-inf"), None
     for finding in result.findings:
-        if finding.kind == "reconstruction" and finding.world in (None, "defense"):
-            ssim = next((m.value for k, m in finding.metrics.items() if words(k) == "ssim"), None)
+        if finding.role is Role.RECONSTRUCTION and finding.world in (None, "defense"):
+            ssim = finding.value(Name.SSIM)
             if ssim is not None and ssim > best and "images" in finding.artifacts:
                 best, chosen = ssim, finding.artifacts["images"]
     return chosen

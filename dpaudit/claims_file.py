@@ -1,34 +1,40 @@
 """claims.toml: which audits a repository stands by, in what time, and which limits they keep."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from dpaudit.config import read_toml
 from dpaudit.errors import ConfigError, nearest
+from dpaudit.finding import Finding, Kind, Metric
 from dpaudit.problems import Key, Problem, problem_line, problems_of
-from dpaudit.result import Finding
 from dpaudit.strict import Strict
 from dpaudit.toml_lines import line_of
 
 LEAST_SECONDS = 5.0  # importing torch and loading data take most of that: no verdict in less
 
-Kind = Literal[
-    "accounting",
-    "sensitivity",
-    "empirical-epsilon",
-    "reconstruction",
-    "mutual-information",
-    "control",
-    "utility",
-]
-
-
 ASKED_FOR = ("control", "utility")
+
+
+class Measured(NamedTuple):
+    """What a limit can be on: the metrics of a finding, or of the curves at their end."""
+
+    kind: Kind | Literal["utility"]
+    metrics: Mapping[str, Metric]
+    attack: str | None = None
+    threat_model: str | None = None
+    message: str | None = None
+    rounds: tuple[int, ...] = ()
+    world: str | None = None
+    batch_size: int | None = None
+
+    @classmethod
+    def of(cls, finding: Finding) -> "Measured":
+        return cls(**{field: getattr(finding, field) for field in cls._fields})
 
 
 class Threshold(Strict):
@@ -44,7 +50,7 @@ class Threshold(Strict):
     metric: str = Field(min_length=1)
     at_most: float | Literal["claim"] | None = None
     at_least: float | None = None
-    kind: Kind | None = None
+    kind: Kind | Literal["utility"] | None = None
     attack: str | None = None
     threat_model: str | None = None
     message: str | None = None
@@ -58,19 +64,20 @@ class Threshold(Strict):
             raise ValueError("give either at_most or at_least")
         return self
 
-    def selects(self, finding: Finding) -> bool:
-        """Whether this is about a finding; one of no world counts as of the defense.
+    def selects(self, measured: Measured) -> bool:
+        """Whether this is about what was measured; what is of no world counts as of the defense.
 
         Controls, some of which leak on purpose, and utility are meant only where ``kind`` says so.
         """
         return (
-            self.world == (finding.world or "defense")
-            and (finding.kind == self.kind or (self.kind is None and finding.kind not in ASKED_FOR))
-            and self.attack in (None, finding.attack)
-            and self.threat_model in (None, finding.threat_model)
-            and self.message in (None, finding.message)
-            and self.batch_size in (None, finding.batch_size)
-            and (self.round is None or self.round in finding.rounds)
+            self.world == (measured.world or "defense")
+            and (self.kind or measured.kind) == measured.kind
+            and (self.kind is not None or measured.kind not in ASKED_FOR)
+            and self.attack in (None, measured.attack)
+            and self.threat_model in (None, measured.threat_model)
+            and self.message in (None, measured.message)
+            and self.batch_size in (None, measured.batch_size)
+            and (self.round is None or self.round in measured.rounds)
         )
 
 

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from dpaudit import __version__
 from dpaudit.config import AuditConfig
 from dpaudit.errors import ConfigError, DpauditError
-from dpaudit.result import AuditResult, Verdict
+from dpaudit.result import AuditResult
 from dpaudit.terminal import (
     errors_as_exit_codes,
     passing_on,
@@ -23,6 +23,7 @@ from dpaudit.terminal import (
     write_outputs,
     write_problems,
 )
+from dpaudit.verdict import Verdict
 
 if TYPE_CHECKING:
     from dpaudit.pipeline import Runtime

@@ -12,11 +12,12 @@ from dpaudit import registry
 from dpaudit.account import account, restate
 from dpaudit.claim import Claim
 from dpaudit.defense import Setting
+from dpaudit.finding import Finding, Metric, Name, Role
 from dpaudit.graph import build
 from dpaudit.judge import Judging, accounting_finding, bearing_on, judge
 from dpaudit.measurement import Bench
 from dpaudit.options import graph_options
-from dpaudit.result import Finding, JudgedClaim, Metric
+from dpaudit.result import JudgedClaim
 from dpaudit.rng import Streams
 from dpaudit.threat import ThreatModel
 
@@ -184,12 +185,12 @@ def examined(
     )
     bench = Bench(None, setting, defense, (case.claim,), streams, None)  # type: ignore[arg-type]
     findings = attack.measure(bench, threat_model, lambda done, total: None)
-    because = bearing_on(case.claim, threat_model, findings)
+    because = bearing_on(0, case.claim, threat_model, findings)
     accounted = account(case.claim, threat_model, defense, setting)
-    findings.append(accounting_finding(case.claim, threat_model, accounted))
+    findings.append(accounting_finding(0, case.claim, threat_model, accounted))
     restated = restate(case.claim, threat_model, defense, setting)
     because.append(len(findings) - 1)
-    (judged,) = judge([Judging(case.claim, threat_model, restated, tuple(because))], findings)
+    (judged,) = judge([Judging(0, case.claim, threat_model, restated, tuple(because))], findings)
     return judged, findings
 
 
@@ -198,12 +199,14 @@ def _printed(claim: JudgedClaim, findings: list[Finding]) -> Iterator[str]:
     yield f"  {claim.threat_model}: {claim.verdict}. {claim.reason}"
     yield f"    one record, whole run: {_interval(claim.restated.epsilon)}"
     for finding in findings:
-        if finding.kind == "accounting" and finding.attack:
+        if finding.role is Role.EXACT_LEAK:
             rounds = f"rounds 1 to {finding.rounds[1]}"
-            mu = finding.metrics["largest mu of a round"].value
-            yield f"    exact leak, {rounds}: {_interval(finding.metrics['epsilon'])}; mu {mu:.3g}"
-        if finding.kind == "empirical-epsilon":
-            bound, top = (finding.metrics[n].value for n in ("epsilon lower bound", "ceiling"))
+            mu = finding.metrics[Name.LARGEST_MU_OF_A_ROUND].value
+            epsilon = _interval(finding.metrics[Name.EPSILON])
+            yield f"    exact leak, {rounds}: {epsilon}; mu {mu:.3g}"
+        if finding.role is Role.TEST:
+            names = (Name.EPSILON_LOWER_BOUND, Name.CEILING)
+            bound, top = (finding.metrics[name].value for name in names)
             yield f"    certified from runs: at least {bound:.3g} (ceiling {top:.3g})"
 
 

@@ -9,8 +9,10 @@ import numpy as np
 from dpaudit.account import Accounted, claimed_epsilon, record_adjacency
 from dpaudit.bounds import holm
 from dpaudit.claim import Claim
-from dpaudit.result import Finding, JudgedClaim, Metric, Restated, Verdict
+from dpaudit.finding import Finding, Metric, Name, Role
+from dpaudit.result import JudgedClaim, Restated
 from dpaudit.threat import ThreatModel
+from dpaudit.verdict import Verdict
 
 ALPHA = 0.05  # of one false refutation among all claims and adversaries of an audit
 
@@ -18,35 +20,42 @@ ALPHA = 0.05  # of one false refutation among all claims and adversaries of an a
 class Judging(NamedTuple):
     """A claim against one threat model, and the findings that bear on it, by their index."""
 
+    index: int  # of the claim, into the audit's claims
     claim: Claim
     threat_model: ThreatModel
     restated: Accounted  # one record, the whole run
     because: tuple[int, ...]
 
 
-def accounting_finding(claim: Claim, threat_model: ThreatModel, accounted: Accounted) -> Finding:
+def accounting_finding(
+    index: int, claim: Claim, threat_model: ThreatModel, accounted: Accounted
+) -> Finding:
     """The evidence that accounting gives; ``unsupported`` if even the least exceeds the claim."""
     low, high = accounted.epsilon
     exceeded = low > claimed_epsilon(claim)
     return Finding(
+        role=Role.DECLARED,
         kind="accounting",
-        title=claim.text,
+        title="declared releases, accounted",
+        claim=index,
         threat_model=threat_model.name,
         metrics={
-            "epsilon": Metric(value=high, low=low, high=high),
-            "claimed epsilon": Metric(value=claimed_epsilon(claim)),
-            "delta": Metric(value=accounted.delta),
+            Name.EPSILON: Metric(value=high, low=low, high=high),
+            Name.CLAIMED_EPSILON: Metric(value=claimed_epsilon(claim)),
+            Name.DELTA: Metric(value=accounted.delta),
         },
         verdict=Verdict.UNSUPPORTED if exceeded else None,
         notes=(f"worst off: agent {accounted.victim}", *accounted.assumptions),
     )
 
 
-def bearing_on(claim: Claim, threat_model: ThreatModel, findings: Sequence[Finding]) -> list[int]:
-    """The findings that bear on a claim against a threat model.
+def bearing_on(
+    index: int, claim: Claim, threat_model: ThreatModel, findings: Sequence[Finding]
+) -> list[int]:
+    """The findings that bear on a claim, given its index, against a threat model.
 
-    Measurements name the claim at the end of their title; a measured sensitivity above its bound
-    bears on every claim. Runs with and without a record do not test a claim on replaced agents.
+    A measured sensitivity above its bound bears on every claim. Runs with and without a record do
+    not test a claim on replaced agents.
     """
     tested = () if claim.adjacency == "agent-identity" else ("empirical-epsilon", "control")
     return [
@@ -55,10 +64,7 @@ def bearing_on(claim: Claim, threat_model: ThreatModel, findings: Sequence[Findi
         if finding.threat_model in (None, threat_model.name)
         and (
             (finding.kind == "sensitivity" and finding.verdict is not None)
-            or (
-                finding.kind in ("accounting", *tested)
-                and (finding.title == claim.text or finding.title.endswith(f": {claim.text}"))
-            )
+            or (finding.claim == index and finding.kind in ("accounting", *tested))
         )
     ]
 
@@ -72,7 +78,7 @@ def judge(judgings: Sequence[Judging], findings: Sequence[Finding]) -> list[Judg
     """
     tests = [_tests(judging, findings) for judging in judgings]
     p_values = [
-        min(len(found) * float(t.metrics["p-value"].value) for t in found) if found else 1.0
+        min(len(found) * float(t.metrics[Name.P_VALUE].value) for t in found) if found else 1.0
         for found in tests
     ]
     tested = [i for i, found in enumerate(tests) if found]
@@ -88,11 +94,12 @@ def judge(judgings: Sequence[Judging], findings: Sequence[Finding]) -> list[Judg
 def _judged(
     judging: Judging, findings: Sequence[Finding], refuted: bool, n_tested: int
 ) -> JudgedClaim:
-    claim, threat_model, restated, because = judging
+    index, claim, threat_model, restated, because = judging
     verdict, reason = _verdict(judging, findings, refuted, n_tested)
     statistical = bool(_tests(judging, findings)) and (refuted or verdict is Verdict.NOT_REFUTED)
     low, high = restated.epsilon
     return JudgedClaim(
+        claim=index,
         text=claim.text,
         sentence=claim.sentence(),
         epsilon=claim.epsilon,
@@ -119,10 +126,10 @@ def _verdict(
 ) -> tuple[Verdict, str]:
     claim = judging.claim
     claimed = claimed_epsilon(claim)
-    declared = _evidence(judging, findings, "accounting")
-    exact = _evidence(judging, findings, "accounting", measured=True)
+    declared = _first(judging, findings, Role.DECLARED)
+    exact = _first(judging, findings, Role.EXACT_LEAK)
     test = _best_test(judging, findings, refuted)
-    bound = float(test.metrics["epsilon lower bound"].value) if test else 0.0
+    bound = float(test.metrics[Name.EPSILON_LOWER_BOUND].value) if test else 0.0
     certified = (
         f" Runs with and without one record certify epsilon at least {bound:.3g} at 95% confidence."
         if bound > 0
@@ -138,7 +145,7 @@ def _verdict(
             f"Runs with and without one record certify epsilon at least {bound:.3g} at 95% "
             f"confidence; {claimed:.3g} is claimed{among}."
         )
-    if declared and declared.metrics["epsilon"].low == inf:
+    if declared and declared.metrics[Name.EPSILON].low == inf:
         return Verdict.REFUTED, (
             f"A message that depends on the data is sent with no noise at all.{certified}"
         )
@@ -155,10 +162,10 @@ def _verdict(
                 f"A measured sensitivity exceeds its bound: {findings[i].title}.",
             )
     for i in judging.because:
-        if findings[i].kind == "control" and findings[i].verdict is Verdict.UNSUPPORTED:
+        if findings[i].role is Role.NOISE and findings[i].verdict is Verdict.UNSUPPORTED:
             return Verdict.UNSUPPORTED, (
                 "The noise really drawn is not the independent noise that the defense asks for "
-                f"(p = {findings[i].metrics['p-value'].value:.1g}).{certified}"
+                f"(p = {findings[i].metrics[Name.P_VALUE].value:.1g}).{certified}"
             )
     return _not_exceeded(judging, findings, declared, test, bound)
 
@@ -173,21 +180,21 @@ def _not_exceeded(
     claimed = claimed_epsilon(judging.claim)
     accounted = ""
     if declared:
-        supports = float(declared.metrics["epsilon"].high or 0) <= claimed
+        supports = float(declared.metrics[Name.EPSILON].high or 0) <= claimed
         stands = "supports the claim" if supports else "does not settle the claim"
         accounted = f"Accounting {stands} ({_epsilon(declared)}, {claimed:.3g} claimed)"
     if test is None:
         return Verdict.UNDERPOWERED, (
             f"{accounted}, and no attack in this audit could certify a lower bound on epsilon."
         )
-    top, needed = test.metrics["ceiling"].value, test.metrics["trials needed"].value
+    top, needed = test.metrics[Name.CEILING].value, test.metrics[Name.TRIALS_NEEDED].value
     if top <= claimed:
         return Verdict.UNDERPOWERED, (
             f"{accounted}. Even a perfect attack with these runs certifies {top:.3g} at most; "
             f"{needed:.3g} runs of each world would do."
         )
-    controls = _controls(judging, findings)
-    if controls and not any(findings[i].verdict is Verdict.REFUTED for i in controls):
+    controls = [findings[i] for i in judging.because if findings[i].role is Role.POSITIVE_CONTROL]
+    if controls and not any(control.verdict is Verdict.REFUTED for control in controls):
         return Verdict.UNDERPOWERED, (
             f"{accounted}. The positive control, which has no noise, was not refuted either: the "
             "runs tell this adversary too little about the record."
@@ -205,13 +212,13 @@ def _not_exceeded(
 
 
 def _expected(test: Finding) -> str:
-    expected = test.metrics.get("expected bound")
+    expected = test.metrics.get(Name.EXPECTED_BOUND)
     return f" ({expected.value:.3g} was to be expected)" if expected else ""
 
 
 def _tests(judging: Judging, findings: Sequence[Finding]) -> list[Finding]:
     """The tests of the claim: findings of certified lower bounds on epsilon."""
-    found = [findings[i] for i in judging.because if findings[i].kind == "empirical-epsilon"]
+    found = [findings[i] for i in judging.because if findings[i].role is Role.TEST]
     return [finding for finding in found if finding.metrics]
 
 
@@ -219,42 +226,24 @@ def _best_test(judging: Judging, findings: Sequence[Finding], refuted: bool) -> 
     """The test that refuted the claim, or the one that came nearest to it."""
     tests = _tests(judging, findings)
     if refuted:
-        return min(tests, key=lambda test: test.metrics["p-value"].value)
+        return min(tests, key=lambda test: test.metrics[Name.P_VALUE].value)
     return max(
         tests,
         key=lambda test: (
-            test.metrics["epsilon lower bound"].value,
-            test.metrics["ceiling"].value,
+            test.metrics[Name.EPSILON_LOWER_BOUND].value,
+            test.metrics[Name.CEILING].value,
         ),
         default=None,
     )
 
 
-def _evidence(
-    judging: Judging, findings: Sequence[Finding], kind: str, measured: bool = False
-) -> Finding | None:
-    """The finding of this kind: of accounting, the declared mechanism's or the measured one's."""
-    found = (findings[i] for i in judging.because)
-    return next(
-        (
-            f
-            for f in found
-            if f.kind == kind and (kind != "accounting" or (f.attack is not None) == measured)
-        ),
-        None,
-    )
-
-
-def _controls(judging: Judging, findings: Sequence[Finding]) -> list[int]:
-    return [
-        i
-        for i in judging.because
-        if findings[i].kind == "control" and findings[i].title.startswith("positive")
-    ]
+def _first(judging: Judging, findings: Sequence[Finding], role: Role) -> Finding | None:
+    """The finding of this role that bears on the claim."""
+    return next((findings[i] for i in judging.because if findings[i].role is role), None)
 
 
 def _epsilon(finding: Finding) -> str:
-    metric, delta = finding.metrics["epsilon"], finding.metrics["delta"].value
+    metric, delta = finding.metrics[Name.EPSILON], finding.metrics[Name.DELTA].value
     low, high = float(metric.low or 0), float(metric.high or 0)
     size = f"{low:.3g}" if high - low <= 1e-3 * low else f"between {low:.3g} and {high:.3g}"
     return f"epsilon {size} at delta {delta:g}"

@@ -7,7 +7,7 @@ from typing import ClassVar
 from dpaudit.attack import Chooses, OnStep
 from dpaudit.claim import Claim
 from dpaudit.defense import Defense, Setting
-from dpaudit.result import Finding
+from dpaudit.finding import Finding
 from dpaudit.rng import Streams
 from dpaudit.run_directory import RunDirectory
 from dpaudit.strict import Strict

@@ -15,13 +15,14 @@ from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structu
 from torch import Tensor
 
 from dpaudit.errors import DpauditError
+from dpaudit.finding import Name
 
 SSIM_WINDOW = 7  # pixels
 # dB. Identical images have an infinite PSNR, and one of them would make every mean infinite. At
 # the cap an error is already smaller than the rounding to 8 bits: 10 log10(12 * 255**2) = 58.9.
 PSNR_CAP = 60.0
 
-_NAMES = ("mse", "psnr", "ssim")
+_NAMES = (Name.MSE, Name.PSNR, Name.SSIM)
 
 Floats = NDArray[np.float64]
 
@@ -74,14 +75,6 @@ def score(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, float
 def estimates(scores: Scores) -> dict[str, Estimate]:
     """Mean and interval over the targets of each score, by name."""
     return {name: interval(getattr(scores, name)) for name in _NAMES}
-
-
-def gains(scores: Scores, blind: Scores) -> dict[str, Estimate]:
-    """What the attack scored above the blind guess at the same targets, by name."""
-    return {
-        name: paired(getattr(scores, name), getattr(blind, name))
-        for name in ("mse", "psnr", "ssim")
-    }
 
 
 def interval(values: ArrayLike) -> Estimate:

@@ -16,6 +16,7 @@ from dpaudit.config import AuditConfig
 from dpaudit.data import Dataset, load
 from dpaudit.defense import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
+from dpaudit.finding import Finding
 from dpaudit.graph import build
 from dpaudit.jobs import (
     WORLDS,
@@ -31,18 +32,11 @@ from dpaudit.mixing import positions
 from dpaudit.own import NOTHING, Own
 from dpaudit.provenance import provenance
 from dpaudit.reconstruction import refuse_data_without_images
-from dpaudit.result import (
-    AuditResult,
-    Curve,
-    Finding,
-    GraphSummary,
-    JudgedClaim,
-    ThreatModelSummary,
-    worst,
-)
+from dpaudit.result import AuditResult, Curve, GraphSummary, JudgedClaim, ThreatModelSummary
 from dpaudit.rng import Streams
 from dpaudit.run_directory import RunDirectory
 from dpaudit.subject import subject
+from dpaudit.verdict import worst
 from dpaudit.workers import OnProgress, Work, run_jobs
 
 
@@ -240,15 +234,15 @@ def _judged(
     """Each claim against each threat model it is made against, after the findings."""
     findings, judgings = list(evidence), []
     defense, setting = prepared.defenses["defense"], prepared.setting
-    for claim in config.claim:
+    for i, claim in enumerate(config.claim):
         for threat_model in config.threat_model:
             if claim.threat_model in (None, threat_model.name):
-                because = bearing_on(claim, threat_model, evidence)
+                because = bearing_on(i, claim, threat_model, evidence)
                 accounted = account(claim, threat_model, defense, setting)
-                findings.append(accounting_finding(claim, threat_model, accounted))
+                findings.append(accounting_finding(i, claim, threat_model, accounted))
                 restated = restate(claim, threat_model, defense, setting)
                 because.append(len(findings) - 1)
-                judgings.append(Judging(claim, threat_model, restated, tuple(because)))
+                judgings.append(Judging(i, claim, threat_model, restated, tuple(because)))
     return judge(judgings, findings), findings
 
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dpaudit.errors import ConfigError
-from dpaudit.result import AuditResult, JudgedClaim, Verdict
+from dpaudit.finding import Name, Role
+from dpaudit.result import AuditResult, JudgedClaim
+from dpaudit.verdict import Verdict
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from dpaudit.defense import Defense
 
 SLOW = "privacy_audit_slow"
-BOUND = "epsilon lower bound"
 FOUND = "privacy audit"  # the name under which a test's report carries a line for the summary
 
 
@@ -67,17 +68,15 @@ class PrivacyAudit:
         self._refuse((Verdict.REFUTED, Verdict.UNSUPPORTED))
         for claim in self.result.claims:
             for finding in (self.result.findings[i] for i in claim.because):
-                if finding.kind == "accounting" and "claimed epsilon" in finding.metrics:
-                    epsilon, claimed = (
-                        finding.metrics["epsilon"],
-                        finding.metrics["claimed epsilon"],
+                epsilon, claimed = map(finding.value, (Name.EPSILON, Name.CLAIMED_EPSILON))
+                if finding.kind != "accounting" or epsilon is None or claimed is None:
+                    continue
+                if epsilon > claimed:
+                    pytest.fail(
+                        f"{claim.sentence}; against {claim.threat_model}: accounting gives "
+                        f"epsilon up to {epsilon:.3g}, {claimed:.3g} is claimed",
+                        pytrace=False,
                     )
-                    if epsilon.value > claimed.value:
-                        pytest.fail(
-                            f"{claim.sentence}; against {claim.threat_model}: accounting gives "
-                            f"epsilon up to {epsilon.value:.3g}, {claimed.value:.3g} is claimed",
-                            pytrace=False,
-                        )
 
     def _refuse(self, verdicts: tuple[Verdict, ...]) -> None:
         __tracebackhide__ = True
@@ -88,10 +87,11 @@ class PrivacyAudit:
     def _require_power(self, claim: JudgedClaim, min_power: float) -> None:
         __tracebackhide__ = True
         shares = [
-            finding.metrics[BOUND].value / finding.metrics["claimed epsilon"].value
+            bound / claimed
             for finding in (self.result.findings[i] for i in claim.because)
-            if finding.kind == "empirical-epsilon"
-            and {BOUND, "claimed epsilon"} <= finding.metrics.keys()
+            if finding.role is Role.TEST
+            and (bound := finding.value(Name.EPSILON_LOWER_BOUND)) is not None
+            and (claimed := finding.value(Name.CLAIMED_EPSILON)) is not None
         ]
         power = max(shares, default=0.0)
         if power < min_power:

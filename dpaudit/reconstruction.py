@@ -12,6 +12,7 @@ from dpaudit.attack import Observed, OnStep, ReconstructionAttack, Task
 from dpaudit.data import Dataset
 from dpaudit.defense import Defense, Derived, Observable, Setting, Target
 from dpaudit.errors import DataError, NotObservable
+from dpaudit.finding import Finding, Metric, Name, Role
 from dpaudit.metrics import (
     PSNR_CAP,
     SSIM_WINDOW,
@@ -24,7 +25,6 @@ from dpaudit.metrics import (
     score,
 )
 from dpaudit.problem import Classification
-from dpaudit.result import Finding, Metric
 from dpaudit.rng import Streams
 from dpaudit.run_directory import RunDirectory
 from dpaudit.strips import strip
@@ -255,11 +255,14 @@ def _scored(
         scores,
         guess[0],
         extra={
-            "ssim_over_blind": paired(scores.ssim, baselines[best].ssim),
-            "label_accuracy": interval(_labels_found(guess[1], labels)),
-            "loss": interval(losses.double().numpy()),
+            Name.SSIM_OVER_BLIND: paired(scores.ssim, baselines[best].ssim),
+            Name.LABEL_ACCURACY: interval(_labels_found(guess[1], labels)),
+            Name.LOSS: interval(losses.double().numpy()),
         },
-        notes=(*_scale(dataset), f"ssim_over_blind is against the {_BLIND[best]}, the better"),
+        notes=(
+            *_scale(dataset),
+            f"{Name.SSIM_OVER_BLIND} is against the {_BLIND[best]}, the better",
+        ),
     )
     if scenario.world != "defense":  # the same truth, so the same baselines
         return [own]
@@ -308,6 +311,7 @@ def _finding(
     aligned = images.cpu().take_along_dim(scores.order[..., None, None, None], dim=1)
     what = "images" if world != "blind" else notes[0].replace(" ", "-")
     return Finding(
+        role=Role.RECONSTRUCTION,
         kind="reconstruction",
         title=f"gradient inversion of {scenario.attack.message}",
         attack=scenario.attack_name,
@@ -331,6 +335,7 @@ def _finding(
 def _not_available(scenario: Scenario, refusals: list[str]) -> Finding:
     """A scenario that this adversary's view does not allow, said instead of left out."""
     return Finding(
+        role=Role.RECONSTRUCTION,
         kind="reconstruction",
         title=f"gradient inversion of {scenario.attack.message}",
         attack=scenario.attack_name,

@@ -1,105 +1,19 @@
 """audit.json: all that a report or a CI system reads. Nothing here imports torch."""
 
 import json
-import math
 import os
-from collections.abc import Mapping
-from enum import StrEnum
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import NonNegativeInt, ValidationError, model_validator
 
 from dpaudit.claim import Adjacency, Scope
 from dpaudit.errors import RunError
+from dpaudit.finding import Finding, Metric, Number
 from dpaudit.strict import Strict
-
-Number = Annotated[
-    float,
-    Field(allow_inf_nan=True),
-    BeforeValidator(lambda x: float(x) if x in ("inf", "-inf", "nan") else x),
-    PlainSerializer(
-        lambda x: x if math.isfinite(x) else str(x), return_type=float | str, when_used="json"
-    ),
-    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}),
-]
-
-
-class Verdict(StrEnum):
-    """What the evidence says about a claim; never that something is private or safe."""
-
-    REFUTED = "refuted"  # a certified lower bound exceeds it, or a message leaks with no noise
-    UNSUPPORTED = "unsupported"  # exact accounting of the noise really drawn gives more
-    UNDERPOWERED = "underpowered"  # this audit could not have refuted it
-    NOT_REFUTED = "not refuted"  # there was power to refute it, and it stood; no proof
-
-
-SEVERITY = (Verdict.REFUTED, Verdict.UNSUPPORTED, Verdict.UNDERPOWERED, Verdict.NOT_REFUTED)
-
-MEANING: Mapping[Verdict, str] = {
-    Verdict.REFUTED: "An attack proved, at the stated confidence, that more leaks than is claimed.",
-    Verdict.UNSUPPORTED: "The noise that was really drawn does not add up to what is claimed: "
-    "exact accounting gives a larger epsilon, a measured sensitivity exceeds the stated bound, or "
-    "it is not the noise that the defense asks for.",
-    Verdict.UNDERPOWERED: "Nothing was found against the claim, but this audit could not have "
-    "refuted it: too few runs for any attack, or a view in which its attacks certify nothing. It "
-    "says nothing in the claim's favour.",
-    Verdict.NOT_REFUTED: "The audit had the power to refute the claim and did not. This is not a "
-    "proof of privacy: a stronger attack may succeed.",
-}
-
-
-def worst(verdicts: list[Verdict]) -> Verdict | None:
-    """The most severe of some verdicts; None of none."""
-    return min(verdicts, key=SEVERITY.index, default=None)
-
-
-class Metric(Strict):
-    """A number, its 95% interval where it is an estimate, and how many cases it rests on."""
-
-    value: Number
-    low: Number | None = None
-    high: Number | None = None
-    n: int | None = None
-
-
-class Finding(Strict):
-    """One piece of evidence."""
-
-    kind: Literal[
-        "accounting",
-        "sensitivity",
-        "empirical-epsilon",
-        "reconstruction",
-        "mutual-information",
-        "control",
-    ]
-    title: str
-    attack: str | None = None
-    threat_model: str | None = None
-    message: str | None = None
-    rounds: tuple[int, ...] = ()
-    world: Literal["defense", "no-defense", "blind"] | None = None
-    batch_size: int | None = None
-    metrics: dict[str, Metric] = {}
-    verdict: Verdict | None = None
-    notes: tuple[str, ...] = ()
-    artifacts: dict[str, str] = {}  # what -> path relative to the run directory
-    series: dict[str, tuple[Number, ...]] = {}  # columns of equal length, for figures
-
-    @model_validator(mode="after")
-    def _columns_of_equal_length(self) -> Self:
-        if len({len(column) for column in self.series.values()}) > 1:
-            raise ValueError("the columns of series differ in length")
-        return self
+from dpaudit.verdict import MEANING, Verdict
+from dpaudit.version_1 import upgraded
 
 
 class Restated(Strict):
@@ -114,6 +28,7 @@ class Restated(Strict):
 class JudgedClaim(Strict):
     """A claim, against one threat model, with its verdict."""
 
+    claim: NonNegativeInt  # index into the config's claims
     text: str
     sentence: str
     epsilon: float | None
@@ -193,7 +108,7 @@ class Provenance(Strict):
 class AuditResult(Strict):
     """One audit: its config, every number shown anywhere, and the verdict."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     config: dict[str, Any]
     calibrated: dict[str, Any]  # the defense's options once its noise is set from its budget
     provenance: Provenance
@@ -237,13 +152,20 @@ class AuditResult(Strict):
 
     @classmethod
     def read(cls, path: Path) -> "AuditResult":
-        """Read an audit.json. Raises RunError if it is missing, damaged or of another version."""
+        """Read an audit.json of this version or version 1.
+
+        Raises:
+            RunError: it is missing, damaged or of another version.
+        """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(content, dict) and content.get("schema_version") != 1:
-                version = content.get("schema_version")
-                raise RunError(f"{path}: schema_version {version!r}, this dpaudit reads version 1")
-            return cls.model_validate(content)
+            version = content.get("schema_version") if isinstance(content, dict) else None
+            if isinstance(content, dict) and version not in (1, 2):
+                raise RunError(
+                    f"{path}: schema_version {version!r}, this dpaudit reads versions 1 and 2; "
+                    "run the audit again"
+                )
+            return cls.model_validate(upgraded(content) if version == 1 else content)
         except OSError as error:
             raise RunError(f"{path}: {os.strerror(error.errno or 0)}") from None
         except ValidationError as error:

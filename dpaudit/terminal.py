@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from dpaudit.errors import DpauditError
-from dpaudit.result import MEANING, AuditResult
+from dpaudit.result import AuditResult
+from dpaudit.verdict import MEANING
 
 if TYPE_CHECKING:
     from dpaudit.audit_processes import Waiting

@@ -1,17 +1,19 @@
 """From the audits of a claims file to what is said about each claim, limit and key metric."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dpaudit.baseline import Baseline, compare, words
+from dpaudit.baseline import Baseline, compare
 from dpaudit.check_result import Outcome, Statement
-from dpaudit.claims_file import Check, ClaimsFile, Threshold
+from dpaudit.claims_file import Check, ClaimsFile, Measured, Threshold
 from dpaudit.errors import ConfigError, nearest
 from dpaudit.evidence import Side, holm, p_beyond
-from dpaudit.result import AuditResult, Finding, JudgedClaim, Metric, Verdict
+from dpaudit.finding import Finding, Metric, Name, Role, canonical
+from dpaudit.result import AuditResult, JudgedClaim
+from dpaudit.verdict import Verdict
 
-BOUND = "epsilon lower bound"
 CONFIDENCE = 0.95  # of a lower bound that does not say
+LOWER_BOUNDS = (Name.EPSILON_LOWER_BOUND, Name.EPSILON_OF_DECLARED_SHAPE, Name.MU_LOWER_BOUND)
 
 
 class Tested(NamedTuple):
@@ -106,8 +108,8 @@ def _claim(claim: JudgedClaim, result: AuditResult, check: Check, line: int) -> 
     Several tests of one claim share its part, as where the audit judged it.
     """
     findings = [result.findings[i] for i in claim.because]
-    tests = [f for f in findings if f.kind == "empirical-epsilon"]
-    p_values = [m.value for f in tests if (m := _metric(f, "p value")) is not None]
+    tests = [f for f in findings if f.role is Role.TEST]
+    p_values = [p for f in tests if (p := f.value(Name.P_VALUE)) is not None]
     against = claim.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
     if not against:
         p, random = 1.0, bool(p_values)
@@ -145,17 +147,22 @@ def _bound(claim: JudgedClaim, findings: Sequence[Finding]) -> str:
     """The largest bound that is certified against a claim, and by what."""
     promised = f"mu = {claim.mu:g}" if claim.mu is not None else f"epsilon = {claim.epsilon:g}"
     bounds = [
-        (metric.value, finding)
+        (bound, finding)
         for finding in findings
-        if finding.kind == "empirical-epsilon" and (metric := _metric(finding, BOUND)) is not None
+        if finding.role is Role.TEST
+        and (bound := finding.value(Name.EPSILON_LOWER_BOUND)) is not None
     ]
     if bounds and claim.verdict is not Verdict.UNSUPPORTED:
         value, finding = max(bounds, key=lambda bound: bound[0])
-        confidence = _metric(finding, "confidence")
+        confidence = finding.value(Name.CONFIDENCE)
         how = f"{finding.attack or 'an attack'} at confidence "
-        how += f"{CONFIDENCE if confidence is None else confidence.value:g}"
+        how += f"{CONFIDENCE if confidence is None else confidence:g}"
     else:
-        exact = [m for f in findings if f.kind == "accounting" and (m := _metric(f, "epsilon"))]
+        exact = [
+            metric
+            for finding in findings
+            if finding.kind == "accounting" and (metric := finding.metrics.get(Name.EPSILON))
+        ]
         exact += [claim.restated.epsilon] if claim.restated and not exact else []
         value = max((m.value if m.low is None else m.low for m in exact), default=0.0)
         how = "exact accounting"
@@ -164,34 +171,35 @@ def _bound(claim: JudgedClaim, findings: Sequence[Finding]) -> str:
 
 def _limits(threshold: Threshold, result: AuditResult, check: Check, line: int) -> Iterator[Tested]:
     """One test for each finding that a threshold selects and that has its metric."""
-    findings = [*result.findings, *_utility(result)]
-    selected = [f for f in findings if threshold.selects(f)]
+    measured = [*map(Measured.of, result.findings), *_utility(result)]
+    selected = [m for m in measured if threshold.selects(m)]
     if not selected:
         raise ConfigError(_no_finding(threshold, result))
-    found = [(f, m) for f in selected if (m := _metric(f, words(threshold.metric))) is not None]
+    name = canonical(threshold.metric)
+    found = [(m, m.metrics[name]) for m in selected if name in m.metrics]
     if not found:
-        known = sorted({name for f in selected for name in f.metrics})
+        known = sorted({name for m in selected for name in m.metrics})
         raise ConfigError(
             f'no finding has a metric "{threshold.metric}"{nearest(threshold.metric, known)}; '
             f"there are {', '.join(known) or 'none'}"
         )
-    for finding, metric in found:
-        yield _limit(threshold, finding, metric, result, check, line)
+    for about, metric in found:
+        yield _limit(threshold, about, metric, result, check, line)
 
 
 def _limit(
     threshold: Threshold,
-    finding: Finding,
+    measured: Measured,
     metric: Metric,
     result: AuditResult,
     check: Check,
     line: int,
 ) -> Tested:
     side: Side = "below" if threshold.at_most is None else "above"
-    limit = _limit_value(threshold, finding, result)
-    subject = f"{_about(threshold, finding)} {'at least' if side == 'below' else 'at most'} "
+    limit = _limit_value(threshold, measured, result)
+    subject = f"{_about(threshold, measured)} {'at least' if side == 'below' else 'at most'} "
     subject += f"{limit:g}"
-    adversary = finding.threat_model or ""
+    adversary = measured.threat_model or ""
     value = f"it is {metric.value:.4g} ({_interval(metric)})"
     where = f' against adversary "{adversary}"' if adversary else ""
     return Tested(
@@ -205,7 +213,7 @@ def _limit(
             message=f"{subject}{where}: {value}",
             line=line,
         ),
-        _p_of_limit(threshold, finding, metric, limit, side),
+        _p_of_limit(threshold, measured, metric, limit, side),
         check.significance,
         metric.n is not None,
         "fails",
@@ -215,16 +223,19 @@ def _limit(
 
 
 def _p_of_limit(
-    threshold: Threshold, finding: Finding, metric: Metric, limit: float, side: Side
+    threshold: Threshold, measured: Measured, metric: Metric, limit: float, side: Side
 ) -> float:
     """Of a certified bound from its error counts, else as ``p_beyond``."""
-    certified = side == "above" and "lower bound" in words(threshold.metric) and metric.low is None
+    name = canonical(threshold.metric)
+    certified = side == "above" and name in LOWER_BOUNDS and metric.low is None
     if not certified or metric.n is None:
         return p_beyond(metric, limit, side)
     if not metric.value > limit:
         return 1.0
-    fp, fn = _metric(finding, "false positives"), _metric(finding, "false negatives")
-    delta, confidence = _metric(finding, "delta"), _metric(finding, "confidence")
+    fp, fn, delta, confidence = map(
+        measured.metrics.get,
+        (Name.FALSE_POSITIVES, Name.FALSE_NEGATIVES, Name.DELTA, Name.CONFIDENCE),
+    )
     if fp is None or fn is None or delta is None or fp.n is None or fn.n is None:
         return 1 - (CONFIDENCE if confidence is None else confidence.value)
     from dpaudit.bounds import p_value
@@ -232,7 +243,7 @@ def _p_of_limit(
     return p_value(int(fp.value), int(fn.value), fp.n, fn.n, delta.value, limit)
 
 
-def _limit_value(threshold: Threshold, finding: Finding, result: AuditResult) -> float:
+def _limit_value(threshold: Threshold, measured: Measured, result: AuditResult) -> float:
     if threshold.at_most != "claim":
         limit = threshold.at_most if threshold.at_most is not None else threshold.at_least
         assert isinstance(limit, float)
@@ -240,29 +251,28 @@ def _limit_value(threshold: Threshold, finding: Finding, result: AuditResult) ->
     claimed = [
         c.epsilon
         for c in result.claims
-        if c.epsilon is not None and finding.threat_model in (None, c.threat_model)
+        if c.epsilon is not None and measured.threat_model in (None, c.threat_model)
     ]
     if not claimed:
         raise ConfigError(
-            f'at_most = "claim": no epsilon is claimed against "{finding.threat_model}"'
+            f'at_most = "claim": no epsilon is claimed against "{measured.threat_model}"'
         )
     return min(claimed)
 
 
-def _utility(result: AuditResult) -> Iterator[Finding]:
-    """What the curves end with, in the form of findings: the mean over agents and their range."""
+def _utility(result: AuditResult) -> Iterator[Measured]:
+    """What the curves end with: the mean over agents and their range."""
     for world, curve in result.utility.items():
-        last = {"loss": curve.loss[-1:], "accuracy": curve.accuracy[-1:]}
-        metrics = {
+        last = {Name.LOSS: curve.loss[-1:], Name.ACCURACY: curve.accuracy[-1:]}
+        metrics: dict[str, Metric] = {
             name: Metric(value=sum(agents) / len(agents), low=min(agents), high=max(agents))
             for name, ends in last.items()
             for agents in ends
             if agents
         }
         for distance in curve.consensus_distance[-1:]:
-            metrics["consensus distance"] = Metric(value=distance)
-        fields: dict[str, Any] = {"kind": "utility", "title": "utility", "world": world}
-        yield Finding.model_construct(**fields, rounds=curve.rounds[-1:], metrics=metrics)
+            metrics[Name.CONSENSUS_DISTANCE] = Metric(value=distance)
+        yield Measured("utility", metrics, rounds=curve.rounds[-1:], world=world)
 
 
 def _no_finding(threshold: Threshold, result: AuditResult) -> str:
@@ -279,18 +289,14 @@ def _no_finding(threshold: Threshold, result: AuditResult) -> str:
     return f"no finding fits all that is given; there are rounds {', '.join(map(str, rounds))}"
 
 
-def _metric(finding: Finding, name: str) -> Metric | None:
-    return next((m for key, m in finding.metrics.items() if words(key) == name), None)
-
-
-def _about(threshold: Threshold, finding: Finding) -> str:
-    rounds = ", ".join(str(k) for k in finding.rounds)
+def _about(threshold: Threshold, measured: Measured) -> str:
+    rounds = ", ".join(str(k) for k in measured.rounds)
     parts = (
         threshold.metric,
-        f"of {finding.attack or finding.kind}",
-        f"on {finding.message}" if finding.message else "",
+        f"of {measured.attack or measured.kind}",
+        f"on {measured.message}" if measured.message else "",
         f"in round {rounds}" if rounds else "",
-        f"at batch size {finding.batch_size}" if finding.batch_size else "",
+        f"at batch size {measured.batch_size}" if measured.batch_size else "",
     )
     return " ".join(part for part in parts if part)
 

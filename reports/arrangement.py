@@ -5,12 +5,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dpaudit.result import Finding, Metric
+from dpaudit.finding import Finding, Metric, Name, Role
 
 from .pictures import Picture
 
 WORLDS = ("no-defense", "defense", "blind")
-METRICS = ("ssim", "ssim_over_blind", "psnr", "mse", "label_accuracy", "loss")  # these first
+METRICS = (  # these first
+    Name.SSIM,
+    Name.SSIM_OVER_BLIND,
+    Name.PSNR,
+    Name.MSE,
+    Name.LABEL_ACCURACY,
+    Name.LOSS,
+)
 
 
 class Entry(NamedTuple):
@@ -86,7 +93,7 @@ class Scenario:
         """The finding that stands for a world: of blind guesses the one with the highest SSIM."""
         entries = self.at(world, round)
         if world == "blind":
-            return max(entries, key=lambda entry: _value(entry.finding, "ssim"), default=None)
+            return max(entries, key=lambda entry: _value(entry.finding, Name.SSIM), default=None)
         return entries[0] if entries else None
 
     def variant(self, entry: Entry) -> str:
@@ -183,7 +190,7 @@ def scenarios(entries: Iterable[Entry]) -> list[Scenario]:
     grouped: dict[Key, list[Entry]] = {}
     for entry in entries:
         f = entry.finding
-        if f.kind == "reconstruction":
+        if f.role is Role.RECONSTRUCTION:
             key = Key(f.threat_model, f.attack, f.message, f.batch_size)
             grouped.setdefault(key, []).append(entry)
     return [Scenario(key, tuple(group)) for key, group in grouped.items()]
@@ -196,7 +203,7 @@ def most_telling(all_scenarios: Iterable[Scenario]) -> Telling | None:
         for scenario in all_scenarios
         for entry in scenario.entries
         if entry.finding.world == "defense"
-        and "ssim" in entry.finding.metrics
+        and Name.SSIM in entry.finding.metrics
         and entry.finding.rounds
     ]
     if not scored:
@@ -220,14 +227,14 @@ def metric_names(findings: Iterable[Finding]) -> list[str]:
 
 
 def _lead(finding: Finding) -> tuple[bool, float]:
-    over = "ssim_over_blind" in finding.metrics
-    return over, _value(finding, "ssim_over_blind" if over else "ssim")
+    over = Name.SSIM_OVER_BLIND in finding.metrics
+    return over, _value(finding, Name.SSIM_OVER_BLIND if over else Name.SSIM)
 
 
 def _value(finding: Finding, name: str) -> float:
     """A metric to compare by: one that is missing or undefined is less than any other."""
-    metric = finding.metrics.get(name)
-    return -math.inf if metric is None or math.isnan(metric.value) else metric.value
+    value = finding.value(name)
+    return -math.inf if value is None or math.isnan(value) else value
 
 
 def _shown(entry: Entry, artifact: str, pictures: Mapping[str, Picture]) -> Shown:

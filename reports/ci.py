@@ -10,7 +10,8 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from dpaudit.check_result import Checked, CheckReport, KeyFigure, Statement
-from dpaudit.result import MEANING, Metric, Verdict
+from dpaudit.finding import Metric
+from dpaudit.verdict import MEANING, Verdict
 
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
-from dpaudit.result import Finding
+from dpaudit.finding import Column, Finding, Name, Role
 
 from .figures import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg
 from .information_figures import whole_rounds
@@ -26,16 +26,23 @@ class _Row(NamedTuple):
 
     claim: str
     test: Finding
-    accounted: list[Finding]  # from the declared noise, then from the protocol's own algebra
-    controls: Mapping[str, Finding]  # "null", "positive"
+    by_role: Mapping[Role, Finding]  # of the same claim and adversary, controls of the same attack
 
 
-def empirical_figures(findings: Sequence[Finding], name: str) -> list[Figure]:
-    """For each adversary its bounds, and below them the trade-off curve of each claim."""
-    tests = [f for f in findings if f.kind == "empirical-epsilon" and _value(f, LOWER) is not None]
+def empirical_figures(
+    findings: Sequence[Finding], name: str, texts: Mapping[int, str]
+) -> list[Figure]:
+    """For each adversary its bounds, and below them the trade-off curve of each claim.
+
+    Args:
+        texts: of the claims, by their index.
+    """
+    tests = [
+        f for f in findings if f.role is Role.TEST and f.value(Name.EPSILON_LOWER_BOUND) is not None
+    ]
     figures: list[tuple[str, Markup | None]] = []
     for i, adversary in enumerate(dict.fromkeys(f.threat_model for f in tests)):
-        rows = [_row(f, findings) for f in tests if f.threat_model == adversary]
+        rows = [_row(f, findings, texts) for f in tests if f.threat_model == adversary]
         about = f"Epsilon certified against {adversary or 'an adversary'}"
         drawn = bounds_against_claims(rows, f"{name}-bounds{i}", about)
         figures.append((f"{about}. {_BOUNDS}", drawn))
@@ -53,7 +60,7 @@ def accounting_figures(findings: Sequence[Finding], name: str) -> list[Figure]:
         key = f.threat_model, *f.series.items()
         if key in figures:
             continue
-        if "victim" in f.series:
+        if f.role is Role.WHO_LEARNS_WHAT:
             figures[key] = (_MATRIX, who_learns_what(f, f"{name}{i}"))
         else:
             about = f"Exact leak by round of the view of {f.threat_model or 'an adversary'}"
@@ -61,7 +68,13 @@ def accounting_figures(findings: Sequence[Finding], name: str) -> list[Figure]:
     return [(caption, drawn) for caption, drawn in figures.values() if drawn is not None]
 
 
-LOWER = "epsilon lower bound"
+_DRAWN = (
+    Name.EPSILON_LOWER_BOUND,
+    Name.CLAIMED_EPSILON,
+    Name.CEILING,
+    Name.EXPECTED_BOUND,
+    Name.EPSILON,
+)
 _BOUNDS = (
     "A claim is refuted where the bound lies beyond it. No bound can lie beyond the ceiling. An "
     "arrow points to infinity"
@@ -77,16 +90,16 @@ _MATRIX = (
 )
 
 
-def _row(test: Finding, findings: Sequence[Finding]) -> _Row:
-    about = [
-        f
+def _row(test: Finding, findings: Sequence[Finding], texts: Mapping[int, str]) -> _Row:
+    """A test's claim, with its controls, and what accounting and the algebra give for it."""
+    about = {
+        f.role: f
         for f in findings
-        if f.threat_model == test.threat_model
-        and (f.title == test.title or f.title.endswith(f": {test.title}"))
-    ]
-    accounted = [f for f in about if f.kind == "accounting" and "epsilon" in f.metrics]
-    controls = {f.title.split()[0]: f for f in about if f.kind == "control"}
-    return _Row(test.title, test, sorted(accounted, key=lambda f: f.attack or ""), controls)
+        if (f.claim, f.threat_model) == (test.claim, test.threat_model)
+        and f.attack in (test.attack, None)
+    }
+    stated = "" if test.claim is None else texts.get(test.claim, "")
+    return _Row(stated or test.title, test, about)
 
 
 def bounds_against_claims(rows: Sequence[_Row], name: str, title: str) -> Markup | None:
@@ -117,9 +130,9 @@ def bounds_against_claims(rows: Sequence[_Row], name: str, title: str) -> Markup
 
 
 def _numbers(row: _Row) -> Iterable[float]:
-    for finding in (row.test, *row.accounted, *row.controls.values()):
-        for metric in (LOWER, "claimed epsilon", "ceiling", "expected bound", "epsilon"):
-            value = _value(finding, metric)
+    for finding in (row.test, *row.by_role.values()):
+        for metric in _DRAWN:
+            value = finding.value(metric)
             if value is not None:
                 yield value
 
@@ -132,35 +145,40 @@ def _paint_row(axes: "Axes", y: int, row: _Row, far: float) -> None:
             shape = marker if math.isfinite(x) else ">"
             axes.plot([min(x, far)], [at], shape, color=colour, label=label, **how)
 
-    top = _value(row.test, "ceiling")
+    top = row.test.value(Name.CEILING)
     if top is not None and not math.isnan(top):
         line = {"color": MUTED, "linewidth": 0.8, "marker": "|", "markevery": [1]}
         axes.plot([0, min(top, far)], [y, y], **line, label="ceiling of these runs")
-    for finding, at, colour, label in zip(
-        row.accounted,
-        (y - 0.16, y - 0.28),
-        (INK, MUTED),
-        ("accounting of the declared noise", "exact leak of the view"),
-        strict=False,
+    for role, at, colour, label in (
+        (Role.DECLARED, y - 0.16, INK, "accounting of the declared noise"),
+        (Role.EXACT_LEAK, y - 0.28, MUTED, "exact leak of the view"),
     ):
-        _paint_interval(axes, at, finding, colour, label, far)
-    null, positive = (row.controls.get(which) for which in ("null", "positive"))
+        if role in row.by_role:
+            _paint_interval(axes, at, row.by_role[role], colour, label, far)
+    null, positive = map(row.by_role.get, (Role.NULL_CONTROL, Role.POSITIVE_CONTROL))
     below, small = y + 0.25, {"markersize": 5}
     if null is not None:
         hollow = small | {"markerfacecolor": "none"}
-        mark(below, _value(null, LOWER), "o", BLIND, "null control", **hollow)
+        mark(below, null.value(Name.EPSILON_LOWER_BOUND), "o", BLIND, "null control", **hollow)
     if positive is not None:
         found = "positive control"
-        mark(below, _value(positive, LOWER), "s", NO_DEFENSE, found, **small)
-    mark(y, _value(row.test, LOWER), "o", DEFENSE, "certified lower bound", markersize=7)
+        mark(below, positive.value(Name.EPSILON_LOWER_BOUND), "s", NO_DEFENSE, found, **small)
+    mark(
+        y,
+        row.test.value(Name.EPSILON_LOWER_BOUND),
+        "o",
+        DEFENSE,
+        "certified lower bound",
+        markersize=7,
+    )
     tall = {"markersize": 22, "markeredgewidth": 2}
-    mark(y, _value(row.test, "claimed epsilon"), "|", INK, "claim", **tall)
+    mark(y, row.test.value(Name.CLAIMED_EPSILON), "|", INK, "claim", **tall)
 
 
 def _paint_interval(
     axes: "Axes", y: float, finding: Finding, colour: str, label: str, far: float
 ) -> None:
-    metric = finding.metrics["epsilon"]
+    metric = finding.metrics[Name.EPSILON]
     ends = [metric.value if x is None else x for x in (metric.low, metric.high)]
     if any(map(math.isnan, ends)):
         return
@@ -180,7 +198,7 @@ def tradeoff_curve(finding: Finding, name: str, title: str) -> Markup | None:
 
     Returns None where a column is missing, or no rate is above 0.
     """
-    columns = ("false positive rate", "false negative rate", "least that the claim allows")
+    columns = (Column.FALSE_POSITIVE_RATE, Column.FALSE_NEGATIVE_RATE, Column.LEAST_ALLOWED)
     if not set(columns) <= set(finding.series):
         return None
     fpr, fnr, allowed = (list(finding.series[column]) for column in columns)
@@ -216,7 +234,8 @@ def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
 
     Returns None where there is no number to draw.
     """
-    points = list(zip(finding.series.get("round", ()), finding.series.get("mu", ()), strict=False))
+    rounds, mus = (finding.series.get(column, ()) for column in (Column.ROUND, Column.MU))
+    points = list(zip(rounds, mus, strict=False))
     finite = [(k, mu) for k, mu in points if math.isfinite(mu)]
     bare = [k for k, mu in points if math.isinf(mu)]
     if not finite and not bare:
@@ -249,8 +268,3 @@ def _legend_once(axes: "Axes") -> None:
 
 def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-
-
-def _value(finding: Finding, metric: str) -> float | None:
-    found = finding.metrics.get(metric)
-    return None if found is None else found.value

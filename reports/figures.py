@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup, escape
 
-from dpaudit.result import Curve, GraphSummary, Metric
+from dpaudit.finding import Metric
+from dpaudit.result import Curve, GraphSummary
 
 if TYPE_CHECKING:
     import pandas as pd

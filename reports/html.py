@@ -6,7 +6,7 @@ security policy forbids both. All text is escaped.
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -16,14 +16,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dpaudit.errors import DpauditError
-from dpaudit.result import (
-    MEANING,
-    AuditResult,
-    Finding,
-    JudgedClaim,
-    Metric,
-    ThreatModelSummary,
-)
+from dpaudit.finding import Column, Finding, Metric, Name
+from dpaudit.result import AuditResult, JudgedClaim, ThreatModelSummary
+from dpaudit.verdict import MEANING
 
 from .arrangement import (
     Entry,
@@ -73,24 +68,18 @@ KINDS = (  # of findings besides reconstructions, in the page's order
         "which leaks on purpose, must be found out.",
     ),
 )
-DRAWN: Mapping[str, Callable[[Sequence[Finding], str], list[Figure]]] = {  # from all findings
-    "accounting": accounting_figures,
-    "empirical-epsilon": empirical_figures,
-    "sensitivity": sensitivity_figures,
-}
 DECIMALS = ((0.01, 4), (2, 3), (10, 2), (100, 1))  # of an interval, where all is below the limit
-METRIC_NAMES = {
-    "ssim": "SSIM",
-    "ssim_over_blind": "SSIM minus blind",
-    "psnr": "PSNR (dB)",
-    "mse": "MSE",
-    "loss": "attacker's loss",
-    "information": "information (bits)",
-    "m_nmi": "M-NMI",
-    "gaussian": "if Gaussian (bits)",
-    "self_information": "self-information (bits)",
-    "baseline": "shuffled (bits)",
-    "p_value": "p-value",
+METRIC_NAMES: Mapping[str, str] = {
+    Name.SSIM: "SSIM",
+    Name.SSIM_OVER_BLIND: "SSIM minus blind",
+    Name.PSNR: "PSNR (dB)",
+    Name.MSE: "MSE",
+    Name.LOSS: "attacker's loss",
+    Name.INFORMATION: "information (bits)",
+    Name.M_NMI: "M-NMI",
+    Name.GAUSSIAN_INFORMATION: "if Gaussian (bits)",
+    Name.SELF_INFORMATION: "self-information (bits)",
+    Name.BASELINE: "shuffled (bits)",
 }
 
 
@@ -194,9 +183,21 @@ class Run:
 
     def figures_of(self, kind: str) -> list[Figure]:
         """What there is to draw of one kind of finding, each with its caption."""
-        if kind not in DRAWN:
-            return []
-        return DRAWN[kind](self.result.findings, f"run{self.number}-{kind}")
+        findings, name = self.result.findings, f"run{self.number}-{kind}"
+        if kind == "accounting":
+            return accounting_figures(findings, name)
+        if kind == "empirical-epsilon":
+            return empirical_figures(findings, name, self.claim_texts)
+        return sensitivity_figures(findings, name) if kind == "sensitivity" else []
+
+    def claim_of(self, finding: Finding) -> str:
+        """The text of the claim that a finding bears on; "" where it bears on no single one."""
+        return "" if finding.claim is None else self.claim_texts.get(finding.claim, "")
+
+    @property
+    def claim_texts(self) -> dict[int, str]:
+        """The claims' own words, by their index."""
+        return {claim.claim: claim.text for claim in self.result.claims}
 
     def controls_of(self, claim: JudgedClaim) -> list[Entry]:
         """The controls among a claim's evidence."""
@@ -215,8 +216,8 @@ class Run:
         first = f"Information by round, 95% interval over all rounds together: {about}"
         second = f"Best estimates on held-out trials, in the most telling round: {about}"
         drawn = (
-            (first, information_by_round(leak.drawn("round"), f"{name}-rounds", first)),
-            (second, estimates(leak.drawn("private"), f"{name}-estimates", second)),
+            (first, information_by_round(leak.drawn(Column.ROUND), f"{name}-rounds", first)),
+            (second, estimates(leak.drawn(Column.PRIVATE), f"{name}-estimates", second)),
         )
         return [(caption, figure) for caption, figure in drawn if figure is not None]
 
@@ -226,7 +227,10 @@ class Run:
         shown = [s for s in self.scenarios_of(adversary) if s.scored]
         several = len({scenario.key.attack for scenario in shown}) > 1
         groups = [
-            (_row_label(s.key, with_attack=several), [(k, s.metric("ssim", k)) for k in s.rounds])
+            (
+                _row_label(s.key, with_attack=several),
+                [(k, s.metric(Name.SSIM, k)) for k in s.rounds],
+            )
             for s in shown
         ]
         return ssim_intervals(groups, name, f"SSIM of reconstructions by {adversary}")
@@ -319,5 +323,6 @@ def _pages() -> Environment:
         "meaning": MEANING,
         "kinds": KINDS,
         "metric_names": metric_names,
+        "Name": Name,
     }
     return pages

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
-from dpaudit.result import Finding
+from dpaudit.finding import Column, Finding, Name
 
 from .arrangement import Entry
 from .figures import LOOKS, MUTED, OTHER, Look, _svg
@@ -69,7 +69,7 @@ def by_run(runs: Iterable[tuple[str, Iterable[Entry]]]) -> dict[Question, dict[s
     asked: dict[Question, dict[str, Finding]] = {}
     for label, entries in runs:
         for leak in leaks(entries):
-            finding = leak.drawn("round").get("defense")
+            finding = leak.drawn(Column.ROUND).get("defense")
             if finding is not None:
                 question = Question(leak.message, leak.threat_model)
                 asked.setdefault(question, {}).setdefault(label, finding)
@@ -91,7 +91,9 @@ def information_by_round(drawn: Drawn, name: str, title: str) -> Markup | None:
 
     Returns None where there is nothing finite to draw.
     """
-    if not any(map(math.isfinite, (x for f in drawn.values() for x in f.series["information"]))):
+    if not any(
+        map(math.isfinite, (x for f in drawn.values() for x in f.series[Column.INFORMATION]))
+    ):
         return None
 
     def paint(axes: "Axes") -> None:
@@ -114,7 +116,8 @@ def estimates(drawn: Drawn, name: str, title: str) -> Markup | None:
     Returns None where there is no point to draw.
     """
     points = {
-        world: _finite(f.series["private"], f.series["estimate"]) for world, f in drawn.items()
+        world: _finite(f.series[Column.PRIVATE], f.series[Column.ESTIMATE])
+        for world, f in drawn.items()
     }
     if not any(points.values()):
         return None
@@ -134,10 +137,10 @@ def estimates(drawn: Drawn, name: str, title: str) -> Markup | None:
 
 
 def _band(axes: "Axes", label: str, look: Look, series: Mapping[str, Sequence[float]]) -> None:
-    rounds = series["round"]
+    rounds = series[Column.ROUND]
     axes.plot(
         rounds,
-        series["information"],
+        series[Column.INFORMATION],
         color=look.colour,
         marker=look.marker if len(rounds) <= 30 else "",
         markersize=4,
@@ -146,17 +149,24 @@ def _band(axes: "Axes", label: str, look: Look, series: Mapping[str, Sequence[fl
         label=label,
     )
     if len(rounds) == 1:
-        axes.vlines(rounds, series["low"], series["high"], color=look.colour, linewidth=1.6)
+        axes.vlines(
+            rounds, series[Column.LOW], series[Column.HIGH], color=look.colour, linewidth=1.6
+        )
     else:
         axes.fill_between(
-            rounds, series["low"], series["high"], color=look.colour, alpha=0.2, linewidth=0
+            rounds,
+            series[Column.LOW],
+            series[Column.HIGH],
+            color=look.colour,
+            alpha=0.2,
+            linewidth=0,
         )
 
 
 def _baseline(axes: "Axes", drawn: Drawn) -> None:
     """One world's shuffles: the others look the same."""
     first = drawn.get("defense") or next(iter(drawn.values()))
-    rounds, baseline = first.series["round"], first.series["baseline"]
+    rounds, baseline = first.series[Column.ROUND], first.series[Column.BASELINE]
     if any(map(math.isfinite, baseline)):
         axes.plot(
             rounds,
@@ -178,7 +188,9 @@ def whole_rounds(axes: "Axes") -> None:
 
 def _ratio(axes: "Axes", drawn: Drawn) -> None:
     metrics = [
-        f.metrics["self_information"] for f in drawn.values() if "self_information" in f.metrics
+        f.metrics[Name.SELF_INFORMATION]
+        for f in drawn.values()
+        if Name.SELF_INFORMATION in f.metrics
     ]
     if len(metrics) < len(drawn) or len({m.value for m in metrics}) != 1:
         return

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from dpaudit.result import Finding
+from dpaudit.finding import Column, Finding
 
 from .figures import DEFENSE, INK, MUTED, NO_DEFENSE, RULE, _svg
 
@@ -26,7 +26,9 @@ def who_learns_what(finding: Finding, name: str) -> Markup | None:
 
     Returns None where there is no pair.
     """
-    columns = (finding.series.get(column, ()) for column in ("adversary", "victim", "mu"))
+    columns = (
+        finding.series.get(column, ()) for column in (Column.ADVERSARY, Column.VICTIM, Column.MU)
+    )
     cells = [(int(a), int(v), mu) for a, v, mu in zip(*columns, strict=True)]
     if not cells:
         return None

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
-from dpaudit.result import Finding
+from dpaudit.finding import Column, Finding, Role
 
 from .figures import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BOUND = "stated bound"
+BOUND = Column.STATED_BOUND
 
 
 class _Look(NamedTuple):
@@ -31,7 +31,7 @@ LOOKS = (  # of kinds of neighbour, in the order of the columns
 
 def sensitivity_figures(findings: Sequence[Finding], name: str) -> list[tuple[str, Markup]]:
     """Each finding on sensitivity whose series can be drawn, by its title."""
-    found = [f for f in findings if f.kind == "sensitivity" and f.series]
+    found = [f for f in findings if f.role is Role.SENSITIVITY and f.series]
     drawn = [(f.title, sensitivity_by_round(f, f"{name}{i}")) for i, f in enumerate(found)]
     return [(title, figure) for title, figure in drawn if figure is not None]
 
@@ -47,7 +47,7 @@ def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
     Returns None where no column has a number above 0.
     """
     series = dict(finding.series)
-    rounds = series.pop("round", ())
+    rounds = series.pop(Column.ROUND, ())
     drawn = {column: _above_0(rounds, values) for column, values in series.items()}
     heights = [value for points in drawn.values() for _, value in points]
     if not heights:

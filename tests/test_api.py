@@ -15,7 +15,8 @@ from dpaudit.data import from_arrays
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.errors import DpauditError
 from dpaudit.own import Own
-from dpaudit.result import AuditResult, Verdict
+from dpaudit.result import AuditResult
+from dpaudit.verdict import Verdict
 
 CLAIM = {"text": "ours <b>", "epsilon": 0.5, "delta": 1e-5}
 WITHOUT_OBJECTS = {

@@ -20,7 +20,8 @@ from dpaudit.baseline import (
     key_metrics,
 )
 from dpaudit.errors import ConfigError, RunError
-from dpaudit.result import AuditResult, Finding, Metric
+from dpaudit.finding import Finding, Metric, Role
+from dpaudit.result import AuditResult
 
 GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
 FALSE_FAILURE = 1e-9
@@ -34,6 +35,7 @@ def result(scores: np.ndarray) -> AuditResult:
     half = t.isf(0.025, n - 1) * scores.std(axis=1, ddof=1) / math.sqrt(n)
     findings = tuple(
         Finding(
+            role=Role.RECONSTRUCTION,
             kind="reconstruction",
             title=f"a{i}",
             attack=f"a{i}",
@@ -114,8 +116,10 @@ def test_identical_numbers_are_never_worse() -> None:
 def test_exact_accounting_that_rises_is_worse_unless_the_seed_split_the_data_anew() -> None:
     def accounted(value: float, seed: int) -> AuditResult:
         finding = Finding(
+            role=Role.DECLARED,
             kind="accounting",
-            title="Theorem 1",
+            title="declared",
+            claim=0,
             threat_model="eavesdropper",
             metrics={"epsilon": Metric(value=value, low=value, high=value)},
         )
@@ -124,7 +128,7 @@ def test_exact_accounting_that_rises_is_worse_unless_the_seed_split_the_data_ane
 
     baseline = baseline_of(accounted(2.0, seed=1))
     [worse] = compare(baseline, {"c": accounted(2.1, seed=1)}, "x")[0]
-    assert worse.label == "accounting | Theorem 1 | eavesdropper | epsilon"
+    assert worse.label == "accounting | DPDL, Theorem 1 | eavesdropper | epsilon"
     assert compare(baseline, {"c": accounted(1.9, seed=1)}, "x")[0] == []
     assert compare(baseline, {"c": accounted(2.1, seed=2)}, "x") == ([], 0)
 

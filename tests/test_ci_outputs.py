@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 
 from dpaudit.check_result import Checked, CheckReport, KeyFigure, Statement
+from dpaudit.finding import Metric
 from dpaudit.reports.ci import annotations, junit, junit_of_problems, markdown, plain, sarif
-from dpaudit.result import Metric
 
 DATA = Path(__file__).parent / "data"
 NASTY = 'a <b> & "c" | `d` 100%, e: \n::error::f \x00\x1b[31m \ud800 ]]> é'

@@ -1,12 +1,12 @@
 """Every way to get a claims file wrong, and the one line that is said about it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dpaudit.claims_file import ClaimsFile, Threshold
+from dpaudit.claims_file import ClaimsFile, Measured, Threshold
 from dpaudit.errors import ConfigError
-from dpaudit.result import Finding
 from dpaudit.toml_lines import line_of
 
 VALID = """\
@@ -107,8 +107,8 @@ def test_a_missing_file_and_a_file_without_checks_are_one_line(folder: Path) -> 
 
 
 def test_a_threshold_is_about_the_defended_run_and_about_controls_only_when_asked() -> None:
-    def finding(**fields: object) -> Finding:
-        return Finding.model_validate({"kind": "reconstruction", "title": "t", **fields})
+    def finding(**fields: Any) -> Measured:
+        return Measured(**{"kind": "reconstruction", "metrics": {}, **fields})
 
     threshold = Threshold(metric="psnr", at_most=1.0, round=20)
     assert threshold.selects(finding(world="defense", rounds=(10, 20)))

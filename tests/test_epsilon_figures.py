@@ -7,10 +7,11 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from dpaudit.finding import KINDS, Finding, Metric, Role
 from dpaudit.reports import epsilon_figures, leak_matrix
 from dpaudit.reports.epsilon_figures import accounting_figures, empirical_figures
-from dpaudit.result import Finding, Metric
 
+TEXTS = {0: "claim", 1: "other"}
 INF, NAN = math.inf, math.nan
 HOSTILE = "\"><script>alert('1')</script>' $\\frac{$ <!-- ]]>"
 SERIES = {
@@ -24,26 +25,29 @@ def metrics(**values: float) -> dict[str, Metric]:
     return {name.replace("_", " "): Metric(value=x) for name, x in values.items()}
 
 
-def evidence(claim: str = "claim", adversary: str = "eve", high: float = 5.0) -> list[Finding]:
+def evidence(claim: int = 0, adversary: str = "eve", high: float = 5.0) -> list[Finding]:
     """All that a likelihood-ratio attack and the accountant find on one claim."""
-    shared = {"threat_model": adversary, "attack": "likelihood-ratio"}
+    shared = {"threat_model": adversary, "attack": "likelihood-ratio", "claim": claim}
     bound = metrics(epsilon_lower_bound=1.5, claimed_epsilon=2.0, ceiling=4.0)
     null, positive = (bound | metrics(epsilon_lower_bound=x) for x in (0.0, 3.5))
     epsilon = {"epsilon": Metric(value=high, low=3.0, high=high)}
     exact = {"series": {"round": (1, 2, 3), "mu": (1.0, INF, 0.5)}, "metrics": epsilon}
     return [
-        Finding(kind="empirical-epsilon", title=claim, metrics=bound, series=SERIES, **shared),
-        Finding(kind="control", title=f"null control: {claim}", metrics=null, **shared),
-        Finding(kind="control", title=f"positive control: {claim}", metrics=positive, **shared),
-        Finding(kind="accounting", title=f"exact leak of the view: {claim}", **exact, **shared),
-        Finding(kind="accounting", title=claim, threat_model=adversary, metrics=epsilon),
+        finding(Role.TEST, metrics=bound, series=SERIES, **shared),
+        finding(Role.NULL_CONTROL, metrics=null, **shared),
+        finding(Role.POSITIVE_CONTROL, metrics=positive, **shared),
+        finding(Role.EXACT_LEAK, **exact, **shared),
+        finding(Role.DECLARED, claim=claim, threat_model=adversary, metrics=epsilon),
     ]
+
+
+def finding(role: Role, **fields: object) -> Finding:
+    return Finding(**{"role": role, "kind": KINDS[role], "title": "t", **fields})
 
 
 def matrix(**changes: object) -> Finding:
     series = {"adversary": (0, 0, 1, 1), "victim": (1, 2, 0, 2), "mu": (1.0, 0.001, INF, 0.1)}
-    fields = {"kind": "accounting", "title": "who learns what", "series": series}
-    return Finding(**(fields | changes))
+    return finding(Role.WHO_LEARNS_WHAT, **({"series": series} | changes))
 
 
 @pytest.fixture
@@ -71,7 +75,7 @@ def lines(axes) -> dict[str, list[tuple[list[float], list[float]]]]:
 
 
 def test_every_number_on_a_claim_stands_at_its_place(painted) -> None:
-    assert len(empirical_figures(evidence(), "a")) == 2  # the bounds and a trade-off curve
+    assert len(empirical_figures(evidence(), "a", TEXTS)) == 2  # the bounds and a trade-off curve
     drawn = lines(painted[0])
     assert drawn["certified lower bound"] == [([1.5], [0.0])]
     assert drawn["claim"] == [([2.0], [0.0])]
@@ -83,7 +87,7 @@ def test_every_number_on_a_claim_stands_at_its_place(painted) -> None:
 
 
 def test_an_infinite_epsilon_is_an_arrow_at_the_edge(painted) -> None:
-    empirical_figures(evidence(high=INF), "a")
+    empirical_figures(evidence(high=INF), "a", TEXTS)
     axes = painted[0]
     (low, far), _ = lines(axes)["accounting of the declared noise"][0]
     assert (low, far) == (3.0, 1.25 * 4.0)
@@ -93,10 +97,10 @@ def test_an_infinite_epsilon_is_an_arrow_at_the_edge(painted) -> None:
 
 
 def test_claims_of_one_adversary_share_a_figure_and_evidence_is_not_mixed_up(painted) -> None:
-    findings = [*evidence("a"), *evidence("b", high=7.0), *evidence("a", "bob", high=9.0)]
-    captions = [caption for caption, _ in empirical_figures(findings, "x")]
+    findings = [*evidence(), *evidence(1, high=7.0), *evidence(0, "bob", high=9.0)]
+    captions = [caption for caption, _ in empirical_figures(findings, "x", TEXTS)]
     assert [c.split(":")[0].split(".")[0] for c in captions] == [
-        "Epsilon certified against eve", "a", "b", "Epsilon certified against bob", "a",
+        "Epsilon certified against eve", "claim", "other", "Epsilon certified against bob", "claim",
     ]  # fmt: skip
     of_eve, of_bob = painted[0], painted[3]
     highs = [x[1] for x, _ in lines(of_eve)["accounting of the declared noise"]]
@@ -108,7 +112,7 @@ def test_claims_of_one_adversary_share_a_figure_and_evidence_is_not_mixed_up(pai
 
 
 def test_the_tradeoff_curve_is_the_best_error_up_to_each_rate_on_log_axes(painted) -> None:
-    empirical_figures(evidence(), "a")
+    empirical_figures(evidence(), "a", TEXTS)
     axes = painted[1]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     (measured,), (claimed,) = lines(axes)["measured"], lines(axes)["claimed"]
@@ -133,7 +137,7 @@ def test_mu_by_round_marks_what_is_infinite(painted) -> None:
 
 
 def test_a_leak_that_several_claims_share_is_drawn_once() -> None:
-    findings = [*evidence("a"), *evidence("b"), *evidence("a", "bob")]
+    findings = [*evidence(), *evidence(1), *evidence(0, "bob")]
     assert len(accounting_figures(findings, "x")) == 2
 
 
@@ -164,8 +168,8 @@ def test_what_is_not_finite_breaks_no_drawing(bad) -> None:
             "metrics": metrics(epsilon_lower_bound=bad, claimed_epsilon=bad, ceiling=bad),
         }
     )
-    empirical_figures([test, *others], "a")
-    empirical_figures([test], "a")
+    empirical_figures([test, *others], "a", TEXTS)
+    empirical_figures([test], "a", TEXTS)
     round = {"round": (1,), "mu": (bad,)}
     leak = others[2].model_copy(update={"series": round})
     assert len(accounting_figures([leak], "a")) == (0 if math.isnan(bad) else 1)
@@ -176,15 +180,15 @@ def test_what_is_not_finite_breaks_no_drawing(bad) -> None:
 def test_findings_without_series_or_bounds_have_no_figure() -> None:
     test, *_ = evidence()
     bare = test.model_copy(update={"series": {}})
-    assert len(empirical_figures([bare], "a")) == 1
-    assert empirical_figures([test.model_copy(update={"metrics": {}})], "a") == []
+    assert len(empirical_figures([bare], "a", TEXTS)) == 1
+    assert empirical_figures([test.model_copy(update={"metrics": {}})], "a", TEXTS) == []
     assert accounting_figures([evidence()[4]], "a") == []
     empty = matrix(series={"adversary": (), "victim": (), "mu": ()})
     assert accounting_figures([empty], "a") == []
 
 
-def drawings(*findings: Finding) -> list[str]:
-    figures = [*empirical_figures(findings, "a"), *accounting_figures(findings, "b")]
+def drawings(*findings: Finding, texts: dict[int, str] = TEXTS) -> list[str]:
+    figures = [*empirical_figures(findings, "a", texts), *accounting_figures(findings, "b")]
     return [str(svg) for _, svg in figures]
 
 
@@ -210,7 +214,8 @@ def test_hostile_text_stays_text() -> None:
         def handle_data(self, data) -> None:
             self.said.append(data)
 
-    for svg in drawings(*evidence(HOSTILE, HOSTILE), matrix(title=HOSTILE)):
+    found = (*evidence(0, HOSTILE), matrix(title=HOSTILE))
+    for svg in drawings(*found, texts={0: HOSTILE}):
         page = Tags(svg)
         assert "script" not in page.tags
         assert HOSTILE in " ".join(page.said)

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from dpaudit.evidence import holm, p_beyond, p_worse
+from dpaudit.finding import Metric
 from dpaudit.metrics import interval
-from dpaudit.result import Metric
 
 FALSE_FAILURE = 1e-9
 

@@ -10,8 +10,8 @@ from dpaudit.defense import Setting
 from dpaudit.findings import CASES, EAVESDROPPER, SCALES, Case, Scale, examined, lines
 from dpaudit.graph import build
 from dpaudit.options import graph_options
-from dpaudit.result import Verdict
 from dpaudit.rng import Streams
+from dpaudit.verdict import Verdict
 
 BY_TITLE = {case.title: case for case in CASES}
 

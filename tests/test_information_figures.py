@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from dpaudit.config import AuditConfig
+from dpaudit.finding import Finding, Metric, Role
 from dpaudit.reports.arrangement import Entry
 from dpaudit.reports.html import render, render_comparison
 from dpaudit.reports.information_figures import by_run, estimates, information_by_round, leaks
-from dpaudit.result import AuditResult, Finding, Metric
+from dpaudit.result import AuditResult
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
@@ -28,21 +29,22 @@ def by_round(world: str, message: str = "z", rounds=(1, 4), bits=(0.5, 1.25), **
         "information": Metric(
             value=max(bits), low=max(bits) - 0.125, high=max(bits) + 0.125, n=321
         ),
-        "m_nmi": Metric(value=0.1375),
-        "self_information": Metric(value=9.5),
-        "p_value": Metric(value=0.05),
+        "m-nmi": Metric(value=0.1375),
+        "self-information": Metric(value=9.5),
+        "p-value": Metric(value=0.05),
     }
     return finding(world, message, rounds, metrics, series | changes)
 
 
 def estimate(world: str, message: str = "z") -> Finding:
     series = {"private": (0.0, 1.0, 2.0), "estimate": (0.5, 1.0, 1.5)}
-    metrics = {"variance_explained": Metric(value=0.75, low=0.5, high=0.875, n=107)}
+    metrics = {"variance explained": Metric(value=0.75, low=0.5, high=0.875, n=107)}
     return finding(world, message, (4,), metrics, series)
 
 
 def finding(world, message, rounds, metrics, series) -> Finding:
     return Finding(
+        role=Role.BEST_ESTIMATE if "variance explained" in metrics else Role.INFORMATION,
         kind="mutual-information",
         title=f"information & <more> in {len(rounds)} rounds",
         attack="mutual-information",

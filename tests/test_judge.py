@@ -11,10 +11,12 @@ from dpaudit.accounting import Interval
 from dpaudit.claim import Claim
 from dpaudit.defense import Setting
 from dpaudit.errors import ConfigError
+from dpaudit.finding import Finding, Metric, Role
 from dpaudit.graph import build
 from dpaudit.judge import Judging, accounting_finding, bearing_on, judge
-from dpaudit.result import Finding, JudgedClaim, Metric, Verdict
+from dpaudit.result import JudgedClaim
 from dpaudit.threat import ThreatModel
+from dpaudit.verdict import Verdict
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CLAIM = Claim(text="a claim", epsilon=2.0, delta=1e-5)
@@ -24,10 +26,12 @@ def accounted(low: float, high: float) -> Accounted:
     return Accounted(Interval(low, high), 1e-5, 0, ())
 
 
-def certified(bound: float, p: float, ceiling: float = 6.0, claim: Claim = CLAIM) -> Finding:
+def certified(bound: float, p: float, ceiling: float = 6.0, index: int = 0) -> Finding:
     return Finding(
+        role=Role.TEST,
         kind="empirical-epsilon",
-        title=claim.text,
+        title="runs",
+        claim=index,
         attack="likelihood-ratio",
         threat_model="eavesdropper",
         metrics={
@@ -41,8 +45,10 @@ def certified(bound: float, p: float, ceiling: float = 6.0, claim: Claim = CLAIM
 
 def control(refuted: bool) -> Finding:
     return Finding(
+        role=Role.POSITIVE_CONTROL,
         kind="control",
-        title="positive control: a claim",
+        title="positive control",
+        claim=0,
         threat_model="eavesdropper",
         verdict=Verdict.REFUTED if refuted else None,
     )
@@ -51,9 +57,9 @@ def control(refuted: bool) -> Finding:
 def judged(*evidence: Finding, interval: Accounted | None = None, **claim: Any) -> JudgedClaim:
     stated = CLAIM.model_copy(update=claim)
     interval = interval or accounted(1.0, 1.5)
-    findings = [*evidence, accounting_finding(stated, EAVESDROPPER, interval)]
-    because = (*bearing_on(stated, EAVESDROPPER, evidence), len(findings) - 1)
-    (found,) = judge([Judging(stated, EAVESDROPPER, interval, because)], findings)
+    findings = [*evidence, accounting_finding(0, stated, EAVESDROPPER, interval)]
+    because = (*bearing_on(0, stated, EAVESDROPPER, evidence), len(findings) - 1)
+    (found,) = judge([Judging(0, stated, EAVESDROPPER, interval, because)], findings)
     return found
 
 
@@ -91,8 +97,10 @@ def test_accounting_above_the_claim_leaves_it_unsupported_whatever_attacks_say()
 def test_a_message_without_noise_refutes() -> None:
     assert judged(interval=accounted(inf, inf)).verdict is Verdict.REFUTED
     leak = Finding(
+        role=Role.EXACT_LEAK,
         kind="accounting",
-        title="exact leak of the view: a claim",
+        title="exact leak of the view",
+        claim=0,
         attack="likelihood-ratio",
         threat_model="eavesdropper",
         message="momentum",
@@ -105,19 +113,23 @@ def test_a_message_without_noise_refutes() -> None:
 
 
 def test_a_sensitivity_above_its_bound_leaves_every_claim_unsupported() -> None:
-    excess = Finding(kind="sensitivity", title="v in round 3", verdict=Verdict.UNSUPPORTED)
+    excess = Finding(
+        role=Role.SENSITIVITY,
+        kind="sensitivity",
+        title="v in round 3",
+        verdict=Verdict.UNSUPPORTED,
+    )
     assert judged(excess).verdict is Verdict.UNSUPPORTED
 
 
 def test_refutations_of_one_audit_are_simultaneous() -> None:
     """p = 0.03 refutes alone, not as one of two; two tests of one claim share its part."""
     other = Claim(text="another claim", epsilon=2.0, delta=1e-5)
-    evidence = [certified(2.1, 0.03), certified(1.0, 0.7, claim=other)]
+    evidence = [certified(2.1, 0.03), certified(1.0, 0.7, index=1)]
     interval = accounted(1.0, 1.5)
-    findings = [*evidence, *(accounting_finding(c, EAVESDROPPER, interval) for c in (CLAIM, other))]
-    judgings = [
-        Judging(c, EAVESDROPPER, interval, (i, 2 + i)) for i, c in enumerate((CLAIM, other))
-    ]
+    claims = list(enumerate((CLAIM, other)))
+    findings = [*evidence, *(accounting_finding(i, c, EAVESDROPPER, interval) for i, c in claims)]
+    judgings = [Judging(i, c, EAVESDROPPER, interval, (i, 2 + i)) for i, c in claims]
     assert Verdict.REFUTED not in [c.verdict for c in judge(judgings, findings)]
     assert judge(judgings[:1], findings)[0].verdict is Verdict.REFUTED
     assert judged(certified(2.1, 0.03), certified(1.0, 0.5)).verdict is not Verdict.REFUTED
@@ -160,3 +172,24 @@ def test_an_adversary_of_all_agents_leaves_nobody_to_attack() -> None:
     everybody = ThreatModel(name="all", kind="colluding", agents=(0, 1, 2, 3))
     with pytest.raises(ConfigError, match="no agent is left to attack"):
         account(CLAIM, everybody, defense, setting)
+
+
+def test_two_claims_of_one_text_keep_their_evidence_apart() -> None:
+    """0.1 is refuted by its own runs; 8, of the same words, rests on its own alone."""
+    small, large = (Claim(text="Theorem 1", epsilon=e, delta=1e-5) for e in (0.1, 8.0))
+    evidence = [certified(1.0, 1e-6, index=0), certified(1.0, 0.9, ceiling=9.0, index=1)]
+    assert bearing_on(0, small, EAVESDROPPER, evidence) == [0]
+    assert bearing_on(1, large, EAVESDROPPER, evidence) == [1]
+    interval = accounted(0.05, 0.09)
+    judgings = [
+        Judging(i, claim, EAVESDROPPER, interval, (i,)) for i, claim in enumerate((small, large))
+    ]
+    verdicts = [found.verdict for found in judge(judgings, evidence)]
+    assert verdicts == [Verdict.REFUTED, Verdict.NOT_REFUTED]
+
+
+def test_a_claim_whose_words_end_another_claims_words_has_its_own_evidence() -> None:
+    """ "DP" once collected what "scheme: DP" was tested by."""
+    evidence = [certified(3.0, 1e-6, index=0)]
+    short = Claim(text="DP", epsilon=2.0, delta=1e-5)
+    assert bearing_on(1, short, EAVESDROPPER, evidence) == []

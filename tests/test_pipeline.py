@@ -18,7 +18,8 @@ from dpaudit.cli import app
 from dpaudit.config import AuditConfig
 from dpaudit.errors import DpauditError
 from dpaudit.pipeline import Runtime, attack_again, run_audit
-from dpaudit.result import AuditResult, Verdict
+from dpaudit.result import AuditResult
+from dpaudit.verdict import Verdict
 
 ONE_CORE = Runtime(cores=1)
 

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from dpaudit.errors import ConfigError
+from dpaudit.finding import Finding, Metric, Role
 from dpaudit.pytest_plugin import PrivacyAudit
-from dpaudit.result import AuditResult, Finding, Metric, Verdict
+from dpaudit.result import AuditResult
+from dpaudit.verdict import Verdict
 
 pytest_plugins = ["pytester"]
 GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
@@ -81,6 +83,7 @@ def test_a_path_is_relative_to_the_test_and_bad_input_is_one_line(pytester) -> N
 def judged(verdict: Verdict, bound: float) -> PrivacyAudit:
     metrics = {"epsilon lower bound": bound, "claimed epsilon": 2.0}
     finding = Finding(
+        role=Role.TEST,
         kind="empirical-epsilon",
         title="t",
         metrics={name: Metric(value=value) for name, value in metrics.items()},
@@ -109,7 +112,7 @@ def test_support_needs_accounting_within_the_claim() -> None:
     )
     for epsilon, fails in ((1.9, False), (2.1, True)):
         metrics = {"epsilon": Metric(value=epsilon), "claimed epsilon": Metric(value=2.0)}
-        finding = Finding(kind="accounting", title="t", metrics=metrics)
+        finding = Finding(role=Role.DECLARED, kind="accounting", title="t", metrics=metrics)
         audit = PrivacyAudit(GOLDEN.model_copy(update={"claims": (claim,), "findings": (finding,)}))
         if fails:
             with pytest.raises(pytest.fail.Exception, match=r"epsilon up to 2.1, 2 is claimed"):

@@ -17,11 +17,13 @@ import matplotlib
 import pytest
 
 from dpaudit.errors import DpauditError
+from dpaudit.finding import Finding, Metric, Role
 from dpaudit.reports.arrangement import Entry, scenarios
 from dpaudit.reports.figures import graph_drawing
 from dpaudit.reports.html import estimate, number, render, render_comparison, span
 from dpaudit.reports.pictures import Picture, embedded
-from dpaudit.result import MEANING, AuditResult, Curve, Finding, Metric, Verdict
+from dpaudit.result import AuditResult, Curve
+from dpaudit.verdict import MEANING, Verdict
 
 GOLDEN = Path(__file__).parent / "golden" / "audit.json"
 VOID = {"meta", "link", "img", "br", "hr"}
@@ -106,6 +108,7 @@ def with_findings(result: AuditResult, *findings: Finding, **changes: Any) -> Au
 
 def small_finding(**changes: Any) -> Finding:
     fields: dict[str, Any] = {
+        "role": Role.RECONSTRUCTION,
         "kind": "reconstruction",
         "title": "x, batch of 1",
         "attack": "gradient-inversion",
@@ -295,10 +298,10 @@ def test_the_top_of_the_page_says_claim_adversaries_and_what_leaked(
     assert golden.claims[0].sentence in text
     assert all(model.name in text for model in golden.threat_models)
     defended = [f for f in golden.findings if f.world == "defense" and f.metrics]
-    best = max(defended, key=lambda f: f.metrics["ssim_over_blind"].value)
+    best = max(defended, key=lambda f: f.metrics["ssim over blind"].value)
     assert f"best of {len(defended)} reconstructions" in text
     assert estimate(best.metrics["ssim"]).striptags() in text
-    assert estimate(best.metrics["ssim_over_blind"]).striptags() in text
+    assert estimate(best.metrics["ssim over blind"]).striptags() in text
     assert "gave away more than a blind guess" in text
     assert len(list(hero.every("img"))) == 4  # the truth and three worlds
 
@@ -317,7 +320,7 @@ def test_the_words_about_the_leak_follow_the_interval(
 ) -> None:
     over = Metric(value=0.1, low=low, high=high, n=8)
     ssim = Metric(value=0.3, low=0.2, high=0.4, n=8)
-    finding = small_finding(metrics={"ssim": ssim, "ssim_over_blind": over})
+    finding = small_finding(metrics={"ssim": ssim, "ssim over blind": over})
     text = visible(Page(render(with_findings(golden, finding), tmp_path)))
     phrases = ("gave away more", "cannot be told", "worse than the blind")
     assert words in text
@@ -339,8 +342,9 @@ def claimed_with_controls(golden: AuditResult, verdict: Verdict) -> AuditResult:
     claim = golden.claims[0]
     controls = [
         small_finding(
+            role=Role(f"{which}-control"),
             kind="control",
-            title=f"{which} control: {claim.text}",
+            title=f"{which} control",
             metrics={name: Metric(value=x) for name, x in CONTROL.items()},
         )
         for which in ("null", "positive")
@@ -635,7 +639,7 @@ HOSTILE = """"><script>alert('1')</script>' onerror=x {{ 7 }} $\\frac{$ <!-- -->
 def hostile(value: Any) -> Any:
     """A result's content with every free text replaced, and every path kept."""
     if isinstance(value, dict):
-        kept = {"kind", "world", "verdict", "artifacts", "scope", "adjacency"}
+        kept = {"role", "kind", "world", "verdict", "artifacts", "scope", "adjacency"}
         return {k: v if k in kept else hostile(v) for k, v in value.items()}
     if isinstance(value, list):
         return [hostile(part) for part in value]
@@ -654,7 +658,10 @@ def test_hostile_text_stays_text(golden: AuditResult, tmp_path: Path) -> None:
 
 def test_hostile_keys_and_paths_stay_text(golden: AuditResult, tmp_path: Path) -> None:
     finding = small_finding(
-        kind="control", metrics={HOSTILE: Metric(value=1.0)}, artifacts={HOSTILE: "<b>.png"}
+        role=Role.NOISE,
+        kind="control",
+        metrics={HOSTILE: Metric(value=1.0)},
+        artifacts={HOSTILE: "<b>.png"},
     )
     changes = {"config": {HOSTILE: HOSTILE}, "timing": {HOSTILE: 1.0}}
     utility = {"<i>other": golden.utility["defense"]}

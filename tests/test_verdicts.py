@@ -7,7 +7,9 @@ import pytest
 from dpaudit.check_result import Statement
 from dpaudit.claims_file import Claims, ClaimsFile
 from dpaudit.errors import ConfigError
-from dpaudit.result import AuditResult, Finding, Metric, Verdict
+from dpaudit.finding import Finding, Metric, Role
+from dpaudit.result import AuditResult
+from dpaudit.verdict import Verdict
 from dpaudit.verdicts import statements
 
 GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
@@ -39,6 +41,7 @@ def audit_of(
 def empirical(p: float, bound: float = 1.9, **metrics: float) -> Finding:
     values = {"epsilon lower bound": bound, "p-value": p, "confidence": 0.95, **metrics}
     return Finding(
+        role=Role.TEST,
         kind="empirical-epsilon",
         title="t",
         attack="likelihood-ratio",
@@ -50,6 +53,7 @@ def empirical(p: float, bound: float = 1.9, **metrics: float) -> Finding:
 def ssim(value: float, half: float, n: int = 8, **fields: object) -> Finding:
     metric = Metric(value=value, low=value - half, high=value + half, n=n)
     return Finding(
+        role=Role.RECONSTRUCTION,
         kind="reconstruction",
         title="t",
         attack="gradient-inversion",
@@ -102,7 +106,7 @@ def test_refutations_are_adjusted_for_all_claims_of_the_file() -> None:
 
 def test_only_tests_of_the_claim_count_and_several_of_them_share_its_part() -> None:
     """0.03 as one of two tests is 0.06; a control's small p-value refutes nothing."""
-    control = empirical(1e-9).model_copy(update={"kind": "control"})
+    control = empirical(1e-9).model_copy(update={"kind": "control", "role": Role.NOISE})
     alone = audit_of(Verdict.REFUTED, empirical(0.03), control, confidence=0.95)
     shared = audit_of(Verdict.REFUTED, empirical(0.03), empirical(0.5), confidence=0.95)
     none = audit_of(Verdict.NOT_REFUTED, empirical(0.4), confidence=0.95)
@@ -121,7 +125,7 @@ def test_what_is_exact_is_not_adjusted_and_does_not_weaken_the_rest() -> None:
 
 
 def test_a_refutation_without_a_p_value_counts_at_its_confidence() -> None:
-    bare = Finding(kind="empirical-epsilon", title="t", metrics={})
+    bare = Finding(role=Role.TEST, kind="empirical-epsilon", title="t", metrics={})
     found = audit_of(Verdict.REFUTED, bare, confidence=0.99)
     assert statements(file_of(), {"c": found})[0].outcome == "fails"
     assert statements(file_of(significance=0.005), {"c": found})[0].outcome == "warning"

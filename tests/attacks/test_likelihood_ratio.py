@@ -11,12 +11,13 @@ import pytest
 from dpaudit import registry
 from dpaudit.claim import Claim
 from dpaudit.defense import Defense, Gradient, Round, Setting
+from dpaudit.finding import Finding, Role
 from dpaudit.graph import Graph, build
 from dpaudit.measurement import Bench
 from dpaudit.noise import Noise
-from dpaudit.result import Finding, Verdict
 from dpaudit.rng import Streams
 from dpaudit.threat import ThreatModel
+from dpaudit.verdict import Verdict
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))
@@ -29,13 +30,13 @@ def findings(
     threat_model: ThreatModel = EAVESDROPPER,
     records: int = 8,
     **options: Any,
-) -> dict[str, Finding]:
-    """By the first words of their titles; of the last claim where there are several."""
+) -> dict[Role, Finding]:
+    """By their role; of the last claim where there are several."""
     setting = Setting(build("ring", 5), (records,) * 5, 1)
     bench = Bench(None, setting, defense.calibrate(setting), claims, Streams(11), None)  # type: ignore[arg-type]
     attack = registry.load("attacks", "likelihood-ratio")(**{"trials": 2000, **options})
     found = attack.measure(bench, threat_model, lambda done, total: None)
-    return {f.title.split(":")[0]: f for f in found}
+    return {f.role: f for f in found}
 
 
 def dp_dpsgd(noise_multiplier: float, **options: Any) -> Any:
@@ -51,7 +52,7 @@ def claim(epsilon: float, **options: Any) -> Claim:
 
 def test_every_claim_gets_an_exact_leak_a_bound_and_controls() -> None:
     found = findings(dp_dpsgd(1.0), claim(4.5))
-    exact, bound = found["exact leak of the view"], found["claim"]
+    exact, bound = found[Role.EXACT_LEAK], found[Role.TEST]
     assert exact.metrics["epsilon"].value == pytest.approx(4.377, abs=5e-4)
     assert exact.verdict is None
     assert exact.series["mu"] == (pytest.approx(1.0),)
@@ -60,20 +61,20 @@ def test_every_claim_gets_an_exact_leak_a_bound_and_controls() -> None:
     assert bound.metrics["ceiling"].value > 4.5
     declared = bound.metrics["epsilon lower bound, declared shape"].value
     assert bound.metrics["epsilon lower bound"].value < declared < 4.377
-    assert found["null control"].metrics["epsilon lower bound"].value == 0
-    assert found["positive control"].verdict is Verdict.REFUTED
-    assert found["noise really drawn"].verdict is None
+    assert found[Role.NULL_CONTROL].metrics["epsilon lower bound"].value == 0
+    assert found[Role.POSITIVE_CONTROL].verdict is Verdict.REFUTED
+    assert found[Role.NOISE].verdict is None
 
 
 def test_a_claim_below_the_leak_is_refuted_by_its_p_value() -> None:
     found = findings(dp_dpsgd(1.0), claim(0.5))
-    assert found["exact leak of the view"].verdict is Verdict.UNSUPPORTED
-    assert found["claim"].metrics["p-value"].value < 1e-6
+    assert found[Role.EXACT_LEAK].verdict is Verdict.UNSUPPORTED
+    assert found[Role.TEST].metrics["p-value"].value < 1e-6
 
 
 def test_a_claim_of_mu_is_held_against_the_gaussian_curve() -> None:
     for mu, refuted in ((0.5, True), (1.0, False)):
-        bound = findings(dp_dpsgd(1.0), Claim(text="claim", mu=mu))["claim"]
+        bound = findings(dp_dpsgd(1.0), Claim(text="claim", mu=mu))[Role.TEST]
         assert (bound.metrics["p-value"].value < 0.01) is refuted
         assert bound.metrics["mu lower bound"].value < 1.0
 
@@ -81,8 +82,8 @@ def test_a_claim_of_mu_is_held_against_the_gaussian_curve() -> None:
 def test_a_pure_claim_on_laplace_noise_is_held_at_delta_0() -> None:
     defense = dp_dpsgd(1.0, perturb="model")
     found = findings(defense, claim(1.0, delta=0.0), trials=20_000)
-    assert found["exact leak of the view"].metrics["epsilon"].value == pytest.approx(1.0)
-    assert 0.85 < found["claim"].metrics["epsilon lower bound"].value <= 1.0
+    assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(1.0)
+    assert 0.85 < found[Role.TEST].metrics["epsilon lower bound"].value <= 1.0
     assert "noise really drawn" not in found  # its test is for Gaussian noise
 
 
@@ -91,9 +92,9 @@ def test_a_claim_on_a_round_uses_the_record_in_one_round() -> None:
     defense = dp_dpsgd(1.0, n_rounds=4)
     whole = findings(defense, Claim(text="claim", mu=1.0), trials=1000)
     each = findings(defense, Claim(text="claim", mu=1.0, scope="round"), trials=1000)
-    assert whole["claim"].metrics["p-value"].value < 1e-4
-    assert each["claim"].metrics["p-value"].value > 0.05
-    assert each["exact leak of the view"].metrics["epsilon"].value < 4.38
+    assert whole[Role.TEST].metrics["p-value"].value < 1e-4
+    assert each[Role.TEST].metrics["p-value"].value > 0.05
+    assert each[Role.EXACT_LEAK].metrics["epsilon"].value < 4.38
 
 
 def test_a_claim_on_a_message_reads_one_message_of_a_round() -> None:
@@ -102,23 +103,21 @@ def test_a_claim_on_a_message_reads_one_message_of_a_round() -> None:
     )
     message = findings(dpdl, claim(3.0, scope="message"), trials=400)
     round = findings(dpdl, claim(3.0, scope="round"), trials=400)
-    exact = [f["exact leak of the view"].metrics["epsilon"].value for f in (message, round)]
+    exact = [f[Role.EXACT_LEAK].metrics["epsilon"].value for f in (message, round)]
     assert exact[0] < exact[1]
 
 
 def test_replacing_a_record_is_played_as_such() -> None:
     found = findings(dp_dpsgd(2.0), claim(4.5, adjacency="replace-one"))
-    assert found["exact leak of the view"].metrics["epsilon"].value == pytest.approx(
-        4.377, abs=5e-4
-    )
-    assert found["claim"].metrics["epsilon lower bound"].value > 1.0
+    assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(4.377, abs=5e-4)
+    assert found[Role.TEST].metrics["epsilon lower bound"].value > 1.0
 
 
 def test_a_message_without_noise_is_named_and_refutes() -> None:
     found = findings(registry.load("defenses", "d-psgd")(n_rounds=2, batch_size=8), claim(3.0))
-    assert found["exact leak of the view"].verdict is Verdict.REFUTED
-    assert found["exact leak of the view"].message == "x"
-    assert found["claim"].metrics["p-value"].value < 0.05
+    assert found[Role.EXACT_LEAK].verdict is Verdict.REFUTED
+    assert found[Role.EXACT_LEAK].message == "x"
+    assert found[Role.TEST].metrics["p-value"].value < 0.05
 
 
 def test_a_function_is_protected_over_all_rounds() -> None:
@@ -126,8 +125,8 @@ def test_a_function_is_protected_over_all_rounds() -> None:
     found = findings(defense, claim(1.0, delta=0.0, adjacency="function"), trials=400)
     declared = defense.mechanism(Setting(build("ring", 5), (8,) * 5, 1), EAVESDROPPER, 0).most
     total = sum(1 / r.noise_multiplier for r in declared for _ in range(r.count))
-    assert found["exact leak of the view"].metrics["epsilon"].value == pytest.approx(total)
-    assert found["claim"].metrics["expected bound"].value < total
+    assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(total)
+    assert found[Role.TEST].metrics["expected bound"].value < total
 
 
 class SameEveryRound(DPDPSGD):  # type: ignore[misc, valid-type]
@@ -141,10 +140,10 @@ class SameEveryRound(DPDPSGD):  # type: ignore[misc, valid-type]
 def test_noise_that_repeats_itself_is_not_what_was_asked_for() -> None:
     """False alarm of the correct twin: 1e-6."""
     options = {"noise_multiplier": 2.0, "n_rounds": 3, "batch_size": 8, "sampling": "poisson"}
-    assert findings(SameEveryRound(**options), claim(9.0))["noise really drawn"].verdict is (
+    assert findings(SameEveryRound(**options), claim(9.0))[Role.NOISE].verdict is (
         Verdict.UNSUPPORTED
     )
-    assert findings(DPDPSGD(**options), claim(9.0))["noise really drawn"].verdict is None
+    assert findings(DPDPSGD(**options), claim(9.0))[Role.NOISE].verdict is None
 
 
 class HalfTheNoise(DPDPSGD):  # type: ignore[misc, valid-type]
@@ -159,15 +158,13 @@ def test_half_of_the_declared_noise_leaves_a_true_claim_unsupported() -> None:
     found = findings(
         HalfTheNoise(noise_multiplier=1.0, n_rounds=1, batch_size=8, sampling="poisson"), claim(4.5)
     )
-    assert found["exact leak of the view"].verdict is Verdict.UNSUPPORTED
+    assert found[Role.EXACT_LEAK].verdict is Verdict.UNSUPPORTED
 
 
 def test_a_far_agent_learns_less_than_an_eavesdropper() -> None:
     defense = dp_dpsgd(1.0, n_rounds=6)
     bounds = [
-        findings(defense, claim(5.0), threat_model=who, trials=400, records=40)[
-            "exact leak of the view"
-        ]
+        findings(defense, claim(5.0), threat_model=who, trials=400, records=40)[Role.EXACT_LEAK]
         .metrics["largest mu of a round"]
         .value
         for who in (EAVESDROPPER, CURIOUS)
@@ -182,5 +179,5 @@ def test_without_a_claim_there_is_nothing_to_test() -> None:
 def test_the_scores_do_not_depend_on_the_number_of_blocks() -> None:
     """Only that a long attack is played in blocks: their sizes add up."""
     found = findings(dp_dpsgd(1.0), claim(4.5), trials=5003)
-    bound = found["claim"].metrics
+    bound = found[Role.TEST].metrics
     assert bound["false positives"].n + bound["false negatives"].n == 2 * 5003 - 2 * (5003 // 2)

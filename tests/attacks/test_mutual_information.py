@@ -118,9 +118,9 @@ def test_an_audit_finds_the_leak_its_null_and_what_an_adversary_lacks(folder) ->
     noisy, exact = by(eve, "defense", "round"), by(eve, "no-defense", "round")
     assert noisy.series["round"] == (1, 3)
     assert 0 < noisy.metrics["information"].value < exact.metrics["information"].value
-    assert noisy.metrics["p_value"].value == exact.metrics["p_value"].value == 1 / 20
+    assert noisy.metrics["p-value"].value == exact.metrics["p-value"].value == 1 / 20
     assert noisy.metrics["information"].n == 200
-    assert by(eve, "no-defense", "private").metrics["variance_explained"].value > 0.98
+    assert by(eve, "no-defense", "private").metrics["variance explained"].value > 0.98
     text = " ".join(noisy.notes)
     for said in (
         "random over the 200 runs: the batches of all agents",
@@ -135,7 +135,7 @@ def test_an_audit_finds_the_leak_its_null_and_what_an_adversary_lacks(folder) ->
     assert model.series["round"] == (2,)  # x of round 1 is public, and the same in all runs
     assert any(note.startswith("round 1: the view is the same in all runs") for note in model.notes)
     control = by([f for f in found if f.message == "x"], "no-defense", "round")
-    blind = control.metrics["p_value"].value > 0.05
+    blind = control.metrics["p-value"].value > 0.05
     assert ("not even without noise" in control.notes[0]) == blind
     page = (folder / "run" / "report.html").read_text()
     assert "momentum-stripped, read by eavesdropper" in page
@@ -153,12 +153,12 @@ def test_information_of_a_gaussian_channel_is_the_known_one(tmp_path, sigma) -> 
     assert found["information"].value == pytest.approx(truth, abs=0.12)
     assert found["gaussian"].value == pytest.approx(truth, abs=0.12)
     assert found["correlation"].value == pytest.approx(1 / math.sqrt(1 + sigma**2), abs=0.1)
-    assert found["m_nmi"].value == pytest.approx(
-        found["information"].value / found["self_information"].value
+    assert found["m-nmi"].value == pytest.approx(
+        found["information"].value / found["self-information"].value
     )
-    guess = by(findings, "defense", "private").metrics["variance_explained"]
+    guess = by(findings, "defense", "private").metrics["variance explained"]
     assert guess.low <= 1 / (1 + sigma**2) <= guess.high  # no estimate explains more
-    copy = by(findings, "no-defense", "round").metrics["m_nmi"]
+    copy = by(findings, "no-defense", "round").metrics["m-nmi"]
     assert copy.value == pytest.approx(1, abs=0.01)
 
 
@@ -169,7 +169,7 @@ def test_what_is_independent_gets_uniform_p_values(tmp_path) -> None:
         bench = on_line("dgd", tmp_path, seed=seed)
         options = {"trials": 40, "n_permutations": 9, "n_splits": 0}
         found = by(measured(bench, EVE, message="x", rounds=(2,), **options), "defense", "round")
-        small += found.metrics["p_value"].value <= 0.2
+        small += found.metrics["p-value"].value <= 0.2
     assert small <= binom.isf(FALSE_FAILURE, repeats, 0.2)
     assert small >= binom.ppf(FALSE_FAILURE, repeats, 0.2)
 

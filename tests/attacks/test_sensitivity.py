@@ -20,16 +20,17 @@ from dpaudit.defenses.dyn_d2p import DynD2P
 from dpaudit.defenses.partpsp import PartPSP
 from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
 from dpaudit.errors import ConfigError
+from dpaudit.finding import Finding, Metric, Role
 from dpaudit.graph import build
 from dpaudit.measurement import Bench
 from dpaudit.noise import Noise
 from dpaudit.pipeline import Runtime, run_audit
 from dpaudit.problem import Classification
 from dpaudit.reports.sensitivity_figures import sensitivity_by_round
-from dpaudit.result import Finding, Metric, Verdict
 from dpaudit.sensor_fusion import SensorFusion
 from dpaudit.threat import ThreatModel
 from dpaudit.transcript import broadcast
+from dpaudit.verdict import Verdict
 
 ATTACK = Sensitivity(points=3, restarts=4, steps=10)
 DEPENDENCE = "Dependence on data beside the values of messages"
@@ -389,6 +390,7 @@ def test_an_audit_measures_sensitivity_once_and_draws_it(tmp_path, monkeypatch) 
 
 def test_a_series_without_anything_above_0_has_no_figure() -> None:
     finding = Finding(
+        role=Role.SENSITIVITY,
         kind="sensitivity",
         title="nothing",
         metrics={"measured": Metric(value=0.0)},

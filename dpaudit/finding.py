@@ -1,0 +1,199 @@
+"""One piece of evidence: its role, the claim that it bears on, and numbers by one vocabulary."""
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
+
+from dpaudit.strict import Strict
+from dpaudit.verdict import Verdict
+
+Number = Annotated[
+    float,
+    Field(allow_inf_nan=True),
+    BeforeValidator(lambda x: float(x) if x in ("inf", "-inf", "nan") else x),
+    PlainSerializer(
+        lambda x: x if math.isfinite(x) else str(x), return_type=float | str, when_used="json"
+    ),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}),
+]
+Kind = Literal[
+    "accounting",
+    "sensitivity",
+    "empirical-epsilon",
+    "reconstruction",
+    "mutual-information",
+    "control",
+]
+
+
+class Role(StrEnum):
+    """What a finding is for."""
+
+    TEST = "test"  # a certified lower bound, held against a claim
+    NOISE_BOUND = "noise-bound"  # a certified bound on the noise, held against no claim
+    NULL_CONTROL = "null-control"  # a test in which there is nothing to find
+    POSITIVE_CONTROL = "positive-control"  # a test in which the noise is off
+    NOISE = "noise"  # the noise really drawn, held against what the defense asks for
+    EXACT_LEAK = "exact-leak"  # of a view, from the protocol's own algebra
+    WHO_LEARNS_WHAT = "who-learns-what"  # the same for every pair of agents
+    DECLARED = "declared"  # accounting of what the defense declares
+    SENSITIVITY = "sensitivity"  # how far a message moves
+    DEPENDENCE = "dependence"  # what else differs between neighbouring worlds
+    RECONSTRUCTION = "reconstruction"
+    INFORMATION = "information"  # how much a view tells about a private quantity
+    BEST_ESTIMATE = "best-estimate"  # of that quantity, from the view
+
+
+KINDS: Mapping[Role, Kind] = {
+    Role.TEST: "empirical-epsilon",
+    Role.NOISE_BOUND: "empirical-epsilon",
+    Role.NULL_CONTROL: "control",
+    Role.POSITIVE_CONTROL: "control",
+    Role.NOISE: "control",
+    Role.EXACT_LEAK: "accounting",
+    Role.WHO_LEARNS_WHAT: "accounting",
+    Role.DECLARED: "accounting",
+    Role.SENSITIVITY: "sensitivity",
+    Role.DEPENDENCE: "sensitivity",
+    Role.RECONSTRUCTION: "reconstruction",
+    Role.INFORMATION: "mutual-information",
+    Role.BEST_ESTIMATE: "mutual-information",
+}
+
+
+class Name(StrEnum):
+    """The vocabulary of metrics; epsilon in nats, mu in standard deviations of the noise."""
+
+    EPSILON = "epsilon"
+    CLAIMED_EPSILON = "claimed epsilon"
+    DELTA = "delta"
+    CLAIMED_MU = "claimed mu"
+    LARGEST_MU_OF_A_ROUND = "largest mu of a round"
+    LARGEST_MU = "largest mu"
+    SMALLEST_MU = "smallest mu"
+    PAIRS_WITHOUT_NOISE = "pairs without noise"
+
+    EPSILON_LOWER_BOUND = "epsilon lower bound"
+    EPSILON_OF_DECLARED_SHAPE = "epsilon lower bound, declared shape"
+    NOISE_FACTOR = "noise, at most times the declared"
+    MU_LOWER_BOUND = "mu lower bound"
+    MU_OF_WHOLE_CURVE = "mu lower bound, whole curve"
+    MU_OF_PROTOCOL = "mu of the protocol"
+    CONFIDENCE = "confidence"
+    P_VALUE = "p-value"
+    FALSE_POSITIVES = "false positives"
+    FALSE_NEGATIVES = "false negatives"
+    GUESSES = "guesses"
+    RIGHT_GUESSES = "right guesses"
+    CEILING = "ceiling"
+    EXPECTED_BOUND = "expected bound"
+    TRIALS_NEEDED = "trials needed"
+
+    MEASURED = "measured"
+    STATED_BOUND = "stated bound"
+    MEASURED_OVER_STATED = "measured over stated"
+    FOUND = "found"
+
+    MSE = "mse"
+    PSNR = "psnr"
+    SSIM = "ssim"
+    SSIM_OVER_BLIND = "ssim over blind"
+    LABEL_ACCURACY = "label accuracy"
+
+    INFORMATION = "information"
+    M_NMI = "m-nmi"
+    CORRELATION = "correlation"
+    GAUSSIAN_INFORMATION = "gaussian"
+    SELF_INFORMATION = "self-information"
+    BASELINE = "baseline"
+    VARIANCE_EXPLAINED = "variance explained"
+
+    LOSS = "loss"
+    ACCURACY = "accuracy"
+    CONSENSUS_DISTANCE = "consensus distance"
+
+
+class Column(StrEnum):
+    """The vocabulary of series: columns of equal length, for figures."""
+
+    ROUND = "round"
+    MU = "mu"
+    ADVERSARY = "adversary"
+    VICTIM = "victim"
+    FALSE_POSITIVE_RATE = "false positive rate"
+    FALSE_NEGATIVE_RATE = "false negative rate"
+    LEAST_ALLOWED = "least that the claim allows"
+    STATED_BOUND = "stated bound"
+    INFORMATION = "information"
+    LOW = "low"
+    HIGH = "high"
+    BASELINE = "baseline"
+    PRIVATE = "private"
+    ESTIMATE = "estimate"
+
+
+def canonical(name: str) -> str:
+    """A metric's name as the vocabulary spells it ("M_NMI" is "m-nmi"); others as they are."""
+    return _SPELT.get(_words(name), name)
+
+
+def _words(name: str) -> str:
+    return name.lower().replace("_", " ").replace("-", " ")
+
+
+_SPELT: Mapping[str, str] = {_words(name): name.value for name in Name}
+
+
+class Metric(Strict):
+    """A number, its 95% interval where it is an estimate, and how many cases it rests on."""
+
+    value: Number
+    low: Number | None = None
+    high: Number | None = None
+    n: int | None = None
+
+
+class Finding(Strict):
+    """One piece of evidence. ``title`` and ``notes`` are for people; no code reads them."""
+
+    role: Role
+    kind: Kind
+    title: str
+    claim: NonNegativeInt | None = None  # index into the config's claims; None: no single one
+    attack: str | None = None
+    threat_model: str | None = None
+    message: str | None = None
+    rounds: tuple[int, ...] = ()
+    world: Literal["defense", "no-defense", "blind"] | None = None
+    batch_size: int | None = None
+    metrics: dict[str, Metric] = {}  # by Name, or by an attack's own names
+    verdict: Verdict | None = None
+    notes: tuple[str, ...] = ()
+    artifacts: dict[str, str] = {}  # what -> path relative to the run directory
+    series: dict[str, tuple[Number, ...]] = {}  # by Column, or by an attack's own names
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if KINDS[self.role] != self.kind:
+            raise ValueError(f'role "{self.role}" is of kind "{KINDS[self.role]}"')
+        for name in self.metrics:
+            if canonical(name) != name:
+                raise ValueError(f'metric "{name}" is spelt "{canonical(name)}"')
+        if len({len(column) for column in self.series.values()}) > 1:
+            raise ValueError("the columns of series differ in length")
+        return self
+
+    def value(self, name: str) -> float | None:
+        """A metric's value; None where there is no such metric."""
+        metric = self.metrics.get(name)
+        return None if metric is None else metric.value

@@ -1,0 +1,65 @@
+"""Evidence has a type: its role, its claim by index, and one vocabulary of metrics."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from dpaudit.errors import RunError
+from dpaudit.finding import KINDS, Finding, Metric, Name, Role, canonical
+from dpaudit.result import AuditResult
+
+GOLDEN = Path(__file__).parent / "golden" / "audit.json"
+
+
+def finding(role: Role = Role.TEST, **fields: object) -> Finding:
+    return Finding(**{"role": role, "kind": KINDS[role], "title": "t", **fields})
+
+
+def test_a_role_has_one_kind() -> None:
+    assert set(KINDS) == set(Role)
+    with pytest.raises(ValidationError, match='role "test" is of kind "empirical-epsilon"'):
+        finding(kind="control")
+
+
+@pytest.mark.parametrize("spelling", ["M_NMI", "m nmi", "m-nmi", "M-NMI"])
+def test_every_spelling_of_a_metric_is_one_name(spelling: str) -> None:
+    assert canonical(spelling) == Name.M_NMI
+
+
+def test_a_metric_of_the_vocabulary_cannot_be_respelt_and_own_names_are_free() -> None:
+    with pytest.raises(ValidationError, match='"p_value" is spelt "p-value"'):
+        finding(metrics={"p_value": Metric(value=0.5)})
+    assert finding(metrics={"My own": Metric(value=1.0)}).value("My own") == 1.0
+    assert finding().value(Name.P_VALUE) is None
+
+
+def test_no_two_names_are_one_in_other_spellings() -> None:
+    assert all(canonical(name) == name for name in Name)
+
+
+def test_a_file_of_version_1_is_read_with_roles_and_claims(tmp_path: Path) -> None:
+    """Roles from what a finding holds, claims from what the claims cite; no title is read."""
+    old: dict = json.loads(GOLDEN.read_text())
+    assert old["schema_version"] == 1
+    for finding in old["findings"]:
+        finding["title"] = "anything"
+    path = tmp_path / "audit.json"
+    path.write_text(json.dumps(old))
+    result = AuditResult.read(path)
+    assert [claim.claim for claim in result.claims] == [0, 0]  # one claim, two adversaries
+    by_role = {found.role: found for found in result.findings}
+    assert by_role[Role.TEST].claim == 0
+    assert by_role[Role.NULL_CONTROL].claim is None  # cited by no claim in that file
+    assert by_role[Role.DECLARED].value(Name.EPSILON) is not None
+    assert by_role[Role.RECONSTRUCTION].value(Name.SSIM_OVER_BLIND) is not None
+    path.write_text(result.to_json())
+    assert AuditResult.read(path) == result
+
+
+def test_a_newer_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "audit.json"
+    path.write_text(json.dumps({"schema_version": 3}))
+    with pytest.raises(RunError, match="reads versions 1 and 2; run the audit again"):
+        AuditResult.read(path)

@@ -49,7 +49,7 @@ def test_a_file_of_version_1_is_read_with_roles_and_claims(tmp_path: Path) -> No
     path.write_text(json.dumps(old))
     result = AuditResult.read(path)
     assert [claim.claim for claim in result.claims] == [0, 0]  # one claim, two adversaries
-    by_role = {found.role: found for found in result.findings}
+    by_role = {found.role: found for found in reversed(result.findings)}
     assert by_role[Role.TEST].claim == 0
     assert by_role[Role.NULL_CONTROL].claim is None  # cited by no claim in that file
     assert by_role[Role.DECLARED].value(Name.EPSILON) is not None

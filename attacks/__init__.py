@@ -1,1 +1,1 @@
-"""Attacks: one file each; they return evidence from a view and judge nothing."""
+"""One attack a file, or a folder where it needs several: how is a message turned on its sender?"""

@@ -8,10 +8,26 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from dpaudit.account import account, claimed_delta, claimed_epsilon, record_adjacency
-from dpaudit.accounting import Interval, Mechanism, epsilon, false_negative_rate
-from dpaudit.attack import OnStep
-from dpaudit.bounds import (
+from dpaudit.accounting.families import GAUSSIAN
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.releases import Interval, Mechanism, epsilon, false_negative_rate
+from dpaudit.attack.contract import Bench, Measurement
+from dpaudit.attack.reconstruction import OnStep
+from dpaudit.defense.claim_accounting import (
+    account,
+    claimed_delta,
+    claimed_epsilon,
+    record_adjacency,
+)
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
+from dpaudit.game.adversary import Adversary, Leak
+from dpaudit.game.game import Game
+from dpaudit.game.play import LearnedScore, Played, Worlds, error_rates, play, without_noise
+from dpaudit.rng import Streams
+from dpaudit.statistics.bounds import (
     ScoreBound,
     ceiling,
     family_from_scores,
@@ -19,20 +35,9 @@ from dpaudit.bounds import (
     mu_p_value,
     p_value,
 )
-from dpaudit.canary import Game
-from dpaudit.claim import Claim
-from dpaudit.distinguish import LearnedScore, Played, Worlds, error_rates, play, without_noise
-from dpaudit.family import GAUSSIAN
-from dpaudit.finding import Column, Finding, Metric, Name, Role
-from dpaudit.measurement import Bench, Measurement
-from dpaudit.power import expected_bound, trials_needed
-from dpaudit.privacy_loss import Array
-from dpaudit.protocol import Adversary, Leak
-from dpaudit.rng import Streams
-from dpaudit.scaled import scaled_lower_bound
-from dpaudit.threat import ThreatModel
-from dpaudit.verdict import Verdict
-from dpaudit.white_noise import white_noise_test
+from dpaudit.statistics.power import expected_bound, trials_needed
+from dpaudit.statistics.scaled import scaled_lower_bound
+from dpaudit.statistics.white_noise import white_noise_test
 
 WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
 TRAINING = 1000  # runs of each world that a score is learned from

@@ -14,15 +14,15 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.attack import OnStep
-from dpaudit.canary import CanaryGradient, Game
-from dpaudit.defense import Defense, Setting
+from dpaudit.attack.contract import Bench, Measurement
+from dpaudit.attack.reconstruction import OnStep
+from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
-from dpaudit.finding import Column, Finding, Metric, Name, Role
-from dpaudit.measurement import Bench, Measurement
-from dpaudit.protocol import FORGOTTEN, NOISELESS, Adversary, flatten, unflatten
-from dpaudit.tape import Tape
-from dpaudit.threat import ThreatModel
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import FORGOTTEN, NOISELESS, Adversary, flatten, unflatten
+from dpaudit.game.game import CanaryGradient, Game
+from dpaudit.game.tape import Tape
 
 MOST = 40  # agents, every pair of which is computed
 

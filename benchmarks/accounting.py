@@ -13,10 +13,10 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
 
-from dpaudit.accounting import Interval, Release, epsilon
-from dpaudit.composition import compose, on_levels
-from dpaudit.privacy_loss import Pairs
-from dpaudit.tradeoff import clt_mu, gaussian_mu
+from dpaudit.accounting.composition import compose, on_levels
+from dpaudit.accounting.gaussian import clt_mu, gaussian_mu
+from dpaudit.accounting.privacy_loss import Pairs
+from dpaudit.accounting.releases import Interval, Release, epsilon
 
 RATE, DELTA, GRID = 0.01, 1e-5, 1e-4
 

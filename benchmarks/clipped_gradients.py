@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from dpaudit.gradients import Gradients
-from dpaudit.models import build, initial_parameters, unflatten
+from dpaudit.models.gradients import Gradients
+from dpaudit.models.models import build, initial_parameters, unflatten
 
 C = 2.0  # clip norm
 ROUNDING = 2e-5  # of a clipped sum's largest entry, in float32

@@ -28,13 +28,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpaudit.config import AuditConfig
-from dpaudit.defense import Defense, Round, Setting
-from dpaudit.models import unflatten
-from dpaudit.pipeline import Runtime, prepare
-from dpaudit.problem import Classification
+from dpaudit.defense.contract import Defense, Round, Setting
+from dpaudit.files.config import AuditConfig
+from dpaudit.models.models import unflatten
+from dpaudit.pipeline.run import Runtime, prepare
 from dpaudit.rng import Streams
-from dpaudit.trials import run_trials
+from dpaudit.training.classification import Classification
+from dpaudit.training.trials import run_trials
 
 N_AGENTS, N_ROUNDS, BATCH, VICTIM = 8, 100, 32, 3
 ROUNDING = 1e-4  # of the largest coordinate of a model after all rounds, in float32

@@ -21,9 +21,9 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from dpaudit import neighbours
-from dpaudit.information import LN2, ksg, npeet
-from dpaudit.mnmi import maximum_information
+from dpaudit.information import neighbours
+from dpaudit.information.estimators import LN2, ksg, npeet
+from dpaudit.information.mnmi import maximum_information
 
 BLOCK = 20  # rounds
 PEER_ROUNDS = 40  # of the peers other than NPEET, which are slower

@@ -20,17 +20,17 @@ from time import perf_counter, process_time
 import numpy as np
 import torch
 
-from dpaudit import partition
-from dpaudit.data import Dataset
-from dpaudit.defense import Setting
+from dpaudit.data import partition
+from dpaudit.data.datasets import Dataset
+from dpaudit.defense.contract import Setting
+from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpsgd import DPDPSGD
-from dpaudit.graph import build
-from dpaudit.models import build as network
-from dpaudit.models import n_parameters
-from dpaudit.noise import Noise
-from dpaudit.options import graph_options
-from dpaudit.problem import Classification
+from dpaudit.files.options import graph_options
+from dpaudit.graphs.graph import build
+from dpaudit.models.models import build as network
+from dpaudit.models.models import n_parameters
 from dpaudit.rng import Streams
+from dpaudit.training.classification import Classification
 
 SEED = 20240611
 RECORDS = 600  # of each agent

@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit.defense import Setting
+from dpaudit.defense.contract import Setting
+from dpaudit.defense.noise import Noise
 from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
-from dpaudit.graph import Graph, build
-from dpaudit.noise import Noise
+from dpaudit.graphs.graph import Graph, build
 from dpaudit.rng import Streams
-from dpaudit.sensor_fusion import SensorFusion
+from dpaudit.training.sensor_fusion import SensorFusion
 
 SEED = 20240611
 ROUNDS = 1_000

@@ -10,32 +10,31 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
-from dpaudit.claim import Adjacency
-from dpaudit.clipping import clip
 from dpaudit.defense import (
     CHANGED_RECORDS,
+    Adjacency,
     Bracket,
+    Capture,
+    ConfigError,
     Defense,
     Derived,
     Gradient,
+    Graph,
+    Noise,
     Observable,
     Round,
     Setting,
     Stated,
     Target,
-)
-from dpaudit.errors import ConfigError
-from dpaudit.gossip import (
+    ThreatModel,
+    View,
+    broadcast,
+    clip,
     known_rounds,
     refuse_unless_column_stochastic,
     replayed,
     start_and_step,
 )
-from dpaudit.graph import Graph
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture, broadcast
-from dpaudit.view import View
 
 PLATEAU = 0.01  # how close to its limit Remark 1 wants the variance of a fused gradient
 

@@ -12,15 +12,16 @@ from dpaudit.defense import (
     Combination,
     Defense,
     Gradient,
+    Graph,
+    Noise,
     Round,
     Setting,
     Target,
+    ThreatModel,
+    View,
+    broadcast,
+    unicast,
 )
-from dpaudit.graph import Graph
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast, unicast
-from dpaudit.view import View
 
 from .dgd import noiseless_bracket
 from .sensitivity_reduced import refuse_outside_assumption_2

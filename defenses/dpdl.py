@@ -8,26 +8,29 @@ import torch
 from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
-from dpaudit.accounting import Mechanism, Release
-from dpaudit.claim import Adjacency
 from dpaudit.defense import (
     CHANGED_RECORDS,
+    Adjacency,
     Bracket,
+    Capture,
+    ConfigError,
     Defense,
     Derived,
     Gradient,
+    Graph,
+    Mechanism,
+    Noise,
     Observable,
+    Release,
     Round,
     Setting,
     Stated,
     Target,
+    ThreatModel,
+    View,
+    broadcast,
+    unicast,
 )
-from dpaudit.errors import ConfigError
-from dpaudit.graph import Graph
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture, broadcast, unicast
-from dpaudit.view import View
 
 # K(e) e with K = 1 / (1 + exp(cos(c, e))) moves by at least 1/(1+exp(1)) times a change of e in
 # the worst case (from e = 0), and by at most the largest singular value of its Jacobian,

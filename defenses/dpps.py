@@ -8,31 +8,32 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from dpaudit.claim import Adjacency
 from dpaudit.defense import (
     CHANGED_RECORDS,
+    Adjacency,
     Bracket,
+    Capture,
+    ConfigError,
     Defense,
     Derived,
     Gradient,
+    Graph,
+    Network,
+    Noise,
     Observable,
     Round,
     Setting,
     Stated,
+    Strict,
     Target,
-)
-from dpaudit.errors import ConfigError
-from dpaudit.gossip import (
+    ThreatModel,
+    View,
+    broadcast,
     refuse_unless_column_stochastic,
     releases,
     start_and_step,
 )
-from dpaudit.graph import Graph, Network, build
-from dpaudit.noise import Noise
-from dpaudit.strict import Strict
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture, broadcast
-from dpaudit.view import View
+from dpaudit.graphs.graph import build
 
 MESSAGES: Mapping[str, str] = {
     "m": "the perturbed shared parameters; hold the sender's gradient under Laplace noise of scale "

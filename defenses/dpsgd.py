@@ -9,27 +9,32 @@ from pydantic import Field, PositiveFloat, model_validator
 from scipy.optimize import brentq
 from torch import Tensor
 
-from dpaudit.accounting import Adjacency, epsilon
-from dpaudit.claim import Adjacency as ClaimedAdjacency
+from dpaudit.accounting.releases import RecordAdjacency, epsilon
 from dpaudit.defense import (
     CHANGED_RECORDS,
+    Adjacency,
     Bracket,
+    Capture,
+    ConfigError,
     Defense,
     Derived,
     Gradient,
+    Graph,
+    Network,
+    Noise,
     Observable,
     Round,
     Setting,
     Stated,
     Target,
+    ThreatModel,
+    View,
+    broadcast,
+    known_rounds,
+    releases,
+    replayed,
+    start_and_step,
 )
-from dpaudit.errors import ConfigError
-from dpaudit.gossip import known_rounds, releases, replayed, start_and_step
-from dpaudit.graph import Graph, Network
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture, broadcast
-from dpaudit.view import View
 
 PRECISION = (
     1e-3  # relative, of a noise multiplier found from a budget; the error is on the safe side
@@ -136,7 +141,7 @@ class DPDPSGD(Defense):
     clip_norm: PositiveFloat = 2.0  # C
     epsilon: PositiveFloat | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    adjacency: Adjacency = "add-remove"  # that epsilon is meant for
+    adjacency: RecordAdjacency = "add-remove"  # that epsilon is meant for
     noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # sigma; from epsilon if absent
     perturb: Literal["gradient", "model"] = "gradient"
     allow_outside_theory: bool = False
@@ -206,7 +211,7 @@ class DPDPSGD(Defense):
         return math.exp(brentq(excess, low, high, xtol=PRECISION) + PRECISION)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: ClaimedAdjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
     ) -> Mapping[str, Stated]:
         """eta C / B for each record, in the norm of the clipping."""
         if adjacency not in CHANGED_RECORDS:

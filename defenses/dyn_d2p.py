@@ -10,32 +10,31 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from scipy.optimize import brentq
 from torch import Tensor
 
-from dpaudit.claim import Adjacency
+from dpaudit.accounting.gaussian import clt_mu, gaussian_mu
 from dpaudit.defense import (
     CHANGED_RECORDS,
+    Adjacency,
     Bracket,
+    Capture,
+    ConfigError,
     Defense,
     Derived,
     Gradient,
+    Graph,
+    Noise,
     Observable,
     Round,
     Setting,
     Stated,
     Target,
-)
-from dpaudit.errors import ConfigError
-from dpaudit.gossip import (
+    ThreatModel,
+    View,
+    broadcast,
     known_rounds,
     refuse_unless_column_stochastic,
     replayed,
     start_and_step,
 )
-from dpaudit.graph import Graph
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.tradeoff import clt_mu, gaussian_mu
-from dpaudit.transcript import Capture, broadcast
-from dpaudit.view import View
 
 LARGEST_SQUARED_MU = 1.2564312086261697  # exp(x) - 1 < 2 x, on which (10) rests, up to this x
 

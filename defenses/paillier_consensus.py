@@ -10,12 +10,19 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
 from torch import Tensor
 
-from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting
-from dpaudit.errors import DpauditError
-from dpaudit.graph import Graph
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast, unicast
+from dpaudit.defense import (
+    Bracket,
+    Defense,
+    DpauditError,
+    Gradient,
+    Graph,
+    Noise,
+    Round,
+    Setting,
+    ThreatModel,
+    broadcast,
+    unicast,
+)
 
 from .correlated_randomness import uniform
 from .dgd import noiseless_bracket

@@ -7,25 +7,26 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from dpaudit.claim import Adjacency
-from dpaudit.clipping import clip
 from dpaudit.defense import (
+    Adjacency,
     Bracket,
+    Capture,
+    ConfigError,
     Defense,
     Derived,
     Gradient,
+    Graph,
+    Noise,
+    NotObservable,
     Observable,
     Round,
     Setting,
     Stated,
     Target,
+    ThreatModel,
+    View,
+    clip,
 )
-from dpaudit.errors import ConfigError, NotObservable
-from dpaudit.graph import Graph
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture
-from dpaudit.view import View
 
 from .dpps import MESSAGES, Consensus, Protocol, bracket, derived, stated
 

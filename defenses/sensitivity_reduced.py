@@ -8,25 +8,27 @@ import torch
 from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
-from dpaudit.accounting import Mechanism, Release
-from dpaudit.claim import Adjacency
 from dpaudit.defense import (
+    Adjacency,
     Bracket,
+    Capture,
     Combination,
+    ConfigError,
     Defense,
     Gradient,
+    Graph,
+    Mechanism,
+    Noise,
+    Release,
     Round,
     Setting,
     Stated,
     Target,
+    ThreatModel,
+    View,
+    broadcast,
+    mixed,
 )
-from dpaudit.errors import ConfigError
-from dpaudit.gossip import mixed
-from dpaudit.graph import Graph
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture, broadcast
-from dpaudit.view import View
 
 Decay = Annotated[float, Field(gt=0, le=1)]
 

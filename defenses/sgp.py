@@ -13,22 +13,20 @@ from dpaudit.defense import (
     Defense,
     Derived,
     Gradient,
+    Graph,
+    Noise,
     Observable,
     Round,
     Setting,
     Target,
-)
-from dpaudit.gossip import (
+    ThreatModel,
+    View,
+    broadcast,
     known_rounds,
     refuse_unless_column_stochastic,
     replayed,
     start_and_step,
 )
-from dpaudit.graph import Graph
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast
-from dpaudit.view import View
 
 
 class State(NamedTuple):

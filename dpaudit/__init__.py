@@ -2,22 +2,23 @@
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from dpaudit.api import audit
-    from dpaudit.result import AuditResult
+from dpaudit.version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from .commands.api import audit
+    from .files.result import AuditResult
+
 __all__ = ["AuditResult", "__version__", "audit"]
 
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when they are first asked for: torch takes seconds."""
     if name == "audit":
-        from dpaudit.api import audit
+        from .commands.api import audit
 
         return audit
     if name == "AuditResult":
-        from dpaudit.result import AuditResult
+        from .files.result import AuditResult
 
         return AuditResult
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

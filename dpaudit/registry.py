@@ -3,8 +3,8 @@
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
-from dpaudit.errors import ConfigError, nearest
-from dpaudit.strict import Strict
+from .errors import ConfigError, nearest
+from .strict import Strict
 
 Family = Literal["defenses", "attacks", "reports"]
 

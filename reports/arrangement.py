@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dpaudit.finding import Finding, Metric, Name, Role
+from dpaudit.files.finding import Finding, Metric, Name, Role
 
-from .pictures import Picture
+from .figures.pictures import Picture
 
 WORLDS = ("no-defense", "defense", "blind")
 METRICS = (  # these first

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from dpaudit.check_result import Checked, CheckReport, KeyFigure, Statement
-from dpaudit.finding import Metric
-from dpaudit.verdict import MEANING, Verdict
+from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
+from dpaudit.files.finding import Metric
+from dpaudit.files.verdict import MEANING, Verdict
 
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

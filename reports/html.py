@@ -16,9 +16,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dpaudit.errors import DpauditError
-from dpaudit.finding import Column, Finding, Metric, Name
-from dpaudit.result import AuditResult, JudgedClaim, ThreatModelSummary
-from dpaudit.verdict import MEANING
+from dpaudit.files.finding import Column, Finding, Metric, Name
+from dpaudit.files.result import AuditResult, JudgedClaim, ThreatModelSummary
+from dpaudit.files.verdict import MEANING
 
 from .arrangement import (
     Entry,
@@ -30,11 +30,11 @@ from .arrangement import (
     scenarios,
     shared_notes,
 )
-from .epsilon_figures import Figure, accounting_figures, empirical_figures
-from .figures import AXIS, GraphDrawing, graph_drawing, ssim_intervals, training_curve
-from .information_figures import Leak, Question, by_run, estimates, information_by_round, leaks
-from .pictures import Picture, embedded
-from .sensitivity_figures import sensitivity_figures
+from .figures.drawing import AXIS, GraphDrawing, graph_drawing, ssim_intervals, training_curve
+from .figures.epsilon import Figure, accounting_figures, empirical_figures
+from .figures.information import Leak, Question, by_run, estimates, information_by_round, leaks
+from .figures.pictures import Picture, embedded
+from .figures.sensitivity import sensitivity_figures
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = (  # of findings besides reconstructions, in the page's order

@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import settings
 
-from dpaudit import partition
-from dpaudit.data import Dataset
-from dpaudit.defense import Setting
-from dpaudit.graph import build
-from dpaudit.problem import Classification
+from dpaudit.data import partition
+from dpaudit.data.datasets import Dataset
+from dpaudit.defense.contract import Setting
+from dpaudit.graphs.graph import build
 from dpaudit.rng import Streams
+from dpaudit.training.classification import Classification
 
 settings.register_profile("same examples in every run", derandomize=True, deadline=None)
 settings.load_profile("same examples in every run")

@@ -4,95 +4,174 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CORE = {path.stem: path for path in (ROOT / "dpaudit").glob("*.py")}
-COMMANDS = ("cli", "terminal")  # render what the library found
-TORCH_FREE = (
-    "cli",
-    "terminal",
-    "config",
-    "registry",
-    "result",
-    "claim",
-    "threat",
-    "options",
-    "own",
-    "problems",
-    "claims_file",
-    "claims_check",
-    "cached_audit",
-    "verdicts",
-    "baseline",
-    "errors",
-    "strict",
-)
+FAMILIES = ("attacks", "defenses", "reports")  # at the top of the repository, dpaudit.* to import
+FLOORS = {  # a room imports rooms of lower floors
+    "commands": 10,
+    "check": 9,
+    "papers": 9,
+    "selftest": 9,
+    "pipeline": 7,
+    "attacks": 7,
+    "attack": 6,
+    "conformance": 6,
+    "training": 5,
+    "defenses": 5,
+    "game": 5,
+    "defense": 4,
+    "models": 4,
+    "data": 3,
+    "graphs": 3,
+    "statistics": 3,
+    "reports": 3,
+    "files": 2,
+    "accounting": 2,
+    "information": 2,
+}
+GROUND, FACE = 1, 11  # modules beside the rooms; the package itself
+HEAVY = ("torch", "scipy", "pandas", "seaborn", "matplotlib", "sklearn")
+RENDERED = "commands"  # the room that renders what the library found, and so names a report
 
 
-def imported(path: Path, top_level_only: bool = False) -> set[str]:
-    """Modules of ours that a file imports, relative ones as ".name"."""
-    tree = ast.parse(path.read_text())
-    nodes = tree.body if top_level_only else list(ast.walk(tree))
-    found: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            module = "." * node.level + node.module
-            names = (
-                [f"{module}.{alias.name}" for alias in node.names] if module == "dpaudit" else []
-            )
-            found |= set(names or [module])
+Import = tuple[Path, tuple[str, ...], list[tuple[int, int, tuple[str, ...]]]]
+
+
+def sources() -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Every file of the four packages, and the parts of the name by which it is imported."""
+    for top in ("dpaudit", *FAMILIES):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            named = parts if top == "dpaudit" else ("dpaudit", *parts)
+            yield path, named[:-1] if path.stem == "__init__" else named
+
+
+def room(name: tuple[str, ...]) -> str:
+    """The room of a module; "" of what lies on the ground, and of the package itself."""
+    return name[1] if len(name) > 1 and name[1] in FLOORS else ""
+
+
+def floor(name: tuple[str, ...]) -> int:
+    return FLOORS[room(name)] if room(name) else FACE if len(name) == 1 else GROUND
+
+
+def imports(path: Path, name: tuple[str, ...]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+    """Line, level and absolute name of each import of ours, those inside functions too."""
+    package = name if path.stem == "__init__" else name[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else ()
+            module = (*base, *(node.module.split(".") if node.module else ()))
+            for alias in node.names:
+                yield node.lineno, node.level, (*module, alias.name)
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return {name for name in found if name.startswith((".", "dpaudit"))}
+            for alias in node.names:
+                yield node.lineno, 0, tuple(alias.name.split("."))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "reports").glob("*.py")), ids=lambda p: p.stem)
-def test_reports_read_results_and_nothing_else_of_the_core(path) -> None:
-    core = {name for name in imported(path) if name.startswith("dpaudit")}
-    assert core <= {
-        "dpaudit.result",
-        "dpaudit.finding",
-        "dpaudit.verdict",
-        "dpaudit.check_result",
-        "dpaudit.errors",
-    }
+EVERY: list[Import] = [(path, name, list(imports(path, name))) for path, name in sources()]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "defenses").glob("*.py")), ids=lambda p: p.stem)
-def test_defenses_know_contracts_and_mathematics_alone(path) -> None:
-    forbidden = ("problem", "training", "pipeline", "judge", "attack", "result", "config", "data")
-    assert not {f"dpaudit.{name}" for name in forbidden} & imported(path)
+def test_every_folder_of_modules_is_a_room_with_a_floor() -> None:
+    folders = {path.parent.relative_to(ROOT).parts for path, _, _ in EVERY}
+    rooms = {parts[1] if parts[0] == "dpaudit" else parts[0] for parts in folders - {("dpaudit",)}}
+    assert rooms == set(FLOORS)
+    for path, name, _ in EVERY:
+        assert (path.parent / "__init__.py").exists(), path
+        if path.stem == "__init__":
+            said = ast.get_docstring(ast.parse(path.read_text()))
+            assert said, f"{'.'.join(name)} does not say its purpose"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "attacks").glob("*.py")), ids=lambda p: p.stem)
-def test_attacks_cannot_reach_the_secret(path) -> None:
-    forbidden = ("problem", "training", "pipeline", "judge", "reconstruction", "data", "partition")
-    names = imported(path)
-    assert not {f"dpaudit.{name}" for name in forbidden} & names
-    assert not any(name.startswith("dpaudit.defenses") for name in names)
+def upward(every: Iterable[Import]) -> list[str]:
+    """The imports that do not go down, as file and line."""
+    return [
+        f"{path.relative_to(ROOT)}:{line} imports {'.'.join(target)}"
+        for path, name, found in every
+        for line, _, target in found
+        if target[:1] == ("dpaudit",)
+        and room(target) != room(name)
+        and floor(target) >= floor(name)
+    ]
+
+
+def test_imports_between_rooms_go_down() -> None:
+    assert upward(EVERY) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from dpaudit.pipeline import run",
+        "def f():\n    import dpaudit.graphs.graph",
+        "from dpaudit import attacks",
+        "from ..training import train",
+    ],
+)
+def test_the_rule_sees_what_goes_up_or_beside_wherever_it_stands(code: str, tmp_path: Path) -> None:
+    path = tmp_path / "planted.py"
+    path.write_text(code)
+    name = ("dpaudit", "data", "planted")
+    planted = (ROOT / "dpaudit" / "data" / "planted.py", name, list(imports(path, name)))
+    assert len(upward([planted])) == 1
+
+
+def test_a_neighbour_is_imported_relatively() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path, name, found in EVERY
+        for line, level, target in found
+        if level > 1 or (level == 0 and len(name) > 2 and target[:-2] == name[:-1])
+    ]
+    assert wrong == []
+
+
+def test_families_are_never_imported_as_bare_names() -> None:
+    bare = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path, _, found in EVERY
+        for line, level, target in found
+        if level == 0 and target[0] in FAMILIES
+    ]
+    assert bare == []
 
 
 def test_the_core_names_no_plug_in() -> None:
-    for path in CORE.values():
-        named = {
-            name
-            for name in imported(path)
-            if name.startswith(("dpaudit.defenses", "dpaudit.attacks", "dpaudit.reports"))
-        }
-        allowed = {"dpaudit.reports", "dpaudit.reports.html"} if path.stem in COMMANDS else set()
-        assert named <= allowed, path.name
+    """It finds the families through the registry, but for the page that a command renders and
+    the detectors of the self-test, which are what the attacks are."""
+    for path, name, found in EVERY:
+        if name[:1] == ("dpaudit",) and room(name) not in FAMILIES:
+            named = {room(target) for _, _, target in found if target[:1] == ("dpaudit",)}
+            named &= {*FAMILIES}
+            allowed = {RENDERED: {"reports"}, "selftest": {"attacks"}}.get(room(name), set())
+            assert named <= allowed, path
 
 
-@pytest.mark.parametrize("module", TORCH_FREE)
-def test_what_help_waits_for_loads_nothing_heavy(module) -> None:
-    heavy = ("torch", "scipy", "pandas", "seaborn", "matplotlib", "sklearn")
-    code = f"import sys, dpaudit.{module}; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_the_files_room_has_no_torch() -> None:
+    """By what is loaded: each of its modules in a process of its own."""
+    modules = [".".join(name) for _, name, _ in EVERY if room(name) == "files"]
+    assert_light(modules)
+
+
+def test_what_help_and_an_unchanged_check_wait_for_loads_nothing_heavy() -> None:
+    rooms = [".".join(name) for _, name, _ in EVERY if room(name) == "check"]
+    assert_light(["dpaudit", "dpaudit.commands.cli", "dpaudit.commands.terminal", *rooms])
+
+
+def assert_light(modules: list[str]) -> None:
+    code = (
+        "import importlib, sys\n"
+        f"for module in {modules}:\n"
+        "    importlib.import_module(module)\n"
+        f"    assert not (loaded := set({HEAVY}) & set(sys.modules)), (module, loaded)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_installed_entry_points_are_those_of_pyproject() -> None:
@@ -102,3 +181,23 @@ def test_installed_entry_points_are_those_of_pyproject() -> None:
             ep.name: ep.value for ep in entry_points(group=group) if ep.dist.name == "dpaudit"
         }
         assert installed == written, "install the project again: its entry points have changed"
+
+
+def test_the_listed_packages_are_the_folders() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    there = {".".join(name) for path, name, _ in EVERY if path.stem == "__init__"}
+    assert set(listed) == there
+    assert len(listed) == len(there)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_knows_contracts_and_not_who_runs_it(family: str) -> None:
+    allowed = {
+        "reports": {"files"},
+        "defenses": {"defense", "accounting", "files", "graphs"},
+        "attacks": set(FLOORS) - {"commands", "check", "papers", "selftest", "pipeline"},
+    }[family]
+    for path, name, found in EVERY:
+        if room(name) == family:
+            used = {room(target) for _, _, target in found if target[:1] == ("dpaudit",)}
+            assert used - {"", family} <= allowed, path

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.config import SENSORS, AuditConfig
-from dpaudit.defense import Setting
-from dpaudit.graph import build
-from dpaudit.models import build as network
-from dpaudit.models import n_parameters
+from dpaudit.defense.contract import Setting
+from dpaudit.files.config import SENSORS, AuditConfig
+from dpaudit.graphs.graph import build
+from dpaudit.models.models import build as network
+from dpaudit.models.models import n_parameters
 from dpaudit.rng import Streams
 
 ROOT = Path(__file__).parents[1]

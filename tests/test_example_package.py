@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.catalogue import catalogue
-from dpaudit.checks import PROMISES
-from dpaudit.result import AuditResult
+from dpaudit.commands.catalogue import catalogue
+from dpaudit.conformance.checks import PROMISES
+from dpaudit.files.result import AuditResult
 
 EXAMPLE = Path(__file__).parent / "example_package"
 TUTORIAL = Path(__file__).parents[1] / "docs" / "write-a-defense.md"
@@ -38,7 +38,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dpaudit(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "dpaudit.cli", *arguments],
+        [sys.executable, "-m", "dpaudit.commands.cli", *arguments],
         cwd=folder / "source",
         capture_output=True,
         text=True,

@@ -28,7 +28,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "dpaudit.cli", "check", "claims.toml", "--workers", "1", *arguments],
+        [
+            sys.executable,
+            "-m",
+            "dpaudit.commands.cli",
+            "check",
+            "claims.toml",
+            "--workers",
+            "1",
+            *arguments,
+        ],
         cwd=folder,
         capture_output=True,
         text=True,

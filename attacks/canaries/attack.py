@@ -5,29 +5,26 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpaudit.account import account, claimed_delta, claimed_epsilon
-from dpaudit.attack import OnStep
-from dpaudit.bounds import smallest_alpha
-from dpaudit.canary import Game
-from dpaudit.claim import Claim
+from dpaudit.attack.contract import Bench, Measurement
+from dpaudit.attack.reconstruction import OnStep
+from dpaudit.defense.claim_accounting import account, claimed_delta, claimed_epsilon
 from dpaudit.errors import ConfigError, NotObservable
-from dpaudit.finding import Finding, Metric, Name, Role
-from dpaudit.measurement import Bench, Measurement
-from dpaudit.one_run import (
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
+from dpaudit.statistics.bounds import smallest_alpha
+from dpaudit.statistics.guesses import (
     correct_guesses,
     epsilon_from_guesses,
     mu_from_ranked_guesses,
     shift_from_guesses,
 )
-from dpaudit.one_training import (
-    Evidence,
-    game_in_every_batch,
-    train_with_canaries,
-)
-from dpaudit.protocol import Adversary
-from dpaudit.record_canaries import train_with_records
-from dpaudit.sensor_fusion import SensorFusion
-from dpaudit.threat import ThreatModel
+from dpaudit.training.sensor_fusion import SensorFusion
+
+from .channels import Evidence, game_in_every_batch, train_with_canaries
+from .records import train_with_records
 
 MOST_CANARIES = 10**5  # considered where too few are said to be used
 

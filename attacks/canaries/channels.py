@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.attack import OnStep
-from dpaudit.canary import Game
-from dpaudit.defense import Defense, Gradient, Setting
-from dpaudit.distinguish import Tally
-from dpaudit.privacy_loss import Array
-from dpaudit.problem import Classification
-from dpaudit.protocol import Adversary, flatten, unflatten
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.attack.reconstruction import OnStep
+from dpaudit.defense.contract import Defense, Gradient, Setting
+from dpaudit.defense.transcript import Capture
+from dpaudit.game.adversary import Adversary, flatten, unflatten
+from dpaudit.game.game import Game
+from dpaudit.game.play import Tally
+from dpaudit.game.tape import Overheard, Tape
 from dpaudit.rng import Streams
-from dpaudit.tape import Overheard, Tape
-from dpaudit.transcript import Capture
+from dpaudit.training.classification import Classification
 
 
 class Evidence(NamedTuple):

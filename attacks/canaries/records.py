@@ -16,18 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit.attack import OnStep
-from dpaudit.data import Dataset
-from dpaudit.defense import Defense, Gradient, Observable, Setting, Target
+from dpaudit.attack.reconstruction import OnStep
+from dpaudit.data.datasets import Dataset
+from dpaudit.defense.contract import Defense, Gradient, Observable, Setting, Target
+from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import Capture, Transcript
+from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
-from dpaudit.gradients import Gradients
-from dpaudit.noise import Noise
-from dpaudit.one_training import Evidence
-from dpaudit.problem import Classification
+from dpaudit.files.threat import ThreatModel
+from dpaudit.models.gradients import Gradients
 from dpaudit.rng import Streams
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture, Transcript
-from dpaudit.view import View
+from dpaudit.training.classification import Classification
+
+from .channels import Evidence
 
 RIDGE = 0.1  # of the canaries' mean squared length: what of the rest is taken for noise
 

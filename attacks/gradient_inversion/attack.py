@@ -8,7 +8,13 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from dpaudit.attack import Observed, OnStep, Reconstruction, ReconstructionAttack, Task
+from dpaudit.attack.reconstruction import (
+    Observed,
+    OnStep,
+    Reconstruction,
+    ReconstructionAttack,
+    Task,
+)
 from dpaudit.rng import Streams
 
 from .labels import infer_labels

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from dpaudit.attack import Observed, Task
+from dpaudit.attack.reconstruction import Observed, Task
 from dpaudit.errors import NotObservable
-from dpaudit.models import unflatten
+from dpaudit.models.models import unflatten
 
 
 def infer_labels(observed: Observed, task: Task, dummies: Tensor) -> Tensor:

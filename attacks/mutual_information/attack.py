@@ -7,16 +7,17 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from dpaudit.attack import Chooses, OnStep
-from dpaudit.best_estimate import best_estimate
-from dpaudit.defense import Defense
-from dpaudit.finding import Column, Finding, Metric, Name, Role
-from dpaudit.information import information_correlation
-from dpaudit.measurement import Bench, Measurement
-from dpaudit.mnmi import MaximumInformation, maximum_information, without_warnings
-from dpaudit.reduction import Reduction
-from dpaudit.samples import Question, RoundSamples, Samples, blocks, last_round, samples
-from dpaudit.threat import ThreatModel
+from dpaudit.attack.contract import Bench, Measurement
+from dpaudit.attack.reconstruction import Chooses, OnStep
+from dpaudit.defense.contract import Defense
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.information.best_estimate import best_estimate
+from dpaudit.information.estimators import information_correlation
+from dpaudit.information.mnmi import MaximumInformation, maximum_information, without_warnings
+from dpaudit.information.reduction import Reduction
+
+from .samples import Question, RoundSamples, Samples, blocks, last_round, samples
 
 World = Literal["defense", "no-defense"]
 SHOWN = 200  # points of the scatter at most

@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpaudit.defense import Defense, Observable, Round, Setting, Target
+from dpaudit.defense.contract import Defense, Observable, Round, Setting, Target
+from dpaudit.defense.transcript import Capture, Transcript
+from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
-from dpaudit.information import varying
+from dpaudit.files.threat import ThreatModel
+from dpaudit.information.estimators import varying
 from dpaudit.rng import Streams
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture, Transcript
-from dpaudit.trials import Problem, run_trials
-from dpaudit.view import View
+from dpaudit.training.trials import Problem, run_trials
 
 Floats = NDArray[np.float64]
 ReductionName = Literal["aligned", "pca", "none"]

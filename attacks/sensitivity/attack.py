@@ -8,15 +8,16 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from dpaudit.attack import OnStep
-from dpaudit.claim import Adjacency
+from dpaudit.attack.contract import Bench, Measurement
+from dpaudit.attack.reconstruction import OnStep
 from dpaudit.errors import ConfigError
-from dpaudit.finding import Column, Finding, Metric, Name, Role
-from dpaudit.measurement import Bench, Measurement
-from dpaudit.sensitivity import Examination, Row
-from dpaudit.threat import ThreatModel
-from dpaudit.verdict import Verdict
-from dpaudit.worlds import Coupled
+from dpaudit.files.claim import Adjacency
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
+
+from .examination import Examination, Row
+from .worlds import Coupled
 
 CHANGED: dict[Adjacency, str] = {
     "add-remove": "one record is added",

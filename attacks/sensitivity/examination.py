@@ -7,21 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.adjacent import Search
-from dpaudit.claim import Adjacency
-from dpaudit.defense import Gradient, Stated
-from dpaudit.problem import BatchGradient
-from dpaudit.transcript import Capture
-from dpaudit.worlds import (
-    Coupled,
-    FunctionChange,
-    Played,
-    Record,
-    lengths,
-    placed,
-    reordered,
-    rounding,
-)
+from dpaudit.defense.contract import Gradient, Stated
+from dpaudit.defense.transcript import Capture
+from dpaudit.files.claim import Adjacency
+from dpaudit.training.classification import BatchGradient
+
+from .search import Search
+from .worlds import Coupled, FunctionChange, Played, Record, lengths, placed, reordered, rounding
 
 REORDERED = 1e-10  # of a message's norm: sums in another order differ by less, in float64
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpaudit.problem import BatchGradient
-from dpaudit.transcript import Capture
-from dpaudit.worlds import Candidates, Coupled, Record, stacked
+from dpaudit.defense.transcript import Capture
+from dpaudit.training.classification import BatchGradient
+
+from .worlds import Candidates, Coupled, Record, stacked
 
 AT_ONCE = 2**26  # numbers that the messages of one stack of restarts may have
 STEP = 0.1  # of the optimiser, as a part of the range that values of a record have

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense import Defense, Gradient, Round, Setting
+from dpaudit.defense.contract import Defense, Gradient, Round, Setting
+from dpaudit.defense.noise import Noise, Scale
+from dpaudit.defense.transcript import Capture, Sent
 from dpaudit.errors import ConfigError, DpauditError
-from dpaudit.noise import Noise, Scale
-from dpaudit.problem import Batch, BatchGradient, Classification
 from dpaudit.rng import Streams
-from dpaudit.sensor_fusion import SensorFusion
-from dpaudit.transcript import Capture, Sent
+from dpaudit.training.classification import Batch, BatchGradient, Classification
+from dpaudit.training.sensor_fusion import SensorFusion
 
 UNIT = 2.0**-53  # largest relative error of one rounding in float64
 

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfc
 
-from dpaudit.fourier import Complex, Product
-from dpaudit.privacy_loss import MAX_LOSS, Array, Family, Pairs, above, beneath, loss_error, reach
+from .fourier import Complex, Product
+from .privacy_loss import MAX_LOSS, Array, Family, Pairs, above, beneath, loss_error, reach
 
 Bound = Literal["upper", "lower"]
 Integers = NDArray[np.intp]

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dpaudit.privacy_loss import Array
-from dpaudit.tradeoff import gaussian_epsilon
+from .gaussian import gaussian_epsilon
+from .privacy_loss import Array
 
 
 @dataclass(frozen=True, slots=True)

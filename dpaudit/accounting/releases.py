@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
-from dpaudit.composition import Bound, Composed, Rounds, compose, on_levels
 from dpaudit.errors import DpauditError
-from dpaudit.family import GAUSSIAN
-from dpaudit.privacy_loss import Array, Family, Kind, Pairs, largest_loss
 from dpaudit.strict import Strict
-from dpaudit.tradeoff import gaussian_delta, gaussian_epsilon
 
-Adjacency = Literal["add-remove", "replace-one"]
+from .composition import Bound, Composed, Rounds, compose, on_levels
+from .families import GAUSSIAN
+from .gaussian import gaussian_delta, gaussian_epsilon
+from .privacy_loss import Array, Family, Kind, Pairs, largest_loss
+
+RecordAdjacency = Literal["add-remove", "replace-one"]
 Direction = Literal["remove", "add"]
 
 
@@ -64,7 +65,9 @@ class Interval(NamedTuple):
     high: float
 
 
-def epsilon(mechanism: Mechanism, delta: float, adjacency: Adjacency = "add-remove") -> Interval:
+def epsilon(
+    mechanism: Mechanism, delta: float, adjacency: RecordAdjacency = "add-remove"
+) -> Interval:
     """Bounds on the smallest epsilon such that the mechanism is (epsilon, delta)-DP.
 
     The upper end is infinite where a release has no noise, and where delta is not above the
@@ -92,7 +95,9 @@ def epsilon(mechanism: Mechanism, delta: float, adjacency: Adjacency = "add-remo
     return Interval(min(low, pure), min(high, pure))
 
 
-def delta(mechanism: Mechanism, epsilon: float, adjacency: Adjacency = "add-remove") -> Interval:
+def delta(
+    mechanism: Mechanism, epsilon: float, adjacency: RecordAdjacency = "add-remove"
+) -> Interval:
     """Bounds on the smallest delta such that the mechanism is (epsilon, delta)-DP.
 
     Raises:
@@ -114,7 +119,7 @@ def delta(mechanism: Mechanism, epsilon: float, adjacency: Adjacency = "add-remo
 
 
 def false_negative_rate(
-    mechanism: Mechanism, false_positive_rate: ArrayLike, adjacency: Adjacency = "add-remove"
+    mechanism: Mechanism, false_positive_rate: ArrayLike, adjacency: RecordAdjacency = "add-remove"
 ) -> Array:
     """How rarely a test may miss the record at best: a lower bound on the trade-off curve.
 
@@ -140,21 +145,21 @@ def false_negative_rate(
     return np.maximum(missed.max(axis=-1), 0.0)
 
 
-def _gaussian_mu(mechanism: Mechanism, adjacency: Adjacency) -> float | None:
+def _gaussian_mu(mechanism: Mechanism, adjacency: RecordAdjacency) -> float | None:
     """The mu of unsampled Gaussian releases, which compose to one; None for anything else."""
     if any(release.family == "laplace" or release.sampling_rate < 1 for release in mechanism):
         return None
     return hypot(*(sqrt(r.count) * _shift(r, adjacency) / r.noise_multiplier for r in mechanism))
 
 
-def _pure_epsilon(mechanism: Mechanism, adjacency: Adjacency) -> float:
+def _pure_epsilon(mechanism: Mechanism, adjacency: RecordAdjacency) -> float:
     """The largest loss there can be: what holds at delta = 0, and is reached by Laplace noise."""
     parts = _grouped(mechanism, adjacency, "remove", "lower")
     return float(sum(count @ largest_loss(pairs) for pairs, count in parts))
 
 
 def _composed(
-    mechanism: Mechanism, adjacency: Adjacency, bound: Bound, tail: float
+    mechanism: Mechanism, adjacency: RecordAdjacency, bound: Bound, tail: float
 ) -> list[Composed]:
     """The total loss, once for each direction that may be the worse one.
 
@@ -169,14 +174,14 @@ def _composed(
 
 
 def _rounds(
-    mechanism: Mechanism, adjacency: Adjacency, direction: Direction, bound: Bound
+    mechanism: Mechanism, adjacency: RecordAdjacency, direction: Direction, bound: Bound
 ) -> list[Rounds]:
     parts = _grouped(mechanism, adjacency, direction, bound)
     return [on_levels(pairs, count, bound) for pairs, count in parts]
 
 
 def _grouped(
-    mechanism: Mechanism, adjacency: Adjacency, direction: Direction, bound: Bound
+    mechanism: Mechanism, adjacency: RecordAdjacency, direction: Direction, bound: Bound
 ) -> list[tuple[Pairs, np.ndarray]]:
     """Releases of the same family, kind and rate together, by increasing scale; equal ones once."""
     groups: dict[tuple[Family, Kind, float], dict[float, int]] = defaultdict(
@@ -194,7 +199,7 @@ def _grouped(
     ]
 
 
-def _kind(release: Release, adjacency: Adjacency, direction: Direction, bound: Bound) -> Kind:
+def _kind(release: Release, adjacency: RecordAdjacency, direction: Direction, bound: Bound) -> Kind:
     """Which pair of worlds is the worst; for a lower bound, one that some data sets attain."""
     if adjacency == "add-remove" or release.sampling_rate == 1:
         return direction
@@ -203,7 +208,7 @@ def _kind(release: Release, adjacency: Adjacency, direction: Direction, bound: B
     return "switch" if bound == "upper" else direction
 
 
-def _shift(release: Release, adjacency: Adjacency) -> int:
+def _shift(release: Release, adjacency: RecordAdjacency) -> int:
     """How far a batch sum moves at most, in sensitivities to adding or removing one record.
 
     Replacing a record moves the sum twice as far. So does adding one to a batch of fixed size,

@@ -4,15 +4,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpaudit.attack import Chooses, OnStep
-from dpaudit.claim import Claim
-from dpaudit.defense import Defense, Setting
-from dpaudit.finding import Finding
+from dpaudit.defense.contract import Defense, Setting
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding
+from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
-from dpaudit.run_directory import RunDirectory
 from dpaudit.strict import Strict
-from dpaudit.subject import Problem
-from dpaudit.threat import ThreatModel
+from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.subject import Problem
+
+from .reconstruction import Chooses, OnStep
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structu
 from torch import Tensor
 
 from dpaudit.errors import DpauditError
-from dpaudit.finding import Name
+from dpaudit.files.finding import Name
 
 SSIM_WINDOW = 7  # pixels
 # dB. Identical images have an infinite PSNR, and one of them would make every mean infinite. At

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from dpaudit.gradients import Gradients
+from dpaudit.models.gradients import Gradients
 from dpaudit.rng import Streams
 from dpaudit.strict import Strict
 

@@ -8,12 +8,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.attack import Observed, OnStep, ReconstructionAttack, Task
-from dpaudit.data import Dataset
-from dpaudit.defense import Defense, Derived, Observable, Setting, Target
+from dpaudit.data.datasets import Dataset
+from dpaudit.defense.contract import Defense, Derived, Observable, Setting, Target
+from dpaudit.defense.transcript import Transcript
+from dpaudit.defense.view import View
 from dpaudit.errors import DataError, NotObservable
-from dpaudit.finding import Finding, Metric, Name, Role
-from dpaudit.metrics import (
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.rng import Streams
+from dpaudit.training.classification import Classification
+from dpaudit.training.run_directory import RunDirectory
+
+from .image_metrics import (
     PSNR_CAP,
     SSIM_WINDOW,
     Estimate,
@@ -24,13 +30,8 @@ from dpaudit.metrics import (
     paired,
     score,
 )
-from dpaudit.problem import Classification
-from dpaudit.rng import Streams
-from dpaudit.run_directory import RunDirectory
-from dpaudit.strips import strip
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Transcript
-from dpaudit.view import View
+from .reconstruction import Observed, OnStep, ReconstructionAttack, Task
+from .strips import strip
 
 SHOWN = 8  # targets in a picture
 

@@ -17,12 +17,12 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError, field_validator
 
-from dpaudit import __version__
 from dpaudit.errors import ConfigError, RunError
-from dpaudit.evidence import Side, holm, p_worse
-from dpaudit.finding import Finding, Metric, Name, Role, canonical
-from dpaudit.result import AuditResult
+from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
+from dpaudit.files.result import AuditResult
+from dpaudit.statistics.p_values import Side, holm, p_worse
 from dpaudit.strict import Strict
+from dpaudit.version import __version__
 
 ALPHA = 0.005  # of a false alarm, ever: at most 1 of 200 histories, let alone checks
 

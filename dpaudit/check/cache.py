@@ -18,9 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dpaudit import __version__, registry
+from dpaudit import registry
 from dpaudit.errors import DpauditError, RunError
-from dpaudit.result import AuditResult
+from dpaudit.files.result import AuditResult
+from dpaudit.version import __version__
 
 DECIDING = ("torch", "numpy", "scipy", "scikit-learn", "scikit-image", "pydantic")
 KEPT = ("config.toml", "audit.json", "report.html", "artifacts")
@@ -117,11 +118,13 @@ def _without_path(audit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_source() -> list[Path]:
-    folders = [Path(__file__).parent]
-    for family in ("attacks", "defenses"):
-        spec = find_spec(f"dpaudit.{family}")
-        folders += [Path(p) for p in (spec.submodule_search_locations or ())] if spec else []
-    return [path for folder in folders for path in _below(folder, ".py")]
+    """All of dpaudit, whichever room this module lies in; the families may lie elsewhere."""
+    found: list[Path] = []
+    for package in ("dpaudit", "dpaudit.attacks", "dpaudit.defenses", "dpaudit.reports"):
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            found += _below(Path(folder), ".py")
+    return list(dict.fromkeys(found))
 
 
 def _plugin_source(audit: Mapping[str, Any]) -> dict[str, list[Path]]:

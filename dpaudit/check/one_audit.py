@@ -46,10 +46,11 @@ def main() -> int:
 def _make(job: Job) -> None:
     import torch
 
-    from dpaudit.audit_cache import AuditCache
-    from dpaudit.config import AuditConfig
     from dpaudit.errors import ConfigError
-    from dpaudit.pipeline import Runtime, run_audit
+    from dpaudit.files.config import AuditConfig
+    from dpaudit.pipeline.run import Runtime, run_audit
+
+    from .cache import AuditCache
 
     if job.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: this torch sees no CUDA device")

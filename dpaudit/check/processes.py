@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import IO
 
-from dpaudit.cached_audit import Job
-from dpaudit.claims_file import ClaimsFile
 from dpaudit.errors import RunError
+from dpaudit.files.claims_file import ClaimsFile
+
+from .one_audit import Job
 
 Waiting = Callable[[Mapping[str, Job]], None]  # the audits that run now, called often
 
-COMMAND = [sys.executable, "-m", "dpaudit.cached_audit"]
+COMMAND = [sys.executable, "-m", "dpaudit.check.one_audit"]
 
 _POLL_SECONDS = 0.05
 

@@ -10,25 +10,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from dpaudit import __version__
-from dpaudit.audit_cache import AuditCache, content_key
-from dpaudit.audit_processes import Waiting, run_all
-from dpaudit.baseline import (
-    Baseline,
-    Ledger,
-    check_baseline,
-    config_hash,
-    key_metrics,
-    write_whole,
-)
-from dpaudit.cached_audit import Job
-from dpaudit.check_result import Checked, CheckReport, KeyFigure
-from dpaudit.claims_file import ClaimsFile
-from dpaudit.config import AuditConfig, read_toml
 from dpaudit.errors import ConfigError, nearest
-from dpaudit.finding import Name, Role
-from dpaudit.result import AuditResult
-from dpaudit.verdicts import beside_baseline, statements
+from dpaudit.files.check_report import Checked, CheckReport, KeyFigure
+from dpaudit.files.claims_file import ClaimsFile
+from dpaudit.files.config import AuditConfig, read_toml
+from dpaudit.files.finding import Name, Role
+from dpaudit.files.result import AuditResult
+from dpaudit.version import __version__
+
+from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics, write_whole
+from .cache import AuditCache, content_key
+from .one_audit import Job
+from .processes import Waiting, run_all
+from .statements import beside_baseline, statements
 
 
 @dataclass(frozen=True)

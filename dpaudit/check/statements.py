@@ -3,14 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dpaudit.baseline import Baseline, compare
-from dpaudit.check_result import Outcome, Statement
-from dpaudit.claims_file import Check, ClaimsFile, Measured, Threshold
 from dpaudit.errors import ConfigError, nearest
-from dpaudit.evidence import Side, holm, p_beyond
-from dpaudit.finding import Finding, Metric, Name, Role, canonical
-from dpaudit.result import AuditResult, JudgedClaim
-from dpaudit.verdict import Verdict
+from dpaudit.files.check_report import Outcome, Statement
+from dpaudit.files.claims_file import Check, ClaimsFile, Measured, Threshold
+from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
+from dpaudit.files.result import AuditResult, JudgedClaim
+from dpaudit.files.verdict import Verdict
+from dpaudit.statistics.p_values import Side, holm, p_beyond
+
+from .baseline import Baseline, compare
 
 CONFIDENCE = 0.95  # of a lower bound that does not say
 LOWER_BOUNDS = (Name.EPSILON_LOWER_BOUND, Name.EPSILON_OF_DECLARED_SHAPE, Name.MU_LOWER_BOUND)
@@ -238,7 +239,7 @@ def _p_of_limit(
     )
     if fp is None or fn is None or delta is None or fp.n is None or fn.n is None:
         return 1 - (CONFIDENCE if confidence is None else confidence.value)
-    from dpaudit.bounds import p_value
+    from dpaudit.statistics.bounds import p_value
 
     return p_value(int(fp.value), int(fn.value), fp.n, fn.n, delta.value, limit)
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpaudit.config import AuditConfig, read_toml
-from dpaudit.data import Dataset, from_arrays
-from dpaudit.defense import Defense
+from dpaudit.data.datasets import Dataset, from_arrays
+from dpaudit.defense.contract import Defense
 from dpaudit.errors import ConfigError
-from dpaudit.own import Own
-from dpaudit.pipeline import Runtime, run_audit
-from dpaudit.result import AuditResult
-from dpaudit.workers import OnProgress
+from dpaudit.files.config import AuditConfig, read_toml
+from dpaudit.files.result import AuditResult
+from dpaudit.pipeline.own import Own
+from dpaudit.pipeline.run import Runtime, run_audit
+from dpaudit.pipeline.workers import OnProgress
 
 _FROM_PYTHON = "# This audit was called from Python; its config is in audit.json.\n"
 
@@ -61,7 +61,7 @@ def audit(
         path = Path(config)
         content, text = read_toml(path)
         own = Own(defense, _dataset(data, content), model)
-        checked = AuditConfig.from_table(content, path, text, (), own)
+        checked = AuditConfig.from_table(own.fill(content), path, text, (), own.defense)
     else:
         text = _FROM_PYTHON
         if isinstance(config, AuditConfig):
@@ -69,7 +69,7 @@ def audit(
         else:
             content = dict(config)
         own = Own(defense, _dataset(data, content), model)
-        checked = AuditConfig.from_dict(content, own)
+        checked = AuditConfig.from_dict(own.fill(content), own.defense)
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f'device = "{device}": this torch sees no CUDA device')
     runtime = Runtime(

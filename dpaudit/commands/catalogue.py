@@ -6,10 +6,13 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from dpaudit import data, mixing, models, registry
-from dpaudit.config import SENSORS
-from dpaudit.defense import Defense
-from dpaudit.reproductions import REPRODUCTIONS
+from dpaudit import registry
+from dpaudit.data import datasets as data
+from dpaudit.defense.contract import Defense
+from dpaudit.files.config import SENSORS
+from dpaudit.graphs import mixing
+from dpaudit.models import models
+from dpaudit.papers.reproductions import REPRODUCTIONS
 
 Entry = dict[str, str]
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from dpaudit import __version__
-from dpaudit.config import AuditConfig
 from dpaudit.errors import ConfigError, DpauditError
-from dpaudit.result import AuditResult
-from dpaudit.terminal import (
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import Verdict
+from dpaudit.version import __version__
+
+from .terminal import (
     errors_as_exit_codes,
     passing_on,
     print_check,
@@ -23,10 +25,9 @@ from dpaudit.terminal import (
     write_outputs,
     write_problems,
 )
-from dpaudit.verdict import Verdict
 
 if TYPE_CHECKING:
-    from dpaudit.pipeline import Runtime
+    from dpaudit.pipeline.run import Runtime
 
 app = typer.Typer(
     help="Audit the privacy claims of private decentralized learning.",
@@ -67,7 +68,7 @@ def audit(
     with errors_as_exit_codes(f"dpaudit audit {config_file} --out {out} --resume"):
         config = AuditConfig.from_toml(config_file, seed)
         runtime = _runtime(device, data_root, download, workers)
-        from dpaudit.pipeline import run_audit
+        from dpaudit.pipeline.run import run_audit
 
         with progress_bars(quiet) as on_progress:
             result = run_audit(
@@ -95,7 +96,7 @@ def attack(
     """
     with errors_as_exit_codes(f"dpaudit attack {run_directory}"):
         runtime = _runtime(device, data_root, False, workers)
-        from dpaudit.pipeline import attack_again
+        from dpaudit.pipeline.run import attack_again
 
         with progress_bars(quiet) as on_progress:
             result = attack_again(run_directory, runtime, tuple(attacks or ()), on_progress)
@@ -131,8 +132,8 @@ def check(
     baseline, 2 if it cannot run, else 0.
     """
     with errors_as_exit_codes(f"dpaudit check {claims}"):
-        from dpaudit.claims_check import Options, run_check
-        from dpaudit.claims_file import ClaimsFile
+        from dpaudit.check.run import Options, run_check
+        from dpaudit.files.claims_file import ClaimsFile
 
         beside = claims.parent / "baseline.json"
         if baseline is None and (update_baseline or beside.exists()):
@@ -167,7 +168,7 @@ def report(
     """Render one run, or several side by side, from their audit.json."""
     with errors_as_exit_codes():
         from dpaudit.reports.html import render, render_comparison
-        from dpaudit.run_directory import RunDirectory
+        from dpaudit.training.run_directory import RunDirectory
 
         results = [
             (path.name, AuditResult.read(path / "audit.json"), path) for path in run_directories
@@ -189,7 +190,7 @@ def reproduce(
 ) -> None:
     """A table or figure of a paper, published numbers beside ours."""
     with errors_as_exit_codes(), warnings_as_lines():
-        from dpaudit.reproductions import reproduction
+        from dpaudit.papers.reproductions import reproduction
 
         for line in reproduction(name).lines(scale, seed):
             print(line, flush=True)
@@ -206,7 +207,7 @@ def selftest(
     Exits 1 if a bug is missed or a correct defense is called wrong, else 0. Takes a minute.
     """
     with errors_as_exit_codes(), warnings_as_lines():
-        from dpaudit import selftest as core
+        from dpaudit.selftest import selftest as core
 
         outcomes = []
         for outcome in core.selftest(seed):
@@ -226,7 +227,7 @@ def list_(
 ) -> None:
     """What is installed, built in or from other packages."""
     with errors_as_exit_codes():
-        from dpaudit.catalogue import catalogue
+        from .catalogue import catalogue
 
         entries = catalogue(kind)
     if as_json:
@@ -246,8 +247,9 @@ def init(
 ) -> None:
     """Write a commented audit.toml to start from."""
     with errors_as_exit_codes():
-        from dpaudit.run_directory import RunDirectory
-        from dpaudit.starter import starter
+        from dpaudit.training.run_directory import RunDirectory
+
+        from .starter import starter
 
         text = starter(defense)
         if out.exists() and not force:
@@ -276,7 +278,7 @@ def _runtime(
 ) -> "Runtime":
     import torch
 
-    from dpaudit.pipeline import Runtime
+    from dpaudit.pipeline.run import Runtime
 
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: this torch sees no CUDA device")

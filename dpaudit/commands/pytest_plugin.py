@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dpaudit.errors import ConfigError
-from dpaudit.finding import Name, Role
-from dpaudit.result import AuditResult, JudgedClaim
-from dpaudit.verdict import Verdict
+from dpaudit.files.finding import Name, Role
+from dpaudit.files.result import AuditResult, JudgedClaim
+from dpaudit.files.verdict import Verdict
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpaudit.config import AuditConfig
-    from dpaudit.data import Dataset
-    from dpaudit.defense import Defense
+    from dpaudit.data.datasets import Dataset
+    from dpaudit.defense.contract import Defense
+    from dpaudit.files.config import AuditConfig
 
 SLOW = "privacy_audit_slow"
 FOUND = "privacy audit"  # the name under which a test's report carries a line for the summary
@@ -123,7 +123,7 @@ def privacy_audit(request: pytest.FixtureRequest) -> Callable[..., PrivacyAudit]
         model: "nn.Module | None" = None,
         cores: int | None = None,
     ) -> PrivacyAudit:
-        from dpaudit.api import audit
+        from .api import audit
 
         if isinstance(config, str | Path):
             config = request.path.parent / config

@@ -17,14 +17,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from dpaudit.errors import DpauditError
-from dpaudit.result import AuditResult
-from dpaudit.verdict import MEANING
+from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import MEANING
 
 if TYPE_CHECKING:
-    from dpaudit.audit_processes import Waiting
-    from dpaudit.cached_audit import Job
-    from dpaudit.check_result import CheckReport
-    from dpaudit.workers import OnProgress
+    from dpaudit.check.one_audit import Job
+    from dpaudit.check.processes import Waiting
+    from dpaudit.files.check_report import CheckReport
+    from dpaudit.pipeline.workers import OnProgress
 
 stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -144,7 +144,7 @@ def write_outputs(
     markdown: Path | None,
 ) -> None:
     """The picture of a summary goes beside it, because GitHub shows no embedded ones."""
-    from dpaudit.baseline import write_whole
+    from dpaudit.check.baseline import write_whole
     from dpaudit.reports import ci
 
     if junit is not None:
@@ -163,7 +163,7 @@ def write_outputs(
 
 def write_problems(junit: Path | None, claims: Path, error: DpauditError) -> None:
     """CI systems that find no report call a run that could not start a success."""
-    from dpaudit.baseline import write_whole
+    from dpaudit.check.baseline import write_whole
     from dpaudit.reports import ci
 
     if junit is not None:

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpaudit import partition
-from dpaudit.data import Dataset
-from dpaudit.defense import Defense, Gradient, Round, Setting
-from dpaudit.graph import build
-from dpaudit.noise import Noise, Scale
-from dpaudit.options import GraphOptions
-from dpaudit.problem import Classification
+from dpaudit.data import partition
+from dpaudit.data.datasets import Dataset
+from dpaudit.defense.contract import Defense, Gradient, Round, Setting
+from dpaudit.defense.noise import Noise, Scale
+from dpaudit.files.options import GraphOptions
+from dpaudit.graphs.graph import build
 from dpaudit.rng import Streams
+from dpaudit.training.classification import Classification
 
 N_AGENTS = 8  # on a ring one of them is four links away
 N_ROUNDS = 5

@@ -21,18 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit.check_declarations import (
-    calibration,
-    clip_norms,
-    combinations,
-    mechanism,
-    observables,
-    options,
-    private,
-    sensitivity,
-    twin,
-)
-from dpaudit.check_runs import (
+from dpaudit.defense.contract import Defense, Round
+from dpaudit.defense.transcript import Sent
+from dpaudit.errors import DpauditError
+from dpaudit.files.options import FixedGraph, GraphOptions
+from dpaudit.graphs.graph import Graph
+
+from .case import (
     N_AGENTS,
     N_ROUNDS,
     TRIALS,
@@ -48,12 +43,18 @@ from dpaudit.check_runs import (
     shape,
     small_problem,
 )
-from dpaudit.defense import Defense, Round
-from dpaudit.errors import DpauditError
-from dpaudit.graph import Graph
-from dpaudit.influence import changed_links, pairs, told, untold_senders
-from dpaudit.options import FixedGraph, GraphOptions
-from dpaudit.transcript import Sent
+from .declarations import (
+    calibration,
+    clip_norms,
+    combinations,
+    mechanism,
+    observables,
+    options,
+    private,
+    sensitivity,
+    twin,
+)
+from .influence import changed_links, pairs, told, untold_senders
 
 RING = FixedGraph(name="ring", lazy=True)  # symmetric, no negative eigenvalue: allowed by most
 

@@ -5,22 +5,14 @@ from typing import Any, get_args
 
 import torch
 
-from dpaudit.accounting import Mechanism, epsilon
-from dpaudit.check_runs import (
-    N_AGENTS,
-    N_ROUNDS,
-    Case,
-    NotingClips,
-    listed,
-    require,
-    same_rounds,
-    shape,
-)
-from dpaudit.claim import Adjacency
-from dpaudit.defense import Observable, Target
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Transcript
-from dpaudit.view import View
+from dpaudit.accounting.releases import Mechanism, epsilon
+from dpaudit.defense.contract import Observable, Target
+from dpaudit.defense.transcript import Transcript
+from dpaudit.defense.view import View
+from dpaudit.files.claim import Adjacency
+from dpaudit.files.threat import ThreatModel
+
+from .case import N_AGENTS, N_ROUNDS, Case, NotingClips, listed, require, same_rounds, shape
 
 DELTA = 1e-5  # at which mechanisms are compared
 

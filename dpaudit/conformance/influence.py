@@ -4,7 +4,7 @@ Two rounds are played that differ in one agent's batch alone. Whatever differs e
 come by a message that differs; within a round an agent sends each of its messages once.
 """
 
-from dpaudit.transcript import Capture, Sent
+from dpaudit.defense.transcript import Capture, Sent
 
 Link = tuple[str, int, int]  # message, sender, receiver
 Told = set[tuple[int, frozenset[str]]]  # an agent, and the messages over which it was told

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from dpaudit.errors import DataError, nearest
 from dpaudit.rng import Streams
-from dpaudit.vision import torchvision
+
+from .vision import torchvision
 
 Array = NDArray[Any]
 

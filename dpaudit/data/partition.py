@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import DataError
-from dpaudit.options import (
+from dpaudit.files.options import (
     ByClassPartition,
     DirichletPartition,
     EqualDirichletPartition,

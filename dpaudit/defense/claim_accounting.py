@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from dpaudit.accounting import Adjacency, Interval, Mechanism, Release, epsilon
-from dpaudit.claim import Claim
-from dpaudit.defense import Bracket, Defense, Setting
+from dpaudit.accounting.gaussian import gaussian_epsilon
+from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, Release, epsilon
 from dpaudit.errors import ConfigError
-from dpaudit.threat import ThreatModel
-from dpaudit.tradeoff import gaussian_epsilon
+from dpaudit.files.claim import Claim
+from dpaudit.files.threat import ThreatModel
+
+from .contract import Bracket, Defense, Setting
 
 RESTATED_DELTA = 1e-5  # for claims that name no delta
 
@@ -141,7 +142,7 @@ def claimed_delta(claim: Claim) -> float:
     return RESTATED_DELTA if claim.mu is not None else claim.delta
 
 
-def record_adjacency(claim: Claim) -> Adjacency:
+def record_adjacency(claim: Claim) -> RecordAdjacency:
     """Whether the claim's two worlds differ by a record more or by another record."""
     return "replace-one" if claim.adjacency == "replace-one" else "add-remove"
 
@@ -155,7 +156,7 @@ def _interval(bracket: Bracket, claim: Claim, delta: float) -> Interval:
 
 
 @lru_cache(maxsize=256)
-def _epsilon(mechanism: tuple[Release, ...], delta: float, adjacency: Adjacency) -> Interval:
+def _epsilon(mechanism: tuple[Release, ...], delta: float, adjacency: RecordAdjacency) -> Interval:
     """Equal for all agents and adversaries that face the same releases."""
     return epsilon(mechanism, delta, adjacency)
 

@@ -8,15 +8,16 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import PositiveInt
 from torch import Tensor
 
-from dpaudit.accounting import Mechanism
-from dpaudit.claim import Adjacency
+from dpaudit.accounting.releases import Mechanism
 from dpaudit.errors import ConfigError
-from dpaudit.graph import Graph, Network
-from dpaudit.noise import Noise
+from dpaudit.files.claim import Adjacency
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import Graph, Network
 from dpaudit.strict import Strict
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture
-from dpaudit.view import View
+
+from .noise import Noise
+from .transcript import Capture
+from .view import View
 
 
 @dataclass(frozen=True)

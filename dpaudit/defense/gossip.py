@@ -14,12 +14,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from dpaudit.accounting import Mechanism, Release
-from dpaudit.defense import Bracket, Defense, Setting, Target
+from dpaudit.accounting.releases import Mechanism, Release
 from dpaudit.errors import ConfigError, NotObservable
-from dpaudit.graph import Graph, Network
-from dpaudit.threat import ThreatModel
-from dpaudit.view import View
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import Graph, Network
+
+from .contract import Bracket, Defense, Setting, Target
+from .view import View
 
 GraphOf = Callable[[int], Graph]  # the graph of round k = 1, 2, ...
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.errors import NotObservable
-from dpaudit.graph import Graph
+from dpaudit.graphs.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from dpaudit.errors import NotObservable
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Message, Sent, Transcript
+from dpaudit.files.threat import ThreatModel
+
+from .transcript import Message, Sent, Transcript
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,9 @@
 
 from typing import Literal
 
-from dpaudit.finding import Metric
 from dpaudit.strict import Strict
+
+from .finding import Metric
 
 Outcome = Literal["holds", "warning", "fails"]
 

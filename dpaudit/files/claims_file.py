@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
-from dpaudit.config import read_toml
 from dpaudit.errors import ConfigError, nearest
-from dpaudit.finding import Finding, Kind, Metric
-from dpaudit.problems import Key, Problem, problem_line, problems_of
 from dpaudit.strict import Strict
-from dpaudit.toml_lines import line_of
+
+from .config import read_toml
+from .file_problems import Key, Problem, problem_line, problems_of
+from .finding import Finding, Kind, Metric
+from .toml_lines import line_of
 
 LEAST_SECONDS = 5.0  # importing torch and loading data take most of that: no verdict in less
 

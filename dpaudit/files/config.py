@@ -8,13 +8,13 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from dpaudit import registry
-from dpaudit.claim import Claim
 from dpaudit.errors import ConfigError, nearest
-from dpaudit.options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions
-from dpaudit.own import NOTHING, Own
-from dpaudit.problems import Key, Problem, dotted, problem_line, problems_of
 from dpaudit.strict import Strict
-from dpaudit.threat import ThreatModel
+
+from .claim import Claim
+from .file_problems import Key, Problem, dotted, problem_line, problems_of
+from .options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions
+from .threat import ThreatModel
 
 SENSORS = "sensor-fusion"  # the data that are no records: agents measure, and there is no network
 
@@ -74,8 +74,8 @@ class AuditConfig(Strict):
     attack: tuple[Plugin, ...] = ()
 
     @classmethod
-    def from_toml(cls, path: Path, seed: int | None = None, own: Own = NOTHING) -> "AuditConfig":
-        """Read an audit file; ``seed`` replaces the one in it, ``own`` what the caller brings.
+    def from_toml(cls, path: Path, seed: int | None = None) -> "AuditConfig":
+        """Read an audit file; ``seed`` replaces the one in it.
 
         Raises:
             ConfigError: one line for each problem, with file, line and key.
@@ -83,14 +83,18 @@ class AuditConfig(Strict):
         content, text = read_toml(path)
         if seed is not None:
             content["seed"] = seed
-        return cls.from_table(content, path, text, (), own)
+        return cls.from_table(content, path, text, ())
 
     @classmethod
     def from_table(
-        cls, content: dict[str, Any], path: Path, text: str, at: Key, own: Own = NOTHING
+        cls, content: dict[str, Any], path: Path, text: str, at: Key, defense: Any = None
     ) -> "AuditConfig":
-        """The audit written at a key of a TOML file. Raises ConfigError as ``from_toml``."""
-        config, problems = _validated(own.fill(content), own)
+        """The audit written at a key of a TOML file. Raises ConfigError as ``from_toml``.
+
+        Args:
+            defense: in the place of the one that ``content`` names and describes.
+        """
+        config, problems = _validated(content, defense)
         if problems:
             lines = (problem_line(path, text, (*at, *key), message) for key, message in problems)
             raise ConfigError("\n".join(lines))
@@ -98,9 +102,9 @@ class AuditConfig(Strict):
         return config._with_data_path_relative_to(path.parent)
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any], own: Own = NOTHING) -> "AuditConfig":
+    def from_dict(cls, content: dict[str, Any], defense: Any = None) -> "AuditConfig":
         """The same from a dictionary, for code. Raises ConfigError."""
-        config, problems = _validated(own.fill(content), own)
+        config, problems = _validated(content, defense)
         if problems:
             raise ConfigError("\n".join(f"{dotted(key)}: {text}" for key, text in problems))
         assert config is not None
@@ -124,15 +128,15 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-def _validated(content: dict[str, Any], own: Own) -> tuple[AuditConfig | None, list[Problem]]:
+def _validated(content: dict[str, Any], defense: Any) -> tuple[AuditConfig | None, list[Problem]]:
     missing = list(_model_problems(content))
     try:
         config = AuditConfig.model_validate(content)
     except ValidationError as error:
         return None, [*problems_of(error, AuditConfig, content), *missing]
-    config, problems = _with_plugin_defaults(config, own)
+    config, problems = _with_plugin_defaults(config, defense)
     problems += missing
-    problems += _cross_checks(config, own) if not problems else []
+    problems += _cross_checks(config, defense) if not problems else []
     return config, problems
 
 
@@ -146,7 +150,9 @@ def _model_problems(content: dict[str, Any]) -> Iterator[Problem]:
         yield ("model",), "Field required"
 
 
-def _with_plugin_defaults(config: AuditConfig, own: Own) -> tuple[AuditConfig, list[Problem]]:
+def _with_plugin_defaults(
+    config: AuditConfig, own_defense: Any
+) -> tuple[AuditConfig, list[Problem]]:
     """Every plug-in's options checked by its own class and completed with its defaults."""
     problems: list[Problem] = []
 
@@ -166,18 +172,18 @@ def _with_plugin_defaults(config: AuditConfig, own: Own) -> tuple[AuditConfig, l
         completed(plugin, "attacks", ("attack", i)) for i, plugin in enumerate(config.attack)
     )
     defense = config.defense
-    if own.defense is None:
+    if own_defense is None:
         defense = completed(config.defense, "defenses", ("defense",))
     return config.model_copy(update={"defense": defense, "attack": attacks}), problems
 
 
-def _cross_checks(config: AuditConfig, own: Own) -> list[Problem]:
+def _cross_checks(config: AuditConfig, defense: Any) -> list[Problem]:
     """What no single table can know: names and numbers that must fit one another."""
     return [
         *_repeated_names(config),
         *_agents_that_do_not_exist(config),
         *_unknown_threat_models(config),
-        *_attacks_that_do_not_fit(config, own),
+        *_attacks_that_do_not_fit(config, defense),
     ]
 
 
@@ -218,8 +224,8 @@ def _unknown_threat_models(config: AuditConfig) -> Iterator[Problem]:
                 )
 
 
-def _attacks_that_do_not_fit(config: AuditConfig, own: Own) -> Iterator[Problem]:
-    defense = own.defense or registry.load("defenses", config.defense.name)
+def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[Problem]:
+    defense = own_defense or registry.load("defenses", config.defense.name)
     n_rounds, n = config.defense.options["n_rounds"], config.data.n_agents
     for i, attack in enumerate(config.attack):
         for option, tables in registry.load("attacks", attack.name).chooses.items():

@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from dpaudit.errors import nearest
-from dpaudit.toml_lines import line_of
+
+from .toml_lines import line_of
 
 Key = tuple[str | int, ...]
 Problem = tuple[Key, str]

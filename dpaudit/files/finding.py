@@ -15,7 +15,8 @@ from pydantic import (
 )
 
 from dpaudit.strict import Strict
-from dpaudit.verdict import Verdict
+
+from .verdict import Verdict
 
 Number = Annotated[
     float,

@@ -8,12 +8,13 @@ from typing import Any, Literal, Self
 
 from pydantic import NonNegativeInt, ValidationError, model_validator
 
-from dpaudit.claim import Adjacency, Scope
 from dpaudit.errors import RunError
-from dpaudit.finding import Finding, Metric, Number
 from dpaudit.strict import Strict
-from dpaudit.verdict import MEANING, Verdict
-from dpaudit.version_1 import upgraded
+
+from .claim import Adjacency, Scope
+from .finding import Finding, Metric, Number
+from .verdict import MEANING, Verdict
+from .version_1 import upgraded
 
 
 class Restated(Strict):

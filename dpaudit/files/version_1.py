@@ -7,7 +7,7 @@ themselves cite, and the role by what a finding holds.
 from collections.abc import Mapping
 from typing import Any
 
-from dpaudit.finding import Name, Role, canonical
+from .finding import Name, Role, canonical
 
 _BY_KIND = {
     "accounting": Role.DECLARED,

@@ -23,14 +23,15 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.accounting import Mechanism
-from dpaudit.canary import Game
+from dpaudit.accounting.releases import Mechanism
+from dpaudit.defense.gossip import releases
+from dpaudit.defense.transcript import Capture, Sent
 from dpaudit.errors import ConfigError, DpauditError
-from dpaudit.gossip import releases
-from dpaudit.graph import Graph
-from dpaudit.tape import Draw, Tape
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture, Sent
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import Graph
+
+from .game import Game
+from .tape import Draw, Tape
 
 RANK = 1e-9  # of the largest singular value: below it a combination of messages has no noise
 NOISELESS = 1e-6  # of a record's effect: what may be left of it where there is no noise to hide it

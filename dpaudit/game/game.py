@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dpaudit.claim import Adjacency
-from dpaudit.defense import Defense, Gradient, Setting
+from dpaudit.defense.contract import Defense, Gradient, Setting
+from dpaudit.files.claim import Adjacency
 
 Sampling = Literal["none", "poisson", "fixed"]
 

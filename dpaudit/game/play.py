@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit.canary import Game
+from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
-from dpaudit.privacy_loss import Array
-from dpaudit.protocol import EVERY_ROUND, Adversary, Round, flatten, unflatten
 from dpaudit.rng import Streams
-from dpaudit.tape import Overheard, Tape
+
+from .adversary import EVERY_ROUND, Adversary, Round, flatten, unflatten
+from .game import Game
+from .tape import Overheard, Tape
 
 FEATURES = 192  # innovations kept of a run, for learned scores and the test of the noise
 BLOCK = 40_000  # messages of a round that are simulated at once for each world

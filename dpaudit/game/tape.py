@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.noise import Noise, Scale
+from dpaudit.defense.noise import Noise, Scale
 from dpaudit.rng import Streams
 
 Family = Literal["gaussian", "laplace"]

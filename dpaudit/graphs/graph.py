@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from dpaudit.errors import ConfigError
-from dpaudit.mixing import connected, matrices
-from dpaudit.options import GraphOptions, graph_options
+from dpaudit.files.options import GraphOptions, graph_options
+
+from .mixing import connected, matrices
 
 TOLERANCE = 1e-12  # on sums and symmetry in float64; correct rounding leaves about n_agents * 1e-16
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from dpaudit.errors import ConfigError
-from dpaudit.options import (
+from dpaudit.files.options import (
     DOutGraph,
     ErdosRenyiGraph,
     GraphOptions,

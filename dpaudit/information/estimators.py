@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma
 
 from dpaudit.errors import ConfigError, DataError
-from dpaudit.neighbours import Counts, Floats, counts_within, kth_distances
+
+from .neighbours import Counts, Floats, counts_within, kth_distances
 
 NEIGHBOURS = 3  # k, as in NPEET
 INSIDE = 1e-15  # taken off each radius, as in NPEET: the k-th neighbour itself is not counted

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import t as student
 
-from dpaudit.neighbours import Counts, Floats
+from .neighbours import Counts, Floats
 
 
 def permutation_p_value(observed: float, shuffled: Floats) -> float:

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import ConfigError, DataError
-from dpaudit.information import (
+
+from .estimators import (
     NEIGHBOURS,
     check_neighbours,
     gaussian_information,
@@ -26,9 +27,9 @@ from dpaudit.information import (
     ksg_of_samples,
     self_information,
 )
-from dpaudit.information_error import intervals, permutation_p_value
-from dpaudit.neighbours import Floats
-from dpaudit.reduction import EstimatorWarning, Reduced, Reduction, break_ties
+from .intervals import intervals, permutation_p_value
+from .neighbours import Floats
+from .reduction import EstimatorWarning, Reduced, Reduction, break_ties
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

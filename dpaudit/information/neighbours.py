@@ -21,7 +21,7 @@ PLAIN_LEAF = 16
 def compiled() -> ModuleType | None:
     """The compiled kernels, or None where numba is missing (or can cache nothing on this disk)."""
     try:
-        return import_module("dpaudit.neighbours_compiled")
+        return import_module("dpaudit.information.neighbours_compiled")
     except (ImportError, RuntimeError):
         return None
 

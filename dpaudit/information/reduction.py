@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from dpaudit.errors import ConfigError, DataError
-from dpaudit.information import as_samples, check_varies
-from dpaudit.neighbours import Floats
+
+from .estimators import as_samples, check_varies
+from .neighbours import Floats
 
 TIE_BREAKING = 1e-10  # width of the uniform noise added to every value, as in NPEET
 CROWDED = 0.05  # share of neighbouring values that may lie closer than ten times that noise

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.errors import ConfigError, DpauditError
-from dpaudit.logistic import Logistic
-from dpaudit.models import n_parameters
-from dpaudit.one_by_one import RecordByRecord, WholeBatch
-from dpaudit.stacked import Stacked, cross_entropy
-from dpaudit.terms import Records
+
+from .gradient_terms import Records
+from .logistic import Logistic
+from .models import n_parameters
+from .stacked import Stacked, cross_entropy
+from .unstacked import RecordByRecord, WholeBatch
 
 _CHUNK = 2**26  # bytes that one pass may hold: less costs calls, more costs memory
 _RECORDS = 16  # of a batch in one pass, before there are several models or holders in it

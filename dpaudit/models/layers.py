@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
 from dpaudit.errors import DpauditError
-from dpaudit.networks import ClassToken, PositionEmbedding
-from dpaudit.terms import Each, Outer, Term, prefer_gram
+
+from .gradient_terms import Each, Outer, Term, prefer_gram
+from .networks import ClassToken, PositionEmbedding
 
 _GROUPED = 16  # records of a model up to which grouped convolutions are faster than a loop
 _PIECE = 2**20  # bytes of patches at a time, which a core's cache holds

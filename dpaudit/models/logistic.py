@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpaudit.stacked import Stacked
-from dpaudit.terms import Records
+from .gradient_terms import Records
+from .stacked import Stacked
 
 
 class Logistic:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.errors import ConfigError, nearest
-from dpaudit.networks import NETWORKS, PositionEmbedding, Shape
+
+from .networks import NETWORKS, PositionEmbedding, Shape
 
 _LARGEST = 64  # pixels; the sides tried when an image is too small
 

@@ -167,7 +167,7 @@ def resnet_18(shape: Shape, n_classes: int) -> nn.Module:
     """
     if shape[0] not in (1, 3):
         raise ConfigError(f"resnet-18 needs grey or RGB images, got {shape[0]} channels")
-    from dpaudit.vision import torchvision  # takes a second, and only this network needs it
+    from dpaudit.data.vision import torchvision
 
     torchvision()
     from torchvision.models import resnet18

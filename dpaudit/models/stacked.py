@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dpaudit.layers import LAYERS, Block, ChannelsLast, Layer
-from dpaudit.models import unflatten
-from dpaudit.terms import Records
+from .gradient_terms import Records
+from .layers import LAYERS, Block, ChannelsLast, Layer
+from .models import unflatten
 
 # networks of nothing else keep the features of models apart, so that models can share a batch
 _FEATUREWISE = (

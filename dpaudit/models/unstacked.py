@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dpaudit.errors import DpauditError
-from dpaudit.models import n_parameters, unflatten
-from dpaudit.stacked import cross_entropy
-from dpaudit.terms import Each, Records
+
+from .gradient_terms import Each, Records
+from .models import n_parameters, unflatten
+from .stacked import cross_entropy
 
 
 class RecordByRecord:

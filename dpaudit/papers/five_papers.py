@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpaudit import registry
-from dpaudit.account import account, restate
-from dpaudit.claim import Claim
-from dpaudit.defense import Setting
-from dpaudit.finding import Finding, Metric, Name, Role
-from dpaudit.graph import build
-from dpaudit.judge import Judging, accounting_finding, bearing_on, judge
-from dpaudit.measurement import Bench
-from dpaudit.options import graph_options
-from dpaudit.result import JudgedClaim
+from dpaudit.attack.contract import Bench
+from dpaudit.defense.claim_accounting import account, restate
+from dpaudit.defense.contract import Setting
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.options import graph_options
+from dpaudit.files.result import JudgedClaim
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import build
+from dpaudit.pipeline.judge import Judging, accounting_finding, bearing_on, judge
 from dpaudit.rng import Streams
-from dpaudit.threat import ThreatModel
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 NEIGHBOUR = ThreatModel(name="agent 0", kind="curious", agents=(0,))

@@ -18,7 +18,7 @@ class Reproduction(NamedTuple):
 def _xie_table4(scale: str, seed: int) -> Iterator[Line]:
     import torch
 
-    from dpaudit.xie_table4 import lines
+    from .xie_table4 import lines
 
     torch.set_num_threads(1)  # the operators are small; estimates have threads of their own
     return lines(scale, seed)
@@ -27,7 +27,7 @@ def _xie_table4(scale: str, seed: int) -> Iterator[Line]:
 def _findings(scale: str, seed: int) -> Iterator[Line]:
     import torch
 
-    from dpaudit.findings import lines
+    from .five_papers import lines
 
     torch.set_num_threads(1)
     return lines(scale, seed)

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from dpaudit import registry
-from dpaudit.defense import Defense, Round, Setting
-from dpaudit.graph import build
-from dpaudit.information import varying
-from dpaudit.mnmi import MaximumInformation, maximum_information, without_warnings
-from dpaudit.reduction import EstimatorWarning
+from dpaudit.defense.contract import Defense, Round, Setting
+from dpaudit.graphs.graph import build
+from dpaudit.information.estimators import varying
+from dpaudit.information.mnmi import MaximumInformation, maximum_information, without_warnings
+from dpaudit.information.reduction import EstimatorWarning
 from dpaudit.rng import Streams
-from dpaudit.sensor_fusion import SensorFusion
-from dpaudit.trials import run_trials
+from dpaudit.training.sensor_fusion import SensorFusion
+from dpaudit.training.trials import run_trials
 
 Random = Literal["agent 1", "all agents", "noise alone"]
 View = dict[str, Tensor]  # name of an observation set -> [trials, dims]

@@ -5,19 +5,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dpaudit.attack import ReconstructionAttack
-from dpaudit.config import AuditConfig
-from dpaudit.defense import Defense, Setting
+from dpaudit.attack.contract import Bench, Measurement
+from dpaudit.attack.reconstruction import ReconstructionAttack
+from dpaudit.attack.scenario import Scenario, run_scenario
+from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import RunError
-from dpaudit.measurement import Bench, Measurement
-from dpaudit.problem import Classification
-from dpaudit.reconstruction import Scenario, run_scenario
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
-from dpaudit.run_directory import RunDirectory
-from dpaudit.subject import Subject
-from dpaudit.threat import ThreatModel
-from dpaudit.training import Recording, train
-from dpaudit.workers import OnProgress
+from dpaudit.training.classification import Classification
+from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.subject import Subject
+from dpaudit.training.train import Recording, train
+
+from .workers import OnProgress
 
 WORLDS = ("defense", "no-defense")
 

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpaudit.account import Accounted, claimed_epsilon, record_adjacency
-from dpaudit.bounds import holm
-from dpaudit.claim import Claim
-from dpaudit.finding import Finding, Metric, Name, Role
-from dpaudit.result import JudgedClaim, Restated
-from dpaudit.threat import ThreatModel
-from dpaudit.verdict import Verdict
+from dpaudit.defense.claim_accounting import Accounted, claimed_epsilon, record_adjacency
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.result import JudgedClaim, Restated
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
+from dpaudit.statistics.bounds import holm
 
 ALPHA = 0.05  # of one false refutation among all claims and adversaries of an audit
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpaudit.data import Dataset
-    from dpaudit.defense import Defense
+    from dpaudit.data.datasets import Dataset
+    from dpaudit.defense.contract import Defense
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-import dpaudit
-from dpaudit.result import Provenance
-from dpaudit.subject import Subject
+from dpaudit.files.result import Provenance
+from dpaudit.training.subject import Subject
+from dpaudit.version import __version__
 
 PACKAGES = ("torch", "numpy", "scipy", "scikit-image", "scikit-learn", "dp-accounting")
 
@@ -19,7 +19,7 @@ def provenance(subject: Subject, seed: int, device: torch.device) -> Provenance:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     commit = _git("rev-parse", "HEAD")
     return Provenance(
-        dpaudit=dpaudit.__version__,
+        dpaudit=__version__,
         python=platform.python_version(),
         packages={package: version(package) for package in PACKAGES},
         platform=platform.platform(),

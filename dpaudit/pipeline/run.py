@@ -10,34 +10,28 @@ from typing import Any
 import torch
 
 from dpaudit import registry
-from dpaudit.account import account, refuse, restate
-from dpaudit.attack import ReconstructionAttack
-from dpaudit.config import AuditConfig
-from dpaudit.data import Dataset, load
-from dpaudit.defense import Defense, Setting
+from dpaudit.attack.contract import Measurement
+from dpaudit.attack.reconstruction import ReconstructionAttack
+from dpaudit.attack.scenario import refuse_data_without_images
+from dpaudit.data.datasets import Dataset, load
+from dpaudit.defense.claim_accounting import account, refuse, restate
+from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
-from dpaudit.finding import Finding
-from dpaudit.graph import build
-from dpaudit.jobs import (
-    WORLDS,
-    Prepared,
-    jobs_of,
-    recording_for,
-    run_attack,
-    train_world,
-)
-from dpaudit.judge import Judging, accounting_finding, bearing_on, judge
-from dpaudit.measurement import Measurement
-from dpaudit.mixing import positions
-from dpaudit.own import NOTHING, Own
-from dpaudit.provenance import provenance
-from dpaudit.reconstruction import refuse_data_without_images
-from dpaudit.result import AuditResult, Curve, GraphSummary, JudgedClaim, ThreatModelSummary
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.finding import Finding
+from dpaudit.files.result import AuditResult, Curve, GraphSummary, JudgedClaim, ThreatModelSummary
+from dpaudit.files.verdict import worst
+from dpaudit.graphs.graph import build
+from dpaudit.graphs.mixing import positions
 from dpaudit.rng import Streams
-from dpaudit.run_directory import RunDirectory
-from dpaudit.subject import subject
-from dpaudit.verdict import worst
-from dpaudit.workers import OnProgress, Work, run_jobs
+from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.subject import subject
+
+from .jobs import WORLDS, Prepared, jobs_of, recording_for, run_attack, train_world
+from .judge import Judging, accounting_finding, bearing_on, judge
+from .own import NOTHING, Own
+from .provenance import provenance
+from .workers import OnProgress, Work, run_jobs
 
 
 @dataclass(frozen=True)

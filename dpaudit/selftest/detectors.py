@@ -14,26 +14,27 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from dpaudit.accounting import Mechanism, Release, epsilon, false_negative_rate
-from dpaudit.bounds import clopper_pearson, from_scores
-from dpaudit.canary import Game
-from dpaudit.check_runs import N_AGENTS, BrokenPromise, small_problem
-from dpaudit.checks import PROMISES, check_defense
-from dpaudit.defense import Setting
-from dpaudit.distinguish import LearnedScore, Worlds, play
-from dpaudit.gossip import releases
-from dpaudit.graph import Graph, Network
-from dpaudit.noise import Noise
-from dpaudit.privacy_loss import Array
-from dpaudit.problem import Classification
-from dpaudit.protocol import Adversary
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.releases import Mechanism, Release, epsilon, false_negative_rate
+from dpaudit.attacks.sensitivity.examination import Examination
+from dpaudit.attacks.sensitivity.worlds import Coupled
+from dpaudit.conformance.case import N_AGENTS, BrokenPromise, small_problem
+from dpaudit.conformance.checks import PROMISES, check_defense
+from dpaudit.defense.contract import Setting
+from dpaudit.defense.gossip import releases
+from dpaudit.defense.noise import Noise
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
+from dpaudit.game.play import LearnedScore, Worlds, play
+from dpaudit.game.tape import Tape
+from dpaudit.graphs.graph import Graph, Network
 from dpaudit.rng import Streams
-from dpaudit.selftest_zoo import PrivateGossip, Specimen
-from dpaudit.sensitivity import Examination
-from dpaudit.tape import Tape
-from dpaudit.threat import ThreatModel
-from dpaudit.white_noise import white_noise_test
-from dpaudit.worlds import Coupled
+from dpaudit.statistics.bounds import clopper_pearson, from_scores
+from dpaudit.statistics.white_noise import white_noise_test
+from dpaudit.training.classification import Classification
+
+from .zoo import PrivateGossip, Specimen
 
 DELTA = 1e-5  # of claims on Gaussian noise
 VICTIM = 1

@@ -11,8 +11,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 from dpaudit.rng import Streams
-from dpaudit.selftest_checks import EXACT, SAMPLED, Examined
-from dpaudit.selftest_zoo import BUGS, Bug, Specimen
+
+from .detectors import EXACT, SAMPLED, Examined
+from .zoo import BUGS, Bug, Specimen
 
 ALPHA = 0.01  # of any false alarm on a correct defense
 COLUMNS = ("bug", "the mistake it models", "caught by", "figure", "seconds", "correct twin")
@@ -108,7 +109,7 @@ def markdown(outcomes: Sequence[Outcome], seed: int) -> str:
 _PAGE = """# The auditor audited
 
 `dpaudit selftest` plants {n} privacy bugs, each one line from a real mistake, in correct defenses
-(`dpaudit/selftest_zoo.py`), and runs every check on each bug and on its correct twin. It exits 1 if
+(`dpaudit/selftest/zoo.py`), and runs every check on each bug and on its correct twin. It exits 1 if
 a bug is missed or a twin is called wrong. This page is what
 
     dpaudit selftest --seed {seed} --markdown docs/selftest.md
@@ -126,7 +127,7 @@ Seconds are of all checks together on one bug, and vary with the machine.
 - *exact leak*: the claim against the strongest adversary's algebra of the messages; a round's leak
   of more than 10 deviations counts as 10.
 - *sensitivity*: messages of neighbouring worlds against the stated bounds.
-- *contract*: `dpaudit.checks`, such as replaying a round from a checkpoint.
+- *contract*: `dpaudit.conformance`, such as replaying a round from a checkpoint.
 - *likelihood ratio*: runs with and without a record, told apart by an eavesdropper, against the
   trade-off curve of the declared releases and the claimed epsilon.
 - *learned score*: the same for a record of round 1 alone, told by a discriminant that was learned

@@ -15,17 +15,28 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from dpaudit.accounting import Adjacency
-from dpaudit.check_runs import OtherBatch
-from dpaudit.claim import Adjacency as ClaimedAdjacency
-from dpaudit.clipping import clip
-from dpaudit.defense import CHANGED_RECORDS, Bracket, Defense, Gradient, Round, Setting, Stated
-from dpaudit.gossip import known_rounds, releases
-from dpaudit.graph import Graph
-from dpaudit.noise import Noise
-from dpaudit.problem import BatchGradient
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture, broadcast, unicast
+from dpaudit.accounting.releases import RecordAdjacency
+from dpaudit.conformance.case import OtherBatch
+from dpaudit.defense import (
+    CHANGED_RECORDS,
+    Adjacency,
+    Bracket,
+    Capture,
+    Defense,
+    Gradient,
+    Graph,
+    Noise,
+    Round,
+    Setting,
+    Stated,
+    ThreatModel,
+    broadcast,
+    clip,
+    known_rounds,
+    releases,
+    unicast,
+)
+from dpaudit.training.classification import BatchGradient
 
 
 class State(NamedTuple):
@@ -96,7 +107,7 @@ class PrivateGossip(Defense):
         return Bracket(least, most, ())
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: ClaimedAdjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
     ) -> Mapping[str, Stated]:
         if adjacency not in CHANGED_RECORDS:
             return {}
@@ -270,7 +281,7 @@ class PrivateShares(PrivateGossip):
         return Bracket(same, same, ())
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: ClaimedAdjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
     ) -> Mapping[str, Stated]:
         if adjacency not in CHANGED_RECORDS:
             return {}
@@ -306,7 +317,7 @@ class Snapped(PrivateGossip):
         return ((T / grid).round() * grid).to(S)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: ClaimedAdjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
     ) -> Mapping[str, Stated]:
         steps = setting.d * self.GRID * self.noise_scales()["x"]
         stated = super().sensitivity(k, setting, adjacency, victim, sent)
@@ -338,8 +349,8 @@ class Specimen:
     """A defense, and the claim that is made for it: the epsilon of what it declares."""
 
     defense: PrivateGossip
-    claimed: Adjacency = "add-remove"
-    accounted: Adjacency = "add-remove"  # for which the claimed epsilon was computed
+    claimed: RecordAdjacency = "add-remove"
+    accounted: RecordAdjacency = "add-remove"  # for which the claimed epsilon was computed
     sends_floats: bool = False  # the claim is about the float32 numbers that are sent
 
 

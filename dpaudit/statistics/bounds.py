@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betainccinv
 
+from dpaudit.accounting.families import GAUSSIAN, Family
+from dpaudit.accounting.privacy_loss import Array, Integers
 from dpaudit.errors import DpauditError
-from dpaudit.family import GAUSSIAN, Family
-from dpaudit.privacy_loss import Array, Integers
 
 SCORE_DECIMALS = 9  # low-order bits of naive floating-point noise tell the two worlds apart
 MAX_CANDIDATES = 200  # thresholds tried in one direction

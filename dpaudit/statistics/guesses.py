@@ -19,9 +19,9 @@ import numpy as np
 from scipy.special import betaincinv, expit, ndtr
 from scipy.stats import binom
 
+from dpaudit.accounting.families import GAUSSIAN, Family
+from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
-from dpaudit.family import GAUSSIAN, Family
-from dpaudit.privacy_loss import Array
 
 MOST = 50.0  # no epsilon and no shift above this is told apart
 PRECISION = 1e-6

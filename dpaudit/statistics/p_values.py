@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from dpaudit.finding import Metric
+from dpaudit.files.finding import Metric
 
 Side = Literal["above", "below"]
 RELATIVE_ROUNDING = 1e-9  # between two computations of an exact number

@@ -11,10 +11,11 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import binom
 
-from dpaudit.bounds import epsilon_lower_bound, family_lower_bound
+from dpaudit.accounting.families import Family
+from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
-from dpaudit.family import Family
-from dpaudit.privacy_loss import Array
+
+from .bounds import epsilon_lower_bound, family_lower_bound
 
 Tradeoff = Callable[[Array], Array]  # false positive rates to the least false negative rates
 

@@ -9,8 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpaudit.accounting import Adjacency, Mechanism, Release, epsilon, false_negative_rate
-from dpaudit.bounds import clopper_pearson
+from dpaudit.accounting.releases import (
+    Mechanism,
+    RecordAdjacency,
+    Release,
+    epsilon,
+    false_negative_rate,
+)
+
+from .bounds import clopper_pearson
 
 LEAST, MOST = 2.0**-6, 2.0**10  # factors considered
 PRECISION = 1e-3  # relative
@@ -31,7 +38,7 @@ def scaled_lower_bound(
     delta: float,
     alpha: float,
     mechanism: Mechanism,
-    adjacency: Adjacency = "add-remove",
+    adjacency: RecordAdjacency = "add-remove",
 ) -> ScaledBound:
     """Bound the noise of a mechanism of the declared shape, and its epsilon at delta.
 

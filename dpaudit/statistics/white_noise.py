@@ -4,7 +4,7 @@ import numpy as np
 from scipy.special import betainc, ndtr
 from scipy.stats import chi2
 
-from dpaudit.privacy_loss import Array
+from dpaudit.accounting.privacy_loss import Array
 
 
 def white_noise_test(sample: Array) -> tuple[str, float]:

@@ -8,11 +8,11 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from dpaudit.data import Dataset
-from dpaudit.defense import Gradient
-from dpaudit.gradients import Gradients
-from dpaudit.models import architecture, build, initial_parameters
-from dpaudit.partition import Partition
+from dpaudit.data.datasets import Dataset
+from dpaudit.data.partition import Partition
+from dpaudit.defense.contract import Gradient
+from dpaudit.models.gradients import Gradients
+from dpaudit.models.models import architecture, build, initial_parameters
 from dpaudit.rng import Streams
 
 EVALUATED = 2_000  # test records at most, the first ones: enough for +- 2% of accuracy

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from dpaudit.defense.transcript import Capture, Sent, Transcript
 from dpaudit.errors import RunError
-from dpaudit.transcript import Capture, Sent, Transcript
 
 _SENT = ("payload", "senders", "receivers", "rows", "readers")
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dpaudit.defense import Gradient
+from dpaudit.defense.contract import Gradient
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.rng import Streams
 

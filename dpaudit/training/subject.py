@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 from torch import nn
 
-from dpaudit import partition
-from dpaudit.config import SENSORS, AuditConfig
-from dpaudit.data import Dataset
-from dpaudit.options import SensorOptions
-from dpaudit.problem import Classification
+from dpaudit.data import partition
+from dpaudit.data.datasets import Dataset
+from dpaudit.files.config import SENSORS, AuditConfig
+from dpaudit.files.options import SensorOptions
 from dpaudit.rng import Streams
-from dpaudit.sensor_fusion import SensorFusion
+
+from .classification import Classification
+from .sensor_fusion import SensorFusion
 
 Problem = Classification | SensorFusion
 

@@ -8,13 +8,14 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from dpaudit.defense import Defense, Gradient, Round, Setting
+from dpaudit.defense.contract import Defense, Gradient, Round, Setting
+from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import Capture
 from dpaudit.errors import ConfigError
-from dpaudit.noise import Noise
-from dpaudit.result import Curve
+from dpaudit.files.result import Curve
 from dpaudit.rng import Streams
-from dpaudit.run_directory import RunDirectory
-from dpaudit.transcript import Capture
+
+from .run_directory import RunDirectory
 
 EVALUATIONS = 40  # points of the training curves
 CHECKPOINT_SECONDS = 10.0

@@ -6,8 +6,8 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from dpaudit.defense import Defense, Gradient, Round, Setting
-from dpaudit.noise import Noise
+from dpaudit.defense.contract import Defense, Gradient, Round, Setting
+from dpaudit.defense.noise import Noise
 from dpaudit.rng import Streams
 
 Watch = Callable[[int, Round], None]  # round, what it left behind

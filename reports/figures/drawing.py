@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup, escape
 
-from dpaudit.finding import Metric
-from dpaudit.result import Curve, GraphSummary
+from dpaudit.files.finding import Metric
+from dpaudit.files.result import Curve, GraphSummary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
-from dpaudit.finding import Column, Finding, Name, Role
+from dpaudit.files.finding import Column, Finding, Name, Role
 
-from .figures import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg
-from .information_figures import whole_rounds
+from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg
+from .information import whole_rounds
 from .leak_matrix import who_learns_what
 
 if TYPE_CHECKING:

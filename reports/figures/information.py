@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
-from dpaudit.finding import Column, Finding, Name
+from dpaudit.files.finding import Column, Finding, Name
+from dpaudit.reports.arrangement import Entry
 
-from .arrangement import Entry
-from .figures import LOOKS, MUTED, OTHER, Look, _svg
+from .drawing import LOOKS, MUTED, OTHER, Look, _svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from dpaudit.finding import Column, Finding
+from dpaudit.files.finding import Column, Finding
 
-from .figures import DEFENSE, INK, MUTED, NO_DEFENSE, RULE, _svg
+from .drawing import DEFENSE, INK, MUTED, NO_DEFENSE, RULE, _svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

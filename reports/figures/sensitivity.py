@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
-from dpaudit.finding import Column, Finding, Role
+from dpaudit.files.finding import Column, Finding, Role
 
-from .figures import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg
+from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from dpaudit.composition import MAX_LEVELS, compose, each_exactly, on_levels
-from dpaudit.fourier import Product
-from dpaudit.privacy_loss import Family, Pairs
-from dpaudit.tradeoff import gaussian_delta, gaussian_epsilon
+from dpaudit.accounting.composition import MAX_LEVELS, compose, each_exactly, on_levels
+from dpaudit.accounting.fourier import Product
+from dpaudit.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpaudit.accounting.privacy_loss import Family, Pairs
 
 
 def pairs(family: Family, kind: str, scales: np.ndarray, rate: float) -> Pairs:
@@ -71,7 +71,7 @@ def test_distinct_gaussians_bracket_the_closed_form() -> None:
 def test_shared_levels_bracket_the_exact_levels(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpaudit.composition.MAX_LEVELS", 50)
+    monkeypatch.setattr("dpaudit.accounting.composition.MAX_LEVELS", 50)
     n = 120
     rounds, once = pairs(family, "remove", np.geomspace(0.6, 2.0, n), 0.02), np.ones(n, int)
     upper = compose([on_levels(rounds, once, "upper")], "upper", 1e-10).epsilon(1e-5)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import laplace, norm
 
-from dpaudit.accounting import Release, epsilon
-from dpaudit.family import GAUSSIAN, LAPLACE, Family
+from dpaudit.accounting.families import GAUSSIAN, LAPLACE, Family
+from dpaudit.accounting.releases import Release, epsilon
 
 NOISE = {"gaussian": norm, "laplace": laplace}
 FAMILIES = [GAUSSIAN, LAPLACE, Family("gaussian", 0.2), Family("laplace", 0.4)]

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from dpaudit.accounting.gaussian import clt_mu, gaussian_delta, gaussian_epsilon, gaussian_mu
 from dpaudit.errors import DpauditError
-from dpaudit.tradeoff import clt_mu, gaussian_delta, gaussian_epsilon, gaussian_mu
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import laplace, norm
 
-from dpaudit.privacy_loss import Family, Kind, Pairs, above, beneath, reach
+from dpaudit.accounting.privacy_loss import Family, Kind, Pairs, above, beneath, reach
 
 NOISE = {"gaussian": norm, "laplace": laplace}
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.stats import binom
 
-from dpaudit.accounting import Adjacency, Interval, Release, delta, epsilon
+from dpaudit.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from dpaudit.accounting.releases import Interval, RecordAdjacency, Release, delta, epsilon
 from dpaudit.errors import DpauditError
-from dpaudit.tradeoff import gaussian_delta, gaussian_epsilon, gaussian_mu
 
 
 def gaussian(noise_multiplier: float, count: int = 1, rate: float = 1.0, how: str = "") -> Release:
@@ -61,7 +61,7 @@ def test_a_sampled_laplace_release_has_the_amplified_pure_epsilon() -> None:
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("how", ["poisson", "fixed"])
-def test_sampling_at_rate_1_is_no_sampling(adjacency: Adjacency, how: str) -> None:
+def test_sampling_at_rate_1_is_no_sampling(adjacency: RecordAdjacency, how: str) -> None:
     sampled, plain = gaussian(1.5, count=3, how=how), gaussian(1.5, count=3)
     assert epsilon([sampled], 1e-5, adjacency) == epsilon([plain], 1e-5, adjacency)
 
@@ -135,7 +135,7 @@ rates = st.floats(1e-3, 0.5)
 @given(scales, rates, st.integers(1, 500), st.sampled_from(["add-remove", "replace-one"]))
 @example(0.5, 0.5, 80, "replace-one")  # every round's loss is below nearly all of the total one
 def test_epsilon_falls_as_noise_grows_and_rises_with_rounds_and_rate(
-    scale: float, rate: float, count: int, adjacency: Adjacency
+    scale: float, rate: float, count: int, adjacency: RecordAdjacency
 ) -> None:
     low, high = epsilon([gaussian(scale, count, rate)], 1e-5, adjacency)
     assert low <= high <= low + 0.01 + 1e-3 * low or (low, high) == TOO_LARGE

@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 from skimage.metrics import structural_similarity
 
+from dpaudit.attack.image_metrics import PSNR_CAP, Scores, blind, estimates, interval, paired, score
 from dpaudit.errors import DpauditError
-from dpaudit.metrics import PSNR_CAP, Scores, blind, estimates, interval, paired, score
 
 RANGE = (-1.0, 1.0)
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from dpaudit import registry
-from dpaudit.claim import Claim
-from dpaudit.defense import Defense, Gradient, Round, Setting
-from dpaudit.finding import Finding, Role
-from dpaudit.graph import Graph, build
-from dpaudit.measurement import Bench
-from dpaudit.noise import Noise
+from dpaudit.attack.contract import Bench
+from dpaudit.defense.contract import Defense, Gradient, Round, Setting
+from dpaudit.defense.noise import Noise
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
+from dpaudit.graphs.graph import Graph, build
 from dpaudit.rng import Streams
-from dpaudit.threat import ThreatModel
-from dpaudit.verdict import Verdict
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from dpaudit import registry
+from dpaudit.attack.contract import Bench
 from dpaudit.attacks.who_learns_what import WhoLearnsWhat, learned_by
-from dpaudit.canary import Game
-from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import broadcast
 from dpaudit.errors import ConfigError
-from dpaudit.graph import Graph, build
-from dpaudit.measurement import Bench
-from dpaudit.noise import Noise
-from dpaudit.protocol import Adversary
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
+from dpaudit.graphs.graph import Graph, build
 from dpaudit.rng import Streams
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast
 
 
 class State(NamedTuple):
@@ -151,7 +151,7 @@ def test_more_pairs_than_can_be_computed_are_refused_before_anything_runs(n_agen
 
 
 def test_the_games_gradient_may_have_another_victim_in_each_trial() -> None:
-    from dpaudit.canary import CanaryGradient
+    from dpaudit.game.game import CanaryGradient
 
     drawn = torch.tensor([1.0, 1.0, 0.0])
     X = torch.zeros(3, 4, 1)

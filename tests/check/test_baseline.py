@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, t
 
-from dpaudit.baseline import (
+from dpaudit.check.baseline import (
     ALPHA,
     Baseline,
     Ledger,
@@ -20,10 +20,10 @@ from dpaudit.baseline import (
     key_metrics,
 )
 from dpaudit.errors import ConfigError, RunError
-from dpaudit.finding import Finding, Metric, Role
-from dpaudit.result import AuditResult
+from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.result import AuditResult
 
-GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
+GOLDEN = AuditResult.read(Path(__file__).parents[1] / "golden" / "audit.json")
 FALSE_FAILURE = 1e-9
 EMPTY = Ledger()
 AUDIT = {"seed": 1, "data": {"path": "/somewhere/my.npz"}, "defense": {"name": "dpdl"}}

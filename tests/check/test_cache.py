@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit import audit_cache
-from dpaudit.audit_cache import AuditCache, content_key
+from dpaudit.check import cache as audit_cache
+from dpaudit.check.cache import AuditCache, content_key
 from dpaudit.errors import RunError
 
 AUDIT = {"seed": 1, "data": {"path": "my.npz"}, "defense": {"name": "dpdl"}}
@@ -70,7 +70,7 @@ def test_missing_data_and_malformed_tables_have_a_key_and_are_refused_later(fold
 
 def test_no_plug_in_is_imported_for_a_key() -> None:
     code = (
-        "import sys; from pathlib import Path; from dpaudit.audit_cache import content_key; "
+        "import sys; from pathlib import Path; from dpaudit.check.cache import content_key; "
         "content_key({'defense': {'name': 'dpdl'}, 'attack': [{'name': 'gradient-inversion'}], "
         "'data': {'name': 'digits'}}, Path('.'), None, 'cpu', None); "
         "assert not {'torch', 'numpy', 'scipy'} & set(sys.modules)"

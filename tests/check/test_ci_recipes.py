@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ("pyproject.toml", "README.md", "dpaudit", "attacks", "defenses", "reports", "action.yml")
 WORKFLOW_STEPS = ("Install", "Check the claims", "Summary")
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.check_result import Statement
-from dpaudit.claims_file import Claims, ClaimsFile
+from dpaudit.check.statements import statements
 from dpaudit.errors import ConfigError
-from dpaudit.finding import Finding, Metric, Role
-from dpaudit.result import AuditResult
-from dpaudit.verdict import Verdict
-from dpaudit.verdicts import statements
+from dpaudit.files.check_report import Statement
+from dpaudit.files.claims_file import Claims, ClaimsFile
+from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import Verdict
 
-GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
+GOLDEN = AuditResult.read(Path(__file__).parents[1] / "golden" / "audit.json")
 
 
 def file_of(*thresholds: dict, names: tuple[str, ...] = ("c",), **fields: object) -> ClaimsFile:

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import dpaudit
-from dpaudit.config import AuditConfig
-from dpaudit.data import from_arrays
+from dpaudit.data.datasets import from_arrays
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.errors import DpauditError
-from dpaudit.own import Own
-from dpaudit.result import AuditResult
-from dpaudit.verdict import Verdict
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import Verdict
+from dpaudit.pipeline.own import Own
 
 CLAIM = {"text": "ours <b>", "epsilon": 0.5, "delta": 1e-5}
 WITHOUT_OBJECTS = {

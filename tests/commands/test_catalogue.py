@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from dpaudit.catalogue import catalogue
-from dpaudit.cli import app
+from dpaudit.commands.catalogue import catalogue
+from dpaudit.commands.cli import app
 
 VARIANTS = {  # the defenses that are promised, and the names of their variants
     "sgp": "",

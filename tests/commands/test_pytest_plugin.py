@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from dpaudit.commands.pytest_plugin import PrivacyAudit
 from dpaudit.errors import ConfigError
-from dpaudit.finding import Finding, Metric, Role
-from dpaudit.pytest_plugin import PrivacyAudit
-from dpaudit.result import AuditResult
-from dpaudit.verdict import Verdict
+from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import Verdict
 
 pytest_plugins = ["pytester"]
-GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
+GOLDEN = AuditResult.read(Path(__file__).parents[1] / "golden" / "audit.json")
 AUDIT = {
     "seed": 3,
     "data": {"name": "digits", "n_agents": 4},
@@ -44,7 +44,9 @@ def test_long(privacy_audit):
 
 def test_the_plugin_is_an_entry_point() -> None:
     found = importlib.metadata.entry_points(group="pytest11")
-    assert {"dpaudit": "dpaudit.pytest_plugin"}.items() <= {e.name: e.value for e in found}.items()
+    assert {"dpaudit": "dpaudit.commands.pytest_plugin"}.items() <= {
+        e.name: e.value for e in found
+    }.items()
 
 
 def test_claims_are_tests_and_the_summary_says_what_was_found(pytester: pytest.Pytester) -> None:

@@ -8,17 +8,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dpaudit import distinguish, pipeline
-from dpaudit.account import refuse
-from dpaudit.canary import Game
-from dpaudit.claim import Claim
-from dpaudit.cli import app
-from dpaudit.defense import Bracket, Setting
+from dpaudit.commands.cli import app
+from dpaudit.defense.claim_accounting import refuse
+from dpaudit.defense.contract import Bracket, Setting
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.errors import ConfigError, DpauditError
-from dpaudit.graph import build
-from dpaudit.protocol import Adversary
-from dpaudit.threat import ThreatModel
+from dpaudit.files.claim import Claim
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game import play as distinguish
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
+from dpaudit.graphs.graph import build
+from dpaudit.pipeline import run as pipeline
 
 CONFIG = """\
 [data]

@@ -6,8 +6,8 @@ import signal
 import pytest
 import typer
 
+from dpaudit.commands.terminal import errors_as_exit_codes
 from dpaudit.errors import ConfigError
-from dpaudit.terminal import errors_as_exit_codes
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from dpaudit import registry
-from dpaudit.accounting import Release
-from dpaudit.checks import PROMISES, BrokenPromise, check_defense
-from dpaudit.defense import (
+from dpaudit.accounting.releases import Release
+from dpaudit.conformance.checks import PROMISES, BrokenPromise, check_defense
+from dpaudit.defense.contract import (
     Bracket,
     Combination,
     Defense,
@@ -22,8 +22,8 @@ from dpaudit.defense import (
     Setting,
     Stated,
 )
-from dpaudit.options import graph_options
-from dpaudit.transcript import broadcast, unicast
+from dpaudit.defense.transcript import broadcast, unicast
+from dpaudit.files.options import graph_options
 
 SMALL = {"n_rounds": 6, "batch_size": 4}
 SYNC = {"beyond_graph": ("m", "a", "sens")}  # rounds of synchronisation are on the complete graph
@@ -186,7 +186,7 @@ class NamesUnsent(Gossip):
 
 class SendsToAll(Gossip):
     def step(self, state, k, graph, gradient, noise):
-        from dpaudit.graph import build
+        from dpaudit.graphs.graph import build
 
         complete = build("complete", graph.n_agents).at(1)
         round = super().step(state, k, graph, gradient, noise)

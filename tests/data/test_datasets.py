@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpaudit.data import Dataset, load, names
+from dpaudit.data.datasets import Dataset, load, names
 from dpaudit.errors import DataError
 
 RNG = np.random.default_rng(3)

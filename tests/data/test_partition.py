@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 from scipy.stats import norm
 
+from dpaudit.data.partition import Partition, split
 from dpaudit.errors import ConfigError, DataError
-from dpaudit.options import PartitionOptions, partition_options
-from dpaudit.partition import Partition, split
+from dpaudit.files.options import PartitionOptions, partition_options
 
 FALSE_FAILURE = 1e-9
 LABELS = np.repeat(np.arange(10), 100)[np.random.default_rng(0).permutation(1000)]

@@ -5,12 +5,12 @@ import types
 import pytest
 import torch
 
-from dpaudit import vision
+from dpaudit.data import vision
 
 NMS = RuntimeError("operator torchvision::nms does not exist")
 
 USE = """
-from dpaudit.vision import torchvision
+from dpaudit.data.vision import torchvision
 tv = torchvision()
 assert torchvision() is tv
 import torch, torchvision.datasets, torchvision.transforms.v2

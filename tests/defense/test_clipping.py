@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpaudit.clipping import clip
+from dpaudit.defense.clipping import clip
 
 
 @pytest.mark.parametrize("norm", [1, 2])

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from dpaudit.defense import Target
-from dpaudit.errors import ConfigError, NotObservable
-from dpaudit.gossip import (
+from dpaudit.defense.contract import Target
+from dpaudit.defense.gossip import (
     known_rounds,
     mixed,
     refuse_unless_column_stochastic,
     releases,
     start_and_step,
 )
-from dpaudit.graph import Graph, Network, build
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Transcript, broadcast
-from dpaudit.view import View
+from dpaudit.defense.transcript import Transcript, broadcast
+from dpaudit.defense.view import View
+from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import Graph, Network, build
 
 EVERYONE = ThreatModel(name="eavesdropper")
 

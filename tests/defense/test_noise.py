@@ -5,7 +5,7 @@ import math
 import torch
 from scipy import stats
 
-from dpaudit.noise import Noise, standard_laplace
+from dpaudit.defense.noise import Noise, standard_laplace
 from dpaudit.rng import Streams
 
 FALSE_FAILURE = 1e-9

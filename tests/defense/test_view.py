@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import Message, Sent, Transcript, broadcast, unicast
+from dpaudit.defense.view import View
 from dpaudit.defenses.dpdl import DPDL
 from dpaudit.errors import NotObservable
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Message, Sent, Transcript, broadcast, unicast
-from dpaudit.view import View
+from dpaudit.files.threat import ThreatModel
 
 EAVESDROPPER = ThreatModel(name="e")
 CURIOUS = ThreatModel(name="c", kind="curious", agents=(2,))
@@ -170,7 +170,7 @@ def test_a_message_refuses_a_payload_that_could_lead_back_into_the_run() -> None
 def test_momentum_observables_are_available_to_those_alone_who_hold_the_messages(
     transcript, setting_of
 ) -> None:
-    from dpaudit.defense import Target
+    from dpaudit.defense.contract import Target
 
     _, setting = setting_of("ring", 5)
     defense, target = DPDL(noise_multiplier=1.0, batch_size=4), Target(2, 1, 0)
@@ -186,7 +186,7 @@ def test_momentum_observables_are_available_to_those_alone_who_hold_the_messages
 
 
 def test_exact_momentum_is_the_aggregate_and_the_difference_is_not(setting_of, streams) -> None:
-    from dpaudit.defense import Target
+    from dpaudit.defense.contract import Target
 
     problem, setting = setting_of("ring", 5)
     plain = DPDL(noise_multiplier=1.0, batch_size=4, momentum=0.0)

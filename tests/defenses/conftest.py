@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from dpaudit.defense import Setting
-from dpaudit.graph import build
-from dpaudit.models import unflatten
-from dpaudit.noise import Noise
-from dpaudit.options import graph_options
-from dpaudit.problem import Batch, Classification
+from dpaudit.defense.contract import Setting
+from dpaudit.defense.noise import Noise
+from dpaudit.files.options import graph_options
+from dpaudit.graphs.graph import build
+from dpaudit.models.models import unflatten
 from dpaudit.rng import Streams
+from dpaudit.training.classification import Batch, Classification
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def gaussian_tape() -> Callable[..., Tensor]:
 @pytest.fixture
 def view_of_run() -> Callable:
     """Play some rounds of a defense; an eavesdropper's view of them, and the rounds."""
-    from dpaudit.threat import ThreatModel
-    from dpaudit.transcript import Transcript
-    from dpaudit.view import View
+    from dpaudit.defense.transcript import Transcript
+    from dpaudit.defense.view import View
+    from dpaudit.files.threat import ThreatModel
 
     def make(defense, problem, setting, streams, n_rounds, threat_model=None):
         state = defense.start(problem.initial(streams).double(), setting)

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from dpaudit import registry
-from dpaudit.attacks.gradient_inversion import GradientInversion
-from dpaudit.config import AuditConfig
-from dpaudit.defense import Gradient
-from dpaudit.noise import Noise
-from dpaudit.pipeline import Runtime, run_audit
+from dpaudit.attacks.gradient_inversion.attack import GradientInversion
+from dpaudit.defense.contract import Gradient
+from dpaudit.defense.noise import Noise
+from dpaudit.files.config import AuditConfig
+from dpaudit.pipeline.run import Runtime, run_audit
 
 
 class Spy(Gradient):

@@ -4,16 +4,16 @@ import pytest
 import torch
 from scipy import stats
 
-from dpaudit.defense import Setting
+from dpaudit.defense.contract import Setting
+from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import Transcript
+from dpaudit.defense.view import View
 from dpaudit.defenses.correlated_randomness import CorrelatedRandomness, uniform
 from dpaudit.errors import ConfigError, NotObservable
-from dpaudit.graph import build
-from dpaudit.noise import Noise
-from dpaudit.options import graph_options
-from dpaudit.sensor_fusion import SensorFusion
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Transcript
-from dpaudit.view import View
+from dpaudit.files.options import graph_options
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import build
+from dpaudit.training.sensor_fusion import SensorFusion
 
 FALSE_FAILURE = 1e-9  # of each statistical check here, over fresh seeds
 N = 6

@@ -8,13 +8,13 @@ from scipy import stats
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from dpaudit.defense import Setting
+from dpaudit.defense.contract import Setting
+from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpdl import CALIBRATION_LEAST, CALIBRATION_MOST, DPDL, State
 from dpaudit.errors import ConfigError
-from dpaudit.graph import Graph, Network, build
-from dpaudit.models import unflatten
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import Graph, Network, build
+from dpaudit.models.models import unflatten
 
 FALSE_FAILURE = 1e-9  # of each statistical check here, over fresh seeds
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 from scipy import stats
 
-from dpaudit.defense import Gradient, Target
+from dpaudit.defense.contract import Gradient, Target
+from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpps import DPPS, Protocol, distances
 from dpaudit.errors import ConfigError
-from dpaudit.graph import build
-from dpaudit.noise import Noise
-from dpaudit.options import graph_options
-from dpaudit.threat import ThreatModel
+from dpaudit.files.options import graph_options
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import build
 
 FALSE_FAILURE = 1e-9  # of the statistical checks here, over fresh seeds
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from scipy import stats
 
-from dpaudit.accounting import epsilon
-from dpaudit.defense import Setting, Target
+from dpaudit.accounting.releases import epsilon
+from dpaudit.defense.contract import Setting, Target
+from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpsgd import DPDPSGD, DPSGD, State
 from dpaudit.errors import ConfigError
-from dpaudit.graph import build
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import build
 
 FALSE_FAILURE = 1e-9  # of the statistical checks here, over fresh seeds
 

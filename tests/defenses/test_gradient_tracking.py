@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from dpaudit.defense import Setting
+from dpaudit.defense.contract import Setting
+from dpaudit.defense.noise import Noise
 from dpaudit.defenses.gradient_tracking import GradientTracking
 from dpaudit.errors import ConfigError
-from dpaudit.graph import build
-from dpaudit.noise import Noise
-from dpaudit.options import graph_options
-from dpaudit.sensor_fusion import SensorFusion
-from dpaudit.threat import ThreatModel
+from dpaudit.files.options import graph_options
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import build
+from dpaudit.training.sensor_fusion import SensorFusion
 
 
 def sensors(streams, trials=None):

@@ -7,12 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from dpaudit import registry
-from dpaudit.cli import app
-from dpaudit.defense import Setting
+from dpaudit.commands.cli import app
+from dpaudit.defense.contract import Setting
 from dpaudit.errors import ConfigError
-from dpaudit.graph import build
-from dpaudit.options import graph_options
-from dpaudit.result import AuditResult
+from dpaudit.files.options import graph_options
+from dpaudit.files.result import AuditResult
+from dpaudit.graphs.graph import build
 
 SIZES = (500,) * 6
 OUTSIDE = [  # defense, options, graph, options of the graph, what its refusal says

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpaudit.defense import Target
+from dpaudit.defense.contract import Target
+from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpps import DPPS, Protocol
 from dpaudit.defenses.partpsp import PartPSP
 from dpaudit.errors import ConfigError, NotObservable
-from dpaudit.graph import build
-from dpaudit.noise import Noise
-from dpaudit.options import graph_options
-from dpaudit.threat import ThreatModel
+from dpaudit.files.options import graph_options
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import build
 
 
 @pytest.fixture

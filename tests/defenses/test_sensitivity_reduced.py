@@ -6,15 +6,15 @@ import pytest
 import torch
 from scipy import stats
 
-from dpaudit.accounting import epsilon
-from dpaudit.defense import Setting
+from dpaudit.accounting.releases import epsilon
+from dpaudit.defense.contract import Setting
+from dpaudit.defense.noise import Noise
 from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
 from dpaudit.errors import ConfigError
-from dpaudit.graph import build
-from dpaudit.noise import Noise
-from dpaudit.options import graph_options
-from dpaudit.sensor_fusion import SensorFusion
-from dpaudit.threat import ThreatModel
+from dpaudit.files.options import graph_options
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import build
+from dpaudit.training.sensor_fusion import SensorFusion
 
 FALSE_FAILURE = 1e-9  # of each statistical check here, over fresh seeds
 EAVESDROPPER = ThreatModel(name="e")

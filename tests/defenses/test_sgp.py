@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from dpaudit.defense import Target
+from dpaudit.defense.contract import Target
+from dpaudit.defense.noise import Noise
 from dpaudit.defenses.sgp import SGP
 from dpaudit.errors import ConfigError, NotObservable
-from dpaudit.graph import Graph, Network
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import Graph, Network
 
 
 def pseudo_code_round(P, x, w, v, gradients, gamma, m):

@@ -8,26 +8,29 @@ import numpy as np
 from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
-from dpaudit.claim import Adjacency
 from dpaudit.defense import (
     CHANGED_RECORDS,
+    Adjacency,
     Bracket,
+    Capture,
+    ConfigError,
     Defense,
     Derived,
     Gradient,
+    Graph,
+    Noise,
     Observable,
     Round,
     Setting,
     Stated,
     Target,
+    ThreatModel,
+    View,
+    broadcast,
+    known_rounds,
+    replayed,
+    start_and_step,
 )
-from dpaudit.errors import ConfigError
-from dpaudit.gossip import known_rounds, replayed, start_and_step
-from dpaudit.graph import Graph
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import Capture, broadcast
-from dpaudit.view import View
 
 
 class State(NamedTuple):

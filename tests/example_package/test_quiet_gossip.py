@@ -1,7 +1,7 @@
 import pytest
 from quiet_gossip import QuietGossip
 
-from dpaudit.checks import PROMISES, check_defense
+from dpaudit.conformance import PROMISES, check_defense
 
 
 @pytest.mark.parametrize("promise", PROMISES)

@@ -7,13 +7,24 @@ import numpy as np
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import Bracket, Defense, Derived, Gradient, Observable, Round, Setting, Target
-from dpaudit.gossip import known_rounds, replayed, start_and_step
-from dpaudit.graph import Graph
-from dpaudit.noise import Noise
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast
-from dpaudit.view import View
+from dpaudit.defense import (
+    Bracket,
+    Defense,
+    Derived,
+    Gradient,
+    Graph,
+    Noise,
+    Observable,
+    Round,
+    Setting,
+    Target,
+    ThreatModel,
+    View,
+    broadcast,
+    known_rounds,
+    replayed,
+    start_and_step,
+)
 
 NOISE = 4.0  # standard deviation of the noise, in clip norms
 

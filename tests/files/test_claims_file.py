@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from dpaudit.claims_file import ClaimsFile, Measured, Threshold
 from dpaudit.errors import ConfigError
-from dpaudit.toml_lines import line_of
+from dpaudit.files.claims_file import ClaimsFile, Measured, Threshold
+from dpaudit.files.toml_lines import line_of
 
 VALID = """\
 import_from = "code"

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from dpaudit import registry
-from dpaudit.config import AuditConfig
+from dpaudit.commands.starter import starter
 from dpaudit.errors import ConfigError
-from dpaudit.pipeline import Runtime, prepare
-from dpaudit.starter import starter
-from dpaudit.toml_lines import line_of
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.toml_lines import line_of
+from dpaudit.pipeline.run import Runtime, prepare
 
 VALID = """\
 seed = 3

@@ -7,10 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from dpaudit.errors import RunError
-from dpaudit.finding import KINDS, Finding, Metric, Name, Role, canonical
-from dpaudit.result import AuditResult
+from dpaudit.files.finding import KINDS, Finding, Metric, Name, Role, canonical
+from dpaudit.files.result import AuditResult
 
-GOLDEN = Path(__file__).parent / "golden" / "audit.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 
 
 def finding(role: Role = Role.TEST, **fields: object) -> Finding:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from dpaudit import registry
-from dpaudit.canary import Game
-from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting
-from dpaudit.graph import Graph, build
-from dpaudit.noise import Noise
-from dpaudit.protocol import Adversary, flatten
-from dpaudit.tape import Tape
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast
+from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import broadcast
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import Adversary, flatten
+from dpaudit.game.game import Game
+from dpaudit.game.tape import Tape
+from dpaudit.graphs.graph import Graph, build
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 

@@ -9,15 +9,15 @@ import torch
 from scipy.stats import kstest
 
 from dpaudit import registry
-from dpaudit.bounds import family_from_scores, from_scores
-from dpaudit.canary import Game
-from dpaudit.defense import Setting
-from dpaudit.distinguish import LearnedScore, play, without_noise
-from dpaudit.family import GAUSSIAN
-from dpaudit.graph import build
-from dpaudit.protocol import Adversary
+from dpaudit.accounting.families import GAUSSIAN
+from dpaudit.defense.contract import Setting
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
+from dpaudit.game.play import LearnedScore, play, without_noise
+from dpaudit.graphs.graph import build
 from dpaudit.rng import Streams
-from dpaudit.threat import ThreatModel
+from dpaudit.statistics.bounds import family_from_scores, from_scores
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))

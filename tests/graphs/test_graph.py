@@ -7,9 +7,9 @@ import torch
 from scipy.stats import binom, chi2
 
 from dpaudit.errors import ConfigError
-from dpaudit.graph import Graph, Network, build
-from dpaudit.mixing import metropolis, names, positions
-from dpaudit.options import FixedGraph, GraphOptions, graph_options
+from dpaudit.files.options import FixedGraph, GraphOptions, graph_options
+from dpaudit.graphs.graph import Graph, Network, build
+from dpaudit.graphs.mixing import metropolis, names, positions
 
 FALSE_FAILURE = 1e-9  # probability that a correct random graph fails a test, over fresh seeds
 SYMMETRIC = {"ring", "bipartite", "hub2", "complete", "erdos-renyi", "k-regular", "path", "star"}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.special import digamma
 
-from dpaudit import neighbours
 from dpaudit.errors import ConfigError, DataError
-from dpaudit.information import (
+from dpaudit.information import neighbours
+from dpaudit.information.estimators import (
     conditional_ksg,
     entropy,
     gaussian_channel,

@@ -7,12 +7,12 @@ import pytest
 from scipy.stats import binom, chi2
 from scipy.stats import t as student
 
-from dpaudit import neighbours
 from dpaudit.errors import ConfigError, DataError
-from dpaudit.information import ksg, self_information
-from dpaudit.information_error import intervals, permutation_p_value
-from dpaudit.mnmi import maximum_information
-from dpaudit.reduction import EstimatorWarning, Reduction
+from dpaudit.information import neighbours
+from dpaudit.information.estimators import ksg, self_information
+from dpaudit.information.intervals import intervals, permutation_p_value
+from dpaudit.information.mnmi import maximum_information
+from dpaudit.information.reduction import EstimatorWarning, Reduction
 
 FALSE_FAILURE = 1e-6  # probability that a correct estimator fails a statistical test
 

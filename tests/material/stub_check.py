@@ -9,9 +9,9 @@ import time
 import types
 from pathlib import Path
 
-import dpaudit.config
-from dpaudit import audit_cache, audit_processes, cached_audit
-from dpaudit.baseline import write_whole
+import dpaudit.files.config as config
+from dpaudit.check import cache, one_audit, processes
+from dpaudit.check.baseline import write_whole
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 
@@ -41,15 +41,15 @@ class Config(dict):
     from_dict = from_table
 
 
-dpaudit.config.AuditConfig = Config
-audit_cache._own_source = lambda: []  # which somebody may be editing meanwhile
+config.AuditConfig = Config
+cache._own_source = lambda: []  # which somebody may be editing meanwhile
 if sys.argv[1] == "audit":
     sys.modules["torch"] = types.SimpleNamespace(device=str)
-    sys.modules["dpaudit.pipeline"] = types.SimpleNamespace(
+    sys.modules["dpaudit.pipeline.run"] = types.SimpleNamespace(
         Runtime=lambda *_, **__: None, run_audit=run_audit
     )
-    sys.exit(cached_audit.main())
-audit_processes.COMMAND = [sys.executable, __file__, "audit"]
-from dpaudit import cli  # noqa: E402 (after what it would have imported)
+    sys.exit(one_audit.main())
+processes.COMMAND = [sys.executable, __file__, "audit"]
+from dpaudit.commands import cli  # noqa: E402 (after what it would have imported)
 
 cli.main()

@@ -7,8 +7,8 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from dpaudit.errors import ConfigError, DpauditError
-from dpaudit.gradients import Gradients
-from dpaudit.models import build, initial_parameters, names, unflatten
+from dpaudit.models.gradients import Gradients
+from dpaudit.models.models import build, initial_parameters, names, unflatten
 from dpaudit.rng import Streams
 
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}  # float64
@@ -244,9 +244,9 @@ def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
         *case.gradients.evaluate(*arguments[:3], holders),
     ]
     for chunk, records in ((1, 1), (30_000, 2), (100_000, 4)):
-        monkeypatch.setattr("dpaudit.gradients._CHUNK", chunk)
-        monkeypatch.setattr("dpaudit.gradients._RECORDS", records)
-        monkeypatch.setattr("dpaudit.layers._PIECE", chunk)
+        monkeypatch.setattr("dpaudit.models.gradients._CHUNK", chunk)
+        monkeypatch.setattr("dpaudit.models.gradients._RECORDS", records)
+        monkeypatch.setattr("dpaudit.models.layers._PIECE", chunk)
         parts = [
             case.gradients.clipped_sum(*arguments, weights=weights, holders=holders),
             case.gradients.norms(*arguments[:3], holders=holders),

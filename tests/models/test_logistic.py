@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from dpaudit.gradients import Gradients
-from dpaudit.logistic import Logistic
-from dpaudit.models import build, initial_parameters
-from dpaudit.stacked import Stacked, cross_entropy, cross_entropy_slopes
+from dpaudit.models.gradients import Gradients
+from dpaudit.models.logistic import Logistic
+from dpaudit.models.models import build, initial_parameters
+from dpaudit.models.stacked import Stacked, cross_entropy, cross_entropy_slopes
 
 
 def case(k: int, soft: bool):

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call
 
 from dpaudit.errors import ConfigError
-from dpaudit.models import (
+from dpaudit.models.models import (
     build,
     coordinates,
     flatten,

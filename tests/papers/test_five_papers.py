@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from dpaudit import registry
-from dpaudit.account import account
-from dpaudit.defense import Setting
-from dpaudit.findings import CASES, EAVESDROPPER, SCALES, Case, Scale, examined, lines
-from dpaudit.graph import build
-from dpaudit.options import graph_options
+from dpaudit.defense.claim_accounting import account
+from dpaudit.defense.contract import Setting
+from dpaudit.files.options import graph_options
+from dpaudit.files.verdict import Verdict
+from dpaudit.graphs.graph import build
+from dpaudit.papers.five_papers import CASES, EAVESDROPPER, SCALES, Case, Scale, examined, lines
 from dpaudit.rng import Streams
-from dpaudit.verdict import Verdict
 
 BY_TITLE = {case.title: case for case in CASES}
 
@@ -46,7 +46,7 @@ def test_a_scalar_without_noise_refutes_dpps() -> None:
 
 
 def test_the_printed_form_names_claim_assumption_and_verdict(monkeypatch) -> None:
-    monkeypatch.setattr("dpaudit.findings.CASES", CASES[:1])
+    monkeypatch.setattr("dpaudit.papers.five_papers.CASES", CASES[:1])
     monkeypatch.setitem(SCALES, "quick", Scale(100, 3))
     text = "\n".join(lines("quick", 0))
     for expected in ("claimed:", "assumed:", "eavesdropper: refuted", "no proof of privacy"):
@@ -54,6 +54,6 @@ def test_the_printed_form_names_claim_assumption_and_verdict(monkeypatch) -> Non
 
 
 def test_the_page_names_every_paper() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "findings.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "findings.md").read_text()
     for name in ("DPPS in SGPDP", "Dyn-D2P", "ADP-VRSGP", "DPDL", "Xie, Liu, Chai"):
         assert name in page

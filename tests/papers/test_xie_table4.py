@@ -8,14 +8,23 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dpaudit import xie_table4
-from dpaudit.cli import app
-from dpaudit.defense import Setting
-from dpaudit.graph import build
-from dpaudit.noise import Noise
+from dpaudit.commands.cli import app
+from dpaudit.defense.contract import Setting
+from dpaudit.defense.noise import Noise
+from dpaudit.graphs.graph import build
+from dpaudit.papers import xie_table4
+from dpaudit.papers.xie_table4 import (
+    DATA_SCALE,
+    PUBLISHED,
+    SCALES,
+    Scale,
+    _method,
+    _spread,
+    lines,
+    table,
+)
 from dpaudit.rng import Streams
-from dpaudit.sensor_fusion import SensorFusion
-from dpaudit.xie_table4 import DATA_SCALE, PUBLISHED, SCALES, Scale, _method, _spread, lines, table
+from dpaudit.training.sensor_fusion import SensorFusion
 
 TINY = Scale(60, 12, 3, 3, 2)
 

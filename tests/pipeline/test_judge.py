@@ -6,17 +6,23 @@ from typing import Any
 import pytest
 
 from dpaudit import registry
-from dpaudit.account import Accounted, account, claimed_delta, claimed_epsilon, restate
-from dpaudit.accounting import Interval
-from dpaudit.claim import Claim
-from dpaudit.defense import Setting
+from dpaudit.accounting.releases import Interval
+from dpaudit.defense.claim_accounting import (
+    Accounted,
+    account,
+    claimed_delta,
+    claimed_epsilon,
+    restate,
+)
+from dpaudit.defense.contract import Setting
 from dpaudit.errors import ConfigError
-from dpaudit.finding import Finding, Metric, Role
-from dpaudit.graph import build
-from dpaudit.judge import Judging, accounting_finding, bearing_on, judge
-from dpaudit.result import JudgedClaim
-from dpaudit.threat import ThreatModel
-from dpaudit.verdict import Verdict
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.result import JudgedClaim
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
+from dpaudit.graphs.graph import build
+from dpaudit.pipeline.judge import Judging, accounting_finding, bearing_on, judge
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CLAIM = Claim(text="a claim", epsilon=2.0, delta=1e-5)

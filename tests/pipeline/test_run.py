@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dpaudit import run_directory
-from dpaudit.cli import app
-from dpaudit.config import AuditConfig
+from dpaudit.commands.cli import app
 from dpaudit.errors import DpauditError
-from dpaudit.pipeline import Runtime, attack_again, run_audit
-from dpaudit.result import AuditResult
-from dpaudit.verdict import Verdict
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import Verdict
+from dpaudit.pipeline.run import Runtime, attack_again, run_audit
+from dpaudit.training import run_directory
 
 ONE_CORE = Runtime(cores=1)
 
@@ -89,7 +89,7 @@ def without_timing(result: AuditResult) -> dict:
 def test_an_audit_writes_what_the_contract_says(folder) -> None:
     result = audited(folder)
     assert AuditResult.read(folder / "run" / "audit.json") == result
-    schema = json.loads((Path(__file__).parents[1] / "docs" / "audit.schema.json").read_text())
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "audit.schema.json").read_text())
     jsonschema.validate(json.loads(result.to_json()), schema)
     assert (folder / "run" / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert [c.threat_model for c in result.claims] == ["eavesdropper", "agent 2"]
@@ -105,7 +105,7 @@ def test_an_audit_writes_what_the_contract_says(folder) -> None:
 
 
 def test_the_schema_in_docs_is_the_one_of_the_models() -> None:
-    path = Path(__file__).parents[1] / "docs" / "audit.schema.json"
+    path = Path(__file__).parents[2] / "docs" / "audit.schema.json"
     schema = AuditResult.model_json_schema(mode="serialization")
     assert json.loads(path.read_text()) == schema, (
         f"write {path.name} anew from AuditResult.model_json_schema"
@@ -138,7 +138,7 @@ def test_two_processes_give_what_one_gives(folder) -> None:
 
 @pytest.mark.parametrize("stop_at", [3, 12, 17, 26, 30])
 def test_an_interrupted_audit_resumes_to_the_same_numbers(folder, stop_at, monkeypatch) -> None:
-    monkeypatch.setattr("dpaudit.training.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("dpaudit.training.train.CHECKPOINT_SECONDS", 0.0)
     expected = without_timing(audited(folder, "whole"))
     calls = 0
 
@@ -161,7 +161,16 @@ def test_an_interrupted_audit_resumes_to_the_same_numbers(folder, stop_at, monke
 
 def dpaudit(folder: Path, *arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "dpaudit.cli", "audit", "audit.toml", "--out", "run", *arguments],
+        [
+            sys.executable,
+            "-m",
+            "dpaudit.commands.cli",
+            "audit",
+            "audit.toml",
+            "--out",
+            "run",
+            *arguments,
+        ],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dpaudit.catalogue import catalogue
-from dpaudit.cli import app
-from dpaudit.config import AuditConfig
+from dpaudit.commands.catalogue import catalogue
+from dpaudit.commands.cli import app
 from dpaudit.errors import ConfigError
-from dpaudit.pipeline import Runtime, prepare, run_audit
-from dpaudit.result import AuditResult
-from dpaudit.sensor_fusion import SensorFusion
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.result import AuditResult
+from dpaudit.pipeline.run import Runtime, prepare, run_audit
+from dpaudit.training.sensor_fusion import SensorFusion
 
 CONFIG = """\
 seed = 4
@@ -86,7 +86,7 @@ def test_the_loss_is_the_residual_of_each_agent(tmp_path) -> None:
 
 
 def test_an_interrupted_run_resumes_to_the_same_curve(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("dpaudit.training.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("dpaudit.training.train.CHECKPOINT_SECONDS", 0.0)
     (tmp_path / "audit.toml").write_text(CONFIG)
     config = AuditConfig.from_toml(tmp_path / "audit.toml")
     whole = run_audit(config, tmp_path / "whole", Runtime(cores=1), CONFIG)

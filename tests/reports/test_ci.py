@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from dpaudit.check_result import Checked, CheckReport, KeyFigure, Statement
-from dpaudit.finding import Metric
+from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
+from dpaudit.files.finding import Metric
 from dpaudit.reports.ci import annotations, junit, junit_of_problems, markdown, plain, sarif
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "material"
 NASTY = 'a <b> & "c" | `d` 100%, e: \n::error::f \x00\x1b[31m \ud800 ]]> é'
 
 

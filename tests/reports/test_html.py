@@ -17,15 +17,15 @@ import matplotlib
 import pytest
 
 from dpaudit.errors import DpauditError
-from dpaudit.finding import Finding, Metric, Role
+from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.result import AuditResult, Curve
+from dpaudit.files.verdict import MEANING, Verdict
 from dpaudit.reports.arrangement import Entry, scenarios
-from dpaudit.reports.figures import graph_drawing
+from dpaudit.reports.figures.drawing import graph_drawing
+from dpaudit.reports.figures.pictures import Picture, embedded
 from dpaudit.reports.html import estimate, number, render, render_comparison, span
-from dpaudit.reports.pictures import Picture, embedded
-from dpaudit.result import AuditResult, Curve
-from dpaudit.verdict import MEANING, Verdict
 
-GOLDEN = Path(__file__).parent / "golden" / "audit.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 VOID = {"meta", "link", "img", "br", "hr"}
 FIXED = {0.0, 1.0, 95.0}  # in the page's own sentences: SSIM 1 and MSE 0 are perfect, 95% intervals
 NO_PROOF = "not a proof of privacy"
@@ -579,7 +579,7 @@ def test_the_page_is_the_same_to_the_byte_in_another_process(
     html: str, run_directory: Path
 ) -> None:
     program = (
-        "import sys; from pathlib import Path; from dpaudit.result import AuditResult; "
+        "import sys; from pathlib import Path; from dpaudit.files.result import AuditResult; "
         "from dpaudit.reports.html import render; import matplotlib; "
         "heavy = {'torch', 'scipy', 'pandas', 'seaborn', 'matplotlib.pyplot'} & set(sys.modules); "
         "assert not heavy, heavy; matplotlib.rcParams['axes.linewidth'] = 9; "

@@ -11,22 +11,18 @@ import torch
 from scipy.stats import binom, kstest
 from typer.testing import CliRunner
 
-from dpaudit import registry, selftest_checks
-from dpaudit import selftest as module
-from dpaudit.bounds import ceiling, from_scores
-from dpaudit.cli import app
+from dpaudit import registry
+from dpaudit.commands.cli import app
 from dpaudit.rng import Streams
-from dpaudit.selftest import ALPHA, row, selftest, summary, text
-from dpaudit.selftest_checks import (
-    Examined,
-    contract,
-    floating_point,
-    uneven_ring,
-)
-from dpaudit.selftest_zoo import BUGS, GAUSSIAN, LAPLACE, Specimen
-from dpaudit.white_noise import white_noise_p_values, white_noise_test
+from dpaudit.selftest import detectors
+from dpaudit.selftest import selftest as module
+from dpaudit.selftest.detectors import Examined, contract, floating_point, uneven_ring
+from dpaudit.selftest.selftest import ALPHA, row, selftest, summary, text
+from dpaudit.selftest.zoo import BUGS, GAUSSIAN, LAPLACE, Specimen
+from dpaudit.statistics.bounds import ceiling, from_scores
+from dpaudit.statistics.white_noise import white_noise_p_values, white_noise_test
 
-PAGE = Path(__file__).parents[1] / "docs" / "selftest.md"
+PAGE = Path(__file__).parents[2] / "docs" / "selftest.md"
 BY_NAME = {bug.name: bug for bug in BUGS}
 TWINS = {id(bug.twin): bug.twin for bug in BUGS}
 FAST = [  # one bug for each check
@@ -44,8 +40,8 @@ FAST = [  # one bug for each check
 def test_a_planted_bug_is_caught_by_the_check_that_is_made_for_it(name) -> None:
     """False alarms and misses of sampled checks: far below 1e-6 on this seed's p-values."""
     bug = BY_NAME[name]
-    check = {**selftest_checks.EXACT, **selftest_checks.SAMPLED}[bug.by]
-    level = () if bug.by in selftest_checks.EXACT else (ALPHA / 4,)
+    check = {**detectors.EXACT, **detectors.SAMPLED}[bug.by]
+    level = () if bug.by in detectors.EXACT else (ALPHA / 4,)
     assert check(Examined(bug.planted, Streams(0)), *level)
     assert check(Examined(bug.twin, Streams(0)), *level) is None
 
@@ -69,15 +65,15 @@ def test_all_bugs_are_caught_within_a_minute_each_and_no_twin_is_called_wrong() 
 @pytest.mark.slow
 def test_twins_are_called_wrong_as_rarely_as_stated(monkeypatch) -> None:
     """Sampled checks at alpha 0.2 on 40 seeds: more than ``limit`` alarms with p < 1e-6."""
-    monkeypatch.setattr(selftest_checks, "TRIALS", 400)
-    monkeypatch.setattr(selftest_checks, "TRAINING", 100)
+    monkeypatch.setattr(detectors, "TRIALS", 400)
+    monkeypatch.setattr(detectors, "TRAINING", 100)
     limit = binom.isf(1e-6, 40, 0.2)
     for specimen in (GAUSSIAN, LAPLACE):
         alarmed = 0
         for seed in range(40):
             examined = Examined(specimen, Streams(seed))
-            names = [name for name in selftest_checks.SAMPLED if name != "floating point"]
-            alarmed += any(selftest_checks.SAMPLED[name](examined, 0.2 / 3) for name in names)
+            names = [name for name in detectors.SAMPLED if name != "floating point"]
+            alarmed += any(detectors.SAMPLED[name](examined, 0.2 / 3) for name in names)
         assert alarmed <= limit
 
 
@@ -100,7 +96,7 @@ def test_the_correct_twin_sends_what_dp_dpsgd_sends() -> None:
     built_in = registry.load("defenses", "dp-dpsgd")(**options, n_rounds=4, sampling="poisson")
     examined = Examined(GAUSSIAN, Streams(1))
     ours, theirs = (
-        selftest_checks.Coupled(d, examined.problem, examined.setting, Streams(1), 1)
+        detectors.Coupled(d, examined.problem, examined.setting, Streams(1), 1)
         for d in (examined.defense, built_in)
     )
     state, other = ours.start(), theirs.start()
@@ -109,7 +105,7 @@ def test_the_correct_twin_sends_what_dp_dpsgd_sends() -> None:
         two = theirs.play(other, k, theirs.oracle(k)).round
         torch.testing.assert_close(one.sent["x"].payload, two.sent["x"].payload)
         state, other = one.state, two.state
-    declared = built_in.mechanism(examined.setting, selftest_checks.EAVESDROPPER, 1)
+    declared = built_in.mechanism(examined.setting, detectors.EAVESDROPPER, 1)
     assert tuple(declared.most) == tuple(examined.declared)
 
 
@@ -163,7 +159,7 @@ def test_float32_laplace_noise_exceeds_epsilon_1_by_its_low_bits_alone(monkeypat
     def rounded(*args, decimals):
         return from_scores(*args, decimals=4)
 
-    monkeypatch.setattr(selftest_checks, "from_scores", rounded)
+    monkeypatch.setattr(detectors, "from_scores", rounded)
     assert floating_point(examined, 0.01) is None
 
 
@@ -176,7 +172,7 @@ def test_the_ring_is_a_mixing_matrix_with_unequal_weights() -> None:
 
 def test_the_zoo_holds_at_least_16_bugs_with_names_of_their_own() -> None:
     assert len(BY_NAME) == len(BUGS) >= 16
-    assert {bug.by for bug in BUGS} <= {*selftest_checks.EXACT, *selftest_checks.SAMPLED}
+    assert {bug.by for bug in BUGS} <= {*detectors.EXACT, *detectors.SAMPLED}
     assert all(
         type(twin.defense).__name__.startswith(("Private", "Snapped")) for twin in TWINS.values()
     )

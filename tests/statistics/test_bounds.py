@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from dpaudit.bounds import (
+from dpaudit.accounting.families import GAUSSIAN, LAPLACE, Family
+from dpaudit.errors import DpauditError
+from dpaudit.statistics.bounds import (
     ceiling,
     clopper_pearson,
     epsilon_lower_bound,
@@ -19,8 +21,6 @@ from dpaudit.bounds import (
     holm,
     p_value,
 )
-from dpaudit.errors import DpauditError
-from dpaudit.family import GAUSSIAN, LAPLACE, Family
 
 ALPHA = 0.05
 FALSE_FAILURE = 1e-7  # probability that a correct bound fails one case, over fresh seeds

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.special import expit
 from scipy.stats import binom, norm
 
+from dpaudit.accounting.families import GAUSSIAN, LAPLACE, Family
 from dpaudit.errors import DpauditError
-from dpaudit.family import GAUSSIAN, LAPLACE, Family
-from dpaudit.one_run import (
+from dpaudit.statistics.guesses import (
     correct_guesses,
     epsilon_from_guesses,
     mu_from_ranked_guesses,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit.evidence import holm, p_beyond, p_worse
-from dpaudit.finding import Metric
-from dpaudit.metrics import interval
+from dpaudit.attack.image_metrics import interval
+from dpaudit.files.finding import Metric
+from dpaudit.statistics.p_values import holm, p_beyond, p_worse
 
 FALSE_FAILURE = 1e-9
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dpaudit.bounds import ceiling, epsilon_lower_bound
+from dpaudit.accounting.families import GAUSSIAN, LAPLACE
 from dpaudit.errors import DpauditError
-from dpaudit.family import GAUSSIAN, LAPLACE
-from dpaudit.power import expected_bound, expected_family_bound, trials_needed
+from dpaudit.statistics.bounds import ceiling, epsilon_lower_bound
+from dpaudit.statistics.power import expected_bound, expected_family_bound, trials_needed
 
 ALPHA = 0.05
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dpaudit.accounting import Release, false_negative_rate
-from dpaudit.bounds import family_from_scores, family_lower_bound
-from dpaudit.family import GAUSSIAN, LAPLACE, Family
-from dpaudit.scaled import scaled_lower_bound
+from dpaudit.accounting.families import GAUSSIAN, LAPLACE, Family
+from dpaudit.accounting.releases import Release, false_negative_rate
+from dpaudit.statistics.bounds import family_from_scores, family_lower_bound
+from dpaudit.statistics.scaled import scaled_lower_bound
 
 ALPHA = 0.05
 

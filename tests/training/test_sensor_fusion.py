@@ -9,7 +9,7 @@ from scipy import stats
 
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.rng import Streams
-from dpaudit.sensor_fusion import REGULARISATION, SensorFusion
+from dpaudit.training.sensor_fusion import REGULARISATION, SensorFusion
 
 FALSE_FAILURE = 1e-9  # of each statistical check here, over fresh seeds
 

@@ -5,15 +5,15 @@ import torch
 from scipy import stats
 
 from dpaudit import registry
-from dpaudit.defense import Setting
+from dpaudit.defense.contract import Setting
+from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpsgd import DPSGD
 from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
 from dpaudit.errors import DpauditError
-from dpaudit.graph import build
-from dpaudit.noise import Noise
+from dpaudit.graphs.graph import build
 from dpaudit.rng import Streams
-from dpaudit.sensor_fusion import SensorFusion
-from dpaudit.trials import run_trials
+from dpaudit.training.sensor_fusion import SensorFusion
+from dpaudit.training.trials import run_trials
 
 FALSE_FAILURE = 1e-9  # of each statistical check here, over fresh seeds
 
@@ -131,7 +131,7 @@ def test_trials_are_runs_of_their_own(streams, name, monkeypatch) -> None:
                 return tape[key][playing[-1]]
             return tape.setdefault(key, draw())
 
-    monkeypatch.setattr("dpaudit.trials.Noise", Taped)
+    monkeypatch.setattr("dpaudit.training.trials.Noise", Taped)
     problem = SensorFusion.draw(streams, 3, m=2, p=2, trials=4)
     setting = Setting(build("complete", 3), (1,) * 3, 2)
     defense = registry.load("defenses", name)(n_rounds=4)

@@ -9,22 +9,18 @@ import torch
 from scipy.stats import kstest
 
 from dpaudit import registry
-from dpaudit.canary import Game
-from dpaudit.claim import Claim
-from dpaudit.data import Dataset
+from dpaudit.attack.contract import Bench
+from dpaudit.attacks.canaries.channels import WithCanaries, game_in_every_batch, train_with_canaries
+from dpaudit.attacks.canaries.records import WithRecords, records
+from dpaudit.data.datasets import Dataset
+from dpaudit.defense.noise import Noise
 from dpaudit.errors import ConfigError
-from dpaudit.measurement import Bench
-from dpaudit.noise import Noise
-from dpaudit.one_run import correct_guesses, mu_from_ranked_guesses
-from dpaudit.one_training import (
-    WithCanaries,
-    game_in_every_batch,
-    train_with_canaries,
-)
-from dpaudit.protocol import Adversary
-from dpaudit.record_canaries import WithRecords, records
+from dpaudit.files.claim import Claim
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
 from dpaudit.rng import Streams
-from dpaudit.threat import ThreatModel
+from dpaudit.statistics.guesses import correct_guesses, mu_from_ranked_guesses
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CLAIM = Claim(text="small", epsilon=0.5, delta=1e-5)

@@ -9,15 +9,15 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from dpaudit.attack import Observed, Task
-from dpaudit.attacks.gradient_inversion import GradientInversion
-from dpaudit.attacks.lbfgs import lbfgs
-from dpaudit.attacks.optimizers import Problems, adam
-from dpaudit.data import Dataset, load
+from dpaudit.attack.image_metrics import blind, score
+from dpaudit.attack.reconstruction import Observed, Task
+from dpaudit.attacks.gradient_inversion.attack import GradientInversion
+from dpaudit.attacks.gradient_inversion.lbfgs import lbfgs
+from dpaudit.attacks.gradient_inversion.optimizers import Problems, adam
+from dpaudit.data.datasets import Dataset, load
 from dpaudit.errors import NotObservable
-from dpaudit.gradients import Gradients
-from dpaudit.metrics import blind, score
-from dpaudit.models import build, initial_parameters
+from dpaudit.models.gradients import Gradients
+from dpaudit.models.models import build, initial_parameters
 from dpaudit.rng import Streams
 
 STREAMS = Streams(20240611)
@@ -146,7 +146,7 @@ def test_the_images_do_not_depend_on_how_problems_are_chunked(digits, monkeypatc
     observed, _, _ = observe(task, digits, m=3, batch_size=1)
     options = {"restarts": 2, "iterations": 10, "objective": "euclidean", "signed": False}
     whole = reconstruct(task, observed, **options)
-    monkeypatch.setattr("dpaudit.attacks.gradient_inversion._MEMORY", 1)
+    monkeypatch.setattr("dpaudit.attacks.gradient_inversion.attack._MEMORY", 1)
     steps: list[tuple[int, int]] = []
     one_by_one = attack(**options).reconstruct(observed, task, STREAMS, lambda *s: steps.append(s))
     torch.testing.assert_close(one_by_one.images, whole.images, rtol=1e-3, atol=1e-3)

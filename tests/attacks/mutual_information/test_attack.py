@@ -12,22 +12,22 @@ from scipy.stats import binom
 from typer.testing import CliRunner
 
 from dpaudit import registry
-from dpaudit.attacks.mutual_information import MutualInformation
-from dpaudit.cli import app
-from dpaudit.config import AuditConfig
-from dpaudit.defense import Gradient, Setting
+from dpaudit.attack.contract import Bench
+from dpaudit.attacks.mutual_information.attack import MutualInformation
+from dpaudit.attacks.mutual_information.samples import BLOCK_BYTES, Question, blocks, samples
+from dpaudit.commands.cli import app
+from dpaudit.defense.contract import Gradient, Setting
 from dpaudit.errors import ConfigError, DataError
-from dpaudit.graph import build
-from dpaudit.information import gaussian_channel
-from dpaudit.measurement import Bench
-from dpaudit.pipeline import Runtime, run_audit
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import build
+from dpaudit.information.estimators import gaussian_channel
+from dpaudit.papers.xie_table4 import _method
+from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.rng import Streams
-from dpaudit.run_directory import RunDirectory
-from dpaudit.samples import BLOCK_BYTES, Question, blocks, samples
-from dpaudit.sensor_fusion import SensorFusion
-from dpaudit.threat import ThreatModel
-from dpaudit.trials import run_trials
-from dpaudit.xie_table4 import _method
+from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.sensor_fusion import SensorFusion
+from dpaudit.training.trials import run_trials
 
 FALSE_FAILURE = 1e-6  # of each statistical check here, over fresh seeds
 EVE = ThreatModel(name="eve")

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from dpaudit.attacks.sensitivity import Sensitivity
-from dpaudit.claim import Claim
-from dpaudit.clipping import clip
-from dpaudit.config import AuditConfig
-from dpaudit.defense import Gradient, Setting
+from dpaudit.attack.contract import Bench
+from dpaudit.attacks.sensitivity.attack import Sensitivity
+from dpaudit.defense.clipping import clip
+from dpaudit.defense.contract import Gradient, Setting
+from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import broadcast
 from dpaudit.defenses.adp_vrsgp import ADPVRSGP
 from dpaudit.defenses.dgd import DGD, DPDGD
 from dpaudit.defenses.dpdl import DPDL
@@ -20,17 +21,16 @@ from dpaudit.defenses.dyn_d2p import DynD2P
 from dpaudit.defenses.partpsp import PartPSP
 from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
 from dpaudit.errors import ConfigError
-from dpaudit.finding import Finding, Metric, Role
-from dpaudit.graph import build
-from dpaudit.measurement import Bench
-from dpaudit.noise import Noise
-from dpaudit.pipeline import Runtime, run_audit
-from dpaudit.problem import Classification
-from dpaudit.reports.sensitivity_figures import sensitivity_by_round
-from dpaudit.sensor_fusion import SensorFusion
-from dpaudit.threat import ThreatModel
-from dpaudit.transcript import broadcast
-from dpaudit.verdict import Verdict
+from dpaudit.files.claim import Claim
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
+from dpaudit.graphs.graph import build
+from dpaudit.pipeline.run import Runtime, run_audit
+from dpaudit.reports.figures.sensitivity import sensitivity_by_round
+from dpaudit.training.classification import Classification
+from dpaudit.training.sensor_fusion import SensorFusion
 
 ATTACK = Sensitivity(points=3, restarts=4, steps=10)
 DEPENDENCE = "Dependence on data beside the values of messages"

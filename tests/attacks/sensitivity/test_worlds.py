@@ -7,14 +7,8 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from dpaudit.adjacent import Search, ascent
-from dpaudit.defenses.dgd import DPDGD
-from dpaudit.defenses.dpsgd import DPDPSGD
-from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
-from dpaudit.errors import DpauditError
-from dpaudit.models import unflatten
-from dpaudit.noise import Noise
-from dpaudit.worlds import (
+from dpaudit.attacks.sensitivity.search import Search, ascent
+from dpaudit.attacks.sensitivity.worlds import (
     Candidates,
     Coupled,
     FunctionChange,
@@ -26,6 +20,12 @@ from dpaudit.worlds import (
     rounding,
     stacked,
 )
+from dpaudit.defense.noise import Noise
+from dpaudit.defenses.dgd import DPDGD
+from dpaudit.defenses.dpsgd import DPDPSGD
+from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
+from dpaudit.errors import DpauditError
+from dpaudit.models.models import unflatten
 
 VICTIM = 1
 
@@ -188,7 +188,7 @@ def test_restarts_in_several_stacks_find_what_one_stack_finds(sgd, monkeypatch) 
 
     found = []
     for at_once in (2**26, 2 * 12 * sgd.setting.d):  # all 5, or 2 + 2 + 1
-        monkeypatch.setattr("dpaudit.adjacent.AT_ONCE", at_once)
+        monkeypatch.setattr("dpaudit.attacks.sensitivity.search.AT_ONCE", at_once)
         start = a_record(sgd, 3)
         found.append(search.optimised(state, 1, without, start, objective, lag=False, silent=False))
     torch.testing.assert_close(found[0].input, found[1].input)

@@ -7,9 +7,10 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from dpaudit.finding import KINDS, Finding, Metric, Role
-from dpaudit.reports import epsilon_figures, leak_matrix
-from dpaudit.reports.epsilon_figures import accounting_figures, empirical_figures
+from dpaudit.files.finding import KINDS, Finding, Metric, Role
+from dpaudit.reports.figures import epsilon as epsilon_figures
+from dpaudit.reports.figures import leak_matrix
+from dpaudit.reports.figures.epsilon import accounting_figures, empirical_figures
 
 TEXTS = {0: "claim", 1: "other"}
 INF, NAN = math.inf, math.nan

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.config import AuditConfig
-from dpaudit.finding import Finding, Metric, Role
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.result import AuditResult
 from dpaudit.reports.arrangement import Entry
+from dpaudit.reports.figures.information import by_run, estimates, information_by_round, leaks
 from dpaudit.reports.html import render, render_comparison
-from dpaudit.reports.information_figures import by_run, estimates, information_by_round, leaks
-from dpaudit.result import AuditResult
 
-ROOT = Path(__file__).parents[1]
-GOLDEN = AuditResult.read(Path(__file__).parent / "golden" / "audit.json")
+ROOT = Path(__file__).parents[3]
+GOLDEN = AuditResult.read(Path(__file__).parents[2] / "golden" / "audit.json")
 
 
 def by_round(world: str, message: str = "z", rounds=(1, 4), bits=(0.5, 1.25), **changes) -> Finding:

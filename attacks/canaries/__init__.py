@@ -1,0 +1,1 @@
+"""One training run with many canaries, and what guesses about them prove."""

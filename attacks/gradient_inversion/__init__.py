@@ -1,0 +1,1 @@
+"""Images from intercepted gradients."""

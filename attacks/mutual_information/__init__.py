@@ -1,0 +1,1 @@
+"""How much a view tells about a private quantity, by round."""

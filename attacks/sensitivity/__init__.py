@@ -1,0 +1,1 @@
+"""How far messages move between neighbouring worlds, beside the stated bounds."""

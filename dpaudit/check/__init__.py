@@ -1,0 +1,1 @@
+"""A claims file in CI: does every claim of this repository still hold?"""

@@ -1,0 +1,1 @@
+"""What a person, a script or pytest calls: which command, with which options?"""

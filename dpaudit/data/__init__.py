@@ -1,0 +1,1 @@
+"""Data sets, and which agent holds which records: what is learned from?"""

@@ -1,0 +1,80 @@
+"""The contract of a defense and all that it is written with: what does an algorithm declare?
+
+A defense of one's own needs nothing of dpaudit but what this room names.
+"""
+
+from dpaudit.accounting.releases import Mechanism, Release
+from dpaudit.errors import ConfigError, DpauditError, NotObservable
+from dpaudit.files.claim import Adjacency
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import Graph, Network
+from dpaudit.strict import Strict
+
+from .clipping import clip, clip_weights
+from .contract import (
+    CHANGED_RECORDS,
+    Bracket,
+    Combination,
+    Defense,
+    Derived,
+    Gradient,
+    Observable,
+    Round,
+    Setting,
+    Stated,
+    Target,
+)
+from .gossip import (
+    GraphOf,
+    known_rounds,
+    mixed,
+    refuse_unless_column_stochastic,
+    releases,
+    replayed,
+    start_and_step,
+)
+from .noise import Noise, Scale
+from .transcript import Capture, Message, Sent, Transcript, broadcast, unicast
+from .view import View
+
+__all__ = [
+    "CHANGED_RECORDS",
+    "Adjacency",
+    "Bracket",
+    "Capture",
+    "Combination",
+    "ConfigError",
+    "Defense",
+    "Derived",
+    "DpauditError",
+    "Gradient",
+    "Graph",
+    "GraphOf",
+    "Mechanism",
+    "Message",
+    "Network",
+    "Noise",
+    "NotObservable",
+    "Observable",
+    "Release",
+    "Round",
+    "Scale",
+    "Sent",
+    "Setting",
+    "Stated",
+    "Strict",
+    "Target",
+    "ThreatModel",
+    "Transcript",
+    "View",
+    "broadcast",
+    "clip",
+    "clip_weights",
+    "known_rounds",
+    "mixed",
+    "refuse_unless_column_stochastic",
+    "releases",
+    "replayed",
+    "start_and_step",
+    "unicast",
+]

@@ -1,0 +1,1 @@
+"""Who sends to whom, with which weights, in which round?"""

@@ -1,0 +1,1 @@
+"""Planted privacy bugs and what must find them: is the auditor alive?"""

@@ -1,0 +1,3 @@
+"""The version, which results, caches and provenance name."""
+
+__version__ = "0.1.0"

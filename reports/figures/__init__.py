@@ -1,0 +1,1 @@
+"""What is drawn on a page: one kind of evidence a file."""

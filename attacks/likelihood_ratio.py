@@ -12,9 +12,8 @@ from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import Interval, Mechanism, epsilon, false_negative_rate
 from dpaudit.attack.contract import Bench, Measurement
-from dpaudit.attack.reconstruction import OnStep
 from dpaudit.defense.claim_accounting import (
-    account,
+    account_claim,
     claimed_delta,
     claimed_epsilon,
     record_adjacency,
@@ -25,7 +24,8 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.adversary import Adversary, Leak
 from dpaudit.game.game import Game
-from dpaudit.game.play import LearnedScore, Played, Worlds, error_rates, play, without_noise
+from dpaudit.game.play import LearnedScore, Scored, Worlds, error_rates, play, without_noise
+from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import (
     ScoreBound,
@@ -35,8 +35,8 @@ from dpaudit.statistics.bounds import (
     mu_p_value,
     p_value,
 )
+from dpaudit.statistics.noise_factor import noise_factor_bound
 from dpaudit.statistics.power import expected_bound, trials_needed
-from dpaudit.statistics.scaled import scaled_lower_bound
 from dpaudit.statistics.white_noise import white_noise_test
 
 WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
@@ -113,7 +113,7 @@ class _Audit:
     def _game(self) -> Game:
         """The record of the agent that is worst off, its batches drawn as they are accounted."""
         defense, setting, claim = self.bench.defense, self.bench.setting, self.claim
-        victim = account(claim, self.threat_model, defense, setting).victim
+        victim = account_claim(claim, self.threat_model, defense, setting).victim
         declared = defense.mechanism(setting, self.threat_model, victim).most
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
         game = Game.of(defense, setting, victim, claim.adjacency, sampling)
@@ -301,7 +301,7 @@ class _Audit:
         delta = claimed_delta(self.claim)
         if not usable or (delta == 0 and not _is_pure(mechanism)):
             return {}
-        found = scaled_lower_bound(
+        found = noise_factor_bound(
             bound.fp,
             bound.fn,
             bound.n0,
@@ -316,7 +316,7 @@ class _Audit:
             Name.NOISE_FACTOR: Metric(value=found.noise_factor),
         }
 
-    def _noise(self, played: Played) -> Finding:
+    def _noise(self, played: Scored) -> Finding:
         """Whether what is left of the messages is the noise that the defense asked for."""
         test, p = white_noise_test(played.features)
         differs = p < DIFFERENT

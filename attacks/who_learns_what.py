@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from dpaudit.attack.contract import Bench, Measurement
-from dpaudit.attack.reconstruction import OnStep
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import FORGOTTEN, NOISELESS, Adversary, flatten, unflatten
+from dpaudit.game.adversary import FORGOTTEN, NOISELESS, Adversary, flat_state, state_of
 from dpaudit.game.game import CanaryGradient, Game
 from dpaudit.game.tape import Tape
+from dpaudit.progress import OnStep
 
 MOST = 40  # agents, every pair of which is computed
 
@@ -91,19 +91,19 @@ def _readings(
     game, n = adversary.game, len(victims)
     everyone = torch.cat([victims[:1], victims])  # world 0 is the one without a record
     state = game.start(1, torch.float64, torch.device("cpu"))
-    remnants = torch.zeros(n, flatten(state).shape[1], dtype=torch.float64)
+    remnants = torch.zeros(n, flat_state(state).shape[1], dtype=torch.float64)
     scale = torch.zeros(n, 1, dtype=torch.float64)  # of each record's effect
     batch_size = game.gradient(torch.zeros(1)).batch_size
     for k, reading in enumerate(adversary.rounds, start=1):
         drawn = torch.full((n + 1,), float(k == 1), dtype=torch.float64)
         drawn[0] = 0.0
         gradient = CanaryGradient(everyone, game.length, drawn, batch_size)
-        start = flatten(state) + torch.cat([torch.zeros_like(remnants[:1]), remnants])
+        start = flat_state(state) + torch.cat([torch.zeros_like(remnants[:1]), remnants])
         tape = Tape()
         graph = game.setting.network.at(k)
-        after, sent, *_ = game.defense.step(unflatten(state, start), k, graph, gradient, tape)
+        after, sent, *_ = game.defense.step(state_of(state, start), k, graph, gradient, tape)
         own = {m: torch.zeros(d.shape, dtype=torch.float64) for m, d in tape.draws.items()}
-        seen, left = adversary.observe(k, sent, own), flatten(after)
+        seen, left = adversary.observe(k, sent, own), flat_state(after)
         moved, remnants = seen[1:] - seen[:1], left[1:] - left[:1]
         if k == 1:
             scale = torch.cat([moved, remnants], dim=1).abs().amax(dim=1, keepdim=True)
@@ -113,7 +113,7 @@ def _readings(
         yield shift, bare, reading.messages
         remnants = remnants - shift @ reading.gain
         remnants[(remnants.abs() <= FORGOTTEN * scale).all(dim=1)] = 0.0
-        state = unflatten(state, left[:1])
+        state = state_of(state, left[:1])
 
 
 def _finding(

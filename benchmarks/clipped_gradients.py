@@ -25,7 +25,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from dpaudit.models.gradients import Gradients
-from dpaudit.models.models import build, initial_parameters, unflatten
+from dpaudit.models.models import build_network, initial_parameters, parameters_of
 
 C = 2.0  # clip norm
 ROUNDING = 2e-5  # of a clipped sum's largest entry, in float32
@@ -43,7 +43,7 @@ class Case(NamedTuple):
 
     @property
     def module(self) -> nn.Module:
-        return build(self.network, self.inputs.shape[2:], 10)
+        return build_network(self.network, self.inputs.shape[2:], 10)
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for x, row in zip(self.X, self.holders.tolist(), strict=True):
@@ -71,7 +71,7 @@ def trials(network: str) -> Case:
 
 def _models(network: str, shape: tuple[int, ...], m: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    module = build(network, shape, 10)
+    module = build_network(network, shape, 10)
     return torch.stack([initial_parameters(module, generator) for _ in range(m)])
 
 
@@ -87,7 +87,7 @@ def by_vmap(case: Case) -> Callable[[], Tensor]:
 
     def loss(x: Tensor, image: Tensor, label: Tensor) -> Tensor:
         return cross_entropy(
-            functional_call(module, unflatten(module, x), image[None]), label[None]
+            functional_call(module, parameters_of(module, x), image[None]), label[None]
         )
 
     per_record = vmap(grad(loss), in_dims=(None, 0, 0))

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpaudit.defense.contract import Defense, Round, Setting
 from dpaudit.files.config import AuditConfig
-from dpaudit.models.models import unflatten
+from dpaudit.models.models import parameters_of
 from dpaudit.pipeline.run import Runtime, prepare
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
@@ -131,7 +131,7 @@ def _agent(
     architecture = problem.gradients.module
     module = deepcopy(architecture).to_empty(device="cpu")
     x = problem.initial(streams)[i]
-    start = unflatten(architecture, x)
+    start = parameters_of(architecture, x)
     for name, parameter in module.named_parameters():
         parameter.data = start[name].clone()
     module = GradSampleModule(module)

@@ -26,8 +26,8 @@ from dpaudit.defense.contract import Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.files.options import graph_options
-from dpaudit.graphs.graph import build
-from dpaudit.models.models import build as network
+from dpaudit.graphs.graph import build_graph
+from dpaudit.models.models import build_graph as network
 from dpaudit.models.models import n_parameters
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
@@ -46,7 +46,7 @@ def training(agents: int, batch: int, rounds: int) -> None:
     dataset = Dataset("random", x, y, x[:10], y[:10], classes)
     parts = partition.split(y.numpy(), agents, "even", streams.numpy("partition"))
     problem = Classification(dataset, parts, "cnn-xie", streams.device)
-    graphs = build(graph_options("erdos-renyi", p=0.1), agents, streams.numpy("graph"))
+    graphs = build_graph(graph_options("erdos-renyi", p=0.1), agents, streams.numpy("graph"))
     setting = Setting(graphs, tuple(parts.sizes.tolist()), problem.gradients.d)
     defense = DPDPSGD(noise_multiplier=1.0, batch_size=batch, n_rounds=rounds).calibrate(setting)
     state = defense.start(problem.initial(streams), setting)
@@ -64,7 +64,7 @@ def training(agents: int, batch: int, rounds: int) -> None:
 def gossip(rounds: int) -> None:
     """Part 2."""
     options = graph_options("k-regular", k=NEIGHBOURS)
-    graph = build(options, GOSSIPERS, np.random.default_rng(SEED)).at(1)
+    graph = build_graph(options, GOSSIPERS, np.random.default_rng(SEED)).at(1)
     d = n_parameters(network("lenet-5", (1, 28, 28), 10))
     X = torch.randn(GOSSIPERS, d, generator=Streams(SEED)("models"))
     before, cpu = _peak(), process_time()

@@ -27,7 +27,7 @@ from torch import Tensor
 from dpaudit.defense.contract import Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
-from dpaudit.graphs.graph import Graph, build
+from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.rng import Streams
 from dpaudit.training.sensor_fusion import SensorFusion
 
@@ -141,7 +141,7 @@ def expected(defense: SensitivityReduced, problem: SensorFusion, graph: Graph) -
 
 def figure_2(arguments: argparse.Namespace) -> None:
     trials, streams = arguments.trials, Streams(SEED)
-    network = build("erdos-renyi", 100, streams.numpy("graph"))
+    network = build_graph("erdos-renyi", 100, streams.numpy("graph"))
     problem = SensorFusion.draw(streams, 100, m=3, p=2, scale=arguments.scale)
     graph, setting = network.at(1), Setting(network, (1,) * 100, 2)
     print(f"1. {trials} trials x {ROUNDS} rounds x 100 agents, p = 2, entries of M up to", end=" ")
@@ -179,7 +179,7 @@ def figure_2(arguments: argparse.Namespace) -> None:
 
 def table_4(arguments: argparse.Namespace) -> None:
     trials, few, streams = 5_000, arguments.loop_trials, Streams(SEED)
-    setting = Setting(build("complete", 3), (1,) * 3, 1)
+    setting = Setting(build_graph("complete", 3), (1,) * 3, 1)
     graph = setting.network.at(1)
     problem = SensorFusion.draw(
         streams, 3, m=1, p=1, scale=arguments.scale, trials=trials, redrawn=[0]

@@ -33,7 +33,7 @@ from dpaudit.defense import (
     releases,
     start_and_step,
 )
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 
 MESSAGES: Mapping[str, str] = {
     "m": "the perturbed shared parameters; hold the sender's gradient under Laplace noise of scale "
@@ -183,7 +183,7 @@ def distances(H: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _everybody(n_agents: int) -> Graph:
-    return build("complete", n_agents).at(1)
+    return build_graph("complete", n_agents).at(1)
 
 
 def bracket(

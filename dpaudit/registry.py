@@ -6,22 +6,22 @@ from typing import Any, Literal
 from .errors import ConfigError, nearest
 from .strict import Strict
 
-Family = Literal["defenses", "attacks", "reports"]
+PluginFamily = Literal["defenses", "attacks", "reports"]
 
 
-def available(family: Family) -> dict[str, EntryPoint]:
+def installed(family: PluginFamily) -> dict[str, EntryPoint]:
     """Every installed plug-in of a family by name, in order; none is imported yet."""
     found = entry_points(group=f"dpaudit.{family}")
     return {ep.name: ep for ep in sorted(found, key=lambda ep: ep.name)}
 
 
-def load(family: Family, name: str) -> Any:
+def load_plugin(family: PluginFamily, name: str) -> Any:
     """Import one plug-in: an installed one by its name, or a class as "module:Class".
 
     Raises:
         ConfigError: there is none of this name, or its module cannot be imported.
     """
-    plugins = available(family)
+    plugins = installed(family)
     if ":" in name:
         plugins[name] = EntryPoint(name, name, f"dpaudit.{family}")
     if name not in plugins:

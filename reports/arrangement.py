@@ -20,7 +20,7 @@ METRICS = (  # these first
 )
 
 
-class Entry(NamedTuple):
+class NumberedFinding(NamedTuple):
     """A finding and its place in the result, by which claims refer to it."""
 
     number: int
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 class Shown(NamedTuple):
     """What stands in one cell of an image grid: a picture, or why there is none."""
 
-    entry: Entry
+    entry: NumberedFinding
     picture: Picture | None
 
 
@@ -43,7 +43,7 @@ class GridRow(NamedTuple):
     cells: list[list[Shown]]
 
 
-class Key(NamedTuple):
+class GroupKey(NamedTuple):
     """What the rounds and worlds of one scenario have in common."""
 
     threat_model: str | None
@@ -53,11 +53,11 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scenario:
+class ReconstructionGroup:
     """All reconstructions of one message by one attack for one adversary and batch size."""
 
-    key: Key
-    entries: tuple[Entry, ...]
+    key: GroupKey
+    entries: tuple[NumberedFinding, ...]
 
     @property
     def rounds(self) -> list[int]:
@@ -80,23 +80,23 @@ class Scenario:
         return metric_names(entry.finding for entry in self.entries)
 
     @property
-    def by_round(self) -> list[Entry]:
+    def by_round(self) -> list[NumberedFinding]:
         """The findings round by round, and in a round world by world."""
         order = {world: i for i, world in enumerate(self.worlds)}
         return sorted(self.entries, key=lambda e: (e.finding.rounds, order[e.finding.world]))
 
-    def at(self, world: str | None, round: int) -> list[Entry]:
+    def at(self, world: str | None, round: int) -> list[NumberedFinding]:
         """The findings of one world and round: one, unless there are several blind guesses."""
         return [e for e in self.entries if e.finding.world == world and round in e.finding.rounds]
 
-    def best_blind_or_first(self, world: str | None, round: int) -> Entry | None:
+    def best_blind_or_first(self, world: str | None, round: int) -> NumberedFinding | None:
         """The finding that stands for a world: of blind guesses the one with the highest SSIM."""
         entries = self.at(world, round)
         if world == "blind":
             return max(entries, key=lambda entry: _value(entry.finding, Name.SSIM), default=None)
         return entries[0] if entries else None
 
-    def variant(self, entry: Entry) -> str:
+    def variant(self, entry: NumberedFinding) -> str:
         """What sets a finding apart from others of its world and rounds; "" if there are none."""
         this = entry.finding
         others = [
@@ -135,14 +135,14 @@ class Scenario:
             rows += self._rows(world, pictures)
         return rows
 
-    def in_round(self, round: int) -> "Scenario":
+    def in_round(self, round: int) -> "ReconstructionGroup":
         """Its findings of one round, one for each world."""
         found = (self.best_blind_or_first(world, round) for world in self.worlds)
         entries = (entry for entry in found if entry is not None)
         only = [
             e._replace(finding=e.finding.model_copy(update={"rounds": (round,)})) for e in entries
         ]
-        return Scenario(self.key, tuple(only))
+        return ReconstructionGroup(self.key, tuple(only))
 
     def notes(self, elsewhere: Sequence[str]) -> list[tuple[str, list[str]]]:
         """Each note that is not said elsewhere, and where it applies: [] for all of the scenario.
@@ -179,24 +179,24 @@ class Scenario:
 class Telling(NamedTuple):
     """The reconstruction shown beside the verdict, out of how many it was chosen."""
 
-    scenario: Scenario
-    entry: Entry
+    scenario: ReconstructionGroup
+    entry: NumberedFinding
     round: int
     candidates: int
 
 
-def scenarios(entries: Iterable[Entry]) -> list[Scenario]:
+def scenarios(entries: Iterable[NumberedFinding]) -> list[ReconstructionGroup]:
     """The reconstructions, grouped, in the order in which the result has them."""
-    grouped: dict[Key, list[Entry]] = {}
+    grouped: dict[GroupKey, list[NumberedFinding]] = {}
     for entry in entries:
         f = entry.finding
         if f.role is Role.RECONSTRUCTION:
-            key = Key(f.threat_model, f.attack, f.message, f.batch_size)
+            key = GroupKey(f.threat_model, f.attack, f.message, f.batch_size)
             grouped.setdefault(key, []).append(entry)
-    return [Scenario(key, tuple(group)) for key, group in grouped.items()]
+    return [ReconstructionGroup(key, tuple(group)) for key, group in grouped.items()]
 
 
-def most_telling(all_scenarios: Iterable[Scenario]) -> Telling | None:
+def most_telling(all_scenarios: Iterable[ReconstructionGroup]) -> Telling | None:
     """The reconstruction under the defense whose SSIM is furthest above the blind baseline's."""
     scored = [
         (scenario, entry)
@@ -212,7 +212,7 @@ def most_telling(all_scenarios: Iterable[Scenario]) -> Telling | None:
     return Telling(scenario, entry, entry.finding.rounds[0], len(scored))
 
 
-def shared_notes(all_scenarios: Iterable[Scenario]) -> list[str]:
+def shared_notes(all_scenarios: Iterable[ReconstructionGroup]) -> list[str]:
     """The notes that every scored attack carries, such as PSNR's range: said once."""
     found = (entry.finding for scenario in all_scenarios for entry in scenario.entries)
     attacks = [f.notes for f in found if f.metrics and f.world != "blind"]
@@ -237,7 +237,7 @@ def _value(finding: Finding, name: str) -> float:
     return -math.inf if value is None or math.isnan(value) else value
 
 
-def _shown(entry: Entry, artifact: str, pictures: Mapping[str, Picture]) -> Shown:
+def _shown(entry: NumberedFinding, artifact: str, pictures: Mapping[str, Picture]) -> Shown:
     path = entry.finding.artifacts.get(artifact)
     return Shown(entry, pictures[path] if path is not None else None)
 

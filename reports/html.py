@@ -21,9 +21,9 @@ from dpaudit.files.result import AuditResult, JudgedClaim, ThreatModelSummary
 from dpaudit.files.verdict import MEANING
 
 from .arrangement import (
-    Entry,
-    Key,
-    Scenario,
+    GroupKey,
+    NumberedFinding,
+    ReconstructionGroup,
     Telling,
     metric_names,
     most_telling,
@@ -32,7 +32,14 @@ from .arrangement import (
 )
 from .figures.drawing import AXIS, GraphDrawing, graph_drawing, ssim_intervals, training_curve
 from .figures.epsilon import Figure, accounting_figures, empirical_figures
-from .figures.information import Leak, Question, by_run, estimates, information_by_round, leaks
+from .figures.information import (
+    AskedMessage,
+    MessageInformation,
+    by_run,
+    estimates,
+    information_by_round,
+    leaks,
+)
 from .figures.pictures import Picture, embedded
 from .figures.sensitivity import sensitivity_figures
 
@@ -131,7 +138,7 @@ class Run:
         return embedded(paths, self.directory)
 
     @cached_property
-    def scenarios(self) -> list[Scenario]:
+    def scenarios(self) -> list[ReconstructionGroup]:
         return scenarios(self.entries())
 
     @cached_property
@@ -148,14 +155,14 @@ class Run:
         known = dict.fromkeys(model.name for model in self.result.threat_models)
         return list(known | dict.fromkeys(scenario.key.threat_model for scenario in self.scenarios))
 
-    def entries(self, kind: str | None = None) -> list[Entry]:
-        found = (Entry(i, f) for i, f in enumerate(self.result.findings))
+    def entries(self, kind: str | None = None) -> list[NumberedFinding]:
+        found = (NumberedFinding(i, f) for i, f in enumerate(self.result.findings))
         return [entry for entry in found if kind in (None, entry.finding.kind)]
 
-    def scenarios_of(self, adversary: str | None) -> list[Scenario]:
+    def scenarios_of(self, adversary: str | None) -> list[ReconstructionGroup]:
         return [s for s in self.scenarios if s.key.threat_model == adversary]
 
-    def claims_about(self, entry: Entry) -> list[JudgedClaim]:
+    def claims_about(self, entry: NumberedFinding) -> list[JudgedClaim]:
         """The claims that a finding is held against."""
         claims = self.result.claims
         citing = [claim for claim in claims if entry.number in claim.because]
@@ -199,17 +206,17 @@ class Run:
         """The claims' own words, by their index."""
         return {claim.claim: claim.text for claim in self.result.claims}
 
-    def controls_of(self, claim: JudgedClaim) -> list[Entry]:
+    def controls_of(self, claim: JudgedClaim) -> list[NumberedFinding]:
         """The controls among a claim's evidence."""
-        found = (Entry(i, self.result.findings[i]) for i in claim.because)
+        found = (NumberedFinding(i, self.result.findings[i]) for i in claim.because)
         return [entry for entry in found if entry.finding.kind == "control"]
 
     @property
-    def leaks(self) -> list[Leak]:
+    def leaks(self) -> list[MessageInformation]:
         """Findings on mutual information by adversary and message."""
         return leaks(self.entries("mutual-information"))
 
-    def drawings_of(self, leak: Leak) -> list[tuple[str, Markup]]:
+    def drawings_of(self, leak: MessageInformation) -> list[tuple[str, Markup]]:
         """What there is to draw of a message's information, each with its caption."""
         name = f"run{self.number}-leak{self.leaks.index(leak)}"
         about = f"{leak.message or 'a message'} read by {leak.threat_model or 'an adversary'}"
@@ -235,7 +242,7 @@ class Run:
         ]
         return ssim_intervals(groups, name, f"SSIM of reconstructions by {adversary}")
 
-    def metric(self, key: Key, round: int, name: str) -> dict[str, Metric]:
+    def metric(self, key: GroupKey, round: int, name: str) -> dict[str, Metric]:
         """One metric of one scenario and round, by world; {} where this run has none."""
         return next((s.metric(name, round) for s in self.scenarios if s.key == key), {})
 
@@ -288,12 +295,12 @@ def metric_name(name: str) -> str:
     return METRIC_NAMES.get(name, name.replace("_", " "))
 
 
-def _row_label(key: Key, with_attack: bool) -> str:
+def _row_label(key: GroupKey, with_attack: bool) -> str:
     attack = f"{key.attack}: " if with_attack else ""
     return f"{attack}{key.message}, batch size {key.batch_size}"
 
 
-def _asked(question: Question) -> str:
+def _asked(question: AskedMessage) -> str:
     who = question.threat_model or "an adversary"
     return f"Information by round under each defense: {question.message} read by {who}"
 

@@ -10,7 +10,7 @@ from hypothesis import settings
 from dpaudit.data import partition
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Setting
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 
@@ -42,6 +42,6 @@ def setting_of(dataset: Dataset) -> Callable[..., tuple[Classification, Setting]
         parts = partition.split(dataset.y.numpy(), n_agents, "even", np.random.default_rng(5))
         problem = Classification(dataset, parts, network, torch.device("cpu"))
         sizes = tuple(parts.sizes.tolist())
-        return problem, Setting(build(graph, n_agents), sizes, problem.gradients.d)
+        return problem, Setting(build_graph(graph, n_agents), sizes, problem.gradients.d)
 
     return make

@@ -6,8 +6,8 @@ import pytest
 
 from dpaudit.defense.contract import Setting
 from dpaudit.files.config import SENSORS, AuditConfig
-from dpaudit.graphs.graph import build
-from dpaudit.models.models import build as network
+from dpaudit.graphs.graph import build_graph
+from dpaudit.models.models import build_network as network
 from dpaudit.models.models import n_parameters
 from dpaudit.rng import Streams
 
@@ -23,7 +23,7 @@ def test_a_defense_on_mnist_can_be_calibrated_as_its_file_says(path) -> None:
     assert config.model is not None
     module = network(config.model.name, (1, 28, 28), 10)
     layers = tuple((name, p.numel()) for name, p in module.named_parameters())
-    graph = build(config.graph, n, Streams(config.seed).numpy("graph"))
+    graph = build_graph(config.graph, n, Streams(config.seed).numpy("graph"))
     setting = Setting(graph, (60_000 // n,) * n, n_parameters(module), layers)
     config.defense.create("defenses").calibrate(setting)
     assert f"benchmarks/mnist/{path.name}" in path.read_text()
@@ -41,5 +41,5 @@ def test_every_private_defense_is_trained_on_mnist_and_reported() -> None:
 def test_the_audit_of_sensor_fusion_is_valid() -> None:
     config = AuditConfig.from_toml(ROOT / "benchmarks" / "sensor-fusion.toml")
     assert config.data.name == SENSORS
-    graph = build(config.graph, 100, Streams(config.seed).numpy("graph"))
+    graph = build_graph(config.graph, 100, Streams(config.seed).numpy("graph"))
     config.defense.create("defenses").calibrate(Setting(graph, (1,) * 100, 2))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.commands.catalogue import catalogue
-from dpaudit.conformance.checks import PROMISES
+from dpaudit.conformance.promises import PROMISES
 from dpaudit.files.result import AuditResult
 
 EXAMPLE = Path(__file__).parent / "example_package"

@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from dpaudit.attack.contract import Bench, Measurement
-from dpaudit.attack.reconstruction import OnStep
-from dpaudit.defense.claim_accounting import account, claimed_delta, claimed_epsilon
+from dpaudit.defense.claim_accounting import account_claim, claimed_delta, claimed_epsilon
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.progress import OnStep
 from dpaudit.statistics.bounds import smallest_alpha
 from dpaudit.statistics.guesses import (
     correct_guesses,
@@ -60,7 +60,7 @@ class Canaries(Measurement):
                 "agent's whole function; use likelihood-ratio"
             )
         defense, setting = bench.defense, bench.setting
-        victim = account(next(iter(claims.values())), threat_model, defense, setting).victim
+        victim = account_claim(next(iter(claims.values())), threat_model, defense, setting).victim
         n_rounds = min(self.n_rounds or defense.n_rounds, defense.n_rounds)
         if self.kind != "gradient":
             try:

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.attack.reconstruction import OnStep
 from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.transcript import Capture
-from dpaudit.game.adversary import Adversary, flatten, unflatten
+from dpaudit.game.adversary import Adversary, flat_state, state_of
 from dpaudit.game.game import Game
 from dpaudit.game.play import Tally
 from dpaudit.game.tape import Overheard, Tape
+from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 
@@ -123,14 +123,14 @@ class _Reader:
         self.canaries, self._coordinates = canaries, slice(d + canaries.start, d + canaries.stop)
         self._adversary, self._n = adversary, canaries.stop - canaries.start
         self._start = adversary.game.start(self._n, torch.float64, device)
-        self._believed = flatten(self._start)
+        self._believed = flat_state(self._start)
         self._tally = Tally(adversary.game, self._n)
 
     def read(self, k: int, sent: Capture, units: dict[str, Tensor]) -> None:
         game, reading = self._adversary.game, self._adversary.rounds[k - 1]
         nobody = torch.zeros(self._n, dtype=torch.float64, device=self._believed.device)
         foretold = game.defense.step(
-            unflatten(self._start, self._believed),
+            state_of(self._start, self._believed),
             k,
             game.setting.network.at(k),
             game.gradient(nobody),
@@ -146,7 +146,7 @@ class _Reader:
             k, foretold.sent, silent
         )
         y = surprise @ reading.whiten.to(surprise)
-        self._believed = flatten(foretold.state) + y @ reading.gain.to(y)
+        self._believed = flat_state(foretold.state) + y @ reading.gain.to(y)
         self._tally.add(reading, y, surprise)
 
     def log_ratios(self) -> Array:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit.attack.reconstruction import OnStep
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Defense, Gradient, Observable, Setting, Target
 from dpaudit.defense.noise import Noise
@@ -25,6 +24,7 @@ from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.models.gradients import Gradients
+from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 
@@ -32,7 +32,7 @@ from .channels import Evidence
 
 RIDGE = 0.1  # of the canaries' mean squared length: what of the rest is taken for noise
 
-Kind = Literal["mislabelled", "crafted"]
+CanaryKind = Literal["mislabelled", "crafted"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class WithRecords(Gradient):
 
 
 def records(
-    kind: Kind, dataset: Dataset, n: int, rng: np.random.Generator
+    kind: CanaryKind, dataset: Dataset, n: int, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
     """Inputs [n, ...] and labels [n]: public records with wrong labels, or extreme pixels.
 
@@ -105,7 +105,7 @@ def train_with_records(
     setting: Setting,
     threat_model: ThreatModel,
     victim: int,
-    kind: Kind,
+    kind: CanaryKind,
     n_canaries: int,
     n_rounds: int,
     streams: Streams,

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from dpaudit.attack.reconstruction import (
     Observed,
-    OnStep,
     Reconstruction,
     ReconstructionAttack,
     Task,
 )
+from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
 from .labels import infer_labels

@@ -6,7 +6,7 @@ from torch.nn.functional import one_hot
 
 from dpaudit.attack.reconstruction import Observed, Task
 from dpaudit.errors import NotObservable
-from dpaudit.models.models import unflatten
+from dpaudit.models.models import parameters_of
 
 
 def infer_labels(observed: Observed, task: Task, dummies: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def infer_labels(observed: Observed, task: Task, dummies: Tensor) -> Tensor:
     Source: Wainakh et al. 2022, LLG with auxiliary knowledge from the model, arXiv:2105.09369.
     """
     name = last_bias(task.gradients.module, task.n_classes)
-    g = unflatten(task.gradients.module, observed.gradients)[name]  # [m, n_classes]
+    g = parameters_of(task.gradients.module, observed.gradients)[name]  # [m, n_classes]
     answers = _answers(observed, task, name, dummies)
     own = answers.diagonal(dim1=1, dim2=2)
     offset = (answers.sum(1) - own) / (task.n_classes - 1)
@@ -62,5 +62,5 @@ def _answers(observed: Observed, task: Task, name: str, dummies: Tensor) -> Tens
     for label in range(task.n_classes):
         labels = torch.full(dummies.shape[:2], label, device=dummies.device)
         total = task.gradients.clipped_sum(observed.models, dummies, labels, observed.clip_norm)
-        answers.append(unflatten(task.gradients.module, total)[name] / dummies.shape[1])
+        answers.append(parameters_of(task.gradients.module, total)[name] / dummies.shape[1])
     return torch.stack(answers, dim=1)

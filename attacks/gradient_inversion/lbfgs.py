@@ -5,7 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .optimizers import Minimum, OnStep, Problems
+from dpaudit.progress import OnStep
+
+from .optimizers import Minimum, Problems
 
 _MEMORY = 10  # pairs of steps and gradient differences
 _SUFFICIENT = 1e-4  # Armijo: of the decrease that the slope promises

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-OnStep = Callable[[int, int], None]  # steps done, steps in all
+from dpaudit.progress import OnStep
 
 _REPORT_EVERY = 10  # steps
 

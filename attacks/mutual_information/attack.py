@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from dpaudit.attack.contract import Bench, Measurement
-from dpaudit.attack.reconstruction import Chooses, OnStep
+from dpaudit.attack.reconstruction import Chooses
 from dpaudit.defense.contract import Defense
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
@@ -16,6 +16,7 @@ from dpaudit.information.best_estimate import best_estimate
 from dpaudit.information.estimators import information_correlation
 from dpaudit.information.mnmi import MaximumInformation, maximum_information, without_warnings
 from dpaudit.information.reduction import Reduction
+from dpaudit.progress import OnStep
 
 from .samples import Question, RoundSamples, Samples, blocks, last_round, samples
 

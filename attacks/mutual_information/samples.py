@@ -22,7 +22,7 @@ from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.information.estimators import varying
 from dpaudit.rng import Streams
-from dpaudit.training.trials import Problem, run_trials
+from dpaudit.training.trials import TrialProblem, run_trials
 
 Floats = NDArray[np.float64]
 ReductionName = Literal["aligned", "pca", "none"]
@@ -66,7 +66,7 @@ class Samples(NamedTuple):
 def samples(
     question: Question,
     defense: Defense,
-    problem: Problem,
+    problem: TrialProblem,
     setting: Setting,
     streams: Streams,
     trials: int,

@@ -9,12 +9,12 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from dpaudit.attack.contract import Bench, Measurement
-from dpaudit.attack.reconstruction import OnStep
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
+from dpaudit.progress import OnStep
 
 from .examination import Examination, Row
 from .worlds import Coupled

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import erfc
 
 from .fourier import Complex, Product
-from .privacy_loss import MAX_LOSS, Array, Family, Pairs, above, beneath, loss_error, reach
+from .privacy_loss import MAX_LOSS, Array, NoiseFamily, Pairs, above, beneath, loss_error, reach
 
 Bound = Literal["upper", "lower"]
 Integers = NDArray[np.intp]
@@ -111,7 +111,7 @@ def on_levels(pairs: Pairs, count: Integers, bound: Bound) -> Rounds:
     return Rounds(pairs, above_it - 1, np.clip(weight - 1e-9, 0.0, 1.0), count)
 
 
-def _overlap(family: Family, scale: Array) -> Array:
+def _overlap(family: NoiseFamily, scale: Array) -> Array:
     """One minus the total variation distance between the noise and the noise shifted by 1."""
     return erfc(np.sqrt(1 / 8) / scale) if family == "gaussian" else np.exp(-0.5 / scale)
 

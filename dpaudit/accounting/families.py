@@ -18,7 +18,7 @@ from .privacy_loss import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class TradeoffFamily:
     """One release of a sum with the record in it at a given rate: noise M(0) or M(shift).
 
     The parameter of the family is the shift in units of the noise: mu for Gaussian noise, and the
@@ -69,5 +69,5 @@ class Family:
         return float(np.logaddexp(np.log1p(-self.rate), np.log(self.rate) + unsampled))
 
 
-GAUSSIAN = Family("gaussian")
-LAPLACE = Family("laplace")
+GAUSSIAN = TradeoffFamily("gaussian")
+LAPLACE = TradeoffFamily("laplace")

@@ -30,9 +30,9 @@ from scipy.special import ndtr
 
 Array = NDArray[np.floating[Any]]
 Integers = NDArray[np.intp]
-Family = Literal["gaussian", "laplace"]
-Kind = Literal["remove", "add", "replace", "switch"]
-Side = int  # 1: P at least and Q at most as the pair has them; -1: the reverse
+NoiseFamily = Literal["gaussian", "laplace"]
+PairKind = Literal["remove", "add", "replace", "switch"]
+BoundSide = int  # 1: P at least and Q at most as the pair has them; -1: the reverse
 
 MAX_LOSS = 600.0  # exp of it is finite; a larger loss counts as infinite (or, from below, as this)
 CDF_ERROR = 1e-13  # relative: scipy's ndtr is within 4e-14 on [-12, 0] (against mpmath)
@@ -41,8 +41,8 @@ CDF_ERROR = 1e-13  # relative: scipy's ndtr is within 4e-14 on [-12, 0] (against
 class Pairs(NamedTuple):
     """n pairs of one family and kind: noise over shift, and sampling rate, each [n, 1]."""
 
-    family: Family
-    kind: Kind
+    family: NoiseFamily
+    kind: PairKind
     scale: Array
     rate: Array
 
@@ -176,7 +176,7 @@ def loss_error(pairs: Pairs) -> Array:
     return (2.0**-53 * (4096 + 16 * slope * (1 + 50 * pairs.scale)))[:, 0]
 
 
-def _cells(pairs: Pairs, losses: Array, side: Side) -> Cells:
+def _cells(pairs: Pairs, losses: Array, side: BoundSide) -> Cells:
     """Masses between the losses; of P at least and Q at most the true one for side 1."""
     if pairs.kind == "add":
         flipped = _cells(pairs._replace(kind="remove"), -losses[::-1], -side)
@@ -194,7 +194,7 @@ def _cells(pairs: Pairs, losses: Array, side: Side) -> Cells:
     return Cells(np.maximum(p + side * p_error, 0.0), np.maximum(q - side * q_error, 0.0))
 
 
-def _switched(pairs: Pairs, losses: Array, side: Side) -> Cells:
+def _switched(pairs: Pairs, losses: Array, side: BoundSide) -> Cells:
     """The pair "switch"; 0 is one of the losses."""
     cells, reverse = _without_zero(pairs, losses, side), _without_zero(pairs, losses, -side)
     zero = int(np.searchsorted(losses, 0.0))
@@ -203,7 +203,7 @@ def _switched(pairs: Pairs, losses: Array, side: Side) -> Cells:
     return cells
 
 
-def _without_zero(pairs: Pairs, losses: Array, side: Side) -> Cells:
+def _without_zero(pairs: Pairs, losses: Array, side: BoundSide) -> Cells:
     """Masses of the intervals below 0 as for "add", and of those above as for "remove"."""
     add = _cells(pairs._replace(kind="add"), losses, side)
     remove = _cells(pairs._replace(kind="remove"), losses, side)

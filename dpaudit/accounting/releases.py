@@ -22,7 +22,7 @@ from dpaudit.strict import Strict
 from .composition import Bound, Composed, Rounds, compose, on_levels
 from .families import GAUSSIAN
 from .gaussian import gaussian_delta, gaussian_epsilon
-from .privacy_loss import Array, Family, Kind, Pairs, largest_loss
+from .privacy_loss import Array, NoiseFamily, PairKind, Pairs, largest_loss
 
 RecordAdjacency = Literal["add-remove", "replace-one"]
 Direction = Literal["remove", "add"]
@@ -39,7 +39,7 @@ class Release(Strict):
     records ("fixed", without replacement), or all of them ("none", rate 1).
     """
 
-    family: Family
+    family: NoiseFamily
     noise_multiplier: NonNegativeFloat
     sampling: Literal["none", "poisson", "fixed"] = "none"
     sampling_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -184,7 +184,7 @@ def _grouped(
     mechanism: Mechanism, adjacency: RecordAdjacency, direction: Direction, bound: Bound
 ) -> list[tuple[Pairs, np.ndarray]]:
     """Releases of the same family, kind and rate together, by increasing scale; equal ones once."""
-    groups: dict[tuple[Family, Kind, float], dict[float, int]] = defaultdict(
+    groups: dict[tuple[NoiseFamily, PairKind, float], dict[float, int]] = defaultdict(
         lambda: defaultdict(int)
     )
     for r in mechanism:
@@ -199,7 +199,9 @@ def _grouped(
     ]
 
 
-def _kind(release: Release, adjacency: RecordAdjacency, direction: Direction, bound: Bound) -> Kind:
+def _kind(
+    release: Release, adjacency: RecordAdjacency, direction: Direction, bound: Bound
+) -> PairKind:
     """Which pair of worlds is the worst; for a lower bound, one that some data sets attain."""
     if adjacency == "add-remove" or release.sampling_rate == 1:
         return direction

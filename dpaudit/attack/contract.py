@@ -8,12 +8,13 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
+from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.strict import Strict
+from dpaudit.training.loaded_problem import Problem
 from dpaudit.training.run_directory import RunDirectory
-from dpaudit.training.subject import Problem
 
-from .reconstruction import Chooses, OnStep
+from .reconstruction import Chooses
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The contract of attacks: evidence from what an adversary holds, and no verdict."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -9,10 +9,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from dpaudit.models.gradients import Gradients
+from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.strict import Strict
-
-OnStep = Callable[[int, int], None]  # steps done, steps in all
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dpaudit.defense.view import View
 from dpaudit.errors import DataError, NotObservable
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
+from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.run_directory import RunDirectory
@@ -30,7 +31,7 @@ from .image_metrics import (
     paired,
     score,
 )
-from .reconstruction import Observed, OnStep, ReconstructionAttack, Task
+from .reconstruction import Observed, ReconstructionAttack, Task
 from .strips import strip
 
 SHOWN = 8  # targets in a picture

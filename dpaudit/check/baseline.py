@@ -40,7 +40,7 @@ KEY_METRICS: Mapping[Role, Mapping[str, Side]] = {
 }
 
 
-class Key(NamedTuple):
+class KeyMetric(NamedTuple):
     """A key metric of one finding."""
 
     label: str
@@ -163,16 +163,16 @@ def check_baseline(audit: Mapping[str, Any], result: AuditResult) -> CheckBaseli
     )
 
 
-def key_metrics(result: AuditResult) -> list[Key]:
+def key_metrics(result: AuditResult) -> list[KeyMetric]:
     """Every key metric of the findings on the defense, by a label that is its own."""
-    found: dict[str, Key] = {}
+    found: dict[str, KeyMetric] = {}
     for finding in result.findings:
         if finding.world in (None, "defense"):
             sides = KEY_METRICS.get(finding.role, {})
             for name in (name for name in finding.metrics if name in sides):
                 label = _unique(_label(finding, name, result), found)
                 exact = finding.role is Role.DECLARED
-                found[label] = Key(label, sides[name], exact, finding.metrics[name])
+                found[label] = KeyMetric(label, sides[name], exact, finding.metrics[name])
     return list(found.values())
 
 
@@ -204,7 +204,9 @@ def compare(
     return worse, len(compared)
 
 
-def _pairs(baseline: Baseline, name: str, result: AuditResult) -> Iterator[tuple[str, Key, Metric]]:
+def _pairs(
+    baseline: Baseline, name: str, result: AuditResult
+) -> Iterator[tuple[str, KeyMetric, Metric]]:
     """Key metrics that were there before; exact ones only where the partition is the same."""
     old = baseline.checks.get(name)
     if old is None:

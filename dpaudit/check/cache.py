@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dpaudit import registry
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.result import AuditResult
+from dpaudit.registry import PluginFamily, installed
 from dpaudit.version import __version__
 
 DECIDING = ("torch", "numpy", "scipy", "scikit-learn", "scikit-image", "pydantic")
@@ -131,9 +131,9 @@ def _plugin_source(audit: Mapping[str, Any]) -> dict[str, list[Path]]:
     """The files of each plug-in that is neither ours nor in the caller's folder of code."""
     found = {}
     for family, name in _plugins(audit):
-        installed = registry.available(family).get(name)
-        module = (installed.value if installed else name).partition(":")[0]
-        if installed and not module.startswith("dpaudit."):
+        plugin = installed(family).get(name)
+        module = (plugin.value if plugin else name).partition(":")[0]
+        if plugin and not module.startswith("dpaudit."):
             spec = find_spec(module.partition(".")[0])
             places = list((spec.submodule_search_locations or ()) if spec else ())
             if places:
@@ -143,7 +143,7 @@ def _plugin_source(audit: Mapping[str, Any]) -> dict[str, list[Path]]:
     return found
 
 
-def _plugins(audit: Mapping[str, Any]) -> Iterator[tuple[registry.Family, str]]:
+def _plugins(audit: Mapping[str, Any]) -> Iterator[tuple[PluginFamily, str]]:
     """Name and family of each plug-in; what is malformed is said when the config is checked."""
     defense, attacks = audit.get("defense"), audit.get("attack")
     if isinstance(defense, dict):

@@ -1,7 +1,7 @@
 """One audit in a process of its own, into the cache: started by a check, which may stop it.
 
-Reads a Job as one line of JSON from stdin, whose end means that whoever asked is gone. Exits 0 with
-the entry in the cache, 2 with a line on stderr for each problem.
+Reads an AuditJob as one line of JSON from stdin, whose end means that whoever asked is gone. Exits
+0 with the entry in the cache, 2 with a line on stderr for each problem.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Any
 from dpaudit.strict import Strict
 
 
-class Job(Strict):
+class AuditJob(Strict):
     """Which audit, with all defaults filled in, and where it goes."""
 
     config: dict[str, Any]
@@ -28,7 +28,7 @@ class Job(Strict):
 
 
 def main() -> int:
-    job = Job.model_validate_json(sys.stdin.readline())
+    job = AuditJob.model_validate_json(sys.stdin.readline())
     threading.Thread(target=_end_with_the_asker, daemon=True).start()
     if job.import_from is not None:
         sys.path.insert(0, str(job.import_from))
@@ -43,7 +43,7 @@ def main() -> int:
     return 0
 
 
-def _make(job: Job) -> None:
+def _make(job: AuditJob) -> None:
     import torch
 
     from dpaudit.errors import ConfigError

@@ -14,9 +14,9 @@ from typing import IO
 from dpaudit.errors import RunError
 from dpaudit.files.claims_file import ClaimsFile
 
-from .one_audit import Job
+from .one_audit import AuditJob
 
-Waiting = Callable[[Mapping[str, Job]], None]  # the audits that run now, called often
+Waiting = Callable[[Mapping[str, AuditJob]], None]  # the audits that run now, called often
 
 COMMAND = [sys.executable, "-m", "dpaudit.check.one_audit"]
 
@@ -32,7 +32,7 @@ class _Running:
 
 
 def run_all(
-    file: ClaimsFile, jobs: Mapping[str, Job], cores: int, waiting: Waiting
+    file: ClaimsFile, jobs: Mapping[str, AuditJob], cores: int, waiting: Waiting
 ) -> dict[str, float]:
     """Run jobs by the name of their check, as many at once as there are cores; seconds of each.
 
@@ -62,7 +62,7 @@ def run_all(
     return seconds
 
 
-def _started(name: str, job: Job) -> _Running:
+def _started(name: str, job: AuditJob) -> _Running:
     errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (read later)
     process = subprocess.Popen(
         COMMAND,

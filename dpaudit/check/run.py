@@ -20,7 +20,7 @@ from dpaudit.version import __version__
 
 from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics, write_whole
 from .cache import AuditCache, content_key
-from .one_audit import Job
+from .one_audit import AuditJob
 from .processes import Waiting, run_all
 from .statements import beside_baseline, statements
 
@@ -74,7 +74,7 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
         missing = [source for source in sources if cache.find(source.key) is None]
         configs = _configs(missing)
     jobs = {
-        source.name: Job(
+        source.name: AuditJob(
             config=configs[source.name],
             cache=options.cache.resolve(),
             key=source.key,

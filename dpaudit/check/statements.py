@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dpaudit.errors import ConfigError, nearest
-from dpaudit.files.check_report import Outcome, Statement
+from dpaudit.files.check_report import Statement, StatementOutcome
 from dpaudit.files.claims_file import Check, ClaimsFile, Measured, Threshold
 from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult, JudgedClaim
@@ -24,7 +24,7 @@ class Tested(NamedTuple):
     p: float
     significance: float
     random: bool  # whether p comes from an estimate; what is exact needs no adjustment
-    outcome: Outcome  # if it rejects
+    outcome: StatementOutcome  # if it rejects
     verdict: str
     message: str
 
@@ -310,7 +310,7 @@ def _interval(metric: Metric) -> str:
 
 
 def _baseline_statement(
-    check: Check, subject: str, outcome: Outcome, verdict: str, message: str, line: int
+    check: Check, subject: str, outcome: StatementOutcome, verdict: str, message: str, line: int
 ) -> Statement:
     return Statement(
         check=check.name,

@@ -15,9 +15,9 @@ from dpaudit.defense.contract import Defense
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.result import AuditResult
-from dpaudit.pipeline.own import Own
+from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.run import Runtime, run_audit
-from dpaudit.pipeline.workers import OnProgress
+from dpaudit.progress import OnProgress
 
 _FROM_PYTHON = "# This audit was called from Python; its config is in audit.json.\n"
 
@@ -36,9 +36,9 @@ def audit(
 ) -> AuditResult:
     """Audit the privacy claims of a config: train, intercept, attack, account, judge.
 
-    Own objects stand in the place of what the config would name, whose tables can then be left
-    out; nothing has to be installed or registered. Objects that no other process can import, such
-    as a class written in a notebook, are audited on one core.
+    A caller's own objects stand in the place of what the config would name, whose tables can then
+    be left out; nothing has to be installed or registered. Objects that no other process can
+    import, such as a class written in a notebook, are audited on one core.
 
     Args:
         config: an audit.toml, its content, or an AuditConfig.
@@ -60,7 +60,7 @@ def audit(
     if isinstance(config, str | Path):
         path = Path(config)
         content, text = read_toml(path)
-        own = Own(defense, _dataset(data, content), model)
+        own = CallerObjects(defense, _dataset(data, content), model)
         checked = AuditConfig.from_table(own.fill(content), path, text, (), own.defense)
     else:
         text = _FROM_PYTHON
@@ -68,7 +68,7 @@ def audit(
             content = config.model_dump(mode="json")
         else:
             content = dict(config)
-        own = Own(defense, _dataset(data, content), model)
+        own = CallerObjects(defense, _dataset(data, content), model)
         checked = AuditConfig.from_dict(own.fill(content), own.defense)
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f'device = "{device}": this torch sees no CUDA device')

@@ -6,21 +6,21 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from dpaudit import registry
 from dpaudit.data import datasets as data
 from dpaudit.defense.contract import Defense
 from dpaudit.files.config import SENSORS
 from dpaudit.graphs import mixing
 from dpaudit.models import models
 from dpaudit.papers.reproductions import REPRODUCTIONS
+from dpaudit.registry import installed, load_plugin
 
-Entry = dict[str, str]
+Listing = dict[str, str]
 
 _SWITCHES = {"allow_outside_theory", "noise_free"}
 _SENSORS = "each agent measures one unknown vector; no network; sensors = { m, p, scale }"
 
 
-def catalogue(kind: str) -> list[Entry]:
+def catalogue(kind: str) -> list[Listing]:
     """Entries of one kind, each with its name and what there is to say about it.
 
     Args:
@@ -29,17 +29,17 @@ def catalogue(kind: str) -> list[Entry]:
     return {
         "defenses": _defenses,
         "attacks": _attacks,
-        "graphs": lambda: _described(mixing.names()),
-        "datasets": lambda: _described({**data.names(), SENSORS: _SENSORS}),
-        "models": lambda: [{"name": name} for name in models.names()],
+        "graphs": lambda: _described(mixing.graph_names()),
+        "datasets": lambda: _described({**data.dataset_names(), SENSORS: _SENSORS}),
+        "models": lambda: [{"name": name} for name in models.model_names()],
         "experiments": lambda: _described({n: r.description for n, r in REPRODUCTIONS.items()}),
     }[kind]()
 
 
-def _defenses() -> list[Entry]:
+def _defenses() -> list[Listing]:
     entries = []
-    for name, entry_point in registry.available("defenses").items():
-        defense = registry.load("defenses", name)
+    for name, entry_point in installed("defenses").items():
+        defense = load_plugin("defenses", name)
         entries.append(
             {
                 "name": name,
@@ -76,18 +76,18 @@ def _choices(annotation: Any) -> list[str]:
     return [str(name) for name in names] + (["..."] if names and others else [])
 
 
-def _attacks() -> list[Entry]:
+def _attacks() -> list[Listing]:
     return [
         {
             "name": name,
-            "does": (registry.load("attacks", name).__doc__ or "").strip().splitlines()[0],
+            "does": (load_plugin("attacks", name).__doc__ or "").strip().splitlines()[0],
             "package": _package(entry_point),
         }
-        for name, entry_point in registry.available("attacks").items()
+        for name, entry_point in installed("attacks").items()
     ]
 
 
-def _described(names: dict[str, str]) -> list[Entry]:
+def _described(names: dict[str, str]) -> list[Listing]:
     return [{"name": name, "is": line} for name, line in names.items()]
 
 

@@ -46,7 +46,7 @@ Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress.")]
 Workers = Annotated[int | None, Option(min=1, help="Processes; default: one for each core.")]
 
 KINDS = ("defenses", "attacks", "graphs", "datasets", "models", "experiments")
-Kind = Literal["defenses", "attacks", "graphs", "datasets", "models", "experiments"]
+Listed = Literal["defenses", "attacks", "graphs", "datasets", "models", "experiments"]
 
 
 @app.command()
@@ -222,7 +222,7 @@ def selftest(
 
 @app.command("list")
 def list_(
-    kind: Annotated[Kind, Argument(help="What to list.")],
+    kind: Annotated[Listed, Argument(help="What to list.")],
     as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """What is installed, built in or from other packages."""

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from dpaudit import registry
+from dpaudit.registry import load_plugin
 
 _HEAD = """\
 # One file is one audit: dpaudit audit {file}
@@ -69,7 +69,7 @@ def starter(name: str) -> str:
     Raises:
         ConfigError: no such defense.
     """
-    defense = registry.load("defenses", name)
+    defense = load_plugin("defenses", name)
     lines = [f"[defense]                          # {defense.paper}", f'name = "{name}"']
     for field, info in defense.model_fields.items():
         value = _GIVEN.get(field, info.default)

@@ -19,12 +19,12 @@ from rich.markup import escape
 from dpaudit.errors import DpauditError
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import MEANING
+from dpaudit.progress import OnProgress
 
 if TYPE_CHECKING:
-    from dpaudit.check.one_audit import Job
+    from dpaudit.check.one_audit import AuditJob
     from dpaudit.check.processes import Waiting
     from dpaudit.files.check_report import CheckReport
-    from dpaudit.pipeline.workers import OnProgress
 
 stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -106,7 +106,7 @@ def progress_bars(quiet: bool) -> "Iterator[OnProgress]":
 def passing_on(on_progress: "OnProgress") -> "Waiting":
     """What audits in processes of their own leave in progress.json, reported here."""
 
-    def waiting(running: "Mapping[str, Job]") -> None:
+    def waiting(running: "Mapping[str, AuditJob]") -> None:
         for name, job in running.items():
             path = job.cache / f"{job.key}.partial" / "progress.json"
             try:

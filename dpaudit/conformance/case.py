@@ -16,7 +16,7 @@ from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise, Scale
 from dpaudit.files.options import GraphOptions
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 
@@ -60,7 +60,7 @@ class Case:
         streams = Streams(20240611, device)
         problem, sizes = small_problem(given, streams, torch.float64)
         layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
-        network = build(graph, N_AGENTS, streams.numpy("graph"))
+        network = build_graph(graph, N_AGENTS, streams.numpy("graph"))
         setting = Setting(network, sizes, problem.gradients.d, layers)
         calibrated = given.calibrate(setting)
         return cls(given, calibrated, problem, setting, streams, beyond_graph, weights)

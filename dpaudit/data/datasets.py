@@ -67,7 +67,7 @@ class Dataset:
         return digest.hexdigest()
 
 
-def load(
+def load_dataset(
     data: str | Path, *, data_root: str | Path | None = None, download: bool = False, seed: int = 0
 ) -> Dataset:
     """The data set of this name, or in this ``.npz`` file.
@@ -78,7 +78,7 @@ def load(
     are integers or strings, one per record. Nothing is unpickled.
 
     Args:
-        data: a name of ``names()``, or a path that ends in ``.npz``.
+        data: a name of ``dataset_names()``, or a path that ends in ``.npz``.
         data_root: where torchvision's data sets are; the environment's ``DPAUDIT_DATA`` if None.
         download: fetch one of those if it is not there; nothing else is ever downloaded.
         seed: of the split in training and test part where the data set comes without one.
@@ -94,12 +94,13 @@ def load(
     if str(data).endswith(".npz"):
         return _npz(Path(data), rng)
     raise DataError(
-        f'no data set "{data}"{nearest(str(data), names())}: {", ".join(names())}, or a .npz file'
+        f'no data set "{data}"{nearest(str(data), dataset_names())}: '
+        f"{', '.join(dataset_names())}, or a .npz file"
     )
 
 
 def from_arrays(x: Array | Tensor, y: Array | Tensor, *, seed: int = 0) -> Dataset:
-    """A data set from a caller's own arrays, of the shapes and types that ``load`` describes.
+    """A data set from a caller's own arrays, shaped as ``load_dataset`` describes.
 
     Raises:
         DataError: they are of other shapes or types.
@@ -108,7 +109,7 @@ def from_arrays(x: Array | Tensor, y: Array | Tensor, *, seed: int = 0) -> Datas
     return _from_arrays("data", "arrays", arrays, Streams(seed).numpy("data", "test split"))
 
 
-def names() -> dict[str, str]:
+def dataset_names() -> dict[str, str]:
     """Every data set by name, with one line about it."""
     embedded = {name: (read.__doc__ or "").splitlines()[0] for name, read in _EMBEDDED.items()}
     return embedded | {name: line for name, (_, line) in _TORCHVISION.items()}
@@ -183,9 +184,9 @@ def _from_arrays(
     classes, labels = np.unique(y, return_inverse=True)
     if len(classes) < 2:
         raise DataError(f"{where}: y has the single class {classes[0]}, nothing can be learned")
-    names = tuple(str(c) for c in classes)
+    class_names = tuple(str(c) for c in classes)
     if "x_test" not in arrays:
-        return _with_test_part(name, x, labels, names, rng, value_range)
+        return _with_test_part(name, x, labels, class_names, rng, value_range)
 
     x_test, _ = _records(f"{where}: x_test", arrays["x_test"])
     if x_test.shape[1:] != x.shape[1:] or arrays["x_test"].dtype != arrays["x"].dtype:
@@ -194,7 +195,7 @@ def _from_arrays(
     if not (known := np.isin(y_test, classes)).all():
         raise DataError(f"{where}: y_test has the class {y_test[~known][0]}, which y has not")
     test = x_test, np.searchsorted(classes, y_test)
-    return _dataset(name, (x, labels), test, names, value_range)
+    return _dataset(name, (x, labels), test, class_names, value_range)
 
 
 def _arrays(path: Path) -> dict[str, Array]:

@@ -24,7 +24,7 @@ class Accounted(NamedTuple):
     assumptions: tuple[str, ...]
 
 
-def account(
+def account_claim(
     claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
 ) -> Accounted:
     """The epsilon that the defense's declared releases give, at the claim's delta and scope.
@@ -46,7 +46,7 @@ def account(
     return max(candidates, key=lambda accounted: (accounted.epsilon.low, accounted.epsilon.high))
 
 
-def refuse(
+def refuse_claims(
     claims: Sequence[Claim],
     threat_models: Sequence[ThreatModel],
     defense: Defense,
@@ -126,7 +126,7 @@ def restate(
 ) -> Accounted:
     """The same for one record and the whole run: the currency in which claims compare."""
     common = claim.model_copy(update={"scope": "run", "adjacency": record_adjacency(claim)})
-    return account(common, threat_model, defense, setting)
+    return account_claim(common, threat_model, defense, setting)
 
 
 def claimed_epsilon(claim: Claim) -> float:

@@ -6,7 +6,7 @@ from dpaudit.strict import Strict
 
 from .finding import Metric
 
-Outcome = Literal["holds", "warning", "fails"]
+StatementOutcome = Literal["holds", "warning", "fails"]
 
 
 class Statement(Strict):
@@ -16,7 +16,7 @@ class Statement(Strict):
     about: Literal["claim", "threshold", "baseline"]
     subject: str  # the claim, the limit, or the metric
     adversary: str  # "" where it is about none
-    outcome: Outcome
+    outcome: StatementOutcome
     verdict: str  # a Verdict, or in two words what became of the limit or metric
     message: str  # one sentence, which names the claim, the adversary and the bound
     line: int  # of the claims file

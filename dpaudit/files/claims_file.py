@@ -12,8 +12,8 @@ from dpaudit.errors import ConfigError, nearest
 from dpaudit.strict import Strict
 
 from .config import read_toml
-from .file_problems import Key, Problem, problem_line, problems_of
-from .finding import Finding, Kind, Metric
+from .file_problems import FileKey, FileProblem, problem_line, problems_of
+from .finding import Finding, FindingKind, Metric
 from .toml_lines import line_of
 
 LEAST_SECONDS = 5.0  # importing torch and loading data take most of that: no verdict in less
@@ -24,7 +24,7 @@ ASKED_FOR = ("control", "utility")
 class Measured(NamedTuple):
     """What a limit can be on: the metrics of a finding, or of the curves at their end."""
 
-    kind: Kind | Literal["utility"]
+    kind: FindingKind | Literal["utility"]
     metrics: Mapping[str, Metric]
     attack: str | None = None
     threat_model: str | None = None
@@ -51,7 +51,7 @@ class Threshold(Strict):
     metric: str = Field(min_length=1)
     at_most: float | Literal["claim"] | None = None
     at_least: float | None = None
-    kind: Kind | Literal["utility"] | None = None
+    kind: FindingKind | Literal["utility"] | None = None
     attack: str | None = None
     threat_model: str | None = None
     message: str | None = None
@@ -132,16 +132,16 @@ class ClaimsFile:
     def folder(self) -> Path:
         return self.path.parent
 
-    def line(self, key: Key) -> int:
+    def line(self, key: FileKey) -> int:
         """The line on which a key is written, or the nearest above it."""
         return line_of(self.text, key) or 1
 
-    def problem(self, key: Key, message: str) -> ConfigError:
+    def problem(self, key: FileKey, message: str) -> ConfigError:
         """What is to be raised for a problem at a key."""
         return ConfigError(problem_line(self.path, self.text, key, message))
 
 
-def _cross_checks(claims: Claims, folder: Path) -> Iterator[Problem]:
+def _cross_checks(claims: Claims, folder: Path) -> Iterator[FileProblem]:
     times = Counter(check.name for check in claims.check)
     for i, check in enumerate(claims.check):
         if times[check.name] > 1 and check.name in {c.name for c in claims.check[:i]}:

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
-from dpaudit import registry
 from dpaudit.errors import ConfigError, nearest
+from dpaudit.registry import PluginFamily, load_plugin
 from dpaudit.strict import Strict
 
 from .claim import Claim
-from .file_problems import Key, Problem, dotted, problem_line, problems_of
+from .file_problems import FileKey, FileProblem, dotted, problem_line, problems_of
 from .options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions
 from .threat import ThreatModel
 
@@ -54,9 +54,9 @@ class Plugin(BaseModel):
     def options(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
 
-    def create(self, family: registry.Family) -> Any:
+    def create(self, family: PluginFamily) -> Any:
         """The plug-in itself, with these options."""
-        return registry.load(family, self.name)(**self.options)
+        return load_plugin(family, self.name)(**self.options)
 
 
 class AuditConfig(Strict):
@@ -87,7 +87,7 @@ class AuditConfig(Strict):
 
     @classmethod
     def from_table(
-        cls, content: dict[str, Any], path: Path, text: str, at: Key, defense: Any = None
+        cls, content: dict[str, Any], path: Path, text: str, at: FileKey, defense: Any = None
     ) -> "AuditConfig":
         """The audit written at a key of a TOML file. Raises ConfigError as ``from_toml``.
 
@@ -128,7 +128,9 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-def _validated(content: dict[str, Any], defense: Any) -> tuple[AuditConfig | None, list[Problem]]:
+def _validated(
+    content: dict[str, Any], defense: Any
+) -> tuple[AuditConfig | None, list[FileProblem]]:
     missing = list(_model_problems(content))
     try:
         config = AuditConfig.model_validate(content)
@@ -140,7 +142,7 @@ def _validated(content: dict[str, Any], defense: Any) -> tuple[AuditConfig | Non
     return config, problems
 
 
-def _model_problems(content: dict[str, Any]) -> Iterator[Problem]:
+def _model_problems(content: dict[str, Any]) -> Iterator[FileProblem]:
     """A network is trained on records; sensors have none."""
     data = content.get("data")
     sensors = isinstance(data, dict) and data.get("name") == SENSORS
@@ -152,13 +154,13 @@ def _model_problems(content: dict[str, Any]) -> Iterator[Problem]:
 
 def _with_plugin_defaults(
     config: AuditConfig, own_defense: Any
-) -> tuple[AuditConfig, list[Problem]]:
+) -> tuple[AuditConfig, list[FileProblem]]:
     """Every plug-in's options checked by its own class and completed with its defaults."""
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
 
-    def completed(plugin: Plugin, family: registry.Family, at: Key) -> Plugin:
+    def completed(plugin: Plugin, family: PluginFamily, at: FileKey) -> Plugin:
         try:
-            options_class = registry.load(family, plugin.name)
+            options_class = load_plugin(family, plugin.name)
             options = options_class.model_validate(plugin.options)
             return Plugin(name=plugin.name, **options.model_dump(mode="json"))
         except ValidationError as error:
@@ -177,7 +179,7 @@ def _with_plugin_defaults(
     return config.model_copy(update={"defense": defense, "attack": attacks}), problems
 
 
-def _cross_checks(config: AuditConfig, defense: Any) -> list[Problem]:
+def _cross_checks(config: AuditConfig, defense: Any) -> list[FileProblem]:
     """What no single table can know: names and numbers that must fit one another."""
     return [
         *_repeated_names(config),
@@ -187,7 +189,7 @@ def _cross_checks(config: AuditConfig, defense: Any) -> list[Problem]:
     ]
 
 
-def _repeated_names(config: AuditConfig) -> Iterator[Problem]:
+def _repeated_names(config: AuditConfig) -> Iterator[FileProblem]:
     seen: set[str] = set()
     for i, model in enumerate(config.threat_model):
         if model.name in seen:
@@ -195,7 +197,7 @@ def _repeated_names(config: AuditConfig) -> Iterator[Problem]:
         seen.add(model.name)
 
 
-def _agents_that_do_not_exist(config: AuditConfig) -> Iterator[Problem]:
+def _agents_that_do_not_exist(config: AuditConfig) -> Iterator[FileProblem]:
     n = config.data.n_agents
     for i, model in enumerate(config.threat_model):
         named = {*model.agents, *(agent for link in model.links or () for agent in link)}
@@ -206,7 +208,7 @@ def _agents_that_do_not_exist(config: AuditConfig) -> Iterator[Problem]:
             )
 
 
-def _unknown_threat_models(config: AuditConfig) -> Iterator[Problem]:
+def _unknown_threat_models(config: AuditConfig) -> Iterator[FileProblem]:
     known = {model.name for model in config.threat_model}
     for i, claim in enumerate(config.claim):
         if claim.threat_model is not None and claim.threat_model not in known:
@@ -224,11 +226,11 @@ def _unknown_threat_models(config: AuditConfig) -> Iterator[Problem]:
                 )
 
 
-def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[Problem]:
-    defense = own_defense or registry.load("defenses", config.defense.name)
+def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[FileProblem]:
+    defense = own_defense or load_plugin("defenses", config.defense.name)
     n_rounds, n = config.defense.options["n_rounds"], config.data.n_agents
     for i, attack in enumerate(config.attack):
-        for option, tables in registry.load("attacks", attack.name).chooses.items():
+        for option, tables in load_plugin("attacks", attack.name).chooses.items():
             chosen = attack.options.get(option)
             offered = list(dict.fromkeys(name for t in tables for name in getattr(defense, t)))
             if chosen is not None and chosen not in offered:

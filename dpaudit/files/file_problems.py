@@ -10,11 +10,11 @@ from dpaudit.errors import nearest
 
 from .toml_lines import line_of
 
-Key = tuple[str | int, ...]
-Problem = tuple[Key, str]
+FileKey = tuple[str | int, ...]
+FileProblem = tuple[FileKey, str]
 
 
-def dotted(key: Key) -> str:
+def dotted(key: FileKey) -> str:
     """A key as people write it: claim[1].epsilon."""
     text = ""
     for part in key:
@@ -22,7 +22,7 @@ def dotted(key: Key) -> str:
     return text
 
 
-def problem_line(path: Path, text: str, key: Key, message: str) -> str:
+def problem_line(path: Path, text: str, key: FileKey, message: str) -> str:
     """One problem in the file of this text."""
     line = line_of(text, key)
     where = f"{path}:{line}" if line else str(path)
@@ -31,7 +31,7 @@ def problem_line(path: Path, text: str, key: Key, message: str) -> str:
 
 def problems_of(
     error: ValidationError, model: type[BaseModel], content: dict[str, Any]
-) -> Iterator[Problem]:
+) -> Iterator[FileProblem]:
     """Key and text of each problem that pydantic found in ``content``."""
     for problem in error.errors(include_url=False):
         key = _key_in(content, problem["loc"])
@@ -50,7 +50,7 @@ def problems_of(
         yield key, text
 
 
-def _key_in(content: Any, location: Key) -> Key:
+def _key_in(content: Any, location: FileKey) -> FileKey:
     """The part of pydantic's location that is in the file: without tags of unions."""
     key: list[str | int] = []
     for part in location:
@@ -64,7 +64,7 @@ def _key_in(content: Any, location: Key) -> Key:
     return (*key, location[-1]) if missing and isinstance(content, dict) else tuple(key)
 
 
-def _siblings(model: type[BaseModel], location: Key) -> list[str]:
+def _siblings(model: type[BaseModel], location: FileKey) -> list[str]:
     """The keys that are known at a location: those of the last model met on the way to it."""
     current: Any = model
     for part in location:

@@ -27,7 +27,7 @@ Number = Annotated[
     ),
     WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}),
 ]
-Kind = Literal[
+FindingKind = Literal[
     "accounting",
     "sensitivity",
     "empirical-epsilon",
@@ -55,7 +55,7 @@ class Role(StrEnum):
     BEST_ESTIMATE = "best-estimate"  # of that quantity, from the view
 
 
-KINDS: Mapping[Role, Kind] = {
+KINDS: Mapping[Role, FindingKind] = {
     Role.TEST: "empirical-epsilon",
     Role.NOISE_BOUND: "empirical-epsilon",
     Role.NULL_CONTROL: "control",
@@ -168,7 +168,7 @@ class Finding(Strict):
     """One piece of evidence. ``title`` and ``notes`` are for people; no code reads them."""
 
     role: Role
-    kind: Kind
+    kind: FindingKind
     title: str
     claim: NonNegativeInt | None = None  # index into the config's claims; None: no single one
     attack: str | None = None

@@ -31,7 +31,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph
 
 from .game import Game
-from .tape import Draw, Tape
+from .tape import AskedNoise, Tape
 
 RANK = 1e-9  # of the largest singular value: below it a combination of messages has no noise
 NOISELESS = 1e-6  # of a record's effect: what may be left of it where there is no noise to hide it
@@ -49,7 +49,7 @@ class Unhidden(NamedTuple):
     combination: Tensor  # [n_observations]: 1 with the record, 0 without
 
 
-class Round(NamedTuple):
+class Reading(NamedTuple):
     """How the adversary reads one round."""
 
     messages: list[tuple[str, int]]  # what each observation is: message (or draw), row of payload
@@ -148,7 +148,7 @@ class Adversary:
         columns = [sent[name].payload[..., rows, 0] for name, rows in self._rows(sent).items()] + [
             units[name][..., rows, 0]
             for name, rows in self._own(
-                {n: Draw("gaussian", u.shape) for n, u in units.items()}, graph
+                {n: AskedNoise("gaussian", u.shape) for n, u in units.items()}, graph
             ).items()
         ]
         return torch.cat(columns, dim=-1)
@@ -156,11 +156,11 @@ class Adversary:
     def _is_one_message(self, k: int) -> bool:
         return self._one_message and k == self.n_rounds
 
-    def _learn(self) -> Iterator[Round]:
+    def _learn(self) -> Iterator[Reading]:
         """Probe each round of the protocol in turn, and carry the uncertainty on."""
         game = self.game
         state: Any = game.start(1, torch.float64, torch.device("cpu"))
-        width = flatten(state).shape[-1]
+        width = flat_state(state).shape[-1]
         spread = torch.zeros(0, width, dtype=torch.float64)  # rows: factor of the covariance
         remnants: dict[int, Tensor] = {}  # of records used before, in the state, [width]
         for k in range(1, self.n_rounds + 1):
@@ -196,7 +196,7 @@ class Adversary:
             identity = torch.eye(draws.shape[1], dtype=torch.float64)
             known = (draws.mT @ draws - identity)[out.laplace].abs()
             exact = not len(spread) and (known.numel() == 0 or known.max().item() < 1e-6)
-            yield Round(out.messages, whiten, gain, shifts, leaks, draws, out.laplace, exact)
+            yield Reading(out.messages, whiten, gain, shifts, leaks, draws, out.laplace, exact)
             state, remnants = out.next_state, kept
             spread = _compressed(C - V.mT @ gain)  # (I - V'V) C
 
@@ -212,7 +212,7 @@ class Adversary:
         """The rows of each message's payload that the view holds."""
         return {name: _visible_rows(message, self.threat_model) for name, message in sent.items()}
 
-    def _own(self, draws: Mapping[str, Draw], graph: Graph) -> dict[str, Tensor]:
+    def _own(self, draws: Mapping[str, AskedNoise], graph: Graph) -> dict[str, Tensor]:
         """The rows of each draw that the adversary's own agents made: by agent, or by sender."""
         agents = torch.tensor(self.threat_model.agents, dtype=torch.long)
         own = {}
@@ -275,7 +275,7 @@ class _Probe:
                 f"graph: round {self._k} draws {n_draws} noises; its exact leak is computed "
                 f"for {MOST_DRAWS} at most; audit fewer agents or a sparser graph"
             )
-        start = flatten(self._state).expand(trials, -1).clone()
+        start = flat_state(self._state).expand(trials, -1).clone()
         start[1 : 1 + n_old] += remnants
         start[1 + n_old : 1 + n_old + n_states] += spread
         units, first = {}, 1 + n_old + n_states
@@ -287,9 +287,9 @@ class _Probe:
         drawn[-1] = 1.0
 
         tape = Tape(units)
-        state, sent = self._step(unflatten(self._state, start), tape, drawn)
+        state, sent = self._step(state_of(self._state, start), tape, drawn)
         observed = self._adversary.all_observations(self._k, sent, units)
-        after = flatten(state)
+        after = flat_state(state)
         moved, left = observed - observed[0], after - after[0]
         noise = slice(1 + n_old, trials - 1)
         family = [
@@ -307,7 +307,7 @@ class _Probe:
             left[-1],
             moved[1 : 1 + n_old],
             left[1 : 1 + n_old],
-            unflatten(self._state, after[:1]),
+            state_of(self._state, after[:1]),
             scale,
         )
 
@@ -316,7 +316,7 @@ class _Probe:
         round = self._game.defense.step(state, self._k, self._graph, gradient, noise)
         return round.state, round.sent
 
-    def _named(self, sent: Capture, draws: Mapping[str, Draw]) -> list[tuple[str, int]]:
+    def _named(self, sent: Capture, draws: Mapping[str, AskedNoise]) -> list[tuple[str, int]]:
         rows = self._adversary._rows(sent) | {
             f"own noise of {name}": rows
             for name, rows in self._adversary._own(draws, self._graph).items()
@@ -324,12 +324,12 @@ class _Probe:
         return [(name, int(row)) for name, of in rows.items() for row in of]
 
 
-def flatten(state: Any) -> Tensor:
+def flat_state(state: Any) -> Tensor:
     """The floating tensors of a state that have trials in front, [trials, width]."""
     return torch.cat([t.flatten(1) for t in _varying(state).values()], dim=1)
 
 
-def unflatten(like: Any, flat: Tensor) -> Any:
+def state_of(like: Any, flat: Tensor) -> Any:
     """The same state with these values [trials, width] in it."""
     parts, start = {}, 0
     for name, tensor in _varying(like).items():

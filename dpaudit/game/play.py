@@ -7,7 +7,6 @@ scores being the right ones. Where they are not, a score that is learned from ot
 better: noise that repeats itself, say, shows in the covariance of the innovations.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,9 +16,10 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
+from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
-from .adversary import EVERY_ROUND, Adversary, Round, flatten, unflatten
+from .adversary import EVERY_ROUND, Adversary, Reading, flat_state, state_of
 from .game import Game
 from .tape import Overheard, Tape
 
@@ -29,11 +29,9 @@ POINTS = 80  # of a trade-off curve
 CERTAIN = 30.0  # nats that a record seen without noise is worth
 SHRINKAGE = 1e-3  # of the learned covariance, towards its diagonal
 
-OnRound = Callable[[int, int], None]
-
 
 @dataclass(frozen=True, eq=False)
-class Played:
+class Scored:
     """What the adversary made of runs of one world."""
 
     scores: Array  # [trials], log likelihood ratio of the record being there
@@ -41,8 +39,8 @@ class Played:
 
 
 class Worlds(NamedTuple):
-    without: Played
-    with_record: Played
+    without: Scored
+    with_record: Scored
 
 
 def play(
@@ -51,7 +49,7 @@ def play(
     streams: Streams,
     in_round: int | None = None,
     game: Game | None = None,
-    on_round: OnRound = lambda done, total: None,
+    on_round: OnStep = lambda done, total: None,
     dtype: torch.dtype = torch.float64,
 ) -> Worlds:
     """Both worlds, ``trials`` runs of each, in blocks that fit in the processor's cache.
@@ -78,8 +76,8 @@ def play(
     return Worlds(*(_joined(list(world)) for world in zip(*blocks, strict=True)))
 
 
-def _joined(parts: list[Played]) -> Played:
-    return Played(
+def _joined(parts: list[Scored]) -> Scored:
+    return Scored(
         np.concatenate([part.scores for part in parts]),
         np.concatenate([part.features for part in parts]),
     )
@@ -91,7 +89,7 @@ def _block(
     streams: Streams,
     in_round: int | None,
     game: Game | None,
-    on_round: OnRound,
+    on_round: OnStep,
     dtype: torch.dtype,
 ) -> Worlds:
     game = game or adversary.game
@@ -99,7 +97,7 @@ def _block(
     present = torch.arange(2 * trials, device=device) >= trials
     sign = torch.where(present, 1.0, -1.0 if game.is_replacement else 0.0).to(dtype)
     state: Any = game.start(2 * trials, dtype, device)
-    believed = flatten(state)
+    believed = flat_state(state)
     tally = Tally(adversary.game, 2 * trials)
     features: list[Tensor] = []
     nobody = torch.zeros(2 * trials, dtype=dtype, device=device)
@@ -112,14 +110,14 @@ def _block(
         before = state
         state, sent, *_ = game.defense.step(before, k, graph, game.gradient(drawn), noise)
         foretold = adversary.game.defense.step(
-            unflatten(before, believed), k, graph, adversary.game.gradient(nobody), Tape()
+            state_of(before, believed), k, graph, adversary.game.gradient(nobody), Tape()
         )
         own = {name: torch.zeros_like(units) for name, units in noise.units.items()}
         seen = adversary.observe(k, sent, noise.units)
         surprise = seen - adversary.observe(k, foretold.sent, own)
         reading = adversary.rounds[k - 1]
         y = surprise @ reading.whiten.to(surprise)
-        believed = flatten(foretold.state) + y @ reading.gain.to(y)
+        believed = flat_state(foretold.state) + y @ reading.gain.to(y)
         tally.add(reading, y, surprise)
         if sum(f.shape[1] for f in features) < FEATURES:
             features.append(y)
@@ -132,7 +130,7 @@ def _block(
             "numbers: the defense overflows or divides by 0"
         )
     kept = torch.cat(features, dim=1)[:, :FEATURES].double().cpu().numpy()
-    return Worlds(Played(scores[:trials], kept[:trials]), Played(scores[trials:], kept[trials:]))
+    return Worlds(Scored(scores[:trials], kept[:trials]), Scored(scores[trials:], kept[trials:]))
 
 
 def without_noise(game: Game) -> Game:
@@ -154,7 +152,7 @@ class LearnedScore:
         covariance[np.diag_indices_from(covariance)] += SHRINKAGE * spread + 1e-12
         self._direction = np.linalg.solve(covariance, moved)
 
-    def __call__(self, played: Played) -> Array:
+    def __call__(self, played: Scored) -> Array:
         return played.features @ self._direction
 
 
@@ -174,7 +172,7 @@ class Tally:
         self._present: dict[int, Tensor] = {}
         self._opposite: dict[int, Tensor] = {}
 
-    def add(self, reading: Round, y: Tensor, surprise: Tensor) -> None:
+    def add(self, reading: Reading, y: Tensor, surprise: Tensor) -> None:
         for j, shift in reading.shifts.items():
             self._add(self._present, j, _log_ratio(reading, y, shift.to(y)))
             if self._game.is_replacement:
@@ -205,7 +203,7 @@ class Tally:
         to[j] = to[j] + log_ratio if j in to else log_ratio
 
 
-def _log_ratio(reading: Round, y: Tensor, shift: Tensor) -> Tensor:
+def _log_ratio(reading: Reading, y: Tensor, shift: Tensor) -> Tensor:
     """ln p(y - shift)/p(y) of innovations [trials, rank]; of single draws where they are known."""
     if not (reading.exact and reading.laplace.any()):
         return y @ shift - shift @ shift / 2

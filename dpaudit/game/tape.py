@@ -18,7 +18,7 @@ Family = Literal["gaussian", "laplace"]
 STD = {"gaussian": 1.0, "laplace": sqrt(2.0)}  # of noise with scale 1
 
 
-class Draw(NamedTuple):
+class AskedNoise(NamedTuple):
     """What a defense asked for in one round, under one name."""
 
     family: Family
@@ -34,7 +34,7 @@ class Tape(Noise):
 
     def __init__(self, units: Mapping[str, Tensor] | None = None) -> None:
         self._units = units or {}
-        self.draws: dict[str, Draw] = {}
+        self.draws: dict[str, AskedNoise] = {}
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
         return self._played("gaussian", message, std, like)
@@ -43,7 +43,7 @@ class Tape(Noise):
         return self._played("laplace", message, scale, like)
 
     def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
-        self.draws.setdefault(message, Draw(family, like.shape))
+        self.draws.setdefault(message, AskedNoise(family, like.shape))
         units = self._units.get(message)
         return torch.zeros_like(like) if units is None else units * STD[family] * scale
 

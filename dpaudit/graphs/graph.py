@@ -206,7 +206,7 @@ class Network:
         return self.graphs[(round - 1) % self.period]
 
 
-def build(
+def build_graph(
     graph: str | GraphOptions, n_agents: int, generator: np.random.Generator | None = None
 ) -> Network:
     """The network of this name, or of these options, for ``n_agents`` agents.

@@ -40,7 +40,7 @@ def matrices(
     return [(np.eye(n_agents) + W) / 2 for W in period] if options.lazy else period
 
 
-def names() -> dict[str, str]:
+def graph_names() -> dict[str, str]:
     """Every graph by name, with one line about it."""
     return {name: (builder.__doc__ or "").splitlines()[0] for name, builder in _BUILDERS.items()}
 

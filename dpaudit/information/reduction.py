@@ -22,7 +22,7 @@ TIE_BREAKING = 1e-10  # width of the uniform noise added to every value, as in N
 CROWDED = 0.05  # share of neighbouring values that may lie closer than ten times that noise
 UNEVEN = 1e3  # largest ratio between the standard deviations of columns left as they are
 
-Scale = Literal["standardise", "normal-scores", "none"]
+Scaling = Literal["standardise", "normal-scores", "none"]
 
 
 class EstimatorWarning(UserWarning):
@@ -51,7 +51,7 @@ class Reduction:
     the combination of messages that a protocol-aware adversary would form, named ``named``.
     """
 
-    scale: Scale = "standardise"
+    scale: Scaling = "standardise"
     n_components: int | None = None
     projection: Floats | None = None
     named: str = "projection"

@@ -19,7 +19,7 @@ from .networks import NETWORKS, PositionEmbedding, Shape
 _LARGEST = 64  # pixels; the sides tried when an image is too small
 
 
-def build(name: str, shape: Shape, n_classes: int) -> nn.Module:
+def build_network(name: str, shape: Shape, n_classes: int) -> nn.Module:
     """The network of this name, on the meta device: images [b, *shape] to logits [b, n_classes].
 
     Raises:
@@ -63,8 +63,8 @@ def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
     return copy
 
 
-def names() -> tuple[str, ...]:
-    """Every name that `build` takes."""
+def model_names() -> tuple[str, ...]:
+    """Every name that `build_network` takes."""
     return tuple(sorted(NETWORKS))
 
 
@@ -73,7 +73,7 @@ def n_parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def unflatten(module: nn.Module, vectors: Tensor) -> dict[str, Tensor]:
+def parameters_of(module: nn.Module, vectors: Tensor) -> dict[str, Tensor]:
     """The named parameters [..., *shape of each] inside vectors [..., d]: views, no copies."""
     sizes = [p.numel() for p in module.parameters()]
     parts = vectors.split(sizes, dim=-1)
@@ -83,8 +83,8 @@ def unflatten(module: nn.Module, vectors: Tensor) -> dict[str, Tensor]:
     }
 
 
-def flatten(module: nn.Module, parameters: Mapping[str, Tensor]) -> Tensor:
-    """Vectors [..., d] from named parameters [..., *shape of each]; inverse of `unflatten`."""
+def flat_parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> Tensor:
+    """Vectors [..., d] from named parameters [..., *shape of each]; inverse of `parameters_of`."""
     parts = [parameters[name].flatten(-p.ndim) for name, p in module.named_parameters()]
     return torch.cat(parts, dim=-1)
 
@@ -96,7 +96,7 @@ def initial_parameters(module: nn.Module, generator: torch.Generator) -> Tensor:
     normalisations start as the identity, class tokens at 0, position embeddings at N(0, 0.02^2).
     """
     vector = torch.zeros(n_parameters(module), device=generator.device)
-    parameters = unflatten(module, vector)
+    parameters = parameters_of(module, vector)
     for path, layer in module.named_modules():
         own = {name: parameters[f"{path}.{name}".lstrip(".")] for name in _own(layer)}
         if isinstance(layer, nn.Linear | nn.Conv2d):

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from .gradient_terms import Records
 from .layers import LAYERS, Block, ChannelsLast, Layer
-from .models import unflatten
+from .models import parameters_of
 
 # networks of nothing else keep the features of models apart, so that models can share a batch
 _FEATUREWISE = (
@@ -55,7 +55,7 @@ class Stacked:
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
         """[n, r, k, n_classes] of models X [n, k, d] on inputs [n, r, ...]."""
         block = Block(inputs.shape[0], inputs.shape[1], X.shape[1])
-        self._prepare(block, unflatten(self.module, X))
+        self._prepare(block, parameters_of(self.module, X))
         return self.network(inputs.flatten(0, 1)).reshape(*block, -1)
 
     def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:

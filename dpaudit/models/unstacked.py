@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, vmap
 from dpaudit.errors import DpauditError
 
 from .gradient_terms import Each, Records
-from .models import n_parameters, unflatten
+from .models import n_parameters, parameters_of
 from .stacked import cross_entropy
 
 
@@ -107,5 +107,5 @@ def _loss(module: nn.Module, x: Tensor, inputs: Tensor, labels: Tensor) -> Tenso
 
 
 def _call(module: nn.Module, x: Tensor, inputs: Tensor) -> Tensor:
-    logits: Tensor = functional_call(module, unflatten(module, x), (inputs,))
+    logits: Tensor = functional_call(module, parameters_of(module, x), (inputs,))
     return logits

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpaudit import registry
 from dpaudit.attack.contract import Bench
-from dpaudit.defense.claim_accounting import account, restate
+from dpaudit.defense.claim_accounting import account_claim, restate
 from dpaudit.defense.contract import Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.options import graph_options
 from dpaudit.files.result import JudgedClaim
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.judge import Judging, accounting_finding, bearing_on, judge
+from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
@@ -26,7 +26,7 @@ NEIGHBOUR = ThreatModel(name="agent 0", kind="curious", agents=(0,))
 
 
 @dataclass(frozen=True)
-class Case:
+class PaperCase:
     """One experiment of a paper, and what is promised for it."""
 
     title: str
@@ -40,14 +40,14 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Scale:
+class PlayedScale:
     """How much is played: runs of each world, and rounds of them."""
 
     trials: int
     rounds: int
 
 
-SCALES = {"quick": Scale(400, 20), "paper": Scale(4000, 200)}
+SCALES = {"quick": PlayedScale(400, 20), "paper": PlayedScale(4000, 200)}
 
 
 def _claim(text: str, epsilon: float, **options: Any) -> Claim:
@@ -55,7 +55,7 @@ def _claim(text: str, epsilon: float, **options: Any) -> Claim:
 
 
 CASES = (
-    Case(
+    PaperCase(
         "DPPS in SGPDP, MNIST, 4-Out",
         "sgpdp",
         {"name": "d-out", "d": 4},
@@ -66,7 +66,7 @@ CASES = (
         {"n_rounds": 720, "batch_size": 100, "sampling": "poisson"},
     ),
     *(
-        Case(
+        PaperCase(
             f"Dyn-D2P ({schedule}), CIFAR-10, claimed {epsilon:g}",
             "dyn-d2p",
             {"name": "exponential"},
@@ -86,7 +86,7 @@ CASES = (
         for schedule, epsilon in (("const", 0.3), ("const", 1.0), ("const", 3.0), ("dyn", 1.0))
     ),
     *(
-        Case(
+        PaperCase(
             f"ADP-VRSGP, {reading}, claimed {epsilon:g}, c2 = {c2:.3g}",
             "adp-vrsgp",
             {"name": "ring"},
@@ -111,7 +111,7 @@ CASES = (
         )
     ),
     *(
-        Case(
+        PaperCase(
             f"DPDL, MNIST, {graph}",
             "dpdl",
             {"name": graph},
@@ -130,7 +130,7 @@ CASES = (
         for graph in ("complete", "bipartite", "ring")
     ),
     *(
-        Case(
+        PaperCase(
             f"Xie, Liu, Chai, sensor fusion, {reading}",
             "sensitivity-reduced",
             {"name": "erdos-renyi", "p": 0.1},
@@ -170,23 +170,21 @@ def lines(scale: str, seed: int) -> Iterator[str]:
 
 
 def examined(
-    case: Case, threat_model: ThreatModel, scale: Scale, streams: Streams
+    case: PaperCase, threat_model: ThreatModel, scale: PlayedScale, streams: Streams
 ) -> tuple[JudgedClaim, list[Finding]]:
     """The verdict on a case's claim against one adversary, and the evidence.
 
     Raises:
         DpauditError: the defense refuses the setting.
     """
-    network = build(graph_options(**case.graph), case.n_agents, streams.numpy("graph"))
+    network = build_graph(graph_options(**case.graph), case.n_agents, streams.numpy("graph"))
     setting = Setting(network, (case.records,) * case.n_agents, 1)
-    defense = registry.load("defenses", case.defense)(**case.options).calibrate(setting)
-    attack = registry.load("attacks", "likelihood-ratio")(
-        trials=scale.trials, n_rounds=scale.rounds
-    )
+    defense = load_plugin("defenses", case.defense)(**case.options).calibrate(setting)
+    attack = load_plugin("attacks", "likelihood-ratio")(trials=scale.trials, n_rounds=scale.rounds)
     bench = Bench(None, setting, defense, (case.claim,), streams, None)  # type: ignore[arg-type]
     findings = attack.measure(bench, threat_model, lambda done, total: None)
     because = bearing_on(0, case.claim, threat_model, findings)
-    accounted = account(case.claim, threat_model, defense, setting)
+    accounted = account_claim(case.claim, threat_model, defense, setting)
     findings.append(accounting_finding(0, case.claim, threat_model, accounted))
     restated = restate(case.claim, threat_model, defense, setting)
     because.append(len(findings) - 1)

@@ -15,21 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit import registry
 from dpaudit.defense.contract import Defense, Round, Setting
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.information.estimators import varying
 from dpaudit.information.mnmi import MaximumInformation, maximum_information, without_warnings
 from dpaudit.information.reduction import EstimatorWarning
+from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.trials import run_trials
 
 Random = Literal["agent 1", "all agents", "noise alone"]
-View = dict[str, Tensor]  # name of an observation set -> [trials, dims]
+ObservedRows = dict[str, Tensor]  # name of an observation set -> [trials, dims]
 
 
-class Scale(NamedTuple):
+class TableScale(NamedTuple):
     """How much of the study is computed."""
 
     trials: int
@@ -45,8 +45,8 @@ class Scale(NamedTuple):
 DATA_SCALE = 10.0
 
 SCALES = {
-    "quick": Scale(1_000, 1_000, 12, 19, 5, "20 seconds"),
-    "paper": Scale(5_000, 1_000, 1_000, 3, 3, "half an hour"),
+    "quick": TableScale(1_000, 1_000, 12, 19, 5, "20 seconds"),
+    "paper": TableScale(5_000, 1_000, 1_000, 3, 3, "half an hour"),
 }
 
 
@@ -71,7 +71,7 @@ PUBLISHED = (
 _ALGORITHM_1 = {10.0: (0.002, 100.0, 0.97), 1.0: (0.001, 1000.0, 0.97), 0.1: (0.001, 1000.0, 0.92)}
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A method, what was published, and what is found here for each observation set."""
 
     published: Published
@@ -83,7 +83,7 @@ class Row(NamedTuple):
 
 def table(
     scale: str, seed: int, random: Random = "agent 1", on_row: Callable[[str], None] = print
-) -> list[Row]:
+) -> list[TableRow]:
     """All rows of the table.
 
     Args:
@@ -148,7 +148,7 @@ _REMARKS = (
 )
 
 
-def _printed(row: Row) -> Iterator[str]:
+def _printed(row: TableRow) -> Iterator[str]:
     for name, found in row.found.items():
         published = row.published.eavesdropper if name == "eavesdropper" else row.published.curious
         if found is None:
@@ -168,13 +168,13 @@ def _printed(row: Row) -> Iterator[str]:
     )
 
 
-def _row(published: Published, scale: Scale, streams: Streams, random: Random) -> Row:
+def _row(published: Published, scale: TableScale, streams: Streams, random: Random) -> TableRow:
     defense, observe = _method(published.method, scale.n_rounds)
     redrawn = {"agent 1": [0], "all agents": None, "noise alone": []}[random]
     problem = SensorFusion.draw(
         streams, 3, m=1, p=1, scale=DATA_SCALE, trials=scale.trials, redrawn=redrawn
     )
-    setting = Setting(build("complete", 3), (1, 1, 1), 1)
+    setting = Setting(build_graph("complete", 3), (1, 1, 1), 1)
     recorder = _Recorder(observe, _spread(scale.n_rounds - 1, scale.estimated))
     state = run_trials(
         defense.calibrate(setting), problem, setting, streams, scale.trials, recorder
@@ -183,7 +183,7 @@ def _row(published: Published, scale: Scale, streams: Streams, random: Random) -
     found, concerns = without_warnings(
         lambda: {name: recorder.information(name, scale, streams) for name in recorder.views}
     )
-    return Row(
+    return TableRow(
         published,
         found | ({"eavesdropper": None} if published.method == "encryption" else {}),
         concerns,
@@ -192,12 +192,12 @@ def _row(published: Published, scale: Scale, streams: Streams, random: Random) -
     )
 
 
-def _method(name: str, n_rounds: int) -> tuple[Defense, Callable[..., View]]:
+def _method(name: str, n_rounds: int) -> tuple[Defense, Callable[..., ObservedRows]]:
     """The defense of a row, and its observation sets."""
     if name.startswith("Algorithm 1"):
         epsilon = float(name.rpartition("= ")[2])
         step_size, correction, decay = _ALGORITHM_1[epsilon]
-        defense = registry.load("defenses", "sensitivity-reduced")(
+        defense = load_plugin("defenses", "sensitivity-reduced")(
             n_rounds=n_rounds,
             epsilon=epsilon,
             step_size=step_size,
@@ -207,9 +207,9 @@ def _method(name: str, n_rounds: int) -> tuple[Defense, Callable[..., View]]:
         )
         return defense, _Algorithm1(defense.alpha)
     if name == "correlated randomness":
-        shares = registry.load("defenses", "correlated-randomness")
+        shares = load_plugin("defenses", "correlated-randomness")
         return shares(n_rounds=n_rounds, step_size=0.002), _Shares()
-    encrypted = registry.load("defenses", "paillier-consensus")
+    encrypted = load_plugin("defenses", "paillier-consensus")
     defense = encrypted(n_rounds=n_rounds, step_size=0.005)
     return defense, _Encrypted(defense.alpha)
 
@@ -225,7 +225,7 @@ class _Algorithm1:
     def __init__(self, alpha: Callable[[int], float]) -> None:
         self._alpha = alpha
 
-    def __call__(self, k: int, now: Round, following: Round) -> View:
+    def __call__(self, k: int, now: Round, following: Round) -> ObservedRows:
         z, y = now.sent["z"].payload[..., 0, :], now.state.Y[..., 0, :]
         z_next = following.sent["z"].payload[..., 0, :]
         z_bar = now.sent["z"].payload.mean(dim=-2)  # all weights are 1/3
@@ -245,7 +245,7 @@ class _Shares:
     def __init__(self) -> None:
         self._balance: Tensor | float = 0.0  # y_1 - grad f_1
 
-    def __call__(self, k: int, now: Round, following: Round) -> View:
+    def __call__(self, k: int, now: Round, following: Round) -> ObservedRows:
         names = ("x", "lambda_y", "tracking")
         received = torch.cat([now.sent[name].on_edge(0, 1) for name in names], dim=-1)
         gradient = -self._balance + torch.zeros_like(received[..., :1])
@@ -263,7 +263,7 @@ class _Encrypted:
     def __init__(self, alpha: Callable[[int], float]) -> None:
         self._alpha = alpha
 
-    def __call__(self, k: int, now: Round, following: Round) -> View:
+    def __call__(self, k: int, now: Round, following: Round) -> ObservedRows:
         sent = now.sent["increment"]
         total = sent.on_edge(1, 0) + sent.on_edge(2, 0)
         return {"curious": total / self._alpha(k)}
@@ -272,7 +272,7 @@ class _Encrypted:
 class _Recorder:
     """Keeps the private variable and the views of some rounds, each with the round that follows."""
 
-    def __init__(self, observe: Callable[..., View], rounds: Sequence[int]) -> None:
+    def __init__(self, observe: Callable[..., ObservedRows], rounds: Sequence[int]) -> None:
         self._observe, self.rounds = observe, tuple(rounds)
         self._last: Round | None = None
         self._private: list[np.ndarray] = []
@@ -287,7 +287,7 @@ class _Recorder:
                     self.views.setdefault(name, []).append(values.cpu().numpy())
         self._last = round
 
-    def information(self, name: str, scale: Scale, streams: Streams) -> MaximumInformation:
+    def information(self, name: str, scale: TableScale, streams: Streams) -> MaximumInformation:
         """M-NMI of one observation set over the recorded rounds.
 
         Quantities that are the same in all trials (the balance in round 1) tell nothing and are

@@ -12,13 +12,12 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.threat import ThreatModel
+from dpaudit.progress import OnProgress
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
+from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.run_directory import RunDirectory
-from dpaudit.training.subject import Subject
 from dpaudit.training.train import Recording, train
-
-from .workers import OnProgress
 
 WORLDS = ("defense", "no-defense")
 
@@ -41,7 +40,7 @@ class Experiment:
 class Prepared(NamedTuple):
     """Everything that a config determines before the first round."""
 
-    subject: Subject
+    learned: LoadedProblem
     setting: Setting
     defenses: dict[str, Defense]  # by world
     attacks: tuple[ReconstructionAttack | Measurement, ...]
@@ -58,7 +57,7 @@ def train_world(prepared: Prepared, run: RunDirectory, world: str, on_progress: 
     with _overflow_in_a_line(f"training, {world}"):
         curve = train(
             prepared.defenses[world],
-            prepared.subject.problem,
+            prepared.learned.problem,
             prepared.setting,
             prepared.streams,
             recording_for(prepared),
@@ -81,7 +80,7 @@ def run_attack(
     def on_step(done: int, total: int) -> None:
         on_progress(f"attack {job.name}", done, total)
 
-    problem, setting, streams = prepared.subject.problem, prepared.setting, prepared.streams
+    problem, setting, streams = prepared.learned.problem, prepared.setting, prepared.streams
     if isinstance(job, Scenario):
         assert isinstance(problem, Classification)  # the others were refused
         defense = prepared.defenses[job.world]

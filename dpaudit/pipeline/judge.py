@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-import numpy as np
-
 from dpaudit.defense.claim_accounting import Accounted, claimed_epsilon, record_adjacency
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.result import JudgedClaim, Restated
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.statistics.bounds import holm
+from dpaudit.statistics.p_values import holm
 
 ALPHA = 0.05  # of one false refutation among all claims and adversaries of an audit
 
@@ -77,17 +75,15 @@ def judge(judgings: Sequence[Judging], findings: Sequence[Finding]) -> list[Judg
     divide its share. A reconstruction, however good, certifies no lower bound on epsilon.
     """
     tests = [_tests(judging, findings) for judging in judgings]
-    p_values = [
-        min(len(found) * float(t.metrics[Name.P_VALUE].value) for t in found) if found else 1.0
-        for found in tests
-    ]
-    tested = [i for i, found in enumerate(tests) if found]
-    rejected = np.zeros(len(judgings), bool)
-    if tested:
-        rejected[tested] = holm([min(p_values[i], 1.0) for i in tested], ALPHA)
+    tested = {
+        i: min(1.0, min(len(found) * float(t.metrics[Name.P_VALUE].value) for t in found))
+        for i, found in enumerate(tests)
+        if found
+    }
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
     return [
-        _judged(judging, findings, bool(refuted), len(tested))
-        for judging, refuted in zip(judgings, rejected, strict=True)
+        _judged(judging, findings, adjusted.get(i, inf) <= ALPHA, len(tested))
+        for i, judging in enumerate(judgings)
     ]
 
 

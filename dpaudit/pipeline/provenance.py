@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from dpaudit.files.result import Provenance
-from dpaudit.training.subject import Subject
+from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.version import __version__
 
 PACKAGES = ("torch", "numpy", "scipy", "scikit-image", "scikit-learn", "dp-accounting")
 
 
-def provenance(subject: Subject, seed: int, device: torch.device) -> Provenance:
+def provenance(learned: LoadedProblem, seed: int, device: torch.device) -> Provenance:
     """The provenance of a run that is about to be made here."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     commit = _git("rev-parse", "HEAD")
@@ -27,10 +27,10 @@ def provenance(subject: Subject, seed: int, device: torch.device) -> Provenance:
         seed=seed,
         git_commit=commit,
         git_dirty=None if commit is None else bool(_git("status", "--porcelain")),
-        data=subject.name,
-        data_fingerprint=subject.fingerprint,
-        n_records=subject.n_records,
-        agent_sizes=subject.sizes,
+        data=learned.name,
+        data_fingerprint=learned.fingerprint,
+        n_records=learned.n_records,
+        agent_sizes=learned.sizes,
     )
 
 

@@ -9,29 +9,30 @@ from typing import Any
 
 import torch
 
-from dpaudit import registry
 from dpaudit.attack.contract import Measurement
 from dpaudit.attack.reconstruction import ReconstructionAttack
 from dpaudit.attack.scenario import refuse_data_without_images
-from dpaudit.data.datasets import Dataset, load
-from dpaudit.defense.claim_accounting import account, refuse, restate
+from dpaudit.data.datasets import Dataset, load_dataset
+from dpaudit.defense.claim_accounting import account_claim, refuse_claims, restate
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, Curve, GraphSummary, JudgedClaim, ThreatModelSummary
 from dpaudit.files.verdict import worst
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.graphs.mixing import positions
+from dpaudit.progress import OnProgress
+from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from dpaudit.training.loaded_problem import load_problem
 from dpaudit.training.run_directory import RunDirectory
-from dpaudit.training.subject import subject
 
+from .caller_objects import NOTHING, CallerObjects
 from .jobs import WORLDS, Prepared, jobs_of, recording_for, run_attack, train_world
 from .judge import Judging, accounting_finding, bearing_on, judge
-from .own import NOTHING, Own
 from .provenance import provenance
-from .workers import OnProgress, Work, run_jobs
+from .workers import Work, run_jobs
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def run_audit(
     config_text: str = "",
     resume: bool = False,
     on_progress: OnProgress = lambda what, done, total: None,
-    own: Own = NOTHING,
+    own: CallerObjects = NOTHING,
 ) -> AuditResult:
     """One audit: train, intercept, attack, account, judge; writes the run directory.
 
@@ -109,7 +110,7 @@ def _attack_and_judge(
     runtime: Runtime,
     on_progress: OnProgress,
     seconds: dict[str, float],
-    own: Own = NOTHING,
+    own: CallerObjects = NOTHING,
 ) -> AuditResult:
     began = time.perf_counter()
     jobs = [job.name for job in jobs_of(config, prepared)]
@@ -119,7 +120,7 @@ def _attack_and_judge(
     claims, findings = _judged(config, prepared, evidence)
     result = _result(config, prepared, runtime, run, claims, findings, seconds)
     run.write_text("audit.json", result.to_json())
-    run.write_text("report.html", registry.load("reports", "html")(result, run.path))
+    run.write_text("report.html", load_plugin("reports", "html")(result, run.path))
     return result
 
 
@@ -171,25 +172,25 @@ def _refuse_unrecorded(run: RunDirectory, prepared: Prepared) -> None:
                     )
 
 
-def prepare(config: AuditConfig, runtime: Runtime, own: Own = NOTHING) -> Prepared:
+def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING) -> Prepared:
     """Data, partition, graph, model and calibrated defense of a config."""
     streams = Streams(config.seed, runtime.device)
     defense: Defense = own.defense or config.defense.create("defenses")
     attacks = tuple(plugin.create("attacks") for plugin in config.attack)
     size = defense.batch_size
-    learned = subject(
+    learned = load_problem(
         config, lambda: own.data or _loaded(config, runtime), own.model, streams, size
     )
     on_images = [attack for attack in attacks if isinstance(attack, ReconstructionAttack)]
     refuse_data_without_images(learned.dataset, on_images)
-    network = build(config.graph, config.data.n_agents, streams.numpy("graph"))
+    network = build_graph(config.graph, config.data.n_agents, streams.numpy("graph"))
     setting = Setting(network, learned.sizes, learned.d, learned.layers)
     for attack in attacks:
         if isinstance(attack, Measurement):
             attack.refuse(setting)
     calibrated = defense.calibrate(setting)
     on_records = learned.dataset is not None
-    refuse(config.claim, config.threat_model, calibrated, setting, on_records)
+    refuse_claims(config.claim, config.threat_model, calibrated, setting, on_records)
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
     return Prepared(learned, setting, worlds, attacks, streams, _notes(defense, setting))
 
@@ -204,10 +205,12 @@ def _notes(defense: Defense, setting: Setting) -> tuple[str, ...]:
 def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:
     source = config.data.name or config.data.path
     assert source is not None
-    return load(source, data_root=runtime.data_root, download=runtime.download, seed=config.seed)
+    return load_dataset(
+        source, data_root=runtime.data_root, download=runtime.download, seed=config.seed
+    )
 
 
-def _worker(config: AuditConfig, out: Path, runtime: Runtime, own: Own) -> Work[str]:
+def _worker(config: AuditConfig, out: Path, runtime: Runtime, own: CallerObjects) -> Work[str]:
     """What a process does with a job: train a world, or run a scenario, by name."""
     prepared = prepare(config, runtime, own)
     run = RunDirectory(out)
@@ -232,7 +235,7 @@ def _judged(
         for threat_model in config.threat_model:
             if claim.threat_model in (None, threat_model.name):
                 because = bearing_on(i, claim, threat_model, evidence)
-                accounted = account(claim, threat_model, defense, setting)
+                accounted = account_claim(claim, threat_model, defense, setting)
                 findings.append(accounting_finding(i, claim, threat_model, accounted))
                 restated = restate(claim, threat_model, defense, setting)
                 because.append(len(findings) - 1)
@@ -252,7 +255,7 @@ def _result(
     return AuditResult(
         config=config.model_dump(mode="json"),
         calibrated=prepared.defenses["defense"].model_dump(mode="json"),
-        provenance=provenance(prepared.subject, config.seed, runtime.device),
+        provenance=provenance(prepared.learned, config.seed, runtime.device),
         verdict=worst([claim.verdict for claim in claims]),
         claims=tuple(claims),
         threat_models=tuple(_threat_models(config, prepared)),
@@ -301,5 +304,5 @@ def _fingerprint(config: AuditConfig, prepared: Prepared, runtime: Runtime) -> d
     return {
         "config": config.model_dump(mode="json"),
         "device": runtime.device.type,
-        "data": prepared.subject.fingerprint,
+        "data": prepared.learned.fingerprint,
     }

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import torch
 
 from dpaudit.errors import RunError
+from dpaudit.progress import OnProgress
 
 Job = TypeVar("Job")
-OnProgress = Callable[[str, int, int], None]  # what is done, steps done, steps in all
 Work = Callable[[Job, OnProgress], None]
 
 _POLL_SECONDS = 0.1

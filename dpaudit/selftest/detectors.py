@@ -19,7 +19,7 @@ from dpaudit.accounting.releases import Mechanism, Release, epsilon, false_negat
 from dpaudit.attacks.sensitivity.examination import Examination
 from dpaudit.attacks.sensitivity.worlds import Coupled
 from dpaudit.conformance.case import N_AGENTS, BrokenPromise, small_problem
-from dpaudit.conformance.checks import PROMISES, check_defense
+from dpaudit.conformance.promises import PROMISES, check_defense
 from dpaudit.defense.contract import Setting
 from dpaudit.defense.gossip import releases
 from dpaudit.defense.noise import Noise

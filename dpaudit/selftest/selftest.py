@@ -19,7 +19,7 @@ ALPHA = 0.01  # of any false alarm on a correct defense
 COLUMNS = ("bug", "the mistake it models", "caught by", "figure", "seconds", "correct twin")
 
 
-class Outcome(NamedTuple):
+class BugOutcome(NamedTuple):
     """One bug, what found it, and whether its correct twin passed."""
 
     bug: Bug
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
         return bool(self.found) and not self.false_alarms
 
 
-def selftest(seed: int = 0, bugs: Sequence[Bug] = BUGS) -> Iterator[Outcome]:
+def selftest(seed: int = 0, bugs: Sequence[Bug] = BUGS) -> Iterator[BugOutcome]:
     """Examine each bug and its correct twin."""
     known: dict[int, Mapping[str, str]] = {}
     for bug in bugs:
@@ -41,7 +41,7 @@ def selftest(seed: int = 0, bugs: Sequence[Bug] = BUGS) -> Iterator[Outcome]:
         seconds = perf_counter() - began
         if id(bug.twin) not in known:
             known[id(bug.twin)] = alarms(bug.twin, Streams(seed))
-        yield Outcome(bug, found, known[id(bug.twin)], seconds)
+        yield BugOutcome(bug, found, known[id(bug.twin)], seconds)
 
 
 def alarms(specimen: Specimen, streams: Streams) -> dict[str, str]:
@@ -53,7 +53,7 @@ def alarms(specimen: Specimen, streams: Streams) -> dict[str, str]:
     return {name: what for name, what in found.items() if what}
 
 
-def row(outcome: Outcome) -> tuple[str, ...]:
+def row(outcome: BugOutcome) -> tuple[str, ...]:
     """The cells of ``COLUMNS``: the check made for the bug first, with its figure."""
     bug, found = outcome.bug, outcome.found
     checks = sorted(found, key=lambda name: name != bug.by)
@@ -68,7 +68,7 @@ def row(outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def text(outcome: Outcome) -> str:
+def text(outcome: BugOutcome) -> str:
     """The same as lines."""
     name, mistake, checks, figure, seconds, twin = row(outcome)
     first, _, others = checks.partition(", ")
@@ -76,13 +76,13 @@ def text(outcome: Outcome) -> str:
     return f"{name}: {mistake}\n  {first}: {figure}{also}\n  {seconds} s; correct twin: {twin}"
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
+def summary(outcomes: Sequence[BugOutcome]) -> str:
     caught = sum(bool(outcome.found) for outcome in outcomes)
     alarmed = sum(bool(outcome.false_alarms) for outcome in outcomes)
     return f"{caught} of {len(outcomes)} bugs caught, {alarmed} false alarms on their correct twins"
 
 
-def to_json(outcomes: Sequence[Outcome], seed: int) -> str:
+def to_json(outcomes: Sequence[BugOutcome], seed: int) -> str:
     """All of it, for programs."""
     rows = [
         {
@@ -99,7 +99,7 @@ def to_json(outcomes: Sequence[Outcome], seed: int) -> str:
     return json.dumps({"seed": seed, "alpha": ALPHA, "passed": passed, "bugs": rows}, indent=2)
 
 
-def markdown(outcomes: Sequence[Outcome], seed: int) -> str:
+def markdown(outcomes: Sequence[BugOutcome], seed: int) -> str:
     """The page docs/selftest.md."""
     cells = [COLUMNS, ("---",) * len(COLUMNS), *map(row, outcomes)]
     table = "\n".join(f"| {' | '.join(line)} |" for line in cells)

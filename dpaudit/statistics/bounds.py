@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betainccinv
 
-from dpaudit.accounting.families import GAUSSIAN, Family
+from dpaudit.accounting.families import GAUSSIAN, TradeoffFamily
 from dpaudit.accounting.privacy_loss import Array, Integers
 from dpaudit.errors import DpauditError
 
@@ -72,7 +72,7 @@ def family_lower_bound(
     n0: ArrayLike,
     n1: ArrayLike,
     alpha: float,
-    family: Family = GAUSSIAN,
+    family: TradeoffFamily = GAUSSIAN,
 ) -> Array:
     """The parameter that a mechanism of the family must exceed to make so few errors; broadcasts.
 
@@ -123,7 +123,7 @@ def family_from_scores(
     scores1: ArrayLike,
     alpha: float,
     generator: np.random.Generator,
-    family: Family = GAUSSIAN,
+    family: TradeoffFamily = GAUSSIAN,
 ) -> ScoreBound:
     """A lower bound on a family's parameter from scores, otherwise as ``from_scores``."""
     family_lower_bound(0, 0, 1, 1, alpha, family)  # refuses what is impossible
@@ -157,19 +157,6 @@ def smallest_alpha(refutes: Callable[[float], bool]) -> float:
     return high
 
 
-def holm(p_values: ArrayLike, alpha: float) -> np.ndarray:
-    """Which of several hypotheses [k] to reject, with probability alpha at most of any false one.
-
-    Source: Holm 1979.
-    """
-    p = np.asarray(p_values, float)
-    order = np.argsort(p, kind="stable")
-    passes = p[order] <= alpha / np.arange(len(p), 0, -1)
-    rejected = np.zeros(len(p), bool)
-    rejected[order] = np.logical_and.accumulate(passes)
-    return rejected
-
-
 def _log_odds(
     fp: ArrayLike, fn: ArrayLike, n0: ArrayLike, n1: ArrayLike, delta: float, alpha: float
 ) -> Array:
@@ -182,7 +169,7 @@ def _log_odds(
 
 
 def _shift(
-    fp: ArrayLike, fn: ArrayLike, n0: ArrayLike, n1: ArrayLike, alpha: float, family: Family
+    fp: ArrayLike, fn: ArrayLike, n0: ArrayLike, n1: ArrayLike, alpha: float, family: TradeoffFamily
 ) -> Array:
     """The bound on a family's parameter, likewise."""
     return family.shift_between(

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import betaincinv, expit, ndtr
 from scipy.stats import binom
 
-from dpaudit.accounting.families import GAUSSIAN, Family
+from dpaudit.accounting.families import GAUSSIAN, TradeoffFamily
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
 
@@ -77,7 +77,7 @@ def epsilon_from_guesses(
 
 
 def shift_from_guesses(
-    n_canaries: int, n_guesses: int, n_correct: int, alpha: float, family: Family = GAUSSIAN
+    n_canaries: int, n_guesses: int, n_correct: int, alpha: float, family: TradeoffFamily = GAUSSIAN
 ) -> float:
     """The parameter that a mechanism with a curve of this family must exceed.
 

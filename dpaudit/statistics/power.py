@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import binom
 
-from dpaudit.accounting.families import Family
+from dpaudit.accounting.families import TradeoffFamily
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
 
@@ -35,7 +35,7 @@ def expected_bound(n: int, delta: float, alpha: float, tradeoff: Tradeoff) -> fl
     return float(bound.mean(axis=(1, 2)).max())
 
 
-def expected_family_bound(n: int, alpha: float, family: Family, shift: float) -> float:
+def expected_family_bound(n: int, alpha: float, family: TradeoffFamily, shift: float) -> float:
     """The mean of ``family_lower_bound`` where the mechanism is the family's with this shift."""
     fp, fn = _likely_counts(n, lambda rates: family.false_negative_rate(shift, rates))
     bound = family_lower_bound(fp[:, :, None], fn[:, None, :], n, n, alpha, family)

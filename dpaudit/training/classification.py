@@ -12,7 +12,7 @@ from dpaudit.data.datasets import Dataset
 from dpaudit.data.partition import Partition
 from dpaudit.defense.contract import Gradient
 from dpaudit.models.gradients import Gradients
-from dpaudit.models.models import architecture, build, initial_parameters
+from dpaudit.models.models import architecture, build_network, initial_parameters
 from dpaudit.rng import Streams
 
 EVALUATED = 2_000  # test records at most, the first ones: enough for +- 2% of accuracy
@@ -95,7 +95,7 @@ class Classification:
         self.dataset = dataset
         self._start: Tensor | None = None  # [d]; drawn where there is none
         if isinstance(network, str):
-            self.gradients = Gradients(build(network, shape, n_classes))
+            self.gradients = Gradients(build_network(network, shape, n_classes))
         else:
             self.gradients = Gradients(architecture(network, shape, n_classes))
             self._start = nn.utils.parameters_to_vector(network.parameters()).detach().to(device)

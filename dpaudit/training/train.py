@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -13,6 +13,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Capture
 from dpaudit.errors import ConfigError
 from dpaudit.files.result import Curve
+from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
 from .run_directory import RunDirectory
@@ -21,7 +22,6 @@ EVALUATIONS = 40  # points of the training curves
 CHECKPOINT_SECONDS = 10.0
 TRANSCRIPT_BYTES = 4 * 2**30  # what a world's transcript may take on disk
 
-OnRound = Callable[[int, int], None]  # rounds done, rounds in all
 Point = tuple[int, list[float], list[float] | None, float]  # of the curve, by its columns
 
 
@@ -80,7 +80,7 @@ def train(
     recording: Recording,
     run: RunDirectory,
     world: str,
-    on_round: OnRound,
+    on_round: OnStep,
 ) -> Curve:
     """Play every round, write the recorded ones, and return the training curves.
 

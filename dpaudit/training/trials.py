@@ -13,7 +13,7 @@ from dpaudit.rng import Streams
 Watch = Callable[[int, Round], None]  # round, what it left behind
 
 
-class Problem(Protocol):
+class TrialProblem(Protocol):
     """What a learning problem offers for many trials at once."""
 
     @property
@@ -53,7 +53,7 @@ class Problem(Protocol):
 
 def run_trials(
     defense: Defense,
-    problem: Problem,
+    problem: TrialProblem,
     setting: Setting,
     streams: Streams,
     trials: int,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Name
-from dpaudit.reports.arrangement import Entry
+from dpaudit.reports.arrangement import NumberedFinding
 
 from .drawing import LOOKS, MUTED, OTHER, Look, _svg
 
@@ -18,12 +18,12 @@ Drawn = Mapping[str, Finding]  # by world, or by run
 PALETTE = (*LOOKS.values(), OTHER)  # of runs, in turn
 
 
-class Leak(NamedTuple):
+class MessageInformation(NamedTuple):
     """What one message tells one adversary: its findings, with their places in the result."""
 
     threat_model: str | None
     message: str | None
-    entries: list[Entry]
+    entries: list[NumberedFinding]
 
     def drawn(self, column: str) -> dict[str, Finding]:
         """By world, the findings whose series have this column."""
@@ -41,37 +41,39 @@ class Leak(NamedTuple):
         return [(note, [] if worlds == set(of) else list(of)) for note, of in about.items()]
 
 
-def leaks(entries: Iterable[Entry]) -> list[Leak]:
+def leaks(entries: Iterable[NumberedFinding]) -> list[MessageInformation]:
     """Findings grouped by adversary and message, in their order.
 
     A world that comes a second time begins a group: the same message, asked about something else.
     """
-    groups: list[Leak] = []
+    groups: list[MessageInformation] = []
     for entry in entries:
         f = entry.finding
         same = [g for g in groups if (g.threat_model, g.message) == (f.threat_model, f.message)]
         if not same or any(_alike(e.finding, f) for e in same[-1].entries):
-            same.append(Leak(f.threat_model, f.message, []))
+            same.append(MessageInformation(f.threat_model, f.message, []))
             groups.append(same[-1])
         same[-1].entries.append(entry)
     return groups
 
 
-class Question(NamedTuple):
+class AskedMessage(NamedTuple):
     """What several runs ask alike: a message, an adversary."""
 
     message: str | None
     threat_model: str | None
 
 
-def by_run(runs: Iterable[tuple[str, Iterable[Entry]]]) -> dict[Question, dict[str, Finding]]:
+def by_run(
+    runs: Iterable[tuple[str, Iterable[NumberedFinding]]],
+) -> dict[AskedMessage, dict[str, Finding]]:
     """Information under the defense, for each question by the label of the run; the first of it."""
-    asked: dict[Question, dict[str, Finding]] = {}
+    asked: dict[AskedMessage, dict[str, Finding]] = {}
     for label, entries in runs:
         for leak in leaks(entries):
             finding = leak.drawn(Column.ROUND).get("defense")
             if finding is not None:
-                question = Question(leak.message, leak.threat_model)
+                question = AskedMessage(leak.message, leak.threat_model)
                 asked.setdefault(question, {}).setdefault(label, finding)
     return asked
 

@@ -9,10 +9,10 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dpaudit.accounting.composition import MAX_LEVELS, compose, each_exactly, on_levels
 from dpaudit.accounting.fourier import Product
 from dpaudit.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpaudit.accounting.privacy_loss import Family, Pairs
+from dpaudit.accounting.privacy_loss import NoiseFamily, Pairs
 
 
-def pairs(family: Family, kind: str, scales: np.ndarray, rate: float) -> Pairs:
+def pairs(family: NoiseFamily, kind: str, scales: np.ndarray, rate: float) -> Pairs:
     return Pairs(family, kind, np.sort(scales)[:, None], np.full((len(scales), 1), rate))
 
 
@@ -69,7 +69,7 @@ def test_distinct_gaussians_bracket_the_closed_form() -> None:
 
 @pytest.mark.parametrize("family", ["gaussian", "laplace"])
 def test_shared_levels_bracket_the_exact_levels(
-    family: Family, monkeypatch: pytest.MonkeyPatch
+    family: NoiseFamily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpaudit.accounting.composition.MAX_LEVELS", 50)
     n = 120
@@ -93,7 +93,7 @@ def delta_of_shift(family: str, scale: float, epsilon: float) -> float:
 
 
 @pytest.mark.parametrize("family", ["gaussian", "laplace"])
-def test_a_coin_between_two_levels_of_the_same_variation_dominates(family: Family) -> None:
+def test_a_coin_between_two_levels_of_the_same_variation_dominates(family: NoiseFamily) -> None:
     n = MAX_LEVELS + 1
     scales = np.geomspace(0.05, 5e12, n)  # levels 3% apart
     rounds = on_levels(pairs(family, "remove", scales * 1.01, 0.5), np.ones(n, int), "upper")
@@ -114,7 +114,7 @@ def test_a_coin_between_two_levels_of_the_same_variation_dominates(family: Famil
 
 
 @pytest.mark.parametrize("family", ["gaussian", "laplace"])
-def test_upper_bound_agrees_with_dp_accounting_on_the_same_grid(family: Family) -> None:
+def test_upper_bound_agrees_with_dp_accounting_on_the_same_grid(family: NoiseFamily) -> None:
     scales = np.array([1.5, 2.0])
     theirs = pld.identity()
     for scale in scales:

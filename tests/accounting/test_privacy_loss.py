@@ -7,16 +7,18 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import laplace, norm
 
-from dpaudit.accounting.privacy_loss import Family, Kind, Pairs, above, beneath, reach
+from dpaudit.accounting.privacy_loss import NoiseFamily, PairKind, Pairs, above, beneath, reach
 
 NOISE = {"gaussian": norm, "laplace": laplace}
 
 
-def pairs(family: Family, kind: Kind, scale: float, rate: float) -> Pairs:
+def pairs(family: NoiseFamily, kind: PairKind, scale: float, rate: float) -> Pairs:
     return Pairs(family, kind, np.array([[scale]]), np.array([[rate]]))
 
 
-def hockey_stick(family: Family, kind: Kind, scale: float, rate: float, epsilon: float) -> float:
+def hockey_stick(
+    family: NoiseFamily, kind: PairKind, scale: float, rate: float, epsilon: float
+) -> float:
     """H of the pair at e^epsilon, from its definition: a root and two distribution functions."""
     if kind == "switch":
         return hockey_stick(family, "remove" if epsilon > 0 else "add", scale, rate, epsilon)
@@ -53,11 +55,11 @@ def delta_of(losses: np.ndarray, masses: np.ndarray, infinite: float, epsilon: f
     return float(infinite - np.expm1(np.minimum(epsilon - losses, 0)) @ masses)
 
 
-@pytest.mark.parametrize("family", get_args(Family))
-@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("family", get_args(NoiseFamily))
+@pytest.mark.parametrize("kind", get_args(PairKind))
 @pytest.mark.parametrize("scale, rate", [(1.0, 0.3), (0.5, 0.01), (0.7, 0.9)])
 def test_discretisations_bracket_the_exact_divergence_closely(
-    family: Family, kind: Kind, scale: float, rate: float
+    family: NoiseFamily, kind: PairKind, scale: float, rate: float
 ) -> None:
     pair = pairs(family, kind, scale, rate)
     low, high = reach(pair)
@@ -75,8 +77,8 @@ def test_discretisations_bracket_the_exact_divergence_closely(
         assert most - least <= 0.6 * step  # no cell holds more than all mass: h/4 above, h/4 below
 
 
-@pytest.mark.parametrize("family", get_args(Family))
-def test_masses_are_probabilities_of_both_worlds(family: Family) -> None:
+@pytest.mark.parametrize("family", get_args(NoiseFamily))
+def test_masses_are_probabilities_of_both_worlds(family: NoiseFamily) -> None:
     pair = pairs(family, "remove", 0.8, 0.2)
     losses = 0.01 * np.arange(-60, 2000)
     upper, infinite = above(pair, losses)
@@ -91,7 +93,7 @@ GRID = np.linspace(-14, 14, 1201)
 
 
 def plane_divergence(
-    family: Family, rate: float, scale: float, g: np.ndarray, other: np.ndarray, epsilon: float
+    family: NoiseFamily, rate: float, scale: float, g: np.ndarray, other: np.ndarray, epsilon: float
 ) -> float:
     """H of (1-q) M(0) + q M(g) from (1-q) M(0) + q M(g') in the plane, by the trapezoid rule."""
     noise = NOISE[family](scale=scale)
@@ -107,7 +109,7 @@ def plane_divergence(
 @pytest.mark.parametrize("family, order", [("gaussian", 2), ("laplace", 1)])
 @pytest.mark.parametrize("epsilon", [-0.2, 0.0, 0.1, 0.5])
 def test_no_two_gradients_are_worse_than_opposite_ones_under_replacement(
-    family: Family, order: int, epsilon: float
+    family: NoiseFamily, order: int, epsilon: float
 ) -> None:
     rng = np.random.default_rng(20240915)
     rate, scale = 0.4, 1.1

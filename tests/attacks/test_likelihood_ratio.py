@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dpaudit import registry
 from dpaudit.attack.contract import Bench
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
@@ -16,12 +15,13 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.graphs.graph import Graph, build
+from dpaudit.graphs.graph import Graph, build_graph
+from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))
-DPDPSGD = registry.load("defenses", "dp-dpsgd")
+DPDPSGD = load_plugin("defenses", "dp-dpsgd")
 
 
 def findings(
@@ -32,9 +32,9 @@ def findings(
     **options: Any,
 ) -> dict[Role, Finding]:
     """By their role; of the last claim where there are several."""
-    setting = Setting(build("ring", 5), (records,) * 5, 1)
+    setting = Setting(build_graph("ring", 5), (records,) * 5, 1)
     bench = Bench(None, setting, defense.calibrate(setting), claims, Streams(11), None)  # type: ignore[arg-type]
-    attack = registry.load("attacks", "likelihood-ratio")(**{"trials": 2000, **options})
+    attack = load_plugin("attacks", "likelihood-ratio")(**{"trials": 2000, **options})
     found = attack.measure(bench, threat_model, lambda done, total: None)
     return {f.role: f for f in found}
 
@@ -98,7 +98,7 @@ def test_a_claim_on_a_round_uses_the_record_in_one_round() -> None:
 
 
 def test_a_claim_on_a_message_reads_one_message_of_a_round() -> None:
-    dpdl = registry.load("defenses", "dpdl")(
+    dpdl = load_plugin("defenses", "dpdl")(
         n_rounds=2, batch_size=8, noise_multiplier=2.0, sampling="poisson"
     )
     message = findings(dpdl, claim(3.0, scope="message"), trials=400)
@@ -114,16 +114,16 @@ def test_replacing_a_record_is_played_as_such() -> None:
 
 
 def test_a_message_without_noise_is_named_and_refutes() -> None:
-    found = findings(registry.load("defenses", "d-psgd")(n_rounds=2, batch_size=8), claim(3.0))
+    found = findings(load_plugin("defenses", "d-psgd")(n_rounds=2, batch_size=8), claim(3.0))
     assert found[Role.EXACT_LEAK].verdict is Verdict.REFUTED
     assert found[Role.EXACT_LEAK].message == "x"
     assert found[Role.TEST].metrics["p-value"].value < 0.05
 
 
 def test_a_function_is_protected_over_all_rounds() -> None:
-    defense = registry.load("defenses", "dp-dgd")(n_rounds=10, batch_size=1)
+    defense = load_plugin("defenses", "dp-dgd")(n_rounds=10, batch_size=1)
     found = findings(defense, claim(1.0, delta=0.0, adjacency="function"), trials=400)
-    declared = defense.mechanism(Setting(build("ring", 5), (8,) * 5, 1), EAVESDROPPER, 0).most
+    declared = defense.mechanism(Setting(build_graph("ring", 5), (8,) * 5, 1), EAVESDROPPER, 0).most
     total = sum(1 / r.noise_multiplier for r in declared for _ in range(r.count))
     assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(total)
     assert found[Role.TEST].metrics["expected bound"].value < total

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit import registry
 from dpaudit.attack.contract import Bench
 from dpaudit.attacks.who_learns_what import WhoLearnsWhat, learned_by
 from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
@@ -17,7 +16,8 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.graphs.graph import Graph, build
+from dpaudit.graphs.graph import Graph, build_graph
+from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 
 
@@ -55,7 +55,7 @@ class Gossip(Defense):
 
 
 def setting_on(graph: str, n_agents: int) -> Setting:
-    return Setting(build(graph, n_agents), (40,) * n_agents, 1)
+    return Setting(build_graph(graph, n_agents), (40,) * n_agents, 1)
 
 
 def measured(defense: Defense, setting: Setting):
@@ -93,7 +93,7 @@ def test_a_record_fades_with_its_distance_as_published(graph, n_agents, mu) -> N
 def test_all_victims_at_once_are_what_they_are_one_by_one(name, graph, options) -> None:
     n_agents, n_rounds = 5, 6
     setting = setting_on(graph, n_agents)
-    defense = registry.load("defenses", name)(batch_size=8, n_rounds=n_rounds, **options)
+    defense = load_plugin("defenses", name)(batch_size=8, n_rounds=n_rounds, **options)
     defense = defense.calibrate(setting)
     learned = learned_by(2, defense, setting, n_rounds)
     curious = ThreatModel(name="agent 2", kind="curious", agents=(2,))
@@ -119,7 +119,7 @@ def test_the_matrix_has_every_ordered_pair_and_the_symmetry_of_the_graph() -> No
 
 def test_on_a_directed_ring_an_agent_learns_most_of_whom_it_hears() -> None:
     setting = setting_on("directed-ring", 5)
-    defense = registry.load("defenses", "dyn-d2p")(batch_size=8, n_rounds=4, epsilon=0.5)
+    defense = load_plugin("defenses", "dyn-d2p")(batch_size=8, n_rounds=4, epsilon=0.5)
     finding, mu = measured(defense.calibrate(setting), setting)
     sends_to = {(int(i), int(j)) for i, j in zip(*_links(setting), strict=True)}
     heard = [mu[a, v] for a, v in mu if (v, a) in sends_to]
@@ -142,7 +142,7 @@ def test_a_record_without_noise_is_infinite_and_its_message_named() -> None:
 
 @pytest.mark.parametrize("n_agents", [1, 41])
 def test_more_pairs_than_can_be_computed_are_refused_before_anything_runs(n_agents) -> None:
-    graph = build("ring", 5)
+    graph = build_graph("ring", 5)
     setting = Setting(graph, (40,) * 5, 1)
     assert WhoLearnsWhat().refuse(setting) is None
     fake = type("Fake", (), {"n_agents": n_agents})()

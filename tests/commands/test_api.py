@@ -16,7 +16,7 @@ from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
-from dpaudit.pipeline.own import Own
+from dpaudit.pipeline.caller_objects import CallerObjects
 
 CLAIM = {"text": "ours <b>", "epsilon": 0.5, "delta": 1e-5}
 WITHOUT_OBJECTS = {
@@ -91,8 +91,8 @@ def test_an_object_that_no_other_process_can_import_is_audited_on_one_core() -> 
         pass
 
     here = Here(n_rounds=2, batch_size=4, noise_multiplier=1.0)
-    assert not Own(here).travels
-    assert Own(own_defense()).travels
+    assert not CallerObjects(here).travels
+    assert CallerObjects(own_defense()).travels
     result = dpaudit.audit(NAMED, defense=here, cores=2)
     assert result.config["defense"]["name"].endswith("Here")
 

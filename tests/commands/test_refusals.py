@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
-from dpaudit.defense.claim_accounting import refuse
+from dpaudit.defense.claim_accounting import refuse_claims
 from dpaudit.defense.contract import Bracket, Setting
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.errors import ConfigError, DpauditError
@@ -18,7 +18,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game import play as distinguish
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline import run as pipeline
 
 CONFIG = """\
@@ -61,7 +61,7 @@ epsilon = 2.0
 adjacency = "function"
 """
 EVE = ThreatModel(name="eve")
-SETTING = Setting(build("ring", 4), (40,) * 4, 1)
+SETTING = Setting(build_graph("ring", 4), (40,) * 4, 1)
 
 
 def said(folder: Path, text: str) -> tuple[int, list[str]]:
@@ -133,9 +133,9 @@ class SilentForAReason(Silent):
 def test_a_claim_on_a_defense_that_declares_no_release_is_refused() -> None:
     claim = Claim(text="Theorem 1", epsilon=1.0, delta=1e-5)
     with pytest.raises(ConfigError, match='claim "Theorem 1": the defense declares no release'):
-        refuse([claim], [EVE], Silent(noise_multiplier=1.0), SETTING, on_records=True)
-    refuse([claim], [EVE], SilentForAReason(noise_multiplier=1.0), SETTING, on_records=True)
-    refuse([], [EVE], Silent(noise_multiplier=1.0), SETTING, on_records=True)
+        refuse_claims([claim], [EVE], Silent(noise_multiplier=1.0), SETTING, on_records=True)
+    refuse_claims([claim], [EVE], SilentForAReason(noise_multiplier=1.0), SETTING, on_records=True)
+    refuse_claims([], [EVE], Silent(noise_multiplier=1.0), SETTING, on_records=True)
 
 
 def test_claims_that_can_be_judged_pass() -> None:
@@ -147,9 +147,9 @@ def test_claims_that_can_be_judged_pass() -> None:
         Claim(text="b", mu=1.0),
         gaussian.model_copy(update={"delta": 0.0, "threat_model": "another"}),
     ]
-    refuse(claims, [EVE], DPDPSGD(noise_multiplier=1.0), SETTING, on_records=True)
+    refuse_claims(claims, [EVE], DPDPSGD(noise_multiplier=1.0), SETTING, on_records=True)
     laplace = DPDPSGD(noise_multiplier=1.0, perturb="model")
-    refuse([Claim(text="c", epsilon=1.0)], [EVE], laplace, SETTING, on_records=True)
+    refuse_claims([Claim(text="c", epsilon=1.0)], [EVE], laplace, SETTING, on_records=True)
 
 
 def test_scores_that_are_nan_are_one_line(tmp_path, monkeypatch) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpaudit.data.datasets import Dataset, load, names
+from dpaudit.data.datasets import Dataset, dataset_names, load_dataset
 from dpaudit.errors import DataError
 
 RNG = np.random.default_rng(3)
@@ -57,7 +57,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_embedded_images_are_complete_and_fill_the_range(
     name: str, shape: tuple[int, ...], n: int, n_test: int, n_classes: int
 ) -> None:
-    data = load(name)
+    data = load_dataset(name)
     assert data.x.shape == (n - n_test, *shape)
     assert data.x_test.shape == (n_test, *shape)
     assert data.x.dtype == data.x_test.dtype == torch.float32
@@ -71,7 +71,7 @@ def test_embedded_images_are_complete_and_fill_the_range(
 def test_digits_keep_their_grey_levels_and_labels() -> None:
     from sklearn.datasets import load_digits
 
-    (images, labels), data = load_digits(return_X_y=True), load("digits")
+    (images, labels), data = load_digits(return_X_y=True), load_dataset("digits")
     scaled = (images / 8 - 1).astype(np.float32)
     known = {image.tobytes(): label for image, label in zip(scaled, labels, strict=True)}
     x, y = torch.cat([data.x, data.x_test]), torch.cat([data.y, data.y_test])
@@ -82,7 +82,7 @@ def test_faces_are_faces() -> None:
     from skimage.data import lfw_subset
 
     faces = {(image * 2 - 1).astype(np.float32).tobytes() for image in lfw_subset()[:100]}
-    data = load("lfw")
+    data = load_dataset("lfw")
     assert data.class_names == ("face", "background")
     for image, label in zip(data.x, data.y, strict=True):
         assert (image.numpy().tobytes() in faces) == (label == 0)
@@ -91,12 +91,16 @@ def test_faces_are_faces() -> None:
 def test_embedded_data_needs_neither_network_nor_pooch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
     monkeypatch.setattr("skimage.data._fetchers._image_fetcher", None)
-    assert load("lfw").n_classes == 2
-    assert load("digits").n_classes == 10
+    assert load_dataset("lfw").n_classes == 2
+    assert load_dataset("digits").n_classes == 10
 
 
 def test_the_test_part_is_a_fifth_of_every_class_and_depends_on_the_seed_alone() -> None:
-    first, again, other = load("digits", seed=1), load("digits", seed=1), load("digits", seed=2)
+    first, again, other = (
+        load_dataset("digits", seed=1),
+        load_dataset("digits", seed=1),
+        load_dataset("digits", seed=2),
+    )
     total = torch.bincount(torch.cat([first.y, first.y_test]))
     assert torch.equal(torch.bincount(first.y_test), (total * 0.2).round().long())
     assert first.fingerprint == again.fingerprint != other.fingerprint
@@ -105,7 +109,7 @@ def test_the_test_part_is_a_fifth_of_every_class_and_depends_on_the_seed_alone()
 
 
 def test_the_fingerprint_sees_every_bit() -> None:
-    data = load("lfw")
+    data = load_dataset("lfw")
     changed = data.x_test.clone()
     changed[7, 0, 3, 3] = torch.nextafter(changed[7, 0, 3, 3], torch.tensor(2.0))
     other = Dataset(data.name, data.x, data.y, changed, data.y_test, data.class_names)
@@ -117,7 +121,7 @@ def test_the_fingerprint_sees_every_bit() -> None:
 
 
 def test_the_fingerprint_is_the_hash_of_shapes_and_bytes() -> None:
-    data = load("lfw")
+    data = load_dataset("lfw")
     parts = [data.x, data.y, data.x_test, data.y_test]
     text = b"".join(str(tuple(p.shape)).encode() + p.numpy().tobytes() for p in parts)
     assert data.fingerprint == hashlib.sha256(text).hexdigest()
@@ -129,7 +133,7 @@ def test_bytes_of_images_are_scaled_to_plus_minus_one_with_channels_first(
 ) -> None:
     images = IMAGES if channels is None else RNG.integers(0, 256, (20, 6, 5, channels), "u1")
     images[0].flat[:2] = 0, 255
-    data = load(npz(tmp_path, x=images, y=LABELS, x_test=images[:4], y_test=LABELS[:4]))
+    data = load_dataset(npz(tmp_path, x=images, y=LABELS, x_test=images[:4], y_test=LABELS[:4]))
     assert data.name == "my.npz"
     assert data.x.shape == (20, channels or 1, 6, 5)
     assert data.value_range == (-1, 1) == (data.x.min(), data.x.max())
@@ -141,21 +145,21 @@ def test_bytes_of_images_are_scaled_to_plus_minus_one_with_channels_first(
 @pytest.mark.parametrize("shape", [(20, 4), (20, 2, 3, 5)])
 def test_floats_are_kept_as_they_are(tmp_path: Path, shape: tuple[int, ...]) -> None:
     x = RNG.normal(size=shape) * 30
-    data = load(npz(tmp_path, x_train=x, y_train=LABELS, x_test=x[:5], y_test=LABELS[:5]))
+    data = load_dataset(npz(tmp_path, x_train=x, y_train=LABELS, x_test=x[:5], y_test=LABELS[:5]))
     np.testing.assert_array_equal(data.x.numpy(), x.astype(np.float32))
     assert data.is_image == (len(shape) == 4)
     assert data.value_range == (np.float32(x).min(), np.float32(x).max())
 
 
 def test_a_file_without_test_part_is_split(tmp_path: Path) -> None:
-    data = load(npz(tmp_path, x=FEATURES, y=LABELS))
+    data = load_dataset(npz(tmp_path, x=FEATURES, y=LABELS))
     assert (len(data.x), len(data.x_test)) == (16, 4)
     assert data.y_test.tolist().count(0) == 2
 
 
 @pytest.mark.parametrize("labels", [LABELS * 5 - 3, np.array(["cat", "dog"])[LABELS], LABELS > 0])
 def test_labels_of_any_name_are_numbered(tmp_path: Path, labels: np.ndarray) -> None:
-    data = load(npz(tmp_path, x=FEATURES, y=labels, x_test=FEATURES, y_test=labels))
+    data = load_dataset(npz(tmp_path, x=FEATURES, y=labels, x_test=FEATURES, y_test=labels))
     assert data.y.tolist() == data.y_test.tolist() == LABELS.tolist()
     assert data.class_names == tuple(str(c) for c in np.unique(labels))
 
@@ -210,7 +214,7 @@ def test_a_file_that_makes_no_data_set_is_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=said) as refused:
-        load(npz(tmp_path, **arrays))
+        load_dataset(npz(tmp_path, **arrays))
     assert "my.npz" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not Path("unpickled").exists()
@@ -239,19 +243,19 @@ def test_a_damaged_file_is_refused_in_one_line_and_nothing_is_unpickled(
     path = npz(tmp_path, x=FEATURES, y=LABELS)
     path.write_bytes(damaged(path.read_bytes())[damage])
     with pytest.raises(DataError, match=r"my\.npz: not a readable \.npz") as refused:
-        load(path)
+        load_dataset(path)
     assert "\n" not in str(refused.value)
     assert not Path("unpickled").exists()
 
 
 def test_a_file_or_a_name_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.npz: no such file"):
-        load(tmp_path / "none.npz")
+        load_dataset(tmp_path / "none.npz")
     (tmp_path / "folder.npz").mkdir()
     with pytest.raises(DataError, match=r"not a readable \.npz"):
-        load(tmp_path / "folder.npz")
+        load_dataset(tmp_path / "folder.npz")
     with pytest.raises(DataError, match=r'no data set "mnits" \(did you mean "mnist"\?\)'):
-        load("mnits")
+        load_dataset("mnits")
 
 
 @pytest.mark.parametrize(
@@ -262,7 +266,7 @@ def test_idx_files_are_read_from_the_folder_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str, first: str
 ) -> None:
     mnist_in(tmp_path, folder)
-    data = load(name, data_root=tmp_path)
+    data = load_dataset(name, data_root=tmp_path)
     raw = (tmp_path / folder / "raw" / "train-images-idx3-ubyte").read_bytes()[16:]
     expected = np.frombuffer(raw, np.uint8).reshape(6, 1, 28, 28) / np.float32(127.5) - 1
     np.testing.assert_allclose(data.x.numpy(), expected, rtol=0, atol=1e-6)
@@ -271,7 +275,7 @@ def test_idx_files_are_read_from_the_folder_that_is_named(
     assert data.class_names[0] == first
     assert data.n_classes == 10
     monkeypatch.setenv("DPAUDIT_DATA", str(tmp_path))
-    assert load(name).fingerprint == data.fingerprint
+    assert load_dataset(name).fingerprint == data.fingerprint
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
@@ -279,9 +283,9 @@ def test_missing_files_are_reported_with_the_folder_and_what_to_do(
     tmp_path: Path, name: str
 ) -> None:
     with pytest.raises(DataError, match=rf"{name} in {tmp_path}: .*--data-root .*--download"):
-        load(name, data_root=tmp_path)
+        load_dataset(name, data_root=tmp_path)
     with pytest.raises(DataError, match="pass --data-root FOLDER or set DPAUDIT_DATA"):
-        load(name)
+        load_dataset(name)
 
 
 def spoil(raw: Path, how: str) -> None:
@@ -302,7 +306,7 @@ def spoil(raw: Path, how: str) -> None:
 def test_damaged_idx_files_are_refused_in_one_line(tmp_path: Path, how: str) -> None:
     spoil(mnist_in(tmp_path) / "MNIST" / "raw", how)
     with pytest.raises(DataError, match=rf"mnist in {tmp_path}: ") as refused:
-        load("mnist", data_root=tmp_path)
+        load_dataset("mnist", data_root=tmp_path)
     assert "\n" not in str(refused.value)
 
 
@@ -315,7 +319,7 @@ def test_cifar10_is_not_unpickled_before_its_sums_are_right(
     for name in ["batches.meta", "test_batch", *(f"data_batch_{i}" for i in range(1, 6))]:
         (batches / name).write_bytes(pickle.dumps(Evil()))
     with pytest.raises(DataError, match="not found or corrupted"):
-        load("cifar10", data_root=tmp_path)
+        load_dataset("cifar10", data_root=tmp_path)
     assert not Path("unpickled").exists()
 
 
@@ -331,7 +335,7 @@ def test_cifar10_is_read_channels_first(tmp_path: Path, monkeypatch: pytest.Monk
     meta = {"label_names": [f"thing {i}" for i in range(10)]}
     (batches / "batches.meta").write_bytes(pickle.dumps(meta))
     monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda path, md5: True)
-    data = load("cifar10", data_root=tmp_path)
+    data = load_dataset("cifar10", data_root=tmp_path)
     expected = pixels.reshape(10, 3, 32, 32) / np.float32(127.5) - 1
     np.testing.assert_allclose(data.x_test.numpy(), expected, rtol=0, atol=1e-6)
     assert data.x.shape == (50, 3, 32, 32)
@@ -339,5 +343,5 @@ def test_cifar10_is_read_channels_first(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_every_data_set_has_a_line_about_it() -> None:
-    assert list(names()) == ["digits", "lfw", "mnist", "fashion-mnist", "cifar10"]
-    assert all(len(line) > 20 for line in names().values())
+    assert list(dataset_names()) == ["digits", "lfw", "mnist", "fashion-mnist", "cifar10"]
+    assert all(len(line) > 20 for line in dataset_names().values())

@@ -16,13 +16,13 @@ from dpaudit.defense.transcript import Transcript, broadcast
 from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import Graph, Network, build
+from dpaudit.graphs.graph import Graph, Network, build_graph
 
 EVERYONE = ThreatModel(name="eavesdropper")
 
 
 def test_mixture_and_step_are_what_the_agent_computed() -> None:
-    network = build("exponential", 5)
+    network = build_graph("exponential", 5)
     generator = torch.Generator().manual_seed(0)
     first, second = torch.randn(2, 5, 3, generator=generator, dtype=torch.float64)
     transcript = Transcript(
@@ -36,7 +36,7 @@ def test_mixture_and_step_are_what_the_agent_computed() -> None:
 
 
 def test_first_round_and_unread_links_are_not_observable() -> None:
-    network = build("ring", 4)
+    network = build_graph("ring", 4)
     transcript = Transcript({1: {"u": broadcast(network.at(1), torch.ones(4, 2))}})
     with pytest.raises(NotObservable, match="first"):
         mixed(View.of(EVERYONE, transcript, {1}), network.at, "u", 0, 0)
@@ -61,13 +61,13 @@ def test_rounds_known_to_colluding_agents_are_those_worked_out_by_hand(
 ) -> None:
     kind = "curious" if len(agents) == 1 else "colluding"
     adversary = ThreatModel(name="a", kind=kind, agents=agents)
-    known = known_rounds(build(graph, 5).at, 5, adversary, victim)
+    known = known_rounds(build_graph(graph, 5).at, 5, adversary, victim)
     assert known.tolist() == [bool(e) for e in expected]
 
 
 def test_known_rounds_are_those_in_which_a_view_gives_the_step() -> None:
     for graph, agents in (("exponential", (1, 2, 4)), ("ring", (1, 4)), ("star", (0,))):
-        network = build(graph, 6)
+        network = build_graph(graph, 6)
         adversary = ThreatModel(
             name="a", kind="colluding" if agents[1:] else "curious", agents=agents
         )
@@ -85,7 +85,7 @@ def test_known_rounds_are_those_in_which_a_view_gives_the_step() -> None:
 
 def test_an_eavesdropper_on_all_links_knows_every_round() -> None:
     for graph in ("ring", "directed-ring", "exponential", "star"):
-        assert known_rounds(build(graph, 6).at, 7, EVERYONE, 2).all()
+        assert known_rounds(build_graph(graph, 6).at, 7, EVERYONE, 2).all()
 
 
 def test_releases_count_equal_rounds_and_keep_different_ones_apart() -> None:

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from dpaudit.defense.contract import Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.files.options import graph_options
-from dpaudit.graphs.graph import build
-from dpaudit.models.models import unflatten
+from dpaudit.graphs.graph import build_graph
+from dpaudit.models.models import parameters_of
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Batch, Classification
 
@@ -26,7 +26,7 @@ def push_sum_setting(setting_of) -> Callable[..., tuple[Classification, Setting]
     def make(n_agents: int, network: str = "mlp") -> tuple[Classification, Setting]:
         problem, setting = setting_of("complete", n_agents, network)
         options = graph_options("uniform-out", p=0.4)
-        graph = build(options, n_agents, np.random.default_rng(1))
+        graph = build_graph(options, n_agents, np.random.default_rng(1))
         assert not graph.at(1).doubly_stochastic
         return problem, replace(setting, network=graph)
 
@@ -46,7 +46,7 @@ def record_gradients() -> Callable[[Classification, Tensor, Batch, int], list[Te
             if weight == 0:
                 continue  # padding
             x = x.detach().clone().requires_grad_(True)
-            logits = functional_call(module, unflatten(module, x), (image[None],))
+            logits = functional_call(module, parameters_of(module, x), (image[None],))
             gradients += torch.autograd.grad(cross_entropy(logits, label[None]), x)
         return gradients
 

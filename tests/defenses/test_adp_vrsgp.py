@@ -13,11 +13,11 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defenses.adp_vrsgp import ADPVRSGP, fused_variance, smallest_tau
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 
 FALSE_FAILURE = 1e-9  # of the statistical checks here, over fresh seeds
 EAVESDROPPER = ThreatModel(name="e")
-MNIST = Setting(build("ring", 8), (7500,) * 8, 10)  # the paper's agents
+MNIST = Setting(build_graph("ring", 8), (7500,) * 8, 10)  # the paper's agents
 
 
 def text_of_the_paper(T, tau, s, theta, G_0, psi, K, Xi, n, follows):
@@ -135,7 +135,7 @@ def test_noise_multiplier_is_that_of_theorem_1() -> None:
 
 
 def test_every_agent_may_have_its_own_budget_and_number_of_records() -> None:
-    setting = Setting(build("ring", 3), (100, 200, 400), 10)
+    setting = Setting(build_graph("ring", 3), (100, 200, 400), 10)
     defense = ADPVRSGP(
         epsilon=(1.0, 2.0, 1.0), n_rounds=50, batch_size=20, allow_outside_theory=True
     ).calibrate(setting)
@@ -171,7 +171,7 @@ def test_exact_epsilon_of_a_claimed_2_at_the_papers_settings(c2, exact) -> None:
 
 
 def test_constant_noise_over_a_decaying_clip_norm_is_a_growing_noise_multiplier() -> None:
-    setting = Setting(build("ring", 4), (100,) * 4, 10)
+    setting = Setting(build_graph("ring", 4), (100,) * 4, 10)
     options = {"n_rounds": 12, "tau": 4, "clip_decay": 0.9, "noise_multipliers": (0.5,)}
     literal = ADPVRSGP(**options).mechanism(setting, EAVESDROPPER, 0).most
     A = [(math.floor((12 - t) / 4) + 10) ** 0.2 for t in range(12)]
@@ -188,7 +188,7 @@ def test_constant_noise_over_a_decaying_clip_norm_is_a_growing_noise_multiplier(
 
 
 def test_a_neighbour_on_a_ring_knows_the_first_round_alone() -> None:
-    setting = Setting(build("ring", 5), (100,) * 5, 10)
+    setting = Setting(build_graph("ring", 5), (100,) * 5, 10)
     defense = ADPVRSGP(n_rounds=12, noise_multipliers=(0.5,))
     neighbour = ThreatModel(name="c", kind="curious", agents=(1,))
     bracket = defense.mechanism(setting, neighbour, 0)
@@ -198,7 +198,7 @@ def test_a_neighbour_on_a_ring_knows_the_first_round_alone() -> None:
 
 
 def test_a_fused_round_counts_only_with_the_round_before_it() -> None:
-    setting = Setting(build("exponential", 5), (100,) * 5, 10)
+    setting = Setting(build_graph("exponential", 5), (100,) * 5, 10)
     pair = ThreatModel(name="c", kind="colluding", agents=(1, 4))  # knows steps of rounds 1 and 4
     for tau, counted in ((1, 2), (5, 1)):
         defense = ADPVRSGP(n_rounds=6, tau=tau, noise_multipliers=(0.5,))

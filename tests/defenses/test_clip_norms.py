@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit import registry
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.defense.contract import Gradient
 from dpaudit.defense.noise import Noise
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import Runtime, run_audit
+from dpaudit.registry import load_plugin
 
 
 class Spy(Gradient):
@@ -43,7 +43,7 @@ def test_a_defense_states_the_norm_to_which_it_clips_in_each_round(
     setting_of, streams, name, options
 ) -> None:
     problem, setting = setting_of("complete", 4, "logistic")
-    defense = registry.load("defenses", name)(n_rounds=4, batch_size=3, **options)
+    defense = load_plugin("defenses", name)(n_rounds=4, batch_size=3, **options)
     state = defense.start(problem.initial(streams).double(), setting)
     for k in range(1, 5):
         spy = Spy(problem.gradient(streams, k, 3))

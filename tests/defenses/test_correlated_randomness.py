@@ -12,7 +12,7 @@ from dpaudit.defenses.correlated_randomness import CorrelatedRandomness, uniform
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.training.sensor_fusion import SensorFusion
 
 FALSE_FAILURE = 1e-9  # of each statistical check here, over fresh seeds
@@ -21,7 +21,7 @@ N = 6
 
 def sensors(streams, trials=None):
     """A problem on an irregular connected graph of six agents."""
-    network = build(graph_options("erdos-renyi", p=0.5), N, streams.numpy("graph"))
+    network = build_graph(graph_options("erdos-renyi", p=0.5), N, streams.numpy("graph"))
     degrees = network.at(1).senders.bincount()
     assert degrees.min() < degrees.max()
     return SensorFusion.draw(streams, N, trials=trials), Setting(network, (1,) * N, 2)
@@ -186,4 +186,4 @@ def test_it_declares_no_noise_and_refuses_directed_graphs(streams) -> None:
     assert bracket.least[0].noise_multiplier == 0.0
     assert CorrelatedRandomness().without_noise() == CorrelatedRandomness()
     with pytest.raises(ConfigError, match="Assumption 2"):
-        CorrelatedRandomness().calibrate(Setting(build("directed-ring", 4), (1,) * 4, 2))
+        CorrelatedRandomness().calibrate(Setting(build_graph("directed-ring", 4), (1,) * 4, 2))

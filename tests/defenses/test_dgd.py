@@ -13,7 +13,7 @@ from dpaudit.defenses.dgd import DGD, DPDGD
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.training.sensor_fusion import QuadraticGradient, SensorFusion
 
 FALSE_FAILURE = 1e-9  # of the statistical check here, over fresh seeds
@@ -24,7 +24,7 @@ VARIANTS = ["noisy", "true-consensus", "true-gradient"]
 
 def sensors(streams, trials=None, p=2):
     """A problem on an irregular connected graph of six agents."""
-    network = build(graph_options("erdos-renyi", p=0.5), 6, streams.numpy("graph"))
+    network = build_graph(graph_options("erdos-renyi", p=0.5), 6, streams.numpy("graph"))
     degrees = network.at(1).senders.bincount()
     assert degrees.min() < degrees.max()
     return SensorFusion.draw(streams, 6, p=p, trials=trials), Setting(network, (1,) * 6, p)
@@ -69,7 +69,7 @@ def test_dgd_stops_at_its_own_fixed_point_and_not_at_the_optimum(streams) -> Non
 
 
 def test_dgd_declares_no_noise_to_whoever_reads_a_link_of_the_victim(streams) -> None:
-    setting = Setting(build("path", 5), (1,) * 5, 2)
+    setting = Setting(build_graph("path", 5), (1,) * 5, 2)
     bracket = DGD(n_rounds=9).mechanism(setting, EAVESDROPPER, 2)
     assert bracket.least == bracket.most
     assert (bracket.least[0].noise_multiplier, bracket.least[0].count) == (0.0, 8)
@@ -78,7 +78,7 @@ def test_dgd_declares_no_noise_to_whoever_reads_a_link_of_the_victim(streams) ->
     assert DGD(n_rounds=1).mechanism(setting, EAVESDROPPER, 2).most == ()
     assert DGD().without_noise() == DGD()
     with pytest.raises(ConfigError, match="Assumption 2"):
-        DGD().calibrate(Setting(build("directed-ring", 4), (1,) * 4, 2))
+        DGD().calibrate(Setting(build_graph("directed-ring", 4), (1,) * 4, 2))
 
 
 def pseudo_code_round(problem, defense, W, k, x, xi):
@@ -244,12 +244,12 @@ def test_noise_of_dp_dgd_has_scale_nu(streams) -> None:
 
 
 def test_schedules_and_graphs_outside_the_theory_are_refused() -> None:
-    setting = Setting(build("directed-ring", 4), (1,) * 4, 2)
+    setting = Setting(build_graph("directed-ring", 4), (1,) * 4, 2)
     with pytest.raises(ConfigError, match="Assumption 2"):
         DPDGD().calibrate(setting)
     DPDGD(allow_outside_theory=True).calibrate(setting)
     with pytest.raises(ConfigError, match="0 < q1 < q2 < 1"):
-        DPDGD(noise_decay=1.0).calibrate(Setting(build("ring", 4), (1,) * 4, 2))
+        DPDGD(noise_decay=1.0).calibrate(Setting(build_graph("ring", 4), (1,) * 4, 2))
     with pytest.raises(ValueError, match="must be below noise_decay"):
         DPDGD(step_decay=0.99, noise_decay=0.98)
     with pytest.raises(ValueError, match="needs smoothness"):

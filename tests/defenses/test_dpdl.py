@@ -13,8 +13,8 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpdl import CALIBRATION_LEAST, CALIBRATION_MOST, DPDL, State
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import Graph, Network, build
-from dpaudit.models.models import unflatten
+from dpaudit.graphs.graph import Graph, Network, build_graph
+from dpaudit.models.models import parameters_of
 
 FALSE_FAILURE = 1e-9  # of each statistical check here, over fresh seeds
 
@@ -22,7 +22,7 @@ FALSE_FAILURE = 1e-9  # of each statistical check here, over fresh seeds
 def record_gradient(problem, x, image, label):
     x = x.clone().requires_grad_(True)
     module = problem.gradients.module
-    logits = functional_call(module, unflatten(module, x), (image[None],))
+    logits = functional_call(module, parameters_of(module, x), (image[None],))
     (g,) = torch.autograd.grad(cross_entropy(logits, label[None]), x)
     return g
 
@@ -242,7 +242,7 @@ def test_noise_multiplier_follows_23_with_its_constants() -> None:
     # algorithms.md A5: T=800, eps .5, delta 1e-5, c2=2, h=1, D_i=6000, N=10, B=216
     expected = {"complete": (1.5, 5.18), "bipartite": (1.5, 8.76), "ring": (2.0, 25.0)}
     for graph, (alpha, sigma) in expected.items():
-        setting = Setting(build(graph, 10), (6000,) * 10, 100)
+        setting = Setting(build_graph(graph, 10), (6000,) * 10, 100)
         defense = DPDL(epsilon=0.5, n_rounds=800, batch_size=216, calibration=alpha, h=1.0)
         assert defense.calibrate(setting).noise_multiplier == pytest.approx(sigma, rel=2e-3)
 
@@ -250,7 +250,7 @@ def test_noise_multiplier_follows_23_with_its_constants() -> None:
 def test_noise_multiplier_halves_when_epsilon_doubles_and_doubles_with_four_times_the_rounds() -> (
     None
 ):
-    setting = Setting(build("ring", 6), (500,) * 6, 100)
+    setting = Setting(build_graph("ring", 6), (500,) * 6, 100)
     base = DPDL(epsilon=0.5, n_rounds=100).noise_multiplier_for(setting)
     assert DPDL(epsilon=1.0, n_rounds=100).noise_multiplier_for(setting) == pytest.approx(base / 2)
     assert DPDL(epsilon=0.5, n_rounds=400).noise_multiplier_for(setting) == pytest.approx(2 * base)
@@ -259,11 +259,11 @@ def test_noise_multiplier_halves_when_epsilon_doubles_and_doubles_with_four_time
 def test_graphs_outside_assumption_3_are_refused() -> None:
     for name in ("directed-ring", "exponential"):
         with pytest.raises(ConfigError, match="Assumption 3"):
-            DPDL(epsilon=1.0).calibrate(Setting(build(name, 6), (100,) * 6, 10))
+            DPDL(epsilon=1.0).calibrate(Setting(build_graph(name, 6), (100,) * 6, 10))
 
 
 def test_an_eavesdropper_counts_every_link_and_a_curious_neighbour_one() -> None:
-    setting = Setting(build("complete", 4), (100,) * 4, 10)
+    setting = Setting(build_graph("complete", 4), (100,) * 4, 10)
     defense = DPDL(noise_multiplier=5.0, calibration=0.0, batch_size=10)
     everywhere = defense.mechanism(setting, ThreatModel(name="e"), 0)
     curious = defense.mechanism(setting, ThreatModel(name="c", kind="curious", agents=(2,)), 0)

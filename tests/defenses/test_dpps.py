@@ -13,13 +13,13 @@ from dpaudit.defenses.dpps import DPPS, Protocol, distances
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 
 FALSE_FAILURE = 1e-9  # of the statistical checks here, over fresh seeds
 
 
 def network(n, d=2):
-    return build(graph_options("d-out", d=d), n)
+    return build_graph(graph_options("d-out", d=d), n)
 
 
 def perturbations(n, d, rounds, seed=0):
@@ -80,7 +80,7 @@ def pseudo_code(protocol, streams, graphs, s, E, factors):
 @pytest.mark.parametrize("graph", ["d-out", "exponential"])
 def test_nine_rounds_equal_the_pseudo_code_agent_by_agent(streams, graph, options) -> None:
     n, d, T = 5, 7, 9
-    graphs = network(n, 3) if graph == "d-out" else build("exponential", n)
+    graphs = network(n, 3) if graph == "d-out" else build_graph("exponential", n)
     protocol = Protocol(noise_rate=0.2, budget=1.5, **options)
     E, S = perturbations(n, d, T), perturbations(n, d, 1, seed=1)[0]
     state, broadcasts = protocol.start(S), []

@@ -12,7 +12,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpsgd import DPDPSGD, DPSGD, State
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 
 FALSE_FAILURE = 1e-9  # of the statistical checks here, over fresh seeds
 
@@ -140,7 +140,7 @@ def test_an_eavesdropper_derives_the_noisy_gradient_exactly(
     "sampling, adjacency", [("poisson", "add-remove"), ("fixed", "replace-one")]
 )
 def test_calibrated_noise_spends_the_budget_and_hardly_less(sampling, adjacency) -> None:
-    setting = Setting(build("ring", 3), (400, 200, 300), 10)
+    setting = Setting(build_graph("ring", 3), (400, 200, 300), 10)
     defense = DPDPSGD(
         epsilon=2.0, n_rounds=60, batch_size=10, sampling=sampling, adjacency=adjacency
     ).calibrate(setting)
@@ -155,7 +155,7 @@ def test_calibrated_noise_spends_the_budget_and_hardly_less(sampling, adjacency)
 def test_mechanism_counts_all_rounds_for_an_eavesdropper_and_the_first_for_a_ring_neighbour() -> (
     None
 ):
-    setting = Setting(build("ring", 5), (50,) * 5, 10)
+    setting = Setting(build_graph("ring", 5), (50,) * 5, 10)
     defense = DPDPSGD(noise_multiplier=1.5, n_rounds=9, batch_size=10)
     everything = defense.mechanism(setting, ThreatModel(name="e"), 0)
     assert everything.least == everything.most
@@ -170,7 +170,7 @@ def test_mechanism_counts_all_rounds_for_an_eavesdropper_and_the_first_for_a_rin
 
 
 def test_a_record_lasts_where_gradients_are_taken_at_unsent_models() -> None:
-    setting = Setting(build("ring", 3), (50,) * 3, 10)
+    setting = Setting(build_graph("ring", 3), (50,) * 3, 10)
     defense = DPDPSGD(noise_multiplier=6.0, n_rounds=9, batch_size=10, perturb="model")
     bracket = defense.mechanism(setting, ThreatModel(name="e"), 0)
     assert [(r.noise_multiplier, r.count) for r in bracket.least] == [(6.0, 1)]
@@ -180,7 +180,7 @@ def test_a_record_lasts_where_gradients_are_taken_at_unsent_models() -> None:
 
 
 def test_graphs_outside_the_theory_are_refused_unless_allowed() -> None:
-    setting = Setting(build("exponential", 6), (10,) * 6, 10)
+    setting = Setting(build_graph("exponential", 6), (10,) * 6, 10)
     for defense in (DPSGD(), DPDPSGD(noise_multiplier=1.0)):
         with pytest.raises(ConfigError, match="symmetric"):
             defense.calibrate(setting)

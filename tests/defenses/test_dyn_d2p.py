@@ -14,7 +14,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dyn_d2p import LARGEST_SQUARED_MU, DynD2P
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 
 FALSE_FAILURE = 1e-9  # of the statistical checks here, over fresh seeds
 SCHEDULES = ("dyn", "dyn-c", "dyn-mu", "const")
@@ -94,7 +94,7 @@ def test_constant_budgets_are_the_closed_form_9(J, K, eps) -> None:
     for schedule in ("const", "dyn-c"):
         defense = DynD2P(schedule=schedule, epsilon=eps, n_rounds=K)
         assert defense.mu_0_for(J) == pytest.approx(mu_bar, rel=1e-12)
-    setting = Setting(build("exponential", 4), (J,) * 4, 10)
+    setting = Setting(build_graph("exponential", 4), (J,) * 4, 10)
     calibrated = DynD2P(schedule="const", epsilon=eps, n_rounds=K, clip_norm=3.0).calibrate(setting)
     assert calibrated.sigma(0) == calibrated.sigma(K - 1) == pytest.approx(3.0 / mu_bar)
 
@@ -132,7 +132,7 @@ def test_general_form_has_the_noise_scale_of_10_and_keeps_within_the_total() -> 
     C, levels = rng.uniform(0.5, 2, K), rng.uniform(0.9, 1.1, K) * 2
     defense = DynD2P(
         schedule="general", epsilon=eps, n_rounds=K, clip_norms=tuple(C), noise_levels=tuple(levels)
-    ).calibrate(Setting(build("directed-ring", 3), (J,) * 3, 10))
+    ).calibrate(Setting(build_graph("directed-ring", 3), (J,) * 3, 10))
     mu_tot = gaussian_mu(eps, 1e-4)
     scale = math.sqrt(2 * np.sum(C**2 / levels**2)) / (J * mu_tot)
     assert defense.noise_multiplier == pytest.approx(scale, rel=1e-12)
@@ -144,7 +144,7 @@ def test_general_form_has_the_noise_scale_of_10_and_keeps_within_the_total() -> 
 
 def test_10_is_refused_where_its_inequality_does_not_hold() -> None:
     assert math.expm1(LARGEST_SQUARED_MU) == pytest.approx(2 * LARGEST_SQUARED_MU, rel=1e-12)
-    setting = Setting(build("exponential", 4), (2500,) * 4, 10)
+    setting = Setting(build_graph("exponential", 4), (2500,) * 4, 10)
     options = {"clip_norms": (1.0,) * 100, "noise_levels": (1.0,) * 100}
     general = DynD2P(schedule="general", epsilon=3.0, n_rounds=100, **options)
     with pytest.raises(ConfigError, match=r"exp\(x\) - 1 < 2 x"):
@@ -222,7 +222,7 @@ def test_an_eavesdropper_derives_every_noisy_gradient_exactly(
 
 
 def test_mechanism_has_one_release_per_round_at_its_own_noise_multiplier() -> None:
-    setting = Setting(build("exponential", 5), (400,) * 5, 10)
+    setting = Setting(build_graph("exponential", 5), (400,) * 5, 10)
     defense = DynD2P(n_rounds=8, noise_multiplier=0.5, budget_growth=3.0)
     bracket = defense.mechanism(setting, EAVESDROPPER, 1)
     assert bracket.least == bracket.most
@@ -238,7 +238,7 @@ def test_mechanism_has_one_release_per_round_at_its_own_noise_multiplier() -> No
 
 def test_exact_epsilon_of_the_papers_calibration_exceeds_what_it_claims() -> None:
     # From algorithms.md A3, computed there with another accountant: J, K, claimed -> exact.
-    setting = {J: Setting(build("exponential", 4), (J,) * 4, 10) for J in (2500, 3000)}
+    setting = {J: Setting(build_graph("exponential", 4), (J,) * 4, 10) for J in (2500, 3000)}
     for J, K, claimed, exact in (
         (2500, 10_000, 0.3, 0.36), (2500, 10_000, 3.0, 5.37), (3000, 10_000, 1.0, 2.47),
     ):  # fmt: skip
@@ -249,7 +249,7 @@ def test_exact_epsilon_of_the_papers_calibration_exceeds_what_it_claims() -> Non
 
 
 def test_what_the_theory_does_not_allow_is_refused_unless_allowed() -> None:
-    unequal = Setting(build("exponential", 3), (100, 90, 120), 10)
+    unequal = Setting(build_graph("exponential", 3), (100, 90, 120), 10)
     defense = DynD2P(epsilon=1.0, n_rounds=50)
     with pytest.raises(ConfigError, match="same number of records J"):
         defense.calibrate(unequal)

@@ -9,13 +9,13 @@ from dpaudit.defenses.gradient_tracking import GradientTracking
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.training.sensor_fusion import SensorFusion
 
 
 def sensors(streams, trials=None):
     """A problem on an irregular connected graph of six agents."""
-    network = build(graph_options("erdos-renyi", p=0.5), 6, streams.numpy("graph"))
+    network = build_graph(graph_options("erdos-renyi", p=0.5), 6, streams.numpy("graph"))
     degrees = network.at(1).senders.bincount()
     assert degrees.min() < degrees.max()
     return SensorFusion.draw(streams, 6, trials=trials), Setting(network, (1,) * 6, 2)
@@ -93,4 +93,4 @@ def test_it_declares_no_noise_and_refuses_directed_graphs(streams) -> None:
     assert (bracket.least[0].noise_multiplier, bracket.least[0].count) == (0.0, 7)
     assert GradientTracking().without_noise() == GradientTracking()
     with pytest.raises(ConfigError, match="Assumption 2"):
-        GradientTracking().calibrate(Setting(build("directed-ring", 4), (1,) * 4, 2))
+        GradientTracking().calibrate(Setting(build_graph("directed-ring", 4), (1,) * 4, 2))

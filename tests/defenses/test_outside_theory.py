@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dpaudit import registry
 from dpaudit.commands.cli import app
 from dpaudit.defense.contract import Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import graph_options
 from dpaudit.files.result import AuditResult
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
+from dpaudit.registry import load_plugin
 
 SIZES = (500,) * 6
 OUTSIDE = [  # defense, options, graph, options of the graph, what its refusal says
@@ -41,8 +41,8 @@ OUTSIDE = [  # defense, options, graph, options of the graph, what its refusal s
 def test_a_setting_outside_the_theory_is_refused_with_the_papers_condition(
     name, options, graph, graph_of, condition
 ) -> None:
-    network = build(graph_options(graph, **graph_of), 6, np.random.default_rng(1))
-    setting, kind = Setting(network, SIZES, 10), registry.load("defenses", name)
+    network = build_graph(graph_options(graph, **graph_of), 6, np.random.default_rng(1))
+    setting, kind = Setting(network, SIZES, 10), load_plugin("defenses", name)
     with pytest.raises(ConfigError) as refusal:
         kind(**options).calibrate(setting)
     assert condition in str(refusal.value)
@@ -56,12 +56,12 @@ def test_a_setting_outside_the_theory_is_refused_with_the_papers_condition(
 @pytest.mark.parametrize("name", ["sensitivity-reduced", "dp-dgd"])
 def test_noise_that_decays_no_slower_than_steps_is_refused(name) -> None:
     with pytest.raises(ValueError, match="finite and positive for q1 < q2 only"):
-        registry.load("defenses", name)(step_decay=0.99, noise_decay=0.97)
+        load_plugin("defenses", name)(step_decay=0.99, noise_decay=0.97)
 
 
 def test_unequal_agents_are_refused_where_the_paper_has_one_j() -> None:
-    setting = Setting(build("exponential", 6), (500, 400, 500, 500, 500, 500), 10)
-    dyn = registry.load("defenses", "dyn-d2p")
+    setting = Setting(build_graph("exponential", 6), (500, 400, 500, 500, 500, 500), 10)
+    dyn = load_plugin("defenses", "dyn-d2p")
     with pytest.raises(ConfigError, match=r"same number of records J at every agent \(1\)"):
         dyn(epsilon=1.0, n_rounds=50).calibrate(setting)
     allowed = dyn(epsilon=1.0, n_rounds=50, allow_outside_theory=True)
@@ -69,9 +69,9 @@ def test_unequal_agents_are_refused_where_the_paper_has_one_j() -> None:
 
 
 def test_the_permission_alone_is_no_departure() -> None:
-    setting = Setting(build("complete", 6), SIZES, 10)
+    setting = Setting(build_graph("complete", 6), SIZES, 10)
     assert (
-        registry.load("defenses", "dpps")(allow_outside_theory=True).outside_theory(setting) is None
+        load_plugin("defenses", "dpps")(allow_outside_theory=True).outside_theory(setting) is None
     )
 
 

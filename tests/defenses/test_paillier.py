@@ -26,7 +26,7 @@ from dpaudit.defenses.paillier_consensus import (
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.training.sensor_fusion import SensorFusion
 
 FALSE_FAILURE = 1e-9  # of the statistical check here, over fresh seeds
@@ -35,7 +35,7 @@ BITS = 512  # of test keys: quick, and no less exact
 
 def sensors(streams, n_agents=6, graph="erdos-renyi", trials=None, p=2):
     options = graph_options(graph, p=0.5) if graph == "erdos-renyi" else graph_options(graph)
-    network = build(options, n_agents, streams.numpy("graph"))
+    network = build_graph(options, n_agents, streams.numpy("graph"))
     problem = SensorFusion.draw(streams, n_agents, p=p, trials=trials)
     return problem, Setting(network, (1,) * n_agents, p)
 
@@ -285,7 +285,7 @@ def test_secret_weights_are_uniform_and_fresh_in_every_round(streams) -> None:
 
 
 def test_it_declares_nothing_to_eavesdroppers_and_no_noise_to_neighbours() -> None:
-    setting = Setting(build("path", 4), (1,) * 4, 2)
+    setting = Setting(build_graph("path", 4), (1,) * 4, 2)
     defense = PaillierConsensus(n_rounds=5)
     outside = defense.mechanism(setting, ThreatModel(name="e"), 1)
     assert (outside.least, outside.most) == ((), ())
@@ -297,7 +297,7 @@ def test_it_declares_nothing_to_eavesdroppers_and_no_noise_to_neighbours() -> No
     assert distant.least == ()
     assert defense.without_noise() == defense
     with pytest.raises(ConfigError, match="Assumption 2"):
-        defense.calibrate(Setting(build("directed-ring", 4), (1,) * 4, 2))
+        defense.calibrate(Setting(build_graph("directed-ring", 4), (1,) * 4, 2))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from dpaudit.defenses.partpsp import PartPSP
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def partpsp_setting(setting_of):
         problem, setting = setting_of("complete", n_agents, network)
         parameters = problem.gradients.module.named_parameters()
         layers = tuple((name, p.numel()) for name, p in parameters)
-        graph = build(graph_options("d-out", d=d), n_agents)
+        graph = build_graph(graph_options("d-out", d=d), n_agents)
         return problem, replace(setting, network=graph, layers=layers)
 
     return make
@@ -198,5 +198,5 @@ def test_layers_that_the_model_has_not_are_refused(partpsp_setting) -> None:
         with pytest.raises(ConfigError, match="the model has no layer"):
             PartPSP(share=share).calibrate(setting)
     assert PartPSP(share=("1.weight",)).calibrate(setting).share == ("1.weight",)
-    ring = replace(setting, network=build("star", 4))
+    ring = replace(setting, network=build_graph("star", 4))
     assert PartPSP().calibrate(ring).protocol.budget == 5.0

@@ -13,7 +13,7 @@ from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.training.sensor_fusion import SensorFusion
 
 FALSE_FAILURE = 1e-9  # of each statistical check here, over fresh seeds
@@ -22,7 +22,7 @@ EAVESDROPPER = ThreatModel(name="e")
 
 def sensors(streams, n_agents=6, trials=None, p=2):
     """A problem on an irregular connected graph."""
-    network = build(graph_options("erdos-renyi", p=0.5), n_agents, streams.numpy("graph"))
+    network = build_graph(graph_options("erdos-renyi", p=0.5), n_agents, streams.numpy("graph"))
     degrees = network.at(1).senders.bincount()
     assert degrees.min() < degrees.max()
     problem = SensorFusion.draw(streams, n_agents, p=p, trials=trials)
@@ -104,7 +104,7 @@ def test_declared_releases_account_to_epsilon_over_q2_for_whoever_reads_the_link
 
 
 def test_rounds_beyond_the_range_of_floating_point_release_nothing() -> None:
-    setting = Setting(build("complete", 3), (1,) * 3, 2)
+    setting = Setting(build_graph("complete", 3), (1,) * 3, 2)
     defense = SensitivityReduced(step_decay=0.5, noise_decay=0.6, epsilon=2.0, n_rounds=3_000)
     releases = defense.mechanism(setting, EAVESDROPPER, 0).most
     assert 1_000 < len(releases) < 1_100
@@ -112,7 +112,7 @@ def test_rounds_beyond_the_range_of_floating_point_release_nothing() -> None:
 
 
 def test_an_adversary_who_misses_a_neighbour_is_bounded_from_above_only() -> None:
-    setting = Setting(build("path", 5), (1,) * 5, 2)
+    setting = Setting(build_graph("path", 5), (1,) * 5, 2)
     defense = SensitivityReduced(n_rounds=10)
     curious = ThreatModel(name="c", kind="curious", agents=(1,))
     colluding = ThreatModel(name="s", kind="colluding", agents=(1, 3))
@@ -256,7 +256,7 @@ def test_mean_residual_is_the_one_of_the_exact_moments(streams, eps) -> None:
 def test_a_ring_of_six_diverges_at_gamma_beta_one_and_is_refused_unless_lazy(streams, lazy) -> None:
     """The paper's gamma beta <= 1 does not exclude it: the smallest eigenvalue of W is -1/3."""
     problem = SensorFusion.draw(streams, 6)
-    setting = Setting(build(graph_options("ring", lazy=lazy), 6), (1,) * 6, 2)
+    setting = Setting(build_graph(graph_options("ring", lazy=lazy), 6), (1,) * 6, 2)
     defense = SensitivityReduced(step_size=0.01, correction=100.0, noise_free=True)
     if lazy:
         assert defense.calibrate(setting) is defense
@@ -289,14 +289,14 @@ def test_the_stability_bound_is_where_the_modes_reach_the_unit_circle(smallest) 
 
 @pytest.mark.parametrize("graph", ["directed-ring", "exponential"])
 def test_graphs_outside_assumption_2_are_refused(graph) -> None:
-    setting = Setting(build(graph, 6), (1,) * 6, 2)
+    setting = Setting(build_graph(graph, 6), (1,) * 6, 2)
     with pytest.raises(ConfigError, match="Assumption 2"):
         SensitivityReduced().calibrate(setting)
     SensitivityReduced(allow_outside_theory=True).calibrate(setting)
 
 
 def test_parameters_outside_5_are_refused() -> None:
-    setting = Setting(build("complete", 3), (1,) * 3, 2)
+    setting = Setting(build_graph("complete", 3), (1,) * 3, 2)
     with pytest.raises(ValueError, match="must be below noise_decay"):
         SensitivityReduced(step_decay=0.99, noise_decay=0.99)
     with pytest.raises(ConfigError, match=r"0 < q1 < q2 < 1, got q1=0.97 and q2=1"):

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit import registry
 from dpaudit.commands.starter import starter
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.toml_lines import line_of
 from dpaudit.pipeline.run import Runtime, prepare
+from dpaudit.registry import installed
 
 VALID = """\
 seed = 3
@@ -130,7 +130,7 @@ def test_what_init_writes_is_valid(tmp_path) -> None:
     ]
 
 
-@pytest.mark.parametrize("defense", registry.available("defenses"))
+@pytest.mark.parametrize("defense", installed("defenses"))
 def test_what_init_writes_for_any_defense_can_be_run(tmp_path, defense) -> None:
     path = tmp_path / "audit.toml"
     path.write_text(starter(defense))

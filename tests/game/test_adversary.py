@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit import registry
 from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import broadcast
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary, flatten
+from dpaudit.game.adversary import Adversary, flat_state
 from dpaudit.game.game import Game
 from dpaudit.game.tape import Tape
-from dpaudit.graphs.graph import Graph, build
+from dpaudit.graphs.graph import Graph, build_graph
+from dpaudit.registry import load_plugin
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 
@@ -54,8 +54,8 @@ def curious(agent: int) -> ThreatModel:
 
 
 def game_of(name: str, graph: str, n_agents: int = 6, victim: int = 1, **options: Any) -> Game:
-    setting = Setting(build(graph, n_agents), (40,) * n_agents, 1)
-    defense = registry.load("defenses", name)(batch_size=8, **options).calibrate(setting)
+    setting = Setting(build_graph(graph, n_agents), (40,) * n_agents, 1)
+    defense = load_plugin("defenses", name)(batch_size=8, **options).calibrate(setting)
     return Game.of(defense, setting, victim, "add-remove", "poisson")
 
 
@@ -68,7 +68,7 @@ def game_of(name: str, graph: str, n_agents: int = 6, victim: int = 1, **options
 )
 def test_a_shift_of_one_agent_fades_with_its_distance_to_the_adversary(graph, n_agents, mu) -> None:
     """One unit shift in round 1, sigma 1, 2n rounds, the attacker's own noise known."""
-    setting = Setting(build(graph, n_agents), (10,) * n_agents, 1)
+    setting = Setting(build_graph(graph, n_agents), (10,) * n_agents, 1)
     toy = Gossip(n_rounds=2 * n_agents, batch_size=1)
     for hops, expected in enumerate(mu, start=1):
         game = Game(toy, setting, hops, "add-remove", 1.0, 0.1, "poisson")
@@ -192,6 +192,6 @@ def test_a_stronger_adversary_learns_no_less() -> None:
 
 def test_a_state_is_flattened_without_what_does_not_vary() -> None:
     game = game_of("sgpdp", "directed-ring", n_rounds=2)
-    flat = flatten(game.start(3, torch.float64, torch.device("cpu")))
+    flat = flat_state(game.start(3, torch.float64, torch.device("cpu")))
     assert flat.shape[0] == 3
     assert not isinf(flat.abs().max())

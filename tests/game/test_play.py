@@ -8,14 +8,14 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from dpaudit import registry
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.defense.contract import Setting
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.play import LearnedScore, play, without_noise
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
+from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import family_from_scores, from_scores
 
@@ -34,8 +34,8 @@ def audited() -> Callable[..., Adversary]:
         threat_model: ThreatModel = EAVESDROPPER,
         **options: Any,
     ) -> Adversary:
-        setting = Setting(build(graph, 6), (size,) * 6, 1)
-        defense = registry.load("defenses", name)(n_rounds=rounds, batch_size=8, **options)
+        setting = Setting(build_graph(graph, 6), (size,) * 6, 1)
+        defense = load_plugin("defenses", name)(n_rounds=rounds, batch_size=8, **options)
         game = Game.of(defense.calibrate(setting), setting, 1, adjacency, "poisson")
         return Adversary(game, threat_model, rounds)
 

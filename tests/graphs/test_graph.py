@@ -8,19 +8,19 @@ from scipy.stats import binom, chi2
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import FixedGraph, GraphOptions, graph_options
-from dpaudit.graphs.graph import Graph, Network, build
-from dpaudit.graphs.mixing import metropolis, names, positions
+from dpaudit.graphs.graph import Graph, Network, build_graph
+from dpaudit.graphs.mixing import graph_names, metropolis, positions
 
 FALSE_FAILURE = 1e-9  # probability that a correct random graph fails a test, over fresh seeds
 SYMMETRIC = {"ring", "bipartite", "hub2", "complete", "erdos-renyi", "k-regular", "path", "star"}
 OPTIONS = {"d-out": {"d": 3}, "erdos-renyi": {"p": 0.4}, "k-regular": {"k": 3}}
 SIZES = [4, 6, 8, 10, 20, 100]
-PAIRED = [(name, n) for name in names() for n in SIZES]
+PAIRED = [(name, n) for name in graph_names() for n in SIZES]
 
 
 def network(name: str, n: int, seed: int = 0, **options: object) -> Network:
     chosen = graph_options(name, **{**OPTIONS.get(name, {}), **options})
-    return build(chosen, n, np.random.default_rng(seed))
+    return build_graph(chosen, n, np.random.default_rng(seed))
 
 
 def sent_by_definition(name: str, n: int, t: int) -> list[set[int]]:
@@ -215,7 +215,7 @@ def test_random_regular_graphs_are_uniform_over_all_of_them() -> None:
     """The connected 2-regular graphs of 6 agents are the 5!/2 = 60 hexagons."""
     rng, draws, seen = np.random.default_rng(20240611), 3_000, {}
     for _ in range(draws):
-        links = build(graph_options("k-regular", k=2), 6, rng).at(1).W > 0
+        links = build_graph(graph_options("k-regular", k=2), 6, rng).at(1).W > 0
         key = links.numpy().tobytes()
         seen[key] = seen.get(key, 0) + 1
     counts = np.array(list(seen.values()))
@@ -324,7 +324,7 @@ def test_what_makes_no_sense_of_a_graph_is_refused() -> None:
     with pytest.raises(ValueError, match="symmetric"):
         _ = network("directed-ring", 4).at(1).smallest_eigenvalue
     with pytest.raises(ValueError, match="needs a generator"):
-        build("erdos-renyi", 10)
+        build_graph("erdos-renyi", 10)
     with pytest.raises(ValueError, match="same agents"):
         Network((network("ring", 4).at(1), network("ring", 5).at(1)))
 
@@ -333,11 +333,11 @@ def test_every_graph_that_can_be_written_can_be_built_and_has_a_line_about_it() 
     union = get_args(get_args(GraphOptions)[0])
     written = set(get_args(FixedGraph.model_fields["name"].annotation))
     written |= {model.model_fields["name"].default for model in union if model is not FixedGraph}
-    assert written == set(names())
-    assert all(len(line) > 10 for line in names().values())
+    assert written == set(graph_names())
+    assert all(len(line) > 10 for line in graph_names().values())
 
 
-@pytest.mark.parametrize("name", list(names()))
+@pytest.mark.parametrize("name", list(graph_names()))
 def test_a_drawing_has_a_place_of_its_own_for_every_agent(name: str) -> None:
     places = positions(name, 10)
     assert places.shape == (10, 2)

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.models.gradients import Gradients
-from dpaudit.models.models import build, initial_parameters, names, unflatten
+from dpaudit.models.models import build_network, initial_parameters, model_names, parameters_of
 from dpaudit.rng import Streams
 
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}  # float64
@@ -45,7 +45,7 @@ class Case:
 
 def record_gradient(module: nn.Module, x: Tensor, record: Tensor, label: Tensor) -> Tensor:
     x = x.clone().requires_grad_()
-    logits = functional_call(module, unflatten(module, x), (record[None],))
+    logits = functional_call(module, parameters_of(module, x), (record[None],))
     return torch.autograd.grad(cross_entropy(logits, label[None]), x)[0]
 
 
@@ -120,7 +120,7 @@ def test_many_records_take_the_other_form_of_convolution_to_the_same_sum() -> No
 
 ZOO = [
     (name, (channels, side, side))
-    for name in names()
+    for name in model_names()
     for channels in (1, 3)
     for side in (16,)
     if name not in ("cnn-xie-batchnorm", "resnet-18", "vit")
@@ -129,7 +129,7 @@ ZOO = [
 
 @pytest.mark.parametrize("name, shape", ZOO)
 def test_every_network_has_the_gradients_of_plain_autograd(name: str, shape) -> None:
-    case = Case(build(name, shape, 4), shape, m=2, n=2, b=2)
+    case = Case(build_network(name, shape, 4), shape, m=2, n=2, b=2)
     holders = torch.tensor([1, 1])
     G = case.per_record(holders)
     for norm in (1, 2):
@@ -162,7 +162,7 @@ def test_weights_multiply_clipped_gradients(engine: str, dtype: torch.dtype) -> 
 def test_no_clipping_is_the_gradient_of_the_batch(case: Case, C: float | None) -> None:
     x = case.X.clone().requires_grad_()
     for i in range(3):
-        logits = functional_call(case.module, unflatten(case.module, x[i]), (case.inputs[i],))
+        logits = functional_call(case.module, parameters_of(case.module, x[i]), (case.inputs[i],))
         cross_entropy(logits, case.labels[i], reduction="sum").backward()
     data = (case.X, case.inputs, case.labels)
     torch.testing.assert_close(case.gradients.clipped_sum(*data, C), x.grad, **ROUNDING)
@@ -200,7 +200,7 @@ def test_clipped_sums_differentiate_as_plain_autograd_does(engine: str, norm: in
 
 
 def test_clipped_sums_of_a_vision_transformer_differentiate_as_plain_autograd_does() -> None:
-    case = Case(build("vit", (1, 4, 4), 4), (1, 4, 4), m=1, n=1, b=2)
+    case = Case(build_network("vit", (1, 4, 4), 4), (1, 4, 4), m=1, n=1, b=2)
     leaves = [v.requires_grad_() for v in (case.X, case.inputs)]
     actual = case.gradients.clipped_sum(*leaves, case.labels, 0.5, create_graph=True)
     G = _per_record_graph(case.module, *leaves, case.labels, None)
@@ -259,14 +259,14 @@ def test_evaluation_is_loss_and_accuracy_of_each_model(case: Case) -> None:
     holders = torch.tensor([1, 1, 0])
     loss, accuracy = case.gradients.evaluate(case.X, case.inputs, case.labels, holders)
     for i, row in enumerate(holders):
-        parameters = unflatten(case.module, case.X[i])
+        parameters = parameters_of(case.module, case.X[i])
         logits = functional_call(case.module, parameters, (case.inputs[row],))
         torch.testing.assert_close(loss[i], cross_entropy(logits, case.labels[row]), **ROUNDING)
         assert accuracy[i] == (logits.argmax(1) == case.labels[row]).double().mean()
 
 
 def test_batch_normalisation_is_refused_where_records_count_and_works_where_batches_do() -> None:
-    case = Case(build("cnn-xie-batchnorm", (1, 8, 8), 4))
+    case = Case(build_network("cnn-xie-batchnorm", (1, 8, 8), 4))
     data = (case.X, case.inputs, case.labels)
     for refused in (
         lambda: case.gradients.clipped_sum(*data, 1.0),
@@ -278,7 +278,7 @@ def test_batch_normalisation_is_refused_where_records_count_and_works_where_batc
             refused()
     x = case.X.clone().requires_grad_()
     for i in range(3):
-        logits = functional_call(case.module, unflatten(case.module, x[i]), (case.inputs[i],))
+        logits = functional_call(case.module, parameters_of(case.module, x[i]), (case.inputs[i],))
         cross_entropy(logits, case.labels[i]).backward()
     torch.testing.assert_close(case.gradients.mean(*data), x.grad, **ROUNDING)
 
@@ -323,7 +323,7 @@ def _per_record_graph(module: nn.Module, X: Tensor, inputs: Tensor, labels: Tens
     G = []
     for x, row in zip(X, rows, strict=True):
         for record, label in zip(inputs[row], labels[row], strict=True):
-            logits = functional_call(module, unflatten(module, x), (record[None],))
+            logits = functional_call(module, parameters_of(module, x), (record[None],))
             loss = cross_entropy(logits, label[None])
             G.append(torch.autograd.grad(loss, x, create_graph=True)[0])
     return torch.stack(G).view(len(X), inputs.shape[1], -1)

@@ -6,14 +6,14 @@ from torch import nn
 
 from dpaudit.models.gradients import Gradients
 from dpaudit.models.logistic import Logistic
-from dpaudit.models.models import build, initial_parameters
+from dpaudit.models.models import build_network, initial_parameters
 from dpaudit.models.stacked import Stacked, cross_entropy, cross_entropy_slopes
 
 
 def case(k: int, soft: bool):
     """Models [n, k, d], inputs [n, r, 1, 4, 4] and labels of three classes, in float64."""
     g = torch.Generator().manual_seed(5)
-    module = build("logistic", (1, 4, 4), 3)
+    module = build_network("logistic", (1, 4, 4), 3)
     X = torch.stack([initial_parameters(module, g) for _ in range(2 * k)]).double() * 5
     inputs = torch.randn(2, 7, 1, 4, 4, generator=g, dtype=torch.float64)
     labels = torch.randint(3, (2, 7), generator=g)
@@ -66,5 +66,5 @@ def test_only_one_linear_layer_is_logistic_regression(module, stands_in) -> None
 
 
 def test_the_network_called_logistic_is_computed_in_closed_form() -> None:
-    assert isinstance(Gradients(build("logistic", (1, 8, 8), 10))._engine, Logistic)
-    assert not isinstance(Gradients(build("mlp", (1, 8, 8), 10))._engine, Logistic)
+    assert isinstance(Gradients(build_network("logistic", (1, 8, 8), 10))._engine, Logistic)
+    assert not isinstance(Gradients(build_network("mlp", (1, 8, 8), 10))._engine, Logistic)

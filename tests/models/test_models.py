@@ -7,14 +7,14 @@ from torch.func import functional_call
 
 from dpaudit.errors import ConfigError
 from dpaudit.models.models import (
-    build,
+    build_network,
     coordinates,
-    flatten,
+    flat_parameters,
     initial_parameters,
+    model_names,
     n_parameters,
-    names,
+    parameters_of,
     shared_layers,
-    unflatten,
 )
 from dpaudit.rng import Streams
 
@@ -40,17 +40,17 @@ GREY, COLOUR, SMALL = (1, 28, 28), (3, 32, 32), (1, 8, 8)
     ],
 )
 def test_networks_have_the_parameters_of_their_papers(name: str, shape, d: int) -> None:
-    assert n_parameters(build(name, shape, 10)) == d
+    assert n_parameters(build_network(name, shape, 10)) == d
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", model_names())
 @pytest.mark.parametrize("shape", [GREY, COLOUR])
 def test_every_network_maps_a_batch_to_finite_logits(name: str, shape) -> None:
-    module = build(name, shape, 7)
+    module = build_network(name, shape, 7)
     x = initial_parameters(module, Streams(1)("initialisation"))
     assert x.dtype == torch.float32
     assert all(p.is_meta for p in module.parameters())
-    logits = functional_call(module, unflatten(module, x), (torch.rand(3, *shape),))
+    logits = functional_call(module, parameters_of(module, x), (torch.rand(3, *shape),))
     assert logits.shape == (3, 7)
     assert logits.isfinite().all()
     assert logits.std() > 0
@@ -61,7 +61,7 @@ def test_initial_parameters_depend_on_their_generator_alone(name: str) -> None:
     before = torch.get_rng_state()
     draws = []
     for seed in (3, 3, 4):
-        module = build(name, (1, 16, 16), 10)
+        module = build_network(name, (1, 16, 16), 10)
         draws.append(initial_parameters(module, Streams(seed)("initialisation")))
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
@@ -70,8 +70,8 @@ def test_initial_parameters_depend_on_their_generator_alone(name: str) -> None:
 
 def test_initial_parameters_are_torchs_defaults() -> None:
     """Uniform within 1 / sqrt(fan in): 12,800 draws reach 0.995 of it, but for 1e-13 of seeds."""
-    module = build("cnn-xie", GREY, 10)
-    x = unflatten(module, initial_parameters(module, Streams(0)("initialisation")))
+    module = build_network("cnn-xie", GREY, 10)
+    x = parameters_of(module, initial_parameters(module, Streams(0)("initialisation")))
     for name, fan_in in (("0.weight", 25), ("4.weight", 400), ("9.weight", 1568), ("4.bias", 400)):
         bound = fan_in**-0.5
         assert x[name].abs().max() <= bound
@@ -83,20 +83,20 @@ def test_initial_parameters_are_torchs_defaults() -> None:
 
 
 def test_parameters_are_views_of_their_vector_and_come_back() -> None:
-    module = build("lenet", GREY, 10)
+    module = build_network("lenet", GREY, 10)
     X = torch.randn(2, 3, n_parameters(module))
-    parameters = unflatten(module, X)
+    parameters = parameters_of(module, X)
     assert {n: p.shape[2:] for n, p in parameters.items()} == {
         n: p.shape for n, p in module.named_parameters()
     }
-    assert torch.equal(flatten(module, parameters), X)
+    assert torch.equal(flat_parameters(module, parameters), X)
     parameters["0.weight"].zero_()
     assert not X[..., :150].any()
     assert X[..., 150:].all()
 
 
 def test_lenet_pools_and_rectifies_in_either_order_to_the_same_logits() -> None:
-    module = build("lenet", GREY, 10)
+    module = build_network("lenet", GREY, 10)
     published = nn.Sequential(
         nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 10),
@@ -104,16 +104,16 @@ def test_lenet_pools_and_rectifies_in_either_order_to_the_same_logits() -> None:
     x = initial_parameters(module, Streams(1)("initialisation"))
     torch.nn.utils.vector_to_parameters(x, published.parameters())
     images = torch.rand(4, *GREY)
-    logits = functional_call(module, unflatten(module, x), (images,))
+    logits = functional_call(module, parameters_of(module, x), (images,))
     torch.testing.assert_close(logits, published(images))
 
 
 @pytest.mark.parametrize("split", [1, 2])
 def test_the_perceptrons_of_partpsp_skip_as_their_code_does(split: int) -> None:
-    module = build(f"mlp-partpsp-{split}", SMALL, 10)
+    module = build_network(f"mlp-partpsp-{split}", SMALL, 10)
     x = initial_parameters(module, Streams(1)("initialisation"))
     images = torch.rand(4, *SMALL)
-    p = unflatten(module, x)
+    p = parameters_of(module, x)
 
     def layer(name: str, v: torch.Tensor) -> torch.Tensor:
         return torch.tanh(v @ p[f"{name}.weight"].T + p[f"{name}.bias"])
@@ -129,8 +129,8 @@ def test_the_perceptrons_of_partpsp_skip_as_their_code_does(split: int) -> None:
 
 @pytest.mark.parametrize("name", ["cnn-xie", "resnet-18", "vit", "lenet"])
 def test_no_logit_depends_on_another_record(name: str) -> None:
-    module = build(name, (1, 16, 16), 10)
-    p = unflatten(module, initial_parameters(module, Streams(1)("initialisation")))
+    module = build_network(name, (1, 16, 16), 10)
+    p = parameters_of(module, initial_parameters(module, Streams(1)("initialisation")))
     images = torch.rand(3, 1, 16, 16)
     alone = functional_call(module, p, (images[:1],))
     torch.testing.assert_close(functional_call(module, p, (images,))[:1], alone)
@@ -148,7 +148,7 @@ def test_no_logit_depends_on_another_record(name: str) -> None:
     ],
 )
 def test_partpsp_shares_the_layers_of_its_paper(name: str, split: int, layers, d_shared) -> None:
-    module = build(name, GREY, 10)
+    module = build_network(name, GREY, 10)
     assert shared_layers(module, split) == layers
     mask = coordinates(module, layers)
     assert mask.shape == (n_parameters(module),)
@@ -156,14 +156,14 @@ def test_partpsp_shares_the_layers_of_its_paper(name: str, split: int, layers, d
 
 
 def test_the_second_split_of_a_vision_transformer_keeps_only_the_head() -> None:
-    module = build("vit", COLOUR, 10)
+    module = build_network("vit", COLOUR, 10)
     mask = coordinates(module, shared_layers(module, 2))
     assert torch.equal(~mask, coordinates(module, ["head"]))
 
 
 def test_a_layer_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match='no layer "layer9"'):
-        coordinates(build("lenet", GREY, 10), ["0", "layer9"])
+        coordinates(build_network("lenet", GREY, 10), ["0", "layer9"])
 
 
 @pytest.mark.parametrize(
@@ -179,17 +179,17 @@ def test_a_layer_that_is_not_there_is_refused() -> None:
 )
 def test_what_a_network_cannot_take_is_refused_in_one_line(name: str, shape, message) -> None:
     with pytest.raises(ConfigError) as error:
-        build(name, shape, 10)
+        build_network(name, shape, 10)
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", model_names())
 def test_the_least_size_named_in_a_refusal_is_taken(name: str) -> None:
     try:
-        build(name, (1, 1, 1), 10)
+        build_network(name, (1, 1, 1), 10)
     except ConfigError as error:
         if "at least" in str(error):
             side = int(str(error).split("at least ")[1].split("x")[0])
-            build(name, (1, side, side), 10)
+            build_network(name, (1, side, side), 10)
             with pytest.raises(ConfigError):
-                build(name, (1, side - 1, side - 1), 10)
+                build_network(name, (1, side - 1, side - 1), 10)

@@ -4,23 +4,31 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit import registry
-from dpaudit.defense.claim_accounting import account
+from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.defense.contract import Setting
 from dpaudit.files.options import graph_options
 from dpaudit.files.verdict import Verdict
-from dpaudit.graphs.graph import build
-from dpaudit.papers.five_papers import CASES, EAVESDROPPER, SCALES, Case, Scale, examined, lines
+from dpaudit.graphs.graph import build_graph
+from dpaudit.papers.five_papers import (
+    CASES,
+    EAVESDROPPER,
+    SCALES,
+    PaperCase,
+    PlayedScale,
+    examined,
+    lines,
+)
+from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 
 BY_TITLE = {case.title: case for case in CASES}
 
 
-def accounted(case: Case) -> tuple[float, float]:
-    network = build(graph_options(**case.graph), case.n_agents, Streams(1).numpy("graph"))
+def accounted(case: PaperCase) -> tuple[float, float]:
+    network = build_graph(graph_options(**case.graph), case.n_agents, Streams(1).numpy("graph"))
     setting = Setting(network, (case.records,) * case.n_agents, 1)
-    defense = registry.load("defenses", case.defense)(**case.options).calibrate(setting)
-    return account(case.claim, EAVESDROPPER, defense, setting).epsilon
+    defense = load_plugin("defenses", case.defense)(**case.options).calibrate(setting)
+    return account_claim(case.claim, EAVESDROPPER, defense, setting).epsilon
 
 
 @pytest.mark.parametrize(
@@ -39,7 +47,7 @@ def test_accounting_gives_the_figures_of_the_page(title, low, high) -> None:
 
 
 def test_a_scalar_without_noise_refutes_dpps() -> None:
-    claim, findings = examined(CASES[0], EAVESDROPPER, Scale(200, 5), Streams(0))
+    claim, findings = examined(CASES[0], EAVESDROPPER, PlayedScale(200, 5), Streams(0))
     assert claim.verdict is Verdict.REFUTED
     assert '"sens"' in claim.reason
     assert any(f.kind == "empirical-epsilon" for f in findings)
@@ -47,7 +55,7 @@ def test_a_scalar_without_noise_refutes_dpps() -> None:
 
 def test_the_printed_form_names_claim_assumption_and_verdict(monkeypatch) -> None:
     monkeypatch.setattr("dpaudit.papers.five_papers.CASES", CASES[:1])
-    monkeypatch.setitem(SCALES, "quick", Scale(100, 3))
+    monkeypatch.setitem(SCALES, "quick", PlayedScale(100, 3))
     text = "\n".join(lines("quick", 0))
     for expected in ("claimed:", "assumed:", "eavesdropper: refuted", "no proof of privacy"):
         assert expected in text

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 from dpaudit.commands.cli import app
 from dpaudit.defense.contract import Setting
 from dpaudit.defense.noise import Noise
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.papers import xie_table4
 from dpaudit.papers.xie_table4 import (
     DATA_SCALE,
     PUBLISHED,
     SCALES,
-    Scale,
+    TableScale,
     _method,
     _spread,
     lines,
@@ -26,7 +26,7 @@ from dpaudit.papers.xie_table4 import (
 from dpaudit.rng import Streams
 from dpaudit.training.sensor_fusion import SensorFusion
 
-TINY = Scale(60, 12, 3, 3, 2)
+TINY = TableScale(60, 12, 3, 3, 2)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 def rounds_of(method: str, n: int = 4, trials: int = 6):
     """Rounds 1 to n, with the state before each; and the observation sets of rounds 1 to n - 1."""
     defense, observe = _method(method, n)
-    streams, setting = Streams(3), Setting(build("complete", 3), (1, 1, 1), 1)
+    streams, setting = Streams(3), Setting(build_graph("complete", 3), (1, 1, 1), 1)
     problem = SensorFusion.draw(streams, 3, m=1, p=1, scale=DATA_SCALE, trials=trials, redrawn=[0])
     state, graph = defense.start(problem.initial(streams, trials), setting), setting.network.at(1)
     played, before = [], []
@@ -106,7 +106,7 @@ def test_every_row_has_what_the_paper_has(tiny) -> None:
 
 def test_more_noise_tells_less(monkeypatch) -> None:
     """Over an epsilon of 10, 1 and 0.1 the information falls, as the paper has it."""
-    monkeypatch.setitem(SCALES, "quick", Scale(600, 12, 4, 0, 0))
+    monkeypatch.setitem(SCALES, "quick", TableScale(600, 12, 4, 0, 0))
     rows = table("quick", 2, on_row=lambda method: None)[:3]
     assert [row.found["(44) corrected"].bits for row in rows] == sorted(
         (row.found["(44) corrected"].bits for row in rows), reverse=True

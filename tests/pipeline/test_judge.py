@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from dpaudit import registry
 from dpaudit.accounting.releases import Interval
 from dpaudit.defense.claim_accounting import (
     Accounted,
-    account,
+    account_claim,
     claimed_delta,
     claimed_epsilon,
     restate,
@@ -21,8 +20,9 @@ from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.result import JudgedClaim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.judge import Judging, accounting_finding, bearing_on, judge
+from dpaudit.registry import load_plugin
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CLAIM = Claim(text="a claim", epsilon=2.0, delta=1e-5)
@@ -148,14 +148,14 @@ def test_runs_with_and_without_a_record_do_not_test_a_claim_on_agents() -> None:
 
 
 def dp_dpsgd(**options: Any) -> tuple[Any, Setting]:
-    setting = Setting(build("ring", 4), (40,) * 4, 10)
-    return registry.load("defenses", "dp-dpsgd")(batch_size=8, **options), setting
+    setting = Setting(build_graph("ring", 4), (40,) * 4, 10)
+    return load_plugin("defenses", "dp-dpsgd")(batch_size=8, **options), setting
 
 
 def test_a_claim_on_a_round_is_restated_for_the_run() -> None:
     defense, setting = dp_dpsgd(noise_multiplier=2.0, sampling="poisson", n_rounds=50)
     claim = Claim(text="per round", epsilon=1.0, delta=1e-5, scope="round")
-    stated = account(claim, EAVESDROPPER, defense, setting)
+    stated = account_claim(claim, EAVESDROPPER, defense, setting)
     restated = restate(claim, EAVESDROPPER, defense, setting)
     assert stated.epsilon.high < restated.epsilon.low
 
@@ -170,14 +170,14 @@ def test_a_claim_of_mu_is_held_at_delta_1e_5() -> None:
 def test_a_pure_claim_on_gaussian_noise_is_refused() -> None:
     defense, setting = dp_dpsgd(noise_multiplier=2.0)
     with pytest.raises(ConfigError, match="Gaussian noise has no epsilon at delta = 0"):
-        account(Claim(text="pure", epsilon=1.0), EAVESDROPPER, defense, setting)
+        account_claim(Claim(text="pure", epsilon=1.0), EAVESDROPPER, defense, setting)
 
 
 def test_an_adversary_of_all_agents_leaves_nobody_to_attack() -> None:
     defense, setting = dp_dpsgd(noise_multiplier=2.0)
     everybody = ThreatModel(name="all", kind="colluding", agents=(0, 1, 2, 3))
     with pytest.raises(ConfigError, match="no agent is left to attack"):
-        account(CLAIM, everybody, defense, setting)
+        account_claim(CLAIM, everybody, defense, setting)
 
 
 def test_two_claims_of_one_text_keep_their_evidence_apart() -> None:

@@ -74,7 +74,7 @@ def test_sensor_fusion_is_audited_from_a_file_to_a_report(tmp_path) -> None:
 def test_the_loss_is_the_residual_of_each_agent(tmp_path) -> None:
     (tmp_path / "audit.toml").write_text(CONFIG)
     prepared = prepare(AuditConfig.from_toml(tmp_path / "audit.toml"), Runtime())
-    problem = prepared.subject.problem
+    problem = prepared.learned.problem
     assert isinstance(problem, SensorFusion)
     assert problem.M.shape == (5, 4, 3)
     assert 4.5 < problem.M.max() <= 5.0

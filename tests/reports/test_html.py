@@ -20,7 +20,7 @@ from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.result import AuditResult, Curve
 from dpaudit.files.verdict import MEANING, Verdict
-from dpaudit.reports.arrangement import Entry, scenarios
+from dpaudit.reports.arrangement import NumberedFinding, scenarios
 from dpaudit.reports.figures.drawing import graph_drawing
 from dpaudit.reports.figures.pictures import Picture, embedded
 from dpaudit.reports.html import estimate, number, render, render_comparison, span
@@ -481,7 +481,7 @@ def test_of_several_blind_guesses_the_best_stands_for_all() -> None:
         for note, value in (("worse", 0.1), ("better", 0.2), ("undefined", math.nan))
     )
     findings = (small_finding(), undefined, worse, better)
-    (scenario,) = scenarios(Entry(i, f) for i, f in enumerate(findings))
+    (scenario,) = scenarios(NumberedFinding(i, f) for i, f in enumerate(findings))
     assert scenario.metric("ssim", 3)["blind"].value == 0.2
     assert [row.variant for row in scenario.grid({})] == ["", "undefined", "worse", "better"]
     assert [row.variant for row in scenario.in_round(3).grid({})] == ["", ""]
@@ -495,7 +495,7 @@ def test_a_second_truth_row_appears_only_where_a_world_has_another_truth() -> No
     def rows(other: str, one: str = "a") -> list[str]:
         first = small_finding(world="no-defense", artifacts={"truth": one})
         second = small_finding(world="defense", artifacts={"truth": other})
-        (scenario,) = scenarios(Entry(i, f) for i, f in enumerate((first, second)))
+        (scenario,) = scenarios(NumberedFinding(i, f) for i, f in enumerate((first, second)))
         return [row.label for row in scenario.grid(pictures)]
 
     assert rows("a-again") == ["ground truth", "no-defense", "defense"]

@@ -11,8 +11,8 @@ import torch
 from scipy.stats import binom, kstest
 from typer.testing import CliRunner
 
-from dpaudit import registry
 from dpaudit.commands.cli import app
+from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest import detectors
 from dpaudit.selftest import selftest as module
@@ -93,7 +93,7 @@ def test_a_missed_bug_and_a_false_alarm_are_both_failures() -> None:
 
 def test_the_correct_twin_sends_what_dp_dpsgd_sends() -> None:
     options = {"learning_rate": 0.5, "clip_norm": 0.5, "noise_multiplier": 1.0, "batch_size": 4}
-    built_in = registry.load("defenses", "dp-dpsgd")(**options, n_rounds=4, sampling="poisson")
+    built_in = load_plugin("defenses", "dp-dpsgd")(**options, n_rounds=4, sampling="poisson")
     examined = Examined(GAUSSIAN, Streams(1))
     ours, theirs = (
         detectors.Coupled(d, examined.problem, examined.setting, Streams(1), 1)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from dpaudit.accounting.families import GAUSSIAN, LAPLACE, Family
+from dpaudit.accounting.families import GAUSSIAN, LAPLACE, TradeoffFamily
 from dpaudit.errors import DpauditError
 from dpaudit.statistics.bounds import (
     ceiling,
@@ -18,7 +18,6 @@ from dpaudit.statistics.bounds import (
     family_from_scores,
     family_lower_bound,
     from_scores,
-    holm,
     p_value,
 )
 
@@ -84,7 +83,7 @@ def test_bounds_fall_with_errors_and_delta_and_never_exceed_the_ceiling(
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 
-def worlds(family: Family, shift: float) -> tuple[Draw, Draw]:
+def worlds(family: TradeoffFamily, shift: float) -> tuple[Draw, Draw]:
     """What the two worlds release: noise, and noise with a shift at the family's rate."""
 
     def noise(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -93,7 +92,9 @@ def worlds(family: Family, shift: float) -> tuple[Draw, Draw]:
     return noise, lambda rng, n: noise(rng, n) + shift * (rng.random(n) < family.rate)
 
 
-def wrong_bounds(family: Family, shift: float, n_audits: int, n: int, seed: int) -> tuple[int, int]:
+def wrong_bounds(
+    family: TradeoffFamily, shift: float, n_audits: int, n: int, seed: int
+) -> tuple[int, int]:
     """In how many audits the bound exceeds the truth: on epsilon at 1e-3, on the shift."""
     rng, delta = np.random.default_rng(seed), 1e-3
     without, with_it = worlds(family, shift)
@@ -110,14 +111,14 @@ def wrong_bounds(family: Family, shift: float, n_audits: int, n: int, seed: int)
 
 CORRECT = [
     *product([GAUSSIAN, LAPLACE], [0.5, 1.0, 2.0]),
-    (Family("gaussian", 0.3), 1.5),
-    (Family("laplace", 0.5), 2.0),
+    (TradeoffFamily("gaussian", 0.3), 1.5),
+    (TradeoffFamily("laplace", 0.5), 2.0),
 ]
 
 
 @pytest.mark.parametrize("family, shift", CORRECT)
 def test_correct_mechanisms_are_refuted_at_most_as_often_as_stated(
-    family: Family, shift: float
+    family: TradeoffFamily, shift: float
 ) -> None:
     n_audits = 400
     limit = binom.isf(FALSE_FAILURE, n_audits, ALPHA)
@@ -128,7 +129,7 @@ def test_correct_mechanisms_are_refuted_at_most_as_often_as_stated(
 @pytest.mark.parametrize("n", [30, 3000])
 @pytest.mark.parametrize("family, shift", CORRECT)
 def test_correct_mechanisms_are_refuted_at_most_as_often_as_stated_in_many_audits(
-    family: Family, shift: float, n: int
+    family: TradeoffFamily, shift: float, n: int
 ) -> None:
     """Choosing and counting on the same 3,000 scores fails for six of these eight mechanisms."""
     n_audits = 3_000
@@ -203,10 +204,3 @@ def test_p_value_is_the_alpha_at_which_the_claim_falls() -> None:
     assert epsilon_lower_bound(20, 30, 1000, 1000, 1e-5, p * 1.001) > 2.0
     assert epsilon_lower_bound(20, 30, 1000, 1000, 1e-5, p * 0.999) <= 2.0
     assert p_value(500, 500, 1000, 1000, 0.0, 1.0) == 1.0
-
-
-def test_holm_rejects_step_by_step() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005], 0.05).tolist() == [True, False, False, True]
-    assert holm([0.011, 0.02, 0.04], 0.05).tolist() == [True, True, True]
-    assert holm([0.02, 0.02, 0.02], 0.05).tolist() == [False, False, False]
-    assert holm([], 0.05).tolist() == []

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 from scipy.stats import binom, norm
 
-from dpaudit.accounting.families import GAUSSIAN, LAPLACE, Family
+from dpaudit.accounting.families import GAUSSIAN, LAPLACE, TradeoffFamily
 from dpaudit.errors import DpauditError
 from dpaudit.statistics.guesses import (
     correct_guesses,
@@ -100,7 +100,9 @@ def test_curve_bounds_never_exceed_those_for_independent_channels(
         assert ranked <= mu_from_ranked_guesses(n, r, v + 1, ALPHA) + 1e-6
 
 
-def wrong_bounds(shift: float, family: Family, n: int, r: int, runs: int, seed: int) -> list[int]:
+def wrong_bounds(
+    shift: float, family: TradeoffFamily, n: int, r: int, runs: int, seed: int
+) -> list[int]:
     """In how many runs of independent channels each bound exceeds the truth."""
     rng, delta = np.random.default_rng(seed), 1e-3
     truth, found = family.epsilon(shift, delta), {}
@@ -123,7 +125,7 @@ def wrong_bounds(shift: float, family: Family, n: int, r: int, runs: int, seed: 
 @pytest.mark.parametrize("family, shift", [(GAUSSIAN, 0.5), (GAUSSIAN, 2.0), (LAPLACE, 1.0)])
 @pytest.mark.parametrize("n, r", [(100, 100), (200, 30)])
 def test_correct_mechanisms_are_refuted_at_most_as_often_as_stated(
-    family: Family, shift: float, n: int, r: int
+    family: TradeoffFamily, shift: float, n: int, r: int
 ) -> None:
     runs = 2_000
     limit = binom.isf(FALSE_FAILURE, runs, ALPHA)
@@ -156,7 +158,7 @@ def test_impossible_input_is_refused() -> None:
     with pytest.raises(DpauditError, match="0 <= n_correct <= n_guesses <= n_canaries"):
         epsilon_from_guesses(10, 11, 5, 0.0, ALPHA)
     with pytest.raises(DpauditError, match="symmetric"):
-        shift_from_guesses(10, 5, 5, ALPHA, Family("gaussian", 0.5))
+        shift_from_guesses(10, 5, 5, ALPHA, TradeoffFamily("gaussian", 0.5))
     with pytest.raises(DpauditError, match="NaN"):
         correct_guesses(np.array([np.nan, 1.0]), np.array([True, False]), 1)
     with pytest.raises(DpauditError, match="one list each"):

@@ -75,3 +75,12 @@ def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.0, 1.0]) == [0.0, 1.0]
     assert holm([]) == []
+
+
+def test_holm_rejects_step_by_step() -> None:
+    def rejected(p_values: list[float]) -> list[bool]:
+        return [p <= 0.05 for p in holm(p_values)]
+
+    assert rejected([0.01, 0.04, 0.03, 0.005]) == [True, False, False, True]
+    assert rejected([0.011, 0.02, 0.04]) == [True, True, True]
+    assert rejected([0.02, 0.02, 0.02]) == [False, False, False]

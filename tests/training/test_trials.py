@@ -4,13 +4,13 @@ import pytest
 import torch
 from scipy import stats
 
-from dpaudit import registry
 from dpaudit.defense.contract import Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpsgd import DPSGD
 from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
 from dpaudit.errors import DpauditError
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
+from dpaudit.registry import installed, load_plugin
 from dpaudit.rng import Streams
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.trials import run_trials
@@ -133,8 +133,8 @@ def test_trials_are_runs_of_their_own(streams, name, monkeypatch) -> None:
 
     monkeypatch.setattr("dpaudit.training.trials.Noise", Taped)
     problem = SensorFusion.draw(streams, 3, m=2, p=2, trials=4)
-    setting = Setting(build("complete", 3), (1,) * 3, 2)
-    defense = registry.load("defenses", name)(n_rounds=4)
+    setting = Setting(build_graph("complete", 3), (1,) * 3, 2)
+    defense = load_plugin("defenses", name)(n_rounds=4)
     together, _ = watched(defense, problem, setting, streams, 4)
     X = problem.initial(streams, 4)
     for t in range(4):
@@ -150,7 +150,7 @@ def test_no_trial_is_ever_nan(streams, dtype) -> None:
     """5,000 trials of 1,000 rounds draw 1.5e7 numbers; float32 uniform_ gives -1 in 2^24 of them."""
     drawn = SensorFusion.draw(streams, 3, m=1, p=1, scale=10.0, trials=5_000)
     problem = SensorFusion(drawn.M.to(dtype), drawn.v.to(dtype), drawn.omega.to(dtype))
-    setting = Setting(build("complete", 3), (1,) * 3, 1)
+    setting = Setting(build_graph("complete", 3), (1,) * 3, 1)
     defense = SensitivityReduced(n_rounds=1_000).calibrate(setting)
     bad = torch.zeros((), dtype=torch.bool)
 
@@ -174,7 +174,7 @@ def test_the_tail_of_float32_laplace_noise_turns_no_trial_nan(streams, monkeypat
 
     drawn = SensorFusion.draw(streams, 3, m=1, p=1, trials=3)
     problem = SensorFusion(drawn.M.float(), drawn.v.float(), drawn.omega.float())
-    setting = Setting(build("complete", 3), (1,) * 3, 1)
+    setting = Setting(build_graph("complete", 3), (1,) * 3, 1)
     defense = SensitivityReduced(n_rounds=20).calibrate(setting)
     monkeypatch.setattr(torch.Tensor, "uniform_", unlucky)
     _, seen = watched(defense, problem, setting, streams, 3)
@@ -197,12 +197,12 @@ def test_only_the_victims_measurements_are_drawn_anew(streams) -> None:
 
 def test_a_run_can_stop_early(streams) -> None:
     problem = SensorFusion.draw(streams, 3, p=1)
-    setting = Setting(build("complete", 3), (1,) * 3, 1)
+    setting = Setting(build_graph("complete", 3), (1,) * 3, 1)
     _, seen = watched(SensitivityReduced(n_rounds=9), problem, setting, streams, 2, last=4)
     assert len(seen) == 4
 
 
-DEFENSES = sorted(registry.available("defenses"))
+DEFENSES = sorted(installed("defenses"))
 OPTIONS = {
     "dp-dpsgd": {"noise_multiplier": 1.0},
     "dpdl": {"noise_multiplier": 1.0},
@@ -216,7 +216,7 @@ OPTIONS = {
 def test_every_defense_names_its_private_quantities_and_plays_trials(setting_of, name) -> None:
     problem, setting = setting_of("ring", 4)
     options = {"n_rounds": 2, "batch_size": 2, **OPTIONS.get(name, {})}
-    defense = registry.load("defenses", name)(**options).calibrate(setting)
+    defense = load_plugin("defenses", name)(**options).calibrate(setting)
     _, seen = watched(defense, block_of(problem, 3), setting, Streams(4), 3, last=2)
     assert defense.private
     for round in seen:

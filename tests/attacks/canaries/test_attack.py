@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from dpaudit import registry
 from dpaudit.attack.contract import Bench
 from dpaudit.attacks.canaries.channels import WithCanaries, game_in_every_batch, train_with_canaries
 from dpaudit.attacks.canaries.records import WithRecords, records
@@ -19,6 +18,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.statistics.guesses import correct_guesses, mu_from_ranked_guesses
 
@@ -38,14 +38,14 @@ def bench_of(setting_of):
         name: str, claims: tuple[Claim, ...] = (CLAIM,), graph: str = "ring", **options: Any
     ) -> Bench:
         problem, setting = setting_of(graph, 4)
-        defense = registry.load("defenses", name)(batch_size=5, **options).calibrate(setting)
+        defense = load_plugin("defenses", name)(batch_size=5, **options).calibrate(setting)
         return Bench(problem, setting, defense, claims, Streams(3), None)  # type: ignore[arg-type]
 
     return make
 
 
 def findings(bench: Bench, **options: Any) -> list[Any]:
-    attack = registry.load("attacks", "canaries")(**options)
+    attack = load_plugin("attacks", "canaries")(**options)
     return attack.measure(bench, EAVESDROPPER, lambda done, total: None)
 
 
@@ -194,7 +194,7 @@ def test_records_need_a_gradient_that_messages_give_away(bench_of) -> None:
 
 def test_an_adversary_that_derives_no_gradient_is_said_to_have_none(bench_of) -> None:
     bench = bench_of("dp-dpsgd", n_rounds=2, noise_multiplier=1.0)
-    attack = registry.load("attacks", "canaries")(kind="crafted", canaries=20)
+    attack = load_plugin("attacks", "canaries")(kind="crafted", canaries=20)
     one_link = ThreatModel(name="one link", kind="external", links=((0, 1),))
     (found,) = attack.measure(bench, one_link, lambda done, total: None)
     assert not found.metrics

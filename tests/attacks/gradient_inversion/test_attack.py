@@ -14,10 +14,10 @@ from dpaudit.attack.reconstruction import Observed, Task
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.lbfgs import lbfgs
 from dpaudit.attacks.gradient_inversion.optimizers import Problems, adam
-from dpaudit.data.datasets import Dataset, load
+from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.errors import NotObservable
 from dpaudit.models.gradients import Gradients
-from dpaudit.models.models import build, initial_parameters
+from dpaudit.models.models import build_network, initial_parameters
 from dpaudit.rng import Streams
 
 STREAMS = Streams(20240611)
@@ -25,12 +25,12 @@ STREAMS = Streams(20240611)
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    return load("digits", seed=1)
+    return load_dataset("digits", seed=1)
 
 
 def task_of(dataset: Dataset, network: str) -> Task:
     shape = tuple(dataset.x.shape[1:])
-    gradients = Gradients(build(network, shape, dataset.n_classes))
+    gradients = Gradients(build_network(network, shape, dataset.n_classes))
     return Task(gradients, shape, dataset.n_classes, dataset.value_range)
 
 

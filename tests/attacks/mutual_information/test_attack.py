@@ -11,7 +11,6 @@ import torch
 from scipy.stats import binom
 from typer.testing import CliRunner
 
-from dpaudit import registry
 from dpaudit.attack.contract import Bench
 from dpaudit.attacks.mutual_information.attack import MutualInformation
 from dpaudit.attacks.mutual_information.samples import BLOCK_BYTES, Question, blocks, samples
@@ -20,10 +19,11 @@ from dpaudit.defense.contract import Gradient, Setting
 from dpaudit.errors import ConfigError, DataError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.information.estimators import gaussian_channel
 from dpaudit.papers.xie_table4 import _method
 from dpaudit.pipeline.run import Runtime, run_audit
+from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.sensor_fusion import SensorFusion
@@ -85,19 +85,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def on_line(defense: str, tmp_path: Path, seed: int = 7, d: int = 1, **options) -> Bench:
     """Three linked agents whose gradients are standard normal numbers."""
     line = {name: options.pop(name) for name in ("coarse", "broken") if name in options}
-    setting = Setting(build("complete", 3), (50,) * 3, d)
+    setting = Setting(build_graph("complete", 3), (50,) * 3, d)
     options = {"n_rounds": 2, "batch_size": 1, **options}
     return bench_of(defense, Line(d, **line), setting, tmp_path, seed, **options)
 
 
 def bench_of(defense: str, problem, setting, tmp_path: Path, seed: int = 7, **options) -> Bench:
-    chosen = registry.load("defenses", defense)(**options).calibrate(setting)
+    chosen = load_plugin("defenses", defense)(**options).calibrate(setting)
     return Bench(problem, setting, chosen, (), Streams(seed), RunDirectory(tmp_path))
 
 
 def sensors(n_agents: int = 3, p: int = 1, scale: float = 1.0) -> tuple[SensorFusion, Setting]:
     problem = SensorFusion.draw(Streams(1), n_agents, m=1, p=p, scale=scale)
-    return problem, Setting(build("complete", n_agents), (1,) * n_agents, p)
+    return problem, Setting(build_graph("complete", n_agents), (1,) * n_agents, p)
 
 
 def measured(bench: Bench, threat_model: ThreatModel, **options) -> list:
@@ -202,7 +202,7 @@ def test_the_victim_is_an_honest_agent_that_the_adversary_hears(tmp_path) -> Non
 def test_samples_are_those_of_the_rounds_played_one_by_one(tmp_path) -> None:
     """Private quantity and message as a plain loop over rounds gives them, whatever the blocks."""
     problem, setting = sensors(p=2)
-    defense = registry.load("defenses", "dgd")(n_rounds=3, step_size=0.05)
+    defense = load_plugin("defenses", "dgd")(n_rounds=3, step_size=0.05)
     question = Question("x", "gradient", 0, EVE, (1, 3), reduction="none")
     found = samples(question, defense, problem, setting, Streams(3), 20)
     own = Streams(Streams(3).numpy("block", 0).integers(2**62).item())
@@ -229,7 +229,7 @@ def test_samples_are_those_of_the_rounds_played_one_by_one(tmp_path) -> None:
 def test_a_combination_is_the_gradient_itself_without_noise(name, combination, column) -> None:
     """What a round's gradient did shows in the message after it, once past trackers are undone."""
     problem, setting = sensors(p=2, scale=2.0)
-    defense = registry.load("defenses", name)(n_rounds=5).without_noise()
+    defense = load_plugin("defenses", name)(n_rounds=5).without_noise()
     question = Question(combination, "gradient", 0, EVE, (1, 4, 5), reduction="none")
     found = samples(question, defense, problem, setting, Streams(3), 20)
     late = (
@@ -258,7 +258,7 @@ def test_a_combination_needs_the_neighbours_and_the_past(tmp_path) -> None:
 def test_the_view_of_44_is_the_one_of_the_reproduction() -> None:
     """Two programs for one set of quantities: the defense's, and the one that prints Table 4."""
     defense, observe = _method("Algorithm 1, epsilon = 10", 4)
-    streams, setting = Streams(3), Setting(build("complete", 3), (1, 1, 1), 1)
+    streams, setting = Streams(3), Setting(build_graph("complete", 3), (1, 1, 1), 1)
     problem = SensorFusion.draw(streams, 3, m=1, p=1, scale=10.0)
     own = Streams(streams.numpy("block", 0).integers(2**62).item())
     seen = []
@@ -275,7 +275,7 @@ def test_the_view_of_44_is_the_one_of_the_reproduction() -> None:
 
 def test_shares_that_went_and_came_leave_the_gradient_less_the_tracker() -> None:
     problem, setting = sensors(p=2, scale=2.0)
-    defense = registry.load("defenses", "correlated-randomness")(n_rounds=4, step_size=0.01)
+    defense = load_plugin("defenses", "correlated-randomness")(n_rounds=4, step_size=0.01)
     question = Question("balance", "gradient", 0, EVE, (1, 4), reduction="none")
     found = samples(question, defense, problem, setting, Streams(3), 20)
     own = Streams(Streams(3).numpy("block", 0).integers(2**62).item())
@@ -289,7 +289,7 @@ def test_shares_that_went_and_came_leave_the_gradient_less_the_tracker() -> None
 
 
 def test_blocks_of_trials_are_even_and_bounded() -> None:
-    graph = build("complete", 4)
+    graph = build_graph("complete", 4)
     small = Setting(graph, (1,) * 4, 10)
     assert blocks(1_000, small) == [1_000]
     large = Setting(graph, (1,) * 4, 50_000)
@@ -319,7 +319,7 @@ def test_reduction_loses_information_and_is_named(tmp_path) -> None:
 def test_components_of_a_view_count_its_rows_alike_whatever_their_size() -> None:
     """(44) with two unknowns has six columns, and those of the tracker are by far the largest."""
     problem, setting = sensors(p=2, scale=10.0)
-    defense = registry.load("defenses", "sensitivity-reduced")(n_rounds=2).without_noise()
+    defense = load_plugin("defenses", "sensitivity-reduced")(n_rounds=2).without_noise()
     question = Question("(44)-corrected", "gradient", 0, EVE, (1,), components=2, view_components=2)
     found = samples(question, defense, problem, setting, Streams(3), 300)
     private, view, name = found.rounds[1]

@@ -26,7 +26,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.graphs.graph import build
+from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.reports.figures.sensitivity import sensitivity_by_round
 from dpaudit.training.classification import Classification
@@ -280,7 +280,7 @@ def test_a_linear_change_attains_delta_alpha_in_every_round(measured) -> None:
 def test_sensors_have_functions_to_change_and_no_records(streams) -> None:
     problem = SensorFusion.draw(streams, 4)
     defense = SensitivityReduced(n_rounds=6, allow_outside_theory=True)
-    setting = Setting(build("ring", 4), (1,) * 4, problem.d)
+    setting = Setting(build_graph("ring", 4), (1,) * 4, problem.d)
     findings = {}
     for adjacency in ("function", "add-remove"):
         claims = (Claim(text="a claim", epsilon=1.0, adjacency=adjacency),)

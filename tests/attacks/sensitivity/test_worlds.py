@@ -25,7 +25,7 @@ from dpaudit.defenses.dgd import DPDGD
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
 from dpaudit.errors import DpauditError
-from dpaudit.models.models import unflatten
+from dpaudit.models.models import parameters_of
 
 VICTIM = 1
 
@@ -46,7 +46,7 @@ def sgd(coupled_of):
 
 def gradient_by_autograd(coupled, x, record):
     module, x = coupled.classification.gradients.module, x.detach().clone().requires_grad_(True)
-    logits = functional_call(module, unflatten(module, x), (record.input[None],))
+    logits = functional_call(module, parameters_of(module, x), (record.input[None],))
     return torch.autograd.grad(cross_entropy(logits, record.label[None]), x)[0]
 
 

@@ -9,7 +9,7 @@ import pytest
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.result import AuditResult
-from dpaudit.reports.arrangement import Entry
+from dpaudit.reports.arrangement import NumberedFinding
 from dpaudit.reports.figures.information import by_run, estimates, information_by_round, leaks
 from dpaudit.reports.html import render, render_comparison
 
@@ -72,7 +72,7 @@ EVERYTHING = (
 
 def test_findings_are_grouped_by_message_and_adversary() -> None:
     unseen = finding("defense", "w", (1,), {}, {})
-    entries = [Entry(i, f) for i, f in enumerate([*EVERYTHING, unseen, *EVERYTHING[:2]])]
+    entries = [NumberedFinding(i, f) for i, f in enumerate([*EVERYTHING, unseen, *EVERYTHING[:2]])]
     groups = leaks(entries)
     assert [(g.message, [e.number for e in g.entries]) for g in groups] == [
         ("z", [0, 1, 2, 3]),
@@ -149,7 +149,7 @@ def test_several_budgets_stand_side_by_side() -> None:
     for text in (">epsilon 1<", ">epsilon 10<", "3.00", "1.250"):
         assert text in page, text
     assert "Mutual information" not in render_comparison([("none", GOLDEN, Path())])
-    asked = by_run([("a", [Entry(0, EVERYTHING[2])])])
+    asked = by_run([("a", [NumberedFinding(0, EVERYTHING[2])])])
     assert asked == {}  # what leaks without a defense is not compared
 
 

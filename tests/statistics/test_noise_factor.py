@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from dpaudit.accounting.families import GAUSSIAN, LAPLACE, Family
+from dpaudit.accounting.families import GAUSSIAN, LAPLACE, TradeoffFamily
 from dpaudit.accounting.releases import Release, false_negative_rate
 from dpaudit.statistics.bounds import family_from_scores, family_lower_bound
-from dpaudit.statistics.scaled import scaled_lower_bound
+from dpaudit.statistics.noise_factor import noise_factor_bound
 
 ALPHA = 0.05
 
 
 @pytest.mark.parametrize(
-    "family", [GAUSSIAN, LAPLACE, Family("gaussian", 0.3), Family("laplace", 0.6)]
+    "family", [GAUSSIAN, LAPLACE, TradeoffFamily("gaussian", 0.3), TradeoffFamily("laplace", 0.6)]
 )
-def test_curve_of_the_accountant_is_the_familys(family: Family) -> None:
+def test_curve_of_the_accountant_is_the_familys(family: TradeoffFamily) -> None:
     release = Release(
         family=family.noise,
         noise_multiplier=0.8,
@@ -36,7 +36,7 @@ def test_a_release_without_noise_has_a_perfect_test() -> None:
 
 def test_noise_of_one_release_is_bounded_as_by_its_family() -> None:
     declared = [Release(family="gaussian", noise_multiplier=2.0, count=4)]
-    factor, epsilon = scaled_lower_bound(310, 310, 1000, 1000, 1e-5, ALPHA, declared)
+    factor, epsilon = noise_factor_bound(310, 310, 1000, 1000, 1e-5, ALPHA, declared)
     mu = float(family_lower_bound(310, 310, 1000, 1000, ALPHA))
     assert factor == pytest.approx(1 / mu, rel=2e-3)
     assert epsilon == pytest.approx(GAUSSIAN.epsilon(mu, 1e-5), rel=2e-3)
@@ -58,12 +58,12 @@ def test_half_of_the_declared_noise_is_refuted_through_sampling_and_composition(
     for noise, refuted in ((scale, False), (scale / 2, True)):
         test = family_from_scores(evidence(False, noise), evidence(True, noise), ALPHA, rng)
         counts = test.fp, test.fn, test.n0, test.n1
-        bound = scaled_lower_bound(*counts, 1e-5, ALPHA, [declared])
+        bound = noise_factor_bound(*counts, 1e-5, ALPHA, [declared])
         assert (bound.noise_factor < 1) is refuted
         assert bound.epsilon > 0
 
 
 def test_useless_scores_bound_nothing() -> None:
     declared = [Release(family="gaussian", noise_multiplier=1.0)]
-    bound = scaled_lower_bound(500, 500, 1000, 1000, 1e-5, ALPHA, declared)
+    bound = noise_factor_bound(500, 500, 1000, 1000, 1e-5, ALPHA, declared)
     assert bound == (np.inf, 0.0)

@@ -18,7 +18,7 @@ from .sensor_fusion import SensorFusion
 Problem = Classification | SensorFusion
 
 
-class Subject(NamedTuple):
+class LoadedProblem(NamedTuple):
     """A learning problem, and what is public about its data."""
 
     problem: Problem
@@ -31,14 +31,14 @@ class Subject(NamedTuple):
     layers: tuple[tuple[str, int], ...]  # name and size of each parameter tensor; none of sensors
 
 
-def subject(
+def load_problem(
     config: AuditConfig,
     load: Callable[[], Dataset],
     network: nn.Module | None,
     streams: Streams,
     batch_size: int,
-) -> Subject:
-    """The subject that a config names.
+) -> LoadedProblem:
+    """The learning problem that a config names.
 
     Args:
         load: the data set, called if records are learned from.
@@ -59,13 +59,13 @@ def subject(
     layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
     sizes, d = tuple(parts.sizes.tolist()), problem.gradients.d
     n, fingerprint = len(dataset.x), dataset.fingerprint
-    return Subject(problem, dataset, dataset.name, fingerprint, sizes, n, d, layers)
+    return LoadedProblem(problem, dataset, dataset.name, fingerprint, sizes, n, d, layers)
 
 
-def _sensors(config: AuditConfig, streams: Streams) -> Subject:
+def _sensors(config: AuditConfig, streams: Streams) -> LoadedProblem:
     chosen, n = config.data.sensors or SensorOptions(), config.data.n_agents
     problem = SensorFusion.draw(streams, n, chosen.m, chosen.p, chosen.scale)
     digest = sha256()
     for values in (problem.M, problem.v, problem.omega):
         digest.update(values.cpu().contiguous().numpy().tobytes())
-    return Subject(problem, None, SENSORS, digest.hexdigest(), (1,) * n, n, problem.d, ())
+    return LoadedProblem(problem, None, SENSORS, digest.hexdigest(), (1,) * n, n, problem.d, ())

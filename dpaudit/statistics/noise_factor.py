@@ -23,14 +23,14 @@ LEAST, MOST = 2.0**-6, 2.0**10  # factors considered
 PRECISION = 1e-3  # relative
 
 
-class ScaledBound(NamedTuple):
+class NoiseFactorBound(NamedTuple):
     """The noise is below ``noise_factor`` times the declared one, and epsilon at least this."""
 
     noise_factor: float  # below 1: the declaration is refuted; infinite: nothing is
     epsilon: float
 
 
-def scaled_lower_bound(
+def noise_factor_bound(
     fp: int,
     fn: int,
     n0: int,
@@ -39,7 +39,7 @@ def scaled_lower_bound(
     alpha: float,
     mechanism: Mechanism,
     adjacency: RecordAdjacency = "add-remove",
-) -> ScaledBound:
+) -> NoiseFactorBound:
     """Bound the noise of a mechanism of the declared shape, and its epsilon at delta.
 
     The counts are as in ``dpaudit.bounds``, for a threshold fixed before they were seen. Wrong with
@@ -48,18 +48,18 @@ def scaled_lower_bound(
     fpr, fnr = clopper_pearson(fp, n0, alpha / 2), clopper_pearson(fn, n1, alpha / 2)
 
     def refuted(factor: float) -> bool:
-        return bool(false_negative_rate(scaled(mechanism, factor), fpr, adjacency) > fnr)
+        return bool(false_negative_rate(with_noise_times(mechanism, factor), fpr, adjacency) > fnr)
 
     low, high = LEAST, MOST
     if not refuted(high):
-        return ScaledBound(np.inf, 0.0)
+        return NoiseFactorBound(np.inf, 0.0)
     while high > (1 + PRECISION) * low:
         middle = float(np.sqrt(low * high))
         low, high = (low, middle) if refuted(middle) else (middle, high)
-    return ScaledBound(high, epsilon(scaled(mechanism, high), delta, adjacency).low)
+    return NoiseFactorBound(high, epsilon(with_noise_times(mechanism, high), delta, adjacency).low)
 
 
-def scaled(mechanism: Mechanism, factor: float) -> list[Release]:
+def with_noise_times(mechanism: Mechanism, factor: float) -> list[Release]:
     """The same releases with ``factor`` times the noise."""
     return [
         r.model_copy(update={"noise_multiplier": factor * r.noise_multiplier}) for r in mechanism

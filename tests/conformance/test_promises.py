@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit import registry
 from dpaudit.accounting.releases import Release
-from dpaudit.conformance.checks import PROMISES, BrokenPromise, check_defense
+from dpaudit.conformance.promises import PROMISES, BrokenPromise, check_defense
 from dpaudit.defense.contract import (
     Bracket,
     Combination,
@@ -24,6 +23,7 @@ from dpaudit.defense.contract import (
 )
 from dpaudit.defense.transcript import broadcast, unicast
 from dpaudit.files.options import graph_options
+from dpaudit.registry import installed, load_plugin
 
 SMALL = {"n_rounds": 6, "batch_size": 4}
 SYNC = {"beyond_graph": ("m", "a", "sens")}  # rounds of synchronisation are on the complete graph
@@ -47,14 +47,12 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
 
 
 def built_in(name: str, **options: Any) -> Defense:
-    return registry.load("defenses", name)(**SMALL, **options)
+    return load_plugin("defenses", name)(**SMALL, **options)
 
 
 def test_all_built_in_defenses_are_checked() -> None:
     ours = {
-        name
-        for name, entry in registry.available("defenses").items()
-        if entry.value.startswith("dpaudit.")
+        name for name, entry in installed("defenses").items() if entry.value.startswith("dpaudit.")
     }
     assert ours == {name for name, _, _ in BUILT_IN}
 
@@ -186,9 +184,9 @@ class NamesUnsent(Gossip):
 
 class SendsToAll(Gossip):
     def step(self, state, k, graph, gradient, noise):
-        from dpaudit.graphs.graph import build
+        from dpaudit.graphs.graph import build_graph
 
-        complete = build("complete", graph.n_agents).at(1)
+        complete = build_graph("complete", graph.n_agents).at(1)
         round = super().step(state, k, graph, gradient, noise)
         return resent(round, complete, round.sent["z"].payload)
 

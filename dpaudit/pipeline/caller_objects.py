@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class CallerObjects:
     """What a caller brings instead of naming it; None is what the config names.
 
     A network starts from its own parameters.
@@ -48,4 +48,4 @@ class Own:
         return True
 
 
-NOTHING = Own()
+NOTHING = CallerObjects()

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import Interval, Mechanism, epsilon, false_negative_rate
-from dpaudit.attack.contract import Bench, Measurement
+from dpaudit.attack.contract import Attack, Bench
 from dpaudit.defense.claim_accounting import (
     account_claim,
     claimed_delta,
@@ -46,7 +46,7 @@ DIFFERENT = 1e-6  # p-value below which noise is not what it should be
 FEW = 4  # distinct releases at most, for a bound that composes them again and again
 
 
-class LikelihoodRatio(Measurement):
+class LikelihoodRatio(Attack):
     """Plays the canary game many times and bounds epsilon from how often the adversary errs.
 
     The scores are log likelihood ratios under the noise that the defense asks for; where a score

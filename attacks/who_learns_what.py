@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.attack.contract import Bench, Measurement
+from dpaudit.attack.contract import Attack, Bench
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
@@ -23,11 +23,12 @@ from dpaudit.game.adversary import FORGOTTEN, NOISELESS, Adversary, flat_state, 
 from dpaudit.game.game import CanaryGradient, Game
 from dpaudit.game.tape import Tape
 from dpaudit.progress import OnStep
+from dpaudit.training.loaded_problem import LoadedProblem
 
 MOST = 40  # agents, every pair of which is computed
 
 
-class WhoLearnsWhat(Measurement):
+class WhoLearnsWhat(Attack):
     """mu of a record of each agent to each other agent, by the protocol's own algebra.
 
     Read over 2 n_agents rounds, or all of a shorter run: what a view tells about a record of
@@ -36,7 +37,7 @@ class WhoLearnsWhat(Measurement):
 
     per_threat_model: ClassVar[bool] = False  # each agent is the adversary in turn
 
-    def refuse(self, setting: Setting) -> None:
+    def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
         if not 2 <= setting.n_agents <= MOST:
             raise ConfigError(
                 f"who-learns-what: {setting.n_agents} agents; expected 2 to {MOST}, every pair of "
@@ -44,7 +45,6 @@ class WhoLearnsWhat(Measurement):
             )
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        self.refuse(bench.setting)
         defense, n_agents = bench.defense, bench.setting.n_agents
         n_rounds = min(2 * n_agents, defense.n_rounds)
         cells: list[tuple[int, int, float]] = []

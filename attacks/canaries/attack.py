@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpaudit.attack.contract import Bench, Measurement
+from dpaudit.attack.contract import Attack, Bench
 from dpaudit.defense.claim_accounting import account_claim, claimed_delta, claimed_epsilon
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.claim import Claim
@@ -29,7 +29,7 @@ from .records import train_with_records
 MOST_CANARIES = 10**5  # considered where too few are said to be used
 
 
-class Canaries(Measurement):
+class Canaries(Attack):
     """Trains once, with many canaries at one agent, and guesses which of them were there.
 
     ``kind`` "gradient" takes orthogonal gradients: each canary has a coordinate of the model to

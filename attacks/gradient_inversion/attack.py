@@ -8,12 +8,8 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from dpaudit.attack.reconstruction import (
-    Observed,
-    Reconstruction,
-    ReconstructionAttack,
-    Task,
-)
+from dpaudit.attack.observed import Observed, Reconstruction, Task
+from dpaudit.attack.reconstruction import ReconstructionAttack
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from dpaudit.attack.reconstruction import Observed, Task
+from dpaudit.attack.observed import Observed, Task
 from dpaudit.errors import NotObservable
 from dpaudit.models.models import parameters_of
 

@@ -7,8 +7,15 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from dpaudit.attack.contract import Bench, Measurement
-from dpaudit.attack.reconstruction import Chooses
+from dpaudit.attack.contract import (
+    Attack,
+    Bench,
+    Chooses,
+    Misfit,
+    World,
+    late_rounds,
+    missing_agent,
+)
 from dpaudit.defense.contract import Defense
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
@@ -20,7 +27,6 @@ from dpaudit.progress import OnStep
 
 from .samples import Question, RoundSamples, Samples, blocks, last_round, samples
 
-World = Literal["defense", "no-defense"]
 SHOWN = 200  # points of the scatter at most
 ALPHA = 0.05  # above this p-value nothing was found without noise either
 _BLIND_CONTROL = (
@@ -29,7 +35,7 @@ _BLIND_CONTROL = (
 )
 
 
-class MutualInformation(Measurement):
+class MutualInformation(Attack):
     """Mutual information between a victim's private quantity and a message, by round (M-NMI).
 
     It plays ``trials`` independent runs of the defense, and of its no-defense twin, in batched
@@ -74,6 +80,10 @@ class MutualInformation(Measurement):
                 f"interval from halves of the trials need at least {least}"
             )
         return self
+
+    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+        yield from late_rounds(self.rounds or (), n_rounds)
+        yield from missing_agent(self.victim, n_agents)
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         """Two findings for each world: the information by round, and the adversary's best guess."""

@@ -8,7 +8,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from dpaudit.attack.contract import Bench, Measurement
+from dpaudit.attack.contract import Attack, Bench, Misfit, late_rounds, missing_agent
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
@@ -41,7 +41,7 @@ NEIGHBOURS = (
 )
 
 
-class Sensitivity(Measurement):
+class Sensitivity(Attack):
     """Plays neighbouring worlds with shared noise and shared history, and compares messages.
 
     The difference of a message before noise is a lower bound on its sensitivity; above the bound
@@ -59,6 +59,10 @@ class Sensitivity(Measurement):
     victim: NonNegativeInt = 0
     restarts: PositiveInt = 16
     steps: NonNegativeInt = 40
+
+    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+        yield from late_rounds(self.rounds or (), n_rounds)
+        yield from missing_agent(self.victim, n_agents)
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         _refuse(bench)

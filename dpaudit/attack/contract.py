@@ -1,8 +1,9 @@
-"""The contract of measurements: attacks that play runs of their own, and know what is secret."""
+"""The contract of attacks: evidence from what an adversary holds, and no verdict."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, NamedTuple
 
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.claim import Claim
@@ -11,43 +12,81 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.strict import Strict
-from dpaudit.training.loaded_problem import Problem
+from dpaudit.training.loaded_problem import LoadedProblem, Problem
 from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.train import NOTHING_RECORDED, Recording
 
-from .reconstruction import Chooses
+Chooses = Mapping[str, tuple[str, ...]]  # option -> the tables of a defense that name its values
+World = Literal["defense", "no-defense"]
+Misfit = tuple[str, str]  # an option, and why its value cannot be meant
+
+
+class Part(NamedTuple):
+    """What can be done apart from the rest of an attack, in a process of its own."""
+
+    world: World = "defense"
+    batch_size: int | None = None  # of an attack on batches of several sizes
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a measurement works on: the calibrated defense, where it runs, and what is claimed."""
+    """What an attack works on: the calibrated defense, where it runs, and what is claimed."""
 
     problem: Problem
     setting: Setting
     defense: Defense  # its noise set
     claims: tuple[Claim, ...]
-    streams: Streams  # of this measurement alone: nothing drawn from them is drawn elsewhere
-    run: RunDirectory  # takes artifacts
+    streams: Streams  # of this attack alone: nothing drawn from them is drawn elsewhere
+    run: RunDirectory  # has the recorded rounds, takes artifacts
+    part: Part = Part()  # which of the attack's parts
+    name: str = ""  # of the attack, as the config has it
+    index: int = 0  # of the attack in the config
+    seed: int = 0  # of the training run, whose batches are drawn again from it
 
 
-class Measurement(Strict, ABC):
-    """Plays runs of a defense in which it decides what is secret, and measures what a view tells.
+class Attack(Strict, ABC):
+    """Finds out what an adversary learns. Its fields are the options of ``[[attack]]``.
 
-    Its fields are the options of ``[[attack]]``. It gives findings; verdicts on claims are not its
-    business.
+    It gives findings; verdicts on claims are not its business.
     """
 
-    chooses: ClassVar[Chooses] = {"message": ("messages",)}
+    chooses: ClassVar[Chooses] = {}
     per_threat_model: ClassVar[bool] = True  # False: the same whoever the adversary is
 
     threat_models: tuple[str, ...] | None = None  # names; None: all of the audit
 
-    def refuse(self, setting: Setting) -> None:
-        """Called before anything is run. Raises ConfigError if it could not measure there."""
+    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+        """Options that cannot be meant in a run of so many rounds and agents."""
+        return iter(())
+
+    def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
+        """Called before anything is run. Raises DpauditError if it could not attack there."""
+
+    def recording(self, defense: Defense) -> Recording:
+        """What it reads of the training run; an attack that plays its own runs reads nothing."""
+        return NOTHING_RECORDED
+
+    def parts(self, defense: Defense) -> tuple[Part, ...]:
+        """Into what its work on one adversary divides."""
+        return (Part(),)
 
     @abstractmethod
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        """The findings on one adversary.
+        """The findings on one adversary, of one part where the attack has several.
 
         Raises:
             DpauditError: it cannot be measured on this defense or data; the line says why.
         """
+
+
+def late_rounds(rounds: Iterable[int], n_rounds: int) -> Iterator[Misfit]:
+    """Those of the option ``rounds`` that the run does not reach."""
+    for late in (k for k in rounds if k > n_rounds):
+        yield "rounds", f"round {late} is beyond the run of {n_rounds} rounds"
+
+
+def missing_agent(victim: int | None, n_agents: int) -> Iterator[Misfit]:
+    """The option ``victim``, if there is no such agent."""
+    if victim is not None and victim >= n_agents:
+        there = f"with n_agents = {n_agents} they are 0 to {n_agents - 1}"
+        yield "victim", f"there is no agent {victim}; {there}"

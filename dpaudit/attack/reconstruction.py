@@ -1,57 +1,33 @@
-"""The contract of attacks: evidence from what an adversary holds, and no verdict."""
+"""Attacks that reconstruct training images from gradients derived from a view."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
-from torch import Tensor
 
-from dpaudit.models.gradients import Gradients
+from dpaudit.defense.contract import Defense, Setting
+from dpaudit.errors import DataError
+from dpaudit.files.finding import Finding
+from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
-from dpaudit.strict import Strict
+from dpaudit.training.loaded_problem import LoadedProblem
+from dpaudit.training.train import Recording
+
+from .contract import Attack, Bench, Chooses, Misfit, Part, World, late_rounds
+from .observed import Observed, Reconstruction, Task
+from .scenario import Scenario, run_scenario
+
+WORLDS: tuple[World, ...] = ("defense", "no-defense")
 
 
-@dataclass(frozen=True)
-class Task:
-    """What is public about the learning problem: the architecture and the form of a record."""
+class ReconstructionAttack(Attack):
+    """Reconstructs training images from gradients that the adversary derived from its view.
 
-    gradients: Gradients
-    shape: tuple[int, ...]  # channels, height, width
-    n_classes: int
-    value_range: tuple[float, float]  # of a pixel
-
-
-@dataclass(frozen=True, eq=False)
-class Observed:
-    """Gradients of m victims as an adversary derived them from its view, and where they were taken.
-
-    Each is, up to noise and a factor that the adversary may not know, the mean of the victim's
-    clipped per-record gradients at ``models``.
+    A subclass says how, in ``reconstruct``. It is handed what the adversary holds and what is
+    public; the truth, by which it is scored, stays here.
     """
-
-    gradients: Tensor  # [m, d]
-    models: Tensor  # [m, d]
-    batch_size: int  # records behind each gradient; public
-    clip_norm: float | None  # L2 clip of each record's gradient; public
-
-
-@dataclass(frozen=True, eq=False)
-class Reconstruction:
-    """What the attack believes the batches were; chosen by its own loss, never by the truth."""
-
-    images: Tensor  # [m, batch_size, channels, height, width], within the value range
-    labels: Tensor  # [m, batch_size]
-    losses: Tensor  # [m, n_restarts], the attacker's final loss of each restart
-
-
-Chooses = Mapping[str, tuple[str, ...]]  # option -> the tables of a defense that name its values
-
-
-class ReconstructionAttack(Strict, ABC):
-    """Reconstructs training images from gradients that the adversary derived from its view."""
 
     chooses: ClassVar[Chooses] = {"message": ("observables",)}
 
@@ -59,10 +35,69 @@ class ReconstructionAttack(Strict, ABC):
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     targets: PositiveInt = 8  # victims in each round
     batch_sizes: tuple[PositiveInt | Literal["training"], ...] = ("training", 1)
-    threat_models: tuple[str, ...] | None = None  # names; None: all of the audit
 
     @abstractmethod
     def reconstruct(
         self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
         """Attack all observed gradients in one batched optimisation."""
+
+    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+        return late_rounds(self.rounds, n_rounds)
+
+    def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
+        """Raises DataError if the data are no images, or no records."""
+        dataset = learned.dataset
+        if dataset is None:
+            raise DataError(
+                "these data are no records, only a cost function for each agent; gradient "
+                "inversion needs images"
+            )
+        if not dataset.is_image:
+            raise DataError(
+                f'data "{dataset.name}" has {dataset.x.ndim - 1}-dimensional records '
+                f"{tuple(dataset.x.shape[1:])}; gradient inversion needs images "
+                "[n, channels, height, width]"
+            )
+
+    def recording(self, defense: Defense) -> Recording:
+        """The messages that the observable needs, and the rounds played at other batch sizes."""
+        messages: dict[int, set[str]] = {}
+        for k in self.rounds:
+            for name, offsets in defense.observables[self.message].needs.items():
+                for offset in offsets:
+                    messages.setdefault(k + offset, set()).add(name)
+        probed = frozenset(size for size in self._sizes(defense) if self._is_probe(size, defense))
+        return Recording(
+            {k: frozenset(names) for k, names in messages.items() if k > 0},
+            dict.fromkeys(self.rounds, probed),
+        )
+
+    def parts(self, defense: Defense) -> tuple[Part, ...]:
+        """Each batch size, under the defense and without it."""
+        return tuple(Part(world, size) for size in self._sizes(defense) for world in WORLDS)
+
+    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+        part = bench.part
+        assert part.batch_size is not None  # parts() names one for each
+        scenario = Scenario(
+            attack_index=bench.index,
+            attack_name=bench.name,
+            reconstruct=self.reconstruct,
+            message=self.message,
+            rounds=tuple(sorted(set(self.rounds))),
+            n_targets=self.targets,
+            threat_model=threat_model,
+            world=part.world,
+            batch_size=part.batch_size,
+            is_probe=self._is_probe(part.batch_size, bench.defense),
+        )
+        return run_scenario(scenario, bench, on_step)
+
+    def _sizes(self, defense: Defense) -> list[int]:
+        sizes = (defense.batch_size if b == "training" else b for b in self.batch_sizes)
+        return list(dict.fromkeys(sizes))
+
+    def _is_probe(self, size: int, defense: Defense) -> bool:
+        """Poisson batches vary in size, so those are attacked in rounds played once more."""
+        return defense.sampling == "poisson" or size != defense.batch_size

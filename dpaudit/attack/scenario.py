@@ -1,6 +1,5 @@
 """Reconstruction attacks held against the truth, the no-defense twin and the blind baseline."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Defense, Derived, Observable, Setting, Target
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
-from dpaudit.errors import DataError, NotObservable
+from dpaudit.errors import NotObservable
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnStep
@@ -20,6 +19,7 @@ from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.run_directory import RunDirectory
 
+from .contract import Bench
 from .image_metrics import (
     PSNR_CAP,
     SSIM_WINDOW,
@@ -31,7 +31,7 @@ from .image_metrics import (
     paired,
     score,
 )
-from .reconstruction import Observed, ReconstructionAttack, Task
+from .observed import Observed, Reconstruct, Task
 from .strips import strip
 
 SHOWN = 8  # targets in a picture
@@ -46,7 +46,10 @@ class Scenario:
 
     attack_index: int
     attack_name: str
-    attack: ReconstructionAttack
+    reconstruct: Reconstruct
+    message: str
+    rounds: tuple[int, ...]  # in order
+    n_targets: int  # in each round
     threat_model: ThreatModel
     world: str  # "defense" or "no-defense"
     batch_size: int
@@ -54,8 +57,7 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        who = "".join(c if c.isalnum() else "-" for c in self.threat_model.name)
-        what = f"{self.attack_index:02d}-{self.attack.message}-{who}"
+        what = f"{self.attack_index:02d}-{self.message}-{self.threat_model.slug}"
         return f"{what}-batch-{self.batch_size}-{self.world}"
 
 
@@ -67,23 +69,19 @@ class Attacked(NamedTuple):
     refusals: list[str]  # why a target was out of reach
 
 
-def run_scenario(
-    scenario: Scenario,
-    defense: Defense,
-    problem: Classification,
-    setting: Setting,
-    streams: Streams,
-    run: RunDirectory,
-    on_step: OnStep,
-) -> list[Finding]:
+def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Finding]:
     """Attack and score; findings of the attack and of the blind baseline, round by round."""
+    problem, setting, run = bench.problem, bench.setting, bench.run
+    assert isinstance(problem, Classification)  # the others were refused
+    defense = bench.defense if scenario.world == "defense" else bench.defense.without_noise()
+    streams = Streams(bench.seed, bench.streams.device)
     attacked = _attacked(scenario, defense, setting, streams, run)
     if not attacked.targets:
         return [_not_available(scenario, attacked.refusals)]
     groups = _by_clip_norm(defense, attacked, scenario.batch_size)
     findings: dict[int, list[Finding]] = {}
     for i, (observed, targets) in enumerate(groups):
-        reconstruction = scenario.attack.reconstruct(
+        reconstruction = scenario.reconstruct(
             observed,
             _task(problem),
             _attack_streams(scenario, streams),
@@ -124,31 +122,14 @@ def _progress(on_step: OnStep, group: int, n_groups: int, done: int, total: int)
     on_step(group * total + done, n_groups * total)
 
 
-def refuse_data_without_images(
-    dataset: Dataset | None, attacks: Sequence[ReconstructionAttack]
-) -> None:
-    """Raises DataError if an image attack is asked of data that are no images, or no records."""
-    if attacks and dataset is None:
-        raise DataError(
-            "these data are no records, only a cost function for each agent; gradient inversion "
-            "needs images"
-        )
-    if attacks and dataset is not None and not dataset.is_image:
-        raise DataError(
-            f'data "{dataset.name}" has {dataset.x.ndim - 1}-dimensional records '
-            f"{tuple(dataset.x.shape[1:])}; gradient inversion needs images "
-            "[n, channels, height, width]"
-        )
-
-
 def _attacked(
     scenario: Scenario, defense: Defense, setting: Setting, streams: Streams, run: RunDirectory
 ) -> Attacked:
     """Everything derived from views alone: no truth is reachable from here."""
-    observable = defense.observables[scenario.attack.message]
+    observable = defense.observables[scenario.message]
     transcript = run.transcript(scenario.world, streams.device)
     targets, derived, refusals = [], [], []
-    for k in sorted(set(scenario.attack.rounds)):
+    for k in scenario.rounds:
         view = _view(scenario, observable, transcript, run, k, streams.device)
         for target in _targets(scenario, observable, view, setting, streams, k):
             try:
@@ -203,9 +184,7 @@ def _targets(
     if not observable.differs_by_link:
         chosen = [link for link in chosen if link[0] == 0]
     chosen.sort(key=lambda link: (link[0], rank[link[1]]))
-    return [
-        Target(k, victim, receiver) for _, victim, receiver in chosen[: scenario.attack.targets]
-    ]
+    return [Target(k, victim, receiver) for _, victim, receiver in chosen[: scenario.n_targets]]
 
 
 def _task(problem: Classification) -> Task:
@@ -315,10 +294,10 @@ def _finding(
     return Finding(
         role=Role.RECONSTRUCTION,
         kind="reconstruction",
-        title=f"gradient inversion of {scenario.attack.message}",
+        title=f"gradient inversion of {scenario.message}",
         attack=scenario.attack_name,
         threat_model=scenario.threat_model.name,
-        message=scenario.attack.message,
+        message=scenario.message,
         rounds=(picture.round,),
         world=world,
         batch_size=scenario.batch_size,
@@ -339,11 +318,11 @@ def _not_available(scenario: Scenario, refusals: list[str]) -> Finding:
     return Finding(
         role=Role.RECONSTRUCTION,
         kind="reconstruction",
-        title=f"gradient inversion of {scenario.attack.message}",
+        title=f"gradient inversion of {scenario.message}",
         attack=scenario.attack_name,
         threat_model=scenario.threat_model.name,
-        message=scenario.attack.message,
-        rounds=tuple(sorted(set(scenario.attack.rounds))),
+        message=scenario.message,
+        rounds=scenario.rounds,
         world=scenario.world,
         batch_size=scenario.batch_size,
         notes=(f"not available to this adversary: {refusals[0]}",),

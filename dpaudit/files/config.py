@@ -239,11 +239,5 @@ def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[
                     f'{config.defense.name} offers no "{chosen}"{nearest(chosen, offered)}; '
                     f"it offers {', '.join(offered) or 'none'}",
                 )
-        for late in (r for r in attack.options.get("rounds") or () if r > n_rounds):
-            yield ("attack", i, "rounds"), f"round {late} is beyond the run of {n_rounds} rounds"
-        victim = attack.options.get("victim")
-        if victim is not None and victim >= n:
-            yield (
-                ("attack", i, "victim"),
-                f"there is no agent {victim}; with n_agents = {n} they are 0 to {n - 1}",
-            )
+        for option, why in attack.create("attacks").misfits(n_rounds, n):
+            yield ("attack", i, option), why

@@ -29,6 +29,11 @@ class ThreatModel(Strict):
             raise ValueError('links belong to kind "external"; others read all links they touch')
         return self
 
+    @property
+    def slug(self) -> str:
+        """Its name as a part of a file's name."""
+        return "".join(c if c.isalnum() else "-" for c in self.name)
+
     def sees(self, sender: int, receiver: int) -> bool:
         """Whether this adversary reads the directed link from sender to receiver."""
         if self.kind == "external":

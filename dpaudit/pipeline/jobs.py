@@ -3,38 +3,40 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
-from dpaudit.attack.contract import Bench, Measurement
-from dpaudit.attack.reconstruction import ReconstructionAttack
-from dpaudit.attack.scenario import Scenario, run_scenario
+from dpaudit.attack.contract import Attack, Bench, Part
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnProgress
 from dpaudit.rng import Streams
-from dpaudit.training.classification import Classification
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.run_directory import RunDirectory
-from dpaudit.training.train import Recording, train
+from dpaudit.training.train import NOTHING_RECORDED, Recording, train
 
 WORLDS = ("defense", "no-defense")
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """One measurement for one adversary."""
+class AttackJob:
+    """One part of one attack by one adversary."""
 
-    attack_index: int
+    index: int  # of the attack in the config
     attack_name: str
-    measurement: Measurement
+    attack: Attack
     threat_model: ThreatModel
+    part: Part
 
     @property
     def name(self) -> str:
-        who = "".join(c if c.isalnum() else "-" for c in self.threat_model.name)
-        return f"{self.attack_index:02d}-{self.attack_name}-{who}"
+        what = f"{self.index:02d}-{self.attack_name}-{self.threat_model.slug}"
+        if self.part.batch_size is None:
+            return what
+        return f"{what}-batch-{self.part.batch_size}-{self.part.world}"
 
 
 class Prepared(NamedTuple):
@@ -43,7 +45,7 @@ class Prepared(NamedTuple):
     learned: LoadedProblem
     setting: Setting
     defenses: dict[str, Defense]  # by world
-    attacks: tuple[ReconstructionAttack | Measurement, ...]
+    attacks: tuple[Attack, ...]
     streams: Streams
     notes: tuple[str, ...]  # what a reader must know before any number
 
@@ -72,31 +74,29 @@ def run_attack(
     config: AuditConfig,
     prepared: Prepared,
     run: RunDirectory,
-    job: Scenario | Experiment,
+    job: AttackJob,
     on_progress: OnProgress,
 ) -> None:
-    """One attack by one adversary; its findings are left in the run directory."""
+    """One part of an attack by one adversary; its findings are left in the run directory."""
 
     def on_step(done: int, total: int) -> None:
         on_progress(f"attack {job.name}", done, total)
 
-    problem, setting, streams = prepared.learned.problem, prepared.setting, prepared.streams
-    if isinstance(job, Scenario):
-        assert isinstance(problem, Classification)  # the others were refused
-        defense = prepared.defenses[job.world]
-        findings = run_scenario(job, defense, problem, setting, streams, run, on_step)
-    else:
-        own = streams.numpy("measurement", job.name).integers(2**62).item()
-        bench = Bench(
-            problem,
-            setting,
-            prepared.defenses["defense"],
-            config.claim,
-            Streams(own, streams.device),
-            run,
-        )
-        with _overflow_in_a_line(f"attack {job.name}"):
-            findings = job.measurement.measure(bench, job.threat_model, on_step)
+    own = prepared.streams.numpy("measurement", job.name).integers(2**62).item()
+    bench = Bench(
+        prepared.learned.problem,
+        prepared.setting,
+        prepared.defenses["defense"],
+        config.claim,
+        Streams(own, prepared.streams.device),
+        run,
+        job.part,
+        job.attack_name,
+        job.index,
+        config.seed,
+    )
+    with _overflow_in_a_line(f"attack {job.name}"):
+        findings = job.attack.measure(bench, job.threat_model, on_step)
     run.write_json(f"findings/{job.name}.json", [f.model_dump(mode="json") for f in findings])
 
 
@@ -114,60 +114,20 @@ def _overflow_in_a_line(what: str) -> Iterator[None]:
         ) from None
 
 
-def jobs_of(config: AuditConfig, prepared: Prepared) -> Iterator[Scenario | Experiment]:
-    """Every attack by every adversary it is meant for."""
+def jobs_of(config: AuditConfig, prepared: Prepared) -> Iterator[AttackJob]:
+    """Every part of every attack by every adversary it is meant for."""
     for i, attack in enumerate(prepared.attacks):
         adversaries = [
             model
             for model in config.threat_model
             if attack.threat_models is None or model.name in attack.threat_models
         ]
-        if isinstance(attack, ReconstructionAttack):
-            yield from _scenarios(config, i, attack, adversaries)
-        else:
-            for model in adversaries[: None if attack.per_threat_model else 1]:
-                yield Experiment(i, config.attack[i].name, attack, model)
-
-
-def _scenarios(
-    config: AuditConfig, i: int, attack: ReconstructionAttack, adversaries: list[ThreatModel]
-) -> Iterator[Scenario]:
-    """A reconstruction on both worlds, at each batch size.
-
-    Poisson batches vary in size, so those are attacked in probes of exactly the expected size.
-    """
-    training = config.defense.options["batch_size"]
-    varies = config.defense.options["sampling"] == "poisson"
-    sizes = dict.fromkeys(training if b == "training" else b for b in attack.batch_sizes)
-    for threat_model in adversaries:
-        for size in sizes:
-            for world in WORLDS:
-                is_probe = varies or size != training
-                name = config.attack[i].name
-                yield Scenario(i, name, attack, threat_model, world, size, is_probe)
-
-
-def reconstructions_of(prepared: Prepared) -> list[ReconstructionAttack]:
-    """The attacks that read the transcript of the training."""
-    return [attack for attack in prepared.attacks if isinstance(attack, ReconstructionAttack)]
+        for model in adversaries[: None if attack.per_threat_model else 1]:
+            for part in attack.parts(prepared.defenses["defense"]):
+                yield AttackJob(i, config.attack[i].name, attack, model, part)
 
 
 def recording_for(prepared: Prepared) -> Recording:
-    """Which messages the attacks need of which rounds, and at which other batch sizes."""
+    """All that the attacks read of the training."""
     defense = prepared.defenses["defense"]
-    training = defense.batch_size
-    messages: dict[int, set[str]] = {}
-    probes: dict[int, set[int]] = {}
-    for attack in reconstructions_of(prepared):
-        for k in attack.rounds:
-            for name, offsets in defense.observables[attack.message].needs.items():
-                for offset in offsets:
-                    messages.setdefault(k + offset, set()).add(name)
-            sizes = (training if b == "training" else b for b in attack.batch_sizes)
-            probes.setdefault(k, set()).update(
-                size for size in sizes if size != training or defense.sampling == "poisson"
-            )
-    return Recording(
-        {k: frozenset(names) for k, names in messages.items() if k > 0},
-        {k: frozenset(sizes) for k, sizes in probes.items()},
-    )
+    return reduce(or_, (a.recording(defense) for a in prepared.attacks), NOTHING_RECORDED)

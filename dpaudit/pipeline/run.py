@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 
-from dpaudit.attack.contract import Measurement
-from dpaudit.attack.reconstruction import ReconstructionAttack
-from dpaudit.attack.scenario import refuse_data_without_images
 from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.defense.claim_accounting import account_claim, refuse_claims, restate
 from dpaudit.defense.contract import Defense, Setting
@@ -181,13 +178,10 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     learned = load_problem(
         config, lambda: own.data or _loaded(config, runtime), own.model, streams, size
     )
-    on_images = [attack for attack in attacks if isinstance(attack, ReconstructionAttack)]
-    refuse_data_without_images(learned.dataset, on_images)
     network = build_graph(config.graph, config.data.n_agents, streams.numpy("graph"))
     setting = Setting(network, learned.sizes, learned.d, learned.layers)
     for attack in attacks:
-        if isinstance(attack, Measurement):
-            attack.refuse(setting)
+        attack.refuse(learned, setting)
     calibrated = defense.calibrate(setting)
     on_records = learned.dataset is not None
     refuse_claims(config.claim, config.threat_model, calibrated, setting, on_records)

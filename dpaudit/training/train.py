@@ -3,8 +3,8 @@
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -55,7 +55,11 @@ class Recording:
     """
 
     messages: Mapping[int, frozenset[str]]
-    probes: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    probes: Mapping[int, frozenset[int]]
+
+    def __or__(self, other: "Recording") -> "Recording":
+        """All that either asks for."""
+        return Recording(_union(self.messages, other.messages), _union(self.probes, other.probes))
 
     def refuse_if_too_large(self, sent: Capture) -> None:
         """Raises ConfigError if the transcript would exceed ``TRANSCRIPT_BYTES``."""
@@ -70,6 +74,18 @@ class Recording:
                 f"GiB, more than {TRANSCRIPT_BYTES / 2**30:g} GiB; attack fewer rounds, or a "
                 "message that is broadcast instead of one for each link"
             )
+
+
+T = TypeVar("T")
+
+NOTHING_RECORDED = Recording({}, {})
+
+
+def _union(
+    one: Mapping[int, frozenset[T]], other: Mapping[int, frozenset[T]]
+) -> dict[int, frozenset[T]]:
+    nothing: frozenset[T] = frozenset()
+    return {k: one.get(k, nothing) | other.get(k, nothing) for k in (*one, *other)}
 
 
 def train(

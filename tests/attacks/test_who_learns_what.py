@@ -1,7 +1,7 @@
 """Who learns what: against the values of plain gossip, the slow way, and symmetry."""
 
 from math import inf
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -19,6 +19,8 @@ from dpaudit.game.game import Game
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+
+ANY: Any = None  # what is learned does not matter to it
 
 
 class State(NamedTuple):
@@ -144,10 +146,10 @@ def test_a_record_without_noise_is_infinite_and_its_message_named() -> None:
 def test_more_pairs_than_can_be_computed_are_refused_before_anything_runs(n_agents) -> None:
     graph = build_graph("ring", 5)
     setting = Setting(graph, (40,) * 5, 1)
-    assert WhoLearnsWhat().refuse(setting) is None
+    assert WhoLearnsWhat().refuse(ANY, setting) is None
     fake = type("Fake", (), {"n_agents": n_agents})()
     with pytest.raises(ConfigError, match=f"who-learns-what: {n_agents} agents; expected 2 to 40"):
-        WhoLearnsWhat().refuse(fake)
+        WhoLearnsWhat().refuse(ANY, fake)
 
 
 def test_the_games_gradient_may_have_another_victim_in_each_trial() -> None:

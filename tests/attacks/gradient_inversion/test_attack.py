@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from dpaudit.attack.image_metrics import blind, score
-from dpaudit.attack.reconstruction import Observed, Task
+from dpaudit.attack.observed import Observed, Task
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.lbfgs import lbfgs
 from dpaudit.attacks.gradient_inversion.optimizers import Problems, adam

@@ -19,7 +19,8 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import FORGOTTEN, NOISELESS, Adversary, flat_state, state_of
+from dpaudit.game.adversary import NOISELESS, Adversary, flat_state
+from dpaudit.game.follow import Follower, Innovation
 from dpaudit.game.game import CanaryGradient, Game
 from dpaudit.game.tape import Tape
 from dpaudit.progress import OnStep
@@ -76,44 +77,40 @@ def learned_by(agent: int, defense: Defense, setting: Setting, n_rounds: int) ->
     adversary = Adversary(replace(game, sampling_rate=1.0), curious, n_rounds)
     squares = torch.zeros(len(victims), dtype=torch.float64)
     unhidden: dict[int, str] = {}
-    for shift, bare, messages in _readings(adversary, torch.tensor(victims)):
-        squares += shift.square().sum(dim=1)
+    for innovation, bare in _innovations(adversary, torch.tensor(victims)):
+        squares += innovation.whitened.square().sum(dim=1)
         for i in bare.any(dim=1).nonzero().flatten().tolist():
             squares[i] = torch.inf
-            unhidden.setdefault(victims[i], messages[int(bare[i].int().argmax())][0])
+            shown = innovation.reading.messages[int(bare[i].int().argmax())][0]
+            unhidden.setdefault(victims[i], shown)
     return Learned(dict(zip(victims, squares.sqrt().tolist(), strict=True)), unhidden)
 
 
-def _readings(
-    adversary: Adversary, victims: Tensor
-) -> Iterator[tuple[Tensor, Tensor, list[tuple[str, int]]]]:
-    """Each round: whitened shifts [n_victims, rank], where bare [n_victims, n], what was seen."""
+def _innovations(adversary: Adversary, victims: Tensor) -> Iterator[tuple[Innovation, Tensor]]:
+    """Of each round without any noise, and what was seen bare [n_victims, n_observations].
+
+    Trial i has victim i's record in round 1. Nothing else is random, so what the adversary cannot
+    foretell is that record alone.
+    """
     game, n = adversary.game, len(victims)
-    everyone = torch.cat([victims[:1], victims])  # world 0 is the one without a record
-    state = game.start(1, torch.float64, torch.device("cpu"))
-    remnants = torch.zeros(n, flat_state(state).shape[1], dtype=torch.float64)
-    scale = torch.zeros(n, 1, dtype=torch.float64)  # of each record's effect
+    state = game.start(n, torch.float64, torch.device("cpu"))
+    follower = Follower(adversary, state)
     batch_size = game.gradient(torch.zeros(1)).batch_size
-    for k, reading in enumerate(adversary.rounds, start=1):
-        drawn = torch.full((n + 1,), float(k == 1), dtype=torch.float64)
-        drawn[0] = 0.0
-        gradient = CanaryGradient(everyone, game.length, drawn, batch_size)
-        start = flat_state(state) + torch.cat([torch.zeros_like(remnants[:1]), remnants])
-        tape = Tape()
-        graph = game.setting.network.at(k)
-        after, sent, *_ = game.defense.step(state_of(state, start), k, graph, gradient, tape)
+    scale = torch.zeros(n, 1, dtype=torch.float64)  # of each record's effect
+    for k in range(1, adversary.n_rounds + 1):
+        drawn = torch.full((n,), float(k == 1), dtype=torch.float64)
+        gradient, tape = CanaryGradient(victims, game.length, drawn, batch_size), Tape()
+        state, sent, *_ = game.defense.step(state, k, game.setting.network.at(k), gradient, tape)
         own = {m: torch.zeros(d.shape, dtype=torch.float64) for m, d in tape.draws.items()}
-        seen, left = adversary.observe(k, sent, own), flat_state(after)
-        moved, remnants = seen[1:] - seen[:1], left[1:] - left[:1]
+        innovation = follower.hear(k, sent, own)
         if k == 1:
-            scale = torch.cat([moved, remnants], dim=1).abs().amax(dim=1, keepdim=True)
-        U = reading.whiten / torch.linalg.vector_norm(reading.whiten, dim=0)
-        bare = (moved - moved @ U @ U.mT).abs() > NOISELESS * scale
-        shift = moved @ reading.whiten
-        yield shift, bare, reading.messages
-        remnants = remnants - shift @ reading.gain
-        remnants[(remnants.abs() <= FORGOTTEN * scale).all(dim=1)] = 0.0
-        state = state_of(state, left[:1])
+            hidden = flat_state(state) - follower.believed
+            moved = torch.cat([innovation.raw, hidden], dim=1)
+            scale = moved.abs().amax(dim=1, keepdim=True)
+        U = innovation.reading.whiten
+        U = U / torch.linalg.vector_norm(U, dim=0)
+        bare = innovation.raw - innovation.raw @ U @ U.mT
+        yield innovation, bare.abs() > NOISELESS * scale
 
 
 def _finding(

@@ -22,6 +22,7 @@ from dpaudit.defense import (
     Graph,
     Noise,
     Observable,
+    OutsideTheory,
     Round,
     Setting,
     Stated,
@@ -96,7 +97,6 @@ class ADPVRSGP(Defense):
     c1: PositiveFloat = 1.0  # of Theorem 1, which leaves it open
     c2: PositiveFloat = 2.0  # of Theorem 1, which leaves it open; its proof gives at least sqrt(2)
     noise_multipliers: tuple[Annotated[float, Field(ge=0)], ...] | None = None  # sigma_i / G_0
-    allow_outside_theory: bool = False
 
     @model_validator(mode="after")
     def _noise_is_given_once(self) -> Self:
@@ -204,10 +204,9 @@ class ADPVRSGP(Defense):
         bound = self.c1 * q**2 * self.n_rounds
         worst = int(np.argmax(epsilon / bound))
         if not self.allow_outside_theory and epsilon[worst] >= bound[worst]:
-            raise ConfigError(
+            raise OutsideTheory(
                 f"defense.epsilon: Theorem 1 needs epsilon_i < c1 q_i^2 T; agent {worst} has "
-                f"{epsilon[worst]:g} >= {bound[worst]:.4g} with q_i = {q[worst]:.4g}; "
-                "allow_outside_theory = true runs it all the same"
+                f"{epsilon[worst]:g} >= {bound[worst]:.4g} with q_i = {q[worst]:.4g}"
             )
 
     def sensitivity(

@@ -12,12 +12,12 @@ from dpaudit.defense import (
     Bracket,
     Capture,
     Combination,
-    ConfigError,
     Defense,
     Gradient,
     Graph,
     Mechanism,
     Noise,
+    OutsideTheory,
     Release,
     Round,
     Setting,
@@ -128,7 +128,6 @@ class DPDGD(Defense):
     smoothness: PositiveFloat | None = None  # L of the victim's function, which (48) depends on
     align_noise: bool = False
     noise_free: bool = False
-    allow_outside_theory: bool = False
 
     @model_validator(mode="after")
     def _schedule_and_variant_agree(self) -> Self:
@@ -185,7 +184,7 @@ class DPDGD(Defense):
             refuse_outside_assumption_2(setting, "DP-DGD")
             q1, q2 = self.step_decay, self.noise_decay
             if not q1 < q2 < 1:
-                raise ConfigError(
+                raise OutsideTheory(
                     f"step_decay, noise_decay: (5) needs 0 < q1 < q2 < 1, got q1={q1:g}, q2={q2:g}"
                 )
         return self

@@ -21,6 +21,7 @@ from dpaudit.defense import (
     Mechanism,
     Noise,
     Observable,
+    OutsideTheory,
     Release,
     Round,
     Setting,
@@ -87,7 +88,6 @@ class DPDL(Defense):
     c1: PositiveFloat | None = None  # of Theorem 1, which leaves it open; unchecked if absent
     c2: PositiveFloat = 2.0  # of (23); the proof's leading order gives 2
     h: Annotated[float, Field(ge=1)] = 2.0  # of (23); it tends to 1 as noise dominates
-    allow_outside_theory: bool = False  # an epsilon beyond c1 q^2 T; other graphs cannot be run on
 
     @model_validator(mode="after")
     def _noise_is_given_once(self) -> Self:
@@ -136,6 +136,9 @@ class DPDL(Defense):
     def without_noise(self) -> Self:
         return self.model_copy(update={"noise_multiplier": 0.0, "epsilon": None})
 
+    def clip_norm_in(self, k: int) -> float:
+        return self.clip_norm
+
     def calibrate(self, setting: Setting) -> Self:
         """sigma from epsilon by (23), with q = B / (N min D_i) as the theorem has it.
 
@@ -162,10 +165,9 @@ class DPDL(Defense):
     def _refuse_outside_theorem_1(self, setting: Setting) -> None:
         q = self.batch_size / (setting.n_agents * min(setting.sizes))
         if self.c1 is not None and self.epsilon and self.epsilon > self.c1 * q**2 * self.n_rounds:
-            raise ConfigError(
+            raise OutsideTheory(
                 f"defense.epsilon: Theorem 1 needs epsilon <= c1 q^2 T = "
-                f"{self.c1 * q**2 * self.n_rounds:.4g} with q = {q:.4g}, got {self.epsilon:g}; "
-                "allow_outside_theory = true runs it all the same"
+                f"{self.c1 * q**2 * self.n_rounds:.4g} with q = {q:.4g}, got {self.epsilon:g}"
             )
 
     def noise_multiplier_for(self, setting: Setting) -> float:

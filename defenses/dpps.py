@@ -21,6 +21,7 @@ from dpaudit.defense import (
     Network,
     Noise,
     Observable,
+    OutsideTheory,
     Round,
     Setting,
     Stated,
@@ -152,9 +153,9 @@ class Protocol(Strict):
         refuse_unless_column_stochastic(network, "push-sum")
         doubly = all(graph.doubly_stochastic for graph in network.graphs)
         if not (doubly or allow_outside_theory):
-            raise ConfigError(
+            raise OutsideTheory(
                 "graph: DPPS needs a doubly stochastic W in every round (Definition 1), without "
-                "which (16) fails; allow_outside_theory = true runs it all the same"
+                "which (16) fails"
             )
         if self.epsilon is None:
             return self
@@ -247,7 +248,6 @@ class DPPS(Defense):
 
     protocol: Protocol = Protocol()
     learning_rate: NonNegativeFloat = 0.1  # gamma_s
-    allow_outside_theory: bool = False
 
     def start(self, X: Tensor, setting: Setting) -> Consensus:
         return self.protocol.start(X)

@@ -15,7 +15,6 @@ from dpaudit.defense import (
     Adjacency,
     Bracket,
     Capture,
-    ConfigError,
     Defense,
     Derived,
     Gradient,
@@ -23,6 +22,7 @@ from dpaudit.defense import (
     Network,
     Noise,
     Observable,
+    OutsideTheory,
     Round,
     Setting,
     Stated,
@@ -66,7 +66,6 @@ class DPSGD(Defense):
     }
 
     learning_rate: PositiveFloat = 0.05  # eta
-    allow_outside_theory: bool = False
 
     def start(self, X: Tensor, setting: Setting) -> State:
         return State(X, setting.network.at(1).mix(X))
@@ -144,7 +143,6 @@ class DPDPSGD(Defense):
     adjacency: RecordAdjacency = "add-remove"  # that epsilon is meant for
     noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # sigma; from epsilon if absent
     perturb: Literal["gradient", "model"] = "gradient"
-    allow_outside_theory: bool = False
 
     @model_validator(mode="after")
     def _noise_is_given_once(self) -> Self:
@@ -266,10 +264,9 @@ class DPDPSGD(Defense):
 def _refuse_unless_symmetric(network: Network) -> None:
     graph = network.at(1)
     if network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
-        raise ConfigError(
+        raise OutsideTheory(
             "graph: D-PSGD needs an undirected graph that does not vary in time, with a symmetric "
-            "doubly stochastic W (Assumption 1 of Lian et al. 2017); allow_outside_theory = true "
-            "runs it all the same"
+            "doubly stochastic W (Assumption 1 of Lian et al. 2017)"
         )
 
 

@@ -16,13 +16,13 @@ from dpaudit.defense import (
     Adjacency,
     Bracket,
     Capture,
-    ConfigError,
     Defense,
     Derived,
     Gradient,
     Graph,
     Noise,
     Observable,
+    OutsideTheory,
     Round,
     Setting,
     Stated,
@@ -92,7 +92,6 @@ class DynD2P(Defense):
     noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # 1 / mu_0 or sigma~
     clip_norms: PerRound | None = None  # C_k, for "general" alone
     noise_levels: PerRound | None = None  # sigma~_k, for "general" alone
-    allow_outside_theory: bool = False
 
     @model_validator(mode="after")
     def _noise_is_given_once(self) -> Self:
@@ -162,10 +161,10 @@ class DynD2P(Defense):
         """
         refuse_unless_column_stochastic(setting.network, "Dyn-D2P (Assumption 1)")
         if not self.allow_outside_theory and len(set(setting.sizes)) > 1:
-            raise ConfigError(
+            raise OutsideTheory(
                 f"data: Dyn-D2P needs the same number of records J at every agent (1), got "
-                f"{min(setting.sizes)} to {max(setting.sizes)}; allow_outside_theory = true uses "
-                "the smallest"
+                f"{min(setting.sizes)} to {max(setting.sizes)}",
+                "allow_outside_theory = true uses the smallest",
             )
         if self.noise_multiplier is not None:
             return self
@@ -188,10 +187,10 @@ class DynD2P(Defense):
     def _refuse_large_budgets(self, mu_0: float) -> None:
         largest = float((mu_0 * self._relative_budgets).max()) ** 2
         if largest > LARGEST_SQUARED_MU:
-            raise ConfigError(
+            raise OutsideTheory(
                 "defense.noise_levels: (10) rests on exp(x) - 1 < 2 x for x = mu_k^2, which holds "
-                f"up to {LARGEST_SQUARED_MU:.4f}; here mu_k^2 reaches {largest:.4g}; lower "
-                "epsilon, or set allow_outside_theory = true"
+                f"up to {LARGEST_SQUARED_MU:.4f}; here mu_k^2 reaches {largest:.4g}",
+                "lower epsilon, or set allow_outside_theory = true",
             )
 
     @property

@@ -65,7 +65,6 @@ class PartPSP(Defense):
     learning_rate: PositiveFloat = 0.1  # gamma_s
     local_learning_rate: PositiveFloat = 0.1  # gamma_l
     l1_clip_norm: PositiveFloat | None = 100.0  # C
-    allow_outside_theory: bool = False
 
     def start(self, X: Tensor, setting: Setting) -> State:
         shared = _coordinates(self.share, setting).to(X.device)

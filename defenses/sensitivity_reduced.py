@@ -13,12 +13,12 @@ from dpaudit.defense import (
     Bracket,
     Capture,
     Combination,
-    ConfigError,
     Defense,
     Gradient,
     Graph,
     Mechanism,
     Noise,
+    OutsideTheory,
     Release,
     Round,
     Setting,
@@ -76,7 +76,6 @@ class SensitivityReduced(Defense):
     gradient_distance: PositiveFloat = 1.0  # delta: L1, between gradients of adjacent functions
     align_noise: bool = False
     noise_free: bool = False
-    allow_outside_theory: bool = False
 
     @model_validator(mode="after")
     def _noise_outlasts_the_steps(self) -> Self:
@@ -167,11 +166,11 @@ class SensitivityReduced(Defense):
     def _refuse_outside_5(self) -> None:
         q1, q2 = self.step_decay, self.noise_decay
         if not q1 < q2 < 1:
-            raise ConfigError(
+            raise OutsideTheory(
                 f"step_decay, noise_decay: (5) needs 0 < q1 < q2 < 1, got q1={q1:g} and q2={q2:g}"
             )
         if self.step_size * self.correction > 1:
-            raise ConfigError(
+            raise OutsideTheory(
                 "step_size, correction: (5) needs gamma beta <= 1, got "
                 f"{self.step_size:g} * {self.correction:g} = {self.step_size * self.correction:g}"
             )
@@ -180,10 +179,11 @@ class SensitivityReduced(Defense):
         smallest = graph.smallest_eigenvalue
         bound = 2 * (1 + smallest) / (1 - smallest) if smallest < 1 else math.inf
         if self.step_size * self.correction >= bound * (1 - ROUNDING):
-            raise ConfigError(
+            raise OutsideTheory(
                 f"graph: gamma beta = {self.step_size * self.correction:g} is unstable: it must be "
                 f"below 2 (1 + l) / (1 - l) = {bound:.4g} for the smallest eigenvalue "
-                f"l = {smallest:.4g} of W; lower correction, or give the graph lazy = true"
+                f"l = {smallest:.4g} of W",
+                "lower correction, or give the graph lazy = true",
             )
 
     def sensitivity(
@@ -212,12 +212,13 @@ class SensitivityReduced(Defense):
 
 
 def refuse_outside_assumption_2(setting: Setting, algorithm: str) -> None:
-    """Raises ConfigError unless W is fixed, symmetric and doubly stochastic; it is connected."""
+    """Raises OutsideTheory unless W is fixed, symmetric and doubly stochastic; it is connected."""
     graph = setting.network.at(1)
     if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
-        raise ConfigError(
+        raise OutsideTheory(
             f"graph: {algorithm} needs an undirected connected graph that does not vary in time, "
-            "with a symmetric doubly stochastic W (Assumption 2)"
+            "with a symmetric doubly stochastic W (Assumption 2)",
+            "give it one, such as ring or complete",
         )
 
 

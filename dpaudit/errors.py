@@ -15,6 +15,21 @@ class ConfigError(DpauditError):
     """A configuration file, or a value in it, that cannot be meant."""
 
 
+class OutsideTheory(ConfigError):
+    """A setting that the paper's theory does not allow.
+
+    Args:
+        condition: what the theory needs, and what it got.
+        remedy: what to do about it.
+    """
+
+    def __init__(
+        self, condition: str, remedy: str = "allow_outside_theory = true runs it all the same"
+    ) -> None:
+        super().__init__(f"{condition}; {remedy}")
+        self.condition = condition
+
+
 class DataError(DpauditError):
     """A data set that is missing, damaged or of the wrong kind for what is asked of it."""
 

@@ -21,10 +21,11 @@ from torch import Tensor
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.transcript import Capture
-from dpaudit.game.adversary import Adversary, flat_state, state_of
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.follow import Follower
 from dpaudit.game.game import Game
 from dpaudit.game.play import Tally
-from dpaudit.game.tape import Overheard, Tape
+from dpaudit.game.tape import Overheard
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
@@ -121,33 +122,18 @@ class _Reader:
 
     def __init__(self, adversary: Adversary, canaries: slice, d: int, device: torch.device) -> None:
         self.canaries, self._coordinates = canaries, slice(d + canaries.start, d + canaries.stop)
-        self._adversary, self._n = adversary, canaries.stop - canaries.start
-        self._start = adversary.game.start(self._n, torch.float64, device)
-        self._believed = flat_state(self._start)
+        self._n = canaries.stop - canaries.start
+        start = adversary.game.start(self._n, torch.float64, device)
+        self._follower = Follower(adversary, start)
         self._tally = Tally(adversary.game, self._n)
 
     def read(self, k: int, sent: Capture, units: dict[str, Tensor]) -> None:
-        game, reading = self._adversary.game, self._adversary.rounds[k - 1]
-        nobody = torch.zeros(self._n, dtype=torch.float64, device=self._believed.device)
-        foretold = game.defense.step(
-            state_of(self._start, self._believed),
-            k,
-            game.setting.network.at(k),
-            game.gradient(nobody),
-            Tape(),
-        )
         own = {name: self._by_canary(drawn) for name, drawn in units.items()}
-        silent = {name: torch.zeros_like(drawn) for name, drawn in own.items()}
         seen = {
             name: replace(message, payload=self._by_canary(message.payload))
             for name, message in sent.items()
         }
-        surprise = self._adversary.observe(k, seen, own) - self._adversary.observe(
-            k, foretold.sent, silent
-        )
-        y = surprise @ reading.whiten.to(surprise)
-        self._believed = flat_state(foretold.state) + y @ reading.gain.to(y)
-        self._tally.add(reading, y, surprise)
+        self._tally.add(self._follower.hear(k, seen, own))
 
     def log_ratios(self) -> Array:
         return self._tally.scores(None).numpy()

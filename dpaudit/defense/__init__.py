@@ -4,7 +4,7 @@ A defense of one's own needs nothing of dpaudit but what this room names.
 """
 
 from dpaudit.accounting.releases import Mechanism, Release
-from dpaudit.errors import ConfigError, DpauditError, NotObservable
+from dpaudit.errors import ConfigError, DpauditError, NotObservable, OutsideTheory
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
@@ -56,6 +56,7 @@ __all__ = [
     "Noise",
     "NotObservable",
     "Observable",
+    "OutsideTheory",
     "Release",
     "Round",
     "Scale",

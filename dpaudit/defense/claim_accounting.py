@@ -92,15 +92,11 @@ def _refuse(
             'agents have no records; expected "function" or "agent-identity"'
         )
     hides_records = any(release.noise_multiplier > 0 for release in releases)
-    if claim.adjacency == "function" and hides_records and not _protects_functions(defense):
+    if claim.adjacency == "function" and hides_records and defense.function_distance() is None:
         raise ConfigError(
             f'claim "{claim.text}": adjacency "function" cannot be realised, for the defense '
             'states no gradient_distance; expected "add-remove" or "replace-one"'
         )
-
-
-def _protects_functions(defense: Defense) -> bool:
-    return getattr(defense, "gradient_distance", None) is not None
 
 
 def _telling_bracket(threat_model: ThreatModel, defense: Defense, setting: Setting) -> Bracket:

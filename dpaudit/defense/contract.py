@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from dpaudit.accounting.releases import Mechanism
-from dpaudit.errors import ConfigError
+from dpaudit.errors import OutsideTheory
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
@@ -132,6 +132,7 @@ class Defense(Strict, ABC):
     n_rounds: PositiveInt = 100
     batch_size: PositiveInt = 32  # records of a batch; expected records under Poisson sampling
     sampling: Literal["fixed", "poisson"] = "fixed"  # of a batch from an agent's records
+    allow_outside_theory: bool = False  # run what ``calibrate`` would refuse as outside the theory
 
     @abstractmethod
     def start(self, X: Tensor, setting: Setting) -> Any:
@@ -149,26 +150,24 @@ class Defense(Strict, ABC):
         """The same defense with its noise set from its budget by the paper's own formula.
 
         Raises:
-            ConfigError: the setting is outside what the paper's theory allows.
+            OutsideTheory: the setting is outside what the paper's theory allows, and
+                ``allow_outside_theory`` is not set.
+            ConfigError: it cannot be run at all.
         """
         return self
 
     def clip_norm_in(self, k: int) -> float | None:
-        """The L2 norm to which round k clips each record's gradient; None: it clips none so.
-
-        The option ``clip_norm`` where there is one, in every round.
-        """
-        return getattr(self, "clip_norm", None)
+        """The L2 norm to which round k clips each record's gradient; None: it clips none so."""
+        return None
 
     def outside_theory(self, setting: Setting) -> str | None:
         """The condition that ``calibrate`` refuses, if ``allow_outside_theory`` lets it pass."""
-        if not getattr(self, "allow_outside_theory", False):
+        if not self.allow_outside_theory:
             return None
         try:
             self.model_copy(update={"allow_outside_theory": False}).calibrate(setting)
-        except ConfigError as refusal:
-            parts = str(refusal).split("; ")
-            return "; ".join(part for part in parts if "allow_outside_theory" not in part)
+        except OutsideTheory as refusal:
+            return refusal.condition
         return None
 
     @abstractmethod

@@ -228,11 +228,17 @@ def _unknown_threat_models(config: AuditConfig) -> Iterator[FileProblem]:
 
 def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[FileProblem]:
     defense = own_defense or load_plugin("defenses", config.defense.name)
+    named = {
+        "messages": defense.messages,
+        "observables": defense.observables,
+        "combinations": defense.combinations,
+        "private": defense.private,
+    }
     n_rounds, n = config.defense.options["n_rounds"], config.data.n_agents
     for i, attack in enumerate(config.attack):
         for option, tables in load_plugin("attacks", attack.name).chooses.items():
             chosen = attack.options.get(option)
-            offered = list(dict.fromkeys(name for t in tables for name in getattr(defense, t)))
+            offered = list(dict.fromkeys(name for t in tables for name in named[t]))
             if chosen is not None and chosen not in offered:
                 yield (
                     ("attack", i, option),

@@ -73,7 +73,7 @@ class Game:
     ) -> "Game":
         """The game that audits a calibrated defense.
 
-        A defense that states a ``gradient_distance`` protects an agent's whole function, whose
+        A defense that states a distance between functions protects an agent's whole function, whose
         gradient the game moves by that distance in every round. Otherwise the game is about one
         record, for ``agent-identity`` too, which says nothing of records.
 
@@ -81,7 +81,7 @@ class Game:
             sampling: as the defense declares it where it accounts; by default as it is done.
         """
         alone = replace(setting, d=1, layers=(("canary", 1),))
-        distance = getattr(defense, "gradient_distance", None)
+        distance = defense.function_distance()
         if distance is not None:
             return cls(defense, alone, victim, adjacency, float(distance), 1.0, "none")
         rate = min(1.0, defense.batch_size / setting.sizes[victim])

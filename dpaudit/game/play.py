@@ -19,9 +19,10 @@ from dpaudit.errors import DpauditError
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
-from .adversary import EVERY_ROUND, Adversary, Reading, flat_state, state_of
+from .adversary import EVERY_ROUND, Adversary, Reading
+from .follow import Follower, Innovation
 from .game import Game
-from .tape import Overheard, Tape
+from .tape import Overheard
 
 FEATURES = 192  # innovations kept of a run, for learned scores and the test of the noise
 BLOCK = 40_000  # messages of a round that are simulated at once for each world
@@ -97,40 +98,34 @@ def _block(
     present = torch.arange(2 * trials, device=device) >= trials
     sign = torch.where(present, 1.0, -1.0 if game.is_replacement else 0.0).to(dtype)
     state: Any = game.start(2 * trials, dtype, device)
-    believed = flat_state(state)
+    follower = Follower(adversary, state)
     tally = Tally(adversary.game, 2 * trials)
     features: list[Tensor] = []
-    nobody = torch.zeros(2 * trials, dtype=dtype, device=device)
     for k in range(1, adversary.n_rounds + 1):
         noise = Overheard(streams, k)
         graph = game.setting.network.at(k)
         chance = torch.rand(2 * trials, generator=streams("sampling", k), device=device)
         used = in_round in (None, k)
         drawn = (chance < game.sampling_rate).to(dtype) * sign * used
-        before = state
-        state, sent, *_ = game.defense.step(before, k, graph, game.gradient(drawn), noise)
-        foretold = adversary.game.defense.step(
-            state_of(before, believed), k, graph, adversary.game.gradient(nobody), Tape()
-        )
-        own = {name: torch.zeros_like(units) for name, units in noise.units.items()}
-        seen = adversary.observe(k, sent, noise.units)
-        surprise = seen - adversary.observe(k, foretold.sent, own)
-        reading = adversary.rounds[k - 1]
-        y = surprise @ reading.whiten.to(surprise)
-        believed = flat_state(foretold.state) + y @ reading.gain.to(y)
-        tally.add(reading, y, surprise)
+        state, sent, *_ = game.defense.step(state, k, graph, game.gradient(drawn), noise)
+        innovation = follower.hear(k, sent, noise.units)
+        tally.add(innovation)
         if sum(f.shape[1] for f in features) < FEATURES:
-            features.append(y)
+            features.append(innovation.whitened)
         on_round(k, adversary.n_rounds)
     scores = tally.scores(in_round).double().cpu().numpy()
+    _refuse_nan(scores, adversary)
+    kept = torch.cat(features, dim=1)[:, :FEATURES].double().cpu().numpy()
+    return Worlds(Scored(scores[:trials], kept[:trials]), Scored(scores[trials:], kept[trials:]))
+
+
+def _refuse_nan(scores: Array, adversary: Adversary) -> None:
     if np.isnan(scores).any():
         raise DpauditError(
             f"{int(np.isnan(scores).sum())} of {len(scores)} runs played against "
             f'"{adversary.threat_model.name}" have NaN as their score; expected messages that are '
             "numbers: the defense overflows or divides by 0"
         )
-    kept = torch.cat(features, dim=1)[:, :FEATURES].double().cpu().numpy()
-    return Worlds(Scored(scores[:trials], kept[:trials]), Scored(scores[trials:], kept[trials:]))
 
 
 def without_noise(game: Game) -> Game:
@@ -172,7 +167,8 @@ class Tally:
         self._present: dict[int, Tensor] = {}
         self._opposite: dict[int, Tensor] = {}
 
-    def add(self, reading: Reading, y: Tensor, surprise: Tensor) -> None:
+    def add(self, innovation: Innovation) -> None:
+        reading, surprise, y = innovation
         for j, shift in reading.shifts.items():
             self._add(self._present, j, _log_ratio(reading, y, shift.to(y)))
             if self._game.is_replacement:

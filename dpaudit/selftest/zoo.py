@@ -66,6 +66,9 @@ class PrivateGossip(Defense):
     clip_norm: PositiveFloat = 0.5  # C
     noise_multiplier: NonNegativeFloat = 1.0  # sigma
 
+    def clip_norm_in(self, k: int) -> float | None:
+        return self.clip_norm if self.family == "gaussian" else None
+
     def start(self, X: Tensor, setting: Setting) -> Any:
         return State(X, setting.network.at(1).mix(X))
 

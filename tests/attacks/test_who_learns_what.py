@@ -37,6 +37,9 @@ class Gossip(Defense):
     gradient_distance: float = 1.0
     noisy: bool = True
 
+    def function_distance(self) -> float:
+        return self.gradient_distance
+
     def start(self, X: Tensor, setting: Setting) -> State:
         return State(X)
 

@@ -66,6 +66,9 @@ class QuietGossip(Defense):
             raise ValueError("give either epsilon or noise_multiplier")
         return self
 
+    def clip_norm_in(self, k: int) -> float:
+        return self.clip_norm
+
     def start(self, X: Tensor, setting: Setting) -> State:
         return State(X)
 

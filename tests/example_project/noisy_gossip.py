@@ -48,6 +48,9 @@ class NoisyGossip(Defense):
     clip_norm: PositiveFloat = 1.0  # C
     noiseless: bool = False
 
+    def clip_norm_in(self, k: int) -> float:
+        return self.clip_norm
+
     def start(self, X: Tensor, setting: Setting) -> State:
         return State(X, setting.network.at(1).mix(X))
 

@@ -1,0 +1,48 @@
+"""The adversary along a run: it foretells each round, and learns from what it did not foretell."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense.transcript import Capture
+
+from .adversary import Adversary, Reading, flat_state, state_of
+from .tape import Tape
+
+
+class Innovation(NamedTuple):
+    """What a round held that was not foretold."""
+
+    reading: Reading
+    raw: Tensor  # [trials, n_observations]
+    whitened: Tensor  # [trials, rank]: independent noise of variance 1, if there is no record
+
+
+class Follower:
+    """Runs the protocol along with the agents, of many trials at once (a Kalman filter).
+
+    Args:
+        adversary: whose view it is, and how it reads each round.
+        state: of all trials before round 1, which is public.
+    """
+
+    def __init__(self, adversary: Adversary, state: Any) -> None:
+        self._adversary, self._like = adversary, state
+        self.believed = flat_state(state)  # [trials, width], of the agents' states
+
+    def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Innovation:
+        """Round k: ``sent`` by the agents, with noise of which ``units`` were drawn."""
+        adversary, game = self._adversary, self._adversary.game
+        nobody = self.believed.new_zeros(len(self.believed))
+        believed = state_of(self._like, self.believed)
+        graph = game.setting.network.at(k)
+        foretold = game.defense.step(believed, k, graph, game.gradient(nobody), Tape())
+        silent = {name: torch.zeros_like(drawn) for name, drawn in units.items()}
+        surprise = adversary.observe(k, sent, units) - adversary.observe(k, foretold.sent, silent)
+        reading = adversary.rounds[k - 1]
+        y = surprise @ reading.whiten.to(surprise)
+        self._like = foretold.state
+        self.believed = flat_state(foretold.state) + y @ reading.gain.to(y)
+        return Innovation(reading, surprise, y)

@@ -158,8 +158,7 @@ class Adversary:
 
     def _learn(self) -> Iterator[Reading]:
         """Probe each round of the protocol in turn, and carry the uncertainty on."""
-        game = self.game
-        state: Any = game.start(1, torch.float64, torch.device("cpu"))
+        state: Any = self.game.start(1, torch.float64, torch.device("cpu"))
         width = flat_state(state).shape[-1]
         spread = torch.zeros(0, width, dtype=torch.float64)  # rows: factor of the covariance
         remnants: dict[int, Tensor] = {}  # of records used before, in the state, [width]
@@ -169,36 +168,39 @@ class Adversary:
             if self._is_one_message(k):
                 self._column = out.most_telling
                 out = out.of_one_message(self._column)
-            A, C = out.observed_noise, out.state_noise  # [draws, n], [draws, width]
-            if not all(bool(t.isfinite().all()) for t in (A, C, out.record_seen, out.record)):
-                raise DpauditError(
-                    f"round {k}: messages or states are not finite even in a run without records; "
-                    "expected options of the defense under which it does not overflow"
-                )
-            U, S, V = torch.linalg.svd(A.mT, full_matrices=False)  # A' = U S V
-            rank = int((RANK * S.max() < S).sum()) if S.numel() and S.max() > 0 else 0
-            U, S, V = U[:, :rank], S[:rank], V[:rank]
-            whiten, gain = U / S, V @ C
-            shifts: dict[int, Tensor] = {}
-            leaks: dict[int, Unhidden] = {}
-            kept: dict[int, Tensor] = {}
-            for j, (seen, left) in self._effects(out, list(remnants), k).items():
-                shift = seen @ whiten
-                bare = seen - U @ (U.mT @ seen)
-                if bare.numel() and bare.abs().max() > NOISELESS * out.scale:
-                    message = out.messages[int(bare.abs().argmax())][0]
-                    leaks[j] = Unhidden(message, bare / (bare @ bare))
-                shifts[j] = shift
-                left = left - shift @ gain
-                if left.abs().max() > FORGOTTEN * out.scale:
-                    kept[j] = left
-            draws = V[:, len(spread) :]
-            identity = torch.eye(draws.shape[1], dtype=torch.float64)
-            known = (draws.mT @ draws - identity)[out.laplace].abs()
-            exact = not len(spread) and (known.numel() == 0 or known.max().item() < 1e-6)
-            yield Reading(out.messages, whiten, gain, shifts, leaks, draws, out.laplace, exact)
-            state, remnants = out.next_state, kept
-            spread = _compressed(C - V.mT @ gain)  # (I - V'V) C
+            found = _Filter.of(out)
+            reading, remnants = self._read(out, found, len(spread), list(remnants), k)
+            yield reading
+            state = out.next_state
+            spread = _compressed(out.state_noise - found.V.mT @ found.gain)  # (I - V'V) C
+
+    def _read(
+        self, out: "_Probed", found: "_Filter", n_states: int, used: list[int], k: int
+    ) -> tuple[Reading, dict[int, Tensor]]:
+        """How round k is read, and what is left of each use of the record in the state."""
+        shifts: dict[int, Tensor] = {}
+        leaks: dict[int, Unhidden] = {}
+        kept: dict[int, Tensor] = {}
+        for j, (seen, left) in self._effects(out, used, k).items():
+            shift = seen @ found.whiten
+            bare = seen - found.U @ (found.U.mT @ seen)
+            if bare.numel() and bare.abs().max() > NOISELESS * out.scale:
+                message = out.messages[int(bare.abs().argmax())][0]
+                leaks[j] = Unhidden(message, bare / (bare @ bare))
+            shifts[j] = shift
+            left = left - shift @ found.gain
+            if left.abs().max() > FORGOTTEN * out.scale:
+                kept[j] = left
+        draws = found.V[:, n_states:]
+        identity = torch.eye(draws.shape[1], dtype=torch.float64)
+        known = (draws.mT @ draws - identity)[out.laplace].abs()
+        exact = not n_states and (known.numel() == 0 or known.max().item() < 1e-6)
+        return (
+            Reading(
+                out.messages, found.whiten, found.gain, shifts, leaks, draws, out.laplace, exact
+            ),
+            kept,
+        )
 
     def _effects(self, out: "_Probed", used: list[int], k: int) -> dict[int, tuple[Tensor, Tensor]]:
         """What each use of the record so far adds to observations and to the state."""
@@ -225,6 +227,9 @@ class Adversary:
 
 
 class _Probed(NamedTuple):
+    """What a step makes of noise, of the record and of earlier records, one unit of each."""
+
+    round: int
     messages: list[tuple[str, int]]
     observed_noise: Tensor  # [spread + draws, n]: what each unit of noise does to observations
     state_noise: Tensor  # [spread + draws, width]: and to the state after the round
@@ -254,6 +259,29 @@ class _Probed(NamedTuple):
         )
 
 
+class _Filter(NamedTuple):
+    """What a round's observations tell about the noise: A' = U S V with A, C as in ``_Probed``."""
+
+    U: Tensor  # [n_observations, rank]
+    V: Tensor  # [rank, spread + draws]
+    whiten: Tensor  # U / S
+    gain: Tensor  # V C
+
+    @classmethod
+    def of(cls, out: _Probed) -> "_Filter":
+        """Raises DpauditError if the run without records is not finite."""
+        A, C = out.observed_noise, out.state_noise
+        if not all(bool(t.isfinite().all()) for t in (A, C, out.record_seen, out.record)):
+            raise DpauditError(
+                f"round {out.round}: messages or states are not finite even in a run without "
+                "records; expected options of the defense under which it does not overflow"
+            )
+        U, S, V = torch.linalg.svd(A.mT, full_matrices=False)
+        rank = int((RANK * S.max() < S).sum()) if S.numel() and S.max() > 0 else 0
+        U, S, V = U[:, :rank], S[:rank], V[:rank]
+        return cls(U, V, U / S, V @ C)
+
+
 class _Probe:
     """One step of the protocol, from many states and with many noises at once."""
 
@@ -267,48 +295,37 @@ class _Probe:
         self._step(self._state, asked, torch.zeros(1, dtype=torch.float64))
         draws = asked.draws
         sizes = {name: draw.shape[-2] for name, draw in draws.items()}
-        n_old, n_states, n_draws = len(remnants), len(spread), sum(sizes.values())
-        trials = 1 + n_old + n_states + n_draws + 1  # base, remnants, spread, noise, record
-
+        first = 1 + len(remnants) + len(spread)  # trial of the first draw
+        trials = first + sum(sizes.values()) + 1  # base, remnants, spread, noise, record
         if trials > MOST_DRAWS:
             raise ConfigError(
-                f"graph: round {self._k} draws {n_draws} noises; its exact leak is computed "
-                f"for {MOST_DRAWS} at most; audit fewer agents or a sparser graph"
+                f"graph: round {self._k} draws {sum(sizes.values())} noises; its exact leak is "
+                f"computed for {MOST_DRAWS} at most; audit fewer agents or a sparser graph"
             )
         start = flat_state(self._state).expand(trials, -1).clone()
-        start[1 : 1 + n_old] += remnants
-        start[1 + n_old : 1 + n_old + n_states] += spread
-        units, first = {}, 1 + n_old + n_states
-        for name, size in sizes.items():
-            units[name] = torch.zeros(trials, size, 1, dtype=torch.float64)
-            units[name][first + torch.arange(size), torch.arange(size), 0] = 1.0
-            first += size
+        start[1:first] += torch.cat([remnants, spread])
+        units = _one_of_each(sizes, trials, first)
         drawn = torch.zeros(trials, dtype=torch.float64)
         drawn[-1] = 1.0
 
-        tape = Tape(units)
-        state, sent = self._step(state_of(self._state, start), tape, drawn)
+        state, sent = self._step(state_of(self._state, start), Tape(units), drawn)
         observed = self._adversary.all_observations(self._k, sent, units)
         after = flat_state(state)
         moved, left = observed - observed[0], after - after[0]
-        noise = slice(1 + n_old, trials - 1)
-        family = [
-            draws[name].family == "laplace" for name, size in sizes.items() for _ in range(size)
-        ]
-        scale = max(
-            moved[-1].abs().max().item() if moved.shape[1] else 0.0, left[-1].abs().max().item()
-        )
+        laplace = [draws[m].family == "laplace" for m, size in sizes.items() for _ in range(size)]
+        noise, old = slice(1 + len(remnants), trials - 1), slice(1, 1 + len(remnants))
         return _Probed(
-            self._named(sent, draws),
-            moved[noise],
-            left[noise],
-            torch.tensor(family, dtype=torch.bool),
-            moved[-1],
-            left[-1],
-            moved[1 : 1 + n_old],
-            left[1 : 1 + n_old],
-            state_of(self._state, after[:1]),
-            scale,
+            round=self._k,
+            messages=self._named(sent, draws),
+            observed_noise=moved[noise],
+            state_noise=left[noise],
+            laplace=torch.tensor(laplace, dtype=torch.bool),
+            record_seen=moved[-1],
+            record=left[-1],
+            remnants_seen=moved[old],
+            remnants=left[old],
+            next_state=state_of(self._state, after[:1]),
+            scale=max((t[-1].abs().max().item() for t in (moved, left) if t.shape[1]), default=0.0),
         )
 
     def _step(self, state: Any, noise: Tape, drawn: Tensor) -> tuple[Any, Capture]:
@@ -322,6 +339,16 @@ class _Probe:
             for name, rows in self._adversary._own(draws, self._graph).items()
         }
         return [(name, int(row)) for name, of in rows.items() for row in of]
+
+
+def _one_of_each(sizes: Mapping[str, int], trials: int, first: int) -> dict[str, Tensor]:
+    """Draws [trials, size, 1] by name: from trial ``first`` on each has one draw of one unit."""
+    units = {}
+    for name, size in sizes.items():
+        units[name] = torch.zeros(trials, size, 1, dtype=torch.float64)
+        units[name][first + torch.arange(size), torch.arange(size), 0] = 1.0
+        first += size
+    return units
 
 
 def flat_state(state: Any) -> Tensor:

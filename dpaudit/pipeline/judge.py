@@ -1,6 +1,7 @@
 """From claims, declared mechanisms and evidence to verdicts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -74,7 +75,11 @@ def judge(judgings: Sequence[Judging], findings: Sequence[Finding]) -> list[Judg
     that one or more of them is false with probability 5% at most; several tests of one statement
     divide its share. A reconstruction, however good, certifies no lower bound on epsilon.
     """
-    tests = [_tests(judging, findings) for judging in judgings]
+    tests = [
+        [findings[i] for i in judging.because if findings[i].role is Role.TEST]
+        for judging in judgings
+    ]
+    tests = [[test for test in some if test.metrics] for some in tests]
     tested = {
         i: min(1.0, min(len(found) * float(t.metrics[Name.P_VALUE].value) for t in found))
         for i, found in enumerate(tests)
@@ -90,12 +95,13 @@ def judge(judgings: Sequence[Judging], findings: Sequence[Finding]) -> list[Judg
 def _judged(
     judging: Judging, findings: Sequence[Finding], refuted: bool, n_tested: int
 ) -> JudgedClaim:
-    index, claim, threat_model, restated, because = judging
-    verdict, reason = _verdict(judging, findings, refuted, n_tested)
-    statistical = bool(_tests(judging, findings)) and (refuted or verdict is Verdict.NOT_REFUTED)
+    claim, restated = judging.claim, judging.restated
+    case = _Case(judging, tuple(findings[i] for i in judging.because), refuted, n_tested)
+    verdict, reason = next(found for rule in RULES if (found := rule(case)) is not None)
+    statistical = bool(case.tests) and (refuted or verdict is Verdict.NOT_REFUTED)
     low, high = restated.epsilon
     return JudgedClaim(
-        claim=index,
+        claim=judging.index,
         text=claim.text,
         sentence=claim.sentence(),
         epsilon=claim.epsilon,
@@ -103,7 +109,7 @@ def _judged(
         mu=claim.mu,
         scope=claim.scope,
         adjacency=claim.adjacency,
-        threat_model=threat_model.name,
+        threat_model=judging.threat_model.name,
         restated=Restated(
             epsilon=Metric(value=high, low=low, high=high),
             delta=restated.delta,
@@ -112,130 +118,186 @@ def _judged(
         ),
         verdict=verdict,
         confidence=1 - ALPHA if statistical else None,
-        because=because,
+        because=judging.because,
         reason=reason,
     )
 
 
-def _verdict(
-    judging: Judging, findings: Sequence[Finding], refuted: bool, n_tested: int
-) -> tuple[Verdict, str]:
-    claim = judging.claim
-    claimed = claimed_epsilon(claim)
-    declared = _first(judging, findings, Role.DECLARED)
-    exact = _first(judging, findings, Role.EXACT_LEAK)
-    test = _best_test(judging, findings, refuted)
-    bound = float(test.metrics[Name.EPSILON_LOWER_BOUND].value) if test else 0.0
-    certified = (
-        f" Runs with and without one record certify epsilon at least {bound:.3g} at 95% confidence."
-        if bound > 0
-        else ""
+@dataclass(frozen=True)
+class _Case:
+    """A claim against one adversary, and the evidence that bears on it."""
+
+    judging: Judging
+    findings: tuple[Finding, ...]
+    refuted: bool  # by a test, among all statements of the audit
+    n_tested: int  # of those statements
+
+    @property
+    def claimed(self) -> float:
+        return claimed_epsilon(self.judging.claim)
+
+    def of(self, role: Role) -> list[Finding]:
+        return [finding for finding in self.findings if finding.role is role]
+
+    def first(self, role: Role) -> Finding | None:
+        return next(iter(self.of(role)), None)
+
+    @property
+    def tests(self) -> list[Finding]:
+        """Findings of certified lower bounds, those that this adversary's view allowed."""
+        return [finding for finding in self.of(Role.TEST) if finding.metrics]
+
+    @property
+    def best_test(self) -> Finding | None:
+        """The test that refuted the claim, or the one that came nearest to it."""
+        if self.refuted:
+            return min(self.tests, key=lambda test: test.metrics[Name.P_VALUE].value)
+        return max(
+            self.tests,
+            key=lambda test: (
+                test.metrics[Name.EPSILON_LOWER_BOUND].value,
+                test.metrics[Name.CEILING].value,
+            ),
+            default=None,
+        )
+
+    @property
+    def bound(self) -> float:
+        """The certified lower bound of that test; 0 without one."""
+        test = self.best_test
+        return float(test.metrics[Name.EPSILON_LOWER_BOUND].value) if test else 0.0
+
+    @property
+    def certified(self) -> str:
+        """What was certified, as a sentence to add to another reason."""
+        if not self.bound > 0:
+            return ""
+        return (
+            f" Runs with and without one record certify epsilon at least {self.bound:.3g} at 95% "
+            "confidence."
+        )
+
+    @property
+    def accounted(self) -> str:
+        """What accounting of the declared noise says, as the beginning of a sentence."""
+        declared = self.first(Role.DECLARED)
+        if declared is None:
+            return ""
+        supports = float(declared.metrics[Name.EPSILON].high or 0) <= self.claimed
+        stands = "supports the claim" if supports else "does not settle the claim"
+        return f"Accounting {stands} ({_epsilon(declared)}, {self.claimed:.3g} claimed)"
+
+
+Rule = Callable[[_Case], tuple[Verdict, str] | None]
+
+
+def _bare_message(case: _Case) -> tuple[Verdict, str] | None:
+    exact = case.first(Role.EXACT_LEAK)
+    if exact is None or exact.verdict is not Verdict.REFUTED:
+        return None
+    shown = f'"{exact.message}" shows the record with no noise at all to this adversary.'
+    return Verdict.REFUTED, shown + case.certified
+
+
+def _refuted_by_runs(case: _Case) -> tuple[Verdict, str] | None:
+    if not case.refuted:
+        return None
+    n = case.n_tested
+    among = f", which is refuted among {n} statements (Holm)" if n > 1 else ""
+    return Verdict.REFUTED, (
+        f"Runs with and without one record certify epsilon at least {case.bound:.3g} at 95% "
+        f"confidence; {case.claimed:.3g} is claimed{among}."
     )
-    if exact and exact.verdict is Verdict.REFUTED:
-        return Verdict.REFUTED, (
-            f'"{exact.message}" shows the record with no noise at all to this adversary.{certified}'
-        )
-    if refuted:
-        among = f", which is refuted among {n_tested} statements (Holm)" if n_tested > 1 else ""
-        return Verdict.REFUTED, (
-            f"Runs with and without one record certify epsilon at least {bound:.3g} at 95% "
-            f"confidence; {claimed:.3g} is claimed{among}."
-        )
-    if declared and declared.metrics[Name.EPSILON].low == inf:
-        return Verdict.REFUTED, (
-            f"A message that depends on the data is sent with no noise at all.{certified}"
-        )
-    for finding, what in ((declared, "The noise really drawn"), (exact, "The protocol's algebra")):
-        if finding and finding.verdict is Verdict.UNSUPPORTED:
-            return (
-                Verdict.UNSUPPORTED,
-                f"{what} gives {_epsilon(finding)}; {claimed:.3g} is claimed.",
-            )
-    for i in judging.because:
-        if findings[i].kind == "sensitivity" and findings[i].verdict is Verdict.UNSUPPORTED:
-            return (
-                Verdict.UNSUPPORTED,
-                f"A measured sensitivity exceeds its bound: {findings[i].title}.",
-            )
-    for i in judging.because:
-        if findings[i].role is Role.NOISE and findings[i].verdict is Verdict.UNSUPPORTED:
+
+
+def _declared_without_noise(case: _Case) -> tuple[Verdict, str] | None:
+    declared = case.first(Role.DECLARED)
+    if declared is None or declared.metrics[Name.EPSILON].low != inf:
+        return None
+    bare = "A message that depends on the data is sent with no noise at all."
+    return Verdict.REFUTED, bare + case.certified
+
+
+def _accounting_exceeds(case: _Case) -> tuple[Verdict, str] | None:
+    for role, what in (
+        (Role.DECLARED, "The noise really drawn"),
+        (Role.EXACT_LEAK, "The protocol's algebra"),
+    ):
+        finding = case.first(role)
+        if finding is not None and finding.verdict is Verdict.UNSUPPORTED:
+            reason = f"{what} gives {_epsilon(finding)}; {case.claimed:.3g} is claimed."
+            return Verdict.UNSUPPORTED, reason
+    return None
+
+
+def _sensitivity_exceeds(case: _Case) -> tuple[Verdict, str] | None:
+    for finding in case.findings:
+        if finding.kind == "sensitivity" and finding.verdict is Verdict.UNSUPPORTED:
+            reason = f"A measured sensitivity exceeds its bound: {finding.title}."
+            return Verdict.UNSUPPORTED, reason
+    return None
+
+
+def _other_noise(case: _Case) -> tuple[Verdict, str] | None:
+    for finding in case.of(Role.NOISE):
+        if finding.verdict is Verdict.UNSUPPORTED:
             return Verdict.UNSUPPORTED, (
                 "The noise really drawn is not the independent noise that the defense asks for "
-                f"(p = {findings[i].metrics[Name.P_VALUE].value:.1g}).{certified}"
+                f"(p = {finding.metrics[Name.P_VALUE].value:.1g}).{case.certified}"
             )
-    return _not_exceeded(judging, findings, declared, test, bound)
+    return None
 
 
-def _not_exceeded(
-    judging: Judging,
-    findings: Sequence[Finding],
-    declared: Finding | None,
-    test: Finding | None,
-    bound: float,
-) -> tuple[Verdict, str]:
-    claimed = claimed_epsilon(judging.claim)
-    accounted = ""
-    if declared:
-        supports = float(declared.metrics[Name.EPSILON].high or 0) <= claimed
-        stands = "supports the claim" if supports else "does not settle the claim"
-        accounted = f"Accounting {stands} ({_epsilon(declared)}, {claimed:.3g} claimed)"
+def _no_power(case: _Case) -> tuple[Verdict, str] | None:
+    """Why this audit could not have refuted the claim, if it could not."""
+    test, accounted = case.best_test, case.accounted
     if test is None:
         return Verdict.UNDERPOWERED, (
             f"{accounted}, and no attack in this audit could certify a lower bound on epsilon."
         )
     top, needed = test.metrics[Name.CEILING].value, test.metrics[Name.TRIALS_NEEDED].value
-    if top <= claimed:
+    if top <= case.claimed:
         return Verdict.UNDERPOWERED, (
             f"{accounted}. Even a perfect attack with these runs certifies {top:.3g} at most; "
             f"{needed:.3g} runs of each world would do."
         )
-    controls = [findings[i] for i in judging.because if findings[i].role is Role.POSITIVE_CONTROL]
+    controls = case.of(Role.POSITIVE_CONTROL)
     if controls and not any(control.verdict is Verdict.REFUTED for control in controls):
         return Verdict.UNDERPOWERED, (
             f"{accounted}. The positive control, which has no noise, was not refuted either: the "
             "runs tell this adversary too little about the record."
         )
-    if bound == 0:
+    if case.bound == 0:
         return Verdict.UNDERPOWERED, (
             f"{accounted}. The attack certified nothing: no smaller claim would have been refuted "
             f"either{_expected(test)}."
         )
+    return None
+
+
+def _stood(case: _Case) -> tuple[Verdict, str]:
     return Verdict.NOT_REFUTED, (
-        f"{accounted}. Runs with and without one record certify epsilon at least {bound:.3g} at "
-        f"95% confidence: a claim {claimed / bound:.3g} times smaller would have been refuted. "
-        "This is no proof of privacy."
+        f"{case.accounted}. Runs with and without one record certify epsilon at least "
+        f"{case.bound:.3g} at 95% confidence: a claim {case.claimed / case.bound:.3g} times "
+        "smaller would have been refuted. This is no proof of privacy."
     )
+
+
+RULES: tuple[Rule, ...] = (  # the first that applies decides
+    _bare_message,
+    _refuted_by_runs,
+    _declared_without_noise,
+    _accounting_exceeds,
+    _sensitivity_exceeds,
+    _other_noise,
+    _no_power,
+    _stood,
+)
 
 
 def _expected(test: Finding) -> str:
     expected = test.metrics.get(Name.EXPECTED_BOUND)
     return f" ({expected.value:.3g} was to be expected)" if expected else ""
-
-
-def _tests(judging: Judging, findings: Sequence[Finding]) -> list[Finding]:
-    """The tests of the claim: findings of certified lower bounds on epsilon."""
-    found = [findings[i] for i in judging.because if findings[i].role is Role.TEST]
-    return [finding for finding in found if finding.metrics]
-
-
-def _best_test(judging: Judging, findings: Sequence[Finding], refuted: bool) -> Finding | None:
-    """The test that refuted the claim, or the one that came nearest to it."""
-    tests = _tests(judging, findings)
-    if refuted:
-        return min(tests, key=lambda test: test.metrics[Name.P_VALUE].value)
-    return max(
-        tests,
-        key=lambda test: (
-            test.metrics[Name.EPSILON_LOWER_BOUND].value,
-            test.metrics[Name.CEILING].value,
-        ),
-        default=None,
-    )
-
-
-def _first(judging: Judging, findings: Sequence[Finding], role: Role) -> Finding | None:
-    """The finding of this role that bears on the claim."""
-    return next((findings[i] for i in judging.because if findings[i].role is role), None)
 
 
 def _epsilon(finding: Finding) -> str:

@@ -234,7 +234,7 @@ class _Audit:
             p = mu_p_value(bound.fp, bound.fn, bound.n0, bound.n1, claim.mu)
         counted = min(bound.n0, bound.n1)
         mu = GAUSSIAN.epsilon(bound.value, delta) if claim.mu is not None else bound.value
-        metrics = {
+        metrics: dict[str, Metric] = {
             Name.EPSILON_LOWER_BOUND: Metric(value=mu, n=bound.n0 + bound.n1),
             Name.CLAIMED_EPSILON: Metric(value=claimed),
             Name.DELTA: Metric(value=delta),

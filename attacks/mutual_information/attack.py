@@ -148,7 +148,9 @@ class MutualInformation(Attack):
         if noiseless:
             about = (*about, "the defense draws no noise that could be turned off: no twin")
         if not found.rounds:
-            tells = {} if _private_is_constant(found) else {Name.INFORMATION: _zero(self.trials)}
+            tells: dict[str, Metric] = {}
+            if not _private_is_constant(found):
+                tells[Name.INFORMATION] = _zero(self.trials)
             return [self._empty(question, world, (random, *about), tells)]
         estimated, warned = without_warnings(lambda: self._estimate(bench, found.rounds))
         notes = (random, *self._method(estimated, found), *about, *warned)
@@ -195,7 +197,7 @@ class MutualInformation(Attack):
         rounds: list[int],
         notes: tuple[str, ...],
     ) -> Finding:
-        metrics = {
+        metrics: dict[str, Metric] = {
             Name.INFORMATION: _metric(found.bits, found.low, found.high, found.n),
             Name.M_NMI: Metric(value=found.m_nmi),
             Name.CORRELATION: _metric(

@@ -19,7 +19,7 @@ ALPHA = 0.05  # of one false refutation among all claims and adversaries of an a
 class Judging(NamedTuple):
     """A claim against one threat model, and the findings that bear on it, by their index."""
 
-    index: int  # of the claim, into the audit's claims
+    claim_index: int  # into the audit's claims
     claim: Claim
     threat_model: ThreatModel
     restated: Accounted  # one record, the whole run

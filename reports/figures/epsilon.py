@@ -137,42 +137,62 @@ def _numbers(row: _Row) -> Iterable[float]:
                 yield value
 
 
+class _Mark(NamedTuple):
+    """How a number is marked; what is None is as matplotlib has it."""
+
+    shape: str
+    colour: str
+    label: str
+    size: float
+    face: str | None = None
+    edge: float | None = None
+
+
 def _paint_row(axes: "Axes", y: int, row: _Row, far: float) -> None:
     """Infinite values stand at ``far``, as an arrow."""
-
-    def mark(at: float, x: float | None, marker: str, colour: str, label: str, **how: object):
-        if x is not None and not math.isnan(x):
-            shape = marker if math.isfinite(x) else ">"
-            axes.plot([min(x, far)], [at], shape, color=colour, label=label, **how)
-
     top = row.test.value(Name.CEILING)
     if top is not None and not math.isnan(top):
-        line = {"color": MUTED, "linewidth": 0.8, "marker": "|", "markevery": [1]}
-        axes.plot([0, min(top, far)], [y, y], **line, label="ceiling of these runs")
+        axes.plot(
+            [0, min(top, far)],
+            [y, y],
+            color=MUTED,
+            linewidth=0.8,
+            marker="|",
+            markevery=[1],
+            label="ceiling of these runs",
+        )
     for role, at, colour, label in (
         (Role.DECLARED, y - 0.16, INK, "accounting of the declared noise"),
         (Role.EXACT_LEAK, y - 0.28, MUTED, "exact leak of the view"),
     ):
         if role in row.by_role:
             _paint_interval(axes, at, row.by_role[role], colour, label, far)
-    null, positive = map(row.by_role.get, (Role.NULL_CONTROL, Role.POSITIVE_CONTROL))
-    below, small = y + 0.25, {"markersize": 5}
-    if null is not None:
-        hollow = small | {"markerfacecolor": "none"}
-        mark(below, null.value(Name.EPSILON_LOWER_BOUND), "o", BLIND, "null control", **hollow)
-    if positive is not None:
-        found = "positive control"
-        mark(below, positive.value(Name.EPSILON_LOWER_BOUND), "s", NO_DEFENSE, found, **small)
-    mark(
-        y,
-        row.test.value(Name.EPSILON_LOWER_BOUND),
-        "o",
-        DEFENSE,
-        "certified lower bound",
-        markersize=7,
+    for role, look in (
+        (Role.NULL_CONTROL, _Mark("o", BLIND, "null control", 5, face="none")),
+        (Role.POSITIVE_CONTROL, _Mark("s", NO_DEFENSE, "positive control", 5)),
+    ):
+        if role in row.by_role:
+            bound = row.by_role[role].value(Name.EPSILON_LOWER_BOUND)
+            _paint_mark(axes, y + 0.25, bound, look, far)
+    certified = _Mark("o", DEFENSE, "certified lower bound", 7)
+    _paint_mark(axes, y, row.test.value(Name.EPSILON_LOWER_BOUND), certified, far)
+    claim = _Mark("|", INK, "claim", 22, edge=2)
+    _paint_mark(axes, y, row.test.value(Name.CLAIMED_EPSILON), claim, far)
+
+
+def _paint_mark(axes: "Axes", y: float, value: float | None, look: _Mark, far: float) -> None:
+    if value is None or math.isnan(value):
+        return
+    axes.plot(
+        [min(value, far)],
+        [y],
+        look.shape if math.isfinite(value) else ">",
+        color=look.colour,
+        label=look.label,
+        markersize=look.size,
+        markerfacecolor=look.face,
+        markeredgewidth=look.edge,
     )
-    tall = {"markersize": 22, "markeredgewidth": 2}
-    mark(y, row.test.value(Name.CLAIMED_EPSILON), "|", INK, "claim", **tall)
 
 
 def _paint_interval(
@@ -245,8 +265,8 @@ def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
     def paint(axes: "Axes") -> None:
         if finite:
             x, y = zip(*finite, strict=True)
-            look = {"color": DEFENSE, "markersize": 4, "linewidth": 1.2}
-            axes.plot(x, y, "o-" if not bare else "o", **look, label="mu")
+            shape = "o" if bare else "o-"
+            axes.plot(x, y, shape, color=DEFENSE, markersize=4, linewidth=1.2, label="mu")
         if bare:
             hint = "infinite: shown without noise"
             axes.plot(bare, [1.2 * top] * len(bare), "^", color=NO_DEFENSE, label=hint)

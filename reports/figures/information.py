@@ -189,6 +189,8 @@ def whole_rounds(axes: "Axes") -> None:
 
 
 def _ratio(axes: "Axes", drawn: Drawn) -> None:
+    import numpy as np
+
     metrics = [
         f.metrics[Name.SELF_INFORMATION]
         for f in drawn.values()
@@ -197,7 +199,8 @@ def _ratio(axes: "Axes", drawn: Drawn) -> None:
     if len(metrics) < len(drawn) or len({m.value for m in metrics}) != 1:
         return
     whole = metrics[0].value
-    right = axes.secondary_yaxis("right", functions=(lambda b: b / whole, lambda r: r * whole))
+    both = (lambda bits: np.divide(bits, whole), lambda ratio: np.multiply(ratio, whole))
+    right = axes.secondary_yaxis("right", functions=both)
     right.set_ylabel("M-NMI")
 
 

@@ -62,8 +62,7 @@ def _cell(
     _square(axes, victim, adversary, colour, DARKEST if infinite else _opacity(mu, largest))
     if written:
         text = "∞" if infinite else f"{mu:.2f}".lstrip("0") if 0.005 <= mu < 10 else f"{mu:.2g}"
-        middle = {"ha": "center", "va": "center", "fontsize": 7, "color": INK}
-        axes.text(victim, adversary, text, **middle)
+        axes.text(victim, adversary, text, ha="center", va="center", fontsize=7, color=INK)
 
 
 def _square(axes: "Axes", x: float, y: float, colour: str, opacity: float) -> None:

@@ -11,6 +11,9 @@ from dpaudit.check import cache as audit_cache
 from dpaudit.check.cache import AuditCache, content_key
 from dpaudit.errors import RunError
 
+REPOSITORY = Path(__file__).parents[2]
+FAMILIES = ("attacks", "defenses", "reports")  # they lie beside dpaudit, and import from inside it
+COMPILED = shutil.ignore_patterns("__pycache__")
 AUDIT = {"seed": 1, "data": {"path": "my.npz"}, "defense": {"name": "dpdl"}}
 
 
@@ -76,6 +79,48 @@ def test_no_plug_in_is_imported_for_a_key() -> None:
         "assert not {'torch', 'numpy', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+KEYS = """
+import sys
+from pathlib import Path
+
+import dpaudit
+
+root, names = Path(sys.argv[1]), sys.argv[2:]
+dpaudit.__path__ = [*dpaudit.__path__, str(root)]  # the families are found here too
+from dpaudit.check.cache import content_key
+
+def key():
+    return content_key({}, root, None, "cpu", None)
+
+print(key(), key())
+for name in names:
+    with (root / name).open("a") as file:
+        file.write("# changed")
+    print(key())
+"""
+
+
+@pytest.mark.parametrize("place", ["dpaudit", "."], ids=["as installed", "as in the repository"])
+def test_every_file_of_every_package_is_a_part_of_the_content(place: str, tmp_path: Path) -> None:
+    """Of a copy: any family, and any room beside the cache's own."""
+    for package in ("dpaudit", *FAMILIES):
+        below = "." if package == "dpaudit" else place
+        shutil.copytree(REPOSITORY / package, tmp_path / below / package, ignore=COMPILED)
+    names = [
+        f"{place}/defenses/dpdl.py",
+        f"{place}/attacks/canaries/channels.py",
+        f"{place}/reports/html.py",
+        "dpaudit/graphs/mixing.py",
+        "dpaudit/check/cache.py",
+        "dpaudit/version.py",
+    ]
+    command = [sys.executable, "-c", KEYS, str(tmp_path), *names]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    first, again, *changed = done.stdout.split()
+    assert first == again
+    assert len({first, *changed}) == 1 + len(names)
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -167,6 +167,27 @@ def test_a_message_refuses_a_payload_that_could_lead_back_into_the_run() -> None
         Message(1, 0, 1, "x", torch.zeros(3, 2))
 
 
+def test_nothing_recorded_leads_back_through_the_training_run(setting_of) -> None:
+    """Neither a view, a copy of what it may read, nor the transcript that the core holds."""
+    graph = setting_of("ring", 5)[1].network.at(1)
+    X = torch.arange(10.0).reshape(5, 2).requires_grad_()
+    E = torch.arange(2.0 * graph.n_edges).reshape(-1, 2).requires_grad_()
+    recorded = Transcript({1: {"x": broadcast(graph, 2 * X), "cross_gradient": unicast(graph, E)}})
+    for name in ("x", "cross_gradient"):
+        assert not recorded.on_edge(name, 1, 1, 2).requires_grad
+        assert not recorded.message(name, 1, 1, 2).payload.requires_grad
+        view = View.of(CURIOUS, recorded, {1})
+        for held in (
+            view.transcript.captures[1][name].payload,
+            view.sent_by(name, 1, 1),
+            view.all_sent_by(name, 1, 2),
+            view.message(name, 1, 1, 2).payload,
+        ):
+            assert not held.requires_grad
+            assert held.grad_fn is None
+        assert torch.equal(view.sent_by(name, 1, 1), recorded.on_edge(name, 1, 1, 2))
+
+
 def test_momentum_observables_are_available_to_those_alone_who_hold_the_messages(
     transcript, setting_of
 ) -> None:

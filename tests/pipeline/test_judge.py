@@ -100,6 +100,17 @@ def test_accounting_above_the_claim_leaves_it_unsupported_whatever_attacks_say()
     assert "epsilon between 2.5 and 3" in found.reason
 
 
+def test_accounting_says_nothing_of_a_claim_that_lies_between_its_ends() -> None:
+    """Only what is certainly exceeded is unsupported: the lower end decides."""
+    for interval in (accounted(1.5, 2.5), accounted(2.0, 2.5), accounted(0.0, inf)):
+        assert accounting_finding(0, CLAIM, EAVESDROPPER, interval).verdict is None
+        found = judged(certified(1.0, 0.6), control(True), interval=interval)
+        assert found.verdict is Verdict.NOT_REFUTED
+        assert "does not settle the claim" in found.reason
+    barely = accounting_finding(0, CLAIM, EAVESDROPPER, accounted(2.001, 2.5))
+    assert barely.verdict is Verdict.UNSUPPORTED
+
+
 def test_a_message_without_noise_refutes() -> None:
     assert judged(interval=accounted(inf, inf)).verdict is Verdict.REFUTED
     leak = Finding(

@@ -12,6 +12,7 @@ from scipy.stats import binom
 from dpaudit.accounting.families import GAUSSIAN, LAPLACE, TradeoffFamily
 from dpaudit.errors import DpauditError
 from dpaudit.statistics.bounds import (
+    ScoreBound,
     ceiling,
     clopper_pearson,
     epsilon_lower_bound,
@@ -144,6 +145,28 @@ def test_bound_exceeds_randomised_response_at_most_as_often_as_stated(epsilon: f
     fp, fn = rng.binomial(n, error, (2, trials))
     wrong = np.sum(epsilon_lower_bound(fp, fn, n, n, 0.0, ALPHA) > epsilon)
     assert wrong <= binom.isf(FALSE_FAILURE, trials, ALPHA)
+
+
+HELD_OUT = {
+    "epsilon": lambda s0, s1, rng: from_scores(s0, s1, 0.0, ALPHA, rng),
+    "family": lambda s0, s1, rng: family_from_scores(s0, s1, ALPHA, rng),
+}
+
+
+@pytest.mark.parametrize("bound", HELD_OUT.values(), ids=HELD_OUT)
+def test_the_scores_that_are_counted_have_not_chosen_the_threshold(
+    bound: Callable[..., ScoreBound],
+) -> None:
+    """Where both worlds are one, any test fixed beforehand has FPR + FNR = 1 in the mean.
+
+    One that was chosen on the counted scores makes fewer errors. Given the thresholds, FPR + FNR
+    of all audits is a sum of independent terms in [0, 2 / n], n of them an audit: the limit is
+    Hoeffding's.
+    """
+    rng, n_audits, n = np.random.default_rng(20250119), 400, 20
+    found = [bound(rng.normal(size=n), rng.normal(size=n), rng) for _ in range(n_audits)]
+    errors = np.mean([each.fp / each.n0 + each.fn / each.n1 for each in found])
+    assert errors >= 1 - np.sqrt(2 * np.log(1 / FALSE_FAILURE) / (n_audits * n))
 
 
 def test_held_out_bounds_have_the_power_that_was_planned_for() -> None:

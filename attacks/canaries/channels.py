@@ -94,18 +94,12 @@ def train_with_canaries(
     )
     X = problem.initial(streams)
     state: Any = defense.start(torch.cat([X, X.new_zeros(len(X), 2 * n_canaries)], dim=1), beside)
-    rate = sampled.game.sampling_rate
     for k in range(1, sampled.n_rounds + 1):
-        chance = torch.rand(n_canaries, generator=Streams(streams.seed)("canaries", k))
-        drawn = coins & torch.cat([chance < rate, torch.ones(n_canaries, dtype=torch.bool)])
+        drawn = coins & _sampled(sampled.game, k, n_canaries, streams)
         real = problem.gradient(streams, k, defense.batch_size, defense.sampling)
+        amount = sampled.game.effect * drawn.to(X)
         oracle = WithCanaries(
-            real,
-            setting.d,
-            sampled.game.victim,
-            sampled.game.length,
-            sampled.game.effect * drawn.to(X),
-            defense.batch_size,
+            real, setting.d, sampled.game.victim, sampled.game.length, amount, defense.batch_size
         )
         noise = Overheard(streams, k)
         state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
@@ -115,6 +109,13 @@ def train_with_canaries(
     return tuple(  # type: ignore[return-value]
         Evidence(reader.log_ratios(), coins[reader.canaries].numpy()) for reader in readers
     )
+
+
+def _sampled(game: Game, k: int, n_canaries: int, streams: Streams) -> Tensor:
+    """Which canaries could be in the batch of round k: some of the first set, all of the second."""
+    chance = torch.rand(n_canaries, generator=Streams(streams.seed)("canaries", k))
+    always = torch.ones(n_canaries, dtype=torch.bool)
+    return torch.cat([chance < game.sampling_rate, always])
 
 
 class _Reader:

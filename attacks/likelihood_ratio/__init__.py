@@ -1,0 +1,1 @@
+"""Runs with and without one record, told apart by the strongest adversary of a view."""

@@ -1,0 +1,139 @@
+"""What runs with and without one record prove: a certified lower bound on epsilon."""
+
+from math import inf
+
+import numpy as np
+
+from dpaudit.accounting.families import GAUSSIAN
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.releases import false_negative_rate
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
+from dpaudit.game.play import error_rates
+from dpaudit.rng import Streams
+from dpaudit.statistics.bounds import (
+    ScoreBound,
+    ceiling,
+    family_from_scores,
+    from_scores,
+    mu_p_value,
+    p_value,
+)
+from dpaudit.statistics.noise_factor import noise_factor_bound
+from dpaudit.statistics.power import expected_bound, trials_needed
+
+from .question import Question, is_pure
+
+LARGE = 700.0  # an epsilon whose exponential is finite
+FEW = 4  # distinct releases at most, for a bound that composes them again and again
+
+
+def certified_bound(
+    question: Question, scores: tuple[Array, Array], learned: bool, trials: int, streams: Streams
+) -> Finding:
+    """The test of the claim, from the scores of runs without and with the record."""
+    bound, p = _tested(question, scores, streams)
+    shape = _declared_shape(question, bound)
+    game = question.game
+    how = "scores are likelihood ratios under the noise that the defense asks for"
+    notes = [
+        f"{trials} runs of each world over {question.n_rounds} of {game.defense.n_rounds} rounds, "
+        f"the canary in the batch with probability {game.sampling_rate:.3g} a round; half of the "
+        "runs chose the threshold",
+        "scores learned from other runs" if learned else how,
+    ]
+    if shape:
+        notes.append("the bound of the declared shape is proven for such mechanisms alone")
+    if question.claim.mu is not None:
+        notes.append("mu is of the Gaussian family")
+    return Finding(
+        role=Role.TEST,
+        kind="empirical-epsilon",
+        title="runs with and without one record",
+        claim=question.index,
+        attack="likelihood-ratio",
+        threat_model=question.threat_model.name,
+        rounds=(1, question.n_rounds),
+        world="defense",
+        metrics=_metrics(question, bound, p) | shape,
+        notes=tuple(notes),
+        series=_tradeoff(question, scores),
+    )
+
+
+def _tested(
+    question: Question, scores: tuple[Array, Array], streams: Streams
+) -> tuple[ScoreBound, float]:
+    """The bound, on epsilon or on mu, and the p-value of the claim."""
+    alpha, delta, rng = question.alpha, question.delta, streams.numpy("halves")
+    if question.claim.mu is None:
+        bound = from_scores(*scores, delta, alpha, rng)
+        p = p_value(bound.fp, bound.fn, bound.n0, bound.n1, delta, question.claimed)
+        return bound, p
+    bound = family_from_scores(*scores, alpha, rng)
+    return bound, mu_p_value(bound.fp, bound.fn, bound.n0, bound.n1, question.claim.mu)
+
+
+def _metrics(question: Question, bound: ScoreBound, p: float) -> dict[str, Metric]:
+    alpha, delta, mu = question.alpha, question.delta, question.claim.mu
+    counted = min(bound.n0, bound.n1)
+    epsilon = bound.value if mu is None else GAUSSIAN.epsilon(bound.value, delta)
+    metrics: dict[str, Metric] = {
+        Name.EPSILON_LOWER_BOUND: Metric(value=epsilon, n=bound.n0 + bound.n1),
+        Name.CLAIMED_EPSILON: Metric(value=question.claimed),
+        Name.DELTA: Metric(value=delta),
+        Name.CONFIDENCE: Metric(value=1 - alpha),
+        Name.P_VALUE: Metric(value=p),
+        Name.FALSE_POSITIVES: Metric(value=bound.fp, n=bound.n0),
+        Name.FALSE_NEGATIVES: Metric(value=bound.fn, n=bound.n1),
+        Name.CEILING: Metric(value=ceiling(counted, delta, alpha), n=counted),
+    }
+    if mu is not None:
+        metrics[Name.MU_LOWER_BOUND] = Metric(value=bound.value)
+        metrics[Name.CLAIMED_MU] = Metric(value=mu)
+    return metrics | _power(question, counted)
+
+
+def _power(question: Question, counted: int) -> dict[str, Metric]:
+    """What could be expected before any run: the bound, and how many runs would do."""
+    claimed, delta, alpha = question.claimed, question.delta, question.alpha
+    mechanism = question.mechanism
+
+    def really(rates: Array) -> Array:
+        if not mechanism:
+            return 1 - np.asarray(rates)
+        return false_negative_rate(mechanism, rates, question.adjacency)
+
+    enough = trials_needed(claimed, delta, alpha, lambda rates: np.zeros_like(rates))
+    return {
+        Name.EXPECTED_BOUND: Metric(value=expected_bound(counted, delta, alpha, really)),
+        Name.TRIALS_NEEDED: Metric(value=inf if enough is None else 2 * enough),
+    }
+
+
+def _declared_shape(question: Question, bound: ScoreBound) -> dict[str, Metric]:
+    mechanism, delta = question.mechanism, question.delta
+    usable = 0 < len(mechanism) <= FEW and all(r.noise_multiplier > 0 for r in mechanism)
+    if not usable or (delta == 0 and not is_pure(mechanism)):
+        return {}
+    counts = (bound.fp, bound.fn, bound.n0, bound.n1)
+    found = noise_factor_bound(*counts, delta, question.alpha, mechanism, question.adjacency)
+    return {
+        Name.EPSILON_OF_DECLARED_SHAPE: Metric(value=found.epsilon),
+        Name.NOISE_FACTOR: Metric(value=found.noise_factor),
+    }
+
+
+def _tradeoff(question: Question, scores: tuple[Array, Array]) -> dict[str, tuple[float, ...]]:
+    """Error rates of the score at many thresholds, all runs, beside what the claim allows."""
+    fpr, fnr = error_rates(*scores)
+    if question.claim.mu is not None:
+        allowed = GAUSSIAN.false_negative_rate(question.claim.mu, fpr)
+    else:
+        e, delta = min(question.claimed, LARGE), question.claim.delta
+        present, absent = 1 - delta - np.exp(e) * fpr, np.exp(-e) * (1 - delta - fpr)
+        allowed = np.maximum(0, np.maximum(present, absent))
+    return {
+        Column.FALSE_POSITIVE_RATE: tuple(fpr.tolist()),
+        Column.FALSE_NEGATIVE_RATE: tuple(fnr.tolist()),
+        Column.LEAST_ALLOWED: tuple(allowed.tolist()),
+    }

@@ -1,0 +1,80 @@
+"""Whether the auditor is alive, and whether the noise is what the defense asks for."""
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.verdict import Verdict
+from dpaudit.game.play import Scored, Worlds
+from dpaudit.rng import Streams
+from dpaudit.statistics.bounds import ScoreBound, ceiling, from_scores
+from dpaudit.statistics.white_noise import white_noise_test
+
+from .question import Question
+
+DIFFERENT = 1e-6  # p-value below which noise is not what it should be
+
+
+def noise_control(question: Question, played: Scored) -> Finding:
+    """Whether what is left of the messages is the noise that the defense asked for."""
+    test, p = white_noise_test(played.features)
+    differs = p < DIFFERENT
+    return Finding(
+        role=Role.NOISE,
+        kind="control",
+        title="noise really drawn",
+        claim=question.index,
+        attack="likelihood-ratio",
+        threat_model=question.threat_model.name,
+        world="defense",
+        metrics={Name.P_VALUE: Metric(value=p, n=len(played.features))},
+        verdict=Verdict.UNSUPPORTED if differs else None,
+        notes=(
+            "what the adversary cannot foretell of the messages should be independent noise of "
+            f"the scale that the defense asks for; most striking: {test}",
+            f"differs from it at p < {DIFFERENT:g}" if differs else "no difference was found",
+        ),
+    )
+
+
+def null_control(question: Question, scores: Array, streams: Streams) -> Finding:
+    """Two worlds that are the same: any bound above 0 is a false alarm."""
+    half, rng = len(scores) // 2, streams.numpy("null")
+    bound = from_scores(scores[:half], scores[half:], question.delta, question.alpha, rng)
+    return _control(
+        question,
+        Role.NULL_CONTROL,
+        bound,
+        "the record is in neither world: the bound should be 0, and is not with probability "
+        f"{question.alpha:g} at most",
+    )
+
+
+def positive_control(question: Question, silent: Worlds, streams: Streams) -> Finding:
+    """The noise is off: an auditor that is alive refutes the claim."""
+    scores, rng = (silent.without.scores, silent.with_record.scores), streams.numpy("positive")
+    bound = from_scores(*scores, question.delta, question.alpha, rng)
+    return _control(
+        question,
+        Role.POSITIVE_CONTROL,
+        bound,
+        "the noise is off: the bound should be near its ceiling",
+    )
+
+
+def _control(question: Question, role: Role, bound: ScoreBound, note: str) -> Finding:
+    top = ceiling(min(bound.n0, bound.n1), question.delta, question.alpha)
+    return Finding(
+        role=role,
+        kind="control",
+        title=role.replace("-", " "),
+        claim=question.index,
+        attack="likelihood-ratio",
+        threat_model=question.threat_model.name,
+        world="no-defense" if role is Role.POSITIVE_CONTROL else "defense",
+        metrics={
+            Name.EPSILON_LOWER_BOUND: Metric(value=bound.value, n=bound.n0 + bound.n1),
+            Name.CLAIMED_EPSILON: Metric(value=question.claimed),
+            Name.CEILING: Metric(value=top),
+        },
+        verdict=Verdict.REFUTED if bound.value > question.claimed else None,
+        notes=(note,),
+    )

@@ -1,0 +1,46 @@
+"""One claim against one adversary: the game that tests it, and what the adversary can know."""
+
+from dataclasses import dataclass
+
+from dpaudit.accounting.releases import Mechanism, RecordAdjacency
+from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon, record_adjacency
+from dpaudit.files.claim import Claim
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which claim is tested, by which game, and whose view it is."""
+
+    index: int  # of the claim, into the audit's claims
+    claim: Claim
+    threat_model: ThreatModel
+    game: Game
+    adversary: Adversary
+    in_round: int | None  # in which alone the record is used; None: in any
+    mechanism: Mechanism  # the exact leak of the view, as releases
+    alpha: float  # of a false lower bound
+
+    @property
+    def claimed(self) -> float:
+        return claimed_epsilon(self.claim)
+
+    @property
+    def delta(self) -> float:
+        """At which tests are held against the claim."""
+        return claimed_delta(self.claim)
+
+    @property
+    def adjacency(self) -> RecordAdjacency:
+        return record_adjacency(self.claim)
+
+    @property
+    def n_rounds(self) -> int:
+        return self.adversary.n_rounds
+
+
+def is_pure(mechanism: Mechanism) -> bool:
+    """Whether all noise is Laplace noise, which has an epsilon at delta = 0."""
+    return all(release.family == "laplace" for release in mechanism)

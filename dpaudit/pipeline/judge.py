@@ -101,7 +101,7 @@ def _judged(
     statistical = bool(case.tests) and (refuted or verdict is Verdict.NOT_REFUTED)
     low, high = restated.epsilon
     return JudgedClaim(
-        claim=judging.index,
+        claim=judging.claim_index,
         text=claim.text,
         sentence=claim.sentence(),
         epsilon=claim.epsilon,

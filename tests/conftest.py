@@ -17,7 +17,7 @@ from dpaudit.training.classification import Classification
 settings.register_profile("same examples in every run", derandomize=True, deadline=None)
 settings.load_profile("same examples in every run")
 
-collect_ignore = ["example_package"]  # a package of its own, which a test installs
+collect_ignore = ["example_attacks", "example_package"]  # packages that a test installs
 
 
 @pytest.fixture

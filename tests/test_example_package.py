@@ -1,4 +1,4 @@
-"""A defense from a package of its own: installed, checked and audited as its tutorial says."""
+"""Plug-ins from packages of their own: installed, tested and audited as their tutorials say."""
 
 import os
 import re
@@ -14,19 +14,31 @@ from dpaudit.commands.catalogue import catalogue
 from dpaudit.conformance.promises import PROMISES
 from dpaudit.files.result import AuditResult
 
-EXAMPLE = Path(__file__).parent / "example_package"
-TUTORIAL = Path(__file__).parents[1] / "docs" / "write-a-defense.md"
+HERE, DOCS = Path(__file__).parent, Path(__file__).parents[1] / "docs"
+EXAMPLE, TUTORIAL = HERE / "example_package", DOCS / "write-a-defense.md"
 FILES = ("pyproject.toml", "quiet_gossip.py", "test_quiet_gossip.py", "audit.toml")
+ATTACKS, ATTACK_TUTORIAL = HERE / "example_attacks", DOCS / "write-an-attack.md"
+ATTACK_FILES = ("pyproject.toml", "plain_attacks.py", "test_plain_attacks.py", "audit.toml")
+SHOWN = [(EXAMPLE, TUTORIAL, name) for name in FILES]
+SHOWN += [(ATTACKS, ATTACK_TUTORIAL, name) for name in ATTACK_FILES]
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed_from(EXAMPLE, FILES, tmp_path_factory.mktemp("example"))
+
+
+@pytest.fixture(scope="module")
+def installed_attacks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed_from(ATTACKS, ATTACK_FILES, tmp_path_factory.mktemp("attacks"))
+
+
+def installed_from(example: Path, files: tuple[str, ...], folder: Path) -> Path:
     """A copy of the package, and beside it a folder it is installed in, without the network."""
-    folder = tmp_path_factory.mktemp("example")
     source = folder / "source"
     source.mkdir()
-    for name in FILES:
-        shutil.copy(EXAMPLE / name, source)
+    for name in files:
+        shutil.copy(example / name, source)
     offline = ["--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "install", "--quiet", *offline]
     done = subprocess.run(
@@ -81,13 +93,46 @@ def test_the_package_passes_its_own_tests(installed, monkeypatch) -> None:
         own.test_quiet_gossip_keeps(promise)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_the_tutorial_shows_each_file_whole_and_in_order(name) -> None:
+def test_the_attacks_are_audited_by_the_command_and_read_what_is_not_hidden(
+    installed_attacks,
+) -> None:
+    done = dpaudit(installed_attacks, "audit", "audit.toml", "--out", "../run", "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    result = AuditResult.read(installed_attacks / "run" / "audit.json")
+    ssim = {
+        f.world: f.metrics["ssim"].value
+        for f in result.findings
+        if f.attack == "first-layer" and f.batch_size == 1 and f.world != "blind"
+    }
+    assert ssim["no-defense"] > 0.999
+    assert ssim["defense"] < 0.2
+    (noise,) = [f for f in result.findings if f.attack == "noise-level"]
+    expected = 0.05 * result.calibrated["noise_multiplier"] * 2.0 / 8
+    assert noise.metrics["least noise"].value == pytest.approx(expected, rel=0.05)
+    said = f"SSIM of {ssim['no-defense']:.2f} without noise, and of {ssim['defense']:.2f} under it"
+    assert said in " ".join(ATTACK_TUTORIAL.read_text().split())
+    assert "noise of x, measured" in (installed_attacks / "run" / "report.html").read_text()
+
+
+def test_the_attacks_pass_their_own_tests(installed_attacks) -> None:
+    """In a process of their own, which finds the installed entry points."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        cwd=installed_attacks / "source",
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(installed_attacks / "site"), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("example, tutorial, name", SHOWN)
+def test_the_tutorial_shows_each_file_whole_and_in_order(example, tutorial, name) -> None:
     blocks = re.findall(
-        rf"^```\w+ {re.escape(name)}\n(.*?)^```$", TUTORIAL.read_text(), re.M | re.S
+        rf"^```\w+ {re.escape(name)}\n(.*?)^```$", tutorial.read_text(), re.M | re.S
     )
     shown = [line for block in blocks for line in block.splitlines() if line]
-    assert shown == [line for line in (EXAMPLE / name).read_text().splitlines() if line]
+    assert shown == [line for line in (example / name).read_text().splitlines() if line]
 
 
 def test_the_tutorial_lists_every_promise() -> None:

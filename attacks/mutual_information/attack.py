@@ -48,7 +48,7 @@ class MutualInformation(Attack):
     ``components`` of that quantity, and then on at most ``view_components`` of its own; "pca" on
     its own alone; "none" leaves all columns. What is reduced tells less, never more.
 
-    Source: Xie, Liu and Chai, eq. (43); ``dpaudit.mnmi`` for what stands beside it.
+    Source: Xie, Liu and Chai, eq. (43); ``dpaudit.information.mnmi`` for what stands beside it.
     """
 
     chooses: ClassVar[Chooses] = {

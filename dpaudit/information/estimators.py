@@ -2,7 +2,7 @@
 
 All of them take the samples exactly as they are: no noise is added, nothing is rescaled. The
 estimates of Kraskov, Stögbauer and Grassberger depend on the scale of each column and need points
-that differ; ``dpaudit.reduction`` prepares both, and ``dpaudit.mnmi`` adds what a report needs.
+that differ; ``reduction`` prepares both, and ``mnmi`` adds what a report needs.
 """
 
 from functools import lru_cache
@@ -229,7 +229,7 @@ def _radii(points: Floats, k: int) -> Floats:
         where = int(radii.argmin())
         raise DataError(
             f"sample {where} coincides with {k} others or more; expected a continuous sample, "
-            "or a little tie-breaking noise (dpaudit.reduction adds it)"
+            "or a little tie-breaking noise (dpaudit.information.reduction adds it)"
         )
     return radii
 

@@ -68,7 +68,7 @@ class Gradients:
         create_graph: results can be differentiated with respect to X, inputs and soft labels.
 
     Networks of linear, convolutional and group normalisation layers run stacked
-    (`dpaudit.stacked`), others model by model. Memory is bounded by a chunk size, but for
+    (`stacked`), others model by model. Memory is bounded by a chunk size, but for
     ``create_graph``, whose graph holds all models and records.
     """
 

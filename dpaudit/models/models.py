@@ -2,7 +2,7 @@
 
 A module built here is an architecture: it lives on the meta device and holds no numbers. Its
 parameters are vectors, one per agent and trial, so that gossip is a matrix product; they meet the
-architecture again in `dpaudit.gradients`.
+architecture again in `gradients`.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Gradients of any network, one model after the other: slower than `dpaudit.stacked`."""
+"""Gradients of any network, one model after the other: slower than `stacked`."""
 
 from typing import NamedTuple, Never
 

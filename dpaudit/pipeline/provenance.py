@@ -11,7 +11,7 @@ from dpaudit.files.result import Provenance
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.version import __version__
 
-PACKAGES = ("torch", "numpy", "scipy", "scikit-image", "scikit-learn", "dp-accounting")
+PACKAGES = ("torch", "numpy", "scipy", "scikit-image", "scikit-learn")
 
 
 def provenance(learned: LoadedProblem, seed: int, device: torch.device) -> Provenance:

@@ -42,7 +42,7 @@ def noise_factor_bound(
 ) -> NoiseFactorBound:
     """Bound the noise of a mechanism of the declared shape, and its epsilon at delta.
 
-    The counts are as in ``dpaudit.bounds``, for a threshold fixed before they were seen. Wrong with
+    The counts are as in ``bounds``, for a threshold fixed before they were seen. Wrong with
     probability alpha at most. The epsilon is proven for mechanisms of this shape alone.
     """
     fpr, fnr = clopper_pearson(fp, n0, alpha / 2), clopper_pearson(fn, n1, alpha / 2)

@@ -61,6 +61,7 @@ class Game:
     sampling_rate: float  # how likely the record is in the batch of a round
     sampling: Sampling  # of the victim's batch; "none" if its whole function counts
     in_one_round: bool = False  # whether the record is used in a single round of the run
+    coordinates: int = 1  # of the real model, in which gradients have their directions
 
     @classmethod
     def of(
@@ -83,9 +84,19 @@ class Game:
         alone = replace(setting, d=1, layers=(("canary", 1),))
         distance = defense.function_distance()
         if distance is not None:
-            return cls(defense, alone, victim, adjacency, float(distance), 1.0, "none")
+            return cls(
+                defense,
+                alone,
+                victim,
+                adjacency,
+                float(distance),
+                1.0,
+                "none",
+                coordinates=setting.d,
+            )
         rate = min(1.0, defense.batch_size / setting.sizes[victim])
-        return cls(defense, alone, victim, adjacency, LENGTH, rate, sampling or defense.sampling)
+        how = sampling or defense.sampling
+        return cls(defense, alone, victim, adjacency, LENGTH, rate, how, coordinates=setting.d)
 
     @property
     def effect(self) -> float:

@@ -173,8 +173,8 @@ class Tally:
             self._add(self._present, j, _log_ratio(reading, y, shift.to(y)))
             if self._game.is_replacement:
                 self._add(self._opposite, j, _log_ratio(reading, y, -shift.to(y)))
-        for j, leak in reading.leaks.items():
-            certain = CERTAIN * (surprise @ leak.combination.to(y)).clamp(-1, 1)
+        for j, combination in reading.shown.items():
+            certain = CERTAIN * (surprise @ combination.to(y)).clamp(-1, 1)
             self._add(self._present, j, certain)
             if self._game.is_replacement:
                 self._add(self._opposite, j, -certain)

@@ -304,4 +304,5 @@ def _epsilon(finding: Finding) -> str:
     metric, delta = finding.metrics[Name.EPSILON], finding.metrics[Name.DELTA].value
     low, high = float(metric.low or 0), float(metric.high or 0)
     size = f"{low:.3g}" if high - low <= 1e-3 * low else f"between {low:.3g} and {high:.3g}"
+    size = f"at least {low:.3g}" if high == inf > low else size
     return f"epsilon {size} at delta {delta:g}"

@@ -226,7 +226,9 @@ def list_(
     with errors_as_exit_codes():
         from .catalogue import catalogue
 
-        entries = catalogue(kind)
+        entries, problems = catalogue(kind)
+    for problem in problems:
+        stderr.print(f"warning: {problem}", markup=False)
     if as_json:
         print(json.dumps(entries, indent=2))
         return

@@ -22,6 +22,7 @@ from dpaudit.statistics.guesses import (
     mu_from_ranked_guesses,
     shift_from_guesses,
 )
+from dpaudit.training.classification import Classification
 from dpaudit.training.sensor_fusion import SensorFusion
 
 from .channels import Evidence, game_in_every_batch, train_with_canaries
@@ -55,20 +56,17 @@ class Canaries(Attack):
         }
         if not claims:
             return []
-        if isinstance(bench.problem, SensorFusion) or bench.defense.function_distance():
-            raise ConfigError(
-                "attack canaries: canaries stand in for records, and this defense protects an "
-                "agent's whole function; use likelihood-ratio"
-            )
+        problem = _on_records(bench)
         first = next(iter(claims.values()))
         victim = account_claim(first, threat_model, bench.defense, bench.setting).victim
         if self.kind == "gradient":
-            return self._by_gradients(bench, claims, threat_model, victim, on_step)
-        return self._by_records(bench, claims, threat_model, victim, on_step)
+            return self._by_gradients(bench, problem, claims, threat_model, victim, on_step)
+        return self._by_records(bench, problem, claims, threat_model, victim, on_step)
 
     def _by_gradients(
         self,
         bench: Bench,
+        problem: Classification,
         claims: Mapping[int, Claim],
         threat_model: ThreatModel,
         victim: int,
@@ -80,7 +78,7 @@ class Canaries(Attack):
         sampled = Adversary(game, threat_model, n_rounds)
         always = Adversary(game_in_every_batch(game), threat_model, n_rounds)
         by_sampled, by_always = train_with_canaries(
-            defense, bench.problem, setting, sampled, always, self.canaries, bench.streams, on_step
+            defense, problem, setting, sampled, always, self.canaries, bench.streams, on_step
         )
         common = (
             f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} canaries of "
@@ -95,6 +93,7 @@ class Canaries(Attack):
     def _by_records(
         self,
         bench: Bench,
+        problem: Classification,
         claims: Mapping[int, Claim],
         threat_model: ThreatModel,
         victim: int,
@@ -106,7 +105,7 @@ class Canaries(Attack):
         try:
             evidence = train_with_records(
                 bench.defense,
-                bench.problem,
+                problem,
                 bench.setting,
                 threat_model,
                 victim,
@@ -231,6 +230,16 @@ class Canaries(Attack):
                 "noise alone, and is held against no claim",
             ),
         )
+
+
+def _on_records(bench: Bench) -> Classification:
+    """The learning problem. Raises ConfigError if there are no records to stand in for."""
+    if isinstance(bench.problem, SensorFusion) or bench.defense.function_distance():
+        raise ConfigError(
+            "attack canaries: canaries stand in for records, and this defense protects an "
+            "agent's whole function; use likelihood-ratio"
+        )
+    return bench.problem
 
 
 def _not_available(index: int, threat_model: ThreatModel, reason: NotObservable) -> Finding:

@@ -19,7 +19,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from dpaudit.errors import DpauditError
 from dpaudit.strict import Strict
 
-from .composition import Bound, Composed, Rounds, compose, on_levels
+from .composition import Bound, Composed, Rounds, compose, least_epsilon, on_levels
 from .families import GAUSSIAN
 from .gaussian import gaussian_delta, gaussian_epsilon
 from .privacy_loss import Array, NoiseFamily, PairKind, Pairs, largest_loss
@@ -92,6 +92,8 @@ def epsilon(
     tail = 1e-5 * delta
     low = max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "lower", tail))
     high = max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "upper", tail))
+    if high == inf:
+        low = max(low, least_epsilon(_rounds(mechanism, adjacency, "remove", "lower"), delta))
     return Interval(min(low, pure), min(high, pure))
 
 

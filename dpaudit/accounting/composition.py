@@ -159,7 +159,8 @@ def compose(
     """
     window = _survey(rounds, tail, grid)
     product = Product(window.n)
-    moments, log_finite, blur, moved = np.zeros((2, len(ORDERS))), 0.0, 0.0, 0.0
+    moments, extremes = np.zeros((2, len(ORDERS))), np.zeros(2)
+    log_finite, blur, moved = 0.0, 0.0, 0.0
     for part in rounds:
         points = window.points(part.levels)
         losses: Array = window.grid * points
@@ -167,6 +168,8 @@ def compose(
             masses, infinite, offset = _discretised(piece.levels, losses, window.grid, bound)
             _multiply(product, piece, points, masses)
             moments += _log_moments(piece, losses, masses)
+            present = np.where(np.any(masses > 0, axis=0), losses, 0.0)
+            extremes += piece.counts.sum() * np.array([present.max(), present.min()])
             moved += float(piece.counts @ _mixed(piece, offset))
             finite = 1 - np.minimum(_mixed(piece, infinite), 1 - 1e-15)
             log_finite += float(piece.counts @ np.log(finite))
@@ -175,7 +178,8 @@ def compose(
     first = window.first - round(moved / window.grid)
     losses = window.grid * (first + np.arange(window.n)) + moved
     total = np.roll(total, -first)
-    slack = rounding + _outside(moments, moved, losses, window.grid) - np.expm1(log_finite)
+    reached = losses[[-1, 0]] + window.grid * np.array([0.5, -0.5])
+    slack = rounding + _outside(moments, extremes, reached - moved) - np.expm1(log_finite)
     beyond = max(float(total[losses > MAX_LOSS].sum()), 0.0)
     kept = (losses > 0) & (losses <= MAX_LOSS)
     losses, total = losses[kept], total[kept]
@@ -297,10 +301,11 @@ def _log_moments(piece: Rounds, losses: Array, masses: Array, orders: Array = OR
     return total.reshape(2, -1)
 
 
-def _outside(moments: Array, moved: float, losses: Array, grid: float) -> float:
-    """A Chernoff bound on the probability that the total loss lies outside the window."""
-    ends = np.array([losses[-1] + grid - moved, moved - losses[0] + grid])
-    return float(np.exp(np.minimum(moments - ends[:, None] * ORDERS, 0.0)).min(axis=1).sum())
+def _outside(moments: Array, extremes: Array, ends: Array) -> float:
+    """A Chernoff bound on the probability of a total beyond the ends; 0 where none reaches it."""
+    signs = np.array([1, -1])
+    bounds = np.exp(np.minimum(moments - (signs * ends)[:, None] * ORDERS, 0.0)).min(axis=1)
+    return float(bounds @ (signs * extremes > signs * ends))
 
 
 def _mixed(piece: Rounds, values: Array) -> Array:

@@ -89,6 +89,7 @@ def beneath(pairs: Pairs, losses: Array) -> Array:
     node = np.zeros(len(p), dtype=np.intp)  # the loss at which each pair's open outcome must end
     mass = np.zeros(len(p))  # of P in the open outcome
     missing = np.zeros(len(p))  # how much P must still exceed its ratio times Q by
+    lowest, short = np.zeros((2, len(p)))  # P of the open outcome's first part, and what it lacks
     for cell in range(losses.shape[-1] - 1):
         p_cell, q_cell = p[:, cell + 1], q[:, cell + 1]
         excess = p_cell - ratios[rows, node] * q_cell
@@ -99,8 +100,13 @@ def beneath(pairs: Pairs, losses: Array) -> Array:
         rest = 1.0 - share
         deficit = np.maximum(rest * (ratios[:, cell + 1] * q_cell - p_cell), 0.0)
         node = np.where(closes, cell + 1, node)
-        mass = np.where(closes, rest * p_cell, mass)
+        lowest, short = np.where(closes, [rest * p_cell, deficit], [lowest, short])
+        mass = np.where(closes, lowest, mass)
         missing = np.where(closes, deficit, missing - excess)
+    kept = missing < short  # the open outcome ends at its loss if some of its first part does not
+    ends = np.where(kept, mass - lowest * missing / np.where(kept, short, 1.0), 0.0)
+    masses[rows, node] += ends
+    mass = mass - ends
     q_open = (mass + missing) / ratios[rows, node]
     node = np.maximum(node - 1, 0)
     _close(masses, ratios, node, mass, np.maximum(mass - ratios[rows, node] * q_open, 0.0))
@@ -138,7 +144,7 @@ def least_outcome(pairs: Pairs, width: float) -> Array:
     if pairs.kind != "remove":
         return np.zeros_like(pairs.scale)
     least = _loss_at(pairs, np.zeros_like(pairs.scale) if pairs.family == "laplace" else -np.inf)
-    p, q = _cells(pairs, least + width, side=-1)
+    p, q = _cells(pairs, least + width, side=1)  # not below the least by rounding
     with np.errstate(divide="ignore", invalid="ignore"):
         merged = np.log(p[:, :1] / q[:, :1])
     return np.where(np.isfinite(least) & np.isfinite(merged), merged, 0.0)

@@ -43,6 +43,7 @@ MAX_LEVELS = 1024  # more releases than this share levels
 ORDERS = 2.0 ** np.arange(-6, 24, 0.5)  # of the moment generating functions in Chernoff bounds
 CHUNK = 256  # levels discretised together
 WORK = 2**27  # points transformed for one bound: more levels have a coarser grid
+FINE = 16  # steps of the grid from the least loss to 0 from which on it need not be moved
 ADDED_VARIANCE = 1e-5  # of the total loss, relative, that the default grid may add
 
 
@@ -204,12 +205,20 @@ def _pieces(part: Rounds) -> Iterator[Rounds]:
 def _discretised(
     levels: Pairs, losses: Array, grid: float, bound: Bound
 ) -> tuple[Array, Array, Array]:
-    """Masses of each level, its mass at infinity, and by how much its losses are moved, [n]."""
+    """Masses of each level, its mass at infinity, and by how much its losses are moved, [n].
+
+    For the lower bound of a level, the grid may go through its least outcome or through 0.
+    """
+    still = np.zeros(len(levels.scale))
     if bound == "upper":
-        return *above(levels, losses), np.zeros(len(levels.scale))
-    least = least_outcome(levels, grid / 2)
+        return *above(levels, losses), still
+    masses, least = beneath(levels, losses), least_outcome(levels, grid / 2)
+    if np.all(-least <= 0) or np.all(-least > FINE * grid):
+        return masses, still, still
     offset = least - grid * np.ceil(least / grid)
-    return beneath(levels, losses + offset), np.zeros(len(least)), offset[:, 0]
+    moved = beneath(levels, losses + offset)
+    better = np.sum(moved * (losses + offset), axis=1) > masses @ losses  # in the mean loss
+    return np.where(better[:, None], moved, masses), still, np.where(better, offset[:, 0], 0.0)
 
 
 def _multiply(product: Product, piece: Rounds, points: Integers, masses: Array) -> None:

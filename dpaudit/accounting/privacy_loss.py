@@ -87,12 +87,13 @@ def beneath(pairs: Pairs, losses: Array) -> Array:
     masses[:, -1] = p[:, -1]
     rows = np.arange(len(p))
     node = np.zeros(len(p), dtype=np.intp)  # the loss at which each pair's open outcome must end
+    ratio = ratios[:, 0]  # of that loss
     mass = np.zeros(len(p))  # of P in the open outcome
     missing = np.zeros(len(p))  # how much P must still exceed its ratio times Q by
     lowest, short = np.zeros((2, len(p)))  # P of the open outcome's first part, and what it lacks
     for cell in range(losses.shape[-1] - 1):
         p_cell, q_cell = p[:, cell + 1], q[:, cell + 1]
-        excess = p_cell - ratios[rows, node] * q_cell
+        excess = p_cell - ratio * q_cell
         closes = excess > missing
         share = np.where(closes, missing / np.where(closes, excess, 1.0), 1.0)
         mass += share * p_cell
@@ -100,14 +101,16 @@ def beneath(pairs: Pairs, losses: Array) -> Array:
         rest = 1.0 - share
         deficit = np.maximum(rest * (ratios[:, cell + 1] * q_cell - p_cell), 0.0)
         node = np.where(closes, cell + 1, node)
-        lowest, short = np.where(closes, [rest * p_cell, deficit], [lowest, short])
+        ratio = np.where(closes, ratios[:, cell + 1], ratio)
+        lowest = np.where(closes, rest * p_cell, lowest)
+        short = np.where(closes, deficit, short)
         mass = np.where(closes, lowest, mass)
         missing = np.where(closes, deficit, missing - excess)
     kept = missing < short  # the open outcome ends at its loss if some of its first part does not
     ends = np.where(kept, mass - lowest * missing / np.where(kept, short, 1.0), 0.0)
     masses[rows, node] += ends
     mass = mass - ends
-    q_open = (mass + missing) / ratios[rows, node]
+    q_open = (mass + missing) / ratio
     node = np.maximum(node - 1, 0)
     _close(masses, ratios, node, mass, np.maximum(mass - ratios[rows, node] * q_open, 0.0))
     return masses

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 from scipy.special import erfc
 
 from .fourier import Complex, Product
@@ -82,13 +83,15 @@ class Composed:
         if target <= 0:
             return np.inf
         p = np.cumsum(self.masses[::-1])[::-1]  # of this loss or more
-        q = np.cumsum((self.masses * np.exp(-self.losses))[::-1])[::-1]
-        starts = np.concatenate([[0.0], self.losses[:-1]])
-        too_small = np.flatnonzero(p - np.exp(starts) * q > target)
+        decay = np.exp(-np.diff(self.losses[:2], prepend=0.0)[-1:])
+        scaled = lfilter([1.0], [1.0, -float(decay.sum())], self.masses[::-1])[::-1]
+        starts = np.concatenate([[0.0], self.losses[:-1]])  # scaled: of Q, times e^loss
+        too_small = np.flatnonzero(p - np.exp(starts - self.losses) * scaled > target)
         if not len(too_small):
             return 0.0
         last = too_small[-1]
-        epsilon = np.clip(np.log((p[last] - target) / q[last]), starts[last], self.losses[last])
+        epsilon = self.losses[last] + np.log((p[last] - target) / scaled[last])
+        epsilon = np.clip(epsilon, starts[last], self.losses[last])
         return float(max(epsilon + self._sign * self.blur, 0.0))
 
 
@@ -181,14 +184,8 @@ def compose(
     total = np.roll(total, -first)
     reached = losses[[-1, 0]] + window.grid * np.array([0.5, -0.5])
     slack = rounding + _outside(moments, extremes, reached - moved) - np.expm1(log_finite)
-    beyond = max(float(total[losses > MAX_LOSS].sum()), 0.0)
-    kept = (losses > 0) & (losses <= MAX_LOSS)
-    losses, total = losses[kept], total[kept]
-    if bound == "upper":
-        slack += beyond
-    else:
-        total[-1:] += beyond
-    return Composed(losses, total, bound, float(slack), blur)
+    kept = losses > 0
+    return Composed(losses[kept], total[kept], bound, float(slack), blur)
 
 
 def _pieces(part: Rounds) -> Iterator[Rounds]:

@@ -22,7 +22,7 @@ from dpaudit.strict import Strict
 from .composition import Bound, Composed, Rounds, compose, least_epsilon, on_levels
 from .families import GAUSSIAN
 from .gaussian import gaussian_delta, gaussian_epsilon
-from .privacy_loss import Array, NoiseFamily, PairKind, Pairs, largest_loss
+from .privacy_loss import MAX_LOSS, Array, NoiseFamily, PairKind, Pairs, largest_loss
 
 RecordAdjacency = Literal["add-remove", "replace-one"]
 Direction = Literal["remove", "add"]
@@ -92,7 +92,7 @@ def epsilon(
     tail = 1e-5 * delta
     low = max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "lower", tail))
     high = max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "upper", tail))
-    if high == inf:
+    if high > MAX_LOSS:
         low = max(low, least_epsilon(_rounds(mechanism, adjacency, "remove", "lower"), delta))
     return Interval(min(low, pure), min(high, pure))
 

@@ -44,6 +44,7 @@ MAX_LEVELS = 1024  # more releases than this share levels
 ORDERS = 2.0 ** np.arange(-6, 24, 0.5)  # of the moment generating functions in Chernoff bounds
 CHUNK = 256  # levels discretised together
 WORK = 2**27  # points transformed for one bound: more levels have a coarser grid
+LARGEST_EXPONENT = 700.0
 FINE = 16  # steps of the grid from the least loss to 0 from which on it need not be moved
 ADDED_VARIANCE = 1e-5  # of the total loss, relative, that the default grid may add
 
@@ -142,6 +143,7 @@ class _Window(NamedTuple):
         """Multiples of the grid for the losses of single releases, denser towards 0."""
         low, high = np.clip(reach(pairs), -MAX_LOSS, MAX_LOSS) / self.grid
         low, high = int(np.floor(low)), int(np.ceil(high)) + 1  # room for a grid moved down
+        high = min(high, int(LARGEST_EXPONENT / self.grid))
         if high - low >= self.n:  # the points must be distinct where the transform wraps around
             low, high = max(low, self.first), min(high, self.first + self.n - 1)
         steps = np.log(max(-low, high, 2) / self.resolution) * self.resolution
@@ -239,7 +241,8 @@ def _survey(rounds: Sequence[Rounds], tail: float, grid: float | None) -> _Windo
     for part in rounds:
         losses = _sparse(part.levels)
         for piece in _pieces(part):
-            masses, _ = above(piece.levels, losses)
+            masses, infinite = above(piece.levels, losses)
+            masses[:, -1] += infinite
             moments += _log_moments(piece, losses, masses)
             mean, square = _mixed(piece, masses @ losses), _mixed(piece, masses @ losses**2)
             variance += float(piece.counts @ np.maximum(square - mean**2, 1e-9 * square))

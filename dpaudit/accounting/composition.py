@@ -12,6 +12,9 @@ Laplace noise, delta(epsilon) is convex in t at every epsilon (its second deriva
 proportional to epsilon^2 phi(epsilon/mu - mu/2)/mu^3, or it is piecewise linear), and so is that
 of "remove", "add" and "switch", which is linear in it. The error is of second order in the
 distance of the levels. For the lower bound, a release is rounded to a noisier level.
+
+For the lower bound, the losses of a level may lie on a moved grid, for they only add up: the total
+is moved by the sum. That is how the mass just above ln(1 - q) stays apart (``least_outcome``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -84,9 +87,11 @@ class Composed:
         if target <= 0:
             return np.inf
         p = np.cumsum(self.masses[::-1])[::-1]  # of this loss or more
-        decay = np.exp(-np.diff(self.losses[:2], prepend=0.0)[-1:])
-        scaled = lfilter([1.0], [1.0, -float(decay.sum())], self.masses[::-1])[::-1]
-        starts = np.concatenate([[0.0], self.losses[:-1]])  # scaled: of Q, times e^loss
+        decay = np.exp(self.losses[0] - self.losses[1]) if len(self.losses) > 1 else 0.0
+        scaled = lfilter([1.0], [1.0, -decay], self.masses[::-1])[
+            ::-1
+        ]  # the same of Q, e^loss times
+        starts = np.concatenate([[0.0], self.losses[:-1]])
         too_small = np.flatnonzero(p - np.exp(starts - self.losses) * scaled > target)
         if not len(too_small):
             return 0.0

@@ -71,8 +71,8 @@ def epsilon(
     """Bounds on the smallest epsilon such that the mechanism is (epsilon, delta)-DP.
 
     The upper end is infinite where a release has no noise, and where delta is not above the
-    rounding error of the computation (1e-9 after thousands of rounds, less after few). Above about
-    600, which no one would call private, an epsilon is not resolved: from 0 to infinity.
+    rounding error of the computation (1e-9 after thousands of rounds, less after few), and where
+    losses of single rounds above 600 decide: these count as infinite, and as 600 from below.
 
     Raises:
         DpauditError: delta is outside [0, 1), or 0 although some noise is Gaussian.

@@ -93,6 +93,23 @@ def test_extreme_releases_have_an_interval(
     assert 0 <= low <= high
 
 
+@pytest.mark.parametrize(
+    "mechanism, target, adjacency",
+    [
+        ([gaussian(1.4, 2149, 4.5e-5), laplace(7.4, count=454, rate=0.24)], 2.7e-5, "add-remove"),
+        ([laplace(15.3, count=6231, rate=1.3e-4), gaussian(0.87)], 2e-7, "replace-one"),
+        ([gaussian(0.13, 3, 2.4e-4, "fixed"), laplace(29.0, count=6137)], 3.6e-7, "add-remove"),
+        ([gaussian(0.13, 3, 2.4e-4, "fixed")], 3.6e-7, "add-remove"),
+        ([gaussian(0.3 + i / 1e4, 20, 0.0009) for i in range(300)], 1e-5, "add-remove"),
+    ],
+)
+def test_losses_far_below_the_spacing_of_others_are_not_lost(
+    mechanism: list[Release], target: float, adjacency: RecordAdjacency
+) -> None:
+    low, high = epsilon(mechanism, target, adjacency)
+    assert 0 < high * 0.999 < low <= high
+
+
 def test_no_release_costs_nothing() -> None:
     assert epsilon([], 1e-5) == Interval(0.0, 0.0)
     assert delta([], 0.0) == Interval(0.0, 0.0)

@@ -146,7 +146,8 @@ def least_outcome(pairs: Pairs, width: float) -> Array:
     """
     if pairs.kind != "remove":
         return np.zeros_like(pairs.scale)
-    least = _loss_at(pairs, np.zeros_like(pairs.scale) if pairs.family == "laplace" else -np.inf)
+    lowest = 0.0 if pairs.family == "laplace" else -np.inf
+    least = _loss_at(pairs, np.full_like(pairs.scale, lowest))
     p, q = _cells(pairs, least + width, side=1)  # not below the least by rounding
     with np.errstate(divide="ignore", invalid="ignore"):
         merged = np.log(p[:, :1] / q[:, :1])

@@ -62,7 +62,7 @@ def test_what_is_left_after_foretelling_is_white_noise(audited, name, graph, opt
 
 
 def test_mu_1_is_certified_as_the_theory_expects(audited) -> None:
-    """1e4 runs a world, of which half are counted: at least 3.8 of 4.38 by the Gaussian family, 1.7
+    """1e4 runs a world, of which a tenth chooses: at least 3.8 of 4.38 by the Gaussian family, 1.7
     by Clopper-Pearson; means of 10 audits, whose standard errors are 0.03 and 0.07."""
     adversary = audited("dp-dpsgd", noise_multiplier=1.0)
     by_family, by_any = [], []

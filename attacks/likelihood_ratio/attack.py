@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt
 
 from dpaudit.attack.contract import Attack, Bench
 from dpaudit.defense.claim_accounting import account_claim, claimed_delta
+from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
@@ -17,6 +18,7 @@ from dpaudit.game.play import Worlds, play, without_noise
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
+from .agents import as_asked, game_on_agents
 from .bound import certified_bound
 from .controls import noise_control, null_control, positive_control
 from .exact import exact_leak
@@ -60,27 +62,40 @@ class LikelihoodRatio(Attack):
             def on_round(done: int, total: int, i: int = i) -> None:
                 on_step(i * total + done, len(alike) * total)
 
-            first = self._question(bench, threat_model, indices[0], claims[indices[0]])
+            first = self._question(bench, threat_model, indices[0], claims[indices[0]], streams)
+            if first is None:
+                continue
             runs = self._play(first, streams, on_round)
             for index in indices:
                 question = replace(first, index=index, claim=claims[index])
-                found[index] = list(_findings(question, runs, streams))
-        return [finding for index in claims for finding in found[index]]
+                found[index] = [
+                    as_asked(f, question.game) for f in _findings(question, runs, streams)
+                ]
+        return [finding for index in claims for finding in found.get(index, [])]
 
     def _question(
-        self, bench: Bench, threat_model: ThreatModel, index: int, claim: Claim
-    ) -> Question:
+        self, bench: Bench, threat_model: ThreatModel, index: int, claim: Claim, streams: Streams
+    ) -> Question | None:
         """The record of the agent that is worst off, its batches drawn as they are accounted.
 
-        A claim on a round or a message is about the one that tells most.
+        A claim on a round or a message is about the one that tells most; a claim on agents, about
+        the query that does. None: no message that this adversary sees is claimed to hide an agent.
         """
         defense, setting = bench.defense, bench.setting
+        if claim.adjacency == "agent-identity":
+            n_rounds = self._rounds(defense, setting)
+            game = game_on_agents(defense, setting, threat_model, n_rounds, streams)
+            if game is None:
+                return None
+            adversary = Adversary(game, ThreatModel(name=threat_model.name), 1)
+            leaked = adversary.leak.mechanism(game, None)
+            return Question(index, claim, threat_model, game, adversary, None, leaked, self.alpha)
         victim = account_claim(claim, threat_model, defense, setting).victim
         declared = defense.mechanism(setting, threat_model, victim).most
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
         game = Game.of(defense, setting, victim, claim.adjacency, sampling)
         game, in_round = replace(game, in_one_round=claim.scope != "run"), None
-        adversary = Adversary(game, threat_model, self._rounds(game))
+        adversary = Adversary(game, threat_model, self._rounds(defense, setting))
         if game.in_one_round:
             in_round = int(adversary.leak.by_round.argmax()) + 1
             single = claim.scope == "message"
@@ -88,11 +103,11 @@ class LikelihoodRatio(Attack):
         leaked = adversary.leak.mechanism(game, in_round)
         return Question(index, claim, threat_model, game, adversary, in_round, leaked, self.alpha)
 
-    def _rounds(self, game: Game) -> int:
-        n_rounds = game.defense.n_rounds
+    def _rounds(self, defense: Defense, setting: Setting) -> int:
+        n_rounds = defense.n_rounds
         if self.n_rounds is not None:
             return min(self.n_rounds, n_rounds)
-        graph = game.setting.network.at(1)
+        graph = setting.network.at(1)
         messages = 2 * self.trials * (graph.n_edges + 2 * graph.n_agents)
         return max(1, min(n_rounds, WORK // messages))
 

@@ -160,7 +160,7 @@ def smallest_alpha(refutes: Callable[[float], bool]) -> float:
     if not refutes(1 - 1e-12):
         return 1.0
     while high / low > 1 + 1e-6:
-        alpha = float(np.sqrt(low * high))
+        alpha = float(np.sqrt(low) * np.sqrt(high))
         low, high = (low, alpha) if refutes(alpha) else (alpha, high)
     return high
 
@@ -234,10 +234,16 @@ def _tenth(scores: Array, generator: np.random.Generator) -> tuple[Array, Array]
 
 
 def _candidates(ordered: Array) -> Array:
-    """At most MAX_CANDIDATES of the scores, densest at both ends, where few errors are made."""
+    """At most MAX_CANDIDATES thresholds half-way from a score to the next.
+
+    They are densest at both ends, where few errors are made.
+    """
     n = len(ordered)
     inward = np.geomspace(1, max(n / 2, 1), MAX_CANDIDATES // 2).astype(int) - 1
-    return ordered[np.unique(np.concatenate([inward, n - 1 - inward]))]
+    places = np.unique(np.concatenate([inward, n - 1 - inward]))
+    below, above = ordered[places], ordered[np.minimum(places + 1, n - 1)]
+    finite = np.isfinite(below) & np.isfinite(above)
+    return np.where(finite, below / 2 + above / 2, below)
 
 
 def _counts(

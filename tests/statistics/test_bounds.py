@@ -232,6 +232,14 @@ def test_low_order_bits_of_the_scores_are_not_audited() -> None:
     assert from_scores(np.full(200, 0.3), marked, 0.0, ALPHA, rng).value == 0.0
 
 
+def test_a_threshold_lies_within_a_gap_between_the_worlds() -> None:
+    """At its edge it would be exceeded by counted scores a little larger than the seen ones."""
+    rng = np.random.default_rng(4)
+    without, with_it = rng.normal(size=2000), rng.normal(20.0, size=2000)
+    found = from_scores(without, with_it, 0.0, ALPHA, rng)
+    assert (found.fp, found.fn) == (0, 0)
+
+
 def test_infinite_scores_are_scores() -> None:
     rng = np.random.default_rng(2)
     scores = np.where(np.arange(400) % 2, np.inf, 0.0)
@@ -257,3 +265,7 @@ def test_p_value_is_the_alpha_at_which_the_claim_falls() -> None:
     assert epsilon_lower_bound(20, 30, 1000, 1000, 1e-5, p * 1.001) > 2.0
     assert epsilon_lower_bound(20, 30, 1000, 1000, 1e-5, p * 0.999) <= 2.0
     assert p_value(500, 500, 1000, 1000, 0.0, 1.0) == 1.0
+
+
+def test_a_p_value_may_be_too_small_for_its_square() -> None:
+    assert 0 < p_value(0, 0, 5000, 5000, 1e-5, 0.1) < 1e-200

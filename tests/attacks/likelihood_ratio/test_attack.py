@@ -188,6 +188,64 @@ def test_a_far_agent_learns_less_than_an_eavesdropper() -> None:
     assert bounds[1] <= bounds[0]
 
 
+DPPS = load_plugin("defenses", "dpps")
+AGENTS = claim(1.0, delta=0.0, adjacency="agent-identity", scope="round")
+
+
+def dpps(defense: Any = DPPS, **protocol: Any) -> Any:
+    return defense(n_rounds=6, batch_size=4, protocol={"epsilon": 1.0, **protocol})
+
+
+@pytest.mark.parametrize("threat_model", [EAVESDROPPER, CURIOUS])
+def test_a_query_of_an_agent_is_replaced_by_anothers(threat_model: ThreatModel) -> None:
+    """DPPS states a distance of S(t) and draws noise of scale gamma_n S(t) / b: exactly 1-DP."""
+    found = findings(dpps(), AGENTS, threat_model=threat_model, trials=4000)
+    exact, bound = found[Role.EXACT_LEAK], found[Role.TEST]
+    assert exact.metrics["epsilon"].value == pytest.approx(1.0)
+    assert exact.verdict is None
+    assert 0.8 < bound.metrics["epsilon lower bound"].value <= 1.0
+    assert '"m" of round' in bound.notes[0]
+    assert found[Role.NULL_CONTROL].metrics["epsilon lower bound"].value == 0
+    assert found[Role.POSITIVE_CONTROL].verdict is Verdict.REFUTED
+
+
+class QuietDPPS(DPPS):  # type: ignore[misc, valid-type]
+    """Draws half of the noise that its S(t) asks for."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        protocol = self.protocol.model_copy(update={"noise_rate": self.protocol.noise_rate / 2})
+        halved = self.model_copy(update={"protocol": protocol})
+        return DPPS.step(halved, state, k, graph, gradient, noise)
+
+
+class BareDPPS(DPPS):  # type: ignore[misc, valid-type]
+    """Forgets the noise of its sync rounds."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        bare = self.without_noise() if k == 4 else self
+        return DPPS.step(bare, state, k, graph, gradient, noise)
+
+
+def test_too_little_noise_between_agents_is_found() -> None:
+    quiet = findings(dpps(QuietDPPS), AGENTS, trials=4000)
+    assert quiet[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(2.0)
+    assert quiet[Role.TEST].metrics["p-value"].value < 1e-6
+    bare = findings(dpps(BareDPPS), AGENTS, trials=400)
+    assert bare[Role.EXACT_LEAK].verdict is Verdict.REFUTED
+    assert bare[Role.EXACT_LEAK].rounds == (4,)
+
+
+def test_a_claim_on_each_round_is_tested_in_the_round_of_the_least_noise() -> None:
+    """b / gamma_n is 1 at first, and 10 after gamma_n has decayed."""
+    found = findings(dpps(decay_at=(3,)), AGENTS, trials=400)
+    assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(10.0)
+    assert found[Role.TEST].rounds[0] >= 3
+
+
+def test_nothing_is_played_where_no_distance_between_agents_is_stated() -> None:
+    assert findings(dp_dpsgd(1.0), AGENTS.model_copy(update={"delta": 1e-5})) == {}
+
+
 def test_a_claim_of_mu_expects_what_its_own_bound_gives() -> None:
     """mu = 1, which is epsilon 4.377, by 2,000 counted runs; a mean of audits from the theory."""
     bound = findings(dp_dpsgd(1.0), Claim(text="claim", mu=2.0))[Role.TEST].metrics

@@ -22,8 +22,8 @@ from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import flat_state, state_of
 from dpaudit.game.game import LENGTH, CanaryGradient, Game
+from dpaudit.game.states import flat_state, state_of
 from dpaudit.game.tape import Tape
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.rng import Streams

@@ -9,37 +9,39 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import false_negative_rate
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.game.play import error_rates
-from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import (
     ScoreBound,
-    ceiling,
     family_from_scores,
     from_scores,
     mu_p_value,
     p_value,
 )
 from dpaudit.statistics.noise_factor import noise_factor_bound
-from dpaudit.statistics.power import expected_bound, trials_needed
+from dpaudit.statistics.power import (
+    Tradeoff,
+    expected_bound,
+    expected_family_bound,
+    trials_needed,
+)
 
 from .question import Question, is_pure
+from .runs import Runs
 
 LARGE = 700.0  # an epsilon whose exponential is finite
 FEW = 4  # distinct releases at most, for a bound that composes them again and again
 
 
-def certified_bound(
-    question: Question, scores: tuple[Array, Array], learned: bool, trials: int, streams: Streams
-) -> Finding:
+def certified_bound(question: Question, runs: Runs) -> Finding:
     """The test of the claim, from the scores of runs without and with the record."""
-    bound, p = _tested(question, scores, streams)
+    bound, p = _tested(question, runs)
     shape = _declared_shape(question, bound)
     game = question.game
     how = "scores are likelihood ratios under the noise that the defense asks for"
     notes = [
-        f"{trials} runs of each world over {question.n_rounds} of {game.defense.n_rounds} rounds, "
-        f"the canary in the batch with probability {game.sampling_rate:.3g} a round; half of the "
-        "runs chose the threshold",
-        "scores learned from other runs" if learned else how,
+        f"{bound.n0} runs of each world over {question.n_rounds} of {game.defense.n_rounds} "
+        f"rounds, the canary in the batch with probability {game.sampling_rate:.3g} a round; "
+        f"{len(runs.choosing[0])} other runs of each chose the threshold",
+        "scores learned from other runs" if runs.learned else how,
     ]
     if shape:
         notes.append("the bound of the declared shape is proven for such mechanisms alone")
@@ -56,20 +58,18 @@ def certified_bound(
         world="defense",
         metrics=_metrics(question, bound, p) | shape,
         notes=tuple(notes),
-        series=_tradeoff(question, scores),
+        series=_tradeoff(question, runs.scores),
     )
 
 
-def _tested(
-    question: Question, scores: tuple[Array, Array], streams: Streams
-) -> tuple[ScoreBound, float]:
+def _tested(question: Question, runs: Runs) -> tuple[ScoreBound, float]:
     """The bound, on epsilon or on mu, and the p-value of the claim."""
-    alpha, delta, rng = question.alpha, question.delta, streams.numpy("halves")
+    alpha, delta = question.alpha, question.delta
     if question.claim.mu is None:
-        bound = from_scores(*scores, delta, alpha, rng)
+        bound = from_scores(*runs.scores, delta, alpha, runs.choosing)
         p = p_value(bound.fp, bound.fn, bound.n0, bound.n1, delta, question.claimed)
         return bound, p
-    bound = family_from_scores(*scores, alpha, rng)
+    bound = family_from_scores(*runs.scores, alpha, runs.choosing)
     return bound, mu_p_value(bound.fp, bound.fn, bound.n0, bound.n1, question.claim.mu)
 
 
@@ -85,7 +85,6 @@ def _metrics(question: Question, bound: ScoreBound, p: float) -> dict[str, Metri
         Name.P_VALUE: Metric(value=p),
         Name.FALSE_POSITIVES: Metric(value=bound.fp, n=bound.n0),
         Name.FALSE_NEGATIVES: Metric(value=bound.fn, n=bound.n1),
-        Name.CEILING: Metric(value=ceiling(counted, delta, alpha), n=counted),
     }
     if mu is not None:
         metrics[Name.MU_LOWER_BOUND] = Metric(value=bound.value)
@@ -94,19 +93,32 @@ def _metrics(question: Question, bound: ScoreBound, p: float) -> dict[str, Metri
 
 
 def _power(question: Question, counted: int) -> dict[str, Metric]:
-    """What could be expected before any run: the bound, and how many runs would do."""
-    claimed, delta, alpha = question.claimed, question.delta, question.alpha
-    mechanism = question.mechanism
+    """What could be expected before any run: of these runs, at best, and how many would do.
+
+    By the bound that judges the claim, which for a claim of mu is that of the Gaussian family.
+    """
+    mechanism, delta, alpha = question.mechanism, question.delta, question.alpha
 
     def really(rates: Array) -> Array:
         if not mechanism:
             return 1 - np.asarray(rates)
         return false_negative_rate(mechanism, rates, question.adjacency)
 
-    enough = trials_needed(claimed, delta, alpha, lambda rates: np.zeros_like(rates))
+    def expected(n: int, tradeoff: Tradeoff) -> float:
+        if question.claim.mu is not None:
+            return expected_family_bound(n, alpha, tradeoff)
+        return expected_bound(n, delta, alpha, tradeoff)
+
+    def epsilon(bound: float) -> float:
+        return bound if question.claim.mu is None else GAUSSIAN.epsilon(bound, delta)
+
+    enough = trials_needed(
+        question.claim.mu or question.claimed, lambda n: expected(n, np.zeros_like)
+    )
     return {
-        Name.EXPECTED_BOUND: Metric(value=expected_bound(counted, delta, alpha, really)),
-        Name.TRIALS_NEEDED: Metric(value=inf if enough is None else 2 * enough),
+        Name.CEILING: Metric(value=epsilon(expected(counted, np.zeros_like)), n=counted),
+        Name.EXPECTED_BOUND: Metric(value=epsilon(expected(counted, really))),
+        Name.TRIALS_NEEDED: Metric(value=inf if enough is None else enough),
     }
 
 

@@ -53,17 +53,18 @@ def bearing_on(
 ) -> list[int]:
     """The findings that bear on a claim, given its index, against a threat model.
 
-    A measured sensitivity above its bound bears on every claim. Runs with and without a record do
-    not test a claim on replaced agents.
+    A measured sensitivity above its bound bears on every claim.
     """
-    tested = () if claim.adjacency == "agent-identity" else ("empirical-epsilon", "control")
     return [
         i
         for i, finding in enumerate(findings)
         if finding.threat_model in (None, threat_model.name)
         and (
             (finding.kind == "sensitivity" and finding.verdict is not None)
-            or (finding.claim == index and finding.kind in ("accounting", *tested))
+            or (
+                finding.claim == index
+                and finding.kind in ("accounting", "empirical-epsilon", "control")
+            )
         )
     ]
 

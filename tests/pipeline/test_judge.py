@@ -153,9 +153,9 @@ def test_refutations_of_one_audit_are_simultaneous() -> None:
     assert judged(certified(2.1, 0.02), certified(1.0, 0.5)).verdict is Verdict.REFUTED
 
 
-def test_runs_with_and_without_a_record_do_not_test_a_claim_on_agents() -> None:
+def test_a_claim_on_agents_is_tested_by_the_runs_that_are_played_for_it() -> None:
     found = judged(certified(2.6, 0.001), adjacency="agent-identity")
-    assert found.verdict is Verdict.UNDERPOWERED
+    assert found.verdict is Verdict.REFUTED
 
 
 def dp_dpsgd(**options: Any) -> tuple[Any, Setting]:

@@ -5,6 +5,7 @@ small problem, plays its game, moves its records, examines its noise and judges 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -24,6 +25,7 @@ from . import hurried
 from .zoo import PrivateGossip, releases
 
 AGENTS, RECORDS, FEATURES, CLASSES = 6, 8, 11, 3  # records of each agent
+NOISE = {"gaussian": 2.0, "laplace": 3.0}  # multipliers, for claims that runs could refute
 DELTA = 1e-5
 AGAINST = (Verdict.REFUTED, Verdict.UNSUPPORTED)
 
@@ -96,6 +98,7 @@ def ordinary_audits(seed: int, mechanisms: Sequence[Mechanism] = MECHANISMS) -> 
 
 def judged(defense: PrivateGossip, seed: int) -> JudgedClaim:
     """The verdict of one ordinary audit."""
+    defense = defense.model_copy(update={"noise_multiplier": NOISE[defense.family]})
     own = CallerObjects(defense, _records())
     config = AuditConfig.from_dict(own.fill(_content(defense, seed)), defense)
     with TemporaryDirectory(prefix="dpaudit-") as folder:
@@ -105,14 +108,15 @@ def judged(defense: PrivateGossip, seed: int) -> JudgedClaim:
 
 def _records() -> Dataset:
     rng = np.random.default_rng(1)
-    n = AGENTS * RECORDS + 20
-    y = np.arange(n) % CLASSES
-    x = rng.normal(size=(n, FEATURES)) + np.eye(FEATURES)[y]
-    return from_arrays(x.astype(np.float32), y, seed=0)
+    y = np.arange(60) % CLASSES
+    x = (rng.normal(size=(60, FEATURES)) + np.eye(CLASSES, FEATURES)[y]).astype(np.float32)
+    known = from_arrays(x, y, seed=0)
+    n = AGENTS * RECORDS
+    return replace(known, x=known.x[:n], y=known.y[:n])
 
 
 def _content(defense: PrivateGossip, seed: int) -> dict[str, Any]:
-    rate = min(1.0, defense.batch_size / RECORDS)
+    rate = defense.batch_size / RECORDS
     z = [defense.noise_multiplier] * defense.n_rounds
     delta = DELTA if defense.family == "gaussian" else 0.0
     claimed = epsilon(releases(z, defense.sampling, rate, defense.family), delta).high

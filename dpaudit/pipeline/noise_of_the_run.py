@@ -22,7 +22,7 @@ from dpaudit.statistics.noise_tests import (
     scale_p_values,
     sign_p_value,
 )
-from dpaudit.training.noise_rounds import CLOSE, Heard, RealRounds
+from dpaudit.training.noise_rounds import Heard, RealRounds
 
 from .jobs import Prepared
 
@@ -30,6 +30,8 @@ ROUNDS = 3  # that are examined
 DIFFERENT = (
     1e-6  # p-value, of all tests of an audit together, below which noise is not as it should
 )
+SHOWN = 1e-5  # of the largest: what gradients add to a coordinate that is looked at
+DIFFERENCE = 1e-3  # of what gradients add, between two rows or coordinates that are not the same
 SILENT = 1e-7  # of the noise of a row: a coordinate with less of it has none
 FLOATS = (
     "the low bits of float32 and float64 sums tell which of two numbers was noised (Mironov 2012); "
@@ -62,8 +64,10 @@ def examine_noise(
     n_rounds = min(ROUNDS, defense.n_rounds)
     try:
         with torch.no_grad():
-            played = RealRounds(defense, prepared.learned.problem, setting, seed, own, readers)
-            heard = list(played.play(n_rounds, lambda k: on_step(k, n_rounds)))
+            played = RealRounds(
+                defense, prepared.learned.problem, setting, seed, own, readers, n_rounds
+            )
+            heard = list(played.play(lambda k: on_step(k, n_rounds)))
     except (DpauditError, RuntimeError, ValueError, IndexError) as error:
         return _finding([], 0, (f"not examined: {str(error).splitlines()[0]}",))
     tests = [test for group in _by_message(heard) for test in _tests(group, setting, own)]
@@ -102,7 +106,7 @@ def _notes(heard: list[Heard]) -> Iterator[str]:
             yield f'"{name}" carries no noise of its own'
         elif all(h.own for h in some):
             yield f'"{name}" differs whenever its round is played: its coordinates are not tested'
-        elif not any(h.linear for h in some):
+        elif not any(h.linear or h.loudly_linear for h in some):
             yield f'"{name}" is not linear in its noise: its coordinates are not tested'
         elif not any(_is_tested(h) for h in some):
             yield f'"{name}" mixes coordinates of gradients: its coordinates are not tested'
@@ -114,11 +118,9 @@ def _by_message(heard: list[Heard]) -> list[list[Heard]]:
 
 def _is_tested(h: Heard) -> bool:
     """Whether its coordinates should be independent, up to scales that are known."""
-    return (
-        h.linear
-        and bool(h.noise.any())
-        and (h.scale is not None if h.noise_stays else h.data_stays or h.fewer)
-    )
+    if not (h.linear or h.loudly_linear) or not h.noise.any():
+        return False
+    return h.data_stays or (h.fewer and not h.noise_stays)
 
 
 def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Tested]:
@@ -150,7 +152,7 @@ def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
     """Coordinates or rows that no noise moves, of a message with noise, though gradients do."""
     loud = h.louder.abs().amax(dim=0)  # [rows, d]
     moved = torch.stack([x.abs() for x in h.data]).amax(dim=0)
-    moves = moved > CLOSE * moved.square().mean().sqrt()
+    moves = moved > DIFFERENCE * moved.square().mean().sqrt()
     bare = moves & (loud <= SILENT * loud.max())
     if not (loud > 0).any() or not bare.any():
         return
@@ -162,11 +164,16 @@ def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
 
 
 def _in_units(h: Heard) -> Array:
-    """Noise by its scale, 0 where no gradient shows, [streams, rows, d]."""
+    """Noise by the scale that it should have, 0 where no gradient shows, [streams, rows, d].
+
+    That scale is the one that is asked, times what later steps make of gradients and noise alike.
+    """
     data = torch.stack([x.abs() for x in h.data]).amax(dim=0)
-    scale = h.scale if h.scale is not None else (data > 0).to(data)
-    used = scale > CLOSE * scale.max() * 1e-3
-    units = torch.where(used, h.noise / torch.where(used, scale, 1.0), 0.0).double()
+    known = h.noise_stays and h.data_stays
+    scale = h.asked * data if known else (data > 0).to(data)
+    used = scale > SHOWN * scale.max()
+    noise = h.noise if h.linear else h.louder
+    units = torch.where(used, noise / torch.where(used, scale, 1.0), 0.0).double()
     return (units / units.square().mean(dim=-1, keepdim=True).sqrt().clamp(min=1e-300)).numpy()
 
 
@@ -215,11 +222,12 @@ def _coordinates(
 
 def _data_differ(h: Heard, row: int, i: int, j: int, noise: Array) -> bool:
     """Whether two coordinates with the same noise show something of gradients between them."""
-    scale = torch.ones_like(h.data[0]) if h.scale is None else h.scale
+    data = torch.stack([x.abs() for x in h.data]).amax(dim=0)
+    scale = h.asked * data if h.noise_stays and h.data_stays else torch.ones_like(data)
     a = float(noise[:, i] @ noise[:, j] / (noise[:, i] @ noise[:, i]))
     for data in h.data:
         x, y = (float(data[row, c] / scale[row, c]) for c in (i, j))
-        if abs(y - a * x) > CLOSE * max(abs(x), abs(y)):
+        if abs(y - a * x) > DIFFERENCE * max(abs(x), abs(y)):
             return True
     return False
 
@@ -242,7 +250,7 @@ def _rows(heard: list[Heard], k: int, own: Streams) -> Iterator[Tested]:
     """Rows of the messages of a round whose noise is the same, while their data differ."""
     rows: list[tuple[Heard, int, Array]] = []
     for h in heard:
-        if h.round == k and (h.linear or h.own):
+        if h.round == k and (h.linear or h.loudly_linear or h.own):
             noise = (h.noise if h.own else h.louder)[:4].double().numpy()
             rows += [(h, r, noise[:, r].ravel()) for r in range(noise.shape[1])]
     for width in {h.noise.shape[-1] for h, _, _ in rows} - {1}:
@@ -253,7 +261,7 @@ def _rows(heard: list[Heard], k: int, own: Streams) -> Iterator[Tested]:
         for i, j in parallel_pairs(vectors, own.numpy("rows", k, width)):
             (one, r, x), (other, s, y) = some[i], some[j]
             ratio = float(x @ y / (x @ x))
-            if _differ(one.data, other.data, r, s, ratio):
+            if one.readers[r] & other.readers[s] and _differ(one.data, other.data, r, s, ratio):
                 says = (
                     f'"{one.name}" {_of(one, r)} and "{other.name}" {_of(other, s)} carry the same '
                     f"noise in round {k}: their difference has none"
@@ -267,7 +275,7 @@ def _differ(
 ) -> bool:
     for x, y in zip(one, other, strict=True):
         size = max(y[s].abs().max().item(), abs(ratio) * x[r].abs().max().item())
-        if (y[s] - ratio * x[r]).abs().max().item() > CLOSE * size:
+        if (y[s] - ratio * x[r]).abs().max().item() > DIFFERENCE * size:
             return True
     return False
 

@@ -20,6 +20,7 @@ from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, Recording, train
 
 WORLDS = ("defense", "no-defense")
+NOISE_OF_THE_RUN = "noise-of-the-run"  # the job that examines it
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ def bearing_on(
 ) -> list[int]:
     """The findings that bear on a claim, given its index, against a threat model.
 
-    A measured sensitivity above its bound bears on every claim.
+    A measured sensitivity above its bound bears on every claim, and so does the noise of the real
+    run.
     """
     return [
         i
@@ -61,6 +62,7 @@ def bearing_on(
         if finding.threat_model in (None, threat_model.name)
         and (
             (finding.kind == "sensitivity" and finding.verdict is not None)
+            or (finding.role is Role.NOISE and finding.claim is None)
             or (
                 finding.claim == index
                 and finding.kind in ("accounting", "empirical-epsilon", "control")
@@ -241,6 +243,12 @@ def _sensitivity_exceeds(case: _Case) -> tuple[Verdict, str] | None:
 
 def _other_noise(case: _Case) -> tuple[Verdict, str] | None:
     for finding in case.of(Role.NOISE):
+        if finding.verdict is Verdict.UNSUPPORTED and finding.claim is None:
+            p = finding.metrics[Name.P_VALUE].value
+            return Verdict.UNSUPPORTED, (
+                "The messages of the real run do not carry independent noise in every number: "
+                f"{finding.title} (p = {p:.1g}).{case.certified}"
+            )
         if finding.verdict is Verdict.UNSUPPORTED:
             return Verdict.UNSUPPORTED, (
                 "The noise really drawn is not the independent noise that the defense asks for "

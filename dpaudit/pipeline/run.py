@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,17 @@ from dpaudit.training.loaded_problem import load_problem
 from dpaudit.training.run_directory import RunDirectory
 
 from .caller_objects import NOTHING, CallerObjects
-from .jobs import WORLDS, Prepared, jobs_of, recording_for, run_attack, train_world
+from .jobs import (
+    NOISE_OF_THE_RUN,
+    WORLDS,
+    Prepared,
+    jobs_of,
+    recording_for,
+    run_attack,
+    train_world,
+)
 from .judge import Judging, accounting_finding, bearing_on, judge
+from .noise_of_the_run import examine_noise
 from .provenance import provenance
 from .workers import Work, run_jobs
 
@@ -111,6 +121,7 @@ def _attack_and_judge(
 ) -> AuditResult:
     began = time.perf_counter()
     jobs = [job.name for job in jobs_of(config, prepared)]
+    jobs += [NOISE_OF_THE_RUN] if config.claim else []
     run_jobs(_worker, (config, run.path, runtime, own), jobs, runtime.workers, on_progress)
     seconds = {**seconds, "attacks": time.perf_counter() - began}
     evidence = [finding for job in jobs for finding in _stored(run, job)]
@@ -221,7 +232,12 @@ def _worker(config: AuditConfig, out: Path, runtime: Runtime, own: CallerObjects
     def work(job: str, on_progress: OnProgress) -> None:
         if job in WORLDS:
             train_world(prepared, run, job, on_progress)
-        elif not run.has(f"findings/{job}.json"):
+        elif run.has(f"findings/{job}.json"):
+            return
+        elif job == NOISE_OF_THE_RUN:
+            finding = examine_noise(prepared, config.threat_model, partial(on_progress, job))
+            run.write_json(f"findings/{job}.json", [finding.model_dump(mode="json")])
+        else:
             run_attack(config, prepared, run, jobs[job], on_progress)
 
     return work

@@ -139,6 +139,24 @@ def test_a_sensitivity_above_its_bound_leaves_every_claim_unsupported() -> None:
     assert judged(excess).verdict is Verdict.UNSUPPORTED
 
 
+def test_noise_of_the_run_that_differs_leaves_every_claim_unsupported() -> None:
+    noise = Finding(
+        role=Role.NOISE,
+        kind="control",
+        title='no noise on coordinates 15 to 17 (bias) of "x"',
+        metrics={"p-value": Metric(value=0.0, n=60)},
+        verdict=Verdict.UNSUPPORTED,
+    )
+    found = judged(certified(1.0, 0.6), control(True), noise)
+    assert found.verdict is Verdict.UNSUPPORTED
+    assert 'no noise on coordinates 15 to 17 (bias) of "x"' in found.reason
+    on_agents = CLAIM.model_copy(update={"adjacency": "agent-identity"})
+    assert bearing_on(1, on_agents, EAVESDROPPER, [noise]) == [0]
+    assert bearing_on(1, CLAIM, EAVESDROPPER, [noise.model_copy(update={"claim": 0})]) == []
+    alike = noise.model_copy(update={"verdict": None})
+    assert judged(certified(1.0, 0.6), control(True), alike).verdict is Verdict.NOT_REFUTED
+
+
 def test_refutations_of_one_audit_are_simultaneous() -> None:
     """p = 0.03 refutes alone, not as one of two; two tests of one claim share its part."""
     other = Claim(text="another claim", epsilon=2.0, delta=1e-5)

@@ -94,7 +94,7 @@ def test_an_audit_writes_what_the_contract_says(folder) -> None:
     assert (folder / "run" / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert [c.threat_model for c in result.claims] == ["eavesdropper", "agent 2"]
     for claim in result.claims:
-        assert all(result.findings[i].kind == "accounting" for i in claim.because)
+        assert all(result.findings[i].kind in ("accounting", "control") for i in claim.because)
     for finding in result.findings:
         assert all((folder / "run" / path).exists() for path in finding.artifacts.values())
     found = {(f.message, f.threat_model, f.batch_size, f.world) for f in result.findings}

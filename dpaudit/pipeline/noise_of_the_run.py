@@ -1,0 +1,316 @@
+"""Whether the messages of the real run carry the independent noise that they are said to."""
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.defense.contract import Setting
+from dpaudit.errors import DpauditError
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
+from dpaudit.progress import OnStep
+from dpaudit.rng import Streams
+from dpaudit.statistics.noise_tests import (
+    lag_p_values,
+    parallel_pairs,
+    scale_p_values,
+    sign_p_value,
+)
+from dpaudit.training.noise_rounds import Heard, RealRounds
+
+from .jobs import Prepared
+
+ROUNDS = 3  # that are examined
+DIFFERENT = (
+    1e-6  # p-value, of all tests of an audit together, below which noise is not as it should
+)
+SHOWN = 1e-5  # of the largest: what gradients add to a coordinate that is looked at
+DIFFERENCE = 1e-3  # of what gradients add, between two rows or coordinates that are not the same
+SILENT = 1e-7  # of the noise of a row: a coordinate with less of it has none
+FLOATS = (
+    "the low bits of float32 and float64 sums tell which of two numbers was noised (Mironov 2012); "
+    "this is not tested and decides nothing: snap what is sent to a grid far coarser than "
+    "rounding, or draw discrete noise"
+)
+
+
+class Tested(NamedTuple):
+    """One test of the noise of one message; ``p`` is 0 where it leaves no doubt."""
+
+    p: float
+    count: int  # of tests of which this is the most striking
+    message: str
+    rounds: tuple[int, ...]
+    says: str
+
+
+def examine_noise(
+    prepared: Prepared, readers: tuple[ThreatModel, ...], on_step: OnStep = lambda done, total: None
+) -> Finding:
+    """The first rounds of the real problem under several streams of noise, and what they show.
+
+    Args:
+        readers: adversaries; what none of them reads is not looked at.
+    """
+    seed = prepared.streams
+    own = Streams(seed.numpy("noise of the run").integers(2**62).item(), seed.device)
+    defense, setting = prepared.defenses["defense"], prepared.setting
+    n_rounds = min(ROUNDS, defense.n_rounds)
+    try:
+        with torch.no_grad():
+            played = RealRounds(
+                defense, prepared.learned.problem, setting, seed, own, readers, n_rounds
+            )
+            heard = list(played.play(lambda k: on_step(k, n_rounds)))
+    except (DpauditError, RuntimeError, ValueError, IndexError) as error:
+        return _finding([], 0, (f"not examined: {str(error).splitlines()[0]}",))
+    tests = [test for group in _by_message(heard) for test in _tests(group, setting, own)]
+    tests += [test for k in {h.round for h in heard} for test in _rows(heard, k, own)]
+    return _finding(tests, played.streams * n_rounds, tuple(_notes(heard)))
+
+
+def _finding(tests: list[Tested], n: int, notes: tuple[str, ...]) -> Finding:
+    count = sum(test.count for test in tests)
+    worst = min(tests, key=lambda test: test.p, default=None)
+    p = 1.0 if worst is None else min(1.0, count * worst.p)
+    differs = worst is not None and p < DIFFERENT
+    said = (
+        f"{n} plays of a round under as many streams of noise; {count} tests of every coordinate, "
+        "of coordinates, rows, rounds and streams against one another",
+        f"the verdict is at p < {DIFFERENT:g} for all of them together, apart from the 5% of "
+        "refutations",
+    )
+    return Finding(
+        role=Role.NOISE,
+        kind="control",
+        title=worst.says if worst is not None and differs else "noise of the real run",
+        message=worst.message if worst is not None and differs else None,
+        rounds=worst.rounds if worst is not None and differs else (),
+        world="defense",
+        metrics={Name.P_VALUE: Metric(value=p, n=n)} if tests else {},
+        verdict=Verdict.UNSUPPORTED if differs else None,
+        notes=(*(said if tests else ()), *notes, FLOATS),
+    )
+
+
+def _notes(heard: list[Heard]) -> Iterator[str]:
+    for name in dict.fromkeys(h.name for h in heard):
+        some = [h for h in heard if h.name == name]
+        if not any(h.noise.any() for h in some):
+            yield f'"{name}" carries no noise of its own'
+        elif all(h.own for h in some):
+            yield f'"{name}" differs whenever its round is played: its coordinates are not tested'
+        elif not any(h.linear or h.loudly_linear for h in some):
+            yield f'"{name}" is not linear in its noise: its coordinates are not tested'
+        elif not any(_is_tested(h) for h in some):
+            yield f'"{name}" mixes coordinates of gradients: its coordinates are not tested'
+
+
+def _by_message(heard: list[Heard]) -> list[list[Heard]]:
+    return [[h for h in heard if h.name == name] for name in dict.fromkeys(h.name for h in heard)]
+
+
+def _is_tested(h: Heard) -> bool:
+    """Whether its coordinates should be independent, up to scales that are known."""
+    if not (h.linear or h.loudly_linear) or not h.noise.any():
+        return False
+    return h.data_stays or (h.fewer and not h.noise_stays)
+
+
+def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Tested]:
+    """All of one message, by itself."""
+    layers = _Layers(setting, group[0].noise.shape[-1])
+    for h in group:
+        yield from _without_noise(h, layers)
+        if h.coarse:
+            steps = "noise comes in coarser steps than the data under it, whose low bits show"
+            yield Tested(0.0, 1, h.name, (h.round,), f'{steps}, in "{h.name}" of round {h.round}')
+    tested = [h for h in group if _is_tested(h)]
+    if not tested:
+        return
+    units = [_in_units(h) for h in tested]
+    rounds = tuple(h.round for h in tested)
+    name = group[0].name
+    yield from _scales(units, layers, name, rounds)
+    yield from _coordinates(units, tested, layers, own)
+    for a, b in combinations(range(len(units)), 2):
+        if units[a].shape == units[b].shape:
+            total, n = _agreement(units[a], units[b], (0, 2))
+            p = _least(sign_p_value(total, n))[0]
+            says = f'the noise of "{name}" in rounds {rounds[a]} and {rounds[b]} is not independent'
+            yield Tested(p, len(total), name, (rounds[a], rounds[b]), says)
+    yield from _between_streams(units, name, rounds)
+
+
+def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
+    """Coordinates or rows that no noise moves, of a message with noise, though gradients do."""
+    loud = h.louder.abs().amax(dim=0)  # [rows, d]
+    moved = torch.stack([x.abs() for x in h.data]).amax(dim=0)
+    moves = moved > DIFFERENCE * moved.square().mean().sqrt()
+    bare = moves & (loud <= SILENT * loud.max())
+    if not (loud > 0).any() or not bare.any():
+        return
+    row = int(bare.sum(dim=1).argmax())
+    which = bare[row].nonzero().flatten()
+    what = "" if len(which) == bare.shape[1] else f"{layers.named(which.tolist())} of "
+    says = f'no noise on {what}"{h.name}" {_of(h, row)} in round {h.round}'
+    yield Tested(0.0, 1, h.name, (h.round,), says)
+
+
+def _in_units(h: Heard) -> Array:
+    """Noise by the scale that it should have, 0 where no gradient shows, [streams, rows, d].
+
+    That scale is the one that is asked, times what later steps make of gradients and noise alike.
+    """
+    data = torch.stack([x.abs() for x in h.data]).amax(dim=0)
+    known = h.noise_stays and h.data_stays
+    scale = h.asked * data if known else (data > 0).to(data)
+    used = scale > SHOWN * scale.max()
+    noise = h.noise if h.linear else h.louder
+    units = torch.where(used, noise / torch.where(used, scale, 1.0), 0.0).double()
+    return (units / units.square().mean(dim=-1, keepdim=True).sqrt().clamp(min=1e-300)).numpy()
+
+
+def _scales(
+    units: list[Array], layers: "_Layers", name: str, rounds: tuple[int, ...]
+) -> Iterator[Tested]:
+    used = np.logical_and.reduce([(u != 0).any(axis=(0, 1)) for u in units])
+    if used.sum() < 2:
+        return
+    sizes = np.concatenate([np.square(u).mean(axis=1)[:, used] for u in units])
+    coordinates = np.flatnonzero(used)
+    for p, what in zip(scale_p_values(sizes), ("less", "more"), strict=True):
+        least, c = _least(p)
+        like = np.flatnonzero(p < 100 * max(least, 1e-300)) if least < DIFFERENT else [c]
+        where = layers.named([int(coordinates[i]) for i in like])
+        says = f'{where} of "{name}" carries {what} noise than other coordinates'
+        yield Tested(least, len(p), name, rounds, says)
+
+
+def _coordinates(
+    units: list[Array], tested: list[Heard], layers: "_Layers", own: Streams
+) -> Iterator[Tested]:
+    name, rounds = tested[0].name, tuple(h.round for h in tested)
+    rng = own.numpy("projection", name)
+    n_rows = min(u.shape[1] for u in units)
+    for r in range(n_rows):
+        noise = np.concatenate([u[:, r] for u in units])  # [streams x rounds, d]
+        if noise.shape[1] > 1:
+            p = lag_p_values(noise)
+            least, lag = _least(p)
+            says = f'coordinates {lag + 1} apart of "{name}" {_of(tested[0], r)} share their noise'
+            yield Tested(least, len(p), name, rounds, says)
+        for (one, a), (other, b) in combinations(layers.parts, 2):
+            size = min(a.stop - a.start, b.stop - b.start)
+            first, second = (noise[:, s.start : s.start + size] for s in (a, b))
+            p = sign_p_value(np.sum(np.sign(first) * np.sign(second)), first.size)
+            says = f'layers "{one}" and "{other}" of "{name}" {_of(tested[0], r)} share their noise'
+            yield Tested(float(p), 1, name, rounds, says)
+        for i, j in parallel_pairs(noise.T, rng):
+            if _data_differ(tested[0], r, i, j, noise):
+                where = layers.named([i, j])
+                says = f'{where} of "{name}" {_of(tested[0], r)} share their noise'
+                yield Tested(0.0, 1, name, rounds, says)
+                break
+
+
+def _data_differ(h: Heard, row: int, i: int, j: int, noise: Array) -> bool:
+    """Whether two coordinates with the same noise show something of gradients between them."""
+    data = torch.stack([x.abs() for x in h.data]).amax(dim=0)
+    scale = h.asked * data if h.noise_stays and h.data_stays else torch.ones_like(data)
+    a = float(noise[:, i] @ noise[:, j] / (noise[:, i] @ noise[:, i]))
+    for data in h.data:
+        x, y = (float(data[row, c] / scale[row, c]) for c in (i, j))
+        if abs(y - a * x) > DIFFERENCE * max(abs(x), abs(y)):
+            return True
+    return False
+
+
+def _between_streams(units: list[Array], name: str, rounds: tuple[int, ...]) -> Iterator[Tested]:
+    signs = np.sign(np.concatenate(units, axis=2)) if _same_shape(units) else np.sign(units[0])
+    above = np.triu_indices(len(signs), 1)
+    for r in range(signs.shape[1]):
+        rows = signs[:, r].astype(np.float32)
+        p = sign_p_value((rows @ rows.T)[above], rows.shape[1])
+        says = f'the noise of "{name}" is not independent between runs of other seeds'
+        yield Tested(_least(p)[0], len(p), name, rounds, says)
+
+
+def _same_shape(units: list[Array]) -> bool:
+    return len({u.shape for u in units}) == 1
+
+
+def _rows(heard: list[Heard], k: int, own: Streams) -> Iterator[Tested]:
+    """Rows of the messages of a round whose noise is the same, while their data differ."""
+    rows: list[tuple[Heard, int, Array]] = []
+    for h in heard:
+        if h.round == k and (h.linear or h.loudly_linear or h.own):
+            noise = (h.noise if h.own else h.louder)[:4].double().numpy()
+            rows += [(h, r, noise[:, r].ravel()) for r in range(noise.shape[1])]
+    for width in {h.noise.shape[-1] for h, _, _ in rows} - {1}:
+        some = [x for x in rows if x[0].noise.shape[-1] == width and np.mean(x[2] != 0) > 0.5]
+        if len(some) < 2:
+            continue
+        vectors = np.stack([x[2] for x in some])
+        for i, j in parallel_pairs(vectors, own.numpy("rows", k, width)):
+            (one, r, x), (other, s, y) = some[i], some[j]
+            ratio = float(x @ y / (x @ x))
+            if one.readers[r] & other.readers[s] and _differ(one.data, other.data, r, s, ratio):
+                says = (
+                    f'"{one.name}" {_of(one, r)} and "{other.name}" {_of(other, s)} carry the same '
+                    f"noise in round {k}: their difference has none"
+                )
+                yield Tested(0.0, 1, one.name, (k,), says)
+                return
+
+
+def _differ(
+    one: tuple[Tensor, ...], other: tuple[Tensor, ...], r: int, s: int, ratio: float
+) -> bool:
+    for x, y in zip(one, other, strict=True):
+        size = max(y[s].abs().max().item(), abs(ratio) * x[r].abs().max().item())
+        if (y[s] - ratio * x[r]).abs().max().item() > DIFFERENCE * size:
+            return True
+    return False
+
+
+def _agreement(one: Array, other: Array, axes: tuple[int, ...]) -> tuple[Array, int]:
+    product = np.sign(one) * np.sign(other)
+    n = int(np.prod([product.shape[axis] for axis in axes]))
+    return product.sum(axis=axes), n
+
+
+def _least(p: Array) -> tuple[float, int]:
+    i = int(np.argmin(p)) if np.size(p) else 0
+    return (float(np.ravel(p)[i]) if np.size(p) else 1.0), i
+
+
+def _of(h: Heard, row: int) -> str:
+    sender, receiver = h.rows[row]
+    return f"of agent {sender}" + ("" if receiver is None else f" to agent {receiver}")
+
+
+class _Layers:
+    """The layers of a model, by which coordinates of a message are called."""
+
+    def __init__(self, setting: Setting, width: int) -> None:
+        self.parts: list[tuple[str, slice]] = []
+        start = 0
+        for name, size in setting.layers if width == setting.d else ():
+            self.parts.append((name, slice(start, start + size)))
+            start += size
+
+    def named(self, coordinates: list[int]) -> str:
+        first, last = min(coordinates), max(coordinates)
+        range_ = f"{first}" if first == last else f"{first} to {last}"
+        many = "coordinate" if first == last else "coordinates"
+        among = "" if last - first < len(coordinates) else f"{len(coordinates)} of "
+        layers = [n for n, s in self.parts if any(s.start <= c < s.stop for c in coordinates)]
+        inside = f" ({', '.join(layers[:3])}{', ...' if len(layers) > 3 else ''})" if layers else ""
+        return f"{among}{many} {range_}{inside}"

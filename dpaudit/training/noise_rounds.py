@@ -1,0 +1,305 @@
+"""The first rounds of the real problem, played with noise, without, and with parts of either.
+
+From one state a round is played many times with the same gradients. What the messages with noise
+have over those without is the noise that is really sent; whatever a defense keeps cancels. Noise
+that a message first carries in the round after is heard there.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense.contract import Defense, Gradient, Setting
+from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import Sent
+from dpaudit.files.threat import ThreatModel
+from dpaudit.rng import Streams
+
+from .loaded_problem import Problem
+from .woven import Repeated, Signs, Woven, global_randomness
+
+ENTRIES = 1_500_000  # of the messages of a round that are held at once for one way to play it
+ROWS = 48  # of a message that are looked at
+PLAYS = 9  # streams times rounds at least: fewer numbers of a coordinate could look alike
+MOST = 64  # streams of noise
+LOUD = 1e4  # times the noise, or the gradients: what that does not move, nothing does
+CLOSE = 0.03  # of the noise of a row: a difference that no test would tell
+FINE = (2.0**-12, 2.0**-16, 2.0**-30)  # changes of the noise, relative
+LATE = " one round later"  # of the name of a message, within this module
+
+Messages = dict[str, Tensor]  # name -> [streams, rows, d]
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """One message in one round, and what noise and gradients make of it."""
+
+    name: str
+    round: int
+    rows: tuple[tuple[int, int | None], ...]  # sender, and receiver if it goes to one alone
+    readers: tuple[frozenset[str], ...]  # of each row
+    noise: Tensor  # [streams, rows, d], what the noise of the round adds to it
+    louder: Tensor  # [streams, rows, d], what ``LOUD`` times the noise adds
+    data: tuple[Tensor, Tensor]  # [rows, d], how it moves with gradients, by two patterns of signs
+    linear: bool  # twice the noise adds twice as much, two draws add what each does
+    loudly_linear: bool  # so it is for loud noise
+    own: bool  # draws that are not asked of ``Noise`` are in it
+    noise_stays: bool  # noise of one coordinate stays in it
+    data_stays: bool  # so do gradients
+    fewer: bool  # a draw has fewer numbers than there are coordinates
+    asked: Tensor  # [rows, d], the scale that the defense asks for
+    coarse: bool  # noise has coarser steps than the data under it
+
+
+class RealRounds:
+    """Plays the first rounds of a run under several streams of noise."""
+
+    def __init__(
+        self,
+        defense: Defense,
+        problem: Problem,
+        setting: Setting,
+        seed: Streams,
+        own: Streams,
+        readers: tuple[ThreatModel, ...],
+        n_rounds: int,
+    ) -> None:
+        self._defense, self._setting = defense, setting
+        self.own, self.readers = own, readers
+        self.other = Streams(own.numpy("other").integers(2**62).item(), own.device)
+        links = len(setting.network.at(1).senders) + setting.n_agents
+        fewest = -(-PLAYS // n_rounds)
+        self.streams = max(fewest, min(MOST, ENTRIES // (links * setting.d)))
+        self._n_rounds = n_rounds
+        X = problem.initial(seed)
+        self._start = X.expand(self.streams, *X.shape).clone()
+        self._oracle = lambda k: Repeated(
+            problem.gradient(seed, k, defense.batch_size, defense.sampling)
+        )
+
+    def play(self, on_round: Callable[[int], None]) -> Iterator[Heard]:
+        """What is heard of rounds 1 to ``n_rounds``, the run going on with its noise."""
+        state: Any = self._defense.start(self._start, self._setting)
+        oracle = self._oracle(1)
+        for k in range(1, self._n_rounds + 1):
+            after = self.step(state, k, oracle.again(), Woven(self.own, k)).state
+            following = None
+            if k < self._defense.n_rounds:
+                following = self._oracle(k + 1)
+                self.step(after, k + 1, following.again(), Woven(self.own, k + 1))
+            yield from _Round(self, state, k, oracle, following).heard()
+            state, oracle = after, following or oracle
+            on_round(k)
+
+    def step(self, state: Any, k: int, oracle: Gradient, noise: Noise) -> Any:
+        graph = self._setting.network.at(k)
+        return self._defense.step(state, k, graph, oracle, noise)
+
+
+class _Plays(NamedTuple):
+    """All messages of one round, by how it is played."""
+
+    silent: Messages
+    played: Messages
+    noisy: Messages  # the same with other generators of the process
+    loud: Messages
+    signs: tuple[Messages, ...]  # two patterns in the place of loud draws
+    unit: Messages  # the first of them, whatever scale is asked
+    moved: tuple[Messages, ...]  # two loud patterns added to gradients, without noise
+    moved_back: tuple[Messages, ...]  # and subtracted
+    twofold: tuple["_Twofold", ...]  # of noise as it is, and of loud noise
+
+
+class _Twofold(NamedTuple):
+    """What shows whether a step is linear in its noise."""
+
+    doubled: Messages
+    second: Messages  # another draw
+    both: Messages  # the sum of the two
+
+
+class _Round:
+    """One round from one state, in all the ways that it is played."""
+
+    def __init__(
+        self, run: RealRounds, state: Any, k: int, oracle: Repeated, following: Repeated | None
+    ) -> None:
+        self._run, self._state, self._k = run, state, k
+        self._oracle, self._following = oracle, following
+        self._rows: dict[str, Tensor] = {}
+        self._sent: dict[str, Sent] = {}
+        self._finer: dict[float, Messages] = {}
+        self._fewest: int | None = None
+
+    def heard(self) -> Iterator[Heard]:
+        plays = _Plays(
+            silent=self._play(0.0),
+            played=self._play(1.0),
+            noisy=self._play(1.0, seed=1),
+            loud=self._play(LOUD),
+            signs=tuple(self._play(LOUD, signs="asked", pattern=i) for i in (0, 1)),
+            unit=self._play(LOUD, signs="unit"),
+            moved=tuple(self._play(0.0, move=LOUD, pattern=i) for i in (0, 1)),
+            moved_back=tuple(self._play(0.0, move=-LOUD, pattern=i) for i in (0, 1)),
+            twofold=tuple(self._twofold(weight) for weight in (1.0, LOUD)),
+        )
+        for name in self._of_interest(plays):
+            yield self._one(name, plays)
+
+    def _twofold(self, weight: float) -> _Twofold:
+        return _Twofold(
+            self._play(2 * weight),
+            self._play(0.0, other=weight),
+            self._play(weight, other=weight),
+        )
+
+    def _one(self, name: str, plays: _Plays) -> Heard:
+        base, played = plays.silent[name], plays.played[name]
+        tolerance = _rounding(played, base)
+        noise, alone = plays.noisy[name] - base, played - base
+        louder = plays.loud[name] - base
+        once = zip((alone, louder), plays.twofold, strict=True)
+        linear = [_is_linear(x, t, name, base, tolerance) for x, t in once]
+        own = not _near(noise, alone, tolerance)
+        both_ways = zip(plays.moved, plays.moved_back, strict=True)
+        first, second = ((m[name][0] - back[name][0]) / 2 for m, back in both_ways)
+        signs = [(s[name] - base)[0].abs() for s in plays.signs]
+        unit = (plays.unit[name] - base)[0].abs()
+        return Heard(
+            name=name.removesuffix(LATE),
+            round=self._k + name.endswith(LATE),
+            rows=self._links(name),
+            readers=self._readers(name),
+            noise=noise,
+            louder=louder,
+            data=(first, second),
+            linear=linear[0] and not own,
+            loudly_linear=linear[1] and not own,
+            own=own,
+            noise_stays=_near(signs[0], signs[1], tolerance),
+            data_stays=_near(first.abs(), second.abs(), tolerance),
+            fewer=self._fewest is not None and self._fewest < base.shape[-1],
+            asked=torch.where(unit > 0, signs[0] / unit, 0.0),
+            coarse=self._is_coarse(name, played, alone, first / LOUD),
+        )
+
+    def _is_coarse(self, name: str, played: Tensor, alone: Tensor, data: Tensor) -> bool:
+        """Whether small changes of the noise do not show, and as small ones of the data do."""
+        ulp = torch.finfo(played.dtype).eps * played.abs()
+        for change in FINE:
+            valid = change * alone.abs() > 8 * ulp
+            if valid.float().mean() < 0.25:
+                return False
+            stuck = (self._finely(change)[name] == played)[valid].float().mean().item()
+            if stuck < 0.5:
+                continue
+            size = change * (alone.square().mean() / data.square().mean().clamp(min=1e-30)).sqrt()
+            moved = self._play(1.0, move=size.item())[name]
+            shows = (size * data).abs() > 8 * ulp
+            if shows.any() and (moved != played)[shows].float().mean() > 0.9:
+                return True
+        return False
+
+    def _finely(self, change: float) -> Messages:
+        if change not in self._finer:
+            self._finer[change] = self._play(1.0 + change)
+        return self._finer[change]
+
+    def _of_interest(self, plays: _Plays) -> list[str]:
+        """Messages of this round that its noise or gradients move; the others one round later."""
+        chosen, every = [], (plays.silent, plays.played, plays.loud, *plays.moved)
+        for name, late in ((name, name + LATE) for name in self._sent):
+            idle = all(torch.equal(plays.silent[name], m[name]) for m in every)
+            chosen += [late] if idle and late in plays.silent else [] if idle else [name]
+        finite = [n for n in chosen if all(bool(m[n].isfinite().all()) for m in every)]
+        return [n for n in finite if plays.silent[n].numel()]
+
+    def _links(self, name: str) -> tuple[tuple[int, int | None], ...]:
+        sent = self._sent[name.removesuffix(LATE)]
+        alone = len(sent.rows.unique()) == len(sent.rows)
+        edges = [
+            int((sent.rows == row).nonzero()[0]) for row in self._rows[name.removesuffix(LATE)]
+        ]
+        return tuple(
+            (int(sent.senders[e]), int(sent.receivers[e]) if alone else None) for e in edges
+        )
+
+    def _readers(self, name: str) -> tuple[frozenset[str], ...]:
+        sent = self._sent[name.removesuffix(LATE)]
+        by_edge = _readers_of(sent, self._run.readers)
+        return tuple(
+            frozenset().union(*(by_edge[e] for e in (sent.rows == row).nonzero().flatten()))
+            for row in self._rows[name.removesuffix(LATE)]
+        )
+
+    def _play(
+        self,
+        weight: float,
+        other: float = 0.0,
+        signs: Signs | None = None,
+        pattern: int = 0,
+        move: float = 0.0,
+        seed: int = 0,
+    ) -> Messages:
+        run, k = self._run, self._k
+        again = (run.other, other) if other else None
+        noise = Woven(run.own, k, weight, again, signs, pattern)
+        with global_randomness(seed):
+            round = run.step(self._state, k, self._oracle.again(move, pattern), noise)
+            messages = self._read(round.sent)
+            if self._following is not None:
+                silence = Woven(run.own, k + 1, 0.0)
+                later = run.step(round.state, k + 1, self._following.again(), silence)
+                messages |= {n + LATE: payload for n, payload in self._read(later.sent).items()}
+        if noise.fewest is not None:
+            self._fewest = min(noise.fewest, self._fewest or noise.fewest)
+        return messages
+
+    def _read(self, sent: Mapping[str, Sent]) -> Messages:
+        if not self._sent:
+            self._sent = dict(sent)
+            self._rows = {name: _rows(s, self._run) for name, s in sent.items()}
+        return {
+            name: s.payload[..., self._rows[name], :]
+            .expand(self._run.streams, len(self._rows[name]), s.payload.shape[-1])
+            .cpu()
+            for name, s in sent.items()
+            if name in self._sent and s.payload.shape == self._sent[name].payload.shape
+        }
+
+
+def _rows(sent: Sent, run: RealRounds) -> Tensor:
+    """Rows of the payload that an adversary reads, as many as there is room for."""
+    seen = [bool(readers) for readers in _readers_of(sent, run.readers)]
+    rows = sent.rows[torch.tensor(seen, dtype=torch.bool)].unique()
+    room = max(2, min(ROWS, 4 * ENTRIES // (run.streams * sent.payload.shape[-1])))
+    return rows[torch.linspace(0, len(rows) - 1, min(room, len(rows))).long()]
+
+
+def _readers_of(sent: Sent, readers: tuple[ThreatModel, ...]) -> list[set[str]]:
+    """Names of those who read each edge."""
+    keys = [None] * len(sent.rows) if sent.readers is None else sent.readers.tolist()
+    edges = zip(sent.senders.tolist(), sent.receivers.tolist(), keys, strict=True)
+    return [
+        {who.name for who in readers if who.sees(j, i) and (key is None or key in who.agents)}
+        for j, i, key in edges
+    ]
+
+
+def _is_linear(once: Tensor, twofold: _Twofold, name: str, base: Tensor, tolerance: float) -> bool:
+    doubled, second, both = (messages[name] - base for messages in twofold)
+    return _near(doubled, 2 * once, tolerance) and _near(both, once + second, tolerance)
+
+
+def _rounding(*messages: Tensor) -> float:
+    largest = max(m.abs().max().item() for m in messages)
+    return 64 * torch.finfo(messages[0].dtype).eps * largest
+
+
+def _near(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    """Whether they differ by less than any test would tell, in each row."""
+    size = CLOSE * other.square().mean(dim=-1, keepdim=True).sqrt() + tolerance
+    return bool(((one - other).abs() <= size).all())

@@ -1,0 +1,123 @@
+"""Noise and gradients of a round, as they are or in parts, for a round played many times."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpaudit.defense.contract import Gradient
+from dpaudit.defense.noise import Noise, Scale
+from dpaudit.rng import Streams
+
+Signs = Literal["asked", "unit"]
+
+
+class Woven(Noise):
+    """Real noise times a weight, and another draw of it times another.
+
+    Args:
+        weight: of the draws; 0 leaves zeros.
+        other: streams of a second draw, and its weight.
+        signs: instead of draws, signs over coordinates times one number for each row, and the
+            weight: times the scale that is "asked", or as a "unit", whatever is asked.
+        pattern: which signs.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        round: int,
+        weight: float = 1.0,
+        other: tuple[Streams, float] | None = None,
+        signs: Signs | None = None,
+        pattern: int = 0,
+    ) -> None:
+        super().__init__(streams, round)
+        self.fewest: int | None = None  # numbers of a row of any draw
+        self._weight, self._other = weight, other
+        self._signs, self._pattern = signs, pattern
+
+    def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
+        if self._other is None:
+            return self._woven(super().gaussian, message, std, like)
+        streams, weight = self._other
+        again = Noise(streams, self._round).gaussian(message, std, like)
+        return self._woven(super().gaussian, message, std, like) + weight * again
+
+    def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
+        if self._other is None:
+            return self._woven(super().laplace, message, scale, like)
+        streams, weight = self._other
+        again = Noise(streams, self._round).laplace(message, scale, like)
+        return self._woven(super().laplace, message, scale, like) + weight * again
+
+    def _woven(
+        self, draw: Callable[[str, Scale, Tensor], Tensor], message: str, scale: Scale, like: Tensor
+    ) -> Tensor:
+        width = like.shape[-1]
+        self.fewest = min(width, self.fewest or width)
+        if self._signs is not None:
+            size = self._weight * (scale if self._signs == "asked" else 1.0)
+            return (pattern_of(like, self._pattern) * size).to(like.dtype).expand_as(like)
+        return draw(message, scale, like) * self._weight if self._weight else torch.zeros_like(like)
+
+
+def pattern_of(like: Tensor, pattern: int, salt: int = 0) -> Tensor:
+    """Random signs over coordinates, times a number for each row, [rows, d]."""
+    rows, d = like.shape[-2:]
+    signs = torch.randint(0, 2, (d,), generator=torch.Generator().manual_seed(pattern + 1))
+    sizes = torch.rand(rows, 1, generator=torch.Generator().manual_seed(1000 + salt)) + 0.5
+    return ((2.0 * signs - 1) * sizes).to(like)
+
+
+class Repeated(Gradient):
+    """The gradients of the first stream for all of them, computed once, and moved if asked."""
+
+    def __init__(self, oracle: Gradient) -> None:
+        self._oracle, self.batch_size = oracle, oracle.batch_size
+        self._values: list[Tensor] = []
+        self._next, self._move, self._pattern = 0, 0.0, 0
+
+    def again(self, move: float = 0.0, pattern: int = 0) -> "Repeated":
+        """From the first call on, moved by ``move`` times their own size in a pattern of signs."""
+        self._next, self._move, self._pattern = 0, move, pattern
+        return self
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        return self._given(X, lambda first: self._oracle(first, holders))
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        return self._given(
+            X, lambda first: self._oracle.clipped_sum(first, clip_norm, holders, norm)
+        )
+
+    def _given(self, X: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        i, self._next = self._next, self._next + 1
+        if i == len(self._values):
+            self._values.append(compute(X.reshape(-1, *X.shape[-2:])[0].contiguous()))
+        value = self._values[i]
+        if self._move:
+            size = max(v.square().mean().sqrt().item() for v in self._values) or 1.0
+            value = value + self._move * size * pattern_of(value, self._pattern, 1 + i)
+        return value.expand_as(X)
+
+
+@contextmanager
+def global_randomness(seed: int) -> Iterator[None]:
+    """Generators of the process as after this seed, and afterwards as they were."""
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        random.setstate(before[2])

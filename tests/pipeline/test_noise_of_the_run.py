@@ -1,0 +1,383 @@
+"""What the examination of the real run's noise finds, and what it must leave alone.
+
+A correct defense fails a test here with probability 1e-6 for each examination, over fresh seeds:
+the level of an audit. What is planted is found by exact comparison, or beyond any doubt.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor
+
+from dpaudit.conformance.case import N_AGENTS, small_problem
+from dpaudit.defense import Defense, Gradient, Graph, Noise, Round, Setting, broadcast, unicast
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.finding import Finding, Role
+from dpaudit.files.options import GraphOptions
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
+from dpaudit.graphs.graph import build_graph
+from dpaudit.pipeline.caller_objects import CallerObjects
+from dpaudit.pipeline.jobs import Prepared
+from dpaudit.pipeline.noise_of_the_run import examine_noise
+from dpaudit.pipeline.run import Runtime, run_audit
+from dpaudit.registry import installed, load_plugin
+from dpaudit.rng import Streams
+from dpaudit.selftest.zoo import (
+    DrawnBeforeBroadcast,
+    OneSeedForAllAgents,
+    OneSeedForAllRounds,
+    PrivateGossip,
+    PrivateMomentum,
+    PrivateShares,
+    Snapped,
+    State,
+)
+from dpaudit.training.loaded_problem import LoadedProblem
+
+D = 18  # a matrix of 15 and a bias of 3
+EAVESDROPPER = ThreatModel(name="eavesdropper")
+
+
+def prepared(given: Defense, seed: int, graph: str = "ring") -> Prepared:
+    streams = Streams(seed)
+    problem, sizes = small_problem(given, streams, torch.float32)
+    layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
+    options = TypeAdapter(GraphOptions).validate_python({"name": graph})
+    network = build_graph(options, N_AGENTS, streams.numpy("graph"))
+    setting = Setting(network, sizes, problem.gradients.d, layers)
+    learned = LoadedProblem(problem, problem.dataset, "", "0" * 64, sizes, sum(sizes), D, layers)
+    return Prepared(learned, setting, {"defense": given.calibrate(setting)}, (), streams, ())
+
+
+def examined(given: Defense, seed: int = 0, graph: str = "ring") -> Finding:
+    return examine_noise(prepared(given, seed, graph), (EAVESDROPPER,))
+
+
+class LastMasked(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return drawn * (torch.arange(D) < D - 3)
+
+
+class LastConcatenated(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return torch.cat([super().noised(S[..., :-3], k, noise), S[..., -3:]], dim=-1)
+
+
+class LastScaledToZero(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return noise.gaussian("gradient", self._scale * (torch.arange(D) < D - 3), like)
+
+
+class LastWithLess(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) * torch.where(torch.arange(D) < D - 3, 1.0, 0.3)
+
+
+class LayerReused(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return torch.cat([drawn[..., :15], drawn[..., :3]], dim=-1)
+
+
+class BareAndRounded(LastMasked):
+    """Rounding to bfloat16 afterwards hides nothing."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise).bfloat16().float()
+
+
+class SharedByAgents(PrivateGossip):
+    """Drawn by a generator of its own."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return (torch.randn_like(like[..., :1, :]) * self._scale).expand_as(like)
+
+
+class SharedByLinks(PrivateGossip):
+    """Every link has a gradient of its own, and the noise of its sender."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        j, i = graph.senders, graph.receivers
+        G = gradient.clipped_sum(state.X[..., i, :], self.clip_norm, holders=j)
+        noisy = G + self.on_links(G, noise)
+        X = state.V - self.learning_rate * torch.zeros_like(state.X).index_add(-2, i, noisy)
+        return Round(State(X, graph.mix(X)), {"x": unicast(graph, noisy)})
+
+    def on_links(self, G: Tensor, noise: Noise) -> Tensor:
+        return torch.randn_like(G[..., :N_AGENTS, :])[..., torch.arange(G.shape[-2]) // 2, :]
+
+
+class SentInTheNextRound(PrivateGossip):
+    """The state that is sent first was noised at the end of the round before."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        return round._replace(sent={"x": broadcast(graph, state.X)})
+
+
+class SentInTheNextRoundMasked(SentInTheNextRound):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) * (torch.arange(D) < D - 3)
+
+
+class HalfPrecision(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like.half(), k, noise).float()
+
+
+class BrainPrecision(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise).bfloat16().float()
+
+
+class OnGrid(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return (super().noise(like, k, noise) * 64).round() / 64
+
+
+FAULTS = [
+    LastMasked(),
+    LastMasked(family="laplace"),
+    LastConcatenated(),
+    LastScaledToZero(),
+    LastWithLess(),
+    LayerReused(),
+    BareAndRounded(),
+    SentInTheNextRoundMasked(),
+    DrawnBeforeBroadcast(),
+    OneSeedForAllAgents(),
+    SharedByAgents(),
+    SharedByLinks(),
+    OneSeedForAllRounds(),
+    OneSeedForAllRounds(family="laplace"),
+    HalfPrecision(),
+    BrainPrecision(),
+    OnGrid(),
+]
+
+
+def name(defense: PrivateGossip) -> str:
+    return f"{type(defense).__name__}, {defense.family}"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=name)
+def test_a_planted_fault_is_found(fault: PrivateGossip) -> None:
+    for seed in range(3):
+        found = examined(fault, seed)
+        assert found.verdict is Verdict.UNSUPPORTED, seed
+
+
+def test_what_is_bare_is_named_by_message_agent_layer_and_round() -> None:
+    found = examined(LastMasked())
+    assert found.title == 'no noise on coordinates 15 to 17 (1.bias) of "x" of agent 0 in round 1'
+    assert (found.message, found.rounds, found.claim, found.threat_model) == ("x", (1,), None, None)
+    assert found.value("p-value") == 0
+
+
+class Rotated(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        Q = torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(3)))[0]
+        return super().noise(like, k, noise) @ Q
+
+
+class Permuted(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise).flip(-1)
+
+
+class Smoothed(PrivateGossip):
+    """What is noised is averaged with its neighbours: post-processing."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return (noisy + noisy.roll(1, -1)) / 2
+
+
+class ScaledByLayer(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        scales = self._scale * torch.where(torch.arange(D) < 15, 1.0, 3.0)
+        return noise.gaussian("gradient", scales, like)
+
+
+class LayerByLayer(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        parts = like.split([15, 3], dim=-1)
+        return torch.cat(
+            [noise.gaussian(f"{i}", (i + 1) * self._scale, part) for i, part in enumerate(parts)],
+            dim=-1,
+        )
+
+
+class RateByLayer(PrivateGossip):
+    """The noisy gradient is multiplied: post-processing."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise) * torch.where(torch.arange(D) < 15, 1.0, 0.1)
+
+
+class DividedByNorm(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return noisy / noisy.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+class ClippedAfter(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return noisy * (1 / noisy.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
+
+
+class ClippedByCoordinate(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise).clamp(-0.5, 0.5)
+
+
+class RoundedAfter(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise).bfloat16().float()
+
+
+class GridAfter(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return (super().noised(S, k, noise) * 4).round() / 4
+
+
+class MessageRounded(PrivateGossip):
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        X = round.state.X.bfloat16().float()
+        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, X)})
+
+
+class SignAfter(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise).sign()
+
+
+class LargestKept(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        least = noisy.abs().topk(5, dim=-1).values[..., -1:]
+        return noisy * (noisy.abs() >= least)
+
+
+class SomeKept(PrivateGossip):
+    """Every third coordinate, the same at all agents, rotating by round."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise) * (torch.arange(D) % 3 == k % 3)
+
+
+class SmallNoise(PrivateGossip):
+    noise_multiplier: float = 1e-4
+
+
+CORRECT = [
+    PrivateGossip(),
+    PrivateGossip(family="laplace"),
+    PrivateMomentum(),
+    PrivateShares(),
+    Snapped(family="laplace"),
+    SentInTheNextRound(),
+    Rotated(),
+    Rotated(family="laplace"),
+    Permuted(),
+    Smoothed(),
+    ScaledByLayer(),
+    LayerByLayer(),
+    RateByLayer(),
+    DividedByNorm(),
+    ClippedAfter(),
+    ClippedByCoordinate(),
+    RoundedAfter(),
+    GridAfter(),
+    MessageRounded(),
+    SignAfter(),
+    LargestKept(),
+    SomeKept(),
+    SmallNoise(),
+]
+
+
+@pytest.mark.parametrize("correct", CORRECT, ids=name)
+def test_nothing_is_found_in_what_is_correct(correct: PrivateGossip) -> None:
+    for seed in range(3):
+        found = examined(correct, seed)
+        assert found.verdict is None, found.title
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correct", CORRECT, ids=name)
+def test_nothing_is_found_in_ten_seeds(correct: PrivateGossip) -> None:
+    for seed in range(3, 13):
+        assert examined(correct, seed).verdict is None
+
+
+@pytest.mark.parametrize("named", sorted(installed("defenses")))
+def test_nothing_is_found_in_the_defenses_of_this_repository(named: str) -> None:
+    given = load_plugin("defenses", named)
+    epsilon = [field for field in ("epsilon",) if field in given.model_fields]
+    try:
+        defense = given()
+    except ValueError:  # it needs a budget
+        defense = given(**dict.fromkeys(epsilon, 1.0))
+    found = examined(defense, graph="complete")
+    assert found.verdict is None, found.title
+    assert not any(note.startswith("not examined") for note in found.notes)
+
+
+def test_coordinates_that_no_gradient_moves_need_no_noise() -> None:
+    class Padded(PrivateGossip):
+        def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+            round = super().step(state, k, graph, gradient, noise)
+            X = torch.cat([round.state.X, torch.ones_like(round.state.X)], dim=-1)
+            return round._replace(sent={"x": broadcast(graph, X)})
+
+    assert examined(Padded()).verdict is None
+
+
+def test_a_step_that_takes_one_run_at_a_time_is_said_not_to_be_examined() -> None:
+    class OneRun(PrivateGossip):
+        def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+            if state.X.ndim != 2:
+                raise ValueError("expected [n_agents, d]")
+            return super().step(state, k, graph, gradient, noise)
+
+    found = examined(OneRun())
+    assert found.verdict is None
+    assert found.notes[0] == "not examined: expected [n_agents, d]"
+
+
+def test_the_noise_of_one_layer_in_another_is_called_by_its_layers() -> None:
+    found = examined(LayerReused())
+    assert "share their noise" in found.title
+    assert "1.weight, 1.bias" in found.title
+
+
+def test_a_whole_audit_says_which_coordinates_are_bare(tmp_path: Path) -> None:
+    config = {
+        "seed": 3,
+        "data": {"name": "digits", "n_agents": 4},
+        "graph": {"name": "ring"},
+        "model": {"name": "logistic"},
+        "claim": [{"text": "ours", "epsilon": 50.0, "delta": 1e-5}],
+        "threat_model": [{"name": "eavesdropper"}],
+    }
+    own = CallerObjects(LastTenMasked(n_rounds=2), None, None)
+    checked = AuditConfig.from_dict(own.fill(config), own.defense)
+    result = run_audit(checked, tmp_path, Runtime(cores=1), own=own)
+    (noise,) = (f for f in result.findings if f.role is Role.NOISE)
+    assert noise.verdict is Verdict.UNSUPPORTED
+    assert "coordinates 640 to 649 (1.bias)" in noise.title
+    assert result.claims[0].verdict is Verdict.UNSUPPORTED
+    assert noise.title in result.claims[0].reason
+
+
+class LastTenMasked(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) * (torch.arange(like.shape[-1]) < 640)

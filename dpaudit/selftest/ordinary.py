@@ -60,7 +60,7 @@ LAPLACE: dict[str, Any] = {"family": "laplace"}
 MECHANISMS = (
     Mechanism("a bias sent without noise", hurried.BiasBare(), False),
     Mechanism("noise of one layer used in another", hurried.NoiseTiled(), False),
-    Mechanism("noise of one norm in all", hurried.NoiseByDimension(), False),
+    Mechanism("noise of one norm in all", hurried.NoiseByDimension(), False, gap=True),
     Mechanism("noise drawn in float16", hurried.HalfPrecisionNoise(), False),
     Mechanism("noise drawn in bfloat16", hurried.BrainFloatNoise(), False),
     Mechanism("noise on a coarse grid", hurried.GridNoise(), False),
@@ -127,7 +127,7 @@ def _content(defense: PrivateGossip, seed: int) -> dict[str, Any]:
         "model": {"name": "logistic"},
         "claim": [{"text": "the claim", "epsilon": claimed, "delta": delta}],
         "attack": [
-            {"name": "likelihood-ratio", "trials": 1000},
+            {"name": "likelihood-ratio", "trials": 400},
             {"name": "sensitivity", "points": 2, "restarts": 2, "steps": 5},
         ],
     }

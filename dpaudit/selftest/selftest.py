@@ -6,16 +6,18 @@ with probability ``ALPHA`` at most.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
 from dpaudit.rng import Streams
 
 from .detectors import EXACT, SAMPLED, Examined
+from .ordinary import Said
 from .zoo import BUGS, Bug, Specimen
 
 ALPHA = 0.01  # of any false alarm on a correct defense
+AUDIT_COLUMNS = ("mechanism", "is", "verdict", "so it is", "reason")
 COLUMNS = ("bug", "the mistake it models", "caught by", "figure", "seconds", "correct twin")
 
 
@@ -76,13 +78,27 @@ def text(outcome: BugOutcome) -> str:
     return f"{name}: {mistake}\n  {first}: {figure}{also}\n  {seconds} s; correct twin: {twin}"
 
 
-def summary(outcomes: Sequence[BugOutcome]) -> str:
+def said_text(said: Said) -> str:
+    """One ordinary audit as a line."""
+    what = "correct" if said.mechanism.is_correct else "fault"
+    return f"{said.mechanism.name} ({what}): {said.claim.verdict}. {said.claim.reason}"
+
+
+def summary(outcomes: Sequence[BugOutcome], said: Sequence[Said]) -> str:
     caught = sum(bool(outcome.found) for outcome in outcomes)
     alarmed = sum(bool(outcome.false_alarms) for outcome in outcomes)
-    return f"{caught} of {len(outcomes)} bugs caught, {alarmed} false alarms on their correct twins"
+    faults = [s for s in said if not s.mechanism.is_correct]
+    correct = [s for s in said if s.mechanism.is_correct]
+    gaps = sum(s.mechanism.gap and not s.alarmed for s in faults)
+    return (
+        f"{caught} of {len(outcomes)} bugs caught, {alarmed} false alarms on their correct twins; "
+        f"ordinary audits: {sum(s.alarmed for s in faults)} of {len(faults)} faults found "
+        f"({gaps} known gaps), {sum(s.alarmed for s in correct)} false alarms on {len(correct)} "
+        "correct mechanisms"
+    )
 
 
-def to_json(outcomes: Sequence[BugOutcome], seed: int) -> str:
+def to_json(outcomes: Sequence[BugOutcome], said: Sequence[Said], seed: int) -> str:
     """All of it, for programs."""
     rows = [
         {
@@ -95,15 +111,48 @@ def to_json(outcomes: Sequence[BugOutcome], seed: int) -> str:
         }
         for outcome in outcomes
     ]
-    passed = all(outcome.passed for outcome in outcomes)
-    return json.dumps({"seed": seed, "alpha": ALPHA, "passed": passed, "bugs": rows}, indent=2)
+    audits = [
+        {
+            "mechanism": one.mechanism.name,
+            "correct": one.mechanism.is_correct,
+            "known gap": one.mechanism.gap,
+            "verdict": one.claim.verdict,
+            "reason": one.claim.reason,
+            "seconds": round(one.seconds, 2),
+        }
+        for one in said
+    ]
+    passed = all(one.passed for one in (*outcomes, *said))
+    content = {"seed": seed, "alpha": ALPHA, "passed": passed, "bugs": rows, "audits": audits}
+    return json.dumps(content, indent=2)
 
 
-def markdown(outcomes: Sequence[BugOutcome], seed: int) -> str:
+def markdown(outcomes: Sequence[BugOutcome], said: Sequence[Said], seed: int) -> str:
     """The page docs/selftest.md."""
-    cells = [COLUMNS, ("---",) * len(COLUMNS), *map(row, outcomes)]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in cells)
-    return _PAGE.format(seed=seed, alpha=ALPHA, n=len(outcomes), table=table)
+    audits = [said_row(one) for one in said]
+    return _PAGE.format(
+        seed=seed,
+        alpha=ALPHA,
+        n=len(outcomes),
+        m=len(said),
+        table=_table(COLUMNS, map(row, outcomes)),
+        audits=_table(AUDIT_COLUMNS, audits),
+    )
+
+
+def said_row(said: Said) -> tuple[str, ...]:
+    """The cells of ``AUDIT_COLUMNS``."""
+    found = "found" if said.alarmed else "known gap" if said.mechanism.gap else "MISSED"
+    if said.mechanism.is_correct:
+        found = "FALSE ALARM" if said.alarmed else "passed"
+    what = "correct" if said.mechanism.is_correct else "fault"
+    reason = said.claim.reason.replace("|", "/") if said.alarmed else ""
+    return said.mechanism.name, what, said.claim.verdict, found, reason
+
+
+def _table(columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> str:
+    cells = [columns, ("---",) * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 _PAGE = """# The auditor audited
@@ -119,6 +168,16 @@ wrote. The check that is made for a bug is named first, and the figure is its ow
 {table}
 
 Seconds are of all checks together on one bug, and vary with the machine.
+
+## Ordinary audits
+
+{m} further mechanisms (`dpaudit/selftest/hurried.py`), faults and correct ones that look like
+faults, each audited as any audit file would: likelihood ratio, sensitivity, and the examination of
+the noise of the real run. A *known gap* is a fault that such an audit does not find.
+
+{audits}
+
+## What the checks are
 
 - *accounting*, *exact leak*, *sensitivity* and *contract* are computed, and raise no false alarm.
   The others play runs, and share a false-alarm probability of {alpha:g} for each defense: bugs are

@@ -52,12 +52,9 @@ def prepared(given: Defense, seed: int, graph: str = "ring") -> Prepared:
     setting = Setting(network, sizes, problem.gradients.d, layers)
     learned = LoadedProblem(problem, problem.dataset, "", "0" * 64, sizes, sum(sizes), D, layers)
     worlds = {"defense": given.calibrate(setting)}
+    places = ((0.0, 0.0),) * N_AGENTS
     drawn = GraphSummary(
-        name=graph,
-        n_agents=N_AGENTS,
-        links=(),
-        positions=(),
-        spectral_gap=network.at(1).spectral_gap,
+        name=graph, n_agents=N_AGENTS, links=(), positions=places, spectral_gap=1.0
     )
     return Prepared(learned, setting, worlds, (), streams, (), drawn)
 

@@ -17,6 +17,7 @@ from dpaudit.defense import Defense, Gradient, Graph, Noise, Round, Setting, bro
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.options import GraphOptions
+from dpaudit.files.result import GraphSummary
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
@@ -50,7 +51,12 @@ def prepared(given: Defense, seed: int, graph: str = "ring") -> Prepared:
     network = build_graph(options, N_AGENTS, streams.numpy("graph"))
     setting = Setting(network, sizes, problem.gradients.d, layers)
     learned = LoadedProblem(problem, problem.dataset, "", "0" * 64, sizes, sum(sizes), D, layers)
-    return Prepared(learned, setting, {"defense": given.calibrate(setting)}, (), streams, ())
+    worlds = {"defense": given.calibrate(setting)}
+    places = ((0.0, 0.0),) * N_AGENTS
+    drawn = GraphSummary(
+        name=graph, n_agents=N_AGENTS, links=(), positions=places, spectral_gap=1.0
+    )
+    return Prepared(learned, setting, worlds, (), streams, (), drawn)
 
 
 def examined(given: Defense, seed: int = 0, graph: str = "ring") -> Finding:

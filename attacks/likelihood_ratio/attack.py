@@ -9,18 +9,20 @@ from pydantic import Field, PositiveInt
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.contract import Attack, Bench
 from dpaudit.defense.claim_accounting import account_claim
+from dpaudit.errors import DpauditError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.play import LearnedScore, Worlds, play, without_noise
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import from_scores
 
-from .bound import certified_bound
-from .controls import noise_control, null_control, positive_control
+from .bound import certified_bound, untested
+from .controls import no_noise_control, noise_control, null_control, positive_control
 from .exact import exact_leak
 from .question import Question
 
@@ -74,13 +76,20 @@ class LikelihoodRatio(Attack):
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
         game = Game.of(defense, setting, victim, claim.adjacency, sampling)
         game, in_round = replace(game, in_one_round=claim.scope != "run"), None
-        adversary = Adversary(game, threat_model, self._rounds(game))
+        n_rounds = self._rounds(game)
+        nonlinear = nonlinearity(game, threat_model, n_rounds)
+        foretold = game if nonlinear is None or nonlinear.defined else defined(game)
+        adversary = Adversary(foretold, threat_model, n_rounds)
         if game.in_one_round:
-            in_round = int(adversary.leak.by_round.argmax()) + 1
+            in_round = n_rounds = int(adversary.leak.by_round.argmax()) + 1
             single = claim.scope == "message"
-            adversary = Adversary(game, threat_model, in_round, one_message=single)
-        leaked = adversary.leak.mechanism(game, in_round)
-        return Question(index, claim, threat_model, game, adversary, in_round, leaked, self.alpha)
+            adversary = Adversary(foretold, threat_model, n_rounds, one_message=single)
+        algebra = _algebra(adversary, nonlinear, claim.scope == "message")
+        leaked = () if algebra is None else algebra.leak.mechanism(game, in_round)
+        return Question(
+            index, claim, threat_model, game, adversary, algebra, nonlinear, in_round, leaked,
+            self.alpha,
+        )  # fmt: skip
 
     def _rounds(self, game: Game) -> int:
         n_rounds = game.defense.n_rounds
@@ -97,17 +106,36 @@ class LikelihoodRatio(Attack):
 
         def played(name: str, trials: int, game: Game | None = None) -> Worlds:
             own = Streams(streams.numpy(name).integers(2**62).item(), streams.device)
+            game = game or question.game
             return play(question.adversary, trials, own, question.in_round, game, on_round)
 
-        worlds = played("counted", self.trials)
+        try:
+            worlds = played("counted", self.trials)
+        except DpauditError as not_numbers:
+            if question.nonlinear is None or question.nonlinear.defined:
+                raise
+            yield untested(question, str(not_numbers))
+            return
         scores, learned = _scores(question, worlds, played("training", TRAINING), streams)
         yield certified_bound(question, scores, learned, self.trials, streams)
         gaussian = not any(reading.laplace.any() for reading in question.adversary.rounds)
-        if gaussian and worlds.without.features.shape[1]:
+        if question.nonlinear is not None and not question.nonlinear.quiet:
+            yield no_noise_control(question, question.nonlinear)
+        elif gaussian and worlds.without.features.shape[1]:
             yield noise_control(question, worlds.without)
         yield null_control(question, scores[0], streams)
-        silent = played("without noise", self.trials // 2, without_noise(question.game))
+        silent = played("without noise", self.trials // 2, without_noise(question.adversary.game))
         yield positive_control(question, silent, streams)
+
+
+def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) -> Adversary | None:
+    """The same adversary, of messages that are linear in the noise: their leak is exact."""
+    if nonlinear is None or (nonlinear.bare and adversary.leak.unhidden):
+        return adversary
+    if not nonlinear.affine:
+        return None
+    game, n_rounds = adversary.game, adversary.n_rounds
+    return Adversary(game, adversary.threat_model, n_rounds, single, nonlinear.affine)
 
 
 def _scores(

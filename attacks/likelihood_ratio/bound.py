@@ -60,6 +60,21 @@ def certified_bound(
     )
 
 
+def untested(question: Question, why: str) -> Finding:
+    """No bound, because the runs of the game gave no numbers."""
+    return Finding(
+        role=Role.TEST,
+        kind="empirical-epsilon",
+        title="runs with and without one record",
+        claim=question.index,
+        attack="likelihood-ratio",
+        threat_model=question.threat_model.name,
+        rounds=(1, question.n_rounds),
+        world="defense",
+        notes=(why,),
+    )
+
+
 def _tested(
     question: Question, scores: tuple[Array, Array], streams: Streams
 ) -> tuple[ScoreBound, float]:
@@ -104,16 +119,17 @@ def _power(question: Question, counted: int) -> dict[str, Metric]:
         return false_negative_rate(mechanism, rates, question.adjacency)
 
     enough = trials_needed(claimed, delta, alpha, lambda rates: np.zeros_like(rates))
-    return {
-        Name.EXPECTED_BOUND: Metric(value=expected_bound(counted, delta, alpha, really)),
-        Name.TRIALS_NEEDED: Metric(value=inf if enough is None else 2 * enough),
-    }
+    needed = {Name.TRIALS_NEEDED: Metric(value=inf if enough is None else 2 * enough)}
+    if question.nonlinear is not None:  # nothing is known of what is to be expected
+        return {**needed}
+    expected = Metric(value=expected_bound(counted, delta, alpha, really))
+    return {Name.EXPECTED_BOUND: expected, **needed}
 
 
 def _declared_shape(question: Question, bound: ScoreBound) -> dict[str, Metric]:
     mechanism, delta = question.mechanism, question.delta
     usable = 0 < len(mechanism) <= FEW and all(r.noise_multiplier > 0 for r in mechanism)
-    if not usable or (delta == 0 and not is_pure(mechanism)):
+    if question.nonlinear is not None or not usable or (delta == 0 and not is_pure(mechanism)):
         return {}
     counts = (bound.fp, bound.fn, bound.n0, bound.n1)
     found = noise_factor_bound(*counts, delta, question.alpha, mechanism, question.adjacency)

@@ -198,7 +198,9 @@ def _paint_mark(axes: "Axes", y: float, value: float | None, look: _Mark, far: f
 def _paint_interval(
     axes: "Axes", y: float, finding: Finding, colour: str, label: str, far: float
 ) -> None:
-    metric = finding.metrics[Name.EPSILON]
+    metric = finding.metrics.get(Name.EPSILON)
+    if metric is None:  # the algebra of a step that is not linear in its noise
+        return
     ends = [metric.value if x is None else x for x in (metric.low, metric.high)]
     if any(map(math.isnan, ends)):
         return

@@ -54,12 +54,12 @@ class Nonlinear(NamedTuple):
     @property
     def note(self) -> str:
         what = "the state" if self.message == "state" else f'"{self.message}"'
-        how = "is not linear in its noise" if self.defined else "is no number without noise"
+        how = "" if self.defined else ", which is no number without noise"
         alone = ", ".join(f'"{name}"' for name in sorted(self.affine))
         left = f"the figure is that of {alone} alone" if alone else "it gives no figure here"
         return (
-            f"not linear in its noise: {what} of round {self.round} {how}, which the algebra of "
-            f"linear steps leaves out; {left}. Runs and measured sensitivities hold all the same"
+            f"not linear in its noise: {what}, from round {self.round} on{how}. The algebra is of "
+            f"linear steps; {left}. Runs and measured sensitivities hold all the same"
         )
 
 

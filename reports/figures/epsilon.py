@@ -60,7 +60,7 @@ def accounting_figures(findings: Sequence[Finding], name: str) -> list[Figure]:
         key = f.threat_model, *f.series.items()
         if key in figures:
             continue
-        if f.role is Role.WHO_LEARNS_WHAT:
+        if f.role is Role.WHO_LEARNS_WHAT and f.series:
             figures[key] = (_MATRIX, who_learns_what(f, f"{name}{i}"))
         else:
             about = f"Exact leak by round of the view of {f.threat_model or 'an adversary'}"

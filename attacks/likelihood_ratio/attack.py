@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.contract import Attack, Bench
-from dpaudit.defense.claim_accounting import account_claim
+from dpaudit.defense.claim_accounting import account_claim, claimed_delta, record_adjacency
 from dpaudit.errors import DpauditError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
@@ -17,6 +17,7 @@ from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.play import LearnedScore, Worlds, play, without_noise
+from dpaudit.game.worst import PLAYED, coordinates, played_mechanism, worst_mechanism
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import from_scores
@@ -76,19 +77,23 @@ class LikelihoodRatio(Attack):
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
         game = Game.of(defense, setting, victim, claim.adjacency, sampling)
         game, in_round = replace(game, in_one_round=claim.scope != "run"), None
-        n_rounds = self._rounds(game)
-        nonlinear = nonlinearity(game, threat_model, n_rounds)
+        nonlinear = nonlinearity(game, threat_model, self._rounds(game))
+        d = coordinates(game) if nonlinear is None else 1
+        game = replace(game, coordinates=min(d, PLAYED))
+        n_rounds, one = self._rounds(game), False
         foretold = game if nonlinear is None or nonlinear.defined else defined(game)
         adversary = Adversary(foretold, threat_model, n_rounds)
         if game.in_one_round:
             in_round = n_rounds = int(adversary.leak.by_round.argmax()) + 1
-            single = claim.scope == "message"
-            adversary = Adversary(foretold, threat_model, n_rounds, one_message=single)
-        algebra = _algebra(adversary, nonlinear, claim.scope == "message")
+            one = claim.scope == "message"
+            adversary = Adversary(foretold, threat_model, n_rounds, one)
+        algebra = _algebra(adversary, nonlinear, one)
         leaked = () if algebra is None else algebra.leak.mechanism(game, in_round)
+        at, adjacency = claimed_delta(claim), record_adjacency(claim)
         return Question(
-            index, claim, threat_model, game, adversary, algebra, nonlinear, in_round, leaked,
-            self.alpha,
+            index, claim, threat_model, game, adversary, algebra, nonlinear, in_round,
+            worst_mechanism(leaked, d, at, adjacency),
+            played_mechanism(leaked, game.coordinates), self.alpha,
         )  # fmt: skip
 
     def _rounds(self, game: Game) -> int:
@@ -96,7 +101,8 @@ class LikelihoodRatio(Attack):
         if self.n_rounds is not None:
             return min(self.n_rounds, n_rounds)
         graph = game.setting.network.at(1)
-        messages = 2 * self.trials * (graph.n_edges + 2 * graph.n_agents)
+        each = graph.n_edges + 2 * graph.n_agents
+        messages = 2 * self.trials * each * game.coordinates
         return max(1, min(n_rounds, WORK // messages))
 
     def _findings(
@@ -129,13 +135,17 @@ class LikelihoodRatio(Attack):
 
 
 def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) -> Adversary | None:
-    """The same adversary, of messages that are linear in the noise: their leak is exact."""
-    if nonlinear is None or (nonlinear.bare and adversary.leak.unhidden):
+    """Of messages that are linear in the noise, and a record in one coordinate: an exact leak."""
+    if nonlinear is not None and not (nonlinear.bare and adversary.leak.unhidden):
+        messages = nonlinear.affine
+    elif adversary.game.coordinates == 1:
         return adversary
-    if not nonlinear.affine:
+    else:
+        messages = None
+    if messages is not None and not messages:
         return None
-    game, n_rounds = adversary.game, adversary.n_rounds
-    return Adversary(game, adversary.threat_model, n_rounds, single, nonlinear.affine)
+    game = replace(adversary.game, coordinates=1)
+    return Adversary(game, adversary.threat_model, adversary.n_rounds, single, messages)
 
 
 def _scores(

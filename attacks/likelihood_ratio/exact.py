@@ -13,6 +13,10 @@ _PROBED = (
     "from the defense's own step, probed with unit noise around a run without records; exact for "
     "defenses that are linear in their noise"
 )
+_DENSE = (
+    "the record is the worst behind a clip in L2 under Laplace noise: C / sqrt(d) in all {d} "
+    "coordinates at delta = 0 or without sampling, C in one coordinate if that leaks more"
+)
 
 
 def exact_leak(question: Question) -> Finding:
@@ -76,6 +80,8 @@ def _no_figure(question: Question) -> Finding:
 def _notes(question: Question, leak: Leak, certain: bool) -> list[str]:
     n_rounds, whole = question.n_rounds, question.game.defense.n_rounds
     notes = [f"the record is agent {question.game.victim}'s", _PROBED]
+    if question.game.coordinates > 1:
+        notes.append(_DENSE.format(d=question.game.d))
     if question.nonlinear is not None:
         notes.append(question.nonlinear.note)
     if n_rounds < whole and question.in_round is None:

@@ -24,6 +24,7 @@ class Question:
     nonlinear: Nonlinear | None  # what the algebra leaves out
     in_round: int | None  # in which alone the record is used; None: in any
     mechanism: Mechanism  # the exact leak of the view, as releases; () without one
+    played: Mechanism  # the same of the record that is played
     alpha: float  # of a false lower bound
 
     @property

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.contract import Attack, Bench
-from dpaudit.defense.claim_accounting import account_claim, claimed_delta, record_adjacency
+from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.errors import DpauditError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
@@ -17,7 +17,7 @@ from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.play import LearnedScore, Worlds, play, without_noise
-from dpaudit.game.worst import PLAYED, coordinates, played_mechanism, worst_mechanism
+from dpaudit.game.worst import PLAYED, coordinates
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import from_scores
@@ -89,11 +89,9 @@ class LikelihoodRatio(Attack):
             adversary = Adversary(foretold, threat_model, n_rounds, one)
         algebra = _algebra(adversary, nonlinear, one)
         leaked = () if algebra is None else algebra.leak.mechanism(game, in_round)
-        at, adjacency = claimed_delta(claim), record_adjacency(claim)
         return Question(
-            index, claim, threat_model, game, adversary, algebra, nonlinear, in_round,
-            worst_mechanism(leaked, d, at, adjacency),
-            played_mechanism(leaked, game.coordinates), self.alpha,
+            index, claim, threat_model, game, adversary, algebra, nonlinear, in_round, leaked, d,
+            self.alpha,
         )  # fmt: skip
 
     def _rounds(self, game: Game) -> int:

@@ -9,6 +9,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import false_negative_rate
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.game.play import error_rates
+from dpaudit.game.worst import played_mechanism
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import (
     ScoreBound,
@@ -116,7 +117,7 @@ def _metrics(question: Question, bound: ScoreBound, p: float) -> dict[str, Metri
 def _power(question: Question, counted: int) -> dict[str, Metric]:
     """What could be expected before any run: the bound, and how many runs would do."""
     claimed, delta, alpha = question.claimed, question.delta, question.alpha
-    mechanism = question.played
+    mechanism = played_mechanism(question.mechanism, question.game.coordinates)
 
     def really(rates: Array) -> Array:
         if not mechanism:
@@ -124,15 +125,17 @@ def _power(question: Question, counted: int) -> dict[str, Metric]:
         return false_negative_rate(mechanism, rates, question.adjacency)
 
     enough = trials_needed(claimed, delta, alpha, lambda rates: np.zeros_like(rates))
-    needed = {Name.TRIALS_NEEDED: Metric(value=inf if enough is None else 2 * enough)}
+    needed: dict[str, Metric] = {
+        Name.TRIALS_NEEDED: Metric(value=inf if enough is None else 2 * enough)
+    }
     if question.nonlinear is not None:  # nothing is known of what is to be expected
-        return {**needed}
+        return needed
     expected = Metric(value=expected_bound(counted, delta, alpha, really))
     return {Name.EXPECTED_BOUND: expected, **needed}
 
 
 def _declared_shape(question: Question, bound: ScoreBound) -> dict[str, Metric]:
-    mechanism, delta = question.played, question.delta
+    mechanism, delta = question.mechanism, question.delta
     shaped = question.nonlinear is None and question.game.coordinates == 1
     usable = 0 < len(mechanism) <= FEW and all(r.noise_multiplier > 0 for r in mechanism)
     if not (shaped and usable) or (delta == 0 and not is_pure(mechanism)):

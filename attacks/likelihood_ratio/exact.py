@@ -2,20 +2,16 @@
 
 from math import inf
 
-from dpaudit.accounting.releases import Interval, epsilon
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.adversary import Leak
+from dpaudit.game.worst import record_note, worst_epsilon
 
 from .question import Question, is_pure
 
 _PROBED = (
     "from the defense's own step, probed with unit noise around a run without records; exact for "
     "defenses that are linear in their noise"
-)
-_DENSE = (
-    "the record is the worst behind a clip in L2 under Laplace noise: C / sqrt(d) in all {d} "
-    "coordinates at delta = 0 or without sampling, C in one coordinate if that leaks more"
 )
 
 
@@ -25,9 +21,7 @@ def exact_leak(question: Question) -> Finding:
         return _no_figure(question)
     leak, claimed, delta = question.algebra.leak, question.claimed, question.delta
     at = delta if delta > 0 or is_pure(question.mechanism) else 1e-5
-    exact = Interval(0.0, 0.0)
-    if question.mechanism:
-        exact = epsilon(question.mechanism, at, question.adjacency)
+    exact = worst_epsilon(question.mechanism, question.worst, at, question.adjacency)
     certain = leak.separate or question.in_round is not None
     verdict = None
     if leak.unhidden:
@@ -80,8 +74,9 @@ def _no_figure(question: Question) -> Finding:
 def _notes(question: Question, leak: Leak, certain: bool) -> list[str]:
     n_rounds, whole = question.n_rounds, question.game.defense.n_rounds
     notes = [f"the record is agent {question.game.victim}'s", _PROBED]
-    if question.game.coordinates > 1:
-        notes.append(_DENSE.format(d=question.game.d))
+    record = record_note(question.game)
+    if record is not None:
+        notes.append(record)
     if question.nonlinear is not None:
         notes.append(question.nonlinear.note)
     if n_rounds < whole and question.in_round is None:

@@ -23,8 +23,8 @@ class Question:
     algebra: Adversary | None  # whose leak is exact; None: no message is linear in the noise
     nonlinear: Nonlinear | None  # what the algebra leaves out
     in_round: int | None  # in which alone the record is used; None: in any
-    mechanism: Mechanism  # the exact leak of the view, as releases; () without one
-    played: Mechanism  # the same of the record that is played
+    mechanism: Mechanism  # the exact leak of a record in one coordinate; () without one
+    worst: int  # coordinates of the worst record; runs may play fewer
     alpha: float  # of a false lower bound
 
     @property

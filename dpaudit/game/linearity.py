@@ -69,12 +69,12 @@ def nonlinearity(game: Game, threat_model: ThreatModel, n_rounds: int) -> Nonlin
     None too where the defense overflows with noise or without, or has randomness of its own beside
     the noise that it is handed, so that two equal runs differ: both are for others to say.
     """
-    wide = _wide(game)
+    several = wide(game)
     first: tuple[int, str] | None = None
     broken: set[str] = set()
     names: dict[str, None] = {}
     quiet = defined = True
-    for k, sent, state in _played(wide, _combinations(), n_rounds):
+    for k, sent, state in _played(several, _combinations(), n_rounds):
         parts = {name: s.payload.flatten(1) for name, s in sent.items()} | {"state": state}
         names |= dict.fromkeys(sent)
         for name, values in parts.items():
@@ -85,13 +85,14 @@ def nonlinearity(game: Game, threat_model: ThreatModel, n_rounds: int) -> Nonlin
                 broken.add(name)
                 quiet = quiet and _is_affine(values, with_record=False)
                 defined = defined and bool(values[0].isfinite().all())
-    if first is None or not (defined or _is_defined(wide, n_rounds)):
+    if first is None or not (defined or _is_defined(several, n_rounds)):
         return None
     affine = frozenset(names) - broken
-    return Nonlinear(*first, affine, quiet, defined, _bare(wide, threat_model, n_rounds))
+    return Nonlinear(*first, affine, quiet, defined, _bare(several, threat_model, n_rounds))
 
 
-def _wide(game: Game) -> Game:
+def wide(game: Game) -> Game:
+    """The same game on a model of several coordinates."""
     d = COORDINATES
     return replace(game, setting=replace(game.setting, d=d, layers=(("canary", d),)))
 

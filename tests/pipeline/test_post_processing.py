@@ -75,6 +75,11 @@ class CleanMasked(Processed):
         return noisy * (clean.abs() > 0.01)
 
 
+class SignTimesCleanNorm(Processed):
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return noisy.sign() * clean.norm(dim=-1, keepdim=True)
+
+
 class UnclippedSign(NoisySign):
     """Correct post-processing of a sum that the noise does not protect."""
 
@@ -123,7 +128,8 @@ def test_correct_post_processing_is_neither_refuted_nor_unsupported(
 
 
 @pytest.mark.parametrize(
-    "defense", [DividedByCleanNorm, CleanMasked, UnclippedSign, CleanSignBeside]
+    "defense",
+    [DividedByCleanNorm, CleanMasked, SignTimesCleanNorm, UnclippedSign, CleanSignBeside],
 )
 def test_a_choice_by_unprotected_values_is_caught(defense: type[Processed]) -> None:
     assert audit(defense, 0).claims[0].verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)

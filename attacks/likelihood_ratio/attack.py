@@ -79,7 +79,7 @@ class LikelihoodRatio(Attack):
         game, in_round = replace(game, in_one_round=claim.scope != "run"), None
         nonlinear = nonlinearity(game, threat_model, self._rounds(game))
         d = coordinates(game) if nonlinear is None else 1
-        game = replace(game, coordinates=min(d, PLAYED))
+        game = replace(game, spread=min(d, PLAYED))
         n_rounds, one = self._rounds(game), False
         foretold = game if nonlinear is None or nonlinear.defined else defined(game)
         adversary = Adversary(foretold, threat_model, n_rounds)
@@ -100,7 +100,7 @@ class LikelihoodRatio(Attack):
             return min(self.n_rounds, n_rounds)
         graph = game.setting.network.at(1)
         each = graph.n_edges + 2 * graph.n_agents
-        messages = 2 * self.trials * each * game.coordinates
+        messages = 2 * self.trials * each * game.spread
         return max(1, min(n_rounds, WORK // messages))
 
     def _findings(
@@ -136,13 +136,13 @@ def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) ->
     """Of messages that are linear in the noise, and a record in one coordinate: an exact leak."""
     if nonlinear is not None and not (nonlinear.bare and adversary.leak.unhidden):
         messages = nonlinear.affine
-    elif adversary.game.coordinates == 1:
+    elif adversary.game.spread == 1:
         return adversary
     else:
         messages = None
     if messages is not None and not messages:
         return None
-    game = replace(adversary.game, coordinates=1)
+    game = replace(adversary.game, spread=1)
     return Adversary(game, adversary.threat_model, adversary.n_rounds, single, messages)
 
 

@@ -42,10 +42,10 @@ def certified_bound(
         "runs chose the threshold",
         "scores learned from other runs" if learned else how,
     ]
-    if game.coordinates > 1:
+    if game.spread > 1:
         notes.append(
-            f"the record has the same size in each of {game.coordinates} coordinates, the worst "
-            f"behind a clip in L2 under Laplace noise; of {game.d} in the model"
+            f"the record has the same size in each of {game.spread} coordinates, the worst "
+            f"behind a clip in L2 under Laplace noise; of {game.coordinates} in the model"
         )
     if shape:
         notes.append("the bound of the declared shape is proven for such mechanisms alone")
@@ -117,7 +117,7 @@ def _metrics(question: Question, bound: ScoreBound, p: float) -> dict[str, Metri
 def _power(question: Question, counted: int) -> dict[str, Metric]:
     """What could be expected before any run: the bound, and how many runs would do."""
     claimed, delta, alpha = question.claimed, question.delta, question.alpha
-    mechanism = played_mechanism(question.mechanism, question.game.coordinates)
+    mechanism = played_mechanism(question.mechanism, question.game.spread)
 
     def really(rates: Array) -> Array:
         if not mechanism:
@@ -136,7 +136,7 @@ def _power(question: Question, counted: int) -> dict[str, Metric]:
 
 def _declared_shape(question: Question, bound: ScoreBound) -> dict[str, Metric]:
     mechanism, delta = question.mechanism, question.delta
-    shaped = question.nonlinear is None and question.game.coordinates == 1
+    shaped = question.nonlinear is None and question.game.spread == 1
     usable = 0 < len(mechanism) <= FEW and all(r.noise_multiplier > 0 for r in mechanism)
     if not (shaped and usable) or (delta == 0 and not is_pure(mechanism)):
         return {}

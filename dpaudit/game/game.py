@@ -33,7 +33,7 @@ class CanaryGradient(Gradient):
     length: float  # L2 (and L1) norm of its gradient, on one coordinate
     drawn: Tensor  # [...]: how often it is in the victim's batch, by trial; -1 for its opposite
     batch_size: int
-    coordinates: int = 1  # over which a clipped gradient is spread evenly
+    spread: int = 1  # over how many coordinates a clipped gradient is spread evenly
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         return self._placed(X, holders, self.length) / self.batch_size
@@ -41,8 +41,8 @@ class CanaryGradient(Gradient):
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
-        spread = self.coordinates ** (1 / norm)  # the norm of as many ones
-        return self._placed(X, holders, min(self.length, clip_norm / spread))
+        ones = self.spread ** (1 / norm)  # the norm of as many ones
+        return self._placed(X, holders, min(self.length, clip_norm / ones))
 
     def _placed(self, X: Tensor, holders: Tensor | None, length: float) -> Tensor:
         rows = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
@@ -64,8 +64,8 @@ class Game:
     sampling_rate: float  # how likely the record is in the batch of a round
     sampling: Sampling  # of the victim's batch; "none" if its whole function counts
     in_one_round: bool = False  # whether the record is used in a single round of the run
-    d: int = 1  # coordinates of the model that is audited
-    coordinates: int = 1  # of the record
+    coordinates: int = 1  # of the real model, in which gradients have their directions
+    spread: int = 1  # over how many of them runs spread the record
 
     @classmethod
     def of(
@@ -91,7 +91,7 @@ class Game:
             return cls(defense, alone, victim, adjacency, float(distance), 1.0, "none")
         rate = min(1.0, defense.batch_size / setting.sizes[victim])
         how = sampling or defense.sampling
-        return cls(defense, alone, victim, adjacency, LENGTH, rate, how, d=setting.d)
+        return cls(defense, alone, victim, adjacency, LENGTH, rate, how, coordinates=setting.d)
 
     @property
     def effect(self) -> float:
@@ -114,7 +114,7 @@ class Game:
         """The oracle of a round in which the canary was drawn in these trials [...]."""
         batch_size = 1 if self.sampling == "none" else self.defense.batch_size
         drawn = self.effect * drawn
-        return CanaryGradient(self.victim, self.length, drawn, batch_size, self.coordinates)
+        return CanaryGradient(self.victim, self.length, drawn, batch_size, self.spread)
 
     def start(
         self, trials: int, dtype: torch.dtype, device: torch.device, coordinates: int = 1

@@ -63,7 +63,7 @@ def play(
         DpauditError: a score is NaN.
     """
     rows = len(adversary.rounds[0].messages) + 2 * adversary.game.setting.n_agents
-    size = max(50, BLOCK // (rows * adversary.game.coordinates))
+    size = max(50, BLOCK // (rows * adversary.game.spread))
     n_blocks = -(-trials // size)
     blocks = []
     for i, part in enumerate(np.array_split(np.arange(trials), n_blocks)):
@@ -97,7 +97,7 @@ def _block(
     device = streams.device
     present = torch.arange(2 * trials, device=device) >= trials
     sign = torch.where(present, 1.0, -1.0 if game.is_replacement else 0.0).to(dtype)
-    d = game.coordinates  # each is a trial of its own to the adversary, who reads one
+    d = game.spread  # each is a trial of its own to the adversary, who reads one
     state: Any = game.start(2 * trials, dtype, device, d)
     follower = Follower(adversary, game.start(2 * trials * d, dtype, device))
     tally = Tally(adversary.game, 2 * trials)

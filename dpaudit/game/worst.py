@@ -64,15 +64,15 @@ def coordinates(game: Game) -> int:
         shift, noise = moved[name] - payload, noisy[name] - payload
         if not torch.allclose(shift, shift[..., :1].expand_as(shift)) or noise[..., 1:].any():
             return 1
-    return game.d
+    return game.coordinates
 
 
 def record_note(game: Game) -> str | None:
     """What the record is under Laplace noise, where no clip to the norm of that noise says it."""
-    if game.coordinates > 1:
+    if game.spread > 1:
         return (
             "the record is the worst behind a clip in L2 under Laplace noise: C / sqrt(d) in all "
-            f"{game.d} coordinates, or C in one where that leaks more; with sampling and above "
+            f"{game.coordinates} coordinates, or C in one where that leaks more; with sampling and above "
             "delta = 0 the lower end is that of a single round"
         )
     noise, norms = Tape(), set[int]()

@@ -80,7 +80,7 @@ def test_a_record_that_nothing_clips_is_described() -> None:
     assert "10000 on one coordinate" in record_note(game_of(laplace))
     assert record_note(game_of(Unclipped())) is None
     assert record_note(game_of(Clipped(family="laplace"))) is None
-    assert "C / sqrt(d) in all 650" in record_note(replace(game_of(laplace), coordinates=64))
+    assert "C / sqrt(d) in all 650" in record_note(replace(game_of(laplace), spread=64))
     moved = function(n_rounds=3, batch_size=1).calibrate(SETTING)
     assert "in L1 on one coordinate" in record_note(Game.of(moved, SETTING, 0, "function"))
 

@@ -19,10 +19,12 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import NOISELESS, Adversary, flat_state
+from dpaudit.game.adversary import Adversary
 from dpaudit.game.follow import Follower, Innovation
 from dpaudit.game.game import CanaryGradient, Game
 from dpaudit.game.linearity import nonlinearity
+from dpaudit.game.probe import NOISELESS
+from dpaudit.game.states import flat_state
 from dpaudit.game.tape import Tape
 from dpaudit.progress import OnStep
 from dpaudit.training.loaded_problem import LoadedProblem

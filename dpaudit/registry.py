@@ -1,5 +1,7 @@
 """Plug-ins by name, from entry points: ours and those of other installed packages alike."""
 
+import inspect
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
@@ -7,6 +9,12 @@ from .errors import ConfigError, nearest
 from .strict import Strict
 
 PluginFamily = Literal["defenses", "attacks", "reports"]
+
+EXPECTED: dict[PluginFamily, str] = {
+    "defenses": "a class derived from dpaudit.defense.contract.Defense",
+    "attacks": "a class derived from dpaudit.attack.contract.Attack",
+    "reports": "a function of a result and its run directory",
+}
 
 
 def installed(family: PluginFamily) -> dict[str, EntryPoint]:
@@ -19,24 +27,72 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
     """Import one plug-in: an installed one by its name, or a class as "module:Class".
 
     Raises:
-        ConfigError: there is none of this name, or its module cannot be imported.
+        ConfigError: there is none of this name, its module cannot be imported, or it does not fit
+            its family; in one line which plug-in of which package, what was expected and found.
     """
     plugins = installed(family)
     if ":" in name:
         plugins[name] = EntryPoint(name, name, f"dpaudit.{family}")
     if name not in plugins:
         raise ConfigError(f'no {family[:-1]} is called "{name}"{nearest(name, plugins)}')
+    where = f'{family[:-1]} "{name}"{_origin(plugins[name])}'
     try:
-        return _checked(plugins[name].load(), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f'{family[:-1]} "{name}" ({plugins[name].value}): {error}') from error
-    except Exception as error:  # whatever a module of someone else's does when it is imported
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f'{family[:-1]} "{name}" cannot be imported: {what}') from error
-
-
-def _checked(plugin: Any, name: str) -> Any:
-    """A class named as "module:Class" may be anything; what is installed was meant to be one."""
-    if ":" in name and not (isinstance(plugin, type) and issubclass(plugin, Strict)):
-        raise ImportError("not a class of dpaudit's plug-ins")
+        plugin = plugins[name].load()
+    except (Exception, SystemExit) as error:  # whatever a module of someone else's does
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        expected = f"expected {EXPECTED[family]}"
+        raise ConfigError(f"{where} cannot be imported: {what}; {expected}") from error
+    if problems := list(_problems(plugin, family)):
+        raise ConfigError(f"{where}: {'; '.join(problems)}")
     return plugin
+
+
+def _origin(plugin: EntryPoint) -> str:
+    """Where an installed plug-in comes from; one named as "module:Class" says it itself."""
+    if plugin.dist is None:
+        return ""
+    return f" ({plugin.value}, from {plugin.dist.name} {plugin.dist.version})"
+
+
+def _problems(plugin: Any, family: PluginFamily) -> Iterator[str]:
+    """What keeps a plug-in from being one of its family."""
+    found = _declared_family(plugin)
+    if found == family:
+        yield from _unfit_methods(plugin)
+        for name in sorted(plugin.__class_vars__ - {*dir(plugin)}):
+            yield f"expected a class variable {name}, found none"
+        if "name" in plugin.model_fields:
+            yield 'expected options of other names than "name", which names the plug-in itself'
+    elif found is not None:
+        yield f"expected {EXPECTED[family]}, found one for {found}"
+    elif family != "reports" or isinstance(plugin, type) or not callable(plugin):
+        what = "a class derived from none" if isinstance(plugin, type) else type(plugin).__name__
+        yield f"expected {EXPECTED[family]}, found {what}"
+
+
+def _declared_family(plugin: Any) -> PluginFamily | None:
+    """What a contract says of the classes that are derived from it."""
+    if not (isinstance(plugin, type) and issubclass(plugin, Strict)):
+        return None
+    return getattr(plugin, "plugin_family", None)
+
+
+def _unfit_methods(plugin: Any) -> Iterator[str]:
+    """Methods that the contract asks for, and that are missing or take other arguments."""
+    asked = {
+        name: method
+        for contract in plugin.__mro__
+        for name, method in vars(contract).items()
+        if getattr(method, "__isabstractmethod__", False)
+    }
+    for name, method in sorted(asked.items()):
+        own = inspect.getattr_static(plugin, name)
+        arguments = inspect.signature(method).parameters
+        expected = f"expected a method {name}({', '.join(arguments)})"
+        if name in plugin.__abstractmethods__:
+            yield f"{expected}, found none"
+        elif inspect.isfunction(own):
+            try:
+                inspect.signature(own).bind(*arguments)
+            except TypeError:
+                yield f"{expected}, found {name}({', '.join(inspect.signature(own).parameters)})"

@@ -80,7 +80,7 @@ def test_the_package_is_audited_by_the_command_and_its_claim_does_not_hold(insta
 
 def test_the_package_is_listed_with_its_name(installed, monkeypatch) -> None:
     monkeypatch.syspath_prepend(installed / "site")
-    listed = {entry["name"]: entry for entry in catalogue("defenses")}
+    listed = {entry["name"]: entry for entry in catalogue("defenses").entries}
     assert listed["quiet-gossip"]["package"] == "quiet-gossip"
     assert listed["dpdl"]["package"] == "dpaudit"
 

@@ -26,7 +26,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "project"
 
 
-def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def check(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
             sys.executable,
@@ -41,7 +41,12 @@ def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder.parent)},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(folder.parent),
+            **environment,
+        },
         timeout=120,
     )
 
@@ -91,3 +96,41 @@ def test_noise_that_is_halved_behind_the_back_of_accounting_fails_too(project: P
     code.write_text(right)
     assert broken.returncode == 1, broken.stdout + broken.stderr
     assert "certified bound epsilon >= 7.1 (exact accounting), claimed epsilon = 3" in broken.stdout
+
+
+TWO_CLAIMS = """
+[[check]]
+name = "two claims of one text"
+
+[check.audit]
+seed = 3
+data = { name = "digits", n_agents = 4 }
+graph.name = "ring"
+model.name = "logistic"
+defense.name = "dp-dpsgd"
+defense.n_rounds = 1
+defense.batch_size = 300
+defense.sampling = "poisson"
+defense.noise_multiplier = 1.0
+attack = [{ name = "likelihood-ratio", trials = 40_000 }]
+claim = [
+    { text = "Theorem 1", epsilon = 0.1, delta = 1e-5 },
+    { text = "Theorem 1", epsilon = 8.0, delta = 1e-5 },
+]
+"""
+
+
+def test_two_claims_of_one_text_are_told_apart(project: Path) -> None:
+    (project / "two").mkdir()
+    (project / "two" / "claims.toml").write_text(TWO_CLAIMS)
+    done = check(project / "two", "--junit", "junit.xml", PYTHONPATH=str(project.parent))
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if '"Theorem 1: (' in line]
+    broken, kept = lines
+    assert broken.startswith("FAILS ")
+    assert '"Theorem 1: (0.1, 1e-05)-DP' in broken
+    assert kept.startswith("HOLDS ")
+    assert '"Theorem 1: (8, 1e-05)-DP' in kept
+    junit = (project / "two" / "junit.xml").read_text()
+    assert junit.count('name="Theorem 1: (0.1, 1e-05)-DP') == 1
+    assert junit.count('name="Theorem 1: (8, 1e-05)-DP') == 1

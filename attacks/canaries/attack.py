@@ -1,5 +1,6 @@
 """One training run with many canaries: bounds on epsilon and on the noise, without retraining."""
 
+from collections.abc import Mapping
 from math import inf
 from typing import Annotated, Literal
 
@@ -21,6 +22,7 @@ from dpaudit.statistics.guesses import (
     mu_from_ranked_guesses,
     shift_from_guesses,
 )
+from dpaudit.training.classification import Classification
 from dpaudit.training.sensor_fusion import SensorFusion
 
 from .channels import Evidence, game_in_every_batch, train_with_canaries
@@ -54,43 +56,29 @@ class Canaries(Attack):
         }
         if not claims:
             return []
-        if isinstance(bench.problem, SensorFusion) or bench.defense.function_distance():
-            raise ConfigError(
-                "attack canaries: canaries stand in for records, and this defense protects an "
-                "agent's whole function; use likelihood-ratio"
-            )
-        defense, setting = bench.defense, bench.setting
-        victim = account_claim(next(iter(claims.values())), threat_model, defense, setting).victim
-        n_rounds = min(self.n_rounds or defense.n_rounds, defense.n_rounds)
-        if self.kind != "gradient":
-            try:
-                evidence = train_with_records(
-                    defense,
-                    bench.problem,
-                    setting,
-                    threat_model,
-                    victim,
-                    self.kind,
-                    self.canaries,
-                    n_rounds,
-                    bench.streams,
-                    on_step,
-                )
-            except NotObservable as reason:
-                return [_not_available(i, threat_model, reason) for i in claims]
-            common = (
-                f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} "
-                f"{self.kind} records at agent {victim}, each there by a fair coin"
-            )
-            return [
-                self._epsilon(i, claim, threat_model, evidence, n_rounds, common)
-                for i, claim in claims.items()
-            ]
+        problem = _on_records(bench)
+        first = next(iter(claims.values()))
+        victim = account_claim(first, threat_model, bench.defense, bench.setting).victim
+        if self.kind == "gradient":
+            return self._by_gradients(bench, problem, claims, threat_model, victim, on_step)
+        return self._by_records(bench, problem, claims, threat_model, victim, on_step)
+
+    def _by_gradients(
+        self,
+        bench: Bench,
+        problem: Classification,
+        claims: Mapping[int, Claim],
+        threat_model: ThreatModel,
+        victim: int,
+        on_step: OnStep,
+    ) -> list[Finding]:
+        """A bound on epsilon for each claim, and one on the noise."""
+        defense, setting, n_rounds = bench.defense, bench.setting, self._trained(bench)
         game = Game.of(defense, setting, victim, "add-remove", "poisson")
         sampled = Adversary(game, threat_model, n_rounds)
         always = Adversary(game_in_every_batch(game), threat_model, n_rounds)
         by_sampled, by_always = train_with_canaries(
-            defense, bench.problem, setting, sampled, always, self.canaries, bench.streams, on_step
+            defense, problem, setting, sampled, always, self.canaries, bench.streams, on_step
         )
         common = (
             f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} canaries of "
@@ -101,6 +89,46 @@ class Canaries(Attack):
             for i, claim in claims.items()
         ]
         return [*found, self._noise(threat_model, always, by_always, n_rounds, common)]
+
+    def _by_records(
+        self,
+        bench: Bench,
+        problem: Classification,
+        claims: Mapping[int, Claim],
+        threat_model: ThreatModel,
+        victim: int,
+        on_step: OnStep,
+    ) -> list[Finding]:
+        """A bound on epsilon for each claim, if the view gives any gradient of the victim away."""
+        assert self.kind != "gradient"
+        n_rounds = self._trained(bench)
+        try:
+            evidence = train_with_records(
+                bench.defense,
+                problem,
+                bench.setting,
+                threat_model,
+                victim,
+                self.kind,
+                self.canaries,
+                n_rounds,
+                bench.streams,
+                on_step,
+            )
+        except NotObservable as reason:
+            return [_not_available(i, threat_model, reason) for i in claims]
+        common = (
+            f"one run of {n_rounds} of {bench.defense.n_rounds} rounds with {self.canaries} "
+            f"{self.kind} records at agent {victim}, each there by a fair coin"
+        )
+        return [
+            self._epsilon(i, claim, threat_model, evidence, n_rounds, common)
+            for i, claim in claims.items()
+        ]
+
+    def _trained(self, bench: Bench) -> int:
+        """How many rounds are trained."""
+        return min(self.n_rounds or bench.defense.n_rounds, bench.defense.n_rounds)
 
     @property
     def _guesses(self) -> int:
@@ -202,6 +230,16 @@ class Canaries(Attack):
                 "noise alone, and is held against no claim",
             ),
         )
+
+
+def _on_records(bench: Bench) -> Classification:
+    """The learning problem. Raises ConfigError if there are no records to stand in for."""
+    if isinstance(bench.problem, SensorFusion) or bench.defense.function_distance():
+        raise ConfigError(
+            "attack canaries: canaries stand in for records, and this defense protects an "
+            "agent's whole function; use likelihood-ratio"
+        )
+    return bench.problem
 
 
 def _not_available(index: int, threat_model: ThreatModel, reason: NotObservable) -> Finding:

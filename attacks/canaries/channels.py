@@ -78,9 +78,7 @@ def train_with_canaries(
 ) -> tuple[Evidence, Evidence]:
     """One run of the real problem: evidence on canaries drawn like records, and in every batch.
 
-    Args:
-        sampled, always: adversaries of the two sets, who read the first rounds of the run.
-        n_canaries: of each set.
+    The adversaries of the two sets, ``sampled`` and ``always``, read the first rounds of the run.
     """
     coins = torch.from_numpy(streams.numpy("coins").random(2 * n_canaries) < 0.5)
     readers = [

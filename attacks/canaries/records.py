@@ -10,14 +10,14 @@ arXiv:2101.04535, for mislabelled and crafted records.
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpaudit.data.datasets import Dataset
-from dpaudit.defense.contract import Defense, Gradient, Observable, Setting, Target
+from dpaudit.defense.contract import Defense, Derived, Gradient, Observable, Setting, Target
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Capture, Transcript
 from dpaudit.defense.view import View
@@ -80,6 +80,26 @@ class WithRecords(Gradient):
         return real.index_add(0, rows, factor * total)
 
 
+class Planted(NamedTuple):
+    """Canaries that are records, and the secret of which are there."""
+
+    inputs: Tensor  # [n_canaries, ...]
+    labels: Tensor  # [n_canaries]
+    included: Tensor  # [n_canaries] bool
+
+    @property
+    def n(self) -> int:
+        return len(self.labels)
+
+
+def planted(
+    kind: CanaryKind, dataset: Dataset, n: int, rng: np.random.Generator, device: torch.device
+) -> Planted:
+    """Canaries on the device, each of which is there by its own fair coin."""
+    inputs, labels = (t.to(device) for t in records(kind, dataset, n, rng))
+    return Planted(inputs, labels, torch.from_numpy(rng.random(n) < 0.5))
+
+
 def records(
     kind: CanaryKind, dataset: Dataset, n: int, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
@@ -119,64 +139,85 @@ def train_with_records(
         ConfigError: the defense offers no way to derive a gradient from its messages.
         NotObservable: the adversary's view never suffices for it.
     """
+    observable, rng = _observable(defense), streams.numpy("canaries")
+    canaries = planted(kind, problem.dataset, n_canaries, rng, streams.device)
+    rate = min(1.0, defense.batch_size / setting.sizes[victim])
+    scores, n_read = torch.zeros(n_canaries, dtype=torch.float64), 0
+    before: Capture = {}
+    state: Any = defense.start(problem.initial(streams), setting)
+    for k in range(1, n_rounds + 1):
+        real = problem.gradient(streams, k, defense.batch_size, defense.sampling)
+        drawn = canaries.included & torch.from_numpy(rng.random(n_canaries) < rate)
+        oracle = _with_canaries(real, problem, victim, canaries, drawn, defense.batch_size)
+        state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, Noise(streams, k))
+        view = _view(threat_model, k, before, sent)
+        for derived in _derived(observable, defense, view, setting, victim, k):
+            scores += _presence(canaries, derived, problem.gradients, defense.clip_norm_in(k))
+            n_read += 1
+        before = sent
+        on_round(k, n_rounds)
+    if not n_read:
+        raise NotObservable(f"{threat_model.name} can derive no gradient of agent {victim}")
+    return Evidence((scores - scores.median()).numpy(), canaries.included.numpy())
+
+
+def _observable(defense: Defense) -> Observable:
+    """The first by which a gradient can be derived from messages."""
     if not defense.observables:
         raise ConfigError(
             "attack canaries: no gradient can be derived from this defense's messages; use kind = "
             '"gradient"'
         )
-    observable = next(iter(defense.observables.values()))
-    rng, device = streams.numpy("canaries"), streams.device
-    inputs, labels = (t.to(device) for t in records(kind, problem.dataset, n_canaries, rng))
-    included = torch.from_numpy(rng.random(n_canaries) < 0.5)
-    rate = min(1.0, defense.batch_size / setting.sizes[victim])
-    scores, rounds_read = torch.zeros(n_canaries, dtype=torch.float64), 0
-    before: Capture = {}
-    state: Any = defense.start(problem.initial(streams), setting)
-    for k in range(1, n_rounds + 1):
-        drawn = included & torch.from_numpy(rng.random(n_canaries) < rate)
-        oracle = WithRecords(
-            problem.gradient(streams, k, defense.batch_size, defense.sampling),
-            problem.gradients,
-            victim,
-            inputs,
-            labels,
-            drawn.to(device),
-            defense.batch_size,
-        )
-        graph = setting.network.at(k)
-        state, sent, *_ = defense.step(state, k, graph, oracle, Noise(streams, k))
-        read = Transcript({k - 1: before, k: sent} if k > 1 else {k: sent})
-        view = View.of(threat_model, read, {k - 1, k})
-        for gradient, model in _derived(observable, defense, view, setting, victim, k):
-            each = problem.gradients.clipped_sum(
-                model.expand(n_canaries, -1),
-                inputs[:, None],
-                labels[:, None],
-                defense.clip_norm_in(k) or inf,
-                holders=torch.arange(n_canaries, device=device),
-            )
-            scores += _presence(each.double(), gradient.double()).cpu()
-            rounds_read += 1
-        before = sent
-        on_round(k, n_rounds)
-    if not rounds_read:
-        raise NotObservable(f"{threat_model.name} can derive no gradient of agent {victim}")
-    return Evidence((scores - scores.median()).numpy(), included.numpy())
+    return next(iter(defense.observables.values()))
 
 
-def _presence(each: Tensor, gradient: Tensor) -> Tensor:
-    """How much of each canary's gradient [n_canaries, d] is in a gradient [d], by ridge regression.
+def _with_canaries(
+    real: Gradient,
+    problem: Classification,
+    victim: int,
+    canaries: Planted,
+    drawn: Tensor,
+    batch_size: int,
+) -> WithRecords:
+    inputs, labels, _ = canaries
+    drawn = drawn.to(labels.device)
+    return WithRecords(real, problem.gradients, victim, inputs, labels, drawn, batch_size)
 
-    All at once, lest canaries that resemble one another are taken for one another.
+
+def _presence(
+    canaries: Planted, derived: Derived, gradients: Gradients, clip_norm: float | None
+) -> Tensor:
+    """How much of each canary's gradient, at the same model, is in a derived one, [n_canaries].
+
+    By ridge regression on all at once, lest canaries that resemble one another are taken for one
+    another.
     """
+    each = gradients.clipped_sum(
+        derived.model.expand(canaries.n, -1),
+        canaries.inputs[:, None],
+        canaries.labels[:, None],
+        clip_norm or inf,
+        holders=torch.arange(canaries.n, device=canaries.labels.device),
+    )
+    return _shares(each.double(), derived.gradient.double()).cpu()
+
+
+def _shares(each: Tensor, gradient: Tensor) -> Tensor:
+    """The ridge regression of a gradient [d] on the rows of each [n_canaries, d]."""
     overlaps = each @ each.T
     ridge = RIDGE * overlaps.diagonal().mean() * torch.eye(len(each)).to(overlaps)
     return torch.linalg.solve(overlaps + ridge, each @ gradient)
 
 
+def _view(threat_model: ThreatModel, k: int, before: Capture, sent: Capture) -> View:
+    """What an adversary holds of round k and the one before it."""
+    read = Transcript({k - 1: before, k: sent} if k > 1 else {k: sent})
+    return View.of(threat_model, read, {k - 1, k})
+
+
 def _derived(
     observable: Observable, defense: Defense, view: View, setting: Setting, victim: int, k: int
-) -> list[tuple[Tensor, Tensor]]:
+) -> list[Derived]:
     """Gradients of the victim and their models, from each link that tells another one."""
     receivers = [i for j, i in view.edges(observable.links, k) if j == victim]
     found = []
@@ -185,4 +226,4 @@ def _derived(
             found.append(observable.derive(defense, view, setting, Target(k, victim, receiver)))
         except NotObservable:
             continue
-    return [(derived.gradient, derived.model) for derived in found]
+    return found

@@ -10,37 +10,39 @@ from dpaudit.accounting.releases import false_negative_rate
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.game.play import error_rates
 from dpaudit.game.worst import played_mechanism
-from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import (
     ScoreBound,
-    ceiling,
     family_from_scores,
     from_scores,
     mu_p_value,
     p_value,
 )
 from dpaudit.statistics.noise_factor import noise_factor_bound
-from dpaudit.statistics.power import expected_bound, trials_needed
+from dpaudit.statistics.power import (
+    Tradeoff,
+    expected_bound,
+    expected_family_bound,
+    trials_needed,
+)
 
 from .question import Question, is_pure
+from .runs import Runs
 
 LARGE = 700.0  # an epsilon whose exponential is finite
 FEW = 4  # distinct releases at most, for a bound that composes them again and again
 
 
-def certified_bound(
-    question: Question, scores: tuple[Array, Array], learned: bool, trials: int, streams: Streams
-) -> Finding:
+def certified_bound(question: Question, runs: Runs) -> Finding:
     """The test of the claim, from the scores of runs without and with the record."""
-    bound, p = _tested(question, scores, streams)
+    bound, p = _tested(question, runs)
     shape = _declared_shape(question, bound)
     game = question.game
     how = "scores are likelihood ratios under the noise that the defense asks for"
     notes = [
-        f"{trials} runs of each world over {question.n_rounds} of {game.defense.n_rounds} rounds, "
-        f"the canary in the batch with probability {game.sampling_rate:.3g} a round; half of the "
-        "runs chose the threshold",
-        "scores learned from other runs" if learned else how,
+        f"{bound.n0} runs of each world over {question.n_rounds} of {game.defense.n_rounds} "
+        f"rounds, the canary in the batch with probability {game.sampling_rate:.3g} a round; "
+        f"{len(runs.choosing[0])} other runs of each chose the threshold",
+        "scores learned from other runs" if runs.learned else how,
     ]
     if game.spread > 1:
         notes.append(
@@ -62,7 +64,7 @@ def certified_bound(
         world="defense",
         metrics=_metrics(question, bound, p) | shape,
         notes=tuple(notes),
-        series=_tradeoff(question, scores),
+        series=_tradeoff(question, runs.scores),
     )
 
 
@@ -81,16 +83,14 @@ def untested(question: Question, why: str) -> Finding:
     )
 
 
-def _tested(
-    question: Question, scores: tuple[Array, Array], streams: Streams
-) -> tuple[ScoreBound, float]:
+def _tested(question: Question, runs: Runs) -> tuple[ScoreBound, float]:
     """The bound, on epsilon or on mu, and the p-value of the claim."""
-    alpha, delta, rng = question.alpha, question.delta, streams.numpy("halves")
+    alpha, delta = question.alpha, question.delta
     if question.claim.mu is None:
-        bound = from_scores(*scores, delta, alpha, rng)
+        bound = from_scores(*runs.scores, delta, alpha, runs.choosing)
         p = p_value(bound.fp, bound.fn, bound.n0, bound.n1, delta, question.claimed)
         return bound, p
-    bound = family_from_scores(*scores, alpha, rng)
+    bound = family_from_scores(*runs.scores, alpha, runs.choosing)
     return bound, mu_p_value(bound.fp, bound.fn, bound.n0, bound.n1, question.claim.mu)
 
 
@@ -106,7 +106,6 @@ def _metrics(question: Question, bound: ScoreBound, p: float) -> dict[str, Metri
         Name.P_VALUE: Metric(value=p),
         Name.FALSE_POSITIVES: Metric(value=bound.fp, n=bound.n0),
         Name.FALSE_NEGATIVES: Metric(value=bound.fn, n=bound.n1),
-        Name.CEILING: Metric(value=ceiling(counted, delta, alpha), n=counted),
     }
     if mu is not None:
         metrics[Name.MU_LOWER_BOUND] = Metric(value=bound.value)
@@ -115,29 +114,42 @@ def _metrics(question: Question, bound: ScoreBound, p: float) -> dict[str, Metri
 
 
 def _power(question: Question, counted: int) -> dict[str, Metric]:
-    """What could be expected before any run: the bound, and how many runs would do."""
-    claimed, delta, alpha = question.claimed, question.delta, question.alpha
+    """What could be expected before any run: of these runs, at best, and how many would do.
+
+    By the bound that judges the claim, which for a claim of mu is that of the Gaussian family.
+    """
     mechanism = played_mechanism(question.mechanism, question.game.spread)
+    delta, alpha = question.delta, question.alpha
 
     def really(rates: Array) -> Array:
         if not mechanism:
             return 1 - np.asarray(rates)
         return false_negative_rate(mechanism, rates, question.adjacency)
 
-    enough = trials_needed(claimed, delta, alpha, lambda rates: np.zeros_like(rates))
-    needed: dict[str, Metric] = {
-        Name.TRIALS_NEEDED: Metric(value=inf if enough is None else 2 * enough)
+    def expected(n: int, tradeoff: Tradeoff) -> float:
+        if question.claim.mu is not None:
+            return expected_family_bound(n, alpha, tradeoff)
+        return expected_bound(n, delta, alpha, tradeoff)
+
+    def epsilon(bound: float) -> float:
+        return bound if question.claim.mu is None else GAUSSIAN.epsilon(bound, delta)
+
+    enough = trials_needed(
+        question.claim.mu or question.claimed, lambda n: expected(n, np.zeros_like)
+    )
+    power: dict[str, Metric] = {
+        Name.CEILING: Metric(value=epsilon(expected(counted, np.zeros_like)), n=counted),
+        Name.TRIALS_NEEDED: Metric(value=inf if enough is None else enough),
     }
-    if question.nonlinear is not None:  # nothing is known of what is to be expected
-        return needed
-    expected = Metric(value=expected_bound(counted, delta, alpha, really))
-    return {Name.EXPECTED_BOUND: expected, **needed}
+    if question.nonlinear is None:  # else nothing is known of what is to be expected
+        power[Name.EXPECTED_BOUND] = Metric(value=epsilon(expected(counted, really)))
+    return power
 
 
 def _declared_shape(question: Question, bound: ScoreBound) -> dict[str, Metric]:
     mechanism, delta = question.mechanism, question.delta
-    shaped = question.nonlinear is None and question.game.spread == 1
     usable = 0 < len(mechanism) <= FEW and all(r.noise_multiplier > 0 for r in mechanism)
+    shaped = question.nonlinear is None and question.game.spread == 1
     if not (shaped and usable) or (delta == 0 and not is_pure(mechanism)):
         return {}
     counts = (bound.fp, bound.fn, bound.n0, bound.n1)

@@ -1,14 +1,18 @@
 """What a view leaks by the protocol's own algebra, without a single run."""
 
+from collections.abc import Iterator
 from math import inf
 
+from dpaudit.accounting.releases import Interval, epsilon
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.adversary import Leak
+from dpaudit.game.adversary import Adversary
 from dpaudit.game.worst import record_note, worst_epsilon
 
 from .question import Question, is_pure
 
+EVERY_LINK = ThreatModel(name="every link")
 _PROBED = (
     "from the defense's own step, probed with unit noise around a run without records; exact for "
     "defenses that are linear in their noise"
@@ -21,34 +25,70 @@ def exact_leak(question: Question) -> Finding:
         return _no_figure(question)
     leak, claimed, delta = question.algebra.leak, question.claimed, question.delta
     at = delta if delta > 0 or is_pure(question.mechanism) else 1e-5
-    exact = worst_epsilon(question.mechanism, question.worst, at, question.adjacency)
-    certain = leak.separate or question.in_round is not None
+    found = _interval(question, at)
     verdict = None
     if leak.unhidden:
         verdict = Verdict.REFUTED
-    elif certain and exact.low > claimed:
+    elif found.low > claimed:
         verdict = Verdict.UNSUPPORTED
-    high = exact.high if question.nonlinear is None else inf
     mu = leak.by_round.tolist()
     return Finding(
         role=Role.EXACT_LEAK,
         kind="accounting",
-        title="exact leak of the view",
+        title="exact leak of the view" if found.high - found.low < inf else "leak of the view",
         claim=question.index,
         attack="likelihood-ratio",
         threat_model=question.threat_model.name,
         message=next(iter(leak.unhidden.values()), None),
         rounds=(1, question.n_rounds),
         metrics={
-            Name.EPSILON: Metric(value=min(exact.high, high), low=exact.low, high=high),
+            Name.EPSILON: Metric(
+                value=found.high if found.high < inf else found.low, low=found.low, high=found.high
+            ),
             Name.CLAIMED_EPSILON: Metric(value=claimed),
             Name.DELTA: Metric(value=at),
             Name.LARGEST_MU_OF_A_ROUND: Metric(value=max(mu, default=0.0)),
         },
         verdict=verdict,
-        notes=tuple(_notes(question, leak, certain)),
+        notes=tuple(_notes(question)),
         series={Column.ROUND: tuple(range(1, len(mu) + 1)), Column.MU: tuple(mu)},
     )
+
+
+def _interval(question: Question, delta: float) -> Interval:
+    """Epsilon of the view, from both sides.
+
+    The lower end is attained by a record whose gradients have directions of their own wherever they
+    are taken: uses of one inclusion as ``directions`` has it, uses of different inclusions on
+    coordinates of their own, so that their leaks compose. Where effects of different inclusions
+    meet in one round, no upper end is proven; nor where a view has Laplace draws that it does not
+    recover, whose loss is that of all draws at most.
+    """
+    assert question.algebra is not None
+    leak, game, in_round = question.algebra.leak, question.game, question.in_round
+    if not leak.is_proven:
+        return Interval(0.0, _pure_loss_of_all(question))
+    low, high = (leak.mechanism(game, in_round, high=end) for end in (False, True))
+    apart = leak.separate or in_round is not None
+    if not apart and game.coordinates < len(leak.by_use):
+        return Interval(0.0, inf)  # no coordinate for each of the inclusions that meet
+    d = question.worst if apart else 1  # inclusions that meet take a coordinate each
+    least = worst_epsilon(low, d, delta, question.adjacency).low
+    most = worst_epsilon(high, d, delta, question.adjacency).high
+    return Interval(least, most if apart and question.nonlinear is None else inf)
+
+
+def _pure_loss_of_all(question: Question) -> float:
+    """What the record's release costs an eavesdropper who is told every draw's sum, at delta 0."""
+    adversary = question.adversary
+    if question.worst > 1 or question.nonlinear is not None:
+        return inf
+    everything = Adversary(question.game, EVERY_LINK, adversary.n_rounds)
+    leak = everything.leak
+    if not leak.is_pure or leak.unhidden:
+        return inf
+    losses = leak.mechanism(question.game, question.in_round)
+    return epsilon(losses, 0.0, question.adjacency).high if losses else 0.0
 
 
 def _no_figure(question: Question) -> Finding:
@@ -71,22 +111,31 @@ def _no_figure(question: Question) -> Finding:
     )
 
 
-def _notes(question: Question, leak: Leak, certain: bool) -> list[str]:
-    n_rounds, whole = question.n_rounds, question.game.defense.n_rounds
-    notes = [f"the record is agent {question.game.victim}'s", _PROBED]
+def _notes(question: Question) -> Iterator[str]:
+    assert question.algebra is not None
+    leak, n_rounds, whole = question.algebra.leak, question.n_rounds, _whole(question)
+    yield f"the record is agent {question.game.victim}'s"
+    yield _PROBED
     record = record_note(question.game)
     if record is not None:
-        notes.append(record)
+        yield record
     if question.nonlinear is not None:
-        notes.append(question.nonlinear.note)
+        yield question.nonlinear.note
     if n_rounds < whole and question.in_round is None:
-        notes.append(f"the first {n_rounds} of {whole} rounds; the run leaks at least as much")
-    if not certain:
-        notes.append(
-            "a record's effect outlasts its round in this view; the rounds are composed as if it "
-            "did not, an approximation"
+        yield f"the first {n_rounds} of {whole} rounds; the run leaks at least as much"
+    if not leak.is_proven:
+        yield (
+            "this view does not recover every Laplace draw, so its mu is no epsilon: no lower end, "
+            "and the loss of all draws together caps it"
         )
-    return notes + [
-        f'round {k}: "{message}" shows the record without noise'
-        for k, message in list(leak.unhidden.items())[:1]
-    ]
+    elif not leak.separate and question.in_round is None:
+        yield (
+            "a record's effect outlasts its round in this view: the lower end is that of a record "
+            "whose gradient has another direction in each round; no upper end is proven"
+        )
+    for k, message in list(leak.unhidden.items())[:1]:
+        yield f'round {k}: "{message}" shows the record without noise'
+
+
+def _whole(question: Question) -> int:
+    return question.game.defense.n_rounds

@@ -12,6 +12,9 @@ Laplace noise, delta(epsilon) is convex in t at every epsilon (its second deriva
 proportional to epsilon^2 phi(epsilon/mu - mu/2)/mu^3, or it is piecewise linear), and so is that
 of "remove", "add" and "switch", which is linear in it. The error is of second order in the
 distance of the levels. For the lower bound, a release is rounded to a noisier level.
+
+For the lower bound, the losses of a level may lie on a moved grid, for they only add up: the total
+is moved by the sum. That is how the mass just above ln(1 - q) stays apart (``least_outcome``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,10 +24,21 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 from scipy.special import erfc
 
 from .fourier import Complex, Product
-from .privacy_loss import MAX_LOSS, Array, NoiseFamily, Pairs, above, beneath, loss_error, reach
+from .privacy_loss import (
+    MAX_LOSS,
+    Array,
+    NoiseFamily,
+    Pairs,
+    above,
+    beneath,
+    least_outcome,
+    loss_error,
+    reach,
+)
 
 Bound = Literal["upper", "lower"]
 Integers = NDArray[np.intp]
@@ -33,6 +47,8 @@ MAX_LEVELS = 1024  # more releases than this share levels
 ORDERS = 2.0 ** np.arange(-6, 24, 0.5)  # of the moment generating functions in Chernoff bounds
 CHUNK = 256  # levels discretised together
 WORK = 2**27  # points transformed for one bound: more levels have a coarser grid
+LARGEST_EXPONENT = 700.0
+FINE = 16  # steps of the grid from the least loss to 0 from which on it need not be moved
 ADDED_VARIANCE = 1e-5  # of the total loss, relative, that the default grid may add
 
 
@@ -71,13 +87,17 @@ class Composed:
         if target <= 0:
             return np.inf
         p = np.cumsum(self.masses[::-1])[::-1]  # of this loss or more
-        q = np.cumsum((self.masses * np.exp(-self.losses))[::-1])[::-1]
+        decay = np.exp(self.losses[0] - self.losses[1]) if len(self.losses) > 1 else 0.0
+        scaled = lfilter([1.0], [1.0, -decay], self.masses[::-1])[
+            ::-1
+        ]  # the same of Q, e^loss times
         starts = np.concatenate([[0.0], self.losses[:-1]])
-        too_small = np.flatnonzero(p - np.exp(starts) * q > target)
+        too_small = np.flatnonzero(p - np.exp(starts - self.losses) * scaled > target)
         if not len(too_small):
             return 0.0
         last = too_small[-1]
-        epsilon = np.clip(np.log((p[last] - target) / q[last]), starts[last], self.losses[last])
+        epsilon = self.losses[last] + np.log((p[last] - target) / scaled[last])
+        epsilon = np.clip(epsilon, starts[last], self.losses[last])
         return float(max(epsilon + self._sign * self.blur, 0.0))
 
 
@@ -127,12 +147,13 @@ class _Window(NamedTuple):
     def points(self, pairs: Pairs) -> Integers:
         """Multiples of the grid for the losses of single releases, denser towards 0."""
         low, high = np.clip(reach(pairs), -MAX_LOSS, MAX_LOSS) / self.grid
-        low, high = int(np.floor(low)), int(np.ceil(high))
+        low, high = int(np.floor(low)), int(np.ceil(high)) + 1  # room for a grid moved down
+        high = min(high, int(LARGEST_EXPONENT / self.grid))
         if high - low >= self.n:  # the points must be distinct where the transform wraps around
             low, high = max(low, self.first), min(high, self.first + self.n - 1)
         steps = np.log(max(-low, high, 2) / self.resolution) * self.resolution
         sparse = self.resolution * np.exp(np.arange(1, max(steps, 0) + 1) / self.resolution)
-        ends = [-low, -low - 1, high, high - 1]  # where Laplace noise has point masses
+        ends = [-low, -low - 1, high, high - 1, high - 2]  # Laplace noise has point masses there
         size = np.concatenate([np.arange(self.resolution + 1), np.rint(sparse), ends])
         both = np.concatenate([size, -size]).astype(np.intp)
         return np.unique(both[(both >= low) & (both <= high)])
@@ -149,41 +170,59 @@ def compose(
     """
     window = _survey(rounds, tail, grid)
     product = Product(window.n)
-    moments, log_finite, blur = np.zeros((2, len(ORDERS))), 0.0, 0.0
+    moments, extremes = np.zeros((2, len(ORDERS))), np.zeros(2)
+    log_finite, blur, moved = 0.0, 0.0, 0.0
     for part in rounds:
         points = window.points(part.levels)
         losses: Array = window.grid * points
-        for piece, masses, infinite in _discretised(part, losses, bound):
+        for piece in _pieces(part):
+            masses, infinite, offset = _discretised(piece.levels, losses, window.grid, bound)
             _multiply(product, piece, points, masses)
             moments += _log_moments(piece, losses, masses)
+            present = np.where(np.any(masses > 0, axis=0), losses, 0.0)
+            extremes += piece.counts.sum() * np.array([present.max(), present.min()])
+            moved += float(piece.counts @ _mixed(piece, offset))
             finite = 1 - np.minimum(_mixed(piece, infinite), 1 - 1e-15)
             log_finite += float(piece.counts @ np.log(finite))
             blur += float(piece.counts @ _mixed(piece, loss_error(piece.levels)))
     total, rounding = product.masses()
-    losses = window.grid * (window.first + np.arange(window.n))
-    total = np.roll(total, -window.first)
-    slack = rounding + _chernoff(moments, window) - np.expm1(log_finite)
-    if bound == "upper":
-        slack += max(float(total[losses > MAX_LOSS].sum()), 0.0)
-    kept = (losses > 0) & (losses <= MAX_LOSS)
+    first = window.first - round(moved / window.grid)
+    losses = window.grid * (first + np.arange(window.n)) + moved
+    total = np.roll(total, -first)
+    reached = losses[[-1, 0]] + window.grid * np.array([0.5, -0.5])
+    slack = rounding + _outside(moments, extremes, reached - moved) - np.expm1(log_finite)
+    kept = losses > 0
     return Composed(losses[kept], total[kept], bound, float(slack), blur)
 
 
-def _discretised(
-    part: Rounds, losses: Array, bound: Bound
-) -> Iterator[tuple[Rounds, Array, Array]]:
-    """The rounds in pieces of few levels, with their levels' masses, finite and infinite."""
+def _pieces(part: Rounds) -> Iterator[Rounds]:
+    """The rounds in pieces of few levels."""
     n = len(part.levels.scale)
     for start in range(0, n, CHUNK):
         chosen = (part.level >= start) & (part.level < start + CHUNK)
         span = slice(start, min(start + CHUNK + 1, n))
         levels = part.levels._replace(scale=part.levels.scale[span], rate=part.levels.rate[span])
         level = part.level[chosen] - start
-        piece = Rounds(levels, level, part.weight[chosen], part.counts[chosen])
-        if bound == "upper":
-            yield piece, *above(levels, losses)
-        else:
-            yield piece, beneath(levels, losses), np.zeros(len(levels.scale))
+        yield Rounds(levels, level, part.weight[chosen], part.counts[chosen])
+
+
+def _discretised(
+    levels: Pairs, losses: Array, grid: float, bound: Bound
+) -> tuple[Array, Array, Array]:
+    """Masses of each level, its mass at infinity, and by how much its losses are moved, [n].
+
+    For the lower bound of a level, the grid may go through its least outcome or through 0.
+    """
+    still = np.zeros(len(levels.scale))
+    if bound == "upper":
+        return *above(levels, losses), still
+    masses, least = beneath(levels, losses), least_outcome(levels, grid / 2)
+    if np.all(-least <= 0) or np.all(-least > FINE * grid):
+        return masses, still, still
+    offset = least - grid * np.ceil(least / grid)
+    moved = beneath(levels, losses + offset)
+    better = np.sum(moved * (losses + offset), axis=1) > masses @ losses  # in the mean loss
+    return np.where(better[:, None], moved, masses), still, np.where(better, offset[:, 0], 0.0)
 
 
 def _multiply(product: Product, piece: Rounds, points: Integers, masses: Array) -> None:
@@ -205,19 +244,19 @@ def _survey(rounds: Sequence[Rounds], tail: float, grid: float | None) -> _Windo
     moments, limits = np.zeros((2, len(ORDERS))), np.zeros(2)
     variance, n_rounds, n_levels = 0.0, 0, 0.0
     for part in rounds:
-        reached = np.array(reach(part.levels))
-        sizes = np.abs(reached).max() * np.geomspace(1e-7, 1, 300)
-        losses = np.unique(np.clip(np.concatenate([-sizes, [0.0], sizes]), *reached))
-        for piece, masses, _ in _discretised(part, losses, "upper"):
+        losses = _sparse(part.levels)
+        for piece in _pieces(part):
+            masses, infinite = above(piece.levels, losses)
+            masses[:, -1] += infinite
             moments += _log_moments(piece, losses, masses)
             mean, square = _mixed(piece, masses @ losses), _mixed(piece, masses @ losses**2)
             variance += float(piece.counts @ np.maximum(square - mean**2, 1e-9 * square))
-        limits += part.counts.sum() * reached
+        limits += part.counts.sum() * losses[[0, -1]]
         n_rounds += int(part.counts.sum())
         n_levels += len(part.levels.scale) + len(part.counts) / 8  # a product costs an eighth
     likely = ((moments - np.log(tail)) / ORDERS).min(axis=1)
     low = min(max(-likely[1], limits[0]), 0.0)
-    high = max(min(likely[0], limits[1], MAX_LOSS), low + 1e-12)
+    high = max(min(likely[0], limits[1]), low + 1e-12)
     rounding = int(min(n_rounds, 20 * np.sqrt(n_rounds)))  # of the single losses, in steps
     if grid is None:
         step = np.sqrt(6 * ADDED_VARIANCE * variance / n_rounds)
@@ -231,22 +270,56 @@ def _survey(rounds: Sequence[Rounds], tail: float, grid: float | None) -> _Windo
     return _Window(float(grid), int(np.floor(low / grid)) - rounding - 1, n, resolution)
 
 
-def _log_moments(piece: Rounds, losses: Array, masses: Array) -> Array:
-    """Upper bounds on the sum over rounds of ln E exp(order loss), for ORDERS and their negatives.
+def _sparse(pairs: Pairs) -> Array:
+    """Some hundred losses, denser towards 0, over all that the pairs reach."""
+    reached = np.array(reach(pairs))
+    sizes = np.abs(reached).max() * np.geomspace(1e-7, 1, 300)
+    return np.unique(np.clip(np.concatenate([-sizes, [0.0], sizes]), *reached))
+
+
+def least_epsilon(rounds: Sequence[Rounds], delta: float) -> float:
+    """A lower bound on epsilon at a delta above 0, whatever its size, by one threshold test.
+
+    Where the total loss exceeds l with probability t, delta(epsilon) >= t (1 - e^(epsilon - l)),
+    which is delta at l + ln(1 - delta / t). A Chernoff bound on the losses below l, all in
+    logarithms, gives l for t = sqrt(delta): near the mean loss, the smaller of what is typical.
+    """
+    orders = 2.0 ** np.arange(-14, 4, 0.5)
+    moments, log_mass, n_rounds, blur = np.zeros(len(orders)), 0.0, 0, 0.0
+    for part in rounds:
+        losses = _sparse(part.levels)
+        for piece in _pieces(part):
+            masses = beneath(piece.levels, losses)
+            moments += _log_moments(piece, losses, masses, orders)[1]
+            log_mass += float(piece.counts @ np.log(_mixed(piece, masses.sum(axis=1))))
+            blur += float(piece.counts @ _mixed(piece, loss_error(piece.levels)))
+            n_rounds += int(piece.counts.sum())
+    power = np.sqrt(delta)
+    others = np.exp(log_mass) - power
+    if others <= 0:
+        return 0.0
+    rounding = 2.0**-40 * n_rounds  # of each sum of some hundred terms and its logarithm
+    loss = ((np.log(others) - moments - rounding) / orders).max() - blur
+    return float(max(loss + np.log1p(-delta / power), 0.0))
+
+
+def _log_moments(piece: Rounds, losses: Array, masses: Array, orders: Array = ORDERS) -> Array:
+    """Upper bounds on the sum over rounds of ln E exp(order loss), for orders and their negatives.
 
     Returns [2, n_orders]. Relative to the largest exponent, so that nothing overflows.
     """
-    orders = np.concatenate([ORDERS, -ORDERS])
+    orders = np.concatenate([orders, -orders])
     largest = np.where(orders > 0, losses[-1], losses[0]) * orders
     moments = np.maximum(masses @ np.exp(np.outer(losses, orders) - largest), 1e-300)
     total = piece.counts @ (np.log(_mixed(piece, moments)) + largest)
     return total.reshape(2, -1)
 
 
-def _chernoff(moments: Array, window: _Window) -> float:
-    """A bound on the probability that the total loss lies outside the window."""
-    ends = window.grid * np.array([window.first + window.n, 1 - window.first])
-    return float(np.exp(np.minimum(moments - ends[:, None] * ORDERS, 0.0)).min(axis=1).sum())
+def _outside(moments: Array, extremes: Array, ends: Array) -> float:
+    """A Chernoff bound on the probability of a total beyond the ends; 0 where none reaches it."""
+    signs = np.array([1, -1])
+    bounds = np.exp(np.minimum(moments - (signs * ends)[:, None] * ORDERS, 0.0)).min(axis=1)
+    return float(bounds @ (signs * extremes > signs * ends))
 
 
 def _mixed(piece: Rounds, values: Array) -> Array:

@@ -75,48 +75,57 @@ def above(pairs: Pairs, losses: Array) -> tuple[Array, Array]:
 
 
 def beneath(pairs: Pairs, losses: Array) -> Array:
-    """Masses [n, m] on the given losses that the pairs dominate; some mass may be missing.
+    """Masses [n, m] on the losses, [m] or of each pair [n, m], that the pairs dominate.
 
     Outcomes are merged in the order of their loss until the merged outcome's own loss is exactly
     one of those given, and an outcome may be split at random between two merged ones: all of it is
-    post-processing. What is left over at the top is rounded down.
+    post-processing. What is left over at the top is rounded down; some mass may be missing.
     """
     p, q = _cells(pairs, losses, side=-1)
-    ratios = np.exp(losses)
-    masses = np.zeros((len(p), len(losses)))
+    ratios = np.exp(np.broadcast_to(losses, (len(p), losses.shape[-1])))
+    masses = np.zeros_like(ratios)
     masses[:, -1] = p[:, -1]
     rows = np.arange(len(p))
     node = np.zeros(len(p), dtype=np.intp)  # the loss at which each pair's open outcome must end
+    ratio = ratios[:, 0]  # of that loss
     mass = np.zeros(len(p))  # of P in the open outcome
-    missing = np.zeros(len(p))  # how much P must still exceed ratios[node] Q by
-    for cell in range(len(losses) - 1):
+    missing = np.zeros(len(p))  # how much P must still exceed its ratio times Q by
+    lowest, short = np.zeros((2, len(p)))  # P of the open outcome's first part, and what it lacks
+    for cell in range(losses.shape[-1] - 1):
         p_cell, q_cell = p[:, cell + 1], q[:, cell + 1]
-        excess = p_cell - ratios[node] * q_cell
+        excess = p_cell - ratio * q_cell
         closes = excess > missing
         share = np.where(closes, missing / np.where(closes, excess, 1.0), 1.0)
         mass += share * p_cell
         masses[rows[closes], node[closes]] += mass[closes]
         rest = 1.0 - share
-        deficit = np.maximum(rest * (ratios[cell + 1] * q_cell - p_cell), 0.0)
+        deficit = np.maximum(rest * (ratios[:, cell + 1] * q_cell - p_cell), 0.0)
         node = np.where(closes, cell + 1, node)
-        mass = np.where(closes, rest * p_cell, mass)
+        ratio = np.where(closes, ratios[:, cell + 1], ratio)
+        lowest = np.where(closes, rest * p_cell, lowest)
+        short = np.where(closes, deficit, short)
+        mass = np.where(closes, lowest, mass)
         missing = np.where(closes, deficit, missing - excess)
-    q_open = (mass + missing) / ratios[node]
+    kept = missing < short  # the open outcome ends at its loss if some of its first part does not
+    ends = np.where(kept, mass - lowest * missing / np.where(kept, short, 1.0), 0.0)
+    masses[rows, node] += ends
+    mass = mass - ends
+    q_open = (mass + missing) / ratio
     node = np.maximum(node - 1, 0)
-    _close(masses, ratios, node, mass, np.maximum(mass - ratios[node] * q_open, 0.0))
+    _close(masses, ratios, node, mass, np.maximum(mass - ratios[rows, node] * q_open, 0.0))
     return masses
 
 
 def _close(masses: Array, ratios: Array, node: Integers, mass: Array, excess: Array) -> None:
     """End the last open outcome at ``node``: merge lower ones into it while it has an excess.
 
-    ``excess`` is how much P exceeds ratios[node] Q in it; whatever excess stays is rounded down.
+    ``excess`` is how much P exceeds the node's ratio times Q in it; what stays is rounded down.
     """
     rows = np.arange(len(masses))
     masses[rows, node] += mass
     for step in range(1, int(node.max()) + 1):
         source = np.maximum(node - step, 0)
-        deficit = ratios[node] / ratios[source] - 1  # of a unit of P at the lower loss
+        deficit = ratios[rows, node] / ratios[rows, source] - 1  # of a unit of P at the lower loss
         taken = np.where(
             deficit > 0, np.minimum(masses[rows, source], excess / np.maximum(deficit, 1e-300)), 0
         )
@@ -125,6 +134,24 @@ def _close(masses: Array, ratios: Array, node: Integers, mass: Array, excess: Ar
         excess = excess - taken * deficit
         if not np.any(excess > 1e-15 * mass):
             break
+
+
+def least_outcome(pairs: Pairs, width: float) -> Array:
+    """The loss [n, 1] of all losses within ``width`` of the least one, merged; 0 if none is least.
+
+    On a grid wider than the sampling rate q, most of the mass of "remove" lies between the least
+    loss, ln(1 - q), and the next point. No merging reaches a loss below the least: on the multiples
+    of the grid it would have to go to 0, and take all larger losses with it, since the mean of the
+    ratio is 1. A grid through this loss keeps them apart.
+    """
+    if pairs.kind != "remove":
+        return np.zeros_like(pairs.scale)
+    lowest = 0.0 if pairs.family == "laplace" else -np.inf
+    least = _loss_at(pairs, np.full_like(pairs.scale, lowest))
+    p, q = _cells(pairs, least + width, side=1)  # not below the least by rounding
+    with np.errstate(divide="ignore", invalid="ignore"):
+        merged = np.log(p[:, :1] / q[:, :1])
+    return np.where(np.isfinite(least) & np.isfinite(merged), merged, 0.0)
 
 
 def reach(pairs: Pairs) -> tuple[float, float]:

@@ -19,10 +19,10 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from dpaudit.errors import DpauditError
 from dpaudit.strict import Strict
 
-from .composition import Bound, Composed, Rounds, compose, on_levels
+from .composition import Bound, Composed, Rounds, compose, least_epsilon, on_levels
 from .families import GAUSSIAN
 from .gaussian import gaussian_delta, gaussian_epsilon
-from .privacy_loss import Array, NoiseFamily, PairKind, Pairs, largest_loss
+from .privacy_loss import MAX_LOSS, Array, NoiseFamily, PairKind, Pairs, largest_loss
 
 RecordAdjacency = Literal["add-remove", "replace-one"]
 Direction = Literal["remove", "add"]
@@ -71,8 +71,8 @@ def epsilon(
     """Bounds on the smallest epsilon such that the mechanism is (epsilon, delta)-DP.
 
     The upper end is infinite where a release has no noise, and where delta is not above the
-    rounding error of the computation (1e-9 after thousands of rounds, less after few). Above about
-    600, which no one would call private, an epsilon is not resolved: from 0 to infinity.
+    rounding error of the computation (1e-9 after thousands of rounds, less after few), and where
+    losses of single rounds above 600 decide: these count as infinite, and as 600 from below.
 
     Raises:
         DpauditError: delta is outside [0, 1), or 0 although some noise is Gaussian.
@@ -92,6 +92,8 @@ def epsilon(
     tail = 1e-5 * delta
     low = max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "lower", tail))
     high = max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "upper", tail))
+    if high > MAX_LOSS:
+        low = max(low, least_epsilon(_rounds(mechanism, adjacency, "remove", "lower"), delta))
     return Interval(min(low, pure), min(high, pure))
 
 

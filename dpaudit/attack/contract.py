@@ -10,6 +10,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnStep
+from dpaudit.registry import PluginFamily
 from dpaudit.rng import Streams
 from dpaudit.strict import Strict
 from dpaudit.training.loaded_problem import LoadedProblem, Problem
@@ -50,6 +51,7 @@ class Attack(Strict, ABC):
     It gives findings; verdicts on claims are not its business.
     """
 
+    plugin_family: ClassVar[PluginFamily] = "attacks"
     chooses: ClassVar[Chooses] = {}
     per_threat_model: ClassVar[bool] = True  # False: the same whoever the adversary is
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.errors import DpauditError, RunError
+from dpaudit.files.data_folders import DATA_FOLDERS, root_folder
 from dpaudit.files.result import AuditResult
 from dpaudit.registry import PluginFamily, installed
 from dpaudit.version import __version__
@@ -83,7 +84,12 @@ class AuditCache:
 
 
 def content_key(
-    audit: Mapping[str, Any], folder: Path, code: Path | None, device: str, data_root: Path | None
+    audit: Mapping[str, Any],
+    folder: Path,
+    code: Path | None,
+    device: str,
+    data_root: Path | None,
+    source: Iterable[Path],
 ) -> str:
     """The hash of everything that decides an audit's numbers, without importing any of it.
 
@@ -95,11 +101,12 @@ def content_key(
         code: a folder of the caller's own modules; all Python files below it count.
         device: where it is computed.
         data_root: where torchvision's data sets are.
+        source: the files of dpaudit itself.
     """
     parts = {
         "audit": _without_path(audit),
         "dpaudit": __version__,
-        "source": _hash_of(_own_source()),
+        "source": _hash_of(source),
         "plug-ins": {name: _hash_of(files) for name, files in _plugin_source(audit).items()},
         "code": None if code is None else _hash_of(_below(code, ".py"), code),
         "data": _data_fingerprint(audit, folder, data_root),
@@ -117,14 +124,14 @@ def _without_path(audit: Mapping[str, Any]) -> dict[str, Any]:
     return {**audit, "data": {**data, "path": Path(str(data["path"])).name}}
 
 
-def _own_source() -> list[Path]:
+def own_source() -> tuple[Path, ...]:
     """All of dpaudit, whichever room this module lies in; the families may lie elsewhere."""
     found: list[Path] = []
     for package in ("dpaudit", "dpaudit.attacks", "dpaudit.defenses", "dpaudit.reports"):
         spec = find_spec(package)
         for folder in (spec.submodule_search_locations or ()) if spec else ():
             found += _below(Path(folder), ".py")
-    return list(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))
 
 
 def _plugin_source(audit: Mapping[str, Any]) -> dict[str, list[Path]]:
@@ -161,11 +168,10 @@ def _data_fingerprint(audit: Mapping[str, Any], folder: Path, data_root: Path | 
     if "path" in data:
         return _hash_of([folder / str(data["path"])])
     name = str(data.get("name"))
-    root = data_root or os.environ.get("DPAUDIT_DATA")
-    if name not in ("mnist", "fashion-mnist", "cifar10") or not root:
+    root = root_folder(data_root)
+    if name not in DATA_FOLDERS or root is None:
         return name
-    known = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "cifar-10-batches-py"}
-    return _hash_of(_below(Path(root) / known[name], ""))
+    return _hash_of(_below(root / DATA_FOLDERS[name].folder, ""))
 
 
 def _below(folder: Path, suffix: str) -> list[Path]:

@@ -44,17 +44,13 @@ def main() -> int:
 
 
 def _make(job: AuditJob) -> None:
-    import torch
-
-    from dpaudit.errors import ConfigError
     from dpaudit.files.config import AuditConfig
+    from dpaudit.pipeline.devices import torch_device
     from dpaudit.pipeline.run import Runtime, run_audit
 
     from .cache import AuditCache
 
-    if job.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: this torch sees no CUDA device")
-
+    device = torch_device(job.device, f"--device {job.device}")
     cache = AuditCache(job.cache)
     with cache.locked(job.key):
         if cache.find(job.key) is not None:
@@ -63,7 +59,7 @@ def _make(job: AuditJob) -> None:
         begun = (partial / "run.json").exists()
         if not begun:
             shutil.rmtree(partial, ignore_errors=True)
-        runtime = Runtime(torch.device(job.device), job.data_root, cores=job.cores)
+        runtime = Runtime(device, job.data_root, cores=job.cores)
         config = AuditConfig.from_dict(job.config)
         run_audit(config, partial, runtime, "", resume=begun)
         cache.keep(job.key)

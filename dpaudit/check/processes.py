@@ -3,9 +3,8 @@
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from tempfile import TemporaryFile
@@ -17,8 +16,6 @@ from dpaudit.files.claims_file import ClaimsFile
 from .one_audit import AuditJob
 
 Waiting = Callable[[Mapping[str, AuditJob]], None]  # the audits that run now, called often
-
-COMMAND = [sys.executable, "-m", "dpaudit.check.one_audit"]
 
 _POLL_SECONDS = 0.05
 
@@ -32,9 +29,16 @@ class _Running:
 
 
 def run_all(
-    file: ClaimsFile, jobs: Mapping[str, AuditJob], cores: int, waiting: Waiting
+    command: Sequence[str],
+    file: ClaimsFile,
+    jobs: Mapping[str, AuditJob],
+    cores: int,
+    waiting: Waiting,
 ) -> dict[str, float]:
     """Run jobs by the name of their check, as many at once as there are cores; seconds of each.
+
+    Args:
+        command: what is started for each, and reads its job from stdin.
 
     Raises:
         DpauditError: one could not be run, or not in its time; all others are finished, and a line
@@ -48,7 +52,7 @@ def run_all(
         while queue or running:
             while queue and len(running) < cores:
                 name = queue.pop(0)
-                running.append(_started(name, jobs[name].model_copy(update={"cores": share})))
+                running.append(_started(command, name, jobs[name], share))
             waiting({r.name: jobs[r.name] for r in running})
             time.sleep(_POLL_SECONDS)
             for audit in [r for r in running if _is_over(file, r, problems)]:
@@ -62,10 +66,10 @@ def run_all(
     return seconds
 
 
-def _started(name: str, job: AuditJob) -> _Running:
+def _started(command: Sequence[str], name: str, job: AuditJob, cores: int) -> _Running:
     errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (read later)
     process = subprocess.Popen(
-        COMMAND,
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=errors,
@@ -73,7 +77,7 @@ def _started(name: str, job: AuditJob) -> _Running:
         start_new_session=True,
     )
     assert process.stdin is not None
-    process.stdin.write(job.model_dump_json() + "\n")
+    process.stdin.write(job.model_copy(update={"cores": cores}).model_dump_json() + "\n")
     process.stdin.flush()  # and left open: its end tells the process that this one is gone
     return _Running(name, process, errors, time.monotonic())
 

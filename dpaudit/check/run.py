@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,18 @@ from dpaudit.files.result import AuditResult
 from dpaudit.version import __version__
 
 from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics, write_whole
-from .cache import AuditCache, content_key
+from .cache import AuditCache, content_key, own_source
 from .one_audit import AuditJob
 from .processes import Waiting, run_all
 from .statements import beside_baseline, statements
+
+
+@dataclass(frozen=True)
+class Auditor:
+    """The program that makes an audit: how it is started, and the files that it is made of."""
+
+    command: tuple[str, ...] = (sys.executable, "-m", "dpaudit.check.one_audit")
+    source: tuple[Path, ...] = field(default_factory=own_source)
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,7 @@ class Options:
     device: str = "cpu"
     data_root: Path | None = None
     cores: int = os.cpu_count() or 1
+    auditor: Auditor = field(default_factory=Auditor)
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
         )
         for source in missing
     }
-    seconds = run_all(file, jobs, options.cores, waiting)
+    seconds = run_all(options.auditor.command, file, jobs, options.cores, waiting)
     results = {source.name: _result(cache, source) for source in sources}
     return _report(file, options, cache, sources, results, seconds, baseline)
 
@@ -184,7 +193,9 @@ def _source(file: ClaimsFile, i: int, code: Path | None, options: Options) -> So
         raise file.problem(
             ("check", i), "nothing to check: no claim in the audit, no threshold, and no baseline"
         )
-    key = content_key(content, path.parent, code, options.device, options.data_root)
+    key = content_key(
+        content, path.parent, code, options.device, options.data_root, options.auditor.source
+    )
     return Source(i, check.name, key, content, path, text, at)
 
 

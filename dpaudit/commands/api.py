@@ -1,6 +1,5 @@
 """dpaudit.audit: one audit from Python, on a caller's own objects if it brings them."""
 
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,10 +11,10 @@ from torch import nn
 
 from dpaudit.data.datasets import Dataset, from_arrays
 from dpaudit.defense.contract import Defense
-from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.result import AuditResult
 from dpaudit.pipeline.caller_objects import CallerObjects
+from dpaudit.pipeline.devices import torch_device
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnProgress
 
@@ -54,32 +53,40 @@ def audit(
         cores: processes at most; None: one for each core.
 
     Raises:
-        DpauditError: the config, an object or the run directory does not allow it; the message
-            has one line for each problem.
+        DpauditError: config, objects or run directory do not allow it; a line for each problem.
     """
+    checked, own, text = _checked(config, defense, data, model)
+    runtime = _runtime(device, data_root, cores, own)
+    report = on_progress or (lambda what, done, total: None)
+    with _folder(out) as folder:
+        return run_audit(checked, folder, runtime, text, on_progress=report, own=own)
+
+
+def _checked(
+    config: str | Path | Mapping[str, Any] | AuditConfig,
+    defense: Defense | None,
+    data: Dataset | tuple[Any, Any] | None,
+    model: nn.Module | None,
+) -> tuple[AuditConfig, CallerObjects, str]:
+    """The config with the caller's objects in their places, these objects, and its text."""
     if isinstance(config, str | Path):
         path = Path(config)
         content, text = read_toml(path)
         own = CallerObjects(defense, _dataset(data, content), model)
-        checked = AuditConfig.from_table(own.fill(content), path, text, (), own.defense)
-    else:
-        text = _FROM_PYTHON
-        if isinstance(config, AuditConfig):
-            content = config.model_dump(mode="json")
-        else:
-            content = dict(config)
-        own = CallerObjects(defense, _dataset(data, content), model)
-        checked = AuditConfig.from_dict(own.fill(content), own.defense)
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f'device = "{device}": this torch sees no CUDA device')
-    runtime = Runtime(
-        torch.device(device),
+        return AuditConfig.from_table(own.fill(content), path, text, (), own.defense), own, text
+    content = config.model_dump(mode="json") if isinstance(config, AuditConfig) else dict(config)
+    own = CallerObjects(defense, _dataset(data, content), model)
+    return AuditConfig.from_dict(own.fill(content), own.defense), own, _FROM_PYTHON
+
+
+def _runtime(
+    device: str | torch.device, data_root: str | Path | None, cores: int | None, own: CallerObjects
+) -> Runtime:
+    return Runtime(
+        torch_device(device, f'device = "{device}"'),
         None if data_root is None else Path(data_root),
-        cores=(cores or os.cpu_count() or 1) if own.travels else 1,
+        cores=(cores or Runtime.cores) if own.travels else 1,
     )
-    report = on_progress or (lambda what, done, total: None)
-    with _folder(out) as folder:
-        return run_audit(checked, folder, runtime, text, on_progress=report, own=own)
 
 
 def _dataset(data: Dataset | tuple[Any, Any] | None, content: Mapping[str, Any]) -> Dataset | None:

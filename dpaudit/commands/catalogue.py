@@ -1,56 +1,73 @@
 """What `dpaudit list` shows: everything installed, built in or from other packages."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 
 from dpaudit.data import datasets as data
 from dpaudit.defense.contract import Defense
+from dpaudit.errors import ConfigError
 from dpaudit.files.config import SENSORS
 from dpaudit.graphs import mixing
 from dpaudit.models import models
 from dpaudit.papers.reproductions import REPRODUCTIONS
-from dpaudit.registry import installed, load_plugin
+from dpaudit.registry import PluginFamily, installed, load_plugin
 
 Listing = dict[str, str]
+
+
+class Catalogue(NamedTuple):
+    """What there is of one kind, and a line for each plug-in that cannot be used."""
+
+    entries: list[Listing]
+    problems: list[str]
+
 
 _SWITCHES = {"allow_outside_theory", "noise_free"}
 _SENSORS = "each agent measures one unknown vector; no network; sensors = { m, p, scale }"
 
 
-def catalogue(kind: str) -> list[Listing]:
+def catalogue(kind: str) -> Catalogue:
     """Entries of one kind, each with its name and what there is to say about it.
 
     Args:
         kind: "defenses", "attacks", "graphs", "datasets", "models" or "experiments".
     """
     return {
-        "defenses": _defenses,
-        "attacks": _attacks,
+        "defenses": lambda: _plugins("defenses", _defense),
+        "attacks": lambda: _plugins("attacks", _attack),
         "graphs": lambda: _described(mixing.graph_names()),
         "datasets": lambda: _described({**data.dataset_names(), SENSORS: _SENSORS}),
-        "models": lambda: [{"name": name} for name in models.model_names()],
+        "models": lambda: Catalogue([{"name": name} for name in models.model_names()], []),
         "experiments": lambda: _described({n: r.description for n, r in REPRODUCTIONS.items()}),
     }[kind]()
 
 
-def _defenses() -> list[Listing]:
-    entries = []
-    for name, entry_point in installed("defenses").items():
-        defense = load_plugin("defenses", name)
-        entries.append(
-            {
-                "name": name,
-                "paper": defense.paper,
-                "claims": defense.claims,
-                "variants": "; ".join(sorted(_variants(defense))),
-                "messages": ", ".join(defense.messages),
-                "package": _package(entry_point),
-            }
-        )
-    return entries
+def _plugins(family: PluginFamily, described: Callable[[Any], Listing]) -> Catalogue:
+    found = Catalogue([], [])
+    for name, entry_point in installed(family).items():
+        try:
+            facts = described(load_plugin(family, name))
+        except ConfigError as problem:
+            found.problems.append(str(problem))
+        else:
+            found.entries.append({"name": name, **facts, "package": _package(entry_point)})
+    return found
+
+
+def _defense(defense: type[Defense]) -> Listing:
+    return {
+        "paper": defense.paper,
+        "claims": defense.claims,
+        "variants": "; ".join(sorted(_variants(defense))),
+        "messages": ", ".join(defense.messages),
+    }
+
+
+def _attack(attack: type[BaseModel]) -> Listing:
+    return {"does": (attack.__doc__ or "").strip().partition("\n")[0]}
 
 
 def _variants(options: type[BaseModel]) -> Iterator[str]:
@@ -76,19 +93,8 @@ def _choices(annotation: Any) -> list[str]:
     return [str(name) for name in names] + (["..."] if names and others else [])
 
 
-def _attacks() -> list[Listing]:
-    return [
-        {
-            "name": name,
-            "does": (load_plugin("attacks", name).__doc__ or "").strip().splitlines()[0],
-            "package": _package(entry_point),
-        }
-        for name, entry_point in installed("attacks").items()
-    ]
-
-
-def _described(names: dict[str, str]) -> list[Listing]:
-    return [{"name": name, "is": line} for name, line in names.items()]
+def _described(names: dict[str, str]) -> Catalogue:
+    return Catalogue([{"name": name, "is": line} for name, line in names.items()], [])
 
 
 def _package(entry_point: EntryPoint) -> str:

@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.config import AuditConfig
+from dpaudit.files.data_folders import DATA_ROOT
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.version import __version__
@@ -27,6 +28,8 @@ from .terminal import (
 )
 
 if TYPE_CHECKING:
+    from dpaudit.check.run import Options
+    from dpaudit.files.check_report import CheckReport
     from dpaudit.pipeline.run import Runtime
 
 app = typer.Typer(
@@ -39,11 +42,20 @@ app = typer.Typer(
 Device = Literal["cpu", "cuda"]
 DataRoot = Annotated[
     Path | None,
-    Option(envvar="DPAUDIT_DATA", help="Folder of mnist, fashion-mnist and cifar10."),
+    Option(envvar=DATA_ROOT, help="Folder of mnist, fashion-mnist and cifar10."),
 ]
 Download = Annotated[bool, Option("--download", help="Fetch a data set that is not there.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress.")]
 Workers = Annotated[int | None, Option(min=1, help="Processes; default: one for each core.")]
+BaselineFile = Annotated[
+    Path | None, Option(help="What leaked before; default: baseline.json beside CLAIMS.")
+]
+UpdateBaseline = Annotated[
+    bool, Option("--update-baseline", help="Write the baseline, do not compare with it.")
+]
+CacheFolder = Annotated[
+    Path | None, Option(help="Finished audits; default: .dpaudit-cache beside CLAIMS.")
+]
 
 KINDS = ("defenses", "attacks", "graphs", "datasets", "models", "experiments")
 Listed = Literal["defenses", "attacks", "graphs", "datasets", "models", "experiments"]
@@ -106,19 +118,14 @@ def attack(
 
 @app.command()
 def check(
+    context: typer.Context,  # its object: the Auditor, if not dpaudit's own
     claims: Annotated[Path, Argument(metavar="CLAIMS", help="A claims.toml.")],
-    baseline: Annotated[
-        Path | None, Option(help="What leaked before; default: baseline.json beside CLAIMS.")
-    ] = None,
-    update_baseline: Annotated[
-        bool, Option("--update-baseline", help="Write the baseline, do not compare with it.")
-    ] = False,
+    baseline: BaselineFile = None,
+    update_baseline: UpdateBaseline = False,
     junit: Annotated[Path | None, Option(help="Write JUnit XML.")] = None,
     sarif: Annotated[Path | None, Option(help="Write SARIF 2.1.0.")] = None,
     markdown: Annotated[Path | None, Option(help="Write a job summary.")] = None,
-    cache: Annotated[
-        Path | None, Option(help="Finished audits; default: .dpaudit-cache beside CLAIMS.")
-    ] = None,
+    cache: CacheFolder = None,
     fresh: Annotated[bool, Option("--fresh", help="Run what is in the cache again.")] = False,
     strict: Annotated[bool, Option("--strict", help="Warnings are errors too.")] = False,
     device: Annotated[Device, Option(help="Where to compute.")] = "cpu",
@@ -132,29 +139,19 @@ def check(
     baseline, 2 if it cannot run, else 0.
     """
     with errors_as_exit_codes(f"dpaudit check {claims}"):
-        from dpaudit.check.run import Options, run_check
-        from dpaudit.files.claims_file import ClaimsFile
+        from dpaudit.check.run import Auditor, Options
 
-        beside = claims.parent / "baseline.json"
-        if baseline is None and (update_baseline or beside.exists()):
-            baseline = beside
-        chosen = {} if workers is None else {"cores": workers}
         options = Options(
             cache=cache or claims.parent / ".dpaudit-cache",
-            baseline=baseline,
+            baseline=baseline or _baseline_beside(claims, update_baseline),
             update_baseline=update_baseline,
             fresh=fresh,
             device=device,
             data_root=data_root,
-            **chosen,
+            cores=workers or Options.cores,
+            auditor=context.obj or Auditor(),
         )
-        try:
-            file = ClaimsFile.read(claims)
-            with progress_bars(quiet) as on_progress:
-                found = run_check(file, options, passing_on(on_progress))
-        except DpauditError as error:
-            write_problems(junit, claims, error)
-            raise
+        found = _checked(claims, options, junit, quiet)
         write_outputs(found, strict, junit, sarif, markdown)
     print_check(found, quiet)
     raise typer.Exit(found.exit_code(strict))
@@ -229,7 +226,9 @@ def list_(
     with errors_as_exit_codes():
         from .catalogue import catalogue
 
-        entries = catalogue(kind)
+        entries, problems = catalogue(kind)
+    for problem in problems:
+        stderr.print(f"warning: {problem}", markup=False)
     if as_json:
         print(json.dumps(entries, indent=2))
         return
@@ -276,14 +275,31 @@ def main() -> None:
 def _runtime(
     device: Device, data_root: Path | None, download: bool, workers: int | None
 ) -> "Runtime":
-    import torch
-
+    from dpaudit.pipeline.devices import torch_device
     from dpaudit.pipeline.run import Runtime
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: this torch sees no CUDA device")
     chosen = {} if workers is None else {"cores": workers}
-    return Runtime(torch.device(device), data_root, download, **chosen)
+    return Runtime(torch_device(device, f"--device {device}"), data_root, download, **chosen)
+
+
+def _baseline_beside(claims: Path, update: bool) -> Path | None:
+    """The baseline of a claims file, if there is one or will be."""
+    beside = claims.parent / "baseline.json"
+    return beside if update or beside.exists() else None
+
+
+def _checked(claims: Path, options: "Options", junit: Path | None, quiet: bool) -> "CheckReport":
+    """What a check finds; what keeps it from finding anything is left in the JUnit file."""
+    from dpaudit.check.run import run_check
+    from dpaudit.files.claims_file import ClaimsFile
+
+    try:
+        file = ClaimsFile.read(claims)
+        with progress_bars(quiet) as on_progress:
+            return run_check(file, options, passing_on(on_progress))
+    except DpauditError as error:
+        write_problems(junit, claims, error)
+        raise
 
 
 def _exit(result: AuditResult, strict: bool) -> None:

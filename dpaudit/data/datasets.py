@@ -4,7 +4,6 @@ Images are [n, channels, height, width] in [-1, 1], as in the reconstruction stu
 PSNR = 10 log10(4 / MSE)); features of a user's own file are left as they are.
 """
 
-import os
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import DataError, nearest
+from dpaudit.files.data_folders import DATA_FOLDERS, DATA_ROOT, root_folder
 from dpaudit.rng import Streams
 
 from .vision import torchvision
@@ -89,7 +89,7 @@ def load_dataset(
     rng = Streams(seed).numpy("data", "test split")
     if str(data) in _EMBEDDED:
         return _EMBEDDED[str(data)](rng)
-    if str(data) in _TORCHVISION:
+    if str(data) in DATA_FOLDERS:
         return _torchvision(str(data), _root(str(data), data_root), download)
     if str(data).endswith(".npz"):
         return _npz(Path(data), rng)
@@ -112,7 +112,7 @@ def from_arrays(x: Array | Tensor, y: Array | Tensor, *, seed: int = 0) -> Datas
 def dataset_names() -> dict[str, str]:
     """Every data set by name, with one line about it."""
     embedded = {name: (read.__doc__ or "").splitlines()[0] for name, read in _EMBEDDED.items()}
-    return embedded | {name: line for name, (_, line) in _TORCHVISION.items()}
+    return embedded | {name: data.line for name, data in DATA_FOLDERS.items()}
 
 
 def _digits(rng: np.random.Generator) -> Dataset:
@@ -137,33 +137,28 @@ def _lfw(rng: np.random.Generator) -> Dataset:
 
 
 _EMBEDDED: dict[str, Callable[[np.random.Generator], Dataset]] = {"digits": _digits, "lfw": _lfw}
-_TORCHVISION = {
-    "mnist": ("MNIST", "70,000 handwritten digits, 28x28 grey; from --data-root"),
-    "fashion-mnist": ("FashionMNIST", "70,000 pieces of clothing, 28x28 grey; from --data-root"),
-    "cifar10": ("CIFAR10", "60,000 photographs of 10 things, 32x32 colour; from --data-root"),
-}
 
 
 def _root(name: str, data_root: str | Path | None) -> Path:
-    root = data_root or os.environ.get("DPAUDIT_DATA")
-    if not root:
+    root = root_folder(data_root)
+    if root is None:
         raise DataError(
-            f"data set {name} needs a folder: pass --data-root FOLDER or set DPAUDIT_DATA"
+            f"data set {name} needs a folder: pass --data-root FOLDER or set {DATA_ROOT}"
         )
-    return Path(root)
+    return root
 
 
 def _torchvision(name: str, root: Path, download: bool) -> Dataset:
     """MNIST and its likes are plain arrays. CIFAR-10 is pickled: torchvision checks the published
     MD5 of every file before it unpickles the first."""
-    kind = getattr(torchvision().datasets, _TORCHVISION[name][0])
+    kind = getattr(torchvision().datasets, DATA_FOLDERS[name].torchvision)
     try:
         train, test = (kind(root, train=part, download=download) for part in (True, False))
     except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
         reason = " ".join(str(error).split()).split(" You can use")[0] or "a file is damaged"
         raise DataError(
             f"data set {name} in {root}: {reason.rstrip('.')}; name the folder with --data-root or "
-            "DPAUDIT_DATA, or pass --download to fetch it"
+            f"{DATA_ROOT}, or pass --download to fetch it"
         ) from None
     class_names = tuple(str(c).split(" - ")[0] for c in train.classes)  # MNIST's are "0 - zero"
     train, test = ((_scaled(np.asarray(p.data)), np.asarray(p.targets)) for p in (train, test))

@@ -117,12 +117,9 @@ def _victims(threat_model: ThreatModel, setting: Setting) -> list[int]:
     return victims
 
 
-def restate(
-    claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
-) -> Accounted:
+def restated(claim: Claim) -> Claim:
     """The same for one record and the whole run: the currency in which claims compare."""
-    common = claim.model_copy(update={"scope": "run", "adjacency": record_adjacency(claim)})
-    return account_claim(common, threat_model, defense, setting)
+    return claim.model_copy(update={"scope": "run", "adjacency": record_adjacency(claim)})
 
 
 def claimed_epsilon(claim: Claim) -> float:
@@ -144,10 +141,9 @@ def record_adjacency(claim: Claim) -> RecordAdjacency:
 
 
 def _interval(bracket: Bracket, claim: Claim, delta: float) -> Interval:
-    least, most = (
-        _epsilon(tuple(_in_scope(mechanism, claim)), delta, record_adjacency(claim))
-        for mechanism in (bracket.least, bracket.most)
-    )
+    adjacency = record_adjacency(claim)
+    ends = [tuple(_in_scope(mechanism, claim)) for mechanism in (bracket.least, bracket.most)]
+    least, most = (_epsilon(mechanism, delta, adjacency) for mechanism in ends)
     return Interval(least.low, most.high)
 
 

@@ -13,6 +13,7 @@ from dpaudit.errors import OutsideTheory
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
+from dpaudit.registry import PluginFamily
 from dpaudit.strict import Strict
 
 from .noise import Noise
@@ -121,6 +122,8 @@ class Defense(Strict, ABC):
 
     Rows of every tensor are agents; leading dimensions are independent trials.
     """
+
+    plugin_family: ClassVar[PluginFamily] = "defenses"
 
     paper: ClassVar[str]
     claims: ClassVar[str]  # kind of claim, for `dpaudit list`

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from dpaudit.defense.transcript import Capture
 
-from .adversary import Adversary, Reading, flat_state, state_of
+from .adversary import Adversary, Reading
+from .states import flat_state, state_of
 from .tape import Tape
 
 

@@ -88,7 +88,16 @@ class Game:
         alone = replace(setting, d=1, layers=(("canary", 1),))
         distance = defense.function_distance()
         if distance is not None:
-            return cls(defense, alone, victim, adjacency, float(distance), 1.0, "none")
+            return cls(
+                defense,
+                alone,
+                victim,
+                adjacency,
+                float(distance),
+                1.0,
+                "none",
+                coordinates=setting.d,
+            )
         rate = min(1.0, defense.batch_size / setting.sizes[victim])
         how = sampling or defense.sampling
         return cls(defense, alone, victim, adjacency, LENGTH, rate, how, coordinates=setting.d)

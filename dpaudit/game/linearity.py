@@ -30,8 +30,9 @@ from dpaudit.defense.transcript import Capture
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph
 
-from .adversary import flat_state, state_of, visible_rows
+from .adversary import visible_rows
 from .game import Game
+from .states import flat_state, state_of
 from .tape import Tape
 
 COORDINATES = 8  # of the model that is probed

@@ -29,6 +29,7 @@ BLOCK = 40_000  # messages of a round that are simulated at once for each world
 POINTS = 80  # of a trade-off curve
 CERTAIN = 30.0  # nats that a record seen without noise is worth
 SHRINKAGE = 1e-3  # of the learned covariance, towards its diagonal
+FOLDS = 10  # of the runs that a score is learned from
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,10 @@ class Scored:
 class Worlds(NamedTuple):
     without: Scored
     with_record: Scored
+
+    @property
+    def scores(self) -> tuple[Array, Array]:
+        return self.without.scores, self.with_record.scores
 
 
 def play(
@@ -143,7 +148,10 @@ def without_noise(game: Game) -> Game:
 
 
 class LearnedScore:
-    """Linear discriminant of the innovations, from runs that are not counted."""
+    """Linear discriminant of the innovations, from runs that are not counted.
+
+    It is 0 half-way between the means of the two worlds.
+    """
 
     def __init__(self, training: Worlds) -> None:
         without, with_record = training.without.features, training.with_record.features
@@ -155,9 +163,26 @@ class LearnedScore:
         spread = np.diag(covariance).copy()
         covariance[np.diag_indices_from(covariance)] += SHRINKAGE * spread + 1e-12
         self._direction = np.linalg.solve(covariance, moved)
+        self._middle = (without.mean(axis=0) + with_record.mean(axis=0)) / 2 @ self._direction
 
     def __call__(self, played: Scored) -> Array:
-        return played.features @ self._direction
+        return played.features @ self._direction - self._middle
+
+
+def cross_fitted(training: Worlds) -> tuple[Array, Array]:
+    """Learned scores of both worlds' runs, each by a score learned from the other folds' runs."""
+    scores = [np.empty(len(world.scores)) for world in training]
+    for fold in range(FOLDS):
+        held_out = [np.arange(len(s)) % FOLDS == fold for s in scores]
+        learned = LearnedScore(_part(training, [~part for part in held_out]))
+        for s, part, world in zip(scores, held_out, _part(training, held_out), strict=True):
+            s[part] = learned(world)
+    return scores[0], scores[1]
+
+
+def _part(worlds: Worlds, kept: list[Array]) -> Worlds:
+    parts = zip(worlds, kept, strict=True)
+    return Worlds(*(Scored(world.scores[part], world.features[part]) for world, part in parts))
 
 
 def error_rates(without: Array, with_record: Array) -> tuple[Array, Array]:
@@ -182,8 +207,8 @@ class Tally:
             self._add(self._present, j, _log_ratio(reading, y, shift.to(y)))
             if self._game.is_replacement:
                 self._add(self._opposite, j, _log_ratio(reading, y, -shift.to(y)))
-        for j, leak in reading.leaks.items():
-            certain = CERTAIN * (surprise @ leak.combination.to(y)).clamp(-1, 1)
+        for j, combination in reading.shown.items():
+            certain = CERTAIN * (surprise @ combination.to(y)).clamp(-1, 1)
             self._add(self._present, j, certain)
             if self._game.is_replacement:
                 self._add(self._opposite, j, -certain)

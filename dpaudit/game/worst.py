@@ -72,8 +72,8 @@ def record_note(game: Game) -> str | None:
     if game.spread > 1:
         return (
             "the record is the worst behind a clip in L2 under Laplace noise: C / sqrt(d) in all "
-            f"{game.coordinates} coordinates, or C in one where that leaks more; with sampling and above "
-            "delta = 0 the lower end is that of a single round"
+            f"{game.coordinates} coordinates, or C in one where that leaks more; with sampling and "
+            "above delta = 0 the lower end is that of a single round"
         )
     noise, norms = Tape(), set[int]()
     _sent(wide(game), noise, 1.0, norms)

@@ -68,6 +68,11 @@ class Graph:
     def n_edges(self) -> int:
         return len(self.senders)
 
+    @property
+    def links(self) -> list[tuple[int, int]]:
+        """(sender, receiver) of every edge."""
+        return list(zip(self.senders.tolist(), self.receivers.tolist(), strict=True))
+
     @cached_property
     def _edges(self) -> Tensor:
         receivers, senders = self.W.nonzero(as_tuple=True)  # row-major: by receiver, then sender
@@ -219,6 +224,14 @@ def build_graph(
     Raises:
         ConfigError: no such graph, or there is none with these options for ``n_agents``.
     """
-    options = graph_options(graph) if isinstance(graph, str) else graph
+    return network_of(
+        graph_options(graph) if isinstance(graph, str) else graph, n_agents, generator
+    )
+
+
+def network_of(
+    options: GraphOptions, n_agents: int, generator: np.random.Generator | None = None
+) -> Network:
+    """``build_graph`` of options as an audit file has them."""
     weights = matrices(options, n_agents, generator)
     return Network(tuple(Graph(torch.from_numpy(W)) for W in weights))

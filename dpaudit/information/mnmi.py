@@ -87,69 +87,31 @@ def maximum_information(
 ) -> MaximumInformation:
     """The largest information that the view of one round holds about V in that round: M-NMI.
 
+    Source: Xie, Liu and Chai, eq. (43); the estimator is ``dpaudit.information.ksg``. It is called
+    about 1 + n_permutations + n_splits times for each round.
+
     Args:
         private: V, [n_rounds, n] or [n_rounds, n, dims], n independent trials of each round.
         view: what the adversary holds, likewise, trial for trial.
         rng: breaks ties, shuffles, splits. The result does not depend on ``workers``.
         k: neighbours.
         reduce_private, reduce_view: what is done to the samples first.
-        n_permutations: shuffles of the trials, each the same one for all rounds. The p-value
-            counts those whose largest estimate reaches the observed one (Westfall and Young 1993,
-            single-step max T): the maximum over rounds is compared with such maxima. 0: no test.
+        n_permutations: shuffles of the trials for the p-value. 0: no test.
         n_splits: random splits into halves for the interval. 0: no interval.
         confidence: of the interval, over all rounds together.
         workers: threads, by default one a core.
 
-    Cost: 1 + n_permutations + n_splits estimates of each round, roughly.
-
     Raises:
         ConfigError: k, ``n_permutations``, ``n_splits`` or ``confidence`` out of range.
-        DataError: shapes that do not pair, NaN or infinite values, constant columns, or too few
-            trials.
+        DataError: shapes that do not pair, values not finite, constant columns, too few trials.
 
-    Warns:
-        EstimatorWarning: columns that defeat the estimator, with the remedy.
-
-    Source: Xie, Liu and Chai, eq. (43); the estimator is ``dpaudit.information.ksg``.
+    Warns: EstimatorWarning for columns that defeat the estimator, with the remedy.
     """
     _check_options(n_permutations, n_splits, confidence)
     workers = workers or os.cpu_count() or 1
     pairs = _pairs(private, view, reduce_private, reduce_view, rng, workers)
-    n = pairs[0].n
-    _check_trials(n, k, n_splits, max(pair.dims for pair in pairs))
-
-    plan = _plan(n, n_permutations, n_splits, rng)
-    table = _estimates(pairs, plan, k, workers)  # [n_rounds, 1 + n_permutations + 2 n_splits]
-    bits, shuffled = table[:, 0], table[:, 1 : 1 + n_permutations]
-    halves = table[:, 1 + n_permutations :].reshape(len(pairs), n_splits, 2)
-    of_itself = np.array([_of_itself(pair.private, k, rng) for pair in pairs])
-    interval = intervals(bits, halves, np.array([pair.dims for pair in pairs]), confidence)
-
-    top = int(bits.argmax())
-    private_of_top, view_of_top = pairs[top]
-    maxima = shuffled.max(axis=0)  # [n_permutations], what chance makes of the maximum
-    return MaximumInformation(
-        bits=float(bits[top]),
-        round=top + 1,
-        m_nmi=float((bits / of_itself).max()),
-        self_information=float(of_itself[top]),
-        n=n,
-        k=k,
-        reduction=f"private {private_of_top.name}; view {view_of_top.name}",
-        per_round=bits,
-        lows=interval.low,
-        highs=interval.high,
-        baselines=shuffled.mean(axis=1) if n_permutations else np.full(len(pairs), np.nan),
-        gaussian=gaussian_information(private_of_top.samples, view_of_top.samples),
-        low=float(interval.low.max()),
-        high=float(interval.high.max()),
-        confidence=confidence,
-        standard_error=float(interval.standard_error[top]),
-        drift=float(interval.drift[top]),
-        baseline=float(maxima.mean()) if n_permutations else float("nan"),
-        p_value=permutation_p_value(float(bits[top]), maxima),
-        n_permutations=n_permutations,
-    )
+    estimates = _estimated(pairs, k, n_permutations, n_splits, rng, workers)
+    return _judged(pairs, estimates, k, confidence)
 
 
 Warned = tuple[str, ...]
@@ -234,7 +196,33 @@ def _plan(n: int, n_permutations: int, n_splits: int, rng: np.random.Generator) 
     return [(everything, everything), *shuffles, *((half, half) for half in halves)]
 
 
-def _estimates(pairs: list[_Pair], plan: list[_Part], k: int, workers: int) -> Floats:
+class _Estimates(NamedTuple):
+    """Bits of every round: as the trials are, shuffled, in halves, and of V about itself."""
+
+    observed: Floats  # [n_rounds]
+    shuffled: Floats  # [n_rounds, n_permutations], a permutation the same one for all rounds
+    halves: Floats  # [n_rounds, n_splits, 2]
+    of_itself: Floats  # [n_rounds]
+
+
+def _estimated(
+    pairs: list[_Pair],
+    k: int,
+    n_permutations: int,
+    n_splits: int,
+    rng: np.random.Generator,
+    workers: int,
+) -> _Estimates:
+    n = pairs[0].n
+    _check_trials(n, k, n_splits, max(pair.dims for pair in pairs))
+    plan = _plan(n, n_permutations, n_splits, rng)
+    table = _table(pairs, plan, k, workers)  # [n_rounds, 1 + n_permutations + 2 n_splits]
+    halves = table[:, 1 + n_permutations :].reshape(len(pairs), n_splits, 2)
+    of_itself = np.array([_of_itself(pair.private, k, rng) for pair in pairs])
+    return _Estimates(table[:, 0], table[:, 1 : 1 + n_permutations], halves, of_itself)
+
+
+def _table(pairs: list[_Pair], plan: list[_Part], k: int, workers: int) -> Floats:
     """Bits of every round for every part of the plan, [n_rounds, len(plan)]."""
     n_chunks = min(len(plan), -(-2 * workers // len(pairs)))  # few rounds: share the plan too
     chunks = [plan[i::n_chunks] for i in range(n_chunks)]
@@ -248,6 +236,43 @@ def _estimates(pairs: list[_Pair], plan: list[_Part], k: int, workers: int) -> F
     for job, bits in enumerate(found):
         table[job // n_chunks, job % n_chunks :: n_chunks] = bits
     return table
+
+
+def _judged(
+    pairs: list[_Pair], estimates: _Estimates, k: int, confidence: float
+) -> MaximumInformation:
+    """The round with the largest estimate, beside what chance makes of such a maximum.
+
+    The p-value counts the shuffles whose largest estimate reaches the observed one (Westfall and
+    Young 1993, single-step max T): the maximum over rounds is compared with such maxima.
+    """
+    bits, shuffled, halves, of_itself = estimates
+    interval = intervals(bits, halves, np.array([pair.dims for pair in pairs]), confidence)
+    n_permutations, top = shuffled.shape[1], int(bits.argmax())
+    private, view = pairs[top]
+    maxima = shuffled.max(axis=0)  # [n_permutations]
+    return MaximumInformation(
+        bits=float(bits[top]),
+        round=top + 1,
+        m_nmi=float((bits / of_itself).max()),
+        self_information=float(of_itself[top]),
+        n=pairs[top].n,
+        k=k,
+        reduction=f"private {private.name}; view {view.name}",
+        per_round=bits,
+        lows=interval.low,
+        highs=interval.high,
+        baselines=shuffled.mean(axis=1) if n_permutations else np.full(len(pairs), np.nan),
+        gaussian=gaussian_information(private.samples, view.samples),
+        low=float(interval.low.max()),
+        high=float(interval.high.max()),
+        confidence=confidence,
+        standard_error=float(interval.standard_error[top]),
+        drift=float(interval.drift[top]),
+        baseline=float(maxima.mean()) if n_permutations else float("nan"),
+        p_value=permutation_p_value(float(bits[top]), maxima),
+        n_permutations=n_permutations,
+    )
 
 
 def _in_threads(

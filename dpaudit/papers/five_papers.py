@@ -6,10 +6,11 @@ defense itself. What a paper leaves open is an option here, named beside the out
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from dpaudit.attack.contract import Bench
-from dpaudit.defense.claim_accounting import account_claim, restate
+from dpaudit.defense.claim_accounting import account_claim, restated
 from dpaudit.defense.contract import Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
@@ -47,6 +48,7 @@ class PlayedScale:
     rounds: int
 
 
+COORDINATES = 10_000  # of the models: more than a record has uses, as in all of the papers
 SCALES = {"quick": PlayedScale(400, 20), "paper": PlayedScale(4000, 200)}
 
 
@@ -178,7 +180,7 @@ def examined(
         DpauditError: the defense refuses the setting.
     """
     network = build_graph(graph_options(**case.graph), case.n_agents, streams.numpy("graph"))
-    setting = Setting(network, (case.records,) * case.n_agents, 1)
+    setting = Setting(network, (case.records,) * case.n_agents, COORDINATES)
     defense = load_plugin("defenses", case.defense)(**case.options).calibrate(setting)
     attack = load_plugin("attacks", "likelihood-ratio")(trials=scale.trials, n_rounds=scale.rounds)
     bench = Bench(None, setting, defense, (case.claim,), streams, None)  # type: ignore[arg-type]
@@ -186,9 +188,9 @@ def examined(
     because = bearing_on(0, case.claim, threat_model, findings)
     accounted = account_claim(case.claim, threat_model, defense, setting)
     findings.append(accounting_finding(0, case.claim, threat_model, accounted))
-    restated = restate(case.claim, threat_model, defense, setting)
+    common = account_claim(restated(case.claim), threat_model, defense, setting)
     because.append(len(findings) - 1)
-    (judged,) = judge([Judging(0, case.claim, threat_model, restated, tuple(because))], findings)
+    (judged,) = judge([Judging(0, case.claim, threat_model, common, tuple(because))], findings)
     return judged, findings
 
 
@@ -212,6 +214,8 @@ def _printed(claim: JudgedClaim, findings: list[Finding]) -> Iterator[str]:
 
 def _interval(metric: Metric) -> str:
     low, high = float(metric.low or 0), float(metric.high or 0)
+    if high == inf > low:
+        return f"epsilon at least {low:.3g}"
     if high == low or high - low <= 1e-3 * low:
         return f"epsilon {low:.3g}"
     return f"epsilon {low:.3g} to {high:.3g}"

@@ -11,6 +11,7 @@ from dpaudit.attack.contract import Attack, Bench, Part
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig
+from dpaudit.files.result import GraphSummary
 from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnProgress
 from dpaudit.rng import Streams
@@ -48,6 +49,7 @@ class Prepared(NamedTuple):
     attacks: tuple[Attack, ...]
     streams: Streams
     notes: tuple[str, ...]  # what a reader must know before any number
+    graph: GraphSummary
 
 
 def train_world(prepared: Prepared, run: RunDirectory, world: str, on_progress: OnProgress) -> None:

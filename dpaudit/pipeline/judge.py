@@ -53,17 +53,18 @@ def bearing_on(
 ) -> list[int]:
     """The findings that bear on a claim, given its index, against a threat model.
 
-    A measured sensitivity above its bound bears on every claim. Runs with and without a record do
-    not test a claim on replaced agents.
+    A measured sensitivity above its bound bears on every claim.
     """
-    tested = () if claim.adjacency == "agent-identity" else ("empirical-epsilon", "control")
     return [
         i
         for i, finding in enumerate(findings)
         if finding.threat_model in (None, threat_model.name)
         and (
             (finding.kind == "sensitivity" and finding.verdict is not None)
-            or (finding.claim == index and finding.kind in ("accounting", *tested))
+            or (
+                finding.claim == index
+                and finding.kind in ("accounting", "empirical-epsilon", "control")
+            )
         )
     ]
 
@@ -304,4 +305,5 @@ def _epsilon(finding: Finding) -> str:
     metric, delta = finding.metrics[Name.EPSILON], finding.metrics[Name.DELTA].value
     low, high = float(metric.low or 0), float(metric.high or 0)
     size = f"{low:.3g}" if high - low <= 1e-3 * low else f"between {low:.3g} and {high:.3g}"
+    size = f"at least {low:.3g}" if high == inf > low else size
     return f"epsilon {size} at delta {delta:g}"

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from dpaudit.data.datasets import Dataset, load_dataset
-from dpaudit.defense.claim_accounting import account_claim, refuse_claims, restate
+from dpaudit.defense.claim_accounting import account_claim, refuse_claims, restated
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, Curve, GraphSummary, JudgedClaim, ThreatModelSummary
 from dpaudit.files.verdict import worst
-from dpaudit.graphs.graph import build_graph
+from dpaudit.graphs.graph import network_of
 from dpaudit.graphs.mixing import positions
 from dpaudit.progress import OnProgress
 from dpaudit.registry import load_plugin
@@ -178,7 +178,15 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     learned = load_problem(
         config, lambda: own.data or _loaded(config, runtime), own.model, streams, size
     )
-    network = build_graph(config.graph, config.data.n_agents, streams.numpy("graph"))
+    network = network_of(config.graph, config.data.n_agents, streams.numpy("graph"))
+    places = positions(config.graph.name, config.data.n_agents)
+    drawn = GraphSummary(
+        name=config.graph.name,
+        n_agents=network.at(1).n_agents,
+        links=tuple(network.at(1).links),
+        positions=tuple(map(tuple, places.tolist())),
+        spectral_gap=network.at(1).spectral_gap,
+    )
     setting = Setting(network, learned.sizes, learned.d, learned.layers)
     for attack in attacks:
         attack.refuse(learned, setting)
@@ -186,7 +194,7 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     on_records = learned.dataset is not None
     refuse_claims(config.claim, config.threat_model, calibrated, setting, on_records)
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
-    return Prepared(learned, setting, worlds, attacks, streams, _notes(defense, setting))
+    return Prepared(learned, setting, worlds, attacks, streams, _notes(defense, setting), drawn)
 
 
 def _notes(defense: Defense, setting: Setting) -> tuple[str, ...]:
@@ -229,11 +237,13 @@ def _judged(
         for threat_model in config.threat_model:
             if claim.threat_model in (None, threat_model.name):
                 because = bearing_on(i, claim, threat_model, evidence)
-                accounted = account_claim(claim, threat_model, defense, setting)
+                accounted, common = (
+                    account_claim(c, threat_model, defense, setting)
+                    for c in (claim, restated(claim))
+                )
                 findings.append(accounting_finding(i, claim, threat_model, accounted))
-                restated = restate(claim, threat_model, defense, setting)
                 because.append(len(findings) - 1)
-                judgings.append(Judging(i, claim, threat_model, restated, tuple(because)))
+                judgings.append(Judging(i, claim, threat_model, common, tuple(because)))
     return judge(judgings, findings), findings
 
 
@@ -249,45 +259,27 @@ def _result(
     return AuditResult(
         config=config.model_dump(mode="json"),
         calibrated=prepared.defenses["defense"].model_dump(mode="json"),
-        provenance=provenance(prepared.learned, config.seed, runtime.device),
         verdict=worst([claim.verdict for claim in claims]),
         claims=tuple(claims),
         threat_models=tuple(_threat_models(config, prepared)),
-        graph=_graph(config, prepared),
+        graph=prepared.graph,
         findings=tuple(findings),
         notes=prepared.notes,
         utility={
             world: Curve.model_validate(run.read_json(f"findings/curve-{world}.json"))
             for world in WORLDS
         },
+        provenance=provenance(prepared.learned, config.seed, runtime.device),
         timing=seconds,
     )
 
 
 def _threat_models(config: AuditConfig, prepared: Prepared) -> Iterator[ThreatModelSummary]:
-    links = _links(prepared)
     for model in config.threat_model:
-        seen = tuple(link for link in links if model.sees(*link))
+        seen = tuple(link for link in prepared.graph.links if model.sees(*link))
         yield ThreatModelSummary(
             name=model.name, sentence=model.sentence(), agents=model.agents, links=seen
         )
-
-
-def _graph(config: AuditConfig, prepared: Prepared) -> GraphSummary:
-    graph = prepared.setting.network.at(1)
-    drawn = positions(config.graph.name, graph.n_agents).tolist()
-    return GraphSummary(
-        name=config.graph.name,
-        n_agents=graph.n_agents,
-        links=tuple(_links(prepared)),
-        positions=tuple((x, y) for x, y in drawn),
-        spectral_gap=graph.spectral_gap,
-    )
-
-
-def _links(prepared: Prepared) -> list[tuple[int, int]]:
-    graph = prepared.setting.network.at(1)
-    return list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
 
 
 def _stored(run: RunDirectory, job: str) -> list[Finding]:

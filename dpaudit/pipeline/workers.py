@@ -8,9 +8,10 @@ import multiprocessing
 import os
 import queue
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -46,15 +47,36 @@ def run_jobs(
         on_progress: called in this process.
     """
     if min(workers, len(jobs)) <= 1:
-        torch.set_num_threads(1)
-        work = prepare(*arguments)
-        for job in jobs:
-            work(job, on_progress)
-        return
+        with _one_thread():
+            work = prepare(*arguments)
+            for job in jobs:
+                work(job, on_progress)
+    else:
+        _in_processes(prepare, arguments, jobs, min(workers, len(jobs)), on_progress)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch computes on one thread meanwhile; the process is the caller's, and so is its number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _in_processes(
+    prepare: Callable[..., Work[Job]],
+    arguments: tuple[Any, ...],
+    jobs: Sequence[Job],
+    workers: int,
+    on_progress: OnProgress,
+) -> None:
     context = multiprocessing.get_context("spawn")
     reports = context.Queue()
     start = (os.getpid(), prepare, arguments, reports)
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _start, start)
+    pool = ProcessPoolExecutor(workers, context, _start, start)
     try:
         pending = {pool.submit(_do, job) for job in jobs}
         while pending:

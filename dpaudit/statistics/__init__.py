@@ -1,1 +1,56 @@
-"""From scores to certified bounds and p-values: what do these runs prove, and how surely?"""
+"""From scores to certified bounds and p-values: what do these runs prove, and how surely?
+
+The names are imported when they are first asked for: checks of a claims file need the p-values of
+this room alone, and do not wait for SciPy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .bounds import (
+        ScoreBound,
+        ceiling,
+        clopper_pearson,
+        epsilon_lower_bound,
+        family_from_scores,
+        family_lower_bound,
+        from_scores,
+        p_value,
+    )
+    from .guesses import epsilon_from_guesses, mu_from_ranked_guesses, shift_from_guesses
+    from .noise_factor import noise_factor_bound
+    from .p_values import holm, p_beyond, p_worse
+    from .power import expected_bound, trials_needed
+    from .white_noise import white_noise_test
+
+__all__ = [
+    "ScoreBound",
+    "ceiling",
+    "clopper_pearson",
+    "epsilon_from_guesses",
+    "epsilon_lower_bound",
+    "expected_bound",
+    "family_from_scores",
+    "family_lower_bound",
+    "from_scores",
+    "holm",
+    "mu_from_ranked_guesses",
+    "noise_factor_bound",
+    "p_beyond",
+    "p_value",
+    "p_worse",
+    "shift_from_guesses",
+    "trials_needed",
+    "white_noise_test",
+]
+_MODULES = ("bounds", "guesses", "noise_factor", "p_values", "power", "white_noise")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in _MODULES:
+            found = import_module(f"{__name__}.{module}")
+            if hasattr(found, name) and getattr(found, name).__module__ == found.__name__:
+                return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

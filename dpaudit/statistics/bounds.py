@@ -5,8 +5,8 @@ it lies above a threshold; ``fp`` of ``n0`` independent scores from H0 are calle
 ``n1`` from H1 are not. Epsilon is in nats, for the adjacency by which the two worlds differ.
 
 The bounds hold for a threshold that was fixed before the counted scores were seen. Choosing and
-counting on the same scores makes more false alarms than alpha; ``from_scores`` counts on a half of
-the scores that the choice has not seen.
+counting on the same scores makes more false alarms than alpha; ``from_scores`` counts on scores
+that the choice has not seen.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,9 @@ from dpaudit.errors import DpauditError
 
 SCORE_DECIMALS = 9  # low-order bits of naive floating-point noise tell the two worlds apart
 MAX_CANDIDATES = 200  # thresholds tried in one direction
-CAUTION = 50  # the choice is made at alpha / 50, lest luck with few scores in a tail decide it
+DOUBT = 0.02  # the choice takes error rates at their upper bounds at this level, lest luck decide
+
+Scores = tuple[ArrayLike, ArrayLike]  # of H0 and of H1
 
 
 class ScoreBound(NamedTuple):
@@ -35,6 +37,9 @@ class ScoreBound(NamedTuple):
     fn: int
     n0: int
     n1: int
+
+
+Bound = Callable[[ArrayLike, ArrayLike, int, int], Array]  # from errors of n0 and n1 scores
 
 
 def clopper_pearson(count: ArrayLike, n: ArrayLike, alpha: float) -> Array:
@@ -97,14 +102,17 @@ def from_scores(
     scores1: ArrayLike,
     delta: float,
     alpha: float,
-    generator: np.random.Generator,
+    choosing: Scores | np.random.Generator,
     decimals: int | None = SCORE_DECIMALS,
 ) -> ScoreBound:
     """A lower bound on epsilon from scores [n0] of H0 and [n1] of H1, whatever the mechanism.
 
-    A random half of the scores chooses threshold and direction, the other half is counted. Scores
-    are rounded to ``decimals`` first: more digits audit the floating-point noise, not the
-    mechanism. None rounds nothing, to audit just that.
+    Args:
+        choosing: scores of other runs, which choose threshold and direction; all of ``scores0`` and
+            ``scores1`` are then counted. A generator draws a tenth of these instead, and the rest
+            is counted.
+        decimals: scores are rounded to so many first: more digits audit the floating-point noise,
+            not the mechanism. None rounds nothing, to audit just that.
 
     Raises:
         DpauditError: a score is NaN, a world has fewer than two, alpha is outside (0, 1), or delta
@@ -112,26 +120,26 @@ def from_scores(
     """
     epsilon_lower_bound(0, 0, 1, 1, delta, alpha)  # refuses what is impossible
 
-    def bound(fp: Integers, fn: Integers, n0: int, n1: int, alpha: float) -> Array:
+    def bound(fp: ArrayLike, fn: ArrayLike, n0: int, n1: int) -> Array:
         return _log_odds(fp, fn, n0, n1, delta, alpha)
 
-    return _held_out(scores0, scores1, alpha, generator, bound, decimals)
+    return _held_out((scores0, scores1), choosing, bound, decimals)
 
 
 def family_from_scores(
     scores0: ArrayLike,
     scores1: ArrayLike,
     alpha: float,
-    generator: np.random.Generator,
+    choosing: Scores | np.random.Generator,
     family: TradeoffFamily = GAUSSIAN,
 ) -> ScoreBound:
     """A lower bound on a family's parameter from scores, otherwise as ``from_scores``."""
     family_lower_bound(0, 0, 1, 1, alpha, family)  # refuses what is impossible
 
-    def bound(fp: Integers, fn: Integers, n0: int, n1: int, alpha: float) -> Array:
+    def bound(fp: ArrayLike, fn: ArrayLike, n0: int, n1: int) -> Array:
         return _shift(fp, fn, n0, n1, alpha, family)
 
-    return _held_out(scores0, scores1, alpha, generator, bound)
+    return _held_out((scores0, scores1), choosing, bound, SCORE_DECIMALS)
 
 
 def p_value(fp: int, fn: int, n0: int, n1: int, delta: float, epsilon: float) -> float:
@@ -152,7 +160,7 @@ def smallest_alpha(refutes: Callable[[float], bool]) -> float:
     if not refutes(1 - 1e-12):
         return 1.0
     while high / low > 1 + 1e-6:
-        alpha = float(np.sqrt(low * high))
+        alpha = float(np.sqrt(low) * np.sqrt(high))
         low, high = (low, alpha) if refutes(alpha) else (alpha, high)
     return high
 
@@ -178,46 +186,64 @@ def _shift(
 
 
 def _held_out(
-    scores0: ArrayLike,
-    scores1: ArrayLike,
-    alpha: float,
-    generator: np.random.Generator,
-    bound: Callable[[Integers, Integers, int, int, float], Array],
-    decimals: int | None = SCORE_DECIMALS,
+    scores: Scores,
+    choosing: Scores | np.random.Generator,
+    bound: Bound,
+    decimals: int | None,
 ) -> ScoreBound:
-    """Choose the test with the best bound on one half of the scores, and count it on the other."""
-    seen0, unseen0 = _halves(scores0, generator, decimals)
-    seen1, unseen1 = _halves(scores1, generator, decimals)
-    best = (-np.inf, 0.0, True)
-    for sign in (1.0, -1.0):
-        thresholds = _candidates(np.sort(sign * np.concatenate([seen0, seen1])))
-        merit = bound(*_counts(sign * seen0, sign * seen1, thresholds), alpha / CAUTION)
-        i = int(np.argmax(merit))
-        best = max(best, (float(merit[i]), sign * float(thresholds[i]), sign > 0))
-    _, threshold, above = best
+    """Count the errors of a test that other scores have chosen."""
+    counted0, counted1 = (_checked(world, decimals) for world in scores)
+    if isinstance(choosing, np.random.Generator):
+        seen0, counted0 = _tenth(counted0, choosing)
+        seen1, counted1 = _tenth(counted1, choosing)
+    else:
+        seen0, seen1 = (_checked(world, decimals) for world in choosing)
+    threshold, above = _chosen(seen0, seen1, bound, len(counted0), len(counted1))
     sign = 1.0 if above else -1.0
-    fp, fn, n0, n1 = _counts(sign * unseen0, sign * unseen1, np.array([sign * threshold]))
-    value = max(float(bound(fp, fn, n0, n1, alpha)[0]), 0.0)
+    fp, fn, n0, n1 = _counts(sign * counted0, sign * counted1, np.array([sign * threshold]))
+    value = max(float(bound(fp, fn, n0, n1)[0]), 0.0)
     return ScoreBound(value, threshold, above, int(fp[0]), int(fn[0]), n0, n1)
 
 
-def _halves(
-    scores: ArrayLike, generator: np.random.Generator, decimals: int | None
-) -> tuple[Array, Array]:
+def _chosen(seen0: Array, seen1: Array, bound: Bound, n0: int, n1: int) -> tuple[float, bool]:
+    """The threshold and direction that promise the best bound with n0 and n1 counted scores."""
+    best = (-np.inf, 0.0, True)
+    for sign in (1.0, -1.0):
+        thresholds = _candidates(np.sort(sign * np.concatenate([seen0, seen1])))
+        fp, fn, m0, m1 = _counts(sign * seen0, sign * seen1, thresholds)
+        fpr, fnr = clopper_pearson(fp, m0, DOUBT), clopper_pearson(fn, m1, DOUBT)
+        merit = bound(n0 * fpr, n1 * fnr, n0, n1)
+        i = int(np.argmax(merit))
+        best = max(best, (float(merit[i]), sign * float(thresholds[i]), sign > 0))
+    return best[1:]
+
+
+def _checked(scores: ArrayLike, decimals: int | None) -> Array:
     scores = np.asarray(scores, float).ravel()
     if np.isnan(scores).any():
         raise DpauditError(f"{int(np.isnan(scores).sum())} of {len(scores)} scores are NaN")
     if len(scores) < 2:
         raise DpauditError(f"each world needs at least 2 scores, got {len(scores)}")
-    mixed = generator.permutation(scores if decimals is None else np.round(scores, decimals))
-    return mixed[: len(mixed) // 2], mixed[len(mixed) // 2 :]
+    return scores if decimals is None else np.round(scores, decimals)
+
+
+def _tenth(scores: Array, generator: np.random.Generator) -> tuple[Array, Array]:
+    """A random tenth of the scores, at least one, and the others."""
+    mixed, size = generator.permutation(scores), max(1, len(scores) // 10)
+    return mixed[:size], mixed[size:]
 
 
 def _candidates(ordered: Array) -> Array:
-    """At most MAX_CANDIDATES of the scores, densest at both ends, where few errors are made."""
+    """At most MAX_CANDIDATES thresholds half-way from a score to the next.
+
+    They are densest at both ends, where few errors are made.
+    """
     n = len(ordered)
     inward = np.geomspace(1, max(n / 2, 1), MAX_CANDIDATES // 2).astype(int) - 1
-    return ordered[np.unique(np.concatenate([inward, n - 1 - inward]))]
+    places = np.unique(np.concatenate([inward, n - 1 - inward]))
+    below, above = ordered[places], ordered[np.minimum(places + 1, n - 1)]
+    finite = np.isfinite(below) & np.isfinite(above)
+    return np.where(finite, below / 2 + above / 2, below)
 
 
 def _counts(

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import binom
 
-from dpaudit.accounting.families import TradeoffFamily
+from dpaudit.accounting.families import GAUSSIAN, TradeoffFamily
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
 
@@ -28,46 +28,44 @@ MOST_TRIALS = 10**9
 def expected_bound(n: int, delta: float, alpha: float, tradeoff: Tradeoff) -> float:
     """The mean of ``epsilon_lower_bound`` with the best threshold and ``n`` counted scores a world.
 
-    ``from_scores`` counts half of the scores that it is given.
+    Args:
+        tradeoff: of the mechanism that really runs; with a perfect test, zero everywhere.
     """
     fp, fn = _likely_counts(n, tradeoff)
     bound = epsilon_lower_bound(fp[:, :, None], fn[:, None, :], n, n, delta, alpha)
     return float(bound.mean(axis=(1, 2)).max())
 
 
-def expected_family_bound(n: int, alpha: float, family: TradeoffFamily, shift: float) -> float:
-    """The mean of ``family_lower_bound`` where the mechanism is the family's with this shift."""
-    fp, fn = _likely_counts(n, lambda rates: family.false_negative_rate(shift, rates))
+def expected_family_bound(
+    n: int, alpha: float, tradeoff: Tradeoff, family: TradeoffFamily = GAUSSIAN
+) -> float:
+    """The mean of ``family_lower_bound``, likewise."""
+    fp, fn = _likely_counts(n, tradeoff)
     bound = family_lower_bound(fp[:, :, None], fn[:, None, :], n, n, alpha, family)
     return float(bound.mean(axis=(1, 2)).max())
 
 
-def trials_needed(
-    epsilon: float, delta: float, alpha: float, tradeoff: Tradeoff, ratio: float = 1.0
-) -> int | None:
-    """The least number of counted scores per world that is expected to refute epsilon / ratio.
+def trials_needed(claimed: float, expected: Callable[[int], float]) -> int | None:
+    """The least number of counted scores per world that is expected to refute a claim.
 
     Args:
-        epsilon: what is claimed, at ``delta``.
-        tradeoff: of the mechanism that really runs; with a perfect test, zero everywhere.
-        ratio: how many times smaller a claim should have been refutable. At 1 the audit could
-            only have refuted what the mechanism exceeds.
+        claimed: epsilon, or the parameter of a family; above 0.
+        expected: the bound that so many counted scores can be expected to give.
 
     Returns:
         The number, up to 1% too large, or None if a billion is not enough.
 
     Raises:
-        DpauditError: epsilon or ratio is not positive.
+        DpauditError: the claim is not positive.
     """
-    if not (epsilon > 0 and ratio > 0):
-        raise DpauditError(f"epsilon and ratio must be positive, got {epsilon} and {ratio}")
+    if not claimed > 0:
+        raise DpauditError(f"what is claimed must be positive, got {claimed}")
     low, high = 1, MOST_TRIALS
-    if expected_bound(high, delta, alpha, tradeoff) <= epsilon / ratio:
+    if expected(high) <= claimed:
         return None
     while high > 1.01 * low + 1:
         n = max(isqrt(low * high), low + 1)
-        enough = expected_bound(n, delta, alpha, tradeoff) > epsilon / ratio
-        low, high = (low, n) if enough else (n, high)
+        low, high = (low, n) if expected(n) > claimed else (n, high)
     return high
 
 

@@ -95,23 +95,14 @@ class SensorFusion:
                 f"redrawn={list(redrawn)}: expected a number of trials, and agents from 0 to "
                 f"{n_agents - 1}"
             )
-        generator = streams("measurements")
-
-        def uniform(*shape: int) -> Tensor:
-            like = torch.empty(shape, dtype=torch.float64, device=streams.device)
-            return like.uniform_(generator=generator)
-
-        def measured(*leading: int) -> tuple[Tensor, Tensor]:
-            M = scale * uniform(*leading, n_agents, m, p)
-            errors = torch.empty_like(M[..., 0]).normal_(generator=generator)
-            return M, M @ x + errors
-
-        x, omega = uniform(p), torch.full_like(uniform(n_agents), REGULARISATION)
-        M, v = measured()
+        generator, shape = streams("measurements"), (n_agents, m, p)
+        x = _uniform((p,), generator)
+        omega = torch.full_like(_uniform((n_agents,), generator), REGULARISATION)
+        M, v = _measured(x, scale, shape, generator)
         if trials is not None:
             again = torch.zeros(n_agents, dtype=torch.bool, device=M.device)
             again[list(range(n_agents) if redrawn is None else redrawn)] = True
-            M_again, v_again = measured(trials)
+            M_again, v_again = _measured(x, scale, (trials, *shape), generator)
             M = torch.where(again[:, None, None], M_again, M)
             v = torch.where(again[:, None], v_again, v)
         return cls(M, v, omega, x, scale)
@@ -191,6 +182,20 @@ class SensorFusion:
     def residual(self, X: Tensor) -> Tensor:
         """||x - x*||^2 over all agents together, [...] of X [..., n_agents, p]."""
         return (X - self.optimum[..., None, :]).square().sum(dim=(-2, -1))
+
+
+def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    like = torch.empty(shape, dtype=torch.float64, device=generator.device)
+    return like.uniform_(generator=generator)
+
+
+def _measured(
+    x: Tensor, scale: float, shape: tuple[int, ...], generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """M of this shape [..., m, p], and v = M x + N(0, I) [..., m]."""
+    M = scale * _uniform(shape, generator)
+    errors = torch.empty_like(M[..., 0]).normal_(generator=generator)
+    return M, M @ x + errors
 
 
 def _agents_first(values: Tensor, agents: int) -> Tensor:

@@ -124,14 +124,7 @@ def train(
             )
             saved = time.monotonic()
         on_round(k, defense.n_rounds)
-    rounds_done, loss, accuracy, consensus = zip(*curve, strict=True)
-    return Curve(
-        rounds=rounds_done,
-        loss=loss,
-        loss_is=problem.loss_is,
-        accuracy=() if None in accuracy else accuracy,
-        consensus_distance=consensus,
-    )
+    return _by_columns(curve, problem.loss_is)
 
 
 @dataclass(frozen=True)
@@ -173,3 +166,14 @@ def _measured(k: int, X: Tensor, problem: Learning) -> Point:
     consensus = (X - X.mean(dim=0)).norm(dim=1).square().mean().sqrt()
     shares = None if accuracy is None else accuracy.tolist()
     return k, loss.tolist(), shares, consensus.item()
+
+
+def _by_columns(curve: list[Point], loss_is: str) -> Curve:
+    rounds, loss, accuracy, consensus = zip(*curve, strict=True)
+    return Curve(
+        rounds=rounds,
+        loss=loss,
+        loss_is=loss_is,
+        accuracy=() if None in accuracy else accuracy,
+        consensus_distance=consensus,
+    )

@@ -7,7 +7,15 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import laplace, norm
 
-from dpaudit.accounting.privacy_loss import NoiseFamily, PairKind, Pairs, above, beneath, reach
+from dpaudit.accounting.privacy_loss import (
+    NoiseFamily,
+    PairKind,
+    Pairs,
+    above,
+    beneath,
+    least_outcome,
+    reach,
+)
 
 NOISE = {"gaussian": norm, "laplace": laplace}
 
@@ -87,6 +95,25 @@ def test_masses_are_probabilities_of_both_worlds(family: NoiseFamily) -> None:
         assert masses.min() >= 0
         assert masses.sum() + infinite[0] == pytest.approx(1, abs=1e-9)
         assert masses @ np.exp(-losses) == pytest.approx(1, abs=1e-9)  # of the world without it
+
+
+def test_a_grid_through_the_least_outcome_keeps_large_losses() -> None:
+    pair, step = pairs("gaussian", "remove", 0.25, 0.001), 0.02  # of losses that begin at -0.001
+    losses = step * np.arange(-1, 2000)
+    moved = losses + least_outcome(pair, step / 2)[0]
+    for epsilon, share in ((2.0, 0.9), (4.0, 0.9999)):
+        exact = hockey_stick("gaussian", "remove", 0.25, 0.001, epsilon)
+        assert delta_of(losses, beneath(pair, losses)[0], 0.0, epsilon) < 1e-9
+        least = delta_of(moved, beneath(pair, moved)[0], 0.0, epsilon)
+        assert share * exact < least <= exact
+
+
+def test_losses_within_one_step_are_merged_and_not_rounded_down() -> None:
+    losses = 1e-3 * np.arange(-2, 3)
+    for kind in get_args(PairKind):
+        masses = beneath(pairs("laplace", kind, 15.0, 1e-4), losses)[0]
+        assert masses[2] == pytest.approx(1, abs=1e-6)
+        assert masses[:2].max() < 1e-6
 
 
 GRID = np.linspace(-14, 14, 1201)

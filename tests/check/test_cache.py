@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.check import cache as audit_cache
 from dpaudit.check.cache import AuditCache, content_key
 from dpaudit.errors import RunError
+from dpaudit.files.data_folders import DATA_FOLDERS
 
 REPOSITORY = Path(__file__).parents[2]
 FAMILIES = ("attacks", "defenses", "reports")  # they lie beside dpaudit, and import from inside it
@@ -18,18 +18,18 @@ AUDIT = {"seed": 1, "data": {"path": "my.npz"}, "defense": {"name": "dpdl"}}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A repository with data and code, and in the place of dpaudit's own source one file."""
     (tmp_path / "my.npz").write_bytes(b"data")
     (tmp_path / "code" / "sub").mkdir(parents=True)
     (tmp_path / "code" / "sub" / "mine.py").write_text("x = 1")
     (tmp_path / "dpaudit.py").write_text("y = 1")
-    monkeypatch.setattr(audit_cache, "_own_source", lambda: [tmp_path / "dpaudit.py"])
     return tmp_path
 
 
 def key(folder: Path, audit: dict = AUDIT, device: str = "cpu") -> str:
-    return content_key(audit, folder, folder / "code", device, None)
+    own = [folder / "dpaudit.py"]
+    return content_key(audit, folder, folder / "code", device, folder / "data", own)
 
 
 @pytest.mark.parametrize("name", ["my.npz", "code/sub/mine.py", "dpaudit.py"])
@@ -37,6 +37,21 @@ def test_another_byte_of_data_or_code_is_another_content(folder: Path, name: str
     before = key(folder)
     (folder / name).write_bytes(b"z = 2")
     assert key(folder) != before
+
+
+@pytest.mark.parametrize("name", DATA_FOLDERS)
+def test_another_byte_below_a_data_sets_own_folder_is_another_content(
+    folder: Path, name: str
+) -> None:
+    audit = {**AUDIT, "data": {"name": name}}
+    keys = set()
+    for data in DATA_FOLDERS.values():
+        file = folder / "data" / data.folder / "raw"
+        file.parent.mkdir(parents=True)
+        keys.add(key(folder, audit))
+        file.write_bytes(b"pixels")
+        keys.add(key(folder, audit))
+    assert len(keys) == 2
 
 
 def test_another_config_device_or_file_of_code_is_another_content(folder: Path) -> None:
@@ -61,6 +76,7 @@ def test_where_a_repository_lies_and_what_is_no_code_does_not_matter(folder: Pat
     moved = folder / "moved"
     shutil.copytree(folder / "code", moved / "code")
     shutil.copy(folder / "my.npz", moved)
+    shutil.copy(folder / "dpaudit.py", moved)
     assert key(moved) == before
     assert key(folder, {**AUDIT, "data": {"path": str(folder / "my.npz")}}) == before
 
@@ -75,7 +91,7 @@ def test_no_plug_in_is_imported_for_a_key() -> None:
     code = (
         "import sys; from pathlib import Path; from dpaudit.check.cache import content_key; "
         "content_key({'defense': {'name': 'dpdl'}, 'attack': [{'name': 'gradient-inversion'}], "
-        "'data': {'name': 'digits'}}, Path('.'), None, 'cpu', None); "
+        "'data': {'name': 'digits'}}, Path('.'), None, 'cpu', None, ()); "
         "assert not {'torch', 'numpy', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -89,10 +105,10 @@ import dpaudit
 
 root, names = Path(sys.argv[1]), sys.argv[2:]
 dpaudit.__path__ = [*dpaudit.__path__, str(root)]  # the families are found here too
-from dpaudit.check.cache import content_key
+from dpaudit.check.cache import content_key, own_source
 
 def key():
-    return content_key({}, root, None, "cpu", None)
+    return content_key({}, root, None, "cpu", None, own_source())
 
 print(key(), key())
 for name in names:

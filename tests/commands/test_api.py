@@ -146,3 +146,23 @@ def test_importing_dpaudit_loads_no_torch_until_audit_is_asked_for() -> None:
         "assert 'torch' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_two_claims_of_one_text_are_judged_apart() -> None:
+    """So many runs could have refuted 8, also without noise, where half as many are played."""
+    theorem = {"text": "Theorem 1", "delta": 1e-5}
+    result = dpaudit.audit(
+        {
+            **NAMED,
+            "claim": [{**theorem, "epsilon": 0.1}, {**theorem, "epsilon": 8.0}],
+            "defense": {**DEFENSE, "n_rounds": 1, "batch_size": 300, "sampling": "poisson"},
+            "attack": [{"name": "likelihood-ratio", "trials": 40_000}],
+        },
+        cores=1,
+    )
+    broken, kept = result.claims
+    assert (broken.text, kept.text) == ("Theorem 1", "Theorem 1")
+    assert broken.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+    assert kept.verdict is Verdict.NOT_REFUTED
+    evidence = [{result.findings[i].claim for i in claim.because} for claim in result.claims]
+    assert evidence == [{0}, {1}]

@@ -12,6 +12,7 @@ import torch
 
 from dpaudit.data.datasets import Dataset, dataset_names, load_dataset
 from dpaudit.errors import DataError
+from dpaudit.files.data_folders import DATA_FOLDERS
 
 RNG = np.random.default_rng(3)
 IMAGES = RNG.integers(0, 256, (20, 6, 5), dtype=np.uint8)
@@ -265,6 +266,7 @@ def test_a_file_or_a_name_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_idx_files_are_read_from_the_folder_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str, first: str
 ) -> None:
+    assert DATA_FOLDERS[name].folder == folder  # where a check looks for what has changed
     mnist_in(tmp_path, folder)
     data = load_dataset(name, data_root=tmp_path)
     raw = (tmp_path / folder / "raw" / "train-images-idx3-ubyte").read_bytes()[16:]
@@ -327,6 +329,7 @@ def test_cifar10_is_read_channels_first(tmp_path: Path, monkeypatch: pytest.Monk
     from torchvision.datasets import CIFAR10
 
     pixels = RNG.integers(0, 256, (10, 3 * 32 * 32), dtype=np.uint8)
+    assert DATA_FOLDERS["cifar10"].folder == CIFAR10.base_folder
     batches = tmp_path / CIFAR10.base_folder
     batches.mkdir()
     for name, _ in [*CIFAR10.train_list, *CIFAR10.test_list]:

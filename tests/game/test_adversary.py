@@ -12,8 +12,9 @@ from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import broadcast
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary, flat_state
+from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.game.states import flat_state
 from dpaudit.game.tape import Tape
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin

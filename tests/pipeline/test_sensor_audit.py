@@ -159,4 +159,4 @@ def test_records_need_a_network(tmp_path) -> None:
 
 
 def test_sensor_fusion_is_listed_among_the_data_sets() -> None:
-    assert "sensor-fusion" in {entry["name"] for entry in catalogue("datasets")}
+    assert "sensor-fusion" in {entry["name"] for entry in catalogue("datasets").entries}

@@ -26,7 +26,7 @@ def test_expected_bound_has_its_published_values(n: int, expected: float) -> Non
 
 @pytest.mark.parametrize("n, expected", [(1_000, 3.54), (10_000, 4.12), (100_000, 4.30)])
 def test_expected_gaussian_bound_has_its_published_values(n: int, expected: float) -> None:
-    mu = expected_family_bound(n, ALPHA, GAUSSIAN, 1.0)
+    mu = expected_family_bound(n, ALPHA, gaussian)
     assert GAUSSIAN.epsilon(mu, 1e-5) == pytest.approx(expected, abs=0.03)
 
 
@@ -45,29 +45,33 @@ def test_a_perfect_test_proves_the_ceiling() -> None:
     assert expected_bound(1_000, 0.0, ALPHA, perfect) == pytest.approx(ceiling(1_000, 0.0, ALPHA))
 
 
+def by_a_gaussian(n: int) -> float:
+    return expected_bound(n, 1e-5, ALPHA, gaussian)
+
+
 def test_trials_needed_are_enough_and_not_many_more() -> None:
-    n = trials_needed(2.0, 1e-5, ALPHA, gaussian)
+    n = trials_needed(2.0, by_a_gaussian)
     assert n is not None
-    assert expected_bound(n, 1e-5, ALPHA, gaussian) > 2.0
-    assert expected_bound(int(0.98 * n), 1e-5, ALPHA, gaussian) <= 2.0
-    assert trials_needed(4.0, 1e-5, ALPHA, gaussian, ratio=2.0) == n
+    assert by_a_gaussian(n) > 2.0
+    assert by_a_gaussian(int(0.98 * n)) <= 2.0
 
 
 def test_trials_needed_of_a_perfect_test_are_those_of_the_ceiling() -> None:
-    n = trials_needed(5.6, 0.0, ALPHA, perfect)
+    n = trials_needed(5.6, lambda n: expected_bound(n, 0.0, ALPHA, perfect))
     assert n == pytest.approx(1_000, rel=0.01)
 
 
 def test_no_number_of_trials_refutes_what_holds() -> None:
-    assert trials_needed(4.4, 1e-5, ALPHA, gaussian) is None
+    assert trials_needed(4.4, by_a_gaussian) is None
+    assert trials_needed(1.01, lambda n: expected_family_bound(n, ALPHA, gaussian)) is None
 
 
 def test_a_claim_of_nothing_is_refused() -> None:
     with pytest.raises(DpauditError, match="must be positive"):
-        trials_needed(0.0, 1e-5, ALPHA, gaussian)
+        trials_needed(0.0, by_a_gaussian)
 
 
 def test_a_small_claim_needs_few_trials_of_a_perfect_attack() -> None:
-    n = trials_needed(0.05, 1e-5, 0.05, np.zeros_like)
+    n = trials_needed(0.05, lambda n: expected_bound(n, 1e-5, ALPHA, perfect))
     assert n is not None
     assert ceiling(n, 1e-5, 0.05) > 0.05 >= ceiling(n - 1, 1e-5, 0.05)

@@ -1,0 +1,152 @@
+"""The game of a claim on agents: one query of an agent is answered as it is, or as by another.
+
+A defense that claims this states how far apart the messages of two agents are before noise. In one
+round the victim's message lies that far away, or does not; its noise is what the defense draws. All
+else is the same in both worlds, as the claim has it: the history, and what agents tell of their
+data beside. Whether two agents can be further apart is for the sensitivity attack to find.
+
+Whoever reads the message is told those of all other agents too, which say nothing of the victim's
+query.
+
+Source: Zhou, Xue and Chen (DPPS), Definition 4.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.defense.noise import Noise
+from dpaudit.files.finding import Finding
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.game import LENGTH, CanaryGradient, Game
+from dpaudit.game.states import flat_state, state_of
+from dpaudit.game.tape import Tape
+from dpaudit.graphs.graph import Graph, Network
+from dpaudit.rng import Streams
+
+ROUNDING = 1e-9  # of a stated distance: a tight claim is not to be exceeded by rounding
+
+
+class Query(NamedTuple):
+    """One message of an agent, and how far from it another agent's may lie."""
+
+    round: int
+    victim: int
+    message: str
+    distance: float  # before noise, as the defense states it
+    std: float  # of the noise
+    state: Any  # of the defense before the round, of one trial
+
+    @property
+    def loss(self) -> float:
+        """The distance in standard deviations of the noise."""
+        if self.distance == 0:
+            return 0.0
+        return self.distance / self.std if self.std else float("inf")
+
+
+class OneQuery(Defense):
+    """One message of one round of another defense, moved by what the gradient oracle gives."""
+
+    paper: ClassVar[str] = ""
+    claims: ClassVar[str] = ""
+    messages: ClassVar[Mapping[str, str]] = {}
+
+    asked: Defense
+    query: Any  # a Query
+    holder: int  # the only agent whose gradient is not zero, in both worlds
+
+    def start(self, X: Tensor, setting: Setting) -> Any:
+        state = self.query.state
+        return state_of(state, flat_state(state).to(X).expand(len(X), -1))
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        query = self.query
+        data = _data(self.asked, self.holder, state)
+        after, sent, *_ = self.asked.step(state, query.round, graph, data, noise)
+        message = sent[query.message]
+        payload = message.payload.clone()
+        moved = gradient(payload.new_zeros(*payload.shape[:-2], graph.n_agents, 1))
+        rows = message.rows[message.senders == query.victim].unique()
+        payload[..., rows, :] += moved[..., [query.victim], :]
+        return Round(after, {query.message: replace(message, payload=payload)})
+
+    def models(self, state: Any) -> Tensor:
+        return self.asked.models(state)
+
+    def without_noise(self) -> Self:
+        return self.model_copy(update={"asked": self.asked.without_noise()})
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        return Bracket((), (), ())
+
+
+def game_on_agents(
+    defense: Defense, setting: Setting, threat_model: ThreatModel, n_rounds: int, streams: Streams
+) -> Game | None:
+    """The game of the query that tells the adversary most, of the first rounds of one run.
+
+    None: the defense states no distance between agents for a message that the adversary sees.
+    """
+    alone = replace(setting, d=1, layers=(("canary", 1),))
+    holder = next(i for i in range(setting.n_agents) if i not in threat_model.agents)
+    queries = list(_queries(defense, alone, threat_model, holder, n_rounds, streams))
+    if not queries:
+        return None
+    query = max(queries, key=lambda query: query.loss)
+    one = replace(alone, network=Network((alone.network.at(query.round),)))
+    asked = OneQuery(n_rounds=1, asked=defense, query=query, holder=holder)
+    return Game(asked, one, query.victim, "agent-identity", query.distance, 1.0, "none")
+
+
+def as_asked(finding: Finding, game: Game) -> Finding:
+    """The finding, which says of what query it is, if it is of one."""
+    if not isinstance(game.defense, OneQuery):
+        return finding
+    query = game.defense.query
+    note = (
+        f'agent {query.victim}\'s "{query.message}" of round {query.round} is moved by '
+        f"{query.distance:.4g}, as far as the defense says that another agent's may lie; all else "
+        "is the same in both worlds"
+    )
+    return finding.model_copy(update={"rounds": (query.round,), "notes": (note, *finding.notes)})
+
+
+def _data(defense: Defense, holder: int, state: Any) -> Gradient:
+    drawn = torch.ones(len(flat_state(state)), dtype=torch.float64)
+    return CanaryGradient(holder, LENGTH, drawn, defense.batch_size)
+
+
+def _queries(
+    defense: Defense,
+    setting: Setting,
+    threat_model: ThreatModel,
+    holder: int,
+    n_rounds: int,
+    streams: Streams,
+) -> Iterator[Query]:
+    """Every message of an agent that the adversary reads and a distance is stated for."""
+    state = defense.start(torch.zeros(1, setting.n_agents, 1, dtype=torch.float64), setting)
+    for k in range(1, n_rounds + 1):
+        graph, tape, data = setting.network.at(k), Tape(), _data(defense, holder, state)
+        silent = defense.step(state, k, graph, data, tape).sent
+        ones = {name: torch.ones(asked.shape).double() for name, asked in tape.draws.items()}
+        loud = defense.step(state, k, graph, data, Tape(ones)).sent
+        for victim in range(setting.n_agents):
+            stated = defense.sensitivity(k, setting, "agent-identity", victim, silent)
+            for name, bound in stated.items():
+                message = silent[name]
+                mine = message.senders == victim
+                receivers = message.receivers[mine].tolist()
+                if victim in threat_model.agents or not any(
+                    threat_model.sees(victim, j) for j in receivers
+                ):
+                    continue
+                rows = message.rows[mine].unique()
+                std = (loud[name].payload - message.payload)[..., rows, :].abs().min().item()
+                yield Query(k, victim, name, (1 - ROUNDING) * bound.value, std, state)
+        state = defense.step(state, k, graph, data, Noise(streams, k)).state

@@ -1,0 +1,30 @@
+"""A defense's state as rows of numbers, one for each trial."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def flat_state(state: Any) -> Tensor:
+    """The floating tensors of a state that have trials in front, [trials, width]."""
+    return torch.cat([t.flatten(1) for t in _varying(state).values()], dim=1)
+
+
+def state_of(like: Any, flat: Tensor) -> Any:
+    """The same state with these values [trials, width] in it."""
+    parts, start = {}, 0
+    for name, tensor in _varying(like).items():
+        size = tensor[0].numel()
+        part = flat[:, start : start + size].to(tensor.dtype)
+        parts[name] = part.reshape(len(flat), *tensor.shape[1:])
+        start += size
+    return like._replace(**parts)
+
+
+def _varying(state: Any) -> dict[str, Tensor]:
+    return {
+        name: tensor
+        for name, tensor in state._asdict().items()
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.ndim >= 3
+    }

@@ -1,0 +1,129 @@
+"""What an ordinary audit says of further mistakes, and of correct mechanisms that look like them.
+
+Nothing is applied to a defense here that an audit file would not apply: the pipeline trains it on a
+small problem, plays its game, moves its records, examines its noise and judges its claim.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpaudit.accounting.releases import epsilon
+from dpaudit.data.datasets import Dataset, from_arrays
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.result import JudgedClaim
+from dpaudit.files.verdict import Verdict
+from dpaudit.pipeline.caller_objects import CallerObjects
+from dpaudit.pipeline.run import Runtime, run_audit
+
+from . import hurried
+from .zoo import PrivateGossip, releases
+
+AGENTS, RECORDS, FEATURES, CLASSES = 6, 8, 11, 3  # records of each agent
+DELTA = 1e-5
+AGAINST = (Verdict.REFUTED, Verdict.UNSUPPORTED)
+
+
+class Mechanism(NamedTuple):
+    """A defense, and whether the claim that is made for it is true."""
+
+    name: str
+    defense: PrivateGossip
+    is_correct: bool
+    gap: bool = False  # a known one: an ordinary audit does not find it
+
+
+class Said(NamedTuple):
+    """What an ordinary audit says of a mechanism."""
+
+    mechanism: Mechanism
+    claim: JudgedClaim
+    seconds: float
+
+    @property
+    def alarmed(self) -> bool:
+        return self.claim.verdict in AGAINST
+
+    @property
+    def passed(self) -> bool:
+        """Faults are found, but for known gaps, and what is correct is not."""
+        return self.alarmed != self.mechanism.is_correct or self.mechanism.gap
+
+
+LAPLACE: dict[str, Any] = {"family": "laplace"}
+MECHANISMS = (
+    Mechanism("a bias sent without noise", hurried.BiasBare(), False),
+    Mechanism("noise of one layer used in another", hurried.NoiseTiled(), False),
+    Mechanism("noise of one norm in all", hurried.NoiseByDimension(), False),
+    Mechanism("noise drawn in float16", hurried.HalfPrecisionNoise(), False),
+    Mechanism("noise drawn in bfloat16", hurried.BrainFloatNoise(), False),
+    Mechanism("noise on a coarse grid", hurried.GridNoise(), False),
+    Mechanism("noise that follows the learning rate", hurried.NoiseDecays(), False),
+    Mechanism("noise for the mean on the sum", hurried.NoiseAveraged(), False),
+    Mechanism("each layer clipped to C", hurried.ClipByLayer(), False),
+    Mechanism("the norm sent along", hurried.NormSent(), False),
+    Mechanism("small coordinates sent bare", hurried.SparsifiedFirst(), False),
+    Mechanism("scaled by the un-noised norm", hurried.NormalisedByTruth(), False),
+    Mechanism("opposite noise of pairs", hurried.AntitheticAgents(), False),
+    Mechanism("noise used for two rounds", hurried.LastRoundAgain(), False),
+    Mechanism("the same, Laplace", hurried.LastRoundAgain(**LAPLACE), False),
+    Mechanism("noise of one sign", hurried.AbsoluteNoise(), False),
+    Mechanism("a batch used in two rounds", hurried.SumsCarriedOver(), False),
+    Mechanism("private gossip", PrivateGossip(), True),
+    Mechanism("private gossip, Laplace", PrivateGossip(**LAPLACE), True),
+    Mechanism("scaled by the noisy norm", hurried.NormalisedNoisy(), True),
+    Mechanism("the noisy sum clipped", hurried.ClippedNoisy(), True),
+    Mechanism("signs of the noisy sum", hurried.SignOfNoisy(), True),
+    Mechanism("small noisy coordinates left out", hurried.MaskedByNoisy(), True),
+    Mechanism("rounded after the noise", hurried.RoundedAfterNoise(), True),
+    Mechanism("bfloat16 after the noise", hurried.BrainFloatAfterNoise(), True),
+    Mechanism("noise in another order", hurried.NoisePermuted(), True),
+    Mechanism("noise in two parts", hurried.NoiseInParts(), True),
+)
+
+
+def ordinary_audits(seed: int, mechanisms: Sequence[Mechanism] = MECHANISMS) -> Iterator[Said]:
+    """An audit of each mechanism's claim, which is the epsilon of what it declares."""
+    for mechanism in mechanisms:
+        began = perf_counter()
+        claim = judged(mechanism.defense, seed)
+        yield Said(mechanism, claim, perf_counter() - began)
+
+
+def judged(defense: PrivateGossip, seed: int) -> JudgedClaim:
+    """The verdict of one ordinary audit."""
+    own = CallerObjects(defense, _records())
+    config = AuditConfig.from_dict(own.fill(_content(defense, seed)), defense)
+    with TemporaryDirectory(prefix="dpaudit-") as folder:
+        result = run_audit(config, Path(folder), Runtime(cores=1), own=own)
+    return result.claims[0]
+
+
+def _records() -> Dataset:
+    rng = np.random.default_rng(1)
+    n = AGENTS * RECORDS + 20
+    y = np.arange(n) % CLASSES
+    x = rng.normal(size=(n, FEATURES)) + np.eye(FEATURES)[y]
+    return from_arrays(x.astype(np.float32), y, seed=0)
+
+
+def _content(defense: PrivateGossip, seed: int) -> dict[str, Any]:
+    rate = min(1.0, defense.batch_size / RECORDS)
+    z = [defense.noise_multiplier] * defense.n_rounds
+    delta = DELTA if defense.family == "gaussian" else 0.0
+    claimed = epsilon(releases(z, defense.sampling, rate, defense.family), delta).high
+    return {
+        "seed": seed,
+        "data": {"n_agents": AGENTS},
+        "graph": {"name": "ring"},
+        "model": {"name": "logistic"},
+        "claim": [{"text": "the claim", "epsilon": claimed, "delta": delta}],
+        "attack": [
+            {"name": "likelihood-ratio", "trials": 1000},
+            {"name": "sensitivity", "points": 2, "restarts": 2, "steps": 5},
+        ],
+    }

@@ -1,0 +1,159 @@
+"""A record's gradients have directions of their own: where they are taken, and in which round."""
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any, ClassVar, NamedTuple, Self
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit.accounting.releases import epsilon
+from dpaudit.attack.contract import Bench
+from dpaudit.defense import (
+    Bracket,
+    Defense,
+    Gradient,
+    Graph,
+    Noise,
+    Round,
+    Scale,
+    Setting,
+    ThreatModel,
+    broadcast,
+    releases,
+)
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Role
+from dpaudit.files.verdict import Verdict
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
+from dpaudit.graphs.graph import build_graph
+from dpaudit.registry import load_plugin
+from dpaudit.rng import Streams
+
+EAVESDROPPER = ThreatModel(name="eavesdropper")
+CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))
+
+
+def exact(
+    defense: Defense, claimed: float, threat_model: ThreatModel = EAVESDROPPER, **how: Any
+) -> Finding:
+    setting = Setting(build_graph("ring", 5), (how.pop("records", 80),) * 5, 100)
+    claim = Claim(text="claim", epsilon=claimed, **({"delta": 1e-5} | how))
+    bench = Bench(None, setting, defense.calibrate(setting), (claim,), Streams(1), None)  # type: ignore[arg-type]
+    attack = load_plugin("attacks", "likelihood-ratio")(trials=40)
+    found = attack.measure(bench, threat_model, lambda done, total: None)
+    return next(f for f in found if f.role is Role.EXACT_LEAK)
+
+
+class SameForEachSender(Noise):
+    """One draw for all links of a sender, in the place of one for each link."""
+
+    def __init__(self, real: Noise, graph: Graph) -> None:
+        self._real, self._graph = real, graph
+
+    def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
+        drawn = self._real.gaussian(message, std, like)
+        return drawn[..., self._first(), :] if message == "cross_gradient" else drawn
+
+    def _first(self) -> Tensor:
+        """Of each link, the first link of its sender."""
+        senders = self._graph.senders
+        return torch.stack([(senders == j).nonzero()[0, 0] for j in senders.tolist()])
+
+
+DPDL = load_plugin("defenses", "dpdl")
+
+
+class OneNoiseForAllLinks(DPDL):
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        return super().step(state, k, graph, gradient, SameForEachSender(noise, graph))
+
+
+OPTIONS = {"noise_multiplier": 2.0, "n_rounds": 3, "batch_size": 8, "sampling": "poisson"}
+
+
+def test_the_same_noise_on_two_links_is_subtracted() -> None:
+    """The links carry gradients at two models, which differ: their difference has no noise."""
+    found = exact(OneNoiseForAllLinks(**OPTIONS), 8.0)
+    assert found.verdict is Verdict.REFUTED
+    assert found.message == "cross_gradient"
+    assert exact(DPDL(**OPTIONS), 8.0).verdict is None
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d]
+    S: Tensor  # [..., n_agents, d], the sums of the round before
+
+
+class TwoRoundsABatch(Defense):
+    """Each batch's clipped sum is sent in its round and, added to the next one, once more."""
+
+    paper: ClassVar[str] = "none"
+    claims: ClassVar[str] = "one use of a batch"
+    messages: ClassVar[Mapping[str, str]] = {"g": "clipped sums under noise"}
+
+    noise_multiplier: float = 1.0
+    once: bool = False
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X, torch.zeros_like(X))
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S = gradient.clipped_sum(state.X, 1.0)
+        both = S if self.once else S + state.S
+        G = both + noise.gaussian("g", self.noise_multiplier, S)
+        return Round(State(state.X, S), {"g": broadcast(graph, G)})
+
+    def models(self, state: Any) -> Tensor:
+        return state.X
+
+    def without_noise(self) -> Self:
+        return self.model_copy(update={"noise_multiplier": 0.0})
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        rate = min(1.0, self.batch_size / setting.sizes[victim])
+        z = [self.noise_multiplier] * self.n_rounds
+        once = releases(z, self.sampling, rate)
+        return Bracket(once, once, ("a batch is used once",))
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_batch_that_is_used_in_two_rounds_is_accounted_as_such(sampling: str) -> None:
+    """A record whose gradient has another direction in each round makes sqrt 2 of each round's."""
+    options: dict[str, Any] = {"n_rounds": 6, "batch_size": 20, "sampling": sampling}
+    claimed = epsilon(releases([1.0] * 6, sampling, 0.25), 1e-5).high
+    twice = exact(TwoRoundsABatch(**options), claimed * 1.001)
+    shifts = [1 / sqrt(2)] * 5 + [1.0]  # the last round's batch is used once
+    truth = epsilon(releases(shifts, sampling, 0.25), 1e-5)
+    assert twice.verdict is Verdict.UNSUPPORTED
+    assert twice.metrics["epsilon"].low == pytest.approx(truth.low, rel=1e-6)
+    assert twice.metrics["epsilon"].high == float("inf")
+    assert any("no upper end is proven" in note for note in twice.notes)
+    assert exact(TwoRoundsABatch(once=True, **options), claimed * 1.001).verdict is None
+
+
+def test_full_batches_that_are_used_in_two_rounds_add_up() -> None:
+    """mu^2 = 1'H1 of the uses of all rounds: T - 1 rounds with twice the record, one with it once."""
+    game = Game.of(
+        TwoRoundsABatch(n_rounds=4, batch_size=8, sampling="poisson"),
+        Setting(build_graph("ring", 4), (8,) * 4, 50),
+        1,
+        "add-remove",
+    )
+    (squared,) = Adversary(game, EAVESDROPPER, 4).leak.by_use
+    assert squared.low == squared.high == pytest.approx(1 + 3 * 4)
+
+
+@pytest.mark.parametrize("name", ["sensitivity-reduced", "dp-dgd"])
+def test_laplace_draws_that_a_view_does_not_recover_give_no_verdict(name: str) -> None:
+    """Exactly 1-DP to the eavesdropper, whose loss caps what agent 0 learns."""
+    options: dict[str, Any] = {"epsilon": 1.0, "step_decay": 0.4, "noise_decay": 0.9}
+    options["align_noise"] = True
+    defense = load_plugin("defenses", name)(n_rounds=8, allow_outside_theory=True, **options)
+    found = exact(defense, 1.0, CURIOUS, adjacency="function", delta=0.0, records=1)
+    assert found.verdict is None
+    assert found.metrics["epsilon"].low == 0
+    assert found.metrics["epsilon"].high <= 1.0 + 1e-6
+    assert any("does not recover every Laplace draw" in note for note in found.notes)

@@ -1,0 +1,246 @@
+"""Plug-ins of other packages that cannot be used: one line says which, of whom, and what is wrong."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpaudit.commands.catalogue import catalogue
+from dpaudit.errors import ConfigError
+from dpaudit.files.config import AuditConfig
+from dpaudit.registry import load_plugin
+
+MODULE = '''\
+"""A defense that fits, and others that each have one thing wrong."""
+
+from typing import ClassVar
+
+import torch
+
+from dpaudit.attack.contract import Attack
+from dpaudit.defense.contract import Bracket, Defense, Round
+
+TABLE = {}
+
+
+class Fits(Defense):
+    paper: ClassVar[str] = "a paper"
+    claims: ClassVar[str] = "none"
+    messages: ClassVar = {"x": "nothing"}
+
+    def start(self, X, setting):
+        return X
+
+    def step(self, state, k, graph, gradient, noise):
+        return Round(state, {})
+
+    def models(self, state):
+        return state
+
+    def without_noise(self):
+        return self
+
+    def mechanism(self, setting, threat_model, victim):
+        return Bracket((), (), ())
+
+
+class Unfinished(Defense):
+    paper: ClassVar[str] = "a paper"
+    claims: ClassVar[str] = "none"
+    messages: ClassVar = {"x": "nothing"}
+
+    def start(self, X, setting):
+        return X
+
+    def models(self, state):
+        return state
+
+    def without_noise(self):
+        return self
+
+
+class OfAnotherVersion(Fits):
+    def step(self, state, gradient):
+        return Round(state, {})
+
+
+class Named(Fits):
+    name: str = "mine"
+
+
+class NoPaper(Defense):
+    claims: ClassVar[str] = "none"
+    messages: ClassVar = {}
+    start, step, models = Fits.start, Fits.step, Fits.models
+    without_noise, mechanism = Fits.without_noise, Fits.mechanism
+
+
+class Measures(Attack):
+    def measure(self, bench, threat_model, on_step):
+        return []
+
+
+class Plain:
+    pass
+
+
+def render(result, path):
+    return ""
+'''
+DEFENSE = "expected a class derived from dpaudit.defense.contract.Defense"
+ATTACK = "expected a class derived from dpaudit.attack.contract.Attack"
+REPORT = "expected a function of a result and its run directory"
+BROKEN = {  # entry point -> its value, and what is wrong with it
+    "defenses": {
+        "unfinished": (
+            "foreign:Unfinished",
+            "expected a method mechanism(self, setting, threat_model, victim), found none; "
+            "expected a method step(self, state, k, graph, gradient, noise), found none",
+        ),
+        "of-another-version": (
+            "foreign:OfAnotherVersion",
+            "expected a method step(self, state, k, graph, gradient, noise), "
+            "found step(self, state, gradient)",
+        ),
+        "no-paper": ("foreign:NoPaper", "expected a class variable paper, found none"),
+        "named": (
+            "foreign:Named",
+            'expected options of other names than "name", which names the plug-in itself',
+        ),
+        "an-attack": ("foreign:Measures", f"{DEFENSE}, found one for attacks"),
+        "plain": ("foreign:Plain", f"{DEFENSE}, found a class derived from none"),
+        "a-module": ("foreign", f"{DEFENSE}, found module"),
+        "a-table": ("foreign:TABLE", f"{DEFENSE}, found dict"),
+    },
+    "attacks": {
+        "a-defense": ("foreign:Fits", f"{ATTACK}, found one for defenses"),
+        "a-function": ("foreign:render", f"{ATTACK}, found function"),
+    },
+    "reports": {
+        "of-a-defense": ("foreign:Fits", f"{REPORT}, found one for defenses"),
+        "a-value": ("foreign:TABLE", f"{REPORT}, found dict"),
+    },
+}
+IMPORTS = {  # entry point of a defense -> its value, the module's text, what its import raises
+    "absent": ("absent_one:Mine", None, "ModuleNotFoundError: No module named 'absent_one'"),
+    "no-class": ("no_class:Mine", "", "AttributeError: module 'no_class' has no attribute 'Mine'"),
+    "no-python": ("no_python:Mine", "def (:\n", "SyntaxError: invalid syntax (no_python.py, line 1)"),
+    "leaves": ("leaves:Mine", "import sys\nsys.exit(3)\n", "SystemExit: 3"),
+    "two-lines": ("two_lines:Mine", "raise OSError('one\\ntwo')", "OSError: one two"),
+    "untyped": (
+        "untyped:Mine",
+        "from foreign import Fits\n\n\nclass Mine(Fits):\n    clip_norm = 1.0\n",
+        "PydanticUserError: A non-annotated attribute was detected: `clip_norm = 1.0`.",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a package with all of these is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "foreign.py").write_text(MODULE)
+    for value, text, _ in IMPORTS.values():
+        if text is not None:
+            (folder / f"{value.partition(':')[0]}.py").write_text(text)
+    metadata = folder / "foreign_plugins-1.2.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: foreign-plugins\nVersion: 1.2\n"
+    )
+    groups = {f: {name: value for name, (value, _) in b.items()} for f, b in BROKEN.items()}
+    groups["defenses"] |= {name: value for name, (value, _, _) in IMPORTS.items()}
+    groups["defenses"]["fits"] = "foreign:Fits"
+    groups["attacks"]["measures"] = "foreign:Measures"
+    groups["reports"]["text"] = "foreign:render"
+    (metadata / "entry_points.txt").write_text(
+        "".join(
+            f"[dpaudit.{family}]\n" + "".join(f"{n} = {v}\n" for n, v in plugins.items())
+            for family, plugins in groups.items()
+        )
+    )
+    return folder
+
+
+@pytest.fixture
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(site)
+
+
+def refusal(family: str, name: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        load_plugin(family, name)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "family, name, value, problem",
+    [(f, name, *facts) for f, broken in BROKEN.items() for name, facts in broken.items()],
+)
+def test_what_does_not_fit_its_family_is_one_line(
+    installed, family: str, name: str, value: str, problem: str
+) -> None:
+    where = f'{family[:-1]} "{name}" ({value}, from foreign-plugins 1.2)'
+    assert refusal(family, name) == f"{where}: {problem}"
+    if ":" in value:  # the same without being installed
+        assert refusal(family, value) == f'{family[:-1]} "{value}": {problem}'
+
+
+@pytest.mark.parametrize("name, facts", IMPORTS.items())
+def test_what_cannot_be_imported_is_one_line_with_the_first_error(installed, name, facts) -> None:
+    value, _, error = facts
+    said = refusal("defenses", name)
+    where = f'defense "{name}" ({value}, from foreign-plugins 1.2) cannot be imported: '
+    assert said.startswith(where + error)
+    assert said.endswith(f"; {DEFENSE}")
+    assert "\n" not in said
+
+
+def test_what_fits_is_loaded(installed) -> None:
+    assert load_plugin("defenses", "fits").__name__ == "Fits"
+    assert load_plugin("attacks", "measures").__name__ == "Measures"
+    assert load_plugin("reports", "text")(None, None) == ""
+    for family in ("defenses", "attacks"):
+        assert [p for p in catalogue(family).problems if re.search(r", from dpaudit \d", p)] == []
+
+
+def test_an_audit_that_names_one_says_so_at_its_key(installed) -> None:
+    content = {
+        "data": {"name": "digits"},
+        "graph": {"name": "ring"},
+        "model": {"name": "lenet"},
+        "defense": {"name": "an-attack"},
+        "attack": [{"name": "a-defense"}],
+    }
+    with pytest.raises(ConfigError) as refused:
+        AuditConfig.from_dict(content)
+    first, second = str(refused.value).splitlines()
+    assert first.startswith('attack[1].name: attack "a-defense" (foreign:Fits')
+    assert second.startswith('defense.name: defense "an-attack" (foreign:Measures')
+
+
+def test_a_list_shows_the_others_and_a_line_for_each_broken_one(site: Path) -> None:
+    def listed(*options: str) -> tuple[str, list[str]]:
+        done = subprocess.run(
+            [sys.executable, "-m", "dpaudit.commands.cli", "list", "defenses", *options],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr.splitlines()
+
+    out, problems = listed()
+    names = [line.split()[0] for line in out.splitlines()]
+    assert {"fits", "dpdl", "dp-dpsgd"} <= set(names)
+    broken = {*BROKEN["defenses"], *IMPORTS}
+    assert broken & set(names) == set()
+    assert {re.match(r'warning: defense "([\w-]+)" ', line).group(1) for line in problems} == broken
+    assert len(problems) == len(broken)
+    out, problems = listed("--json")
+    assert [entry["name"] for entry in json.loads(out)] == names
+    assert len(problems) == len(broken)

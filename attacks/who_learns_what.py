@@ -22,6 +22,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.follow import Follower, Innovation
 from dpaudit.game.game import CanaryGradient, Game
+from dpaudit.game.linearity import nonlinearity
 from dpaudit.game.probe import NOISELESS
 from dpaudit.game.states import flat_state
 from dpaudit.game.tape import Tape
@@ -50,6 +51,10 @@ class WhoLearnsWhat(Attack):
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         defense, n_agents = bench.defense, bench.setting.n_agents
         n_rounds = min(2 * n_agents, defense.n_rounds)
+        game = Game.of(defense, bench.setting, 0, "add-remove", "poisson")
+        nonlinear = nonlinearity(game, ThreatModel(name="every link"), n_rounds)
+        if nonlinear is not None and not (nonlinear.defined and nonlinear.quiet):
+            return [_no_figures(nonlinear.note)]
         cells: list[tuple[int, int, float]] = []
         unhidden: dict[str, None] = {}  # messages that show a record without noise
         for agent in range(n_agents):
@@ -113,6 +118,16 @@ def _innovations(adversary: Adversary, victims: Tensor) -> Iterator[tuple[Innova
         U = U / torch.linalg.vector_norm(U, dim=0)
         bare = innovation.raw - innovation.raw @ U @ U.mT
         yield innovation, bare.abs() > NOISELESS * scale
+
+
+def _no_figures(note: str) -> Finding:
+    return Finding(
+        role=Role.WHO_LEARNS_WHAT,
+        kind="accounting",
+        title="who learns what",
+        attack="who-learns-what",
+        notes=(note,),
+    )
 
 
 def _finding(

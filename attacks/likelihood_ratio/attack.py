@@ -9,18 +9,21 @@ from pydantic import Field, PositiveInt
 from dpaudit.attack.contract import Attack, Bench
 from dpaudit.defense.claim_accounting import account_claim, claimed_delta
 from dpaudit.defense.contract import Defense, Setting
+from dpaudit.errors import DpauditError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.play import Worlds, play, without_noise
+from dpaudit.game.worst import PLAYED, coordinates
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
 from .agents import as_asked, game_on_agents
-from .bound import certified_bound
-from .controls import noise_control, null_control, positive_control
+from .bound import certified_bound, untested
+from .controls import no_noise_control, noise_control, null_control, positive_control
 from .exact import exact_leak
 from .question import Question
 from .runs import Runs
@@ -89,36 +92,56 @@ class LikelihoodRatio(Attack):
                 return None
             adversary = Adversary(game, ThreatModel(name=threat_model.name), 1)
             leaked = adversary.leak.mechanism(game, None)
-            return Question(index, claim, threat_model, game, adversary, None, leaked, self.alpha)
+            return Question(
+                index, claim, threat_model, game, adversary, adversary, None, None, leaked, 1,
+                self.alpha,
+            )  # fmt: skip
         victim = account_claim(claim, threat_model, defense, setting).victim
         declared = defense.mechanism(setting, threat_model, victim).most
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
         game = Game.of(defense, setting, victim, claim.adjacency, sampling)
         game, in_round = replace(game, in_one_round=claim.scope != "run"), None
-        adversary = Adversary(game, threat_model, self._rounds(defense, setting))
+        nonlinear = nonlinearity(game, threat_model, self._rounds(defense, setting))
+        worst = coordinates(game) if nonlinear is None else 1
+        game = replace(game, spread=min(worst, PLAYED))
+        n_rounds, one = self._rounds(defense, setting, game.spread), False
+        foretold = game if nonlinear is None or nonlinear.defined else defined(game)
+        adversary = Adversary(foretold, threat_model, n_rounds)
         if game.in_one_round:
-            in_round = int(adversary.leak.by_round.argmax()) + 1
-            single = claim.scope == "message"
-            adversary = Adversary(game, threat_model, in_round, one_message=single)
-        leaked = adversary.leak.mechanism(game, in_round)
-        return Question(index, claim, threat_model, game, adversary, in_round, leaked, self.alpha)
+            in_round = n_rounds = int(adversary.leak.by_round.argmax()) + 1
+            one = claim.scope == "message"
+            adversary = Adversary(foretold, threat_model, n_rounds, one)
+        algebra = _algebra(adversary, nonlinear, one)
+        leaked = () if algebra is None else algebra.leak.mechanism(game, in_round)
+        return Question(
+            index, claim, threat_model, game, adversary, algebra, nonlinear, in_round, leaked,
+            worst, self.alpha,
+        )  # fmt: skip
 
-    def _rounds(self, defense: Defense, setting: Setting) -> int:
+    def _rounds(self, defense: Defense, setting: Setting, spread: int = 1) -> int:
         n_rounds = defense.n_rounds
         if self.n_rounds is not None:
             return min(self.n_rounds, n_rounds)
         graph = setting.network.at(1)
-        messages = 2 * self.trials * (graph.n_edges + 2 * graph.n_agents)
+        messages = 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * spread
         return max(1, min(n_rounds, WORK // messages))
 
-    def _play(self, question: Question, streams: Streams, on_round: OnStep) -> Runs:
+    def _play(self, question: Question, streams: Streams, on_round: OnStep) -> Runs | str:
+        """The runs, or why there are none: a division by zero that no noise hides."""
+
         def played(name: str, trials: int, game: Game | None = None) -> Worlds:
             own = Streams(streams.numpy(name).integers(2**62).item(), streams.device)
+            game = game or question.game
             return play(question.adversary, trials, own, question.in_round, game, on_round)
 
-        counted = played("counted", self.trials)
-        training = played("training", max(TRAINING, self.trials // 5))
-        silent = played("without noise", self.trials // 2, without_noise(question.game))
+        try:
+            counted = played("counted", self.trials)
+            training = played("training", max(TRAINING, self.trials // 5))
+        except DpauditError as not_numbers:
+            if question.nonlinear is None or question.nonlinear.defined:
+                raise
+            return str(not_numbers)
+        silent = played("without noise", self.trials // 2, without_noise(question.adversary.game))
         return Runs.of(question.delta, counted, training, silent, streams)
 
 
@@ -127,12 +150,31 @@ def _game_of(claim: Claim) -> object:
     return claimed_delta(claim), claim.scope, claim.adjacency
 
 
-def _findings(question: Question, runs: Runs, streams: Streams) -> Iterator[Finding]:
+def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) -> Adversary | None:
+    """Of messages that are linear in the noise, and a record in one coordinate: an exact leak."""
+    if nonlinear is not None and not (nonlinear.bare and adversary.leak.unhidden):
+        messages = nonlinear.affine
+    elif adversary.game.spread == 1:
+        return adversary
+    else:
+        messages = None
+    if messages is not None and not messages:
+        return None
+    game = replace(adversary.game, spread=1)
+    return Adversary(game, adversary.threat_model, adversary.n_rounds, single, messages)
+
+
+def _findings(question: Question, runs: Runs | str, streams: Streams) -> Iterator[Finding]:
     yield exact_leak(question)
+    if isinstance(runs, str):
+        yield untested(question, runs)
+        return
     yield certified_bound(question, runs)
     without = runs.counted.without
     gaussian = not any(reading.laplace.any() for reading in question.adversary.rounds)
-    if gaussian and without.features.shape[1]:
+    if question.nonlinear is not None and not question.nonlinear.quiet:
+        yield no_noise_control(question, question.nonlinear)
+    elif gaussian and without.features.shape[1]:
         yield noise_control(question, without)
     yield null_control(question, runs.scores[0], streams)
     yield positive_control(question, runs.silent, streams)

@@ -9,6 +9,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import false_negative_rate
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.game.play import error_rates
+from dpaudit.game.worst import played_mechanism
 from dpaudit.statistics.bounds import (
     ScoreBound,
     family_from_scores,
@@ -43,6 +44,11 @@ def certified_bound(question: Question, runs: Runs) -> Finding:
         f"{len(runs.choosing[0])} other runs of each chose the threshold",
         "scores learned from other runs" if runs.learned else how,
     ]
+    if game.spread > 1:
+        notes.append(
+            f"the record has the same size in each of {game.spread} coordinates, the worst "
+            f"behind a clip in L2 under Laplace noise; of {game.coordinates} in the model"
+        )
     if shape:
         notes.append("the bound of the declared shape is proven for such mechanisms alone")
     if question.claim.mu is not None:
@@ -59,6 +65,21 @@ def certified_bound(question: Question, runs: Runs) -> Finding:
         metrics=_metrics(question, bound, p) | shape,
         notes=tuple(notes),
         series=_tradeoff(question, runs.scores),
+    )
+
+
+def untested(question: Question, why: str) -> Finding:
+    """No bound, because the runs of the game gave no numbers."""
+    return Finding(
+        role=Role.TEST,
+        kind="empirical-epsilon",
+        title="runs with and without one record",
+        claim=question.index,
+        attack="likelihood-ratio",
+        threat_model=question.threat_model.name,
+        rounds=(1, question.n_rounds),
+        world="defense",
+        notes=(why,),
     )
 
 
@@ -97,7 +118,8 @@ def _power(question: Question, counted: int) -> dict[str, Metric]:
 
     By the bound that judges the claim, which for a claim of mu is that of the Gaussian family.
     """
-    mechanism, delta, alpha = question.mechanism, question.delta, question.alpha
+    mechanism = played_mechanism(question.mechanism, question.game.spread)
+    delta, alpha = question.delta, question.alpha
 
     def really(rates: Array) -> Array:
         if not mechanism:
@@ -115,17 +137,20 @@ def _power(question: Question, counted: int) -> dict[str, Metric]:
     enough = trials_needed(
         question.claim.mu or question.claimed, lambda n: expected(n, np.zeros_like)
     )
-    return {
+    power: dict[str, Metric] = {
         Name.CEILING: Metric(value=epsilon(expected(counted, np.zeros_like)), n=counted),
-        Name.EXPECTED_BOUND: Metric(value=epsilon(expected(counted, really))),
         Name.TRIALS_NEEDED: Metric(value=inf if enough is None else enough),
     }
+    if question.nonlinear is None:  # else nothing is known of what is to be expected
+        power[Name.EXPECTED_BOUND] = Metric(value=epsilon(expected(counted, really)))
+    return power
 
 
 def _declared_shape(question: Question, bound: ScoreBound) -> dict[str, Metric]:
     mechanism, delta = question.mechanism, question.delta
     usable = 0 < len(mechanism) <= FEW and all(r.noise_multiplier > 0 for r in mechanism)
-    if not usable or (delta == 0 and not is_pure(mechanism)):
+    shaped = question.nonlinear is None and question.game.spread == 1
+    if not (shaped and usable) or (delta == 0 and not is_pure(mechanism)):
         return {}
     counts = (bound.fp, bound.fn, bound.n0, bound.n1)
     found = noise_factor_bound(*counts, delta, question.alpha, mechanism, question.adjacency)

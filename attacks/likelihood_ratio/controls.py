@@ -3,6 +3,7 @@
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.linearity import Nonlinear
 from dpaudit.game.play import Scored, Worlds
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import ScoreBound, ceiling, from_scores
@@ -32,6 +33,20 @@ def noise_control(question: Question, played: Scored) -> Finding:
             f"the scale that the defense asks for; most striking: {test}",
             f"differs from it at p < {DIFFERENT:g}" if differs else "no difference was found",
         ),
+    )
+
+
+def no_noise_control(question: Question, nonlinear: Nonlinear) -> Finding:
+    """Of a step that is not linear in its noise, what is left of messages is no noise."""
+    return Finding(
+        role=Role.NOISE,
+        kind="control",
+        title="noise really drawn",
+        claim=question.index,
+        attack="likelihood-ratio",
+        threat_model=question.threat_model.name,
+        world="defense",
+        notes=(nonlinear.note,),
     )
 
 

@@ -8,6 +8,7 @@ from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.adversary import Adversary
+from dpaudit.game.worst import record_note, worst_epsilon
 
 from .question import Question, is_pure
 
@@ -20,7 +21,9 @@ _PROBED = (
 
 def exact_leak(question: Question) -> Finding:
     """The leak of the strongest adversary; a verdict only where it is proven for this run."""
-    leak, claimed, delta = question.adversary.leak, question.claimed, question.delta
+    if question.algebra is None:
+        return _no_figure(question)
+    leak, claimed, delta = question.algebra.leak, question.claimed, question.delta
     at = delta if delta > 0 or is_pure(question.mechanism) else 1e-5
     found = _interval(question, at)
     verdict = None
@@ -61,21 +64,25 @@ def _interval(question: Question, delta: float) -> Interval:
     meet in one round, no upper end is proven; nor where a view has Laplace draws that it does not
     recover, whose loss is that of all draws at most.
     """
-    leak, game, in_round = question.adversary.leak, question.game, question.in_round
+    assert question.algebra is not None
+    leak, game, in_round = question.algebra.leak, question.game, question.in_round
     if not leak.is_proven:
         return Interval(0.0, _pure_loss_of_all(question))
     low, high = (leak.mechanism(game, in_round, high=end) for end in (False, True))
     apart = leak.separate or in_round is not None
     if not apart and game.coordinates < len(leak.by_use):
         return Interval(0.0, inf)  # no coordinate for each of the inclusions that meet
-    least = epsilon(low, delta, question.adjacency).low if low else 0.0
-    most = epsilon(high, delta, question.adjacency).high if high else 0.0
-    return Interval(least, most if apart else inf)
+    d = question.worst if apart else 1  # inclusions that meet take a coordinate each
+    least = worst_epsilon(low, d, delta, question.adjacency).low
+    most = worst_epsilon(high, d, delta, question.adjacency).high
+    return Interval(least, most if apart and question.nonlinear is None else inf)
 
 
 def _pure_loss_of_all(question: Question) -> float:
     """What the record's release costs an eavesdropper who is told every draw's sum, at delta 0."""
     adversary = question.adversary
+    if question.worst > 1 or question.nonlinear is not None:
+        return inf
     everything = Adversary(question.game, EVERY_LINK, adversary.n_rounds)
     leak = everything.leak
     if not leak.is_pure or leak.unhidden:
@@ -84,10 +91,36 @@ def _pure_loss_of_all(question: Question) -> float:
     return epsilon(losses, 0.0, question.adjacency).high if losses else 0.0
 
 
+def _no_figure(question: Question) -> Finding:
+    """The algebra says nothing of a step that is not linear, but of what no noise reaches."""
+    nonlinear = question.nonlinear
+    assert nonlinear is not None
+    bare = nonlinear.bare
+    shown = () if bare is None else (f'round {bare[0]}: "{bare[1]}" shows the record bare',)
+    return Finding(
+        role=Role.EXACT_LEAK,
+        kind="accounting",
+        title="exact leak of the view",
+        claim=question.index,
+        attack="likelihood-ratio",
+        threat_model=question.threat_model.name,
+        message=None if bare is None else bare[1],
+        rounds=(1, question.n_rounds),
+        verdict=None if bare is None else Verdict.REFUTED,
+        notes=(nonlinear.note, *shown),
+    )
+
+
 def _notes(question: Question) -> Iterator[str]:
-    leak, n_rounds, whole = question.adversary.leak, question.n_rounds, _whole(question)
+    assert question.algebra is not None
+    leak, n_rounds, whole = question.algebra.leak, question.n_rounds, _whole(question)
     yield f"the record is agent {question.game.victim}'s"
     yield _PROBED
+    record = record_note(question.game)
+    if record is not None:
+        yield record
+    if question.nonlinear is not None:
+        yield question.nonlinear.note
     if n_rounds < whole and question.in_round is None:
         yield f"the first {n_rounds} of {whole} rounds; the run leaks at least as much"
     if not leak.is_proven:

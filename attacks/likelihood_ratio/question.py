@@ -8,6 +8,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.game.linearity import Nonlinear
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,12 @@ class Question:
     claim: Claim
     threat_model: ThreatModel
     game: Game
-    adversary: Adversary
+    adversary: Adversary  # whose scores are counted
+    algebra: Adversary | None  # whose leak is exact; None: no message is linear in the noise
+    nonlinear: Nonlinear | None  # what the algebra leaves out
     in_round: int | None  # in which alone the record is used; None: in any
-    mechanism: Mechanism  # the exact leak of the view, as releases
+    mechanism: Mechanism  # the exact leak of a record in one coordinate; () without one
+    worst: int  # coordinates of the worst record; runs may play fewer
     alpha: float  # of a false lower bound
 
     @property

@@ -123,8 +123,8 @@ class Sensitivity(Attack):
         if worst.stated is not None:
             metrics[Name.STATED_BOUND] = Metric(value=worst.stated)
             metrics[Name.MEASURED_OVER_STATED] = Metric(value=_ratio(worst))
-        unhidden = any(row.unhidden for row in rows)
-        against = not by_record and (unhidden or any(row.exceeds for row in rows))
+        unhidden = any(row.unhidden and row.counts for row in rows)
+        against = not by_record and any(row.counts for row in rows)
         return Finding(
             role=Role.SENSITIVITY,
             kind="sensitivity",
@@ -153,6 +153,12 @@ class Sensitivity(Attack):
             yield "the claim covers functions within its stated distance, not this change"
         if unhidden:
             yield "it is the same with the noise of the round and without it: nothing hides it"
+        if worst.processed:
+            yield (
+                "it moves further as a function of values under noise: with the noise moved so "
+                "that these are the same, by no more than is declared, it does not differ, so this "
+                "does not count"
+            )
         if worst.stated is not None:
             yield f"a bound counts as exceeded by more than {worst.tolerance:.1g}, from rounding"
 

@@ -2,16 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf, isnan
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dpaudit.defense.contract import Gradient, Stated
+from dpaudit.defense.noise import Scale
 from dpaudit.defense.transcript import Capture
 from dpaudit.files.claim import Adjacency
 from dpaudit.training.classification import BatchGradient
 
+from .replay import ALLOWED, SAME, World, explained, replay
 from .search import Search
 from .worlds import Coupled, FunctionChange, Played, Record, lengths, placed, reordered, rounding
 
@@ -28,6 +31,7 @@ class Row(NamedTuple):
     stated: float | None
     tolerance: float  # what rounding can add to these norms
     unhidden: bool = False  # it moved, and noise of the round makes no difference to it
+    processed: bool = False  # it moved too far, as a function of values under the declared noise
 
     @property
     def measured(self) -> float:
@@ -35,7 +39,14 @@ class Row(NamedTuple):
 
     @property
     def exceeds(self) -> bool:
-        return self.stated is not None and self.measured > self.stated + self.tolerance
+        if self.stated is None:
+            return False
+        return self.measured == inf or self.measured > self.stated + self.tolerance
+
+    @property
+    def counts(self) -> bool:
+        """Whether it speaks against what is stated."""
+        return (self.exceeds or self.unhidden) and not self.processed
 
 
 @dataclass
@@ -48,17 +59,19 @@ class Dependences:
     def add(self, what: str) -> None:
         self.found[what] = None
 
-    def compare(self, here: Played, there: Played) -> None:
-        """The same draws of noise of the same scale, the same messages on the same links."""
-        if [draw[:3] for draw in here.draws] != [draw[:3] for draw in there.draws]:
-            self.add("which noise is drawn depends on the data")
-            return
-        for one, other in zip(here.draws, there.draws, strict=True):
-            if not torch.equal(torch.as_tensor(one.scale), torch.as_tensor(other.scale)):
-                self.silent = True
-                self.add(f'the scale of the noise on "{one.stream}" depends on the data')
-        if _links(here.sent) != _links(there.sent):
-            self.add("which messages are sent, or to whom, depends on the data")
+    def compare(self, here: World, there: World, adjacency: Adjacency) -> None:
+        """The same draws of noise of the same scale, the same messages on the same links.
+
+        What depends on values under the declared noise alone is the same once they are.
+        """
+        found = _dependent(here.noisy, there.noisy)
+        if found:
+            replayed = replay(here, there, adjacency)
+            if replayed.moved <= ALLOWED:
+                found = _dependent(replayed.here, replayed.there, SAME)
+        for what, silences in found.items():
+            self.silent |= silences
+            self.add(what)
 
 
 @dataclass(frozen=True)
@@ -107,18 +120,18 @@ class Examination:
         observed. A world that cannot explain them goes on from the observed one's state.
         """
         coupled, oracle = self.coupled, self.coupled.oracle(k)
-        here = coupled.play(state, k, oracle)
-        differences, after = {}, {}
+        here = World(coupled, state, k, oracle)
+        pairs, after = {}, {}
         for kind, slope in slopes.items():
             changed = FunctionChange(oracle, coupled.victim, slope)
-            there = coupled.play(own[kind], k, changed)
-            self.dependences.compare(here, there)
-            differences[kind] = [coupled.differences(here.sent, there.sent)]
-            explained = coupled.replayed(own[kind], k, changed, here.sent)
+            there = World(coupled, own[kind], k, changed)
+            self.dependences.compare(here, there, "function")
+            pairs[kind] = [(here, there)]
+            explained = coupled.replayed(own[kind], k, changed, here.noisy.sent)
             if explained is None:
-                explained = coupled.replayed(state, k, changed, here.sent)
-            after[kind] = here.round.state if explained is None else explained
-        return self.rows(k, here, differences, "function", 1), after
+                explained = coupled.replayed(state, k, changed, here.noisy.sent)
+            after[kind] = here.noisy.round.state if explained is None else explained
+        return self.judged(k, pairs, "function", 1), after
 
     def agents(self, state: Any, k: int) -> list[Row]:
         """One agent's query is replaced by another's: how far apart any two are, before noise."""
@@ -150,7 +163,7 @@ class Examination:
             bound = stated.get(name)
             p, value = (norm, None) if bound is None else bound
             moved = {
-                kind: max(lengths(difference[name], p).item() for difference in several)
+                kind: max(_length(difference[name], p) for difference in several)
                 for kind, several in differences.items()
             }
             size = lengths(self.coupled.own(sent), p).item()
@@ -159,6 +172,29 @@ class Examination:
             hidden = name not in unhidden or max(moved.values()) == 0
             rows.append(Row(name, k, p, moved, value, tolerance, not hidden))
         return rows
+
+    def judged(
+        self,
+        k: int,
+        pairs: Mapping[str, list[tuple[World, World]]],
+        adjacency: Adjacency,
+        norm: int,
+        unhidden: frozenset[str] = frozenset(),
+    ) -> list[Row]:
+        """The rows of worlds, by kind of neighbour; post-processing of noisy values is marked."""
+        silent, worlds = self.dependences.silent, [pair for of in pairs.values() for pair in of]
+        differences = {
+            kind: [
+                self.coupled.differences(one.play(silent).sent, other.play(silent).sent)
+                for one, other in several
+            ]
+            for kind, several in pairs.items()
+        }
+        rows = self.rows(k, worlds[0][0].play(silent), differences, adjacency, norm, unhidden)
+        return [
+            row._replace(processed=row.counts and explained(worlds, row.message, adjacency))
+            for row in rows
+        ]
 
     def _tolerance(self, size: float, part: float) -> float:
         return rounding(size, part, self.coupled.defense.batch_size, self.coupled.setting.d)
@@ -180,11 +216,13 @@ class Examination:
                 f"sums over a batch are divided by how many records were drawn: in round {k} by "
                 f"{oracle.batch_size}, where the public batch size is {public}"
             )
-        here = self.coupled.play(state, k, oracle)
-        there = self.coupled.play(state, k, reordered(oracle))
-        for name, difference in self.coupled.differences(here.sent, there.sent).items():
-            size = lengths(self.coupled.own(here.sent[name]), 2)
-            if bool(lengths(difference, 2) > REORDERED * size):
+        here = World(self.coupled, state, k, oracle)
+        there = World(self.coupled, state, k, reordered(oracle))
+        sent, other = here.noisy.sent, there.noisy.sent
+        for name, difference in self.coupled.differences(sent, other).items():
+            size = lengths(self.coupled.own(sent[name]), 2)
+            differs = bool(lengths(difference, 2) > REORDERED * size)
+            if differs and not explained([(here, there)], name, "add-remove"):
                 self.dependences.add(f'"{name}" depends on the order of the records in a batch')
 
 
@@ -204,27 +242,24 @@ class Pair:
     def rows(self, found: Mapping[str, Record]) -> list[Row]:
         """The larger of each record's effects in the drawn batch, and alone if sampling allows."""
         coupled, dependences = self.examination.coupled, self.examination.dependences
-        here, there = self._play(self.present), {kind: self._play(r) for kind, r in found.items()}
-        was_silent = dependences.silent
-        for played in there.values():
-            dependences.compare(here, played)
-        if dependences.silent and not was_silent:
-            return self.rows(found)  # again, before noise
-        differences = {kind: [coupled.differences(here.sent, p.sent)] for kind, p in there.items()}
-        if coupled.defense.sampling == "poisson":
-            alone = self._play(self.present, alone=True)
-            for kind, record in found.items():
-                other = self._play(record, alone=True)
-                dependences.compare(alone, other)
-                differences[kind].append(coupled.differences(alone.sent, other.sent))
-        unhidden = self._unhidden()
+        ways = (False, True) if coupled.defense.sampling == "poisson" else (False,)
+        here = {alone: self._world(self.present, alone) for alone in ways}
+        pairs = {
+            kind: [(here[alone], self._world(record, alone)) for alone in ways]
+            for kind, record in found.items()
+        }
+        for several in pairs.values():
+            for pair in several:
+                dependences.compare(*pair, self.adjacency)
+        unhidden = self._unhidden(here[False])
         k = self.k + self.lag
-        return self.examination.rows(k, here, differences, self.adjacency, self.norm, unhidden)
+        return self.examination.judged(k, pairs, self.adjacency, self.norm, unhidden)
 
     def optimised(self, search: Search, start: Record) -> Record:
         """The record that ascent on the messages' differences finds."""
         coupled, examination = self.examination.coupled, self.examination
-        here = self._play(self.present).sent
+        silent = examination.dependences.silent
+        here = self._world(self.present).play(silent).sent
         stated = examination._stated(self.k + self.lag, self.adjacency, here)
         own = {name: coupled.own(sent) for name, sent in here.items()}
 
@@ -237,26 +272,43 @@ class Pair:
             return torch.stack(parts).sum(0)  # each as a part of its bound
 
         without = placed(self.oracle, coupled.victim, None)
-        silent = examination.dependences.silent
         return search.optimised(self.state, self.k, without, start, objective, self.lag, silent)
 
-    def _play(
-        self, record: Record | None, alone: bool = False, silent: bool | None = None
-    ) -> Played:
+    def _world(self, record: Record | None, alone: bool = False) -> World:
         coupled = self.examination.coupled
-        silent = self.examination.dependences.silent if silent is None else silent
         oracle = placed(self.oracle, coupled.victim, record, alone)
-        played = coupled.play(self.state, self.k, oracle, silent)
-        if self.lag:
-            after = played.round.state
-            played = coupled.play(after, self.k + 1, coupled.oracle(self.k + 1), silent)
-        return played
+        return World(coupled, self.state, self.k, oracle, self.lag)
 
-    def _unhidden(self) -> frozenset[str]:
+    def _unhidden(self, world: World) -> frozenset[str]:
         """Messages that are the same with noise and without it."""
         own = self.examination.coupled.own
-        noisy, quiet = (self._play(self.present, silent=silent).sent for silent in (False, True))
+        noisy, quiet = (world.play(silent).sent for silent in (False, True))
         return frozenset(name for name in noisy if torch.equal(own(noisy[name]), own(quiet[name])))
+
+
+def _length(difference: Tensor, norm: int) -> float:
+    """The largest norm of its rows; infinite where a message is no number in one world alone."""
+    length = lengths(difference, norm).item()
+    return inf if isnan(length) else length
+
+
+def _dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, bool]:
+    """What differs beside the values of messages, and whether it is the scale of noise."""
+    if [draw[:3] for draw in here.draws] != [draw[:3] for draw in there.draws]:
+        return {"which noise is drawn depends on the data": False}
+    found = {
+        f'the scale of the noise on "{one.stream}" depends on the data': True
+        for one, other in zip(here.draws, there.draws, strict=True)
+        if not _same_scale(one.scale, other.scale, rounding)
+    }
+    if _links(here.sent) != _links(there.sent):
+        found["which messages are sent, or to whom, depends on the data"] = False
+    return found
+
+
+def _same_scale(one: Scale, other: Scale, rounding: float) -> bool:
+    a, b = torch.as_tensor(one), torch.as_tensor(other)
+    return a.shape == b.shape and torch.allclose(a, b, rounding, 0.0)
 
 
 Links = dict[str, tuple[list[int], list[int], torch.Size]]

@@ -122,11 +122,18 @@ class Adversary:
         threat_model: whose view it is.
         n_rounds: how many rounds are read.
         one_message: of the last round, only the message that tells most about the record.
+        messages: those that are read; None: all.
     """
 
     def __init__(
-        self, game: Game, threat_model: ThreatModel, n_rounds: int, one_message: bool = False
+        self,
+        game: Game,
+        threat_model: ThreatModel,
+        n_rounds: int,
+        one_message: bool = False,
+        messages: frozenset[str] | None = None,
     ) -> None:
+        self._messages = messages
         self.game, self.threat_model, self.n_rounds = game, threat_model, n_rounds
         self._one_message, self._column = one_message, 0
         self.rounds = list(self._learn())
@@ -279,7 +286,11 @@ class Adversary:
 
     def _rows(self, sent: Capture) -> dict[str, Tensor]:
         """The rows of each message's payload that the view holds."""
-        return {name: _visible_rows(message, self.threat_model) for name, message in sent.items()}
+        return {
+            name: visible_rows(message, self.threat_model)
+            for name, message in sent.items()
+            if self._messages is None or name in self._messages
+        }
 
     def named(
         self, sent: Capture, draws: Mapping[str, AskedNoise], graph: Graph
@@ -313,7 +324,7 @@ def _probed(adversary: Adversary, state: Any, k: int, spread: Tensor, remnants: 
     )
 
 
-def _visible_rows(sent: Sent, threat_model: ThreatModel) -> Tensor:
+def visible_rows(sent: Sent, threat_model: ThreatModel) -> Tensor:
     """Which rows of the payload an adversary can read; encrypted ones only with the key."""
     senders, receivers = sent.senders.tolist(), sent.receivers.tolist()
     seen = torch.tensor([threat_model.sees(j, i) for j, i in zip(senders, receivers, strict=True)])

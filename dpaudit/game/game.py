@@ -4,7 +4,8 @@ The worst case that differential privacy has to survive: every other record of e
 gradient zero, and the target record, which is longer than any clip norm, is all that moves the run.
 The adversary knows everything but whether it is there. The model has one coordinate: the noise of
 others would only hide a record whose effect is spread, and under L1 sensitivity the worst record is
-1-sparse.
+1-sparse. Behind a clip in L2, Laplace noise has another worst record (`worst`): runs then play
+several coordinates, each a copy of the model with one.
 
 Sources: Nasr et al. 2021, arXiv:2101.04535, for the game; Nasr et al. 2023, arXiv:2302.07956, for
 the gradient of a single direction.
@@ -32,6 +33,7 @@ class CanaryGradient(Gradient):
     length: float  # L2 (and L1) norm of its gradient, on one coordinate
     drawn: Tensor  # [...]: how often it is in the victim's batch, by trial; -1 for its opposite
     batch_size: int
+    spread: int = 1  # over how many coordinates a clipped gradient is spread evenly
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         return self._placed(X, holders, self.length) / self.batch_size
@@ -39,7 +41,8 @@ class CanaryGradient(Gradient):
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
-        return self._placed(X, holders, min(self.length, clip_norm))
+        ones = self.spread ** (1 / norm)  # the norm of as many ones
+        return self._placed(X, holders, min(self.length, clip_norm / ones))
 
     def _placed(self, X: Tensor, holders: Tensor | None, length: float) -> Tensor:
         rows = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
@@ -62,6 +65,7 @@ class Game:
     sampling: Sampling  # of the victim's batch; "none" if its whole function counts
     in_one_round: bool = False  # whether the record is used in a single round of the run
     coordinates: int = 1  # of the real model, in which gradients have their directions
+    spread: int = 1  # over how many of them runs spread the record
 
     @classmethod
     def of(
@@ -118,9 +122,13 @@ class Game:
     def gradient(self, drawn: Tensor) -> CanaryGradient:
         """The oracle of a round in which the canary was drawn in these trials [...]."""
         batch_size = 1 if self.sampling == "none" else self.defense.batch_size
-        return CanaryGradient(self.victim, self.length, self.effect * drawn, batch_size)
+        drawn = self.effect * drawn
+        return CanaryGradient(self.victim, self.length, drawn, batch_size, self.spread)
 
-    def start(self, trials: int, dtype: torch.dtype, device: torch.device) -> object:
+    def start(
+        self, trials: int, dtype: torch.dtype, device: torch.device, coordinates: int = 1
+    ) -> object:
         """The state of all trials before round 1: models at zero, which is public."""
-        X = torch.zeros(trials, self.setting.n_agents, 1, dtype=dtype, device=device)
-        return self.defense.start(X, self.setting)
+        X = torch.zeros(trials, self.setting.n_agents, coordinates, dtype=dtype, device=device)
+        wide = replace(self.setting, d=coordinates, layers=(("canary", coordinates),))
+        return self.defense.start(X, wide)

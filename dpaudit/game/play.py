@@ -68,7 +68,7 @@ def play(
         DpauditError: a score is NaN.
     """
     rows = len(adversary.rounds[0].messages) + 2 * adversary.game.setting.n_agents
-    size = max(50, BLOCK // rows)
+    size = max(50, BLOCK // (rows * adversary.game.spread))
     n_blocks = -(-trials // size)
     blocks = []
     for i, part in enumerate(np.array_split(np.arange(trials), n_blocks)):
@@ -102,8 +102,9 @@ def _block(
     device = streams.device
     present = torch.arange(2 * trials, device=device) >= trials
     sign = torch.where(present, 1.0, -1.0 if game.is_replacement else 0.0).to(dtype)
-    state: Any = game.start(2 * trials, dtype, device)
-    follower = Follower(adversary, state)
+    d = game.spread  # each is a trial of its own to the adversary, who reads one
+    state: Any = game.start(2 * trials, dtype, device, d)
+    follower = Follower(adversary, game.start(2 * trials * d, dtype, device))
     tally = Tally(adversary.game, 2 * trials)
     features: list[Tensor] = []
     for k in range(1, adversary.n_rounds + 1):
@@ -113,15 +114,23 @@ def _block(
         used = in_round in (None, k)
         drawn = (chance < game.sampling_rate).to(dtype) * sign * used
         state, sent, *_ = game.defense.step(state, k, graph, game.gradient(drawn), noise)
+        if d > 1:
+            sent = {m: replace(s, payload=_by_coordinate(s.payload)) for m, s in sent.items()}
+            noise.units = {m: _by_coordinate(units) for m, units in noise.units.items()}
         innovation = follower.hear(k, sent, noise.units)
         tally.add(innovation)
         if sum(f.shape[1] for f in features) < FEATURES:
-            features.append(innovation.whitened)
+            features.append(innovation.whitened.reshape(2 * trials, -1))
         on_round(k, adversary.n_rounds)
     scores = tally.scores(in_round).double().cpu().numpy()
     _refuse_nan(scores, adversary)
     kept = torch.cat(features, dim=1)[:, :FEATURES].double().cpu().numpy()
     return Worlds(Scored(scores[:trials], kept[:trials]), Scored(scores[trials:], kept[trials:]))
+
+
+def _by_coordinate(values: Tensor) -> Tensor:
+    """[trials, rows, d] as models of one coordinate, [trials d, rows, 1]."""
+    return values.movedim(-1, 1).flatten(0, 1).unsqueeze(-1)
 
 
 def _refuse_nan(scores: Array, adversary: Adversary) -> None:
@@ -221,6 +230,7 @@ class Tally:
         return torch.logaddexp(missed, log_ratio + float(np.log(q)))
 
     def _add(self, to: dict[int, Tensor], j: int, log_ratio: Tensor) -> None:
+        log_ratio = log_ratio.view(self._trials, -1).sum(1)  # over coordinates
         to[j] = to[j] + log_ratio if j in to else log_ratio
 
 

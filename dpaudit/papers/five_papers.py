@@ -199,7 +199,9 @@ def _printed(claim: JudgedClaim, findings: list[Finding]) -> Iterator[str]:
     yield f"  {claim.threat_model}: {claim.verdict}. {claim.reason}"
     yield f"    one record, whole run: {_interval(claim.restated.epsilon)}"
     for finding in findings:
-        if finding.role is Role.EXACT_LEAK:
+        if finding.role is Role.EXACT_LEAK and not finding.metrics:
+            yield "    no exact leak: not linear in its noise"
+        elif finding.role is Role.EXACT_LEAK:
             rounds = f"rounds 1 to {finding.rounds[1]}"
             mu = finding.metrics[Name.LARGEST_MU_OF_A_ROUND].value
             epsilon = _interval(finding.metrics[Name.EPSILON])

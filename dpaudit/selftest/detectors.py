@@ -134,9 +134,9 @@ def sensitivity(examined: Examined) -> str | None:
     examination = Examination(coupled, restarts=0, steps=0)
     rows = list(examination.record(coupled.start(), 1, examined.specimen.claimed))
     for row in rows:
-        if row.unhidden:
+        if row.unhidden and row.counts:
             return f'"{row.message}" moves, and no noise makes a difference to it'
-        if row.exceeds:
+        if row.exceeds and row.counts:
             return f'"{row.message}" moves {row.measured / (row.stated or inf):.3g} x its bound'
     return next(iter(examination.dependences.found), None)
 

@@ -60,7 +60,7 @@ def accounting_figures(findings: Sequence[Finding], name: str) -> list[Figure]:
         key = f.threat_model, *f.series.items()
         if key in figures:
             continue
-        if f.role is Role.WHO_LEARNS_WHAT:
+        if f.role is Role.WHO_LEARNS_WHAT and f.series:
             figures[key] = (_MATRIX, who_learns_what(f, f"{name}{i}"))
         else:
             about = f"Exact leak by round of the view of {f.threat_model or 'an adversary'}"
@@ -198,7 +198,9 @@ def _paint_mark(axes: "Axes", y: float, value: float | None, look: _Mark, far: f
 def _paint_interval(
     axes: "Axes", y: float, finding: Finding, colour: str, label: str, far: float
 ) -> None:
-    metric = finding.metrics[Name.EPSILON]
+    metric = finding.metrics.get(Name.EPSILON)
+    if metric is None:  # the algebra of a step that is not linear in its noise
+        return
     ends = [metric.value if x is None else x for x in (metric.low, metric.high)]
     if any(map(math.isnan, ends)):
         return

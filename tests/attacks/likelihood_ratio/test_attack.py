@@ -21,6 +21,7 @@ from dpaudit.game.play import play
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from dpaudit.selftest.zoo import PrivateGossip, WrongNorm
 from dpaudit.statistics.bounds import ceiling
 from dpaudit.statistics.power import expected_family_bound
 
@@ -34,11 +35,10 @@ def findings(
     defense: Defense,
     *claims: Claim,
     threat_model: ThreatModel = EAVESDROPPER,
-    records: int = 8,
     **options: Any,
 ) -> dict[Role, Finding]:
     """By their role; of the last claim where there are several."""
-    found = all_findings(defense, *claims, threat_model=threat_model, records=records, **options)
+    found = all_findings(defense, *claims, threat_model=threat_model, **options)
     return {f.role: f for f in found}
 
 
@@ -47,9 +47,10 @@ def all_findings(
     *claims: Claim,
     threat_model: ThreatModel = EAVESDROPPER,
     records: int = 8,
+    d: int = 1,
     **options: Any,
 ) -> list[Finding]:
-    setting = Setting(build_graph("ring", 5), (records,) * 5, 1)
+    setting = Setting(build_graph("ring", 5), (records,) * 5, d)
     bench = Bench(None, setting, defense.calibrate(setting), claims, Streams(11), None)  # type: ignore[arg-type]
     attack = LikelihoodRatio(**{"trials": 2000, **options})
     return attack.measure(bench, threat_model, lambda done, total: None)
@@ -297,3 +298,16 @@ def test_the_scores_do_not_depend_on_the_number_of_blocks() -> None:
     found = findings(dp_dpsgd(1.0), claim(4.5), trials=5003)
     bound = found[Role.TEST].metrics
     assert (bound["false positives"].n, bound["false negatives"].n) == (5003, 5003)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_laplace_noise_behind_a_clip_in_l2_is_played_with_a_dense_record(delta: float) -> None:
+    """The correct twin has epsilon 4 at most: by its algebra, and by runs in 95% of seeds."""
+    options: dict[str, Any] = {"family": "laplace", "batch_size": 8, "noise_multiplier": 0.25}
+    for defense, caught in ((WrongNorm, True), (PrivateGossip, False)):
+        found = findings(defense(n_rounds=1, **options), claim(4.0, delta=delta), d=650)
+        exact, bound = found[Role.EXACT_LEAK], found[Role.TEST].metrics["epsilon lower bound"]
+        assert (exact.verdict is Verdict.UNSUPPORTED) is caught
+        assert (bound.value > 4.0) is caught
+        assert exact.metrics["epsilon"].low > 5.0 if caught else exact.metrics["epsilon"].low <= 4.0
+    assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(4.0, abs=1e-4)

@@ -1,0 +1,136 @@
+"""The worst record for every pair of norms, and what it leaks, against explicit products."""
+
+from dataclasses import replace
+from itertools import product
+from math import exp, log, sqrt
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit.accounting.releases import Release
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, ThreatModel, broadcast
+from dpaudit.defense.noise import standard_laplace
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
+from dpaudit.game.play import play
+from dpaudit.game.worst import coordinates, played_mechanism, record_note, worst_epsilon
+from dpaudit.graphs.graph import build_graph
+from dpaudit.registry import load_plugin
+from dpaudit.rng import Streams
+from dpaudit.selftest.zoo import PrivateGossip, State, WrongNorm
+
+D = 650
+SETTING = Setting(build_graph("ring", 4), (8,) * 4, D)
+EAVESDROPPER = ThreatModel(name="eavesdropper")
+
+
+class Clipped(PrivateGossip):
+    clip: Literal[1, 2] = 2
+
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        return gradient.clipped_sum(X, self.clip_norm, norm=self.clip)
+
+
+class HalfSent(Clipped):
+    """The second half of the coordinates stays at home."""
+
+    def after(self, S: Tensor, X: Tensor, graph: Graph) -> Round:
+        half = X * (torch.arange(X.shape[-1]) < X.shape[-1] / 2)
+        return Round(State(X, graph.mix(half)), {"x": broadcast(graph, half)})
+
+
+class OneDraw(Clipped):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like[..., :1], k, noise).expand_as(like)
+
+
+def game_of(defense: Any, **given: Any) -> Game:
+    return Game.of(defense, SETTING, 0, "add-remove", **given)
+
+
+@pytest.mark.parametrize(("family", "clip"), list(product(["gaussian", "laplace"], [1, 2])))
+def test_only_a_clip_in_l2_under_laplace_noise_has_a_dense_worst_record(
+    family: Any, clip: Any
+) -> None:
+    dense = (family, clip) == ("laplace", 2)
+    assert coordinates(game_of(Clipped(family=family, clip=clip))) == (D if dense else 1)
+
+
+@pytest.mark.parametrize("defense", [HalfSent, OneDraw])
+def test_coordinates_that_are_not_alike_and_apart_are_not_counted(defense: Any) -> None:
+    assert coordinates(game_of(defense(family="laplace"))) == 1
+
+
+def test_functions_and_gradients_that_nothing_clips_are_moved_in_one_coordinate() -> None:
+    dgd = load_plugin("defenses", "dp-dgd")(n_rounds=3, batch_size=1).calibrate(SETTING)
+    assert coordinates(Game.of(dgd, SETTING, 0, "function")) == 1
+    assert coordinates(game_of(dgd)) == 1
+
+
+class Unclipped(PrivateGossip):
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        return gradient(X) * self.batch_size
+
+
+def test_a_record_that_nothing_clips_is_described() -> None:
+    laplace, function = Unclipped(family="laplace"), load_plugin("defenses", "dp-dgd")
+    assert "10000 on one coordinate" in record_note(game_of(laplace))
+    assert record_note(game_of(Unclipped())) is None
+    assert record_note(game_of(Clipped(family="laplace"))) is None
+    assert "C / sqrt(d) in all 650" in record_note(replace(game_of(laplace), spread=64))
+    moved = function(n_rounds=3, batch_size=1).calibrate(SETTING)
+    assert "in L1 on one coordinate" in record_note(Game.of(moved, SETTING, 0, "function"))
+
+
+def releases(scale: float, q: float = 1.0, count: int = 1) -> list[Release]:
+    how = "none" if q == 1 else "poisson"
+    return [
+        Release(
+            family="laplace", noise_multiplier=scale, sampling=how, sampling_rate=q, count=count
+        )
+    ]
+
+
+def test_the_pure_loss_is_sqrt_d_times_that_of_one_coordinate() -> None:
+    assert worst_epsilon(releases(4.0, count=3), 9, 0.0, "add-remove").low == pytest.approx(
+        3 * 3 / 4
+    )
+    sampled = worst_epsilon(releases(4.0, 0.1, 3), 9, 0.0, "add-remove")
+    assert sampled.low == pytest.approx(3 * log(1 + 0.1 * (exp(3 / 4) - 1)))
+    assert worst_epsilon(releases(4.0), 1, 0.0, "add-remove").low == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize("q", [1.0, 0.2])
+def test_a_round_leaks_what_draws_of_its_loss_say(q: float) -> None:
+    """delta at the epsilon found, by 10^6 draws of the loss of 16 Laplace draws: 6 deviations."""
+    d, scale, delta, n = 16, 1.0, 0.01, 1_000_000
+    low, high = worst_epsilon(releases(scale, q), d, delta, "add-remove")
+    shift = 1 / sqrt(d)
+    generator = torch.Generator().manual_seed(2)
+    z = standard_laplace(torch.zeros(n, d, dtype=torch.float64), generator) * scale + shift
+    loss = ((z.abs() - (z - shift).abs()).sum(1) / scale).numpy()
+    gain = np.maximum(0.0, q * (1 - (np.exp(low) - 1 + q) / q * np.exp(-loss)))
+    assert abs(gain.mean() - delta) < 6 * gain.std() / sqrt(n)
+    assert low <= high
+
+
+def test_the_runs_of_a_dense_record_are_those_of_the_model_with_its_coordinates() -> None:
+    """By the variance and mean of ln p/q of 16 Laplace draws each shifted by 1/4, 6 deviations."""
+    d, n = 16, 4000
+    defense = WrongNorm(family="laplace", n_rounds=1, batch_size=8)
+    game = Game(defense, game_of(defense).setting, 0, "add-remove", 1e4, 1.0, "none", False, d, d)
+    worlds = play(Adversary(game, EAVESDROPPER, 1), n, Streams(3))
+    z = standard_laplace(torch.zeros(200_000, d).double(), torch.Generator().manual_seed(4))
+    for scores, shift in ((worlds.without.scores, 0.0), (worlds.with_record.scores, 0.25)):
+        expected = ((z + shift).abs() - (z + shift - 0.25).abs()).sum(1).numpy()
+        assert abs(scores.mean() - expected.mean()) < 6 * expected.std() / sqrt(n)
+        assert scores.std() == pytest.approx(expected.std(), rel=6 / sqrt(2 * n) * 1.2)
+
+
+def test_what_runs_release_is_spread_unless_it_is_sampled() -> None:
+    (spread,) = played_mechanism(releases(2.0, count=3), 16)
+    assert (spread.noise_multiplier, spread.count) == (8.0, 48)
+    assert played_mechanism(releases(2.0, 0.1), 16) == releases(2.0, 0.1)

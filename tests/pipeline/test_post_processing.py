@@ -1,0 +1,135 @@
+"""Whole audits of correct post-processing, and of choices that look like it.
+
+None of these verdicts on correct defenses is a statistical one: a claim of 9 is far above what runs
+can certify, so that the audits may not differ by seed.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dpaudit
+from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast
+from dpaudit.files.finding import Role
+from dpaudit.files.verdict import Verdict
+from dpaudit.selftest.zoo import PrivateGossip
+
+
+class Processed(PrivateGossip):
+    """The zoo's private gossip, whose noisy sum is processed before it is used."""
+
+    n_rounds: int = 3
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S = self.summed(gradient, state.X)
+        G = self.processed(self.noised(S, k, noise), S) / self.batch_size
+        return self.after(S, state.V - self.learning_rate * G, graph)
+
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return noisy
+
+
+def divided(of: Tensor, by: Tensor) -> Tensor:
+    return of / by.norm(dim=-1, keepdim=True)
+
+
+class DividedByNoisyNorm(Processed):
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return 30 * divided(noisy, noisy)  # so that it moves further than the sum
+
+
+class NoisyClipped(Processed):
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return noisy * (self.clip_norm / noisy.norm(dim=-1, keepdim=True)).clamp(max=1)
+
+
+class OnGrid(Processed):
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return (noisy / 0.125).round() * 0.125
+
+
+class InBfloat16(Processed):
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return noisy.to(torch.bfloat16).to(noisy)
+
+
+class NoisySign(Processed):
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return noisy.sign()
+
+
+class NoisyMasked(Processed):
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return noisy * (noisy.abs() > self.clip_norm)
+
+
+class DividedByCleanNorm(Processed):
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return divided(noisy, clean)
+
+
+class CleanMasked(Processed):
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return noisy * (clean.abs() > 0.01)
+
+
+class SignTimesCleanNorm(Processed):
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return noisy.sign() * clean.norm(dim=-1, keepdim=True)
+
+
+class UnclippedSign(NoisySign):
+    """Correct post-processing of a sum that the noise does not protect."""
+
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        return gradient(X) * self.batch_size
+
+
+class CleanSignBeside(Processed):
+    def after(self, S: Tensor, X: Tensor, graph: Graph) -> Round:
+        played = super().after(S, X, graph)
+        return played._replace(sent={**played.sent, "sign": broadcast(graph, S.sign())})
+
+
+def audit(defense: type[Processed], seed: int) -> Any:
+    config = {
+        "seed": seed,
+        "data": {"name": "digits", "n_agents": 4},
+        "graph": {"name": "ring"},
+        "model": {"name": "logistic"},
+        "claim": [{"text": "a claim", "epsilon": 9.0, "delta": 1e-5}],
+        "threat_model": [{"name": "eavesdropper"}],
+        "attack": [
+            {"name": "likelihood-ratio", "trials": 200},
+            {"name": "sensitivity", "points": 2, "restarts": 2, "steps": 2},
+        ],
+    }
+    return dpaudit.audit(config, defense=defense(), cores=1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    "defense", [DividedByNoisyNorm, NoisyClipped, OnGrid, InBfloat16, NoisySign, NoisyMasked]
+)
+def test_correct_post_processing_is_neither_refuted_nor_unsupported(
+    defense: type[Processed], seed: int
+) -> None:
+    result = audit(defense, seed)
+    assert result.claims[0].verdict not in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+    (exact,) = (f for f in result.findings if f.role is Role.EXACT_LEAK)
+    assert exact.metrics == {}
+    assert "not linear in its noise" in exact.notes[0]
+    moved = [f for f in result.findings if f.role is Role.SENSITIVITY]
+    beyond = [f for f in moved if f.metrics["measured over stated"].value > 1.001]
+    assert all(any("does not count" in note for note in f.notes) for f in beyond)
+    assert beyond or defense in (NoisyClipped,)
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [DividedByCleanNorm, CleanMasked, SignTimesCleanNorm, UnclippedSign, CleanSignBeside],
+)
+def test_a_choice_by_unprotected_values_is_caught(defense: type[Processed]) -> None:
+    assert audit(defense, 0).claims[0].verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)

@@ -81,10 +81,8 @@ def train_with_canaries(
     The adversaries of the two sets, ``sampled`` and ``always``, read the first rounds of the run.
     """
     coins = torch.from_numpy(streams.numpy("coins").random(2 * n_canaries) < 0.5)
-    readers = [
-        _Reader(sampled, slice(0, n_canaries), setting.d, streams.device),
-        _Reader(always, slice(n_canaries, 2 * n_canaries), setting.d, streams.device),
-    ]
+    sets = (sampled, slice(0, n_canaries)), (always, slice(n_canaries, 2 * n_canaries))
+    readers = [_Reader(who, which, setting.d, streams.device) for who, which in sets]
     beside = replace(
         setting,
         d=setting.d + 2 * n_canaries,

@@ -81,8 +81,8 @@ class LikelihoodRatio(Attack):
     ) -> Question | None:
         """The record of the agent that is worst off, its batches drawn as they are accounted.
 
-        A claim on a round or a message is about the one that tells most; a claim on agents, about
-        the query that does. None: no message that this adversary sees is claimed to hide an agent.
+        A claim on a round, a message or agents is about the one that tells most. None: no message
+        that this adversary sees is claimed to hide an agent.
         """
         defense, setting = bench.defense, bench.setting
         if claim.adjacency == "agent-identity":

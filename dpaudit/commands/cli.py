@@ -219,7 +219,7 @@ def selftest(
         if markdown is not None:
             markdown.write_text(core.markdown(outcomes, said, seed), "utf-8")
     print(core.to_json(outcomes, said, seed) if as_json else core.summary(outcomes, said))
-    raise typer.Exit(0 if all(one.passed for one in (*outcomes, *said)) else 1)
+    raise typer.Exit(0 if core.all_passed(outcomes, said) else 1)
 
 
 @app.command("list")

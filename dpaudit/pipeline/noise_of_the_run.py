@@ -44,7 +44,7 @@ class Tested(NamedTuple):
     """One test of the noise of one message; ``p`` is 0 where it leaves no doubt."""
 
     p: float
-    count: int  # of tests of which this is the most striking
+    among: int  # of tests of which this is the most striking
     message: str
     rounds: tuple[int, ...]
     says: str
@@ -76,7 +76,7 @@ def examine_noise(
 
 
 def _finding(tests: list[Tested], n: int, notes: tuple[str, ...]) -> Finding:
-    count = sum(test.count for test in tests)
+    count = sum(test.among for test in tests)
     worst = min(tests, key=lambda test: test.p, default=None)
     p = 1.0 if worst is None else min(1.0, count * worst.p)
     differs = worst is not None and p < DIFFERENT

@@ -98,6 +98,11 @@ def summary(outcomes: Sequence[BugOutcome], said: Sequence[Said]) -> str:
     )
 
 
+def all_passed(outcomes: Sequence[BugOutcome], said: Sequence[Said]) -> bool:
+    """Whether every bug was caught, no correct defense called wrong, and no audit off the mark."""
+    return all(outcome.passed for outcome in outcomes) and all(one.passed for one in said)
+
+
 def to_json(outcomes: Sequence[BugOutcome], said: Sequence[Said], seed: int) -> str:
     """All of it, for programs."""
     rows = [
@@ -122,7 +127,7 @@ def to_json(outcomes: Sequence[BugOutcome], said: Sequence[Said], seed: int) -> 
         }
         for one in said
     ]
-    passed = all(one.passed for one in (*outcomes, *said))
+    passed = all_passed(outcomes, said)
     content = {"seed": seed, "alpha": ALPHA, "passed": passed, "bugs": rows, "audits": audits}
     return json.dumps(content, indent=2)
 

@@ -92,10 +92,8 @@ class LikelihoodRatio(Attack):
                 return None
             adversary = Adversary(game, ThreatModel(name=threat_model.name), 1)
             leaked = adversary.leak.mechanism(game, None)
-            return Question(
-                index, claim, threat_model, game, adversary, adversary, None, None, leaked, 1,
-                self.alpha,
-            )  # fmt: skip
+            known = (game, adversary, adversary, None, None, leaked, 1)
+            return Question(index, claim, threat_model, *known, self.alpha)
         victim = account_claim(claim, threat_model, defense, setting).victim
         declared = defense.mechanism(setting, threat_model, victim).most
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None

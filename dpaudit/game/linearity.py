@@ -48,7 +48,7 @@ class Nonlinear(NamedTuple):
     round: int
     message: str  # the first; or "state"
     affine: frozenset[str]  # messages that are, in all rounds
-    quiet: bool  # whether all is affine in the noise alone, where there is no record
+    quiet: bool  # whether all is affine in the noise alone, or noise adds the same to any data
     defined: bool  # whether the run without noise and record consists of numbers
     bare: tuple[int, str] | None  # round and message that no noise reaches, and the record does
 
@@ -84,7 +84,7 @@ def nonlinearity(game: Game, threat_model: ThreatModel, n_rounds: int) -> Nonlin
             if values.shape[1] and not _is_affine(values):
                 first = first or (k, name)
                 broken.add(name)
-                quiet = quiet and _is_affine(values, with_record=False)
+                quiet = quiet and (_is_affine(values, with_record=False) or _is_apart(values))
                 defined = defined and bool(values[0].isfinite().all())
     if first is None or not (defined or _is_defined(several, n_rounds)):
         return None
@@ -109,9 +109,14 @@ def _is_affine(values: Tensor, with_record: bool = True) -> bool:
     absent, present = (v - v[0] for v in values.chunk(2))
     if not with_record:
         return _adds_up(absent, values[: len(absent)])
+    return _is_apart(values) and _adds_up(absent, values) and _adds_up(present, values)
+
+
+def _is_apart(values: Tensor) -> bool:
+    """Whether noise, however it is made of draws, adds the same with the record and without."""
+    absent, present = (v - v[0] for v in values.chunk(2))
     allowed = RELATIVE * torch.maximum(absent, present).abs().amax() + ROUNDING * _largest(values)
-    same = bool((present - absent).abs().max() <= allowed)  # False for NaN
-    return same and _adds_up(absent, values) and _adds_up(present, values)
+    return bool((present - absent).abs().max() <= allowed)  # False for NaN
 
 
 def _adds_up(moved: Tensor, values: Tensor) -> bool:

@@ -94,6 +94,8 @@ class LikelihoodRatio(Attack):
             leaked = adversary.leak.mechanism(game, None)
             known = (game, adversary, adversary, None, None, leaked, 1)
             return Question(index, claim, threat_model, *known, self.alpha)
+        if claim.adjacency == "user" and defense.sampling != "fixed":
+            return None  # how many of its records a batch has is random
         victim = account_claim(claim, threat_model, defense, setting).victim
         declared = defense.mechanism(setting, threat_model, victim).most
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None

@@ -68,7 +68,9 @@ class Sensitivity(Attack):
         _refuse(bench)
         coupled = Coupled(bench.defense, bench.problem, bench.setting, bench.streams, self.victim)
         examination = Examination(coupled, self.restarts, self.steps)
-        claimed = dict.fromkeys(claim.adjacency for claim in bench.claims)
+        records: Adjacency = "add-remove"  # a user's are bounded one by one
+        stated = (claim.adjacency for claim in bench.claims)
+        claimed = dict.fromkeys(records if a == "user" else a for a in stated)
         rows = self._rows(examination, list(claimed) or ["add-remove"], on_step)
         findings = []
         for (adjacency, by_record), every in rows.items():

@@ -32,7 +32,7 @@ text = "{paper}"
 epsilon = 0.5
 delta = 1e-5
 scope = "run"                      # message | round | run
-adjacency = "add-remove"           # add-remove | replace-one | function | agent-identity
+adjacency = "add-remove"           # add-remove | replace-one | function | agent-identity | user
 
 [[threat_model]]
 name = "eavesdropper"

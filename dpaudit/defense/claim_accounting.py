@@ -29,6 +29,8 @@ def account_claim(
 ) -> Accounted:
     """The epsilon that the defense's declared releases give, at the claim's delta and scope.
 
+    All records of a user are accounted at once (``_of_user``).
+
     A function that changes is one record of an agent that uses all it has in every round; an agent
     that is replaced is restated for adding or removing one of its records.
 
@@ -38,6 +40,11 @@ def account_claim(
     """
     victims = _victims(threat_model, setting)
     brackets = [defense.mechanism(setting, threat_model, victim) for victim in victims]
+    if claim.adjacency == "user":
+        brackets = [
+            _of_user(bracket, defense, setting.sizes[victim])
+            for bracket, victim in zip(brackets, victims, strict=True)
+        ]
     delta = _delta(claim, brackets)
     candidates = [
         Accounted(_interval(bracket, claim, delta), delta, victim, bracket.assumptions)
@@ -86,10 +93,15 @@ def _refuse(
             "there is nothing to account for; its mechanism must list what it releases, or state "
             "as an assumption why that is nothing"
         )
-    if not on_records and claim.adjacency in ("add-remove", "replace-one"):
+    if not on_records and claim.adjacency in ("add-remove", "replace-one", "user"):
         raise ConfigError(
             f'claim "{claim.text}": adjacency "{claim.adjacency}" cannot be realised, for these '
             'agents have no records; expected "function" or "agent-identity"'
+        )
+    if claim.adjacency == "user" and defense.function_distance() is not None:
+        raise ConfigError(
+            f'claim "{claim.text}": adjacency "user" is of records, and the defense protects an '
+            'agent\'s whole function; expected "function"'
         )
     hides_records = any(release.noise_multiplier > 0 for release in releases)
     if claim.adjacency == "function" and hides_records and defense.function_distance() is None:
@@ -138,6 +150,33 @@ def claimed_delta(claim: Claim) -> float:
 def record_adjacency(claim: Claim) -> RecordAdjacency:
     """Whether the claim's two worlds differ by a record more or by another record."""
     return "replace-one" if claim.adjacency == "replace-one" else "add-remove"
+
+
+def _of_user(bracket: Bracket, defense: Defense, n_records: int) -> Bracket:
+    """What is released of all records of an agent at once, from what is released of one.
+
+    A batch of fixed size B is all the user's in every round, so that its sum moves by B clip norms
+    and sampling hides nothing. Of a Poisson batch the number of records is random: all of them at
+    most, and no lower end is proven.
+    """
+
+    def all_at_once(mechanism: Mechanism, n: int) -> Mechanism:
+        return tuple(
+            release.model_copy(
+                update={
+                    "noise_multiplier": release.noise_multiplier / n,
+                    "sampling": "none",
+                    "sampling_rate": 1.0,
+                }
+            )
+            for release in mechanism
+        )
+
+    fixed = defense.sampling == "fixed"
+    n = defense.batch_size if fixed else n_records
+    said = f"a user is all records of an agent, {n} of them in a batch" + (" at most" * (not fixed))
+    least = all_at_once(bracket.least, n) if fixed else ()
+    return Bracket(least, all_at_once(bracket.most, n), (*bracket.assumptions, said))
 
 
 def _interval(bracket: Bracket, claim: Claim, delta: float) -> Interval:

@@ -7,7 +7,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from dpaudit.strict import Strict
 
 Scope = Literal["message", "round", "run"]
-Adjacency = Literal["add-remove", "replace-one", "function", "agent-identity"]
+Adjacency = Literal["add-remove", "replace-one", "function", "agent-identity", "user"]
 
 
 class Claim(Strict):

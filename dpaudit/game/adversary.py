@@ -106,7 +106,7 @@ class Leak:
         size = self.pure.tolist() if self.is_pure else ends
         if in_round is not None:
             size = size[in_round - 1 : in_round]
-        multipliers = [0.0 if x == inf else game.effect / x for x in size if x > NEGLIGIBLE]
+        multipliers = [0.0 if x == inf else game.displacement / x for x in size if x > NEGLIGIBLE]
         how = "none" if game.sampling_rate == 1 else game.sampling
         if not multipliers:
             return ()

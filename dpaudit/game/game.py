@@ -66,6 +66,7 @@ class Game:
     in_one_round: bool = False  # whether the record is used in a single round of the run
     coordinates: int = 1  # of the real model, in which gradients have their directions
     spread: int = 1  # over how many of them runs spread the record
+    records: int = 1  # of the batch that are the canary, all at once; a user's are all of them
 
     @classmethod
     def of(
@@ -80,7 +81,7 @@ class Game:
 
         A defense that states a distance between functions protects an agent's whole function, whose
         gradient the game moves by that distance in every round. Otherwise the game is about one
-        record, for ``agent-identity`` too, which says nothing of records.
+        record; for ``user`` about all records of an agent, which are its batches of fixed size.
 
         Args:
             sampling: as the defense declares it where it accounts; by default as it is done.
@@ -98,13 +99,21 @@ class Game:
                 "none",
                 coordinates=setting.d,
             )
+        if adjacency == "user":
+            own = {"coordinates": setting.d, "records": defense.batch_size}
+            return cls(defense, alone, victim, adjacency, LENGTH, 1.0, "none", **own)
         rate = min(1.0, defense.batch_size / setting.sizes[victim])
         how = sampling or defense.sampling
         return cls(defense, alone, victim, adjacency, LENGTH, rate, how, coordinates=setting.d)
 
     @property
     def effect(self) -> float:
-        """How many times the canary's own gradient a draw of it moves a batch's sum.
+        """How many times the canary's own gradient a draw of it moves a batch's sum."""
+        return self.displacement * self.records
+
+    @property
+    def displacement(self) -> float:
+        """The same for one record.
 
         In a batch of fixed size it takes the place of another record, which may be its opposite.
         """
@@ -121,7 +130,8 @@ class Game:
 
     def gradient(self, drawn: Tensor) -> CanaryGradient:
         """The oracle of a round in which the canary was drawn in these trials [...]."""
-        batch_size = 1 if self.sampling == "none" else self.defense.batch_size
+        whole = self.sampling == "none" and self.adjacency != "user"  # a function, not a batch
+        batch_size = 1 if whole else self.defense.batch_size
         drawn = self.effect * drawn
         return CanaryGradient(self.victim, self.length, drawn, batch_size, self.spread)
 

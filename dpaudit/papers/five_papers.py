@@ -202,7 +202,8 @@ def _printed(claim: JudgedClaim, findings: list[Finding]) -> Iterator[str]:
         if finding.role is Role.EXACT_LEAK and not finding.metrics:
             yield "    no exact leak: not linear in its noise"
         elif finding.role is Role.EXACT_LEAK:
-            rounds = f"rounds 1 to {finding.rounds[1]}"
+            last = finding.rounds[-1]
+            rounds = f"rounds 1 to {last}" if len(finding.rounds) > 1 else f"round {last}"
             mu = finding.metrics[Name.LARGEST_MU_OF_A_ROUND].value
             epsilon = _interval(finding.metrics[Name.EPSILON])
             yield f"    exact leak, {rounds}: {epsilon}; mu {mu:.3g}"

@@ -89,7 +89,9 @@ def test_a_missed_bug_and_a_false_alarm_are_both_failures() -> None:
     assert row(missed)[2] == "NOT CAUGHT"
     assert not alarmed.passed
     assert "FALSE ALARM, sensitivity" in text(alarmed)
-    assert summary([missed, alarmed]) == "1 of 2 bugs caught, 1 false alarms on their correct twins"
+    assert summary([missed, alarmed], []).startswith(
+        "1 of 2 bugs caught, 1 false alarms on their correct twins; ordinary audits: 0 of 0 faults"
+    )
 
 
 def test_the_correct_twin_sends_what_dp_dpsgd_sends() -> None:

@@ -27,7 +27,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.files.options import graph_options
 from dpaudit.graphs.graph import build_graph
-from dpaudit.models.models import build_graph as network
+from dpaudit.models.models import build_network as network
 from dpaudit.models.models import n_parameters
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification

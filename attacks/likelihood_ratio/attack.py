@@ -94,8 +94,6 @@ class LikelihoodRatio(Attack):
             leaked = adversary.leak.mechanism(game, None)
             known = (game, adversary, adversary, None, None, leaked, 1)
             return Question(index, claim, threat_model, *known, self.alpha)
-        if claim.adjacency == "user" and defense.sampling != "fixed":
-            return None  # how many of its records a batch has is random
         victim = account_claim(claim, threat_model, defense, setting).victim
         declared = defense.mechanism(setting, threat_model, victim).most
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
@@ -112,7 +110,8 @@ class LikelihoodRatio(Attack):
             one = claim.scope == "message"
             adversary = Adversary(foretold, threat_model, n_rounds, one)
         algebra = _algebra(adversary, nonlinear, one)
-        leaked = () if algebra is None else algebra.leak.mechanism(game, in_round)
+        told = algebra is not None and game.held is None
+        leaked = algebra.leak.mechanism(game, in_round) if algebra and told else ()
         return Question(
             index, claim, threat_model, game, adversary, algebra, nonlinear, in_round, leaked,
             worst, self.alpha,

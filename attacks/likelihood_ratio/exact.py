@@ -66,6 +66,8 @@ def _interval(question: Question, delta: float) -> Interval:
     """
     assert question.algebra is not None
     leak, game, in_round = question.algebra.leak, question.game, question.in_round
+    if game.held is not None:
+        return Interval(0.0, inf)  # how many of the user's records a batch has is random
     if not leak.is_proven:
         return Interval(0.0, _pure_loss_of_all(question))
     low, high = (leak.mechanism(game, in_round, high=end) for end in (False, True))
@@ -123,7 +125,12 @@ def _notes(question: Question) -> Iterator[str]:
         yield question.nonlinear.note
     if n_rounds < whole and question.in_round is None:
         yield f"the first {n_rounds} of {whole} rounds; the run leaks at least as much"
-    if not leak.is_proven:
+    if question.game.held is not None:
+        yield (
+            "a Poisson batch has a random number of the user's records, and the algebra is of a "
+            "fixed one: no figure; the runs draw it"
+        )
+    elif not leak.is_proven:
         yield (
             "this view does not recover every Laplace draw, so its mu is no epsilon: no lower end, "
             "and the loss of all draws together caps it"

@@ -67,6 +67,7 @@ class Game:
     coordinates: int = 1  # of the real model, in which gradients have their directions
     spread: int = 1  # over how many of them runs spread the record
     records: int = 1  # of the batch that are the canary, all at once; a user's are all of them
+    held: int | None = None  # records of which a user's batch is a Poisson sample; None: it is none
 
     @classmethod
     def of(
@@ -81,7 +82,7 @@ class Game:
 
         A defense that states a distance between functions protects an agent's whole function, whose
         gradient the game moves by that distance in every round. Otherwise the game is about one
-        record; for ``user`` about all records of an agent, which are its batches of fixed size.
+        record; for ``user`` about all records of an agent, of which its batches are made.
 
         Args:
             sampling: as the defense declares it where it accounts; by default as it is done.
@@ -100,8 +101,9 @@ class Game:
                 coordinates=setting.d,
             )
         if adjacency == "user":
-            own = {"coordinates": setting.d, "records": defense.batch_size}
-            return cls(defense, alone, victim, adjacency, LENGTH, 1.0, "none", **own)
+            held = setting.sizes[victim] if defense.sampling == "poisson" else None
+            game = cls(defense, alone, victim, adjacency, LENGTH, 1.0, "none", held=held)
+            return replace(game, coordinates=setting.d, records=defense.batch_size)
         rate = min(1.0, defense.batch_size / setting.sizes[victim])
         how = sampling or defense.sampling
         return cls(defense, alone, victim, adjacency, LENGTH, rate, how, coordinates=setting.d)
@@ -127,6 +129,15 @@ class Game:
     @property
     def is_replacement(self) -> bool:
         return self.adjacency == "replace-one"
+
+    def draw(self, trials: int, generator: torch.Generator, device: torch.device) -> Tensor:
+        """How often the canary is drawn in a round, by trial, in units of ``effect``."""
+        if self.held is not None:
+            n = torch.full((trials,), float(self.held), device=device)
+            rate = torch.full_like(n, min(1.0, self.records / self.held))
+            return torch.binomial(n, rate, generator=generator) / self.records
+        chance = torch.rand(trials, generator=generator, device=device)
+        return (chance < self.sampling_rate).float()
 
     def gradient(self, drawn: Tensor) -> CanaryGradient:
         """The oracle of a round in which the canary was drawn in these trials [...]."""

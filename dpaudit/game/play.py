@@ -110,9 +110,8 @@ def _block(
     for k in range(1, adversary.n_rounds + 1):
         noise = Overheard(streams, k)
         graph = game.setting.network.at(k)
-        chance = torch.rand(2 * trials, generator=streams("sampling", k), device=device)
         used = in_round in (None, k)
-        drawn = (chance < game.sampling_rate).to(dtype) * sign * used
+        drawn = game.draw(2 * trials, streams("sampling", k), device).to(dtype) * sign * used
         state, sent, *_ = game.defense.step(state, k, graph, game.gradient(drawn), noise)
         if d > 1:
             sent = {m: replace(s, payload=_by_coordinate(s.payload)) for m, s in sent.items()}

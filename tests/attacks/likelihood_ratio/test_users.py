@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 
 from dpaudit.accounting.releases import epsilon
 from dpaudit.attack.contract import Bench
@@ -11,6 +12,7 @@ from dpaudit.defense.claim_accounting import account_claim, refuse_claims
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -59,13 +61,29 @@ def test_what_is_accounted_for_one_record_is_no_claim_on_a_user() -> None:
     assert roles[Role.TEST].metrics["p-value"].value < 0.01
 
 
-def test_of_poisson_batches_only_an_upper_end_is_proven() -> None:
-    """All 40 records may come out in one batch; how many do is random, so no runs are played."""
+def test_of_poisson_batches_only_an_upper_end_is_proven_and_runs_draw_how_many() -> None:
+    """All 40 records may come out in one batch; on average 4 do, which tell what 4 of 4 would."""
     defense = dp_dpsgd(sampling="poisson")
     accounted = account_claim(claimed(9.0), EAVESDROPPER, defense, setting())
     most = epsilon(releases([NOISE / 40] * ROUNDS, "none", 1.0), 1e-5)
     assert accounted.epsilon == (0.0, pytest.approx(most.high))
-    assert found(9.0, sampling="poisson") == {}
+    roles = found(0.5, sampling="poisson")
+    exact, bound = roles[Role.EXACT_LEAK], roles[Role.TEST]
+    assert exact.verdict is None
+    assert exact.metrics["epsilon"].low == 0
+    assert any("random number of the user's records" in note for note in exact.notes)
+    four = epsilon(releases([NOISE / BATCH] * ROUNDS, "none", 1.0), 1e-5).high
+    assert 0 < bound.metrics["epsilon lower bound"].value < 2 * four
+
+
+def test_a_users_poisson_batch_has_the_mean_and_variance_of_a_binomial() -> None:
+    """Mean and variance of 40,000 draws, within 6 standard errors (false with p < 1e-8)."""
+    game = Game.of(dp_dpsgd(sampling="poisson"), setting(), 1, "user")
+    count = game.records * game.draw(40_000, torch.Generator().manual_seed(3), torch.device("cpu"))
+    rate = BATCH / 40
+    mean, variance = 40 * rate, 40 * rate * (1 - rate)
+    assert abs(count.mean().item() - mean) < 6 * (variance / 40_000) ** 0.5
+    assert abs(count.var().item() - variance) < 6 * variance * (2.2 / 40_000) ** 0.5
 
 
 def test_functions_are_no_users() -> None:

@@ -110,8 +110,7 @@ class LikelihoodRatio(Attack):
             one = claim.scope == "message"
             adversary = Adversary(foretold, threat_model, n_rounds, one)
         algebra = _algebra(adversary, nonlinear, one)
-        told = algebra is not None and game.held is None
-        leaked = algebra.leak.mechanism(game, in_round) if algebra and told else ()
+        leaked = algebra.leak.mechanism(game, in_round) if algebra and game.held is None else ()
         return Question(
             index, claim, threat_model, game, adversary, algebra, nonlinear, in_round, leaked,
             worst, self.alpha,

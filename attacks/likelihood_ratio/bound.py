@@ -53,23 +53,21 @@ def certified_bound(question: Question, runs: Runs) -> Finding:
         notes.append("the bound of the declared shape is proven for such mechanisms alone")
     if question.claim.mu is not None:
         notes.append("mu is of the Gaussian family")
-    return Finding(
-        role=Role.TEST,
-        kind="empirical-epsilon",
-        title="runs with and without one record",
-        claim=question.index,
-        attack="likelihood-ratio",
-        threat_model=question.threat_model.name,
-        rounds=(1, question.n_rounds),
-        world="defense",
-        metrics=_metrics(question, bound, p) | shape,
-        notes=tuple(notes),
-        series=_tradeoff(question, runs.scores),
-    )
+    metrics = _metrics(question, bound, p) | shape
+    return _finding(question, tuple(notes), metrics, _tradeoff(question, runs.scores))
 
 
 def untested(question: Question, why: str) -> Finding:
     """No bound, because the runs of the game gave no numbers."""
+    return _finding(question, (why,), {}, {})
+
+
+def _finding(
+    question: Question,
+    notes: tuple[str, ...],
+    metrics: dict[str, Metric],
+    series: dict[str, tuple[float, ...]],
+) -> Finding:
     return Finding(
         role=Role.TEST,
         kind="empirical-epsilon",
@@ -79,7 +77,9 @@ def untested(question: Question, why: str) -> Finding:
         threat_model=question.threat_model.name,
         rounds=(1, question.n_rounds),
         world="defense",
-        notes=(why,),
+        metrics=metrics,
+        notes=notes,
+        series=series,
     )
 
 
@@ -141,7 +141,8 @@ def _power(question: Question, counted: int) -> dict[str, Metric]:
         Name.CEILING: Metric(value=epsilon(expected(counted, np.zeros_like)), n=counted),
         Name.TRIALS_NEEDED: Metric(value=inf if enough is None else enough),
     }
-    if question.nonlinear is None:  # else nothing is known of what is to be expected
+    derived = question.nonlinear is None and question.game.held is None
+    if derived:  # else nothing is known of what is to be expected
         power[Name.EXPECTED_BOUND] = Metric(value=epsilon(expected(counted, really)))
     return power
 

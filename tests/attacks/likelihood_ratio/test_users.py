@@ -1,4 +1,8 @@
-"""Claims on users: all records of an agent are added or removed at once."""
+"""Claims on users: all records of an agent are added or removed at once.
+
+Seeds are fixed. A certified bound exceeds the truth in at most 5% of seeds, and a claim that holds
+is refuted in at most 5%; a claim that does not is chosen far off, where runs of both worlds part.
+"""
 
 from typing import Any
 

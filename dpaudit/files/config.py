@@ -182,19 +182,30 @@ def _with_plugin_defaults(
 def _cross_checks(config: AuditConfig, defense: Any) -> list[FileProblem]:
     """What no single table can know: names and numbers that must fit one another."""
     return [
-        *_repeated_names(config),
+        *_repeated(config),
         *_agents_that_do_not_exist(config),
         *_unknown_threat_models(config),
         *_attacks_that_do_not_fit(config, defense),
     ]
 
 
-def _repeated_names(config: AuditConfig) -> Iterator[FileProblem]:
-    seen: set[str] = set()
+def _repeated(config: AuditConfig) -> Iterator[FileProblem]:
+    """Threat models that a reader, or a file's name, cannot tell apart; one claim made twice."""
+    seen: dict[str, str] = {}
     for i, model in enumerate(config.threat_model):
-        if model.name in seen:
+        other = seen.setdefault(model.likeness, model.name)
+        if model.name in (earlier.name for earlier in config.threat_model[:i]):
             yield ("threat_model", i, "name"), f'another threat model is called "{model.name}"'
-        seen.add(model.name)
+        elif other != model.name:
+            yield (
+                ("threat_model", i, "name"),
+                f'"{model.name}" differs from "{other}" by case, spaces or signs alone; expected '
+                "names that nobody confuses",
+            )
+    for i, claim in enumerate(config.claim):
+        if claim in config.claim[:i]:
+            first = config.claim.index(claim) + 1
+            yield ("claim", i), f"says what claim[{first}] says; a claim is tested once"
 
 
 def _agents_that_do_not_exist(config: AuditConfig) -> Iterator[FileProblem]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from dpaudit.errors import nearest
 
@@ -33,7 +34,10 @@ def problems_of(
     error: ValidationError, model: type[BaseModel], content: dict[str, Any]
 ) -> Iterator[FileProblem]:
     """Key and text of each problem that pydantic found in ``content``."""
-    for problem in error.errors(include_url=False):
+    problems = error.errors(include_url=False)
+    for problem in problems:
+        if problem["type"] == "too_short" and _inside(problem["loc"], problems):
+            continue  # what is there does not count for pydantic, as it is wrong
         key = _key_in(content, problem["loc"])
         text = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
@@ -48,6 +52,12 @@ def problems_of(
         elif problem["type"] != "missing" and not isinstance(problem["input"], dict):
             text += f", got {problem['input']!r}"
         yield key, text
+
+
+def _inside(location: FileKey, problems: list[ErrorDetails]) -> bool:
+    """Whether some problem lies inside what is at a location."""
+    n = len(location)
+    return any(p["loc"][:n] == location and len(p["loc"]) > n for p in problems)
 
 
 def _key_in(content: Any, location: FileKey) -> FileKey:

@@ -3,7 +3,7 @@
 Nothing here imports torch, so that a configuration is checked before anything heavy is loaded.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -15,6 +15,8 @@ Probability = Annotated[float, Field(gt=0, le=1)]
 
 
 class _Graph(Strict):
+    is_random: ClassVar[bool] = False  # drawn once for the whole run
+
     lazy: bool = False  # W <- (I + W) / 2: no eigenvalue of a symmetric W is negative any more
 
 
@@ -44,6 +46,8 @@ class DOutGraph(_Graph):
 class ErdosRenyiGraph(_Graph):
     """Every pair of agents is linked with the same probability."""
 
+    is_random: ClassVar[bool] = True
+
     name: Literal["erdos-renyi"] = "erdos-renyi"
     p: Probability = 0.1
 
@@ -51,12 +55,16 @@ class ErdosRenyiGraph(_Graph):
 class RegularGraph(_Graph):
     """Every agent has k neighbours, drawn at random."""
 
+    is_random: ClassVar[bool] = True
+
     name: Literal["k-regular"] = "k-regular"
     k: Annotated[int, Field(ge=2)] = 4
 
 
 class UniformOutGraph(_Graph):
     """Every ordered pair is an edge with the same probability; uniform weights at the sender."""
+
+    is_random: ClassVar[bool] = True
 
     name: Literal["uniform-out"] = "uniform-out"
     p: Probability = 0.5

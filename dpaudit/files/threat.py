@@ -1,10 +1,14 @@
 """Who the adversary is: which links it reads, and what it knows."""
 
-from typing import Literal
+import unicodedata
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from dpaudit.strict import Strict
+
+Agent = Annotated[int, Field(strict=True)]  # true is no agent
+Link = tuple[Agent, Agent]  # (sender, receiver)
 
 
 class ThreatModel(Strict):
@@ -15,8 +19,8 @@ class ThreatModel(Strict):
 
     name: str = Field(min_length=1)
     kind: Literal["external", "curious", "colluding"] = "external"
-    agents: tuple[int, ...] = ()  # curious: one agent; colluding: two or more
-    links: tuple[tuple[int, int], ...] | None = None  # external: (sender, receiver); None: all
+    agents: tuple[Agent, ...] = ()  # curious: one agent; colluding: two or more
+    links: tuple[Link, ...] | None = None  # external: those it reads; None: all
 
     @model_validator(mode="after")
     def _kind_and_agents_agree(self) -> "ThreatModel":
@@ -28,6 +32,26 @@ class ThreatModel(Strict):
         if self.links is not None and self.kind != "external":
             raise ValueError('links belong to kind "external"; others read all links they touch')
         return self
+
+    @model_validator(mode="after")
+    def _every_link_is_one(self) -> "ThreatModel":
+        links = self.links
+        if links is None:
+            return self
+        if not links:
+            raise ValueError("links is empty, so that nothing is read; leave it out to read all")
+        for sender, receiver in links:
+            if sender == receiver:
+                raise ValueError(f"links: agent {sender} sends itself nothing; expected two agents")
+            if links.count((sender, receiver)) > 1:
+                raise ValueError(f"links: {sender} -> {receiver} is there twice")
+        return self
+
+    @property
+    def likeness(self) -> str:
+        """Its name without what is easily overlooked: case, spaces, signs, forms of a letter."""
+        folded = unicodedata.normalize("NFKC", self.name).casefold().strip()
+        return "".join(c if c.isalnum() else "-" for c in folded)
 
     @property
     def slug(self) -> str:

@@ -24,6 +24,7 @@ class Judging(NamedTuple):
     threat_model: ThreatModel
     restated: Accounted  # one record, the whole run
     because: tuple[int, ...]
+    reads_nothing: bool = False  # the adversary has no link in any round
 
 
 def accounting_finding(
@@ -257,6 +258,16 @@ def _other_noise(case: _Case) -> tuple[Verdict, str] | None:
     return None
 
 
+def _reads_nothing(case: _Case) -> tuple[Verdict, str] | None:
+    """Whatever is claimed holds against an adversary without a view, and says nothing."""
+    if not case.judging.reads_nothing:
+        return None
+    return Verdict.UNDERPOWERED, (
+        "This adversary reads nothing: none of its links is in the graph of any round. Nothing "
+        "is supported or refuted by what it sees."
+    )
+
+
 def _no_power(case: _Case) -> tuple[Verdict, str] | None:
     """Why this audit could not have refuted the claim, if it could not."""
     test, accounted = case.best_test, case.accounted
@@ -299,6 +310,7 @@ RULES: tuple[Rule, ...] = (  # the first that applies decides
     _accounting_exceeds,
     _sensitivity_exceeds,
     _other_noise,
+    _reads_nothing,
     _no_power,
     _stood,
 )

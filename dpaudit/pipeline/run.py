@@ -39,6 +39,7 @@ from .jobs import (
 from .judge import Judging, accounting_finding, bearing_on, judge
 from .noise_of_the_run import examine_noise
 from .provenance import provenance
+from .reach import absent_notes, reads_nothing, refuse_absent_links
 from .workers import Work, run_jobs
 
 
@@ -198,6 +199,7 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
         positions=tuple(map(tuple, places.tolist())),
         spectral_gap=network.at(1).spectral_gap,
     )
+    refuse_absent_links(config.threat_model, config.graph, network, defense.n_rounds)
     setting = Setting(network, learned.sizes, learned.d, learned.layers)
     for attack in attacks:
         attack.refuse(learned, setting)
@@ -205,14 +207,15 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     on_records = learned.dataset is not None
     refuse_claims(config.claim, config.threat_model, calibrated, setting, on_records)
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
-    return Prepared(learned, setting, worlds, attacks, streams, _notes(defense, setting), drawn)
+    notes = tuple(_notes(config, defense, setting))
+    return Prepared(learned, setting, worlds, attacks, streams, notes, drawn)
 
 
-def _notes(defense: Defense, setting: Setting) -> tuple[str, ...]:
+def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[str]:
     condition = defense.outside_theory(setting)
-    if condition is None:
-        return ()
-    return (f"This run is outside the theory of its paper, as allowed by its config: {condition}.",)
+    if condition is not None:
+        yield f"This run is outside the theory of its paper, as allowed by its config: {condition}."
+    yield from absent_notes(config.threat_model, setting.network, defense.n_rounds)
 
 
 def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:
@@ -259,7 +262,8 @@ def _judged(
                 )
                 findings.append(accounting_finding(i, claim, threat_model, accounted))
                 because.append(len(findings) - 1)
-                judgings.append(Judging(i, claim, threat_model, common, tuple(because)))
+                blind = reads_nothing(threat_model, setting.network, defense.n_rounds)
+                judgings.append(Judging(i, claim, threat_model, common, tuple(because), blind))
     return judge(judgings, findings), findings
 
 

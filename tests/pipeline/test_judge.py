@@ -94,6 +94,15 @@ def test_without_power_nothing_is_said() -> None:
     assert judged(certified(0.0, 1.0), control(True)).verdict is Verdict.UNDERPOWERED
 
 
+def test_nothing_is_said_of_a_claim_by_an_adversary_that_reads_nothing() -> None:
+    findings = [accounting_finding(0, CLAIM, EAVESDROPPER, accounted(0.0, 1.5))]
+    judging = Judging(0, CLAIM, EAVESDROPPER, accounted(0.0, 1.5), (0,), reads_nothing=True)
+    (found,) = judge([judging], findings)
+    assert found.verdict is Verdict.UNDERPOWERED
+    assert found.reason.startswith("This adversary reads nothing")
+    assert "supports" not in found.reason
+
+
 def test_accounting_above_the_claim_leaves_it_unsupported_whatever_attacks_say() -> None:
     found = judged(certified(1.0, 0.6), control(True), interval=accounted(2.5, 3.0))
     assert found.verdict is Verdict.UNSUPPORTED

@@ -1,0 +1,62 @@
+"""Which links there are in a run, and what that leaves an adversary that taps some of them."""
+
+from collections.abc import Iterator, Sequence
+
+from dpaudit.errors import ConfigError
+from dpaudit.files.options import GraphOptions
+from dpaudit.files.threat import Link, ThreatModel
+from dpaudit.graphs.graph import Network
+
+
+def links_of(network: Network, n_rounds: int) -> frozenset[Link]:
+    """(sender, receiver) of every link of some round of the run."""
+    graphs = network.graphs[: min(network.period, n_rounds)]
+    return frozenset(link for graph in graphs for link in graph.links)
+
+
+def reads_nothing(threat_model: ThreatModel, network: Network, n_rounds: int) -> bool:
+    """Whether no link of any round of the run is among those that the adversary reads."""
+    return not any(threat_model.sees(*link) for link in links_of(network, n_rounds))
+
+
+def refuse_absent_links(
+    threat_models: Sequence[ThreatModel], graph: GraphOptions, network: Network, n_rounds: int
+) -> None:
+    """Stops adversaries that tap a link which the graph cannot have.
+
+    A random graph may lack a link by chance, which is no mistake (``absent_notes``).
+
+    Raises:
+        ConfigError: one line for each such link, with the links that the sender has.
+    """
+    there = links_of(network, n_rounds)
+    problems = []
+    for model in () if graph.is_random else threat_models:
+        for sender, receiver in _absent(model, there):
+            heard_by = ", ".join(str(j) for i, j in sorted(there) if i == sender) or "nobody"
+            when = f" in {n_rounds} rounds" if network.period > 1 else ""
+            problems.append(
+                f'threat_model "{model.name}": links: the graph {graph.name} has no link {sender} '
+                f"-> {receiver}{when}; agent {sender} sends to {heard_by}"
+            )
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def absent_notes(
+    threat_models: Sequence[ThreatModel], network: Network, n_rounds: int
+) -> Iterator[str]:
+    """What a reader must know of adversaries whose links a random graph lacks."""
+    there = links_of(network, n_rounds)
+    for model in threat_models:
+        absent = [f"{sender} -> {receiver}" for sender, receiver in _absent(model, there)]
+        if absent:
+            left = "reads nothing" if reads_nothing(model, network, n_rounds) else "reads less"
+            yield (
+                f'The adversary "{model.name}" {left}: the graph that was drawn has no link '
+                f"{', '.join(absent)}."
+            )
+
+
+def _absent(threat_model: ThreatModel, there: frozenset[Link]) -> list[Link]:
+    return [link for link in threat_model.links or () if link not in there]

@@ -1,12 +1,12 @@
 """One training run with many canaries: bounds on epsilon and on the noise, without retraining."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpaudit.attack.contract import Attack, Bench
+from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
 from dpaudit.defense.claim_accounting import account_claim, claimed_delta, claimed_epsilon
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.claim import Claim
@@ -45,7 +45,12 @@ class Canaries(Attack):
     canaries: Annotated[PositiveInt, Field(ge=20)] = 1000  # of gradients, of each of two sets
     guesses: PositiveInt | None = None  # None: a tenth of the canaries
     n_rounds: PositiveInt | None = None  # the first ones, that are trained; None: all
-    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of a false lower bound
+    alpha: Significance = 0.05  # of a false lower bound
+
+    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+        yield from too_long(self.n_rounds, n_rounds)
+        if self.guesses is not None and self.guesses > self.canaries:
+            yield "guesses", f"there are {self.canaries} canaries; each is guessed once at most"
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         claims = {

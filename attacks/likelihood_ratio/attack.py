@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt
 
-from dpaudit.attack.contract import Attack, Bench
+from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
 from dpaudit.defense.claim_accounting import account_claim, claimed_delta
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import DpauditError
@@ -45,7 +45,10 @@ class LikelihoodRatio(Attack):
 
     trials: Annotated[PositiveInt, Field(ge=40)] = 2000  # runs of each world that are counted
     n_rounds: PositiveInt | None = None  # the first ones, that are played; None: what 20 s take
-    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05  # of a false lower bound
+    alpha: Significance = 0.05  # of a false lower bound
+
+    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+        return too_long(self.n_rounds, n_rounds)
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         claims = {

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from math import inf, nan
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from dpaudit.attack.contract import Attack, Bench, Misfit, late_rounds, missing_agent
@@ -54,7 +54,7 @@ class Sensitivity(Attack):
 
     per_threat_model: ClassVar[bool] = False
 
-    rounds: tuple[PositiveInt, ...] | None = None
+    rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
     points: PositiveInt = 10
     victim: NonNegativeInt = 0
     restarts: PositiveInt = 16

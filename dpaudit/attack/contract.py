@@ -3,7 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+from pydantic import Field
 
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.claim import Claim
@@ -20,6 +22,7 @@ from dpaudit.training.train import NOTHING_RECORDED, Recording
 Chooses = Mapping[str, tuple[str, ...]]  # option -> the tables of a defense that name its values
 World = Literal["defense", "no-defense"]
 Misfit = tuple[str, str]  # an option, and why its value cannot be meant
+Significance = Annotated[float, Field(gt=0, le=0.05)]  # of a bound; verdicts are at 95% confidence
 
 
 class Part(NamedTuple):
@@ -55,7 +58,7 @@ class Attack(Strict, ABC):
     chooses: ClassVar[Chooses] = {}
     per_threat_model: ClassVar[bool] = True  # False: the same whoever the adversary is
 
-    threat_models: tuple[str, ...] | None = None  # names; None: all of the audit
+    threat_models: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # None: all
 
     def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
         """Options that cannot be meant in a run of so many rounds and agents."""
@@ -85,6 +88,12 @@ def late_rounds(rounds: Iterable[int], n_rounds: int) -> Iterator[Misfit]:
     """Those of the option ``rounds`` that the run does not reach."""
     for late in (k for k in rounds if k > n_rounds):
         yield "rounds", f"round {late} is beyond the run of {n_rounds} rounds"
+
+
+def too_long(first: int | None, n_rounds: int) -> Iterator[Misfit]:
+    """The option ``n_rounds``, the first ones of a run, if the run has fewer."""
+    if first is not None and first > n_rounds:
+        yield "n_rounds", f"the run has {n_rounds} rounds; expected 1 to {n_rounds}, got {first}"
 
 
 def missing_agent(victim: int | None, n_agents: int) -> Iterator[Misfit]:

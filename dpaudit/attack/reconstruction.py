@@ -34,7 +34,10 @@ class ReconstructionAttack(Attack):
     message: str  # which observable of the defense is attacked
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     targets: PositiveInt = 8  # victims in each round
-    batch_sizes: tuple[PositiveInt | Literal["training"], ...] = ("training", 1)
+    batch_sizes: Annotated[tuple[PositiveInt | Literal["training"], ...], Field(min_length=1)] = (
+        "training",
+        1,
+    )
 
     @abstractmethod
     def reconstruct(
@@ -46,7 +49,7 @@ class ReconstructionAttack(Attack):
         return late_rounds(self.rounds, n_rounds)
 
     def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
-        """Raises DataError if the data are no images, or no records."""
+        """Raises DataError if the data are no images, or no records, or too few for a batch."""
         dataset = learned.dataset
         if dataset is None:
             raise DataError(
@@ -58,6 +61,13 @@ class ReconstructionAttack(Attack):
                 f'data "{dataset.name}" has {dataset.x.ndim - 1}-dimensional records '
                 f"{tuple(dataset.x.shape[1:])}; gradient inversion needs images "
                 "[n, channels, height, width]"
+            )
+        largest = max((size for size in self.batch_sizes if size != "training"), default=0)
+        fewest = min(setting.sizes)
+        if largest > fewest:
+            raise DataError(
+                f"attack.batch_sizes: a batch of {largest} cannot be drawn, for an agent has "
+                f"{fewest} records; expected 1 to {fewest}"
             )
 
     def recording(self, defense: Defense) -> Recording:

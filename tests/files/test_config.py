@@ -110,6 +110,36 @@ def test_a_mistake_is_one_line_with_file_line_and_key(tmp_path, old, new, expect
     assert lines[0].startswith(expected)
 
 
+@pytest.mark.parametrize(
+    "name, option, expected",
+    [
+        ("likelihood-ratio", "n_rounds = 21", "n_rounds: the run has 20 rounds; expected 1 to 20, got 21"),
+        ("canaries", "n_rounds = 99", "n_rounds: the run has 20 rounds; expected 1 to 20, got 99"),
+        ("canaries", "guesses = 1001", "guesses: there are 1000 canaries; each is guessed once at most"),
+        ("sensitivity", "rounds = []", "rounds: Tuple should have at least 1 item"),
+        ("sensitivity", "rounds = [21]", "rounds: round 21 is beyond the run of 20 rounds"),
+        ("sensitivity", "victim = 4", "victim: there is no agent 4; with n_agents = 4 they are 0 to 3"),
+        ("sensitivity", "threat_models = []", "threat_models: Tuple should have at least 1 item"),
+        ("likelihood-ratio", "alpha = 0.5", "alpha: Input should be less than or equal to 0.05, got 0.5"),
+        ("canaries", "alpha = 0.06", "alpha: Input should be less than or equal to 0.05, got 0.06"),
+        ("gradient-inversion", 'message = "cross_gradient"\nrounds = [2]\nbatch_sizes = []', "batch_sizes: Tuple should have at least 1 item"),
+    ],
+)  # fmt: skip
+def test_an_option_that_points_to_nothing_is_one_line(tmp_path, name, option, expected) -> None:
+    text = VALID.partition("[[attack]]")[0] + f'[[attack]]\nname = "{name}"\n{option}\n'
+    (line,) = problems(tmp_path, text)
+    assert f"attack[1].{expected}" in line
+
+
+def test_the_whole_run_and_every_canary_may_be_asked_for(tmp_path) -> None:
+    (tmp_path / "audit.toml").write_text(
+        VALID.partition("[[attack]]")[0]
+        + '[[attack]]\nname = "likelihood-ratio"\nn_rounds = 20\nalpha = 0.05\n'
+        + '[[attack]]\nname = "canaries"\nn_rounds = 20\ncanaries = 20\nguesses = 20\n'
+    )
+    assert len(AuditConfig.from_toml(tmp_path / "audit.toml").attack) == 2
+
+
 def test_all_mistakes_are_reported_at_once(tmp_path) -> None:
     text = VALID.replace("n_agents = 4", "n_agents = 0").replace("delta = 1e-5", "delta = -1")
     assert len(problems(tmp_path, text)) == 2

@@ -264,6 +264,7 @@ def said(folder: Path, *arguments: str, text: str = CONFIG) -> tuple[int, str]:
     "old, new, expected",
     [
         ("batch_size = 4", "batch_size = 16", "an agent has 15 of the 60 records where 16 are needed"),
+        ("targets = 3", "targets = 3\nbatch_sizes = [1, 16]", "attack.batch_sizes: a batch of 16 cannot be drawn, for an agent has 15 records; expected 1 to 15"),
         ('path = "images.npz"', 'path = "absent.npz"', "absent.npz"),
         ('path = "images.npz"', 'name = "mnist"', "--data-root"),
         ('path = "images.npz"', 'path = "corrupt.npz"', "corrupt.npz"),

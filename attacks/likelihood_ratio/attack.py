@@ -17,6 +17,7 @@ from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.play import Worlds, play, without_noise
+from dpaudit.game.width import wider
 from dpaudit.game.worst import PLAYED, coordinates
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
@@ -116,7 +117,7 @@ class LikelihoodRatio(Attack):
         leaked = algebra.leak.mechanism(game, in_round) if algebra and game.held is None else ()
         return Question(
             index, claim, threat_model, game, adversary, algebra, nonlinear, in_round, leaked,
-            worst, self.alpha,
+            worst, self.alpha, wider(game, threat_model) if nonlinear is None else None,
         )  # fmt: skip
 
     def _rounds(self, defense: Defense, setting: Setting, spread: int = 1) -> int:

@@ -8,6 +8,7 @@ from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.adversary import Adversary
+from dpaudit.game.width import Wider
 from dpaudit.game.worst import record_note, worst_epsilon
 
 from .question import Question, is_pure
@@ -77,7 +78,16 @@ def _interval(question: Question, delta: float) -> Interval:
     d = question.worst if apart else 1  # inclusions that meet take a coordinate each
     least = worst_epsilon(low, d, delta, question.adjacency).low
     most = worst_epsilon(high, d, delta, question.adjacency).high
+    if question.wider is not None:
+        return Interval(max(least, _of_one_message(question.wider, delta, question)), inf)
     return Interval(least, most if apart and question.nonlinear is None else inf)
+
+
+def _of_one_message(wider: Wider, delta: float, question: Question) -> float:
+    """What a message of the first round tells by itself at the model's own dimension."""
+    if wider.release is None:
+        return 0.0
+    return epsilon([wider.release], delta, question.adjacency).low
 
 
 def _pure_loss_of_all(question: Question) -> float:
@@ -123,6 +133,8 @@ def _notes(question: Question) -> Iterator[str]:
         yield record
     if question.nonlinear is not None:
         yield question.nonlinear.note
+    if question.wider is not None:
+        yield question.wider.note
     if n_rounds < whole and question.in_round is None:
         yield f"the first {n_rounds} of {whole} rounds; the run leaks at least as much"
     if question.game.held is not None:

@@ -9,6 +9,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.linearity import Nonlinear
+from dpaudit.game.width import Wider
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Question:
     mechanism: Mechanism  # the exact leak of a record in one coordinate; () without one
     worst: int  # coordinates of the worst record; runs may play fewer
     alpha: float  # of a false lower bound
+    wider: Wider | None = None  # what the model's own dimension shows beyond one coordinate
 
     @property
     def claimed(self) -> float:

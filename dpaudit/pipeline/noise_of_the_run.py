@@ -26,12 +26,13 @@ from dpaudit.training.noise_rounds import Heard, RealRounds
 
 from .jobs import Prepared
 
-ROUNDS = 3  # that are examined
+ROUNDS = 2  # the first ones, that are examined beside the last
 DIFFERENT = (
     1e-6  # p-value, of all tests of an audit together, below which noise is not as it should
 )
 SHOWN = 1e-5  # of the largest: what gradients add to a coordinate that is looked at
 DIFFERENCE = 1e-3  # of what gradients add, between two rows or coordinates that are not the same
+CANCELLED = 1e-4  # of the noise of a layer: a sum with less of it has none
 SILENT = 1e-7  # of the noise of a row: a coordinate with less of it has none
 FLOATS = (
     "the low bits of float32 and float64 sums tell which of two numbers was noised (Mironov 2012); "
@@ -53,7 +54,7 @@ class Tested(NamedTuple):
 def examine_noise(
     prepared: Prepared, readers: tuple[ThreatModel, ...], on_step: OnStep = lambda done, total: None
 ) -> Finding:
-    """The first rounds of the real problem under several streams of noise, and what they show.
+    """The first rounds and the last of the real problem under several streams of noise.
 
     Args:
         readers: adversaries; what none of them reads is not looked at.
@@ -61,18 +62,19 @@ def examine_noise(
     seed = prepared.streams
     own = Streams(seed.numpy("noise of the run").integers(2**62).item(), seed.device)
     defense, setting = prepared.defenses["defense"], prepared.setting
-    n_rounds = min(ROUNDS, defense.n_rounds)
+    n_rounds = defense.n_rounds
+    rounds = tuple(sorted({*range(1, min(ROUNDS, n_rounds) + 1), n_rounds}))
     try:
         with torch.no_grad():
             played = RealRounds(
-                defense, prepared.learned.problem, setting, seed, own, readers, n_rounds
+                defense, prepared.learned.problem, setting, seed, own, readers, rounds
             )
-            heard = list(played.play(lambda k: on_step(k, n_rounds)))
+            heard = list(played.play(lambda done: on_step(done, len(rounds))))
     except (DpauditError, RuntimeError, ValueError, IndexError) as error:
         return _finding([], 0, (f"not examined: {str(error).splitlines()[0]}",))
     tests = [test for group in _by_message(heard) for test in _tests(group, setting, own)]
     tests += [test for k in {h.round for h in heard} for test in _rows(heard, k, own)]
-    return _finding(tests, played.streams * n_rounds, tuple(_notes(heard)))
+    return _finding(tests, played.streams * len(rounds), tuple(_notes(heard)))
 
 
 def _finding(tests: list[Tested], n: int, notes: tuple[str, ...]) -> Finding:
@@ -128,6 +130,8 @@ def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Teste
     layers = _Layers(setting, group[0].noise.shape[-1])
     for h in group:
         yield from _without_noise(h, layers)
+        if _is_tested(h):
+            yield from _sums_without_noise(h, layers)
         if h.coarse:
             steps = "noise comes in coarser steps than the data under it, whose low bits show"
             yield Tested(0.0, 1, h.name, (h.round,), f'{steps}, in "{h.name}" of round {h.round}')
@@ -161,6 +165,28 @@ def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
     what = "" if len(which) == bare.shape[1] else f"{layers.named(which.tolist())} of "
     says = f'no noise on {what}"{h.name}" {_of(h, row)} in round {h.round}'
     yield Tested(0.0, 1, h.name, (h.round,), says)
+
+
+def _sums_without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
+    """Sums over a layer, or over all, in which the noise cancels and gradients do not.
+
+    Of independent noise the sums of a row are this small in all streams, three at least, with a
+    probability below 1e-12.
+    """
+    whole = ("all coordinates", slice(0, h.noise.shape[-1]))
+    for part, s in (whole, *layers.parts):
+        noise, data = h.louder[..., s].double(), [x[:, s].double() for x in h.data]
+        if noise.shape[-1] < 2:
+            continue
+        sums, sizes = noise.sum(dim=-1).abs(), torch.linalg.vector_norm(noise, dim=-1)
+        cancels = ((sums <= CANCELLED * sizes) & (sizes > 0)).all(dim=0)
+        moves = [
+            x.sum(dim=-1).abs() > DIFFERENCE * torch.linalg.vector_norm(x, dim=-1) for x in data
+        ]
+        rows = (cancels & torch.stack(moves).any(dim=0)).nonzero().flatten()
+        if len(rows):
+            says = f'no noise on the sum over {part} of "{h.name}" {_of(h, int(rows[0]))}'
+            yield Tested(0.0, 1, h.name, (h.round,), f"{says} in round {h.round}")
 
 
 def _in_units(h: Heard) -> Array:

@@ -28,6 +28,32 @@ class BiasBare(PrivateGossip):
             drawn[..., -BIAS:] = 0.0
         return drawn
 
+    def all(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        """Noise in every coordinate."""
+        return super().noise(like, k, noise)
+
+
+class BiasBareAtTheEnd(BiasBare):
+    """The noise of a bias is switched off for the last round."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) if k == self.n_rounds else self.all(like, k, noise)
+
+
+class BiasBareInBetween(BiasBare):
+    """It is off in a round in the middle of the run."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) if k == self.n_rounds - 1 else self.all(like, k, noise)
+
+
+class NoiseCentred(PrivateGossip):
+    """Noise less its mean: the sum of all coordinates has none."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return drawn - drawn.mean(dim=-1, keepdim=True) if like.shape[-1] > 1 else drawn
+
 
 class NoiseTiled(PrivateGossip):
     """Noise for the first half of the coordinates, used for the second half again."""

@@ -59,8 +59,11 @@ class Said(NamedTuple):
 LAPLACE: dict[str, Any] = {"family": "laplace"}
 MECHANISMS = (
     Mechanism("a bias sent without noise", hurried.BiasBare(), False),
+    Mechanism("a bias bare in the last round", hurried.BiasBareAtTheEnd(), False),
+    Mechanism("a bias bare in between", hurried.BiasBareInBetween(), False, gap=True),
+    Mechanism("noise less its mean", hurried.NoiseCentred(), False),
     Mechanism("noise of one layer used in another", hurried.NoiseTiled(), False),
-    Mechanism("noise of one norm in all", hurried.NoiseByDimension(), False, gap=True),
+    Mechanism("noise of one norm in all", hurried.NoiseByDimension(), False),
     Mechanism("noise drawn in float16", hurried.HalfPrecisionNoise(), False),
     Mechanism("noise drawn in bfloat16", hurried.BrainFloatNoise(), False),
     Mechanism("noise on a coarse grid", hurried.GridNoise(), False),

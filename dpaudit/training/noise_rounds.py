@@ -1,4 +1,4 @@
-"""The first rounds of the real problem, played with noise, without, and with parts of either.
+"""Rounds of the real problem, played with noise, without, and with parts of either.
 
 From one state a round is played many times with the same gradients. What the messages with noise
 have over those without is the noise that is really sent; whatever a defense keeps cancels. Noise
@@ -55,7 +55,12 @@ class Heard:
 
 
 class RealRounds:
-    """Plays the first rounds of a run under several streams of noise."""
+    """Plays rounds of a run under several streams of noise.
+
+    Args:
+        rounds: in order; one that does not follow the one before it is played from the state that
+            it leaves all the same, in which the noise of a round is no other.
+    """
 
     def __init__(
         self,
@@ -65,15 +70,15 @@ class RealRounds:
         seed: Streams,
         own: Streams,
         readers: tuple[ThreatModel, ...],
-        n_rounds: int,
+        rounds: tuple[int, ...],
     ) -> None:
         self._defense, self._setting = defense, setting
         self.own, self.readers = own, readers
         self.other = Streams(own.numpy("other").integers(2**62).item(), own.device)
         links = len(setting.network.at(1).senders) + setting.n_agents
-        fewest = -(-PLAYS // n_rounds)
+        fewest = -(-PLAYS // len(rounds))
         self.streams = max(fewest, min(MOST, ENTRIES // (links * setting.d)))
-        self._n_rounds = n_rounds
+        self._rounds = rounds
         X = problem.initial(seed)
         self._start = X.expand(self.streams, *X.shape).clone()
         self._oracle = lambda k: Repeated(
@@ -81,18 +86,20 @@ class RealRounds:
         )
 
     def play(self, on_round: Callable[[int], None]) -> Iterator[Heard]:
-        """What is heard of rounds 1 to ``n_rounds``, the run going on with its noise."""
+        """What is heard of the rounds, each from the state that the one before it leaves."""
         state: Any = self._defense.start(self._start, self._setting)
-        oracle = self._oracle(1)
-        for k in range(1, self._n_rounds + 1):
+        following: Repeated | None = None
+        for i, k in enumerate(self._rounds):
+            follows = i > 0 and self._rounds[i - 1] == k - 1
+            oracle = following if following is not None and follows else self._oracle(k)
             after = self.step(state, k, oracle.again(), Woven(self.own, k)).state
             following = None
             if k < self._defense.n_rounds:
                 following = self._oracle(k + 1)
                 self.step(after, k + 1, following.again(), Woven(self.own, k + 1))
             yield from _Round(self, state, k, oracle, following).heard()
-            state, oracle = after, following or oracle
-            on_round(k)
+            state = after
+            on_round(i + 1)
 
     def step(self, state: Any, k: int, oracle: Gradient, noise: Noise) -> Any:
         graph = self._setting.network.at(k)

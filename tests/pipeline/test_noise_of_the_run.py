@@ -90,6 +90,20 @@ class LayerReused(PrivateGossip):
         return torch.cat([drawn[..., :15], drawn[..., :3]], dim=-1)
 
 
+class CentredOverCoordinates(PrivateGossip):
+    """The sum of all coordinates has no noise."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return drawn - drawn.mean(dim=-1, keepdim=True)
+
+
+class CentredInALayer(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        weight, bias = super().noise(like, k, noise).split([15, 3], dim=-1)
+        return torch.cat([weight, bias - bias.mean(dim=-1, keepdim=True)], dim=-1)
+
+
 class BareAndRounded(LastMasked):
     """Rounding to bfloat16 afterwards hides nothing."""
 
@@ -153,6 +167,9 @@ FAULTS = [
     LastScaledToZero(),
     LastWithLess(),
     LayerReused(),
+    CentredOverCoordinates(),
+    CentredOverCoordinates(family="laplace"),
+    CentredInALayer(),
     BareAndRounded(),
     SentInTheNextRoundMasked(),
     DrawnBeforeBroadcast(),
@@ -243,6 +260,14 @@ class ClippedByCoordinate(PrivateGossip):
         return super().noised(S, k, noise).clamp(-0.5, 0.5)
 
 
+class CentredAfter(PrivateGossip):
+    """What is noised is centred: post-processing."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return noisy - noisy.mean(dim=-1, keepdim=True)
+
+
 class RoundedAfter(PrivateGossip):
     def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
         return super().noised(S, k, noise).bfloat16().float()
@@ -300,6 +325,7 @@ CORRECT = [
     DividedByNorm(),
     ClippedAfter(),
     ClippedByCoordinate(),
+    CentredAfter(),
     RoundedAfter(),
     GridAfter(),
     MessageRounded(),

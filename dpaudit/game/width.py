@@ -1,0 +1,190 @@
+"""Whether a model of one coordinate tells of the real one: what the first round does at its size.
+
+The game's model has one coordinate, which stands for each of a larger model if a step does to all
+of them what it does to one. A defense that reads the size of what it sends, as one whose noise has
+a given norm in all and not in each coordinate, does otherwise. So the first round is played at the
+real dimension with record and noise on one coordinate alone. Where the record then weighs more in
+its noise than it does in the game, what that message alone tells is a lower end of the leak, and
+the algebra of the game has no upper one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.accounting.privacy_loss import NoiseFamily
+from dpaudit.accounting.releases import Release
+from dpaudit.defense.contract import Gradient
+from dpaudit.defense.gossip import releases
+from dpaudit.defense.transcript import Capture
+from dpaudit.files.threat import ThreatModel
+
+from .adversary import visible_rows
+from .game import Game
+from .tape import AskedNoise, Tape
+
+ENTRIES = 10**7  # numbers of one play of the round: a larger model is not played
+MORE = 1.01  # times the record's weight in the game, below which both are called equal
+STAYS = 1e-9  # of what reaches one coordinate: rounding in the others
+
+
+class Wider(NamedTuple):
+    """A message of the first round that tells more at the model's own dimension."""
+
+    message: str
+    times: float  # how much more the record weighs in its noise than at one coordinate
+    d: int
+    release: Release | None  # what the message alone tells; None: no family of noise
+
+    @property
+    def note(self) -> str:
+        return (
+            f'the record weighs {self.times:.3g} times as much in the noise of "{self.message}" at '
+            f"the model's {self.d} coordinates as at one, of which the algebra is: no upper end"
+        )
+
+
+def wider(game: Game, threat_model: ThreatModel) -> Wider | None:
+    """The message that tells most beside what the game says of it; None: none does.
+
+    None too where noise or record of one coordinate reach others, and where the round is larger
+    than ``ENTRIES``.
+    """
+    d, n_agents = game.coordinates, game.setting.n_agents
+    entries = (game.setting.network.at(1).n_edges + n_agents) * d
+    if d == 1 or game.held is not None or entries > ENTRIES:
+        return None
+    narrow, real = (_Weights.of(game, threat_model, width, _at_once) for width in (1, d))
+    if narrow is None or real is None or narrow.record.keys() != real.record.keys():
+        return None
+    times = {
+        at: (real.record[at] / narrow.record[at]) * (narrow.noise(at) / real.noise(at))
+        for at in narrow.record
+        if narrow.record[at] > 0 and narrow.noise(at) > 0 and real.noise(at) > 0
+    }
+    at = max(times, key=lambda place: times[place], default=None)
+    if at is None or times[at] < MORE:
+        return None
+    each = _Weights.of(game, threat_model, d, _one_by_one)
+    return Wider(at[0], times[at], d, None if each is None else each.release(at, game))
+
+
+Place = tuple[str, int]  # message and row
+Draws = Mapping[str, AskedNoise]
+Played = dict[str, Tensor]  # units of noise by draw
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """What record and noise of one coordinate do to that coordinate of the first messages."""
+
+    record: Mapping[Place, float]
+    draws: Mapping[Place, Tensor]  # what each play of the noise does, [plays]
+    laplace: Tensor  # [plays] bool: whether it is of Laplace noise
+
+    @classmethod
+    def of(
+        cls, game: Game, threat_model: ThreatModel, d: int, plays: Callable[[Draws], list[Played]]
+    ) -> "_Weights | None":
+        asked = Tape()
+        base = _sent(game, d, 0.0, asked)
+        played = plays(asked.draws)
+        moved = [_moved(base, _sent(game, d, 1.0, Tape()))]
+        moved += [_moved(base, _sent(game, d, 0.0, Tape(units))) for units in played]
+        known = [effect for effect in moved if effect is not None]
+        if len(known) < len(moved):
+            return None
+        at = [(m, r) for m, s in base.items() for r in visible_rows(s, threat_model).tolist()]
+        effects = {(m, r): torch.stack([effect[m][r] for effect in known]) for m, r in at}
+        laplace = [any(asked.draws[m].family == "laplace" for m in units) for units in played]
+        record = {place: float(effect[0]) for place, effect in effects.items()}
+        noise = {place: effect[1:] for place, effect in effects.items()}
+        return cls(record, noise, torch.tensor(laplace, dtype=torch.bool))
+
+    def noise(self, at: Place) -> float:
+        return float(torch.linalg.vector_norm(self.draws[at]))
+
+    def release(self, at: Place, game: Game) -> Release | None:
+        """Of the message alone: Gaussian noise of any number of draws, or one of Laplace."""
+        there = self.draws[at] > 0
+        is_laplace = bool((there & self.laplace).any())
+        if is_laplace and int(there.sum()) > 1:
+            return None
+        size = self.record[at] / self.noise(at) * (sqrt(2) if is_laplace else 1.0)
+        how = "none" if game.sampling_rate == 1 else game.sampling
+        family: NoiseFamily = "laplace" if is_laplace else "gaussian"
+        (release,) = releases([game.displacement / size], how, game.sampling_rate, family)
+        return release
+
+
+def _at_once(draws: Draws) -> list[Played]:
+    """All draws together on the first coordinate, each in a size of its own."""
+    generator = torch.Generator().manual_seed(0)
+    return [
+        {
+            name: _on_first(draw, torch.rand(draw.shape[-2], generator=generator) + 0.5)
+            for name, draw in draws.items()
+        }
+    ]
+
+
+def _one_by_one(draws: Draws) -> list[Played]:
+    """A standard deviation of each draw on the first coordinate."""
+    return [
+        {name: _on_first(draw, unit)}
+        for name, draw in draws.items()
+        for unit in torch.eye(draw.shape[-2])
+    ]
+
+
+def _on_first(draw: AskedNoise, sizes: Tensor) -> Tensor:
+    units = torch.zeros(1, *draw.shape[-2:], dtype=torch.float64)
+    units[0, :, 0] = sizes
+    return units
+
+
+def _sent(game: Game, d: int, drawn: float, noise: Tape) -> Capture:
+    sized = replace(game, setting=replace(game.setting, d=d, layers=(("canary", d),)))
+    state = sized.start(1, torch.float64, torch.device("cpu"), d)
+    gradient = OnFirst(sized.gradient(torch.full((1,), drawn, dtype=torch.float64)))
+    return sized.defense.step(state, 1, sized.setting.network.at(1), gradient, noise).sent
+
+
+def _moved(base: Capture, other: Capture) -> dict[str, Tensor] | None:
+    """By message: how far each row's first coordinate moves; None if another one moves."""
+    found = {}
+    for name, sent in base.items():
+        moved = (other[name].payload - sent.payload)[0].abs()
+        if not bool((moved[:, 1:] <= STAYS * moved[:, :1].amax()).all()):
+            return None
+        found[name] = moved[:, 0]
+    return found
+
+
+@dataclass(frozen=True)
+class OnFirst(Gradient):
+    """Another oracle's gradients on the first coordinate, and 0 on all others."""
+
+    oracle: Gradient
+
+    @property
+    def batch_size(self) -> int:  # type: ignore[override]
+        return self.oracle.batch_size
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        return _first(self.oracle(X, holders))
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        return _first(self.oracle.clipped_sum(X, clip_norm, holders, norm))
+
+
+def _first(gradients: Tensor) -> Tensor:
+    only = torch.zeros_like(gradients)
+    only[..., 0] = gradients[..., 0]
+    return only

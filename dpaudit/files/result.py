@@ -79,6 +79,7 @@ class Curve(Strict):
     loss_is: str = "test loss"  # what the loss is, for a label
     accuracy: tuple[tuple[Number, ...], ...]  # empty where nothing is classified
     consensus_distance: tuple[Number, ...]
+    initial_loss: tuple[Number, ...] = ()  # of each agent, before round 1
 
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:

@@ -37,6 +37,7 @@ from .jobs import (
     train_world,
 )
 from .judge import Judging, accounting_finding, bearing_on, judge
+from .learning import learning_notes
 from .noise_of_the_run import examine_noise
 from .provenance import provenance
 from .reach import absent_notes, reads_nothing, refuse_absent_links
@@ -276,6 +277,10 @@ def _result(
     findings: list[Finding],
     seconds: dict[str, float],
 ) -> AuditResult:
+    curves = {
+        world: Curve.model_validate(run.read_json(f"findings/curve-{world}.json"))
+        for world in WORLDS
+    }
     return AuditResult(
         config=config.model_dump(mode="json"),
         calibrated=prepared.defenses["defense"].model_dump(mode="json"),
@@ -284,11 +289,8 @@ def _result(
         threat_models=tuple(_threat_models(config, prepared)),
         graph=prepared.graph,
         findings=tuple(findings),
-        notes=prepared.notes,
-        utility={
-            world: Curve.model_validate(run.read_json(f"findings/curve-{world}.json"))
-            for world in WORLDS
-        },
+        notes=(*prepared.notes, *learning_notes(curves)),
+        utility=curves,
         provenance=provenance(prepared.learned, config.seed, runtime.device),
         timing=seconds,
     )

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Capture
-from dpaudit.errors import ConfigError
+from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.result import Curve
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
@@ -102,6 +103,10 @@ def train(
 
     Goes on from the last checkpoint of this world if the run directory has one; since every stream
     is named by its round, the result is the one of an uninterrupted run.
+
+    Raises:
+        RunError: a message or a model is no finite number; whatever would be found on such a run
+            would be of the numbers' range and not of the defense.
     """
     rounds = _Rounds(defense, problem, setting, streams)
     state, done, curve = _resumed(run, world, rounds)
@@ -112,6 +117,7 @@ def train(
             probe = rounds.play(state, k, batch_size, "fixed").sent
             run.write_capture(world, k, batch_size, _chosen(probe, recording.messages[k]))
         state, sent, _ = rounds.play(state, k, defense.batch_size, defense.sampling)
+        _refuse_unless_finite(world, k, sent, defense.models(state))
         if k == 1:
             recording.refuse_if_too_large(sent)
         if k in recording.messages:
@@ -124,7 +130,8 @@ def train(
             )
             saved = time.monotonic()
         on_round(k, defense.n_rounds)
-    return _by_columns(curve, problem.loss_is)
+    initial, _ = problem.evaluate(defense.models(rounds.start()))
+    return _by_columns(curve, problem.loss_is, initial)
 
 
 @dataclass(frozen=True)
@@ -156,6 +163,17 @@ def _resumed(run: RunDirectory, world: str, rounds: _Rounds) -> tuple[Any, int, 
     return type(state)(**tensors), done, curve
 
 
+def _refuse_unless_finite(world: str, k: int, sent: Capture, X: Tensor) -> None:
+    named = {f'message "{name}"': message.payload for name, message in sent.items()}
+    for what, values in {**named, "model": X}.items():
+        if not torch.isfinite(values).all():
+            raise RunError(
+                f"training, {world}: round {k} has a {what} that is infinite or no number, and "
+                "nothing can be said of such a run; lower defense.learning_rate, clip_norm or the "
+                "noise"
+            )
+
+
 def _chosen(sent: Capture, names: frozenset[str]) -> Capture:
     return {name: message for name, message in sent.items() if name in names}
 
@@ -168,7 +186,7 @@ def _measured(k: int, X: Tensor, problem: Learning) -> Point:
     return k, loss.tolist(), shares, consensus.item()
 
 
-def _by_columns(curve: list[Point], loss_is: str) -> Curve:
+def _by_columns(curve: list[Point], loss_is: str, initial_loss: Tensor) -> Curve:
     rounds, loss, accuracy, consensus = zip(*curve, strict=True)
     return Curve(
         rounds=rounds,
@@ -176,4 +194,5 @@ def _by_columns(curve: list[Point], loss_is: str) -> Curve:
         loss_is=loss_is,
         accuracy=() if None in accuracy else accuracy,
         consensus_distance=consensus,
+        initial_loss=tuple(initial_loss.tolist()),
     )

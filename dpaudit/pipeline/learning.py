@@ -1,0 +1,30 @@
+"""Whether a run learned anything, which whoever reads its numbers must know."""
+
+from collections.abc import Iterator, Mapping
+from statistics import fmean
+
+from dpaudit.files.result import Curve
+
+DIVERGED = 1e3  # times the loss of the initial models
+UNCHANGED = 1e-6  # of that loss: rounding in float32
+
+
+def learning_notes(curves: Mapping[str, Curve]) -> Iterator[str]:
+    """A warning for each world whose loss exploded, or stayed what it was before round 1."""
+    for world, curve in curves.items():
+        before = fmean(curve.initial_loss) if curve.initial_loss else 0.0
+        after = fmean(curve.loss[-1])
+        if not before > 0:  # a result of before, or models that are perfect to begin with
+            continue
+        if not after <= DIVERGED * before:  # or is no number
+            happened = f"diverged: its {curve.loss_is} went from {before:.3g} to {after:.3g}"
+            remedy = "lower the learning rate, the clip norm or the noise"
+        elif abs(after - before) <= UNCHANGED * before:
+            happened = f"changed nothing: its {curve.loss_is} is {before:.3g} as before round 1"
+            remedy = "raise the learning rate or the clip norm"
+        else:
+            continue
+        yield (
+            f'Training of "{world}" {happened}. That nothing is found on a run that learns nothing '
+            f"speaks for no claim; {remedy}."
+        )

@@ -69,11 +69,11 @@ class AuditCache:
     def keep(self, key: str) -> None:
         """Turn a finished partial audit into an entry, without what only ``--resume`` needs."""
         partial, entry = self.partial(key), self.entry(key)
-        for path in partial.iterdir():
-            if path.name not in KEPT:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.rmtree(entry, ignore_errors=True)  # one that could not be read
         partial.rename(entry)
+        for path in entry.iterdir():  # last: whatever is killed before, the audit is kept
+            if path.name not in KEPT:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:

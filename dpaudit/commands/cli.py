@@ -1,6 +1,7 @@
 """The commands: each parses, calls the library, prints, exits. Torch is imported inside them."""
 
 import json
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -176,7 +177,9 @@ def report(
             target, page = out or path / "report.html", render(result, path)
         else:
             target, page = out or Path("comparison.html"), render_comparison(results)
-        RunDirectory(target.parent).write_text(target.name, page)
+        folder = RunDirectory(target.parent)
+        with folder.held() if folder.has("run.json") else nullcontext(folder) as run:
+            run.write_text(target.name, page)
     stdout.print(f"report: {target}", markup=False)
 
 

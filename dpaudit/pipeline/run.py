@@ -78,12 +78,13 @@ def run_audit(
         DpauditError: the config, the data or the run directory does not allow it.
     """
     began = time.perf_counter()
-    prepared, run = prepare(config, runtime, own), RunDirectory(out)
-    run.start(config_text, _fingerprint(config, prepared, runtime), resume)
-    on_progress = _noted(run, on_progress)
-    run_jobs(_worker, (config, out, runtime, own), WORLDS, runtime.workers, on_progress)
-    seconds = {"training": time.perf_counter() - began}
-    return _attack_and_judge(config, prepared, run, runtime, on_progress, seconds, own)
+    prepared = prepare(config, runtime, own)
+    fingerprint = _fingerprint(config, prepared, runtime)
+    with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
+        on_progress = _noted(run, on_progress)
+        run_jobs(_worker, (config, run, runtime, own), WORLDS, runtime.workers, on_progress)
+        seconds = {"training": time.perf_counter() - began}
+        return _attack_and_judge(config, prepared, run, runtime, on_progress, seconds, own)
 
 
 def attack_again(
@@ -101,15 +102,17 @@ def attack_again(
         DpauditError: it is no run directory, a name fits no attack, something else than the
             attacks changed, or the attacks need a message that was not recorded.
     """
-    run = RunDirectory(out)
-    recorded = run.read_json("run.json")
-    config = _edited(out, recorded["config"], names)
-    prepared = prepare(config, runtime)
-    if _fingerprint(config, prepared, runtime) | {"config": None} != recorded | {"config": None}:
-        raise RunError(f"{out}: data or device differ from those of the recorded run")
-    _refuse_unrecorded(run, prepared)
-    run.forget("findings/[0-9]*.json")
-    return _attack_and_judge(config, prepared, run, runtime, _noted(run, on_progress), {})
+    RunDirectory(out).read_json("run.json")  # else it is none, and nothing is written there
+    with RunDirectory(out).held() as run:
+        recorded = run.read_json("run.json")
+        config = _edited(out, recorded["config"], names)
+        prepared = prepare(config, runtime)
+        now = _fingerprint(config, prepared, runtime)
+        if now | {"config": None} != recorded | {"config": None}:
+            raise RunError(f"{out}: data or device differ from those of the recorded run")
+        _refuse_unrecorded(run, prepared)
+        run.forget("findings/[0-9]*.json")
+        return _attack_and_judge(config, prepared, run, runtime, _noted(run, on_progress), {})
 
 
 def _attack_and_judge(
@@ -124,7 +127,7 @@ def _attack_and_judge(
     began = time.perf_counter()
     jobs = [job.name for job in jobs_of(config, prepared)]
     jobs += [NOISE_OF_THE_RUN] if config.claim else []
-    run_jobs(_worker, (config, run.path, runtime, own), jobs, runtime.workers, on_progress)
+    run_jobs(_worker, (config, run, runtime, own), jobs, runtime.workers, on_progress)
     seconds = {**seconds, "attacks": time.perf_counter() - began}
     evidence = [finding for job in jobs for finding in _stored(run, job)]
     claims, findings = _judged(config, prepared, evidence)
@@ -227,10 +230,11 @@ def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:
     )
 
 
-def _worker(config: AuditConfig, out: Path, runtime: Runtime, own: CallerObjects) -> Work[str]:
+def _worker(
+    config: AuditConfig, run: RunDirectory, runtime: Runtime, own: CallerObjects
+) -> Work[str]:
     """What a process does with a job: train a world, or run a scenario, by name."""
     prepared = prepare(config, runtime, own)
-    run = RunDirectory(out)
     jobs = {job.name: job for job in jobs_of(config, prepared)}
 
     def work(job: str, on_progress: OnProgress) -> None:

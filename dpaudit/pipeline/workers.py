@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from dpaudit.errors import RunError
+from dpaudit.lifeline import end_with
 from dpaudit.progress import OnProgress
 
 Job = TypeVar("Job")
@@ -117,12 +118,11 @@ def _start(
     parent: int, prepare: Callable[..., Any], arguments: tuple[Any, ...], reports: Any
 ) -> None:
     global _work, _progress, _failure
+    end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the pool
     torch.set_num_threads(1)
 
     def report(what: str, done: int, total: int) -> None:
-        if os.getppid() != parent:  # killed: nobody waits for this any more
-            os._exit(1)
         reports.put((what, done, total))
 
     try:

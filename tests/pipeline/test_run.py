@@ -19,7 +19,6 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.run import Runtime, attack_again, run_audit
-from dpaudit.training import run_directory
 
 ONE_CORE = Runtime(cores=1)
 
@@ -300,16 +299,14 @@ def test_an_output_folder_that_cannot_be_written_is_one_line_and_exit_code_2(fol
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(folder, monkeypatch) -> None:
-    whole, written = Path.write_bytes, []
+    written = []
 
-    def full(path: Path, content: bytes) -> int:
-        written.append(path)
+    def full(descriptor: int) -> None:
+        written.append(descriptor)
         if len(written) > 5:
-            whole(path, content[: len(content) // 2])
             raise OSError(28, os.strerror(28))
-        return whole(path, content)
 
-    monkeypatch.setattr(run_directory.Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     code, error = said(folder)
     assert code == 2
     assert "No space left on device" in error

@@ -1,0 +1,140 @@
+"""A run directory has one writer, and is the very folder that it was when the run began."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpaudit.errors import RunError
+from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.run_lock import LOCK
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from dpaudit.training.run_directory import RunDirectory
+with RunDirectory(Path(sys.argv[1])).held():
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path):
+    """Another process that holds the folder "run"."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def begin(path: Path, resume: bool = False) -> None:
+    with RunDirectory(path).begun("", {"seed": 1}, resume):
+        pass
+
+
+def test_a_folder_in_use_is_refused_with_the_process_that_has_it(holder, tmp_path) -> None:
+    with pytest.raises(RunError) as refused:
+        begin(tmp_path / "run")
+    assert str(refused.value) == (
+        f"{tmp_path / 'run'}: in use by another dpaudit (process {holder.pid}); wait for its end, "
+        "or give another folder"
+    )
+
+
+def test_a_link_to_a_folder_in_use_is_refused_too(holder, tmp_path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    with pytest.raises(RunError, match="link: in use by another dpaudit"):
+        begin(tmp_path / "link")
+
+
+def test_a_killed_holder_lets_go(holder, tmp_path) -> None:
+    holder.kill()
+    holder.wait()
+    begin(tmp_path / "run")
+    begin(tmp_path / "run", resume=True)
+
+
+def test_one_process_does_not_hold_a_folder_twice(tmp_path) -> None:
+    with RunDirectory(tmp_path).held(), pytest.raises(RunError, match=f"process {os.getpid()}"):
+        begin(tmp_path)
+
+
+def moved(run: Path) -> None:
+    run.rename(run.with_name("elsewhere"))
+
+
+def replaced(run: Path) -> None:
+    moved(run)
+    shutil.copytree(run.with_name("elsewhere"), run)
+
+
+def emptied(run: Path) -> None:
+    for path in run.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def removed(run: Path) -> None:
+    shutil.rmtree(run)
+
+
+def files(folder: Path) -> set[Path]:
+    return {path.relative_to(folder) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("change", [moved, replaced, emptied, removed])
+@pytest.mark.parametrize("travels", [False, True])
+def test_a_folder_that_is_another_one_now_is_noticed_and_left_alone(
+    change, travels, tmp_path
+) -> None:
+    with RunDirectory(tmp_path / "run").begun("", {"seed": 1}, False) as run:
+        run.write_text("findings/one.json", "{}")
+        change(tmp_path / "run")
+        after = files(tmp_path)
+        own = pickle.loads(pickle.dumps(run)) if travels else run  # as a worker process has it
+        for use in (
+            lambda: own.write_text("audit.json", "{}"),
+            lambda: own.write_text("findings/two.json", "{}"),
+            lambda: own.read_json("run.json"),
+            lambda: own.has("findings/one.json"),
+            lambda: own.forget("findings/*"),
+        ):
+            with pytest.raises(RunError, match="run: moved, replaced or emptied while the run"):
+                use()
+        assert files(tmp_path) == after
+
+
+def test_what_a_killed_run_left_half_written_is_swept_and_a_users_files_are_not(tmp_path) -> None:
+    begin(tmp_path / "run")
+    half, mine = tmp_path / "run" / "findings" / ".a.json.12.partial", tmp_path / "run" / ".mine"
+    half.parent.mkdir()
+    half.write_text("{")
+    mine.write_text("precious")
+    begin(tmp_path / "run", resume=True)
+    assert not half.exists()
+    assert mine.read_text() == "precious"
+
+
+def test_nothing_is_left_in_a_folder_that_is_no_run(tmp_path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    for resume in (False, True):
+        with pytest.raises(RunError):
+            begin(tmp_path, resume)
+    assert files(tmp_path) == {Path("thesis.txt")}
+
+
+def test_a_run_that_is_killed_while_it_clears_an_old_one_leaves_nothing_to_resume(tmp_path) -> None:
+    begin(tmp_path)
+    (tmp_path / "run.json").unlink()
+    assert files(tmp_path) == {Path(LOCK), Path("config.toml")}
+    with pytest.raises(RunError, match="nothing to resume"):
+        begin(tmp_path, resume=True)
+    begin(tmp_path)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import inf
 from typing import NamedTuple
 
 from dpaudit.accounting.gaussian import gaussian_epsilon
@@ -29,15 +30,30 @@ def account_claim(
 ) -> Accounted:
     """The epsilon that the defense's declared releases give, at the claim's delta and scope.
 
-    All records of a user are accounted at once (``_of_user``).
-
-    A function that changes is one record of an agent that uses all it has in every round; an agent
-    that is replaced is restated for adding or removing one of its records.
+    Only releases of what the claim's adjacency changes may support it. All records of a user are
+    accounted at once (``_of_user``). Of an agent in another's place no defense declares a release;
+    where its function is what is protected, a record may move it further than that (``_proven``).
 
     Raises:
         ConfigError: the adversary's agents are all there are, so nobody is left to protect; or the
             claim has no delta, which Gaussian noise needs.
     """
+    return _proven(_declared(claim, threat_model, defense, setting), claim, defense)
+
+
+def account_restated(
+    claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
+) -> Accounted:
+    """The declared releases of one record, or of one function, over the whole run.
+
+    It is the currency in which claims compare, and supports none. Raises as ``account_claim``.
+    """
+    return _declared(_restated(claim), threat_model, defense, setting)
+
+
+def _declared(
+    claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
+) -> Accounted:
     victims = _victims(threat_model, setting)
     brackets = [defense.mechanism(setting, threat_model, victim) for victim in victims]
     if claim.adjacency == "user":
@@ -51,6 +67,24 @@ def account_claim(
         for victim, bracket in zip(victims, brackets, strict=True)
     ]
     return max(candidates, key=lambda accounted: (accounted.epsilon.low, accounted.epsilon.high))
+
+
+def _proven(accounted: Accounted, claim: Claim, defense: Defense) -> Accounted:
+    """What of it is proven for the claim's adjacency; nothing released stays nothing for all."""
+    low, high = accounted.epsilon
+    if high == 0:
+        return accounted
+    if claim.adjacency == "agent-identity":
+        low = inf if low == inf else 0.0  # without any noise, agents that differ are told apart
+        why = "accounting is of a record, and says nothing of an agent in another's place"
+    elif claim.adjacency in ("add-remove", "replace-one") and defense.function_distance():
+        why = (
+            "what is accounted is a function that changes within the stated distance; a record may "
+            "change it by more, so no upper end is proven"
+        )
+    else:
+        return accounted
+    return accounted._replace(epsilon=Interval(low, inf), assumptions=(*accounted.assumptions, why))
 
 
 def refuse_claims(
@@ -129,7 +163,7 @@ def _victims(threat_model: ThreatModel, setting: Setting) -> list[int]:
     return victims
 
 
-def restated(claim: Claim) -> Claim:
+def _restated(claim: Claim) -> Claim:
     """The same for one record and the whole run: the currency in which claims compare."""
     return claim.model_copy(update={"scope": "run", "adjacency": record_adjacency(claim)})
 

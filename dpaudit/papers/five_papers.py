@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from dpaudit.attack.contract import Bench
-from dpaudit.defense.claim_accounting import account_claim, restated
+from dpaudit.defense.claim_accounting import account_claim, account_restated
 from dpaudit.defense.contract import Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
@@ -188,7 +188,7 @@ def examined(
     because = bearing_on(0, case.claim, threat_model, findings)
     accounted = account_claim(case.claim, threat_model, defense, setting)
     findings.append(accounting_finding(0, case.claim, threat_model, accounted))
-    common = account_claim(restated(case.claim), threat_model, defense, setting)
+    common = account_restated(case.claim, threat_model, defense, setting)
     because.append(len(findings) - 1)
     (judged,) = judge([Judging(0, case.claim, threat_model, common, tuple(because))], findings)
     return judged, findings

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dpaudit.data.datasets import Dataset, load_dataset
-from dpaudit.defense.claim_accounting import account_claim, refuse_claims, restated
+from dpaudit.defense.claim_accounting import account_claim, account_restated, refuse_claims
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.files.config import AuditConfig
@@ -262,8 +262,8 @@ def _judged(
             if claim.threat_model in (None, threat_model.name):
                 because = bearing_on(i, claim, threat_model, evidence)
                 accounted, common = (
-                    account_claim(c, threat_model, defense, setting)
-                    for c in (claim, restated(claim))
+                    account(claim, threat_model, defense, setting)
+                    for account in (account_claim, account_restated)
                 )
                 findings.append(accounting_finding(i, claim, threat_model, accounted))
                 because.append(len(findings) - 1)

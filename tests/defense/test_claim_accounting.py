@@ -1,13 +1,21 @@
 """What a claim is held against: the agent that is worst off, and the round that is."""
 
+from math import inf
+
+import pytest
+
 from dpaudit.accounting.releases import Release, epsilon
-from dpaudit.defense.claim_accounting import account_claim
+from dpaudit.defense.claim_accounting import account_claim, account_restated
 from dpaudit.defense.contract import Setting
+from dpaudit.defenses.dgd import DPDGD
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.defenses.dyn_d2p import DynD2P
+from dpaudit.defenses.paillier_consensus import PaillierConsensus
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
+from dpaudit.pipeline.judge import Judging, accounting_finding, judge
 
 EAVESDROPPER = ThreatModel(name="eavesdropper")
 DELTA = 1e-5
@@ -41,3 +49,62 @@ def test_a_claim_on_a_round_is_held_against_the_round_with_the_least_noise() -> 
     assert len(set(least)) > 1  # rounds differ
     assert found.low == max(low for low, _ in least)
     assert found.high == max(high for _, high in most)
+
+
+GAUSSIAN = DPDPSGD(batch_size=8, noise_multiplier=2.0, n_rounds=5)  # hides a record
+BARE = DPDPSGD(batch_size=8, noise_multiplier=0.0, n_rounds=5)
+OF_FUNCTIONS = DPDGD(n_rounds=5, epsilon=0.1)  # hides an agent's function
+SILENT = PaillierConsensus(n_rounds=5)  # ciphertexts alone, to those without a key
+
+
+@pytest.mark.parametrize(
+    "defense, adjacency, supports",
+    [
+        (GAUSSIAN, "add-remove", True),
+        (GAUSSIAN, "replace-one", True),
+        (GAUSSIAN, "user", True),
+        (GAUSSIAN, "agent-identity", False),
+        (OF_FUNCTIONS, "function", True),
+        (OF_FUNCTIONS, "add-remove", False),
+        (OF_FUNCTIONS, "replace-one", False),
+        (OF_FUNCTIONS, "agent-identity", False),
+        (SILENT, "function", True),
+        (SILENT, "agent-identity", True),  # nothing is released, of whatever adjacency
+    ],
+)
+def test_only_accounting_of_the_very_adjacency_supports_a_claim(
+    defense, adjacency, supports
+) -> None:
+    setting = Setting(build_graph("ring", 4), (40,) * 4, 10)
+    claim = Claim(text="vast", epsilon=1e6, delta=DELTA, adjacency=adjacency)
+    found = account_claim(claim, EAVESDROPPER, defense.calibrate(setting), setting)
+    assert (found.epsilon.high <= 1e6) is supports
+    finding = accounting_finding(0, claim, EAVESDROPPER, found)
+    (judged,) = judge([Judging(0, claim, EAVESDROPPER, found, (0,))], [finding])
+    assert judged.verdict is Verdict.UNDERPOWERED
+    assert ("Accounting supports the claim" in judged.reason) is supports
+    if not supports:
+        assert "Accounting does not settle the claim (epsilon at least" in judged.reason
+
+
+@pytest.mark.parametrize(
+    "defense, low", [(GAUSSIAN, 0.0), (OF_FUNCTIONS, 0.0), (BARE, inf)], ids=str
+)
+def test_accounting_of_a_record_does_not_speak_against_a_claim_on_agents(defense, low) -> None:
+    """But for messages without any noise, which tell agents apart that differ."""
+    setting = Setting(build_graph("ring", 4), (40,) * 4, 10)
+    claim = Claim(text="agents", epsilon=1e-6, delta=DELTA, adjacency="agent-identity")
+    defense = defense.calibrate(setting)
+    assert account_claim(claim, EAVESDROPPER, defense, setting).epsilon == (low, inf)
+    common = account_restated(claim, EAVESDROPPER, defense, setting).epsilon
+    assert common.low > 1e-3  # of one record, as it is told beside a claim
+
+
+def test_a_record_that_a_defense_of_functions_must_show_still_counts_against_a_claim() -> None:
+    """A record that moves the function by the stated distance is one of those that there may be."""
+    setting = Setting(build_graph("ring", 4), (40,) * 4, 10)
+    defense = OF_FUNCTIONS.calibrate(setting)
+    record = Claim(text="record", epsilon=1e-6, adjacency="add-remove")
+    function = record.model_copy(update={"adjacency": "function"})
+    low = account_claim(record, EAVESDROPPER, defense, setting).epsilon.low
+    assert low == account_claim(function, EAVESDROPPER, defense, setting).epsilon.low > 1e-3

@@ -9,9 +9,9 @@ from dpaudit.accounting.releases import Interval
 from dpaudit.defense.claim_accounting import (
     Accounted,
     account_claim,
+    account_restated,
     claimed_delta,
     claimed_epsilon,
-    restated,
 )
 from dpaudit.defense.contract import Setting
 from dpaudit.errors import ConfigError
@@ -194,7 +194,7 @@ def test_a_claim_on_a_round_is_restated_for_the_run() -> None:
     defense, setting = dp_dpsgd(noise_multiplier=2.0, sampling="poisson", n_rounds=50)
     claim = Claim(text="per round", epsilon=1.0, delta=1e-5, scope="round")
     stated = account_claim(claim, EAVESDROPPER, defense, setting)
-    common = account_claim(restated(claim), EAVESDROPPER, defense, setting)
+    common = account_restated(claim, EAVESDROPPER, defense, setting)
     assert stated.epsilon.high < common.epsilon.low
 
 

@@ -3,12 +3,23 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MOST_LINES = 10  # of one error; what follows is counted
+LONGEST_LINE = 480  # characters; of a longer line the middle is left out
+LONGEST_NAME = 60  # a longer one is no misspelt word, and takes long to compare
+
 
 class DpauditError(Exception):
     """Bad input or circumstances: the message says what was wrong, where, and what was expected.
 
-    Several problems found at once are one error whose text has a line for each.
+    Several problems found at once are one error whose text has a line for each. What a file holds
+    may be part of it, so lines are bounded in length and number.
     """
+
+    def __init__(self, text: str) -> None:
+        lines = text.splitlines()
+        shown = [shortened(line, LONGEST_LINE) for line in lines[:MOST_LINES]]
+        more = len(lines) - len(shown)
+        super().__init__("\n".join([*shown, f"and {more} more"] if more else shown))
 
 
 class ConfigError(DpauditError):
@@ -42,7 +53,15 @@ class NotObservable(DpauditError):
     """An adversary's view does not hold what an attack needs; the message says which part."""
 
 
+def shortened(text: str, longest: int) -> str:
+    """A text without its middle if it is longer than that."""
+    half = (longest - 5) // 2
+    return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`` (did you mean "lenet"?)`` for a misspelt word, or the empty string when none is close."""
+    if len(word) > LONGEST_NAME:
+        return ""
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f' (did you mean "{close[0]}"?)' if close else ""

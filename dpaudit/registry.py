@@ -38,11 +38,12 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
     where = f'{family[:-1]} "{name}"{_origin(plugins[name])}'
     try:
         plugin = plugins[name].load()
+        problems = list(_problems(plugin, family))
     except (Exception, SystemExit) as error:  # whatever a module of someone else's does
         what = " ".join(f"{type(error).__name__}: {error}".split())
         expected = f"expected {EXPECTED[family]}"
         raise ConfigError(f"{where} cannot be imported: {what}; {expected}") from error
-    if problems := list(_problems(plugin, family)):
+    if problems:
         raise ConfigError(f"{where}: {'; '.join(problems)}")
     return plugin
 

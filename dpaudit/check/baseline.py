@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError, field_validator
 
 from dpaudit.errors import ConfigError, RunError
+from dpaudit.files.documents import read_json, reason
 from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult
 from dpaudit.statistics.p_values import Side, holm, p_worse
@@ -99,7 +100,7 @@ class Baseline(Strict):
     def read(cls, path: Path) -> "Baseline":
         """Read it. Raises ConfigError if it is missing, damaged or of another schema version."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json(path)
             if isinstance(content, dict) and content.get("schema_version") != 1:
                 raise ConfigError(
                     f"{path}: schema_version {content.get('schema_version')!r}, this dpaudit reads "
@@ -107,13 +108,13 @@ class Baseline(Strict):
                 )
             return cls.model_validate(content)
         except OSError as error:
-            raise ConfigError(f"{path}: {os.strerror(error.errno or 0)}") from None
+            raise ConfigError(f"{path}: {reason(error)}") from None
         except ValidationError as error:
             problem = error.errors()[0]
             where = ".".join(str(part) for part in problem["loc"])
             raise ConfigError(f"{path}: {where}: {problem['msg']}") from None
         except ValueError as error:
-            raise ConfigError(f"{path}: not a baseline ({error})") from None
+            raise ConfigError(f"{path}: not a baseline ({reason(error)})") from None
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all. Raises RunError."""

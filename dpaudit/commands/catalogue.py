@@ -49,9 +49,13 @@ def _plugins(family: PluginFamily, described: Callable[[Any], Listing]) -> Catal
     found = Catalogue([], [])
     for name, entry_point in installed(family).items():
         try:
-            facts = described(load_plugin(family, name))
+            facts = {key: str(fact) for key, fact in described(load_plugin(family, name)).items()}
         except ConfigError as problem:
             found.problems.append(str(problem))
+        except Exception as error:  # a plug-in of someone else's must not hide the others
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            said = ConfigError(f'{family[:-1]} "{name}" cannot be described: {what}')
+            found.problems.append(str(said))
         else:
             found.entries.append({"name": name, **facts, "package": _package(entry_point)})
     return found

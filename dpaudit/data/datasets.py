@@ -4,8 +4,6 @@ Images are [n, channels, height, width] in [-1, 1], as in the reconstruction stu
 PSNR = 10 log10(4 / MSE)); features of a user's own file are left as they are.
 """
 
-import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,10 +20,22 @@ from dpaudit.errors import DataError, nearest
 from dpaudit.files.data_folders import DATA_FOLDERS, DATA_ROOT, root_folder
 from dpaudit.rng import Streams
 
+from .npz import Archive
 from .vision import torchvision
 
 Array = NDArray[Any]
 
+_UNREADABLE = (  # what torchvision raises on a file that is missing or damaged
+    OSError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AssertionError,
+    EOFError,
+    MemoryError,
+    OverflowError,
+)
 TEST_SHARE = 0.2  # of every class, where a data set has no test part of its own
 
 
@@ -154,7 +164,7 @@ def _torchvision(name: str, root: Path, download: bool) -> Dataset:
     kind = getattr(torchvision().datasets, DATA_FOLDERS[name].torchvision)
     try:
         train, test = (kind(root, train=part, download=download) for part in (True, False))
-    except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
+    except _UNREADABLE as error:
         reason = " ".join(str(error).split()).split(" You can use")[0] or "a file is damaged"
         raise DataError(
             f"data set {name} in {root}: {reason.rstrip('.')}; name the folder with --data-root or "
@@ -162,8 +172,12 @@ def _torchvision(name: str, root: Path, download: bool) -> Dataset:
         ) from None
     class_names = tuple(str(c).split(" - ")[0] for c in train.classes)  # MNIST's are "0 - zero"
     train, test = ((_scaled(np.asarray(p.data)), np.asarray(p.targets)) for p in (train, test))
-    if any(len(x) != len(y) for x, y in (train, test)):
+    if any(len(x) != len(y) or not x.size for x, y in (train, test)):
         raise DataError(f"data set {name} in {root}: images and labels differ in number")
+    if any(y.min() < 0 or y.max() >= len(class_names) for _, y in (train, test)):
+        raise DataError(f"data set {name} in {root}: a label is not below {len(class_names)}")
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise DataError(f"data set {name} in {root}: training and test images differ in size")
     return _dataset(name, train, test, class_names)
 
 
@@ -179,6 +193,8 @@ def _from_arrays(
     classes, labels = np.unique(y, return_inverse=True)
     if len(classes) < 2:
         raise DataError(f"{where}: y has the single class {classes[0]}, nothing can be learned")
+    if len(classes) > max(2, len(y) // 2):
+        raise DataError(f"{where}: y has {len(classes)} classes among {len(y)} records")
     class_names = tuple(str(c) for c in classes)
     if "x_test" not in arrays:
         return _with_test_part(name, x, labels, class_names, rng, value_range)
@@ -195,15 +211,8 @@ def _from_arrays(
 
 def _arrays(path: Path) -> dict[str, Array]:
     """x, y and, if the file has them, x_test, y_test."""
-    try:
-        with open(path, "rb") as stream, zipfile.ZipFile(stream):
-            pass  # anything but a zip archive NumPy would take for a pickle, and say so
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[key] for name, key in _keys(path, set(file.files)).items()}
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: not a readable .npz of plain arrays: {error}") from None
+    archive = Archive(path)
+    return {name: archive.array(key) for name, key in _keys(path, set(archive.names)).items()}
 
 
 def _keys(path: Path, found: set[str]) -> dict[str, str]:

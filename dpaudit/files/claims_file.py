@@ -12,7 +12,7 @@ from dpaudit.errors import ConfigError, nearest
 from dpaudit.strict import Strict
 
 from .config import read_toml
-from .file_problems import FileKey, FileProblem, problem_line, problems_of
+from .file_problems import FileKey, FileProblem, problem_line, problems_of, refusal
 from .finding import Finding, FindingKind, Metric
 from .toml_lines import line_of
 
@@ -100,7 +100,7 @@ class Claims(Strict):
     """
 
     import_from: str | None = None
-    check: Annotated[tuple[Check, ...], Field(min_length=1)]
+    check: Annotated[tuple[Check, ...], Field(min_length=1, max_length=1000)]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class ClaimsFile:
         except ValidationError as error:
             problems = list(problems_of(error, Claims, content))
         if problems:
-            raise ConfigError("\n".join(problem_line(path, text, *found) for found in problems))
+            raise refusal(path, text, problems)
         return cls(path, text, claims)
 
     @property

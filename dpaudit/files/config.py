@@ -1,6 +1,5 @@
 """AuditConfig: one TOML file is one audit. Every problem in it is found at once, one line each."""
 
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -12,10 +11,12 @@ from dpaudit.registry import PluginFamily, load_plugin
 from dpaudit.strict import Strict
 
 from .claim import Claim
-from .file_problems import FileKey, FileProblem, dotted, problem_line, problems_of
+from .documents import reason, text_of, toml_from
+from .file_problems import FileKey, FileProblem, dotted, problems_of, refusal
 from .options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions
 from .threat import ThreatModel
 
+MOST = 100  # claims, threat models or attacks of one audit
 SENSORS = "sensor-fusion"  # the data that are no records: agents measure, and there is no network
 
 
@@ -67,11 +68,11 @@ class AuditConfig(Strict):
     graph: GraphOptions
     model: ModelConfig | None = None  # None for sensor-fusion alone
     defense: Plugin
-    claim: tuple[Claim, ...] = ()
-    threat_model: Annotated[tuple[ThreatModel, ...], Field(min_length=1)] = (
+    claim: Annotated[tuple[Claim, ...], Field(max_length=MOST)] = ()
+    threat_model: Annotated[tuple[ThreatModel, ...], Field(min_length=1, max_length=MOST)] = (
         ThreatModel(name="eavesdropper", kind="external"),
     )
-    attack: tuple[Plugin, ...] = ()
+    attack: Annotated[tuple[Plugin, ...], Field(max_length=MOST)] = ()
 
     @classmethod
     def from_toml(cls, path: Path, seed: int | None = None) -> "AuditConfig":
@@ -96,8 +97,7 @@ class AuditConfig(Strict):
         """
         config, problems = _validated(content, defense)
         if problems:
-            lines = (problem_line(path, text, (*at, *key), message) for key, message in problems)
-            raise ConfigError("\n".join(lines))
+            raise refusal(path, text, problems, at)
         assert config is not None
         return config._with_data_path_relative_to(path.parent)
 
@@ -120,12 +120,12 @@ class AuditConfig(Strict):
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """Content and text of a TOML file. Raises ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text), text
+        text = text_of(path)
+        return toml_from(text), text
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+        raise ConfigError(f"{path}: {reason(error)}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid TOML: {reason(error)}") from None
 
 
 def _validated(

@@ -1,18 +1,19 @@
 """What is wrong with a file's content, one line each: file, line, key, and the nearest name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dpaudit.errors import nearest
+from dpaudit.errors import MOST_LINES, ConfigError, nearest, shortened
 
 from .toml_lines import line_of
 
 FileKey = tuple[str | int, ...]
 FileProblem = tuple[FileKey, str]
+LONGEST_VALUE = 100  # characters of a value that is shown in an error
 
 
 def dotted(key: FileKey) -> str:
@@ -30,12 +31,24 @@ def problem_line(path: Path, text: str, key: FileKey, message: str) -> str:
     return f"{where}: {dotted(key)}: {message}" if key else f"{where}: {message}"
 
 
+def refusal(
+    path: Path, text: str, problems: Iterable[FileProblem], at: FileKey = ()
+) -> ConfigError:
+    """The first problems of the file of this text, found below the key ``at``, as one error."""
+    found = list(problems)
+    lines = [problem_line(path, text, (*at, *key), said) for key, said in found[:MOST_LINES]]
+    return ConfigError("\n".join([*lines, *(said for _, said in found[MOST_LINES:])]))
+
+
 def problems_of(
     error: ValidationError, model: type[BaseModel], content: dict[str, Any]
 ) -> Iterator[FileProblem]:
-    """Key and text of each problem that pydantic found in ``content``."""
+    """Key and text of each problem that pydantic found in ``content``; of the later ones, less."""
     problems = error.errors(include_url=False)
-    for problem in problems:
+    for i, problem in enumerate(problems):
+        if i >= MOST_LINES:
+            yield problem["loc"], problem["type"]
+            continue
         if problem["type"] == "too_short" and _inside(problem["loc"], problems):
             continue  # what is there does not count for pydantic, as it is wrong
         key = _key_in(content, problem["loc"])
@@ -47,10 +60,10 @@ def problems_of(
         elif problem["type"] == "union_tag_invalid":
             key = (*key, problem["ctx"]["discriminator"].strip("'"))
             known = [tag.strip("' ") for tag in problem["ctx"]["expected_tags"].split(",")]
-            tag = problem["ctx"]["tag"]
+            tag = shortened(problem["ctx"]["tag"], LONGEST_VALUE)
             text = f'"{tag}" is not known{nearest(tag, known)}; known: {", ".join(known)}'
         elif problem["type"] != "missing" and not isinstance(problem["input"], dict):
-            text += f", got {problem['input']!r}"
+            text += f", got {shortened(repr(problem['input']), LONGEST_VALUE)}"
         yield key, text
 
 

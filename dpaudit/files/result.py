@@ -1,7 +1,5 @@
 """audit.json: all that a report or a CI system reads. Nothing here imports torch."""
 
-import json
-import os
 from html import escape
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -12,6 +10,7 @@ from dpaudit.errors import RunError
 from dpaudit.strict import Strict
 
 from .claim import Adjacency, Scope
+from .documents import read_json, reason
 from .finding import Finding, Metric, Number
 from .verdict import MEANING, Verdict
 from .version_1 import upgraded
@@ -160,7 +159,7 @@ class AuditResult(Strict):
             RunError: it is missing, damaged or of another version.
         """
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json(path)
             version = content.get("schema_version") if isinstance(content, dict) else None
             if isinstance(content, dict) and version not in (1, 2):
                 raise RunError(
@@ -169,9 +168,9 @@ class AuditResult(Strict):
                 )
             return cls.model_validate(upgraded(content) if version == 1 else content)
         except OSError as error:
-            raise RunError(f"{path}: {os.strerror(error.errno or 0)}") from None
+            raise RunError(f"{path}: {reason(error)}") from None
         except ValidationError as error:
             where = ".".join(str(part) for part in error.errors()[0]["loc"])
             raise RunError(f"{path}: {where}: {error.errors()[0]['msg']}") from None
         except ValueError as error:
-            raise RunError(f"{path}: not an audit.json ({error})") from None
+            raise RunError(f"{path}: not an audit.json ({reason(error)})") from None

@@ -2,7 +2,7 @@
 
 import re
 
-_HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\]]+?)\s*\]{1,2}")
+_HEADER = re.compile(r"^\s*(\[{1,2})([^\[\]]+)\]{1,2}")
 _KEY = re.compile(r"""^\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*=""")
 
 

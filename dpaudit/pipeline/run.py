@@ -2,13 +2,14 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.defense.claim_accounting import account_claim, account_restated, refuse_claims
@@ -42,6 +43,8 @@ from .noise_of_the_run import examine_noise
 from .provenance import provenance
 from .reach import absent_notes, reads_nothing, refuse_absent_links
 from .workers import Work, run_jobs
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def attack_again(
     """
     RunDirectory(out).read_json("run.json")  # else it is none, and nothing is written there
     with RunDirectory(out).held() as run:
-        recorded = run.read_json("run.json")
+        recorded = _recorded(run)
         config = _edited(out, recorded["config"], names)
         prepared = prepare(config, runtime)
         now = _fingerprint(config, prepared, runtime)
@@ -151,6 +154,20 @@ def _noted(run: RunDirectory, on_progress: OnProgress) -> OnProgress:
         on_progress(what, done, total)
 
     return note
+
+
+def _recorded(run: RunDirectory) -> dict[str, Any]:
+    """What run.json says of a run. Raises RunError if it is not what ``run_audit`` wrote."""
+    recorded = run.read_json("run.json")
+    where = run.path / "run.json"
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("config"), dict):
+        raise RunError(f"{where}: damaged: no config in it; run dpaudit audit again")
+    try:
+        config = AuditConfig.from_dict(recorded["config"])
+    except ConfigError as error:
+        what = str(error).partition("\n")[0]
+        raise RunError(f"{where}: damaged: {what}; run dpaudit audit again") from None
+    return {**recorded, "config": config.model_dump(mode="json")}
 
 
 def _edited(out: Path, recorded: dict[str, Any], names: tuple[str, ...]) -> AuditConfig:
@@ -282,8 +299,7 @@ def _result(
     seconds: dict[str, float],
 ) -> AuditResult:
     curves = {
-        world: Curve.model_validate(run.read_json(f"findings/curve-{world}.json"))
-        for world in WORLDS
+        world: _read(run, f"findings/curve-{world}.json", Curve.model_validate) for world in WORLDS
     }
     return AuditResult(
         config=config.model_dump(mode="json"),
@@ -309,7 +325,19 @@ def _threat_models(config: AuditConfig, prepared: Prepared) -> Iterator[ThreatMo
 
 
 def _stored(run: RunDirectory, job: str) -> list[Finding]:
-    return [Finding.model_validate(f) for f in run.read_json(f"findings/{job}.json")]
+    return _read(run, f"findings/{job}.json", TypeAdapter(list[Finding]).validate_python)
+
+
+def _read(run: RunDirectory, name: str, validated: Callable[[Any], T]) -> T:
+    """What a job left. Raises RunError if it was changed or damaged since."""
+    try:
+        return validated(run.read_json(name))
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise RunError(
+            f"{run.path / name}: damaged: {where}: {error.errors()[0]['msg']}; delete it, and "
+            "dpaudit audit --resume makes it again"
+        ) from None
 
 
 def _fingerprint(config: AuditConfig, prepared: Prepared, runtime: Runtime) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,11 +16,13 @@ from torch import Tensor
 
 from dpaudit.defense.transcript import Capture, Sent, Transcript
 from dpaudit.errors import RunError
+from dpaudit.files.documents import read_json, reason
 
 from .run_lock import LOCK, Mark, locked, mark_of
 
 _PARTIAL = ".partial"  # ends the names of files that are being written; a killed run leaves them
 _SENT = ("payload", "senders", "receivers", "rows", "readers")
+_ROUND = re.compile(r"round-(\d{6,18})")  # of a transcript, at the batch size of training
 
 
 class RunDirectory:
@@ -55,7 +58,8 @@ class RunDirectory:
             RunError: it cannot be written, is in use or holds another run, or ``resume`` is asked
                 for and there is nothing to resume, or the config differs from the one that began.
         """
-        self._refuse_if_foreign(resume)
+        with _writing(self.path):
+            self._refuse_if_foreign(resume)
         with self.held() as run:
             if resume:
                 run._refuse_another(fingerprint)
@@ -66,12 +70,13 @@ class RunDirectory:
             yield run
 
     def _refuse_if_foreign(self, resume: bool) -> None:
+        if "\0" in str(self.path):
+            raise ValueError("embedded null byte")
         if resume and not self.has("run.json"):
             raise RunError(f"{self.path}: nothing to resume: no run.json in it")
         ours = self.has("run.json") or self.has(LOCK)
-        with _writing(self.path):
-            if not ours and self.path.exists() and any(self.path.iterdir()):
-                raise RunError(f"{self.path}: not empty, and not a run of dpaudit; give --out")
+        if not ours and self.path.exists() and any(self.path.iterdir()):
+            raise RunError(f"{self.path}: not empty, and not a run of dpaudit; give --out")
 
     def _refuse_another(self, fingerprint: Mapping[str, Any]) -> None:
         if self.read_json("run.json") != json.loads(json.dumps(fingerprint)):
@@ -130,11 +135,13 @@ class RunDirectory:
     def read_json(self, name: str) -> Any:
         """Raises RunError if the file is missing or damaged."""
         try:
-            return json.loads(self._at(name).read_text(encoding="utf-8"))
+            return read_json(self._at(name))
         except OSError as error:
-            raise RunError(f"{self.path / name}: {error.strerror}") from None
-        except ValueError:
-            raise RunError(f"{self.path / name}: damaged: not valid JSON") from None
+            raise RunError(f"{self.path / name}: {reason(error)}") from None
+        except ValueError as error:
+            raise RunError(
+                f"{self.path / name}: damaged: not valid JSON: {reason(error)}"
+            ) from None
 
     def has(self, name: str) -> bool:
         return self._at(name).exists()
@@ -150,12 +157,10 @@ class RunDirectory:
     def read_tensors(self, name: str, device: torch.device) -> tuple[dict[str, Tensor], str]:
         """Tensors and text of a safetensors file. Raises RunError if missing or damaged."""
         path = self._at(name)
-        try:
+        with _reading(path):
             with safetensors.safe_open(path, "pt") as file:
                 note = (file.metadata() or {}).get("note", "")
             return load_file(path, device=str(device)), note
-        except (OSError, safetensors.SafetensorError) as error:
-            raise RunError(f"{path}: missing or damaged: {error}") from None
 
     def write_capture(
         self, world: str, round: int, batch_size: int | None, capture: Capture
@@ -172,19 +177,12 @@ class RunDirectory:
     def read_capture(
         self, world: str, round: int, batch_size: int | None, device: torch.device
     ) -> Capture:
-        """The inverse of ``write_capture``."""
-        tensors, _ = self.read_tensors(_capture_name(world, round, batch_size), device)
+        """The inverse of ``write_capture``. Raises RunError if missing or damaged."""
+        file = _capture_name(world, round, batch_size)
+        tensors, _ = self.read_tensors(file, device)
         names = dict.fromkeys(key.rpartition("/")[0] for key in tensors)
-        return {
-            name: Sent(
-                payload=tensors[f"{name}/payload"],
-                senders=tensors[f"{name}/senders"],
-                receivers=tensors[f"{name}/receivers"],
-                rows=tensors[f"{name}/rows"],
-                readers=tensors.get(f"{name}/readers"),
-            )
-            for name in names
-        }
+        with _reading(self.path / file):
+            return {name: _sent(tensors, name) for name in names}
 
     def has_capture(
         self, world: str, round: int, batch_size: int | None, names: frozenset[str]
@@ -193,7 +191,7 @@ class RunDirectory:
         path = self._at(_capture_name(world, round, batch_size))
         if not path.exists():
             return False
-        with safetensors.safe_open(path, "pt") as file:
+        with _reading(path), safetensors.safe_open(path, "pt") as file:
             return {f"{name}/payload" for name in names} <= set(file.keys())
 
     def forget(self, pattern: str) -> None:
@@ -213,7 +211,7 @@ class _Stored(Mapping[int, Capture]):
     def __init__(self, run: RunDirectory, world: str, device: torch.device) -> None:
         self._run, self._world, self._device = run, world, device
         files = sorted((run.path / "transcript" / world).glob("round-[0-9]*.safetensors"))
-        self._rounds = [int(f.stem.split("-")[1]) for f in files if "batch" not in f.stem]
+        self._rounds = [int(found[1]) for f in files if (found := _ROUND.fullmatch(f.stem))]
 
     def __getitem__(self, round: int) -> Capture:
         if round not in self._rounds:
@@ -232,9 +230,38 @@ def _capture_name(world: str, round: int, batch_size: int | None) -> str:
     return f"transcript/{world}/round-{round:06d}{batch}.safetensors"
 
 
+def _sent(tensors: Mapping[str, Tensor], name: str) -> Sent:
+    """One message of a capture. Raises ValueError if its tensors do not fit one another."""
+    payload, *edges = (tensors.get(f"{name}/{field}") for field in _SENT)
+    if payload is None or any(edge is None for edge in edges[:3]):
+        raise ValueError(f'message "{name}" lacks one of {", ".join(_SENT[:4])}')
+    given = [edge for edge in edges if edge is not None]
+    whole = all(e.dtype == torch.int64 and e.shape == given[0].shape[:1] for e in given)
+    if not whole or not payload.is_floating_point() or payload.ndim < 2:
+        raise ValueError(f'message "{name}" has tensors of other types or shapes')
+    senders, receivers, rows = given[:3]
+    if any(len(e) and int(e.min()) < 0 for e in given):
+        raise ValueError(f'message "{name}" has a negative index')
+    if len(rows) and int(rows.max()) >= payload.shape[-2]:
+        raise ValueError(f'message "{name}" has an edge without a row')
+    return Sent(payload, senders, receivers, rows, edges[3])
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever is wrong with a file of tensors is one line."""
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("not a regular file")
+        yield
+    except (OSError, ValueError, TypeError, safetensors.SafetensorError) as error:
+        what = " ".join(str(error).split())
+        raise RunError(f"{path}: missing or damaged: {what}") from None
+
+
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        raise RunError(f"{path}: cannot write: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot write: {reason(error)}") from None

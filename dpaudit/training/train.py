@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting
@@ -24,6 +25,7 @@ CHECKPOINT_SECONDS = 10.0
 TRANSCRIPT_BYTES = 4 * 2**30  # what a world's transcript may take on disk
 
 Point = tuple[int, list[float], list[float] | None, float]  # of the curve, by its columns
+_PROGRESS: TypeAdapter[tuple[int, list[Point]]] = TypeAdapter(tuple[int, list[Point]])
 
 
 class Learning(Protocol):
@@ -153,13 +155,29 @@ class _Rounds:
 
 
 def _resumed(run: RunDirectory, world: str, rounds: _Rounds) -> tuple[Any, int, list[Point]]:
-    """State, rounds done and curve so far, from the last checkpoint or from the start."""
+    """State, rounds done and curve so far, from the last checkpoint or from the start.
+
+    Raises:
+        RunError: the checkpoint is damaged, or of another defense.
+    """
     name = f"checkpoints/{world}.safetensors"
     state = rounds.start()
     if not run.has(name):
         return state, 0, []
     tensors, note = run.read_tensors(name, rounds.streams.device)
-    done, curve = json.loads(note)
+    started = {key: (x.shape, x.dtype) for key, x in state._asdict().items()}
+    try:
+        done, curve = _PROGRESS.validate_json(note)
+    except ValidationError:
+        done, curve = -1, []
+    fits = {key: (x.shape, x.dtype) for key, x in tensors.items()} == started
+    in_order = [point[0] for point in curve] == sorted({point[0] for point in curve})
+    last = rounds.defense.n_rounds
+    if not (fits and in_order and 0 <= done <= last and all(0 < p[0] <= done for p in curve)):
+        raise RunError(
+            f"{run.path / name}: damaged, or of another defense; delete it, and --resume begins "
+            "this training again"
+        )
     return type(state)(**tensors), done, curve
 
 

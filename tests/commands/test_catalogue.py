@@ -1,12 +1,18 @@
 """What `dpaudit list` shows of everything that is built in."""
 
 import json
+import sys
+from importlib.metadata import EntryPoint
+from types import ModuleType
+from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
+from dpaudit import registry
 from dpaudit.commands.catalogue import catalogue
 from dpaudit.commands.cli import app
+from dpaudit.defenses.dpsgd import DPDPSGD
 
 VARIANTS = {  # the defenses that are promised, and the names of their variants
     "sgp": "",
@@ -47,3 +53,46 @@ def test_json_and_lines_list_the_same_names(kind) -> None:
     listed = json.loads(run.invoke(app, ["list", kind, "--json"]).stdout)
     lines = run.invoke(app, ["list", kind]).stdout.splitlines()
     assert [line.split()[0] for line in lines] == [entry["name"] for entry in listed]
+
+
+class NoWords(DPDPSGD):
+    """Its facts are no text."""
+
+    messages: ClassVar = None
+    paper: ClassVar = 1
+
+
+class Raises(type(DPDPSGD)):
+    """A class that cannot even be looked at."""
+
+    def __getattribute__(cls, name):
+        if name == "plugin_family":
+            raise ZeroDivisionError("mine")
+        return super().__getattribute__(name)
+
+
+WRONG = {
+    "attack": "dpaudit.attacks.canaries.attack:Canaries",
+    "number": "math:pi",
+    "module": "math",
+    "missing": "no_such_module:X",
+    "long": f"{'n' * 100_000}:X",
+    "nul": "a\0b:X",
+    "empty": ":",
+    "no-words": "planted_plug_ins:NoWords",
+    "raises": "planted_plug_ins:Unlookable",
+}
+
+
+def test_a_plug_in_of_the_wrong_kind_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = ModuleType("planted_plug_ins")
+    planted.NoWords = NoWords
+    planted.Unlookable = Raises("Unlookable", (DPDPSGD,), {"__module__": "planted_plug_ins"})
+    monkeypatch.setitem(sys.modules, "planted_plug_ins", planted)
+    ours = [ep for ep in registry.entry_points(group="dpaudit.defenses")]
+    theirs = [EntryPoint(name, value, "dpaudit.defenses") for name, value in WRONG.items()]
+    monkeypatch.setattr(registry, "entry_points", lambda group: [*theirs, *ours])
+    found = catalogue("defenses")
+    assert [entry["name"] for entry in found.entries] == sorted(ep.name for ep in ours)
+    assert len(found.problems) == len(WRONG)
+    assert all(len(line) < 500 and "\n" not in line for line in found.problems)

@@ -2,9 +2,12 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, model_validator
 
 from dpaudit.strict import Strict
+
+Positive = Annotated[float, Field(gt=0, strict=True)]  # true is no number
+MOST_DELTA = 0.5  # what a mechanism that publishes everything in half of its runs keeps to
 
 Scope = Literal["message", "round", "run"]
 Adjacency = Literal["add-remove", "replace-one", "function", "agent-identity", "user"]
@@ -18,9 +21,9 @@ class Claim(Strict):
     """
 
     text: str = Field(min_length=1)
-    epsilon: PositiveFloat | None = None
-    delta: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    mu: PositiveFloat | None = None
+    epsilon: Positive | None = None
+    delta: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
+    mu: Annotated[Positive, Field(le=1e6)] | None = None  # its square is computed with
     scope: Scope = "run"
     adjacency: Adjacency = "add-remove"
     threat_model: str | None = None  # a threat model's name; None: every one of the audit
@@ -29,6 +32,13 @@ class Claim(Strict):
     def _one_currency(self) -> "Claim":
         if (self.epsilon is None) == (self.mu is None):
             raise ValueError("give either epsilon (with delta) or mu")
+        if self.mu is not None and self.delta > 0:
+            raise ValueError("delta belongs to epsilon; a claim of mu holds at every delta")
+        if self.delta >= MOST_DELTA:
+            raise ValueError(
+                f"delta = {self.delta:g} promises nothing: to publish every record in half of all "
+                f"runs keeps to {MOST_DELTA:g}; expected a delta far below 1 / (number of records)"
+            )
         return self
 
     def sentence(self) -> str:

@@ -42,6 +42,7 @@ from .learning import learning_notes
 from .noise_of_the_run import examine_noise
 from .provenance import provenance
 from .reach import absent_notes, reads_nothing, refuse_absent_links
+from .vacuous import vacuous_notes
 from .workers import Work, run_jobs
 
 T = TypeVar("T")
@@ -236,6 +237,7 @@ def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[
     condition = defense.outside_theory(setting)
     if condition is not None:
         yield f"This run is outside the theory of its paper, as allowed by its config: {condition}."
+    yield from vacuous_notes(config.claim, setting)
     yield from absent_notes(config.threat_model, setting.network, defense.n_rounds)
 
 

@@ -1,6 +1,6 @@
 """Small problems in float64: four to six agents, a few records each, seconds at most."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -18,6 +18,15 @@ settings.register_profile("same examples in every run", derandomize=True, deadli
 settings.load_profile("same examples in every run")
 
 collect_ignore = ["example_attacks", "example_package"]  # packages that a test installs
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The key of caches is not that of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.delenv("DPAUDIT_CACHE_KEY", raising=False)
+        yield
 
 
 @pytest.fixture

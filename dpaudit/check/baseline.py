@@ -6,10 +6,8 @@ alpha_i = alpha 6 / (pi^2 i^2); these sum to alpha over however many commits, an
 compared before spends nothing. docs/ci.md explains it.
 """
 
-import glob
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -17,13 +15,15 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError, field_validator
 
-from dpaudit.errors import ConfigError, RunError
+from dpaudit.errors import ConfigError
 from dpaudit.files.documents import read_json, reason
 from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult
 from dpaudit.statistics.p_values import Side, holm, p_worse
 from dpaudit.strict import Strict
 from dpaudit.version import __version__
+
+from .whole import write_whole
 
 ALPHA = 0.005  # of a false alarm, ever: at most 1 of 200 histories, let alone checks
 
@@ -72,6 +72,13 @@ class Ledger(Strict):
     alpha: float = ALPHA
     contents: tuple[str, ...] = ()
 
+    @field_validator("alpha", mode="after")
+    @classmethod
+    def _no_baseline_asks_for_less(cls, alpha: float) -> float:
+        if alpha != ALPHA:
+            raise ValueError(f"expected {ALPHA:g}, at which every history is compared")
+        return alpha
+
     def place(self, content: str) -> int:
         """1, 2, ...: the place of a content that was compared, or the next one."""
         known = content in self.contents
@@ -119,30 +126,7 @@ class Baseline(Strict):
     def write(self, path: Path) -> None:
         """Write it whole or not at all. Raises RunError."""
         content = self.model_dump(mode="json", exclude_none=True)
-        write_whole(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file beside its place, then rename it. Raises RunError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path)
-        try:
-            partial.write_text(text, encoding="utf-8")
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunError(f"{path}: cannot write: {error.strerror}") from None
-
-
-def _sweep(path: Path) -> None:
-    """Remove what killed processes left beside a file."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        pid = left.suffix[1:]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-            left.unlink(missing_ok=True)
+        write_whole(path, f"{json.dumps(content, indent=2, sort_keys=True)}\n".encode())
 
 
 def config_hash(audit: Mapping[str, Any]) -> str:
@@ -203,6 +187,29 @@ def compare(
         if p_i <= level
     ]
     return worse, len(compared)
+
+
+def not_compared(old: CheckBaseline, result: AuditResult) -> list[str]:
+    """The labels that only one of a baseline and a result has, or of which only the result has an
+    error: a comparison that could be made, and is not."""
+    now = {key.label: key for key in key_metrics(result)}
+    same_seed = old.seed == result.provenance.seed
+    asked = [label for label, key in now.items() if same_seed or not key.exact]
+    return [
+        *(label for label in asked if label not in old.metrics),
+        *(label for label in old.metrics if label not in now),
+        *(
+            label
+            for label in asked
+            if label in old.metrics
+            and _has_error(now[label].metric)
+            and not _has_error(old.metrics[label])
+        ),
+    ]
+
+
+def _has_error(metric: Metric) -> bool:
+    return None not in (metric.low, metric.high) and (metric.n or 0) >= 2
 
 
 def _pairs(

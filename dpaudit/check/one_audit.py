@@ -14,6 +14,9 @@ from typing import Any
 
 from dpaudit.strict import Strict
 
+from .cache import AuditCache, partial_folder
+from .seal import Seal
+
 
 class AuditJob(Strict):
     """Which audit, with all defaults filled in, and where it goes."""
@@ -21,10 +24,16 @@ class AuditJob(Strict):
     config: dict[str, Any]
     cache: Path
     key: str
+    seal: str  # the key of the cache's seals
     device: str
     data_root: Path | None
     cores: int
     import_from: Path | None
+
+    @property
+    def progress(self) -> Path:
+        """Where it says how far it is."""
+        return partial_folder(self.cache, self.key, Seal(self.seal)) / "progress.json"
 
 
 def main() -> int:
@@ -48,10 +57,8 @@ def _make(job: AuditJob) -> None:
     from dpaudit.pipeline.devices import torch_device
     from dpaudit.pipeline.run import Runtime, run_audit
 
-    from .cache import AuditCache
-
     device = torch_device(job.device, f"--device {job.device}")
-    cache = AuditCache(job.cache)
+    cache = AuditCache(job.cache, Seal(job.seal))
     with cache.locked(job.key):
         if cache.find(job.key) is not None:
             return  # made by another check while this one waited

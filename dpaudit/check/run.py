@@ -1,6 +1,5 @@
 """dpaudit check: every audit of a claims file, from the cache or anew, then judged together."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from dpaudit.errors import ConfigError, nearest
+from dpaudit.errors import ConfigError, RunError, nearest
+from dpaudit.files.artifact_file import artifact_file
 from dpaudit.files.check_report import Checked, CheckReport, KeyFigure
 from dpaudit.files.claims_file import ClaimsFile
 from dpaudit.files.config import AuditConfig, read_toml
@@ -18,18 +18,22 @@ from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.version import __version__
 
-from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics, write_whole
+from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics
 from .cache import AuditCache, content_key, own_source
 from .one_audit import AuditJob
 from .processes import Waiting, run_all
+from .seal import Seal, machine_key
 from .statements import beside_baseline, statements
 
 
 @dataclass(frozen=True)
 class Auditor:
-    """The program that makes an audit: how it is started, and the files that it is made of."""
+    """The program that makes an audit: how it is started, and the files that it is made of.
 
-    command: tuple[str, ...] = (sys.executable, "-m", "dpaudit.check.one_audit")
+    It imports nothing from the folder that it is started in (``-P``).
+    """
+
+    command: tuple[str, ...] = (sys.executable, "-P", "-m", "dpaudit.check.one_audit")
     source: tuple[Path, ...] = field(default_factory=own_source)
 
 
@@ -76,17 +80,20 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
         sources = [_source(file, i, code, options) for i in range(len(file.claims.check))]
         if baseline is not None and not options.update_baseline:
             _refuse_another_config(baseline, options, sources)
-        cache = AuditCache(options.cache)
+        seal = Seal(machine_key())
+        cache = AuditCache(options.cache, seal)
         if options.fresh:
             for source in sources:
                 cache.forget(source.key)
         missing = [source for source in sources if cache.find(source.key) is None]
+        notes = [_not_taken(source) for source in missing if cache.holds(source.key)]
         configs = _configs(missing)
     jobs = {
         source.name: AuditJob(
             config=configs[source.name],
             cache=options.cache.resolve(),
             key=source.key,
+            seal=seal.key,
             device=options.device,
             data_root=options.data_root,
             cores=1,
@@ -96,7 +103,8 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
     }
     seconds = run_all(options.auditor.command, file, jobs, options.cores, waiting)
     results = {source.name: _result(cache, source) for source in sources}
-    return _report(file, options, cache, sources, results, seconds, baseline)
+    found = _report(file, options, cache, sources, results, seconds, baseline)
+    return found.model_copy(update={"notes": (*notes, *found.notes)})
 
 
 def _report(
@@ -150,6 +158,13 @@ def _baseline(file: ClaimsFile, options: Options) -> Baseline | None:
         for check in file.claims.check
         if check.name not in baseline.checks
     ]
+    known = {check.name for check in file.claims.check}
+    problems += [
+        f'{options.baseline}: check "{name}" is in it and not in {file.path}'
+        f"{nearest(name, known)}; if that is meant, write it anew with --update-baseline"
+        for name in baseline.checks
+        if name not in known
+    ]
     if problems:
         raise ConfigError("\n".join(problems))
     return baseline
@@ -170,13 +185,8 @@ def _noted(cache: AuditCache, file: ClaimsFile, ledger: Ledger, content: str) ->
     """The baseline's ledger with what was compared since, kept in the cache, and this content."""
     name = f"ledger-{file.path.name}.json"
     with cache.locked(name):
-        path = cache.path / name
-        try:
-            since = [str(entry) for entry in json.loads(path.read_text())]
-        except (OSError, ValueError, TypeError):
-            since = []
-        ledger = ledger.with_([*since, content])
-        write_whole(path, json.dumps(ledger.contents) + "\n")
+        ledger = ledger.with_([*(cache.noted(name) or ()), content])
+        cache.note(name, ledger.contents)
     return ledger
 
 
@@ -225,8 +235,18 @@ def _importing_from(code: Path | None) -> Iterator[None]:
         sys.path.remove(str(code.resolve()))
 
 
+def _not_taken(source: Source) -> str:
+    return (
+        f'note: "{source.name}": its entry in the cache was not made with the key of this machine, '
+        "or was changed since, so the audit ran again"
+    )
+
+
 def _result(cache: AuditCache, source: Source) -> AuditResult:
-    return AuditResult.read(cache.entry(source.key) / "audit.json")
+    result = cache.find(source.key)
+    if result is None:
+        raise RunError(f'"{source.name}": its audit ended without a result in {cache.path}')
+    return result
 
 
 def _checked(
@@ -253,7 +273,7 @@ def _checked(
             )
             for key in key_metrics(result)
         ),
-        picture=None if picture is None else str(entry / picture),
+        picture=None if picture is None else str(artifact_file(entry, picture)),
         report=str(entry / "report.html"),
     )
 

@@ -11,7 +11,7 @@ from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.p_values import Side, holm, p_beyond
 
-from .baseline import Baseline, compare
+from .baseline import Baseline, compare, not_compared
 
 CONFIDENCE = 0.95  # of a lower bound that does not say
 LOWER_BOUNDS = (Name.EPSILON_LOWER_BOUND, Name.EPSILON_OF_DECLARED_SHAPE, Name.MU_LOWER_BOUND)
@@ -57,7 +57,7 @@ def statements(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[Sta
 def beside_baseline(
     file: ClaimsFile, results: Mapping[str, AuditResult], baseline: Baseline, content: str
 ) -> list[Statement]:
-    """What got worse than the baseline; one statement for a check where nothing did."""
+    """What got worse than the baseline, or cannot be compared; one statement where nothing did."""
     worse, compared = compare(baseline, results, content)
     level = baseline.ledger.level(content)
     said = []
@@ -74,6 +74,15 @@ def beside_baseline(
         if not mine:
             message = f"nothing beyond its error among {compared} metrics at level {level:.2g}"
             said.append(_baseline_statement(check, "baseline", "holds", "not worse", message, line))
+        if left := not_compared(baseline.checks[check.name], results[check.name]):
+            message = (
+                f"{len(left)} key metrics are not compared, because the baseline or this audit has "
+                f"none or no error of them: {'; '.join(left[:3])}{'; ...' if left[3:] else ''}. If "
+                "that is meant, write the baseline anew with --update-baseline"
+            )
+            said.append(
+                _baseline_statement(check, "baseline", "warning", "not compared", message, line)
+            )
     return said
 
 

@@ -22,6 +22,7 @@ from .terminal import (
     print_check,
     print_result,
     progress_bars,
+    remove_outputs,
     stderr,
     stdout,
     warnings_as_lines,
@@ -153,6 +154,7 @@ def check(
             cores=workers or Options.cores,
             auditor=context.obj or Auditor(),
         )
+        remove_outputs(junit, sarif, markdown)
         found = _checked(claims, options, junit, quiet)
         write_outputs(found, strict, junit, sarif, markdown)
     print_check(found, quiet)

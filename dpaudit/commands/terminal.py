@@ -2,12 +2,11 @@
 
 import json
 import os
-import shutil
 import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -108,9 +107,8 @@ def passing_on(on_progress: "OnProgress") -> "Waiting":
 
     def waiting(running: "Mapping[str, AuditJob]") -> None:
         for name, job in running.items():
-            path = job.cache / f"{job.key}.partial" / "progress.json"
             try:
-                progress = json.loads(path.read_text("utf-8"))
+                progress = json.loads(job.progress.read_text("utf-8"))
             except (OSError, ValueError):
                 continue  # not begun
             for what, (done, total) in progress.items():
@@ -136,6 +134,14 @@ def print_result(result: AuditResult, out: Path, as_json: bool) -> None:
     stdout.print(f"report: {out / 'report.html'}", markup=False)
 
 
+def remove_outputs(*files: Path | None) -> None:
+    """What lies there is of another check, and must not pass for the answer of one that fails."""
+    for file in files:
+        if file is not None:
+            with suppress(OSError):
+                file.unlink()
+
+
 def write_outputs(
     found: "CheckReport",
     strict: bool,
@@ -144,30 +150,31 @@ def write_outputs(
     markdown: Path | None,
 ) -> None:
     """The picture of a summary goes beside it, because GitHub shows no embedded ones."""
-    from dpaudit.check.baseline import write_whole
+    from dpaudit.check.whole import write_whole
     from dpaudit.reports import ci
 
     if junit is not None:
-        write_whole(junit, ci.junit(found, strict))
+        write_whole(junit, ci.junit(found, strict).encode())
     if sarif is not None:
-        write_whole(sarif, ci.sarif(found))
+        write_whole(sarif, ci.sarif(found).encode())
     if markdown is not None:
         pictures = {}
         for i, check in enumerate(found.checks):
             if check.picture is not None and Path(check.picture).exists():
                 pictures[check.name] = f"{markdown.stem}-{i + 1}.png"
-                markdown.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(check.picture, markdown.parent / pictures[check.name])
-        write_whole(markdown, ci.markdown(found, pictures))
+                picture = Path(check.picture).read_bytes()
+                write_whole(markdown.parent / pictures[check.name], picture)
+        write_whole(markdown, ci.markdown(found, pictures).encode())
 
 
 def write_problems(junit: Path | None, claims: Path, error: DpauditError) -> None:
     """CI systems that find no report call a run that could not start a success."""
-    from dpaudit.check.baseline import write_whole
+    from dpaudit.check.whole import write_whole
     from dpaudit.reports import ci
 
     if junit is not None:
-        write_whole(junit, ci.junit_of_problems(str(claims), str(error).splitlines()))
+        xml = ci.junit_of_problems(str(claims), str(error).splitlines())
+        write_whole(junit, xml.encode())
 
 
 def print_check(found: "CheckReport", quiet: bool) -> None:

@@ -4,9 +4,9 @@ import base64
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
-from dpaudit.errors import DpauditError
+from dpaudit.files.artifact_file import artifact_file
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -31,13 +31,13 @@ def embedded(paths: Iterable[str], run_directory: Path) -> dict[str, Picture]:
     """Every artifact read once, by its path.
 
     Raises:
-        DpauditError: a path is absolute, goes up, or is a link that leads out of the run directory.
+        RunError: a path is absolute, goes up, or meets a link.
     """
     return {path: _read(path, run_directory) for path in dict.fromkeys(paths)}
 
 
 def _read(path: str, run_directory: Path) -> Picture:
-    inside = _inside(path, run_directory)
+    inside = artifact_file(run_directory, path)
     try:
         content = inside.read_bytes()
     except (OSError, ValueError):  # ValueError: a path that no file can have
@@ -49,20 +49,3 @@ def _read(path: str, run_directory: Path) -> Picture:
         return Picture(path, problem="an empty image")
     uri = "data:image/png;base64," + base64.b64encode(content).decode("ascii")
     return Picture(path, uri, width, height)
-
-
-def _inside(path: str, run_directory: Path) -> Path:
-    """The file that an artifact's path names. Raises DpauditError where that is elsewhere."""
-    posix, windows = PurePosixPath(path), PureWindowsPath(path)
-    leaves = posix.is_absolute() or windows.anchor or ".." in (*posix.parts, *windows.parts)
-    try:
-        root = run_directory.resolve()
-        inside = (root / path).resolve()
-    except (OSError, ValueError, RuntimeError):  # a loop of links, or no possible file name
-        return run_directory / path
-    if leaves or not inside.is_relative_to(root):
-        raise DpauditError(
-            f"{run_directory}: artifact {path!r} is outside the run directory; "
-            "expected a relative path without .."
-        )
-    return inside

@@ -1,5 +1,6 @@
 """The baseline: never a false alarm on noise, always one on a real worsening, never half-written."""
 
+import io
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from dpaudit.check.baseline import (
     compare,
     config_hash,
     key_metrics,
+    not_compared,
 )
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.finding import Finding, Metric, Role
@@ -153,17 +155,19 @@ def test_a_baseline_survives_writing_and_reading(tmp_path: Path) -> None:
 
 
 def test_a_baseline_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch) -> None:
-    path, whole = tmp_path / "baseline.json", Path.write_text
+    path = tmp_path / "baseline.json"
     baseline_of(GOLDEN).write(path)
     before = path.read_text()
 
-    def full(target: Path, text: str, **options: str) -> int:
-        whole(target, text[: len(text) // 2], **options)
-        raise OSError(28, "No space left on device")
+    class Full(io.FileIO):
+        def write(self, content: bytes) -> int:
+            super().write(content[: len(content) // 2])
+            raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(RunError, match=r"baseline.json: cannot write: No space left on device"):
-        baseline_of(GOLDEN, Ledger(contents=("new",))).write(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda path, mode: Full(path, mode.replace("b", "")))
+        with pytest.raises(RunError, match=r"baseline.json: cannot write: No space left on device"):
+            baseline_of(GOLDEN, Ledger(contents=("new",))).write(path)
     assert path.read_text() == before
     assert [p.name for p in tmp_path.iterdir()] == ["baseline.json"]
 
@@ -204,3 +208,26 @@ def test_the_hash_of_a_config_leaves_out_the_seed_and_where_the_data_lies() -> N
     assert config_hash(same) == config_hash(AUDIT)
     assert config_hash({**AUDIT, "data": {"path": "other.npz"}}) != config_hash(AUDIT)
     assert config_hash({**AUDIT, "defense": {"name": "dpps"}}) != config_hash(AUDIT)
+
+
+def test_a_baseline_cannot_ask_for_another_level(tmp_path) -> None:
+    path = tmp_path / "baseline.json"
+    baseline_of(GOLDEN).write(path)
+    path.write_text(path.read_text().replace(f'"alpha": {ALPHA}', '"alpha": 1e-300'))
+    with pytest.raises(ConfigError, match=r"ledger.alpha: .*expected 0.005"):
+        Baseline.read(path)
+
+
+def test_what_a_baseline_or_a_result_leaves_out_is_named() -> None:
+    rng = np.random.default_rng(1)
+    whole = drawn(rng, 3, 8)
+    old = check_baseline(AUDIT, whole)
+    assert not_compared(old, whole) == []
+    first, *others = old.metrics
+    fewer = old.model_copy(update={"metrics": {label: old.metrics[label] for label in others}})
+    assert not_compared(fewer, whole) == [first]
+    less = whole.model_copy(update={"findings": whole.findings[1:]})
+    assert not_compared(old, less) == [first]
+    blurred = {**old.metrics, first: Metric(value=0.2, n=8)}
+    assert not_compared(old.model_copy(update={"metrics": blurred}), whole) == [first]
+    assert not_compared(check_baseline(AUDIT, GOLDEN), GOLDEN) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.check.cache import AuditCache, content_key
+from dpaudit.check.seal import Seal
 from dpaudit.errors import RunError
 from dpaudit.files.data_folders import DATA_FOLDERS
 
@@ -142,4 +143,4 @@ def test_every_file_of_every_package_is_a_part_of_the_content(place: str, tmp_pa
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"file/cache: cannot write: Not a directory"):
-        AuditCache(tmp_path / "file" / "cache")
+        AuditCache(tmp_path / "file" / "cache", Seal("k"))

@@ -18,10 +18,11 @@ WORKFLOW_STEPS = ("Install", "Check the claims", "Summary")
 yaml = pytest.importorskip("yaml")
 
 
-def workflow() -> dict[str, Any]:
+def workflow(name: str = "privacy") -> dict[str, Any]:
     text = (ROOT / "docs" / "ci.md").read_text()
-    [block] = [b for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "runs-on" in b]
-    return yaml.safe_load(block)
+    blocks = [b for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "runs-on" in b]
+    [found] = [block for block in map(yaml.safe_load, blocks) if block["name"] == name]
+    return found
 
 
 def action() -> dict[str, Any]:
@@ -124,3 +125,35 @@ def test_the_pre_commit_hook_runs(clean: dict[str, Path]) -> None:
     assert done.stdout == ""
     documented = (ROOT / "docs" / "ci.md").read_text()
     assert f"- id: {found['id']}" in documented
+
+
+def test_the_workflow_for_forks_holds_the_change_against_the_promises_of_the_base(
+    clean: dict[str, Path], tmp_path: Path
+) -> None:
+    """And it has no secret, no token that writes and no cache of others."""
+    found = workflow("privacy of forks")
+    assert found["permissions"] == {"contents": "read"}
+    assert found[True] == "pull_request"  # YAML reads the key "on" as true
+    assert "secrets" not in str(found)
+    steps = {s["name"]: s["run"] for s in found["jobs"]["claims"]["steps"] if "run" in s}
+    assert list(steps) == ["Install", "Promises of the base branch", "Check the claims"]
+    base, fork = tmp_path / "base", tmp_path / "fork"
+    base.mkdir()
+    for name, text in (("claims.toml", "base"), ("audit.toml", "base"), ("baseline.json", "base")):
+        (base / name).write_text(text)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "base"]):
+        subprocess.run([*git, *command], cwd=base, check=True)
+    subprocess.run(["git", "clone", "-q", base, fork], check=True)
+    for name in ("claims.toml", "audit.toml", "baseline.json"):
+        (fork / name).write_text("weaker")
+    subprocess.run([*git, "commit", "-q", "-a", "-m", "fork"], cwd=fork, check=True)
+    there = {**clean, "project": fork}
+    done = run(steps["Promises of the base branch"], there, GITHUB_BASE_REF="main")
+    assert done.returncode == 0, done.stderr
+    assert {(fork / name).read_text() for name in ("claims.toml", "audit.toml")} == {"base"}
+    assert (fork / "baseline.json").read_text() == "base"
+    command = steps["Check the claims"]
+    done = run(command, clean, RUNNER_TEMP=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "dpaudit-cache" / ".gitignore").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import dpaudit.files.config as config
 from dpaudit.check import one_audit
-from dpaudit.check.baseline import write_whole
+from dpaudit.check.whole import write_whole
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 
@@ -20,12 +20,12 @@ def run_audit(config: dict, out: Path, runtime: object, text: str, resume: bool 
     """Leaves what an audit leaves, in many small steps."""
     with open(Path("runs.log"), "a") as log:
         log.write("resumed\n" if resume else "begun\n")
-    write_whole(out / "run.json", "{}")
+    write_whole(out / "run.json", b"{}")
     for i in range(10):
-        write_whole(out / "findings" / f"{i}.json", json.dumps(list(range(1000))))
+        write_whole(out / "findings" / f"{i}.json", json.dumps(list(range(1000))).encode())
         time.sleep(0.01)
-    write_whole(out / "report.html", "<!DOCTYPE html>")
-    write_whole(out / "audit.json", GOLDEN.read_text())
+    write_whole(out / "report.html", b"<!DOCTYPE html>")
+    write_whole(out / "audit.json", GOLDEN.read_bytes())
 
 
 class Config(dict):

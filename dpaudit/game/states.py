@@ -8,13 +8,13 @@ from torch import Tensor
 
 def flat_state(state: Any) -> Tensor:
     """The floating tensors of a state that have trials in front, [trials, width]."""
-    return torch.cat([t.flatten(1) for t in _varying(state).values()], dim=1)
+    return torch.cat([t.flatten(1) for t in varying(state).values()], dim=1)
 
 
 def state_of(like: Any, flat: Tensor) -> Any:
     """The same state with these values [trials, width] in it."""
     parts, start = {}, 0
-    for name, tensor in _varying(like).items():
+    for name, tensor in varying(like).items():
         size = tensor[0].numel()
         part = flat[:, start : start + size].to(tensor.dtype)
         parts[name] = part.reshape(len(flat), *tensor.shape[1:])
@@ -22,7 +22,8 @@ def state_of(like: Any, flat: Tensor) -> Any:
     return like._replace(**parts)
 
 
-def _varying(state: Any) -> dict[str, Tensor]:
+def varying(state: Any) -> dict[str, Tensor]:
+    """The floating tensors of a state that have trials in front, by name."""
     return {
         name: tensor
         for name, tensor in state._asdict().items()

@@ -7,7 +7,7 @@ PSNR = 10 log10(4 / MSE)); features of a user's own file are left as they are.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,12 @@ class Dataset:
     @property
     def n_classes(self) -> int:
         return len(self.class_names)
+
+    @cached_property
+    def n_distinct(self) -> int:
+        """How many different records there are for training, whatever their labels."""
+        rows = self.x.flatten(1).numpy()
+        return len({blake2b(row.tobytes(), digest_size=16).digest() for row in rows})
 
     @cached_property
     def fingerprint(self) -> str:
@@ -195,6 +201,8 @@ def _from_arrays(
         raise DataError(f"{where}: y has the single class {classes[0]}, nothing can be learned")
     if len(classes) > max(2, len(y) // 2):
         raise DataError(f"{where}: y has {len(classes)} classes among {len(y)} records")
+    if (x == x[0]).all():
+        raise DataError(f"{where}: x has {len(x)} records that are all the same; expected others")
     class_names = tuple(str(c) for c in classes)
     if "x_test" not in arrays:
         return _with_test_part(name, x, labels, class_names, rng, value_range)

@@ -1,12 +1,25 @@
-"""Whether a run learned anything, which whoever reads its numbers must know."""
+"""Whether a run had and learned anything, which whoever reads its numbers must know."""
 
 from collections.abc import Iterator, Mapping
 from statistics import fmean
 
 from dpaudit.files.result import Curve
+from dpaudit.training.loaded_problem import LoadedProblem
 
 DIVERGED = 1e3  # times the loss of the initial models
 UNCHANGED = 1e-6  # of that loss: rounding in float32
+
+
+def copies_notes(learned: LoadedProblem) -> Iterator[str]:
+    """A warning where most records are copies: what hides one of them hides none of the others."""
+    if learned.dataset is None:
+        return
+    n, distinct = learned.n_records, learned.dataset.n_distinct
+    if distinct <= n / 2:
+        yield (
+            f"Of {n} records {distinct} are distinct. A claim on one record covers one copy of "
+            "it; what comes many times is as visible as all of its copies together."
+        )
 
 
 def learning_notes(curves: Mapping[str, Curve]) -> Iterator[str]:

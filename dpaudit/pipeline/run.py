@@ -38,7 +38,7 @@ from .jobs import (
     train_world,
 )
 from .judge import Judging, accounting_finding, bearing_on, judge
-from .learning import learning_notes
+from .learning import copies_notes, learning_notes
 from .noise_of_the_run import examine_noise
 from .provenance import provenance
 from .reach import absent_notes, reads_nothing, refuse_absent_links
@@ -311,7 +311,7 @@ def _result(
         threat_models=tuple(_threat_models(config, prepared)),
         graph=prepared.graph,
         findings=tuple(findings),
-        notes=(*prepared.notes, *learning_notes(curves)),
+        notes=(*prepared.notes, *copies_notes(prepared.learned), *learning_notes(curves)),
         utility=curves,
         provenance=provenance(prepared.learned, config.seed, runtime.device),
         timing=seconds,

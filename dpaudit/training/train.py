@@ -188,7 +188,7 @@ def _refuse_unless_finite(world: str, k: int, sent: Capture, X: Tensor) -> None:
             raise RunError(
                 f"training, {world}: round {k} has a {what} that is infinite or no number, and "
                 "nothing can be said of such a run; lower defense.learning_rate, clip_norm or the "
-                "noise"
+                "noise, or scale the data"
             )
 
 

@@ -184,6 +184,8 @@ class Evil:
         ({"x": FEATURES, "y": FEATURES}, "expected one label for each"),
         ({"x": FEATURES, "y": LABELS + 0.5}, "y is float64; expected integers or strings"),
         ({"x": FEATURES, "y": LABELS * 0}, "single class 0"),
+        ({"x": IMAGES * 0 + 7, "y": LABELS}, "x has 20 records that are all the same"),
+        ({"x": FEATURES * 0, "y": LABELS}, "x has 20 records that are all the same"),
         ({"x": np.where(FEATURES > 1, np.nan, FEATURES), "y": LABELS}, "not finite"),
         ({"x": np.where(FEATURES > 1, np.inf, FEATURES), "y": LABELS}, "not finite"),
         ({"x": FEATURES * 1e300, "y": LABELS}, "not finite numbers in float32"),

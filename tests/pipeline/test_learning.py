@@ -3,13 +3,16 @@
 import math
 
 import pytest
+import torch
 
+from dpaudit.data.datasets import Dataset
 from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult, Curve
 from dpaudit.files.verdict import Verdict
-from dpaudit.pipeline.learning import learning_notes
+from dpaudit.pipeline.learning import copies_notes, learning_notes
 from dpaudit.pipeline.run import Runtime, run_audit
+from dpaudit.training.loaded_problem import LoadedProblem
 
 
 def audited(tmp_path, attacks: tuple[dict[str, object], ...] = (), **options: float) -> AuditResult:
@@ -65,3 +68,14 @@ def test_a_loss_that_is_no_number_is_divergence(last, word) -> None:
     assert len(said) == bool(word)
     assert all(word in note for note in said)
     assert not list(learning_notes({"defense": curve.model_copy(update={"initial_loss": ()})}))
+
+
+@pytest.mark.parametrize("distinct, warned", [(3, True), (10, True), (11, False), (20, False)])
+def test_records_that_are_mostly_copies_are_said_to_be(distinct, warned) -> None:
+    x = torch.arange(20).clamp(max=distinct - 1).float()[:, None].expand(20, 3)
+    y = torch.arange(20) % 2
+    learned = LoadedProblem(None, Dataset("own", x, y, x, y, ("a", "b")), "own", "", (), 20, 3, ())
+    said = list(copies_notes(learned))
+    assert len(said) == warned
+    assert all(f"Of 20 records {distinct} are distinct" in note for note in said)
+    assert not list(copies_notes(learned._replace(dataset=None)))

@@ -278,7 +278,8 @@ def said(folder: Path, *arguments: str, text: str = CONFIG) -> tuple[int, str]:
 def test_bad_input_is_one_line_and_exit_code_2(folder, old, new, expected) -> None:
     (folder / "corrupt.npz").write_bytes(b"PK\x03\x04 no zip after all")
     np.savez(folder / "features.npz", x=np.random.rand(60, 9).astype("f4"), y=np.arange(60) % 4)
-    np.savez(folder / "tiny.npz", x=np.zeros((80, 5, 5), np.uint8), y=np.arange(80) % 4)
+    images = np.random.default_rng(1).integers(0, 256, (80, 8, 8), dtype=np.uint8)
+    np.savez(folder / "tiny.npz", x=images[:, :5, :5], y=np.arange(80) % 4)
     assert old in CONFIG
     code, error = said(folder, text=CONFIG.replace(old, new, 1))
     lines = error.strip().splitlines()

@@ -32,6 +32,7 @@ class Observed:
     models: Tensor  # [m, d]
     batch_size: int  # records behind each gradient; public
     clip_norm: float | None  # L2 clip of each record's gradient; public
+    std: Tensor | None = None  # [m], of the noise in each coordinate of a gradient; None: not known
 
 
 @dataclass(frozen=True, eq=False)

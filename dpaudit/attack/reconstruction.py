@@ -1,7 +1,7 @@
 """Attacks that reconstruct training images from gradients derived from a view."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
@@ -17,7 +17,8 @@ from dpaudit.training.train import Recording
 
 from .contract import Attack, Bench, Chooses, Misfit, Part, World, late_rounds
 from .observed import Observed, Reconstruction, Task
-from .scenario import Scenario, run_scenario
+from .scenario import run_scenario
+from .victims import VIEW, Scenario, window_of
 
 WORLDS: tuple[World, ...] = ("defense", "no-defense")
 
@@ -29,9 +30,9 @@ class ReconstructionAttack(Attack):
     public; the truth, by which it is scored, stays here.
     """
 
-    chooses: ClassVar[Chooses] = {"message": ("observables",)}
+    chooses: ClassVar[Chooses] = {"message": ("observables", "view")}
 
-    message: str  # which observable of the defense is attacked
+    message: str  # which observable of the defense is attacked; "view": the best linear estimate
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     targets: PositiveInt = 8  # victims in each round
     batch_sizes: Annotated[tuple[PositiveInt | Literal["training"], ...], Field(min_length=1)] = (
@@ -71,17 +72,24 @@ class ReconstructionAttack(Attack):
             )
 
     def recording(self, defense: Defense) -> Recording:
-        """The messages that the observable needs, and the rounds played at other batch sizes."""
+        """The messages that are needed, and the rounds played at other batch sizes."""
         messages: dict[int, set[str]] = {}
         for k in self.rounds:
-            for name, offsets in defense.observables[self.message].needs.items():
-                for offset in offsets:
-                    messages.setdefault(k + offset, set()).add(name)
+            for name, rounds in self._needs(defense, k).items():
+                for needed in rounds:
+                    messages.setdefault(needed, set()).add(name)
         probed = frozenset(size for size in self._sizes(defense) if self._is_probe(size, defense))
         return Recording(
             {k: frozenset(names) for k, names in messages.items() if k > 0},
             dict.fromkeys(self.rounds, probed),
         )
+
+    def _needs(self, defense: Defense, k: int) -> dict[str, Iterable[int]]:
+        """Rounds, by message, that an attack on round k reads."""
+        if self.message == VIEW:
+            return dict.fromkeys(defense.messages, window_of(k, defense.n_rounds, False))
+        needs = defense.observables[self.message].needs
+        return {name: [k + offset for offset in offsets] for name, offsets in needs.items()}
 
     def parts(self, defense: Defense) -> tuple[Part, ...]:
         """Each batch size, under the defense and without it."""

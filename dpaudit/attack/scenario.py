@@ -1,6 +1,5 @@
 """Reconstruction attacks held against the truth, the no-defense twin and the blind baseline."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -8,12 +7,8 @@ import torch
 from torch import Tensor
 
 from dpaudit.data.datasets import Dataset
-from dpaudit.defense.contract import Defense, Derived, Observable, Setting, Target
-from dpaudit.defense.transcript import Transcript
-from dpaudit.defense.view import View
-from dpaudit.errors import NotObservable
+from dpaudit.defense.contract import Defense, Target
 from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
@@ -31,42 +26,11 @@ from .image_metrics import (
     paired,
     score,
 )
-from .observed import Observed, Reconstruct, Task
+from .observed import Observed, Task
 from .strips import strip
+from .victims import Attacked, Scenario, derived_targets
 
 SHOWN = 8  # targets in a picture
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One attack by one adversary on one world at one batch size.
-
-    One batched optimisation of all rounds whose clip norm is the same.
-    """
-
-    attack_index: int
-    attack_name: str
-    reconstruct: Reconstruct
-    message: str
-    rounds: tuple[int, ...]  # in order
-    n_targets: int  # in each round
-    threat_model: ThreatModel
-    world: str  # "defense" or "no-defense"
-    batch_size: int
-    is_probe: bool  # whether the batch size is another than the one of training
-
-    @property
-    def name(self) -> str:
-        what = f"{self.attack_index:02d}-{self.message}-{self.threat_model.slug}"
-        return f"{what}-batch-{self.batch_size}-{self.world}"
-
-
-class Attacked(NamedTuple):
-    """The targets that a view sufficed for, and what the adversary derived about them."""
-
-    targets: list[Target]
-    derived: list[Derived]
-    refusals: list[str]  # why a target was out of reach
 
 
 def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Finding]:
@@ -75,7 +39,7 @@ def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Find
     assert isinstance(problem, Classification)  # the others were refused
     defense = bench.defense if scenario.world == "defense" else bench.defense.without_noise()
     streams = Streams(bench.seed, bench.streams.device)
-    attacked = _attacked(scenario, defense, setting, streams, run)
+    attacked = derived_targets(scenario, defense, setting, streams, run)
     if not attacked.targets:
         return [_not_available(scenario, attacked.refusals)]
     groups = _by_clip_norm(defense, attacked, scenario.batch_size)
@@ -111,6 +75,7 @@ def _by_clip_norm(
                 models=torch.stack([attacked.derived[i].model for i in rows]),
                 batch_size=batch_size,
                 clip_norm=clip_norm,
+                std=_stds([attacked.stds[i] for i in rows], attacked.derived[rows[0]].gradient),
             ),
             [attacked.targets[i] for i in rows],
         )
@@ -118,73 +83,14 @@ def _by_clip_norm(
     ]
 
 
+def _stds(stds: list[float | None], like: Tensor) -> Tensor | None:
+    """[m] in the type of the gradients; None if one is not known."""
+    known = [std for std in stds if std is not None]
+    return like.new_tensor(known) if len(known) == len(stds) else None
+
+
 def _progress(on_step: OnStep, group: int, n_groups: int, done: int, total: int) -> None:
     on_step(group * total + done, n_groups * total)
-
-
-def _attacked(
-    scenario: Scenario, defense: Defense, setting: Setting, streams: Streams, run: RunDirectory
-) -> Attacked:
-    """Everything derived from views alone: no truth is reachable from here."""
-    observable = defense.observables[scenario.message]
-    transcript = run.transcript(scenario.world, streams.device)
-    targets, derived, refusals = [], [], []
-    for k in scenario.rounds:
-        view = _view(scenario, observable, transcript, run, k, streams.device)
-        for target in _targets(scenario, observable, view, setting, streams, k):
-            try:
-                derived.append(observable.derive(defense, view, setting, target))
-                targets.append(target)
-            except NotObservable as reason:
-                refusals.append(str(reason))
-        if not view.edges(observable.links, k):
-            refusals.append(f'{scenario.threat_model.name} reads no link with "{observable.links}"')
-    return Attacked(targets, derived, refusals)
-
-
-def _view(
-    scenario: Scenario,
-    observable: Observable,
-    transcript: Transcript,
-    run: RunDirectory,
-    k: int,
-    device: torch.device,
-) -> View:
-    """What the adversary holds of the rounds that the observable needs, and no other round."""
-    if scenario.is_probe:
-        probe = run.read_capture(scenario.world, k, scenario.batch_size, device)
-        transcript = transcript.with_round(k, probe)
-    rounds = {k + offset for offsets in observable.needs.values() for offset in offsets}
-    return View.of(scenario.threat_model, transcript, rounds)
-
-
-def _targets(
-    scenario: Scenario,
-    observable: Observable,
-    view: View,
-    setting: Setting,
-    streams: Streams,
-    k: int,
-) -> list[Target]:
-    """Different victims first; then further links of the same victims, where those tell more.
-
-    The order of victims is the same for every attack of a threat model, so that scores compare.
-    """
-    rng = streams.numpy("targets", scenario.threat_model.name)
-    rank = rng.permutation(setting.n_agents)
-    links = [
-        (victim, receiver)
-        for victim, receiver in view.edges(observable.links, k)
-        if victim not in scenario.threat_model.agents
-    ]
-    links.sort(key=lambda link: (rank[link[0]], rank[link[1]]))
-    chosen: list[tuple[int, int, int]] = []  # how many of this victim before, victim, receiver
-    for victim, receiver in links:
-        chosen.append((sum(v == victim for _, v, _ in chosen), victim, receiver))
-    if not observable.differs_by_link:
-        chosen = [link for link in chosen if link[0] == 0]
-    chosen.sort(key=lambda link: (link[0], rank[link[1]]))
-    return [Target(k, victim, receiver) for _, victim, receiver in chosen[: scenario.n_targets]]
 
 
 def _task(problem: Classification) -> Task:

@@ -1,0 +1,167 @@
+"""Whom an adversary attacks, and what it derives about them from its view alone.
+
+Either by an observable, algebra that the defense writes down as its paper's attackers do, or by the
+best linear estimate from all messages of the rounds around the attacked one (``view``).
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from dpaudit.defense.contract import Defense, Derived, Observable, Setting, Target
+from dpaudit.defense.transcript import Transcript
+from dpaudit.defense.view import View
+from dpaudit.errors import NotObservable
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.estimate import Estimate, Window
+from dpaudit.rng import Streams
+from dpaudit.training.run_directory import RunDirectory
+
+from .observed import Reconstruct
+
+VIEW = "view"  # in the place of an observable's name
+BEFORE, AFTER = 1, 1  # rounds of the window beside the attacked one
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One attack by one adversary on one world at one batch size.
+
+    One batched optimisation of all rounds whose clip norm is the same.
+    """
+
+    attack_index: int
+    attack_name: str
+    reconstruct: Reconstruct
+    message: str
+    rounds: tuple[int, ...]  # in order
+    n_targets: int  # in each round
+    threat_model: ThreatModel
+    world: str  # "defense" or "no-defense"
+    batch_size: int
+    is_probe: bool  # whether the batch size is another than the one of training
+
+    @property
+    def name(self) -> str:
+        what = f"{self.attack_index:02d}-{self.message}-{self.threat_model.slug}"
+        return f"{what}-batch-{self.batch_size}-{self.world}"
+
+
+class Attacked(NamedTuple):
+    """The targets that a view sufficed for, and what the adversary derived about them."""
+
+    targets: list[Target]
+    derived: list[Derived]
+    stds: list[float | None]  # of the noise in each coordinate of a gradient; None: not known
+    refusals: list[str]  # why a target was out of reach
+
+
+def window_of(k: int, n_rounds: int, is_probe: bool) -> range:
+    """The rounds that an estimate of round k reads.
+
+    A round that is played once more for another batch size is followed by none.
+    """
+    return range(max(1, k - BEFORE), min(n_rounds, k + AFTER * (not is_probe)) + 1)
+
+
+def derived_targets(
+    scenario: Scenario, defense: Defense, setting: Setting, streams: Streams, run: RunDirectory
+) -> Attacked:
+    """Everything derived from views alone: no truth is reachable from here."""
+    if scenario.message == VIEW:
+        return _estimated(scenario, defense, setting, streams, run)
+    observable = defense.observables[scenario.message]
+    transcript = run.transcript(scenario.world, streams.device)
+    targets, derived, refusals = [], [], []
+    for k in scenario.rounds:
+        rounds = {k + offset for offsets in observable.needs.values() for offset in offsets}
+        view = _view(scenario, transcript, run, k, rounds, streams.device)
+        for target in _targets(scenario, observable, view, setting, streams, k):
+            try:
+                derived.append(observable.derive(defense, view, setting, target))
+                targets.append(target)
+            except NotObservable as reason:
+                refusals.append(str(reason))
+        if not view.edges(observable.links, k):
+            refusals.append(f'{scenario.threat_model.name} reads no link with "{observable.links}"')
+    return Attacked(targets, derived, [None] * len(targets), refusals)
+
+
+def _estimated(
+    scenario: Scenario, defense: Defense, setting: Setting, streams: Streams, run: RunDirectory
+) -> Attacked:
+    """From all messages around each round: different victims first, then their other gradients."""
+    transcript, reader = run.transcript(scenario.world, streams.device), scenario.threat_model
+    victims = [j for j in _order(scenario, setting, streams) if j not in reader.agents]
+    targets: list[Target] = []
+    derived: list[Derived] = []
+    stds: list[float | None] = []
+    refusals: list[str] = []
+    for k in scenario.rounds:
+        rounds = window_of(k, defense.n_rounds, scenario.is_probe)
+        view = _view(scenario, transcript, run, k, set(rounds), streams.device)
+        try:
+            window = Window(defense, setting, reader, rounds)
+        except NotObservable as reason:
+            refusals.append(str(reason))
+            continue
+        found: dict[int, list[tuple[int, Estimate]]] = defaultdict(list)
+        for victim in victims:
+            try:
+                for turn, estimate in enumerate(window.estimates(view, k, victim)):
+                    found[turn].append((victim, estimate))
+            except NotObservable as reason:
+                refusals.append(str(reason))
+        chosen = [one for turn in sorted(found) for one in found[turn]][: scenario.n_targets]
+        targets += [Target(k, victim, one.input.point) for victim, one in chosen]
+        derived += [Derived(one.gradient, one.model) for _, one in chosen]
+        stds += [one.std for _, one in chosen]
+    return Attacked(targets, derived, stds, refusals)
+
+
+def _order(scenario: Scenario, setting: Setting, streams: Streams) -> list[int]:
+    """Of victims, the same for every attack of a threat model, so that scores compare."""
+    rng = streams.numpy("targets", scenario.threat_model.name)
+    return [int(agent) for agent in rng.permutation(setting.n_agents).argsort()]
+
+
+def _view(
+    scenario: Scenario,
+    transcript: Transcript,
+    run: RunDirectory,
+    k: int,
+    rounds: set[int],
+    device: torch.device,
+) -> View:
+    """What the adversary holds of these rounds, and of no other round."""
+    if scenario.is_probe:
+        probe = run.read_capture(scenario.world, k, scenario.batch_size, device)
+        transcript = transcript.with_round(k, probe)
+    return View.of(scenario.threat_model, transcript, rounds)
+
+
+def _targets(
+    scenario: Scenario,
+    observable: Observable,
+    view: View,
+    setting: Setting,
+    streams: Streams,
+    k: int,
+) -> list[Target]:
+    """Different victims first; then further links of the same victims, where those tell more."""
+    rank = {agent: place for place, agent in enumerate(_order(scenario, setting, streams))}
+    links = [
+        (victim, receiver)
+        for victim, receiver in view.edges(observable.links, k)
+        if victim not in scenario.threat_model.agents
+    ]
+    links.sort(key=lambda link: (rank[link[0]], rank[link[1]]))
+    chosen: list[tuple[int, int, int]] = []  # how many of this victim before, victim, receiver
+    for victim, receiver in links:
+        chosen.append((sum(v == victim for _, v, _ in chosen), victim, receiver))
+    if not observable.differs_by_link:
+        chosen = [link for link in chosen if link[0] == 0]
+    chosen.sort(key=lambda link: (link[0], rank[link[1]]))
+    return [Target(k, victim, receiver) for _, victim, receiver in chosen[: scenario.n_targets]]

@@ -18,7 +18,7 @@ from dpaudit.training.train import Recording
 from .contract import Attack, Bench, Chooses, Misfit, Part, World, late_rounds
 from .observed import Observed, Reconstruction, Task
 from .scenario import run_scenario
-from .victims import VIEW, Scenario, window_of
+from .victims import UNMIXED, VIEW, Scenario, window_of
 
 WORLDS: tuple[World, ...] = ("defense", "no-defense")
 
@@ -30,9 +30,9 @@ class ReconstructionAttack(Attack):
     public; the truth, by which it is scored, stays here.
     """
 
-    chooses: ClassVar[Chooses] = {"message": ("observables", "view")}
+    chooses: ClassVar[Chooses] = {"message": ("observables", "views")}
 
-    message: str  # which observable of the defense is attacked; "view": the best linear estimate
+    message: str  # which observable of the defense is attacked; or "view", or "unmixed"
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     targets: PositiveInt = 8  # victims in each round
     batch_sizes: Annotated[tuple[PositiveInt | Literal["training"], ...], Field(min_length=1)] = (
@@ -86,8 +86,9 @@ class ReconstructionAttack(Attack):
 
     def _needs(self, defense: Defense, k: int) -> dict[str, Iterable[int]]:
         """Rounds, by message, that an attack on round k reads."""
-        if self.message == VIEW:
-            return dict.fromkeys(defense.messages, window_of(k, defense.n_rounds, False))
+        if self.message in (VIEW, UNMIXED):
+            rounds = window_of(self.message, k, defense.n_rounds, False)
+            return dict.fromkeys(defense.messages, rounds)
         needs = defense.observables[self.message].needs
         return {name: [k + offset for offset in offsets] for name, offsets in needs.items()}
 

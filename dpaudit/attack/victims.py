@@ -1,7 +1,8 @@
 """Whom an adversary attacks, and what it derives about them from its view alone.
 
-Either by an observable, algebra that the defense writes down as its paper's attackers do, or by the
-best linear estimate from all messages of the rounds around the attacked one (``view``).
+Either by an observable, algebra that the defense writes down as its paper's attackers do; or by the
+best linear estimate from all messages of the rounds around the attacked one (``view``); or from all
+rounds so far, if gradients hardly change in them (``unmixed``), which reaches agents far away.
 """
 
 from collections import defaultdict
@@ -15,14 +16,16 @@ from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.estimate import Estimate, Window
+from dpaudit.game.estimate import Window
+from dpaudit.game.unmixing import Mixture
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
 
 from .observed import Reconstruct
 
-VIEW = "view"  # in the place of an observable's name
+VIEW, UNMIXED = "view", "unmixed"  # in the place of an observable's name
 BEFORE, AFTER = 1, 1  # rounds of the window beside the attacked one
+TOLD = 0.5  # of a gradient's variance: a victim of which the view tells less is out of reach
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,13 @@ class Attacked(NamedTuple):
     refusals: list[str]  # why a target was out of reach
 
 
-def window_of(k: int, n_rounds: int, is_probe: bool) -> range:
+def window_of(message: str, k: int, n_rounds: int, is_probe: bool) -> range:
     """The rounds that an estimate of round k reads.
 
     A round that is played once more for another batch size is followed by none.
     """
+    if message == UNMIXED:
+        return range(1, k + 1)
     return range(max(1, k - BEFORE), min(n_rounds, k + AFTER * (not is_probe)) + 1)
 
 
@@ -70,7 +75,7 @@ def derived_targets(
     scenario: Scenario, defense: Defense, setting: Setting, streams: Streams, run: RunDirectory
 ) -> Attacked:
     """Everything derived from views alone: no truth is reachable from here."""
-    if scenario.message == VIEW:
+    if scenario.message in (VIEW, UNMIXED):
         return _estimated(scenario, defense, setting, streams, run)
     observable = defense.observables[scenario.message]
     transcript = run.transcript(scenario.world, streams.device)
@@ -95,30 +100,63 @@ def _estimated(
     """From all messages around each round: different victims first, then their other gradients."""
     transcript, reader = run.transcript(scenario.world, streams.device), scenario.threat_model
     victims = [j for j in _order(scenario, setting, streams) if j not in reader.agents]
-    targets: list[Target] = []
-    derived: list[Derived] = []
-    stds: list[float | None] = []
+    tells = _of_window if scenario.message == VIEW else _of_mixture
+    found: list[_Estimated] = []
     refusals: list[str] = []
     for k in scenario.rounds:
-        rounds = window_of(k, defense.n_rounds, scenario.is_probe)
+        rounds = window_of(scenario.message, k, defense.n_rounds, scenario.is_probe)
         view = _view(scenario, transcript, run, k, set(rounds), streams.device)
         try:
-            window = Window(defense, setting, reader, rounds)
+            told, refused = tells(defense, setting, view, rounds, k, victims)
+        except NotObservable as reason:
+            told, refused = [], [str(reason)]
+        found += told[: scenario.n_targets]
+        refusals += refused
+    return Attacked(
+        [one.target for one in found],
+        [one.derived for one in found],
+        [one.std for one in found],
+        refusals,
+    )
+
+
+class _Estimated(NamedTuple):
+    target: Target
+    derived: Derived
+    std: float | None
+
+
+def _of_window(
+    defense: Defense, setting: Setting, view: View, rounds: range, k: int, victims: list[int]
+) -> tuple[list[_Estimated], list[str]]:
+    window = Window(defense, setting, view.threat_model, rounds)
+    turns: dict[int, list[_Estimated]] = defaultdict(list)
+    refusals = []
+    for victim in victims:
+        try:
+            for turn, one in enumerate(window.estimates(view, k, victim)):
+                target = Target(k, victim, one.input.point)
+                turns[turn].append(_Estimated(target, Derived(one.gradient, one.model), one.std))
         except NotObservable as reason:
             refusals.append(str(reason))
+    return [one for turn in sorted(turns) for one in turns[turn]], refusals
+
+
+def _of_mixture(
+    defense: Defense, setting: Setting, view: View, rounds: range, k: int, victims: list[int]
+) -> tuple[list[_Estimated], list[str]]:
+    told = Mixture(defense, setting, view.threat_model, len(rounds)).unmixed(view)
+    dtype = next(iter(next(iter(view.transcript.captures.values())).values())).payload.dtype
+    found, refusals = [], []
+    for victim in victims:
+        share = float(told.shares[victim])
+        if share < TOLD:
+            refusals.append(f"{share:.0%} of the gradient of agent {victim} is told")
             continue
-        found: dict[int, list[tuple[int, Estimate]]] = defaultdict(list)
-        for victim in victims:
-            try:
-                for turn, estimate in enumerate(window.estimates(view, k, victim)):
-                    found[turn].append((victim, estimate))
-            except NotObservable as reason:
-                refusals.append(str(reason))
-        chosen = [one for turn in sorted(found) for one in found[turn]][: scenario.n_targets]
-        targets += [Target(k, victim, one.input.point) for victim, one in chosen]
-        derived += [Derived(one.gradient, one.model) for _, one in chosen]
-        stds += [one.std for _, one in chosen]
-    return Attacked(targets, derived, stds, refusals)
+        gradient = told.gradients[victim].to(dtype)
+        derived = Derived(gradient, told.model.to(dtype))
+        found.append(_Estimated(Target(k, victim, victim), derived, float(told.stds[victim])))
+    return found, refusals
 
 
 def _order(scenario: Scenario, setting: Setting, streams: Streams) -> list[int]:

@@ -244,7 +244,7 @@ def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[
         "observables": defense.observables,
         "combinations": defense.combinations,
         "private": defense.private,
-        "view": ("view",),
+        "views": ("view", "unmixed"),
     }
     n_rounds, n = config.defense.options["n_rounds"], config.data.n_agents
     for i, attack in enumerate(config.attack):

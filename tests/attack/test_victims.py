@@ -74,9 +74,9 @@ def test_the_view_tells_what_the_observable_does_and_its_noise(tmp_path: Path) -
 def test_a_round_played_for_another_batch_size_is_read_without_the_next_one(tmp_path: Path) -> None:
     noisy, _ = handed("view", tmp_path, batch_sizes=[2])
     assert noisy.batch_size == 2
-    assert list(window_of(3, 4, True)) == [2, 3]
-    assert list(window_of(3, 4, False)) == [2, 3, 4]
-    assert list(window_of(1, 1, False)) == [1]
+    assert list(window_of("view", 3, 4, True)) == [2, 3]
+    assert list(window_of("view", 3, 4, False)) == [2, 3, 4]
+    assert list(window_of("view", 1, 1, False)) == [1]
 
 
 def test_a_message_that_is_not_offered_is_refused_with_the_view_among_what_is() -> None:

@@ -1,0 +1,183 @@
+"""Gradients of agents several hops away, un-mixed from what gossip brings of them.
+
+Who reads few links sees every other agent's gradients as gossip mixes them. In a single round they
+cannot be told apart. If each agent's gradient stays nearly as it is for some rounds, as near
+convergence, at small steps or for full batches, what arrives of it has a course in time of its own,
+by its distance:
+
+    o = A (x0, g_1, ..., g_n) + B z + rounding
+
+with x0 the initial model, which all agents have, g_j the gradient of agent j in all rounds, z the
+noise. A and B are probed on the defense's own step. The estimate is the mean of g given o (ridge,
+or generalised least squares with a prior): z is standard, the errors of rounding have the size of
+a unit in the last place, and gradients have a common size tau, that of the one o tells best.
+How much of g_j it tells is its ``share``: 1 less what is left of its variance, tau^2.
+
+The attack is that of Mrini, Cyffers and Bellet, "Privacy Attacks in Decentralized Learning", ICML
+2024, arXiv:2402.10001. Departure: where they reduce a matrix to its row echelon form to find which
+agents can be told, the prior says how well each one is, noise and rounding included.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense.contract import Defense, Gradient, Setting
+from dpaudit.defense.view import View
+from dpaudit.errors import NotObservable
+from dpaudit.files.threat import ThreatModel
+
+from .adversary import visible_rows
+from .tape import Tape
+
+MOST_DRAWS = 6000  # of noise in all rounds: the matrices take their square
+WIDE = 1e6  # times the observations: the prior before the size of gradients is known
+
+
+class Unmixed(NamedTuple):
+    """What is known of each agent's gradient."""
+
+    gradients: Tensor  # [n_agents, d]
+    stds: Tensor  # [n_agents], of the error in each coordinate
+    shares: Tensor  # [n_agents], of the variance of a gradient that the view explains, in [0, 1]
+    model: Tensor  # [d], about which the agents' models lie
+
+
+class Mixture:
+    """How rounds 1 to ``n_rounds`` mix the gradients of all agents into one adversary's view.
+
+    Raises:
+        NotObservable: the rounds draw too much noise.
+    """
+
+    def __init__(
+        self, defense: Defense, setting: Setting, threat_model: ThreatModel, n_rounds: int
+    ) -> None:
+        self._defense, self._threat_model, self._n_rounds = defense, threat_model, n_rounds
+        self._setting = replace(setting, d=1, layers=(("probe", 1),))
+        draws = self._draws()
+        if len(draws) > MOST_DRAWS:
+            raise NotObservable(
+                f"{n_rounds} rounds draw {len(draws)} noises; un-mixing takes {MOST_DRAWS} "
+                "at most: attack an earlier round"
+            )
+        self.observed, effects = self._play(draws)
+        n = setting.n_agents
+        self.of_model, self.of_gradients = effects[0], effects[1 : 1 + n].mT  # [n_observed(, n)]
+        self.of_noise = effects[1 + n :].mT  # [n_observed, n_draws]
+
+    def unmixed(self, view: View) -> Unmixed:
+        """Raises NotObservable: a message was not recorded, or none tells of any gradient."""
+        o = self._read(view)
+        error = torch.finfo(o.dtype).eps * o.square().mean(dim=1).sqrt().double()
+        o = o.double()
+        tau = WIDE * float(o.square().mean().sqrt())
+        best = int(self._posterior(o, error, tau).stds.argmin())
+        tau = float(self._posterior(o, error, tau).gradients[best].square().mean().sqrt())
+        if not tau > 0:
+            raise NotObservable("nothing in this view depends on a gradient")
+        return self._posterior(o, error, tau)
+
+    def _posterior(self, o: Tensor, error: Tensor, tau: float) -> Unmixed:
+        """Mean and deviation of the gradients, given o [n_observed, d].
+
+        Combinations in which the initial model cancels are all that tells of gradients: it is far
+        larger than what they add, so it is taken out before anything is inverted.
+        """
+        Q = torch.linalg.qr(self.of_model[:, None], mode="complete").Q
+        without = Q[:, 1:].mT
+        B = without @ self.of_noise
+        U = _whitening(B @ B.mT + (without * error.square()) @ without.mT)
+        left, s, right = torch.linalg.svd(
+            U @ (without @ self.of_gradients) * tau, full_matrices=False
+        )
+        told = (s / (s.square() + 1))[:, None] * (left.mT @ (U @ (without @ o)))
+        shares = (right.square().mT @ (s.square() / (s.square() + 1))).clamp(max=1)
+        model = (self.of_model @ o) / self.of_model.square().sum()
+        return Unmixed(tau * right.mT @ told, tau * (1 - shares).sqrt(), shares, model)
+
+    @property
+    def n_agents(self) -> int:
+        return self._setting.n_agents
+
+    def _draws(self) -> list[tuple[int, str, int]]:
+        """Round, name and row of all noise that is drawn."""
+        draws = []
+        state: Any = self._start(1)
+        for k in range(1, self._n_rounds + 1):
+            asked = Tape()
+            gradient = _Constant(self._defense.batch_size, torch.zeros(1, self.n_agents))
+            state = self._step(state, k, gradient, asked).state
+            for name, draw in asked.draws.items():
+                draws += [(k, name, row) for row in range(draw.shape[-2])]
+        return draws
+
+    def _play(self, draws: list[tuple[int, str, int]]) -> tuple[list[tuple[int, str, int]], Tensor]:
+        """Effects [1 + n_agents + draws, n_observed] of a unit of the model, a gradient, a draw."""
+        n = self.n_agents
+        trials = 2 + n + len(draws)  # the first has nothing
+        state: Any = self._start(trials)
+        units = torch.zeros(trials, n, dtype=torch.float64)
+        units[2 + torch.arange(n), torch.arange(n)] = 1.0
+        observed: list[tuple[int, str, int]] = []
+        rows = []
+        for k in range(1, self._n_rounds + 1):
+            played: dict[str, Tensor] = {}
+            for i, (when, name, row) in enumerate(draws, start=2 + n):
+                if when == k:
+                    most = 1 + max(r for w, m, r in draws if (w, m) == (k, name))
+                    noise = played.setdefault(name, torch.zeros(trials, most, 1).double())
+                    noise[i, row] = 1.0
+            gradient = _Constant(self._defense.batch_size, units)
+            state, sent, *_ = self._step(state, k, gradient, Tape(played))
+            for name, message in sent.items():
+                seen = visible_rows(message, self._threat_model)
+                observed += [(k, name, i) for i in range(len(seen))]
+                rows.append(message.payload[..., seen, 0])
+        values = torch.cat(rows, dim=1)
+        return observed, values[1:] - values[0]
+
+    def _start(self, trials: int) -> Any:
+        X = torch.zeros(trials, self.n_agents, 1, dtype=torch.float64)
+        if trials > 1:
+            X[1] = 1.0
+        return self._defense.start(X, self._setting)
+
+    def _step(self, state: Any, k: int, gradient: Gradient, noise: Tape) -> Any:
+        return self._defense.step(state, k, self._setting.network.at(k), gradient, noise)
+
+    def _read(self, view: View) -> Tensor:
+        rows = []
+        for k, name, row in self.observed:
+            sent = view.transcript.captures.get(k, {}).get(name)
+            if sent is None:
+                raise NotObservable(f'"{name}" of round {k} was not recorded')
+            rows.append(sent.payload[..., row, :])
+        if not rows:
+            raise NotObservable(f"{self._threat_model.name} reads no message")
+        return torch.stack(rows)
+
+
+def _whitening(covariance: Tensor) -> Tensor:
+    """U with U C U' = I, of a covariance [n, n] that is not singular."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return vectors.mT / values.clamp(min=values.max() * 1e-32).sqrt()[:, None]
+
+
+@dataclass(frozen=True)
+class _Constant(Gradient):
+    """The same gradient of each agent at every model, [trials, n_agents]."""
+
+    batch_size: int
+    of_agents: Tensor
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        rows = torch.arange(X.shape[-2]) if holders is None else holders
+        return self.of_agents[:, rows, None].to(X).expand(X.shape)
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        return self.batch_size * self(X, holders)

@@ -58,9 +58,9 @@ def errors(found: Unmixed, dtype: torch.dtype) -> Tensor:
 
 def test_without_noise_in_float64_a_line_is_read_for_twenty_hops() -> None:
     found = unmixed("d-psgd", torch.float64)
-    assert float(errors(found, torch.float64)[1:21].max()) < 0.1
+    assert float(errors(found, torch.float64)[1:21].max()) < 0.2
     assert float(found.shares[1:21].min()) > 0.98
-    assert float(found.shares[30]) < 0.5
+    assert float(found.shares[30]) < 0.8
 
 
 def test_rounding_of_float32_ends_it_sooner() -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from .text import one_line
+
 MOST_LINES = 10  # of one error; what follows is counted
 LONGEST_LINE = 480  # characters; of a longer line the middle is left out
 LONGEST_NAME = 60  # a longer one is no misspelt word, and takes long to compare
@@ -12,12 +14,12 @@ class DpauditError(Exception):
     """Bad input or circumstances: the message says what was wrong, where, and what was expected.
 
     Several problems found at once are one error whose text has a line for each. What a file holds
-    may be part of it, so lines are bounded in length and number.
+    may be part of it, so lines are bounded in length and number, and show what is not seen.
     """
 
     def __init__(self, text: str) -> None:
-        lines = text.splitlines()
-        shown = [shortened(line, LONGEST_LINE) for line in lines[:MOST_LINES]]
+        lines = text.split("\n")
+        shown = [shortened(one_line(line), LONGEST_LINE) for line in lines[:MOST_LINES]]
         more = len(lines) - len(shown)
         super().__init__("\n".join([*shown, f"and {more} more"] if more else shown))
 

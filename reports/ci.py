@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
 from dpaudit.files.finding import Metric
 from dpaudit.files.verdict import MEANING, Verdict
+from dpaudit.text import one_line, whole_line
 
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -24,8 +25,6 @@ RULES = {
 LEVELS = {"fails": "error", "warning": "warning"}
 MARKS = {"fails": "fails", "warning": "warning", "holds": "holds"}
 
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
 
 def junit(report: CheckReport, strict: bool = False) -> str:
     """JUnit XML: a suite for each check, a case for each statement."""
@@ -37,7 +36,7 @@ def junit(report: CheckReport, strict: bool = False) -> str:
         suite = ElementTree.SubElement(
             root,
             "testsuite",
-            name=_xml(check.name),
+            name=one_line(check.name),
             tests=str(len(cases)),
             failures=str(failed),
             errors="0",
@@ -56,9 +55,9 @@ def junit_of_problems(claims_file: str, problems: Sequence[str]) -> str:
     """JUnit XML of a check that could not be run: an error for each problem."""
     counts = {"tests": str(len(problems)), "failures": "0", "errors": str(len(problems))}
     root = ElementTree.Element("testsuites", counts)
-    suite = ElementTree.SubElement(root, "testsuite", counts, name=_xml(claims_file))
+    suite = ElementTree.SubElement(root, "testsuite", counts, name=one_line(claims_file))
     for problem in problems:
-        message, name = _xml(problem), _xml(claims_file)
+        message, name = one_line(problem), one_line(claims_file)
         case = ElementTree.SubElement(suite, "testcase", name=message, classname=name, time="0")
         ElementTree.SubElement(case, "error", message=message, type="could not run")
     return _document(root)
@@ -131,21 +130,16 @@ def annotations(report: CheckReport) -> list[str]:
 def plain(report: CheckReport) -> Iterator[str]:
     """One line for each statement, whatever is in it."""
     for s in report.statements:
-        yield f"{s.outcome.upper():8}{one_line(s.check)}: {one_line(s.message)}"
-
-
-def one_line(text: str) -> str:
-    """Text without line breaks and other control characters, which are shown escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        yield whole_line(f"{s.outcome.upper():8}{s.check}: {s.message}")
 
 
 def _case(suite: ElementTree.Element, statement: Statement, strict: bool) -> None:
     name = statement.subject
     name += f" against {statement.adversary}" if statement.adversary else ""
     case = ElementTree.SubElement(
-        suite, "testcase", name=_xml(name), classname=_xml(statement.check), time="0"
+        suite, "testcase", name=one_line(name), classname=one_line(statement.check), time="0"
     )
-    message, verdict = _xml(statement.message), _xml(statement.verdict)
+    message, verdict = one_line(statement.message), one_line(statement.verdict)
     if _fails(statement, strict):
         ElementTree.SubElement(case, "failure", message=message, type=verdict).text = message
     elif statement.outcome == "warning":
@@ -158,33 +152,33 @@ def _fails(statement: Statement, strict: bool) -> bool:
     return statement.outcome == "fails" or (strict and statement.outcome == "warning")
 
 
-def _xml(text: str) -> str:
-    """Text without the characters that XML cannot hold, which are shown escaped."""
-    return _NOT_XML.sub(lambda c: c[0].encode("unicode_escape").decode(), text)
-
-
 def _sarif_result(statement: Statement, claims_file: str) -> dict[str, Any]:
     identity = "\0".join((statement.check, statement.about, statement.subject, statement.adversary))
     return {
         "ruleId": f"dpaudit/{statement.about}",
         "ruleIndex": list(RULES).index(statement.about),
         "level": LEVELS[statement.outcome],
-        "message": {"text": one_line(statement.message)},
+        "message": {"text": _without_links(statement.message)},
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": quote(claims_file.replace("\\", "/"))},
+                    "artifactLocation": {"uri": quote(one_line(claims_file.replace("\\", "/")))},
                     "region": {"startLine": statement.line},
                 }
             }
         ],
         "partialFingerprints": {"dpaudit/v1": sha256(one_line(identity).encode()).hexdigest()[:16]},
         "properties": {
-            "check": statement.check,
-            "adversary": statement.adversary,
-            "verdict": statement.verdict,
+            "check": one_line(statement.check),
+            "adversary": one_line(statement.adversary),
+            "verdict": one_line(statement.verdict),
         },
     }
+
+
+def _without_links(text: str) -> str:
+    """A plain text message of SARIF, in which "[text](address)" would be a link (3.11.6)."""
+    return one_line(text).replace("](", "] (")
 
 
 def _summary(check: Checked, picture: str | None) -> list[str]:
@@ -216,12 +210,12 @@ def _number(metric: Metric) -> str:
 def _cell(text: str) -> str:
     """Text that Markdown and HTML leave alone."""
     shown = escape(one_line(text), quote=False)
-    return re.sub(r"([\\`*_{}\[\]|#!~])", r"\\\1", shown)
+    shown = re.sub(r"([\\`*_{}\[\]|#!~])", r"\\\1", shown)
+    return shown.replace("://", "&#58;//").replace("www.", "www&#46;")  # GitHub's automatic links
 
 
 def _data(text: str) -> str:
-    text = "\n".join(one_line(line) for line in text.splitlines())
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return whole_line(text).replace("%", "%25")
 
 
 def _property(text: str) -> str:

@@ -1,7 +1,7 @@
 """One self-contained HTML page from an audit.json: formatting, and no arithmetic beyond it.
 
 The page loads nothing: style, drawings and images are inside it, it has no script, and its content
-security policy forbids both. All text is escaped.
+security policy forbids both. All text is escaped, and shows what is not seen.
 """
 
 import json
@@ -19,6 +19,7 @@ from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Column, Finding, Metric, Name
 from dpaudit.files.result import AuditResult, JudgedClaim, ThreatModelSummary
 from dpaudit.files.verdict import MEANING
+from dpaudit.text import lines
 
 from .arrangement import (
     GroupKey,
@@ -100,7 +101,8 @@ def render(result: AuditResult, run_directory: Path) -> str:
     Raises:
         DpauditError: an artifact's path leads out of the run directory.
     """
-    return _pages().get_template("audit.html.j2").render(run=Run("", 0, result, run_directory))
+    page = _pages().get_template("audit.html.j2")
+    return lines(page.render(run=Run("", 0, result, run_directory)))
 
 
 def render_comparison(results: Sequence[tuple[str, AuditResult, Path]]) -> str:
@@ -120,7 +122,7 @@ def render_comparison(results: Sequence[tuple[str, AuditResult, Path]]) -> str:
         for i, (question, found) in enumerate(asked.items())
     ]
     page = _pages().get_template("comparison.html.j2")
-    return page.render(runs=runs, rows=rows, information=information)
+    return lines(page.render(runs=runs, rows=rows, information=information))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """The commands: each parses, calls the library, prints, exits. Torch is imported inside them."""
 
 import json
+import sys
+import traceback
+import warnings
 from contextlib import nullcontext
-from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,14 +20,16 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.version import __version__
 
 from .terminal import (
+    complain,
     errors_as_exit_codes,
     passing_on,
     print_check,
     print_result,
     progress_bars,
     remove_outputs,
-    stderr,
-    stdout,
+    say,
+    say_json,
+    show_warning,
     warnings_as_lines,
     write_outputs,
     write_problems,
@@ -182,7 +187,7 @@ def report(
         folder = RunDirectory(target.parent)
         with folder.held() if folder.has("run.json") else nullcontext(folder) as run:
             run.write_text(target.name, page)
-    stdout.print(f"report: {target}", markup=False)
+    say(f"report: {target}")
 
 
 @app.command()
@@ -196,7 +201,7 @@ def reproduce(
         from dpaudit.papers.reproductions import reproduction
 
         for line in reproduction(name).lines(scale, seed):
-            print(line, flush=True)
+            say(line)
 
 
 @app.command()
@@ -213,7 +218,10 @@ def selftest(
         from dpaudit.selftest import ordinary
         from dpaudit.selftest import selftest as core
 
-        show = (lambda line: None) if as_json else partial(print, flush=True)
+        def show(text: str) -> None:
+            for line in () if as_json else text.split("\n"):
+                say(line)
+
         outcomes, said = [], []
         for outcome in core.selftest(seed):
             outcomes.append(outcome)
@@ -223,7 +231,10 @@ def selftest(
             show(core.said_text(audit))
         if markdown is not None:
             markdown.write_text(core.markdown(outcomes, said, seed), "utf-8")
-    print(core.to_json(outcomes, said, seed) if as_json else core.summary(outcomes, said))
+    if as_json:
+        say_json(core.to_json(outcomes, said, seed))
+    else:
+        say(core.summary(outcomes, said))
     raise typer.Exit(0 if core.all_passed(outcomes, said) else 1)
 
 
@@ -238,14 +249,14 @@ def list_(
 
         entries, problems = catalogue(kind)
     for problem in problems:
-        stderr.print(f"warning: {problem}", markup=False)
+        complain(problem, "warning")
     if as_json:
-        print(json.dumps(entries, indent=2))
+        say_json(json.dumps(entries, indent=2))
         return
     width = max((len(entry["name"]) for entry in entries), default=0)
     for entry in entries:
         facts = "  ".join(value for key, value in entry.items() if key != "name" and value)
-        stdout.print(f"{entry['name']:{width}}  {facts}", markup=False)
+        say(f"{entry['name']:{width}}  {facts}")
 
 
 @app.command()
@@ -264,7 +275,7 @@ def init(
         if out.exists() and not force:
             raise ConfigError(f"{out} exists; give --force to overwrite it, or another --out")
         RunDirectory(out.parent).write_text(out.name, text)
-    stdout.print(f"wrote {out}; next: dpaudit audit {out}", markup=False)
+    say(f"wrote {out}; next: dpaudit audit {out}")
 
 
 @app.callback(invoke_without_command=True)
@@ -273,13 +284,22 @@ def version(
     show: Annotated[bool, Option("--version", help="Print the version.")] = False,
 ) -> None:
     if show:
-        stdout.print(f"dpaudit {__version__}")
+        say(f"dpaudit {__version__}")
         raise typer.Exit(0)
 
 
 def main() -> None:
-    """The console script."""
-    app()
+    """The console script. What is no DpauditError is a bug: its trace is kept, and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # of what the terminal's encoding lacks
+    warnings.showwarning = show_warning
+    try:
+        app()
+    except Exception:
+        for line in traceback.format_exc().split("\n"):
+            complain(line)
+        sys.exit(2)
 
 
 def _runtime(
@@ -315,7 +335,7 @@ def _checked(claims: Path, options: "Options", junit: Path | None, quiet: bool) 
 def _exit(result: AuditResult, strict: bool) -> None:
     if result.verdict is Verdict.UNDERPOWERED:
         kind = "error" if strict else "warning"
-        stderr.print(f"{kind}: a claim could not be tested: underpowered", markup=False)
+        complain("a claim could not be tested: underpowered", kind)
     raise typer.Exit(1 if strict and result.verdict is Verdict.UNDERPOWERED else result.exit_code)
 
 

@@ -16,6 +16,7 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.files.verdict import Verdict
+from dpaudit.text import one_line, whole_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +74,7 @@ class PrivacyAudit:
                     continue
                 if epsilon > claimed:
                     pytest.fail(
-                        f"{claim.sentence}; against {claim.threat_model}: accounting gives "
+                        f"{_about(claim)}: accounting gives "
                         f"epsilon up to {epsilon:.3g}, {claimed:.3g} is claimed",
                         pytrace=False,
                     )
@@ -96,16 +97,18 @@ class PrivacyAudit:
         power = max(shares, default=0.0)
         if power < min_power:
             pytest.fail(
-                f"{claim.sentence}; against {claim.threat_model}: the certified bound reaches "
+                f"{_about(claim)}: the certified bound reaches "
                 f"{power:.3g} of the claim, min_power = {min_power:g}",
                 pytrace=False,
             )
 
 
+def _about(claim: JudgedClaim) -> str:
+    return one_line(f"{claim.sentence}; against {claim.threat_model}")
+
+
 def _sentence(claim: JudgedClaim) -> str:
-    return (
-        f"{claim.sentence}; against {claim.threat_model}: {claim.verdict.upper()}. {claim.reason}"
-    )
+    return f"{_about(claim)}: {claim.verdict.upper()}. {one_line(claim.reason)}"
 
 
 @pytest.fixture
@@ -131,7 +134,7 @@ def privacy_audit(request: pytest.FixtureRequest) -> Callable[..., PrivacyAudit]
         found = PrivacyAudit(result)
         for claim in result.claims:
             line = f"{claim.verdict.upper()}  {claim.sentence}; against {claim.threat_model}"
-            request.node.user_properties.append((FOUND, line))
+            request.node.user_properties.append((FOUND, one_line(line)))
         return found
 
     return run
@@ -170,4 +173,4 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if lines:
         terminalreporter.section("privacy audits")
         for line in lines:
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(whole_line(line))

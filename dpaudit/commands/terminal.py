@@ -1,4 +1,7 @@
-"""What commands leave on a terminal and in files: lines, bars, exit codes. Nothing loads torch."""
+"""What commands leave on a terminal and in files: lines, bars, exit codes. Nothing loads torch.
+
+Whatever a command prints, it prints with ``say``, ``complain`` or ``say_json``.
+"""
 
 import json
 import os
@@ -9,24 +12,59 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from dpaudit.errors import DpauditError
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import MEANING
 from dpaudit.progress import OnProgress
+from dpaudit.text import json_lines, one_line, whole_line
 
 if TYPE_CHECKING:
     from dpaudit.check.one_audit import AuditJob
     from dpaudit.check.processes import Waiting
     from dpaudit.files.check_report import CheckReport
 
-stdout = Console(highlight=False, soft_wrap=True)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+_stdout = Console(highlight=False, soft_wrap=True)
+_stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(line: str, style: str = "") -> None:
+    """A line on stdout, whatever is in it."""
+    _stdout.print(Text(whole_line(line), style))
+
+
+def say_json(document: str) -> None:
+    """A JSON document on stdout, with the same content and nothing that a terminal obeys."""
+    print(json_lines(document).rstrip("\n"))
+
+
+def complain(line: str, kind: str = "") -> None:
+    """A line on stderr, whatever is in it.
+
+    Args:
+        kind: what it begins with: "error" in red, "warning" or nothing.
+    """
+    shown = Text(whole_line(f"{kind}: {line}" if kind else line))
+    if kind == "error":
+        shown.stylize("red", 0, len("error:"))
+    _stderr.print(shown)
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """In the place of Python's own, which prints a warning as it is."""
+    complain(" ".join(f"{filename}:{lineno}: {message}".split()), "warning")
 
 
 @contextmanager
@@ -49,14 +87,14 @@ def errors_as_exit_codes(resume: str = "") -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Exception) as error:
         if interrupted or isinstance(error, KeyboardInterrupt):
-            stderr.print("interrupted; what was done is kept.", markup=False)
+            complain("interrupted; what was done is kept.")
             if resume:
-                stderr.print(f"To finish: {resume}", markup=False)
+                complain(f"To finish: {resume}")
             raise typer.Exit(130) from None
         if not isinstance(error, DpauditError):
             raise
-        for line in str(error).splitlines():
-            stderr.print(f"[red]error:[/red] {escape(line)}")
+        for line in str(error).split("\n"):
+            complain(line, "error")
         raise typer.Exit(2) from None
 
 
@@ -67,7 +105,7 @@ def warnings_as_lines() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for text in dict.fromkeys(str(warning.message) for warning in caught):
-        stderr.print(f"warning: {' '.join(text.split())}", markup=False)
+        complain(" ".join(text.split()), "warning")
 
 
 @contextmanager
@@ -91,12 +129,12 @@ def progress_bars(quiet: bool) -> "Iterator[OnProgress]":
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=stderr, transient=True) as progress:
+    with Progress(*columns, console=_stderr, transient=True) as progress:
         bars: dict[str, TaskID] = {}
 
         def on_progress(what: str, done: int, total: int) -> None:
             if what not in bars:
-                bars[what] = progress.add_task(what, total=total)
+                bars[what] = progress.add_task(one_line(what), total=total)
             progress.update(bars[what], completed=done, visible=done < total)
 
         yield on_progress
@@ -120,18 +158,18 @@ def passing_on(on_progress: "OnProgress") -> "Waiting":
 def print_result(result: AuditResult, out: Path, as_json: bool) -> None:
     """Verdicts of an audit and where its report is, or audit.json as it is."""
     if as_json:
-        print(result.to_json(), end="")
+        say_json(result.to_json())
         return
     for note in result.notes:
-        stdout.print(f"note: {note}", markup=False)
+        say(f"note: {note}")
     for claim in result.claims:
-        stdout.print(f"{claim.verdict.upper()}  {claim.sentence}", markup=False)
-        stdout.print(f"  against {claim.threat_model}: {claim.reason}", markup=False)
+        say(f"{claim.verdict.upper()}  {claim.sentence}")
+        say(f"  against {claim.threat_model}: {claim.reason}")
     if result.verdict is None:
-        stdout.print("no claim was made, so there is no verdict", markup=False)
+        say("no claim was made, so there is no verdict")
     else:
-        stdout.print(f"verdict: {result.verdict}. {MEANING[result.verdict]}", markup=False)
-    stdout.print(f"report: {out / 'report.html'}", markup=False)
+        say(f"verdict: {result.verdict}. {MEANING[result.verdict]}")
+    say(f"report: {out / 'report.html'}")
 
 
 def remove_outputs(*files: Path | None) -> None:
@@ -173,7 +211,7 @@ def write_problems(junit: Path | None, claims: Path, error: DpauditError) -> Non
     from dpaudit.reports import ci
 
     if junit is not None:
-        xml = ci.junit_of_problems(str(claims), str(error).splitlines())
+        xml = ci.junit_of_problems(str(claims), str(error).split("\n"))
         write_whole(junit, xml.encode())
 
 
@@ -184,9 +222,9 @@ def print_check(found: "CheckReport", quiet: bool) -> None:
     for line, statement in zip(ci.plain(found), found.statements, strict=True):
         if not quiet or statement.outcome != "holds":
             colour = {"fails": "red", "warning": "yellow", "holds": "green"}[statement.outcome]
-            stdout.print(line, style=colour, markup=False)
+            say(line, colour)
     for note in found.notes:
-        stdout.print(note, markup=False)
+        say(note)
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in ci.annotations(found):
-            print(line)
+        for command in ci.annotations(found):  # the only lines that may be commands
+            print(command)

@@ -8,6 +8,7 @@ from pydantic import NonNegativeInt, ValidationError, model_validator
 
 from dpaudit.errors import RunError
 from dpaudit.strict import Strict
+from dpaudit.text import lines
 
 from .claim import Adjacency, Scope
 from .documents import read_json, reason
@@ -149,7 +150,10 @@ class AuditResult(Strict):
         )
         meaning = escape(MEANING[self.verdict]) if self.verdict else ""
         head = "".join(f"<th>{name}</th>" for name in ("verdict", "claim", "adversary", "evidence"))
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>{meaning}</p>"
+        table = (
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>{meaning}</p>"
+        )
+        return lines(table)
 
     @classmethod
     def read(cls, path: Path) -> "AuditResult":

@@ -6,6 +6,7 @@ Every drawing is deterministic: no date, salted ids, matplotlib's own defaults w
 import io
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
@@ -47,6 +48,7 @@ LOOKS = {
 OTHER = Look(MUTED, "^", (5, 1, 1, 1))
 
 _STYLE = {
+    "text.parse_math": False,  # a name with dollar signs is a name
     "svg.fonttype": "none",  # text stays text: selectable, and in the page's font
     "font.size": 9,
     "text.color": INK,
@@ -205,7 +207,9 @@ def _svg(
     with style.context(["default", _STYLE | {"svg.hashsalt": name}]):  # restored afterwards
         figure = Figure(figsize=inches, layout="constrained")
         paint(figure.subplots())
-        figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")  # the page has fonts of its own
+            figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
     return _inline(buffer.getvalue(), name, title)
 
 

@@ -128,7 +128,7 @@ def test_names_that_no_xml_can_hold_are_shown_escaped_everywhere(folder) -> None
     assert all(line.isprintable() for line in out.splitlines())
     assert not any(line.startswith("::error::x") for line in out.splitlines())
     suite = ElementTree.parse(folder / "j.xml").getroot()[0]
-    assert suite.get("name") == "a <b> & | \\x01 \n::error::x"
+    assert suite.get("name") == "a <b> & | \\x01 \\n::error::x"
     assert "a &lt;b&gt; &amp; \\|" in (folder / "m.md").read_text()
     assert json.loads((folder / "s.sarif").read_text())["runs"][0]["results"]
     assert "nothing beyond" in check(folder)[1]

@@ -49,6 +49,18 @@ def test_the_plugin_is_an_entry_point() -> None:
     }.items()
 
 
+def test_a_claims_text_stays_in_its_line() -> None:
+    claim = GOLDEN.claims[0].model_copy(
+        update={"sentence": "a\x1b[2J\n::error::b", "reason": "c\u202e\nd"}
+    )
+    audit = PrivacyAudit(GOLDEN.model_copy(update={"claims": (claim,)}))
+    for fails in (audit.assert_not_refuted, audit.assert_supported):
+        with pytest.raises(pytest.fail.Exception) as failed:
+            fails()
+        assert str(failed.value).isprintable()
+        assert "a\\x1b[2J\\n::error::b" in str(failed.value)
+
+
 def test_claims_are_tests_and_the_summary_says_what_was_found(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     done = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "ignore")

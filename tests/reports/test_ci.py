@@ -150,7 +150,7 @@ def test_annotations_are_one_line_each_that_no_text_can_break_out_of() -> None:
     assert "%3A" in title
     assert "%2C" in title
     assert "100%25" in lines[1]
-    assert "%0A" in lines[1]
+    assert "%0A" not in lines[1]
 
 
 def test_plain_output_is_one_line_for_each_statement() -> None:

@@ -1,0 +1,53 @@
+"""Text of files and plug-ins on its way out: what is not seen is shown escaped, and stays in place.
+
+Every string that leaves the program comes through here. Escaped are control characters, ends of
+lines and paragraphs, marks that turn the direction of text or have no width, spaces other than the
+ordinary one, halves of surrogate pairs, and what Unicode leaves unassigned: a claim cannot paint
+the terminal, begin a line of its own, or read otherwise than it is written.
+"""
+
+import json
+import re
+from collections.abc import Callable
+
+# Letters and marks that are drawn as nothing; str.isprintable knows all others.
+_DRAWN_AS_NOTHING = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
+_BEYOND_ASCII = re.compile(r"[^\x20-\x7e]")
+# What CI systems read as a command: "::error::" where a line begins, "##[error]" anywhere.
+_COMMAND = re.compile(r"^ *:(?=:)|#(?=#\w*\[)")
+
+
+def one_line(text: str) -> str:
+    """A text as a part of a line."""
+    return _shown(text, lambda c: c.encode("unicode_escape").decode("ascii"))
+
+
+def whole_line(text: str) -> str:
+    """A text as a line of the terminal, which no CI system takes for one of its commands."""
+    return _COMMAND.sub(lambda found: _hexadecimal(found[0]), one_line(text))
+
+
+def lines(text: str) -> str:
+    """A page whose own lines are kept."""
+    return "\n".join(map(one_line, text.split("\n")))
+
+
+def json_lines(text: str) -> str:
+    """JSON with the same content, for the terminal."""
+    shown = "\n".join(_shown(line, lambda c: json.dumps(c)[1:-1]) for line in text.split("\n"))
+    return re.sub(r"#(?=#\w*\[)", r"\\u0023", shown)
+
+
+def _shown(text: str, escape: Callable[[str], str]) -> str:
+    return _BEYOND_ASCII.sub(lambda found: found[0] if _seen(found[0]) else escape(found[0]), text)
+
+
+def _seen(character: str) -> bool:
+    return character.isprintable() and not _DRAWN_AS_NOTHING.match(character)
+
+
+def _hexadecimal(found: str) -> str:
+    return f"{found[:-1]}\\x{ord(found[-1]):02x}"

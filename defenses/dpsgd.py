@@ -138,7 +138,7 @@ class DPDPSGD(Defense):
 
     learning_rate: PositiveFloat = 0.05  # eta
     clip_norm: PositiveFloat = 2.0  # C
-    epsilon: PositiveFloat | None = None
+    epsilon: Annotated[float, Field(ge=1e-6, le=1e6)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     adjacency: RecordAdjacency = "add-remove"  # that epsilon is meant for
     noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # sigma; from epsilon if absent

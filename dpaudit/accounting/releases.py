@@ -24,6 +24,8 @@ from .families import GAUSSIAN
 from .gaussian import gaussian_delta, gaussian_epsilon
 from .privacy_loss import MAX_LOSS, Array, NoiseFamily, PairKind, Pairs, largest_loss
 
+LEAST_NOISE = 1e-6  # noise multiplier below which losses are too large to compose
+
 RecordAdjacency = Literal["add-remove", "replace-one"]
 Direction = Literal["remove", "add"]
 
@@ -89,12 +91,22 @@ def epsilon(
     mu = _gaussian_mu(mechanism, adjacency)
     if mu is not None:
         return Interval(*[gaussian_epsilon(delta, mu)] * 2)
-    tail = 1e-5 * delta
-    low = max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "lower", tail))
-    high = max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "upper", tail))
+    tail, noisier = 1e-5 * delta, _with_least_noise(mechanism)
+    low = max(c.epsilon(delta) for c in _composed(noisier, adjacency, "lower", tail))
+    high = inf
+    if noisier == tuple(mechanism):
+        high = max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "upper", tail))
     if high > MAX_LOSS:
-        low = max(low, least_epsilon(_rounds(mechanism, adjacency, "remove", "lower"), delta))
+        low = max(low, least_epsilon(_rounds(noisier, adjacency, "remove", "lower"), delta))
     return Interval(min(low, pure), min(high, pure))
+
+
+def _with_least_noise(mechanism: Mechanism) -> Mechanism:
+    """The same with at least ``LEAST_NOISE``, which reveals no more: for a lower end."""
+    return tuple(
+        release.model_copy(update={"noise_multiplier": max(release.noise_multiplier, LEAST_NOISE)})
+        for release in mechanism
+    )
 
 
 def delta(

@@ -1,5 +1,7 @@
 """The accountant: closed forms, published figures, monotonicity, and what it refuses."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -273,3 +275,19 @@ def test_adp_vrsgp_exceeds_its_claims(c2: float, claim: float, exact: float) -> 
     low, high = epsilon(rounds, 1e-5)
     assert claim < low <= high
     assert (low, high) == pytest.approx((exact, exact), abs=1e-3)
+
+
+@pytest.mark.parametrize("noise_multiplier", [1e-7, 1e-12, 1e-20, 1e-300])
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_next_to_no_noise_is_no_small_epsilon(noise_multiplier, sampling) -> None:
+    """The lower end was 0 here: a claim stood on noise that hides nothing."""
+    release = Release(
+        family="gaussian",
+        noise_multiplier=noise_multiplier,
+        sampling=sampling,
+        sampling_rate=0.02,
+        count=3,
+    )
+    low, high = epsilon((release,), 1e-5)
+    assert low > 1000
+    assert high == math.inf

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from pydantic import ValidationError
 from scipy import stats
 
 from dpaudit.accounting.releases import epsilon
@@ -195,3 +196,9 @@ def test_noise_is_given_once() -> None:
     ):
         with pytest.raises(ValueError, match="give"):
             DPDPSGD(**options)
+
+
+@pytest.mark.parametrize("budget", [1e-300, 1e-7, 1e7, 1e300])
+def test_a_budget_that_no_noise_was_ever_found_for_is_refused(budget) -> None:
+    with pytest.raises(ValidationError, match="epsilon"):
+        DPDPSGD(epsilon=budget)

@@ -83,7 +83,15 @@ class Canaries(Attack):
         sampled = Adversary(game, threat_model, n_rounds)
         always = Adversary(game_in_every_batch(game), threat_model, n_rounds)
         by_sampled, by_always = train_with_canaries(
-            defense, problem, setting, sampled, always, self.canaries, bench.streams, on_step
+            defense,
+            problem,
+            setting,
+            sampled,
+            always,
+            self.canaries,
+            bench.streams,
+            on_step,
+            bench.kept,
         )
         common = (
             f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} canaries of "
@@ -119,6 +127,7 @@ class Canaries(Attack):
                 n_rounds,
                 bench.streams,
                 on_step,
+                bench.kept,
             )
         except NotObservable as reason:
             return [_not_available(i, threat_model, reason) for i in claims]

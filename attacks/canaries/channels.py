@@ -12,7 +12,9 @@ is), which bound the noise of the run far more tightly, without what sampling ad
 Sources: Steinke, Nasr and Jagielski 2023, arXiv:2305.08846; Nasr et al. 2023, arXiv:2302.07956.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +28,7 @@ from dpaudit.game.follow import Follower
 from dpaudit.game.game import Game
 from dpaudit.game.play import Tally
 from dpaudit.game.tape import Overheard
+from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
@@ -75,6 +78,7 @@ def train_with_canaries(
     n_canaries: int,
     streams: Streams,
     on_round: OnStep,
+    kept: Kept = NOT_KEPT,
 ) -> tuple[Evidence, Evidence]:
     """One run of the real problem: evidence on canaries drawn like records, and in every batch.
 
@@ -83,14 +87,12 @@ def train_with_canaries(
     coins = torch.from_numpy(streams.numpy("coins").random(2 * n_canaries) < 0.5)
     sets = (sampled, slice(0, n_canaries)), (always, slice(n_canaries, 2 * n_canaries))
     readers = [_Reader(who, which, setting.d, streams.device) for who, which in sets]
-    beside = replace(
-        setting,
-        d=setting.d + 2 * n_canaries,
-        layers=(*setting.layers, ("canaries", 2 * n_canaries)) if setting.layers else (),
-    )
     X = problem.initial(streams)
-    state: Any = defense.start(torch.cat([X, X.new_zeros(len(X), 2 * n_canaries)], dim=1), beside)
-    for k in range(1, sampled.n_rounds + 1):
+    state = defense.start(
+        torch.cat([X, X.new_zeros(len(X), 2 * n_canaries)], dim=1), _beside(setting, 2 * n_canaries)
+    )
+    done, state = _resumed(kept.last(), state, readers)
+    for k in range(done + 1, sampled.n_rounds + 1):
         drawn = coins & _sampled(sampled.game, k, n_canaries, streams)
         real = problem.gradient(streams, k, defense.batch_size, defense.sampling)
         amount = sampled.game.effect * drawn.to(X)
@@ -101,10 +103,31 @@ def train_with_canaries(
         state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
         for reader in readers:
             reader.read(k, sent, noise.units)
+        kept.keep(partial(_progress, k, state, readers))
         on_round(k, sampled.n_rounds)
     return tuple(  # type: ignore[return-value]
         Evidence(reader.log_ratios(), coins[reader.canaries].numpy()) for reader in readers
     )
+
+
+def _beside(setting: Setting, n: int) -> Setting:
+    """With a coordinate more for each canary."""
+    layers = (*setting.layers, ("canaries", n)) if setting.layers else ()
+    return replace(setting, d=setting.d + n, layers=layers)
+
+
+def _progress(k: int, state: Any, readers: list["_Reader"]) -> Progress:
+    heard = {str(i): reader.tensors() for i, reader in enumerate(readers)}
+    return Progress(joined({"state": state._asdict(), **heard}), k)
+
+
+def _resumed(last: Progress | None, state: Any, readers: list["_Reader"]) -> tuple[int, Any]:
+    """Rounds that were played, and what they left; readers are told what they heard in them."""
+    if last is None:
+        return 0, state
+    for i, reader in enumerate(readers):
+        reader.resume(under(last.tensors, str(i)))
+    return last.note, type(state)(**under(last.tensors, "state"))
 
 
 def _sampled(game: Game, k: int, n_canaries: int, streams: Streams) -> Tensor:
@@ -131,6 +154,14 @@ class _Reader:
             for name, message in sent.items()
         }
         self._tally.add(self._follower.hear(k, seen, own))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it heard so far; ``resume`` takes it back."""
+        return joined({"follower": self._follower.tensors(), "tally": self._tally.tensors()})
+
+    def resume(self, tensors: Mapping[str, Tensor]) -> None:
+        self._follower.resume(under(tensors, "follower"))
+        self._tally.resume(under(tensors, "tally"))
 
     def log_ratios(self) -> Array:
         return self._tally.scores(None).numpy()

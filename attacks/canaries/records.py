@@ -9,6 +9,7 @@ arXiv:2101.04535, for mislabelled and crafted records.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, Literal, NamedTuple
 
@@ -19,10 +20,11 @@ from torch import Tensor
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Defense, Derived, Gradient, Observable, Setting, Target
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Capture, Transcript
+from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_of
 from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
+from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.models.gradients import Gradients
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
@@ -130,22 +132,21 @@ def train_with_records(
     n_rounds: int,
     streams: Streams,
     on_round: OnStep,
+    kept: Kept = NOT_KEPT,
 ) -> Evidence:
     """One run in which each canary is among the victim's records by its own fair coin.
 
     Evidence is the score less the median score: half of the canaries are guessed to be there.
-
-    Raises:
-        ConfigError: the defense offers no way to derive a gradient from its messages.
-        NotObservable: the adversary's view never suffices for it.
+    Raises ConfigError if the defense offers no way to derive a gradient from its messages, and
+    NotObservable if the adversary's view never suffices for it.
     """
     observable, rng = _observable(defense), streams.numpy("canaries")
     canaries = planted(kind, problem.dataset, n_canaries, rng, streams.device)
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
-    scores, n_read = torch.zeros(n_canaries, dtype=torch.float64), 0
-    before: Capture = {}
-    state: Any = defense.start(problem.initial(streams), setting)
-    for k in range(1, n_rounds + 1):
+    start = defense.start(problem.initial(streams), setting)
+    done, state, before, scores, n_read = _resumed(kept.last(), start, n_canaries)
+    rng.random((done, n_canaries))  # what the rounds that were played drew
+    for k in range(done + 1, n_rounds + 1):
         real = problem.gradient(streams, k, defense.batch_size, defense.sampling)
         drawn = canaries.included & torch.from_numpy(rng.random(n_canaries) < rate)
         oracle = _with_canaries(real, problem, victim, canaries, drawn, defense.batch_size)
@@ -155,10 +156,37 @@ def train_with_records(
             scores += _presence(canaries, derived, problem.gradients, defense.clip_norm_in(k))
             n_read += 1
         before = sent
+        kept.keep(partial(_progress, _Heard(k, state, before, scores, n_read)))
         on_round(k, n_rounds)
-    if not n_read:
-        raise NotObservable(f"{threat_model.name} can derive no gradient of agent {victim}")
-    return Evidence((scores - scores.median()).numpy(), canaries.included.numpy())
+    if n_read:
+        return Evidence((scores - scores.median()).numpy(), canaries.included.numpy())
+    raise NotObservable(f"{threat_model.name} can derive no gradient of agent {victim}")
+
+
+class _Heard(NamedTuple):
+    """What a round left."""
+
+    round: int
+    state: Any
+    sent: Capture
+    scores: Tensor  # [n_canaries], of all rounds so far
+    n_read: int  # gradients that were derived in them
+
+
+def _progress(now: _Heard) -> Progress:
+    sent, scores = tensors_of(now.sent), {"scores": now.scores}
+    return Progress(
+        joined({"state": now.state._asdict(), "sent": sent, "": scores}), [now.round, now.n_read]
+    )
+
+
+def _resumed(last: Progress | None, start: Any, n_canaries: int) -> _Heard:
+    if last is None:
+        return _Heard(0, start, {}, torch.zeros(n_canaries, dtype=torch.float64), 0)
+    (k, n_read), tensors = last.note, last.tensors
+    state = type(start)(**under(tensors, "state"))
+    sent, scores = capture_of(under(tensors, "sent")), tensors["/scores"].cpu()
+    return _Heard(k, state, sent, scores, n_read)
 
 
 def _observable(defense: Defense) -> Observable:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dpaudit.attack.observed import Observed, Reconstruction, Task
 from dpaudit.attack.reconstruction import ReconstructionAttack
+from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
@@ -67,10 +68,13 @@ class GradientInversion(ReconstructionAttack):
         """
         starts = self._starts(observed, task, streams("attack", "start"))
         labels = infer_labels(observed, task, _dummies(observed, task, streams("attack", "labels")))
-        for _ in range(_REHEARSALS if observed.batch_size > 1 else 0):
-            rehearsed = self._invert(observed, task, labels, starts, _REHEARSED_STEPS, _silent)
+        for i in range(_REHEARSALS if observed.batch_size > 1 else 0):
+            kept = task.kept.stage(f"rehearsal-{i}")
+            rehearsed = self._invert(
+                observed, task, labels, starts, _REHEARSED_STEPS, _silent, kept
+            )
             labels = infer_labels(observed, task, rehearsed.images)
-        return self._invert(observed, task, labels, starts, self.iterations, on_step)
+        return self._invert(observed, task, labels, starts, self.iterations, on_step, task.kept)
 
     def _invert(
         self,
@@ -80,6 +84,7 @@ class GradientInversion(ReconstructionAttack):
         starts: Tensor,
         n_steps: int,
         on_step: OnStep,
+        kept: Kept,
     ) -> Reconstruction:
         record = observed.models.shape[1] * observed.models.element_size()
         size = max(1, _MEMORY // (_COPIES * observed.batch_size * record))
@@ -89,7 +94,7 @@ class GradientInversion(ReconstructionAttack):
             losses = partial(self._losses, observed, task, labels, chunk)
             problems = Problems(losses, starts[chunk], task.value_range, self._tolerance)
             progress = partial(_progress, on_step, i, len(chunks))
-            minima.append(self._minimise(problems, n_steps, progress))
+            minima.append(self._minimise(problems, n_steps, progress, kept.stage(i)))
         return self._best_restarts(minima, labels, task.shape)
 
     @property
@@ -137,11 +142,11 @@ class GradientInversion(ReconstructionAttack):
         explained = (s * t).sum(1, keepdim=True).clamp(min=0) * s
         return (t - explained).abs().sum(1) / t.abs().sum(1)
 
-    def _minimise(self, problems: Problems, n_steps: int, on_step: OnStep) -> Minimum:
+    def _minimise(self, problems: Problems, n_steps: int, on_step: OnStep, kept: Kept) -> Minimum:
         if self.optimizer == "lbfgs":
-            return lbfgs(problems, n_steps, on_step)
+            return lbfgs(problems, n_steps, on_step, kept)
         rate = self.learning_rate * problems.width / 2
-        return adam(problems, n_steps, rate, self.signed, on_step)
+        return adam(problems, n_steps, rate, self.signed, on_step, kept)
 
     def _best_restarts(
         self, minima: list[Minimum], labels: Tensor, shape: tuple[int, ...]

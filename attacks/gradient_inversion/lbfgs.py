@@ -1,13 +1,15 @@
 """L-BFGS in a box for many independent problems at once."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from dpaudit.kept import NOT_KEPT, Kept
 from dpaudit.progress import OnStep
 
-from .optimizers import Minimum, Problems
+from .optimizers import Minimum, Problems, progress, resumed
 
 _MEMORY = 10  # pairs of steps and gradient differences
 _SUFFICIENT = 1e-4  # Armijo: of the decrease that the slope promises
@@ -30,7 +32,7 @@ class _State(NamedTuple):
         return _State(*(tensor[mask] for tensor in self))
 
 
-def lbfgs(problems: Problems, n_steps: int, on_step: OnStep) -> Minimum:
+def lbfgs(problems: Problems, n_steps: int, on_step: OnStep, kept: Kept = NOT_KEPT) -> Minimum:
     """Limited-memory BFGS with a backtracking line search along the projected path.
 
     Coordinates that rest on a bound and would leave the box are held for the step, so that the
@@ -45,14 +47,17 @@ def lbfgs(problems: Problems, n_steps: int, on_step: OnStep) -> Minimum:
     empty = start.new_zeros(len(start), _MEMORY, start.shape[1])
     state = _State(rows, start, losses, gradients, empty, empty)
     best = Minimum(start.clone(), losses.clone())
-    for step in range(1, n_steps + 1):
+    done, best, state = resumed(kept.last(), best, state)
+    for step in range(done + 1, n_steps + 1):
         state = state.rows((state.losses > problems.tolerance) & state.losses.isfinite())
         if len(state.problems) == 0:
             break
         state = _step(problems, state)
         best.improve(state.problems, state.points, state.losses)
+        kept.keep(partial(progress, step, best, state))
         on_step(step, n_steps)
     on_step(n_steps, n_steps)
+    kept.done(progress(n_steps, best, state))
     return best
 
 

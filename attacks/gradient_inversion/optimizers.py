@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.progress import OnStep
 
 _REPORT_EVERY = 10  # steps
@@ -64,7 +66,12 @@ class _Moments(NamedTuple):
 
 
 def adam(
-    problems: Problems, n_steps: int, learning_rate: float, signed: bool, on_step: OnStep
+    problems: Problems,
+    n_steps: int,
+    learning_rate: float,
+    signed: bool,
+    on_step: OnStep,
+    kept: Kept = NOT_KEPT,
 ) -> Minimum:
     """Projected Adam with a learning rate that falls to 0 along half a cosine.
 
@@ -79,7 +86,8 @@ def adam(
     best = Minimum(start.clone(), torch.full_like(start[:, 0], torch.inf))
     rows = torch.arange(len(start), device=start.device)
     state = _Moments(rows, start, torch.zeros_like(start), torch.zeros_like(start))
-    for step in range(1, n_steps + 1):
+    done, best, state = resumed(kept.last(), best, state)
+    for step in range(done + 1, n_steps + 1):
         losses, gradient = problems.slopes(state.points, state.problems)
         best.improve(state.problems, state.points, losses)
         unsolved = losses > problems.tolerance
@@ -90,7 +98,27 @@ def adam(
         rate = learning_rate * (1 + math.cos(math.pi * (step - 1) / n_steps)) / 2
         gradient = gradient.sign() if signed else gradient
         state = state.step(gradient, step, rate, problems.bounds)
+        kept.keep(partial(progress, step, best, state))
         if step % _REPORT_EVERY == 0:
             on_step(step, n_steps)
     on_step(n_steps, n_steps)
+    kept.done(progress(n_steps, best, state))
     return best
+
+
+Rows = TypeVar("Rows", bound=tuple[Tensor, ...])
+
+
+def progress(step: int, best: Minimum, state: tuple[Tensor, ...]) -> Progress:
+    """After a step: the best so far, and where the open problems stand."""
+    own = {str(i): tensor for i, tensor in enumerate(state)}
+    return Progress(joined({"best": best._asdict(), "open": own}), step)
+
+
+def resumed(last: Progress | None, best: Minimum, state: Rows) -> tuple[int, Minimum, Rows]:
+    """Steps done, the best so far, and the open problems: those given, if nothing was kept."""
+    if last is None:
+        return 0, best, state
+    own = under(last.tensors, "open")
+    kept = type(state)(*(own[str(i)] for i in range(len(own))))
+    return last.note, Minimum(**under(last.tensors, "best")), kept

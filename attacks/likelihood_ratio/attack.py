@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt
 from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
 from dpaudit.defense.claim_accounting import account_claim, claimed_delta
 from dpaudit.defense.contract import Defense, Setting
-from dpaudit.errors import DpauditError
+from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
@@ -19,6 +19,7 @@ from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.play import Worlds, play, without_noise
 from dpaudit.game.width import wider
 from dpaudit.game.worst import PLAYED, coordinates
+from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
@@ -72,7 +73,7 @@ class LikelihoodRatio(Attack):
             first = self._question(bench, threat_model, indices[0], claims[indices[0]], streams)
             if first is None:
                 continue
-            runs = self._play(first, streams, on_round)
+            runs = self._play(first, streams, on_round, bench.kept.stage(i))
             for index in indices:
                 question = replace(first, index=index, claim=claims[index])
                 found[index] = [
@@ -128,17 +129,22 @@ class LikelihoodRatio(Attack):
         messages = 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * spread
         return max(1, min(n_rounds, WORK // messages))
 
-    def _play(self, question: Question, streams: Streams, on_round: OnStep) -> Runs | str:
+    def _play(
+        self, question: Question, streams: Streams, on_round: OnStep, kept: Kept
+    ) -> Runs | str:
         """The runs, or why there are none: a division by zero that no noise hides."""
 
         def played(name: str, trials: int, game: Game | None = None) -> Worlds:
             own = Streams(streams.numpy(name).integers(2**62).item(), streams.device)
             game = game or question.game
-            return play(question.adversary, trials, own, question.in_round, game, on_round)
+            played_as = question.adversary, trials, own, question.in_round, game, on_round
+            return play(*played_as, kept=kept.stage(name))
 
         try:
             counted = played("counted", self.trials)
             training = played("training", max(TRAINING, self.trials // 5))
+        except RunError:
+            raise  # of the run's folder, not of the runs
         except DpauditError as not_numbers:
             if question.nonlinear is None or question.nonlinear.defined:
                 raise

@@ -23,6 +23,7 @@ from dpaudit.information.best_estimate import best_estimate
 from dpaudit.information.estimators import information_correlation
 from dpaudit.information.mnmi import MaximumInformation, maximum_information, without_warnings
 from dpaudit.information.reduction import Reduction
+from dpaudit.kept import Kept, Progress
 from dpaudit.progress import OnStep
 
 from .samples import Question, RoundSamples, Samples, blocks, last_round, samples
@@ -105,8 +106,12 @@ class MutualInformation(Attack):
             done += 1
             on_step(done, total)
 
-        findings = []
+        findings: list[Finding] = []
         for world, defense in worlds.items():
+            kept = bench.kept.stage(world)
+            if (last := kept.last()) is not None:
+                findings = [Finding.model_validate(found) for found in last.note]
+                continue
             found = samples(
                 question,
                 defense,
@@ -115,8 +120,10 @@ class MutualInformation(Attack):
                 bench.streams,
                 self.trials,
                 on_round,
+                bench.kept.stage(world).stage("samples"),
             )
             findings += self._findings(bench, question, world, found, twin == bench.defense)
+            kept.done(Progress({}, [finding.model_dump(mode="json") for finding in findings]))
         return findings
 
     def _question(self, bench: Bench, threat_model: ThreatModel) -> Question:
@@ -152,7 +159,8 @@ class MutualInformation(Attack):
             if not _private_is_constant(found):
                 tells[Name.INFORMATION] = _zero(self.trials)
             return [self._empty(question, world, (random, *about), tells)]
-        estimated, warned = without_warnings(lambda: self._estimate(bench, found.rounds))
+        kept = bench.kept.stage(world).stage("estimates")
+        estimated, warned = without_warnings(lambda: self._estimate(bench, found.rounds, kept))
         notes = (random, *self._method(estimated, found), *about, *warned)
         if world == "no-defense" and estimated.p_value > ALPHA:
             notes = (_BLIND_CONTROL, *notes)
@@ -161,7 +169,9 @@ class MutualInformation(Attack):
             self._guess(bench, question, world, estimated, found),
         ]
 
-    def _estimate(self, bench: Bench, rounds: Mapping[int, RoundSamples]) -> MaximumInformation:
+    def _estimate(
+        self, bench: Bench, rounds: Mapping[int, RoundSamples], kept: Kept
+    ) -> MaximumInformation:
         return maximum_information(
             [sample.private for sample in rounds.values()],
             [sample.view for sample in rounds.values()],
@@ -171,6 +181,7 @@ class MutualInformation(Attack):
             reduce_view=Reduction(scale=self.scale),
             n_permutations=self.n_permutations,
             n_splits=self.n_splits,
+            kept=kept,
         )
 
     def _method(self, found: MaximumInformation, samples: Samples) -> Iterator[str]:

@@ -6,7 +6,7 @@ block, without a look at which view belongs to which private value: shuffled tri
 exchangeable.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Observable, Round, Setting, Target
-from dpaudit.defense.transcript import Capture, Transcript
+from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_of
 from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.information.estimators import varying
+from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.rng import Streams
 from dpaudit.training.trials import TrialProblem, run_trials
 
@@ -71,23 +72,28 @@ def samples(
     streams: Streams,
     trials: int,
     on_round: Callable[[], None] = lambda: None,
+    kept: Kept = NOT_KEPT,
 ) -> Samples:
     """Play ``trials`` independent runs up to the last round asked for, in blocks.
 
     Raises:
         ConfigError: not even ``FEWEST`` trials fit into memory.
     """
-    recorder = _Recorder(question, defense, setting)
-    for i, size in enumerate(blocks(trials, setting)):
+    recorder, every = _Recorder(question, defense, setting), blocks(trials, setting)
+    begun, after = recorder.resume(kept.last())
+    for i, size in list(enumerate(every))[begun:]:
         own = Streams(streams.numpy("block", i).integers(2**62).item(), streams.device)
         block = problem.for_trials(streams, own, size, question.victim)
-        recorder.begin_block()
 
-        def watch(k: int, round: Round) -> None:
+        def watch(k: int, round: Round, i: int = i) -> None:
             recorder(k, round)
+            kept.keep(lambda: recorder.progress(i, k, round.state._asdict()))
             on_round()
 
-        run_trials(defense, block, setting, own, size, watch, last_round(question, defense))
+        run_trials(defense, block, setting, own, size, watch, last_round(question, defense), after)
+        after = None
+        recorder.end_block()
+    kept.done(recorder.progress(len(every), 0, {}))
     return recorder.samples()
 
 
@@ -141,6 +147,10 @@ class _Column:
             self._fit(columns, alike)
         return columns if self.directions is None else columns @ self.directions
 
+    def tensors(self) -> dict[str, Tensor]:
+        named = {"shift": self.shift, "kept": self.kept, "directions": self.directions}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
     @property
     def basis(self) -> Tensor | None:
         """The directions in all columns, [d, m], of a side of one row."""
@@ -175,7 +185,48 @@ class _Recorder:
     _unseen: dict[int, str] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
-    def begin_block(self) -> None:
+    def progress(self, block: int, done: int, state: Mapping[str, Tensor]) -> Progress:
+        """All that it has after so many rounds of a block, and the state that they left."""
+        columns = {"private": self._private, "view": self._view}
+        parts: dict[str, Mapping[str, Tensor]] = {
+            "state": state,
+            "waiting": {str(k): values for k, values in self._waiting.items()},
+            **{f"capture {k}": tensors_of(sent) for k, sent in self._captures.items()},
+            **{f"{s} {k}": c.tensors() for s, of in columns.items() for k, c in of.items()},
+        }
+        for k, found in self._found.items():
+            sides = zip(*found, strict=True)
+            parts[f"found {k}"] = {str(i): torch.cat(side) for i, side in enumerate(sides)}
+        note = {
+            "at": [block, done],
+            "captures": list(self._captures),
+            "found": list(self._found),
+            "columns": {s: {k: [c.m, c.share] for k, c in of.items()} for s, of in columns.items()},
+            "unseen": self._unseen,
+            "names": self._names,
+        }
+        return Progress(joined(parts), note)
+
+    def resume(self, last: Progress | None) -> tuple[int, tuple[int, Mapping[str, Tensor]] | None]:
+        """Take that back: the block, and of it how many rounds, and the tensors of their state."""
+        if last is None:
+            return 0, None
+        tensors, note = last
+        self._waiting = {int(k): t for k, t in under(tensors, "waiting").items()}
+        self._captures = {k: capture_of(under(tensors, f"capture {k}")) for k in note["captures"]}
+        self._found = {}
+        for k in note["found"]:
+            sides = under(tensors, f"found {k}")
+            self._found[k] = [(sides["0"].cpu(), sides["1"].cpu())]
+        for side, columns in (("private", self._private), ("view", self._view)):
+            for k, (m, share) in note["columns"][side].items():
+                columns[int(k)] = _Column(m, **under(tensors, f"{side} {k}"), share=share)
+        self._unseen = {int(k): why for k, why in note["unseen"].items()}
+        self._names = {int(k): name for k, name in note["names"].items()}
+        block, done = note["at"]
+        return block, (done, under(tensors, "state")) if done else None
+
+    def end_block(self) -> None:
         self._captures.clear()
         self._waiting.clear()
 

@@ -1,6 +1,7 @@
 """Empirical sensitivity: how far messages move when one record, function or agent changes."""
 
 from collections.abc import Iterator
+from functools import partial
 from math import inf, nan
 from typing import Annotated, Any, ClassVar
 
@@ -14,9 +15,11 @@ from dpaudit.files.claim import Adjacency
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
+from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 
 from .examination import Examination, Row
+from .resume import Measured, Rows, progress, resumed
 from .worlds import Coupled
 
 CHANGED: dict[Adjacency, str] = {
@@ -71,7 +74,7 @@ class Sensitivity(Attack):
         records: Adjacency = "add-remove"  # a user's are bounded one by one
         stated = (claim.adjacency for claim in bench.claims)
         claimed = dict.fromkeys(records if a == "user" else a for a in stated)
-        rows = self._rows(examination, list(claimed) or ["add-remove"], on_step)
+        rows = self._rows(examination, list(claimed) or ["add-remove"], on_step, bench.kept)
         findings = []
         for (adjacency, by_record), every in rows.items():
             for several in _by_message(every):
@@ -84,16 +87,17 @@ class Sensitivity(Attack):
         return [*findings, _dependence(examination, list(still))]
 
     def _rows(
-        self, examination: Examination, adjacencies: list[Adjacency], on_step: OnStep
-    ) -> dict[tuple[Adjacency, bool], list[Row]]:
+        self, examination: Examination, adjacencies: list[Adjacency], on_step: OnStep, kept: Kept
+    ) -> Rows:
         """By adjacency, and whether a record was changed where a claim is on functions."""
         coupled = examination.coupled
         rounds = self._rounds(coupled.defense.n_rounds)
-        rows: dict[tuple[Adjacency, bool], list[Row]] = {(a, False): [] for a in adjacencies}
         state, last = coupled.start(), max(rounds)
         slopes = _slopes(coupled) if "function" in adjacencies else {}
-        own: dict[str, Any] = dict.fromkeys(slopes, state)
-        for k in range(1, last + 1):
+        nothing: Rows = {(adjacency, False): [] for adjacency in adjacencies}
+        begun = Measured(0, state, dict.fromkeys(slopes, state), nothing)
+        done, state, own, rows = resumed(kept.last(), begun, examination.dependences)
+        for k in range(done + 1, last + 1):
             if slopes:
                 found, own = examination.function(state, k, own, slopes)
                 rows["function", False] += found if k in rounds else []
@@ -102,6 +106,8 @@ class Sensitivity(Attack):
             if k in rounds:
                 self._one_round(examination, state, k, rows)
             state = coupled.play(state, k, coupled.oracle(k)).round.state
+            now = Measured(k, state, own, rows)
+            kept.keep(partial(progress, now, examination.dependences))
             on_step(k, last)
         return rows
 
@@ -110,7 +116,7 @@ class Sensitivity(Attack):
         examination: Examination,
         state: Any,
         k: int,
-        rows: dict[tuple[Adjacency, bool], list[Row]],
+        rows: Rows,
     ) -> None:
         for adjacency in [adjacency for adjacency, by_record in rows if not by_record]:
             if adjacency == "function" and examination.coupled.holds_records:

@@ -7,6 +7,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
+from dpaudit.kept import Kept, Progress
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.loaded_problem import LoadedProblem
@@ -25,6 +26,7 @@ __all__ = [
     "Claim",
     "Column",
     "Finding",
+    "Kept",
     "LoadedProblem",
     "Metric",
     "Misfit",
@@ -32,6 +34,7 @@ __all__ = [
     "Observed",
     "OnStep",
     "Part",
+    "Progress",
     "Reconstruction",
     "ReconstructionAttack",
     "Recording",

@@ -11,6 +11,7 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
+from dpaudit.kept import NOT_KEPT, Kept
 from dpaudit.progress import OnStep
 from dpaudit.registry import PluginFamily
 from dpaudit.rng import Streams
@@ -46,6 +47,7 @@ class Bench:
     name: str = ""  # of the attack, as the config has it
     index: int = 0  # of the attack in the config
     seed: int = 0  # of the training run, whose batches are drawn again from it
+    kept: Kept = NOT_KEPT  # where long work keeps how far it is, for a killed run to go on
 
 
 class Attack(Strict, ABC):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from dpaudit.kept import NOT_KEPT, Kept
 from dpaudit.models.gradients import Gradients
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
@@ -18,6 +19,7 @@ class Task:
     shape: tuple[int, ...]  # channels, height, width
     n_classes: int
     value_range: tuple[float, float]  # of a pixel
+    kept: Kept = NOT_KEPT  # where a long reconstruction keeps how far it is
 
 
 @dataclass(frozen=True, eq=False)

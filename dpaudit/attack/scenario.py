@@ -9,6 +9,7 @@ from torch import Tensor
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Defense, Target
 from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
@@ -47,7 +48,7 @@ def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Find
     for i, (observed, targets) in enumerate(groups):
         reconstruction = scenario.reconstruct(
             observed,
-            _task(problem),
+            _task(problem, bench.kept.stage(i)),
             _attack_streams(scenario, streams),
             partial(_progress, on_step, i, len(groups)),
         )
@@ -93,10 +94,10 @@ def _progress(on_step: OnStep, group: int, n_groups: int, done: int, total: int)
     on_step(group * total + done, n_groups * total)
 
 
-def _task(problem: Classification) -> Task:
+def _task(problem: Classification, kept: Kept) -> Task:
     dataset = problem.dataset
     shape = tuple(dataset.x.shape[1:])
-    return Task(problem.gradients, shape, dataset.n_classes, dataset.value_range)
+    return Task(problem.gradients, shape, dataset.n_classes, dataset.value_range, kept)
 
 
 def _attack_streams(scenario: Scenario, streams: Streams) -> Streams:

@@ -25,6 +25,7 @@ from dpaudit.files.data_folders import DATA_FOLDERS, root_folder
 from dpaudit.files.documents import read_json, text_of
 from dpaudit.files.result import AuditResult
 from dpaudit.registry import PluginFamily, installed
+from dpaudit.source import below, hash_of
 from dpaudit.version import __version__
 
 from .seal import Seal
@@ -33,7 +34,6 @@ from .whole import write_whole
 DECIDING = ("torch", "numpy", "scipy", "scikit-learn", "scikit-image", "pydantic")
 KEPT = ("config.toml", "audit.json", "report.html", "artifacts")
 SEAL = "seal"  # the file that holds it, in each entry
-NOT_SOURCE = ("__pycache__", "site-packages", "node_modules")
 
 
 class AuditCache:
@@ -162,9 +162,9 @@ def content_key(
     parts = {
         "audit": _without_path(audit),
         "dpaudit": __version__,
-        "source": _hash_of(source),
-        "plug-ins": {name: _hash_of(files) for name, files in _plugin_source(audit).items()},
-        "code": None if code is None else _hash_of(_below(code, ".py"), code),
+        "source": hash_of(source),
+        "plug-ins": {name: hash_of(files) for name, files in _plugin_source(audit).items()},
+        "code": None if code is None else hash_of(below(code, ".py"), code),
         "data": _data_fingerprint(audit, folder, data_root),
         "packages": {package: version(package) for package in DECIDING},
         "python": platform.python_version(),
@@ -180,16 +180,6 @@ def _without_path(audit: Mapping[str, Any]) -> dict[str, Any]:
     return {**audit, "data": {**data, "path": Path(str(data["path"])).name}}
 
 
-def own_source() -> tuple[Path, ...]:
-    """All of dpaudit, whichever room this module lies in; the families may lie elsewhere."""
-    found: list[Path] = []
-    for package in ("dpaudit", "dpaudit.attacks", "dpaudit.defenses", "dpaudit.reports"):
-        spec = find_spec(package)
-        for folder in (spec.submodule_search_locations or ()) if spec else ():
-            found += _below(Path(folder), ".py")
-    return tuple(dict.fromkeys(found))
-
-
 def _plugin_source(audit: Mapping[str, Any]) -> dict[str, list[Path]]:
     """The files of each plug-in that is neither ours nor in the caller's folder of code."""
     found = {}
@@ -200,7 +190,7 @@ def _plugin_source(audit: Mapping[str, Any]) -> dict[str, list[Path]]:
             spec = find_spec(module.partition(".")[0])
             places = list((spec.submodule_search_locations or ()) if spec else ())
             if places:
-                found[name] = [path for place in places for path in _below(Path(place), ".py")]
+                found[name] = [path for place in places for path in below(Path(place), ".py")]
             elif spec and spec.origin:
                 found[name] = [Path(spec.origin)]
     return found
@@ -222,31 +212,9 @@ def _data_fingerprint(audit: Mapping[str, Any], folder: Path, data_root: Path | 
     if not isinstance(data, dict):
         return ""
     if "path" in data:
-        return _hash_of([folder / str(data["path"])])
+        return hash_of([folder / str(data["path"])])
     name = str(data.get("name"))
     root = root_folder(data_root)
     if name not in DATA_FOLDERS or root is None:
         return name
-    return _hash_of(_below(root / DATA_FOLDERS[name].folder, ""))
-
-
-def _below(folder: Path, suffix: str) -> list[Path]:
-    """The files below a folder, in order; environments and hidden folders are not entered."""
-    found = []
-    for path, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in NOT_SOURCE and name[0] != "."]
-        found += [Path(path) / name for name in files if name.endswith(suffix)]
-    return sorted(found)
-
-
-def _hash_of(files: Iterable[Path], root: Path | None = None) -> str:
-    digest = sha256()
-    for path in files:
-        name = path.name if root is None else path.relative_to(root).as_posix()
-        digest.update(f"{name}\0".encode())
-        try:
-            with path.open("rb") as file:
-                digest.update(sha256(file.read()).digest())
-        except OSError:
-            digest.update(b"missing")  # the audit will say so
-    return digest.hexdigest()
+    return hash_of(below(root / DATA_FOLDERS[name].folder, ""))

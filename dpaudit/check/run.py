@@ -16,10 +16,11 @@ from dpaudit.files.claims_file import ClaimsFile
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
+from dpaudit.source import own_source
 from dpaudit.version import __version__
 
 from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics
-from .cache import AuditCache, content_key, own_source
+from .cache import AuditCache, content_key
 from .one_audit import AuditJob
 from .processes import Waiting, run_all
 from .seal import Seal, machine_key

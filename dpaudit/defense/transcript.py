@@ -62,6 +62,33 @@ class Sent:
 Capture = Mapping[str, Sent]  # all messages of one round, by name
 
 
+_FIELDS = ("payload", "senders", "receivers", "rows", "readers")
+
+
+def tensors_of(capture: Capture) -> dict[str, Tensor]:
+    """All that is in it, by names, for a file; ``capture_of`` is the inverse."""
+    return {
+        f"{name}/{field}": tensor
+        for name, sent in capture.items()
+        for field in _FIELDS
+        if (tensor := getattr(sent, field)) is not None
+    }
+
+
+def capture_of(tensors: Mapping[str, Tensor]) -> Capture:
+    names = dict.fromkeys(key.rpartition("/")[0] for key in tensors)
+    return {
+        name: Sent(
+            payload=tensors[f"{name}/payload"],
+            senders=tensors[f"{name}/senders"],
+            receivers=tensors[f"{name}/receivers"],
+            rows=tensors[f"{name}/rows"],
+            readers=tensors.get(f"{name}/readers"),
+        )
+        for name in names
+    }
+
+
 def broadcast(graph: Graph, payload: Tensor) -> Sent:
     """Each agent sends its own row of [..., n_agents, d] to all its out-neighbours."""
     return Sent(payload, graph.senders, graph.receivers, graph.senders)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense.transcript import Capture
+from dpaudit.kept import joined, under
 
 from .adversary import Adversary, Reading
 from .states import flat_state, state_of
@@ -32,6 +33,14 @@ class Follower:
     def __init__(self, adversary: Adversary, state: Any) -> None:
         self._adversary, self._like = adversary, state
         self.believed = flat_state(state)  # [trials, width], of the agents' states
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it believes; ``resume`` takes it back."""
+        return joined({"like": self._like._asdict(), "": {"believed": self.believed}})
+
+    def resume(self, tensors: Mapping[str, Tensor]) -> None:
+        self._like = type(self._like)(**under(tensors, "like"))
+        self.believed = tensors["/believed"]
 
     def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Innovation:
         """Round k: ``sent`` by the agents, with noise of which ``units`` were drawn."""

@@ -7,7 +7,9 @@ scores being the right ones. Where they are not, a score that is learned from ot
 better: noise that repeats itself, say, shows in the covariance of the innovations.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
+from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
@@ -57,6 +60,7 @@ def play(
     game: Game | None = None,
     on_round: OnStep = lambda done, total: None,
     dtype: torch.dtype = torch.float64,
+    kept: Kept = NOT_KEPT,
 ) -> Worlds:
     """Both worlds, ``trials`` runs of each, in blocks that fit in the processor's cache.
 
@@ -70,8 +74,8 @@ def play(
     rows = len(adversary.rounds[0].messages) + 2 * adversary.game.setting.n_agents
     size = max(50, BLOCK // (rows * adversary.game.spread))
     n_blocks = -(-trials // size)
-    blocks = []
-    for i, part in enumerate(np.array_split(np.arange(trials), n_blocks)):
+    blocks = _blocks_of(kept.last())
+    for i, part in list(enumerate(np.array_split(np.arange(trials), n_blocks)))[len(blocks) :]:
         own = Streams(streams.numpy("block", i).integers(2**62).item(), streams.device)
 
         def counted(done: int, total: int, i: int = i) -> None:
@@ -79,7 +83,30 @@ def play(
 
         with torch.inference_mode():
             blocks.append(_block(adversary, len(part), own, in_round, game, counted, dtype))
+        kept.keep(partial(_progress_of, blocks))
+    kept.done(_progress_of(blocks))
     return Worlds(*(_joined(list(world)) for world in zip(*blocks, strict=True)))
+
+
+def _progress_of(blocks: list[Worlds]) -> Progress:
+    tensors = {
+        f"{i} {world} {name}": torch.from_numpy(getattr(scored, name))
+        for i, block in enumerate(blocks)
+        for world, scored in block._asdict().items()
+        for name in ("scores", "features")
+    }
+    return Progress(tensors, len(blocks))
+
+
+def _blocks_of(last: Progress | None) -> list[Worlds]:
+    if last is None:
+        return []
+    found = {key: tensor.cpu().numpy() for key, tensor in last.tensors.items()}
+
+    def scored(i: int, world: str) -> Scored:
+        return Scored(found[f"{i} {world} scores"], found[f"{i} {world} features"])
+
+    return [Worlds(*(scored(i, world) for world in Worlds._fields)) for i in range(last.note)]
 
 
 def _joined(parts: list[Scored]) -> Scored:
@@ -199,6 +226,16 @@ class Tally:
         self._game, self._trials = game, trials
         self._present: dict[int, Tensor] = {}
         self._opposite: dict[int, Tensor] = {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that was added; ``resume`` takes it back."""
+        sides = {"present": self._present, "opposite": self._opposite}
+        return joined({side: {str(j): t for j, t in own.items()} for side, own in sides.items()})
+
+    def resume(self, tensors: Mapping[str, Tensor]) -> None:
+        for side, own in (("present", self._present), ("opposite", self._opposite)):
+            found = under(tensors, side)
+            own.update({j: found[str(j)] for j in sorted(map(int, found))})
 
     def add(self, innovation: Innovation) -> None:
         reading, surprise, y = innovation

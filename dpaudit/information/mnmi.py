@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import ConfigError, DataError
+from dpaudit.kept import NOT_KEPT, Kept, Progress
 
 from .estimators import (
     NEIGHBOURS,
@@ -36,6 +38,7 @@ Result = TypeVar("Result")
 Trials = NDArray[np.int64]
 
 STANDARDISED = Reduction()
+AT_ONCE = 50  # estimates for each thread, between two looks at whether to keep them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +87,7 @@ def maximum_information(
     n_splits: int = 20,
     confidence: float = 0.95,
     workers: int | None = None,
+    kept: Kept = NOT_KEPT,
 ) -> MaximumInformation:
     """The largest information that the view of one round holds about V in that round: M-NMI.
 
@@ -94,12 +98,11 @@ def maximum_information(
         private: V, [n_rounds, n] or [n_rounds, n, dims], n independent trials of each round.
         view: what the adversary holds, likewise, trial for trial.
         rng: breaks ties, shuffles, splits. The result does not depend on ``workers``.
-        k: neighbours.
+        k, confidence: neighbours; of the interval, over all rounds together.
         reduce_private, reduce_view: what is done to the samples first.
-        n_permutations: shuffles of the trials for the p-value. 0: no test.
-        n_splits: random splits into halves for the interval. 0: no interval.
-        confidence: of the interval, over all rounds together.
-        workers: threads, by default one a core.
+        n_permutations, n_splits: shuffles of the trials for the p-value, random splits into halves
+            for the interval. 0: none.
+        workers, kept: threads, by default one a core; where it keeps how far it is.
 
     Raises:
         ConfigError: k, ``n_permutations``, ``n_splits`` or ``confidence`` out of range.
@@ -110,7 +113,7 @@ def maximum_information(
     _check_options(n_permutations, n_splits, confidence)
     workers = workers or os.cpu_count() or 1
     pairs = _pairs(private, view, reduce_private, reduce_view, rng, workers)
-    estimates = _estimated(pairs, k, n_permutations, n_splits, rng, workers)
+    estimates = _estimated(pairs, k, n_permutations, n_splits, rng, workers, kept)
     return _judged(pairs, estimates, k, confidence)
 
 
@@ -212,30 +215,32 @@ def _estimated(
     n_splits: int,
     rng: np.random.Generator,
     workers: int,
+    kept: Kept,
 ) -> _Estimates:
     n = pairs[0].n
     _check_trials(n, k, n_splits, max(pair.dims for pair in pairs))
     plan = _plan(n, n_permutations, n_splits, rng)
-    table = _table(pairs, plan, k, workers)  # [n_rounds, 1 + n_permutations + 2 n_splits]
+    table = _table(pairs, plan, k, workers, kept)  # [n_rounds, 1 + n_permutations + 2 n_splits]
     halves = table[:, 1 + n_permutations :].reshape(len(pairs), n_splits, 2)
     of_itself = np.array([_of_itself(pair.private, k, rng) for pair in pairs])
     return _Estimates(table[:, 0], table[:, 1 : 1 + n_permutations], halves, of_itself)
 
 
-def _table(pairs: list[_Pair], plan: list[_Part], k: int, workers: int) -> Floats:
+def _table(pairs: list[_Pair], plan: list[_Part], k: int, workers: int, kept: Kept) -> Floats:
     """Bits of every round for every part of the plan, [n_rounds, len(plan)]."""
-    n_chunks = min(len(plan), -(-2 * workers // len(pairs)))  # few rounds: share the plan too
-    chunks = [plan[i::n_chunks] for i in range(n_chunks)]
+    cells = list(product(range(len(pairs)), range(len(plan))))
 
-    def estimate(job: tuple[_Pair, list[_Part]]) -> list[float]:
-        (private, view), parts = job
-        return [ksg_of_samples(private.samples[v], view.samples[w], k) for v, w in parts]
+    def estimate(cell: tuple[int, int]) -> float:
+        (private, view), (v, w) = pairs[cell[0]], plan[cell[1]]
+        return ksg_of_samples(private.samples[v], view.samples[w], k)
 
-    found = _in_threads(estimate, product(pairs, chunks), workers)
-    table = np.empty((len(pairs), len(plan)))
-    for job, bits in enumerate(found):
-        table[job // n_chunks, job % n_chunks :: n_chunks] = bits
-    return table
+    last = kept.last()
+    bits: list[float] = [] if last is None else last.note
+    while len(bits) < len(cells):
+        some = cells[len(bits) : len(bits) + AT_ONCE * workers]
+        bits += _in_threads(estimate, some, workers)
+        kept.keep(partial(Progress, {}, bits))
+    return np.array(bits).reshape(len(pairs), len(plan))
 
 
 def _judged(

@@ -15,6 +15,7 @@ from dpaudit.files.result import GraphSummary
 from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnProgress
 from dpaudit.rng import Streams
+from dpaudit.training.checkpoints import Checkpoints
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, Recording, train
@@ -70,7 +71,8 @@ def train_world(prepared: Prepared, run: RunDirectory, world: str, on_progress: 
             world,
             on_round,
         )
-    run.write_text(f"findings/curve-{world}.json", curve.model_dump_json())
+    run.write_result(f"findings/{world}.json", curve.model_dump(mode="json"), run.binding)
+    run.forget(f"checkpoints/{world}/*")
 
 
 def run_attack(
@@ -78,6 +80,7 @@ def run_attack(
     prepared: Prepared,
     run: RunDirectory,
     job: AttackJob,
+    binding: str,
     on_progress: OnProgress,
 ) -> None:
     """One part of an attack by one adversary; its findings are left in the run directory."""
@@ -97,10 +100,13 @@ def run_attack(
         job.attack_name,
         job.index,
         config.seed,
+        Checkpoints.of(run.folder, job.name, binding, prepared.streams.device),
     )
     with _overflow_in_a_line(f"attack {job.name}"):
         findings = job.attack.measure(bench, job.threat_model, on_step)
-    run.write_json(f"findings/{job.name}.json", [f.model_dump(mode="json") for f in findings])
+    found = [finding.model_dump(mode="json") for finding in findings]
+    run.write_result(f"findings/{job.name}.json", found, binding)
+    run.forget(f"checkpoints/{job.name}/*")
 
 
 @contextmanager

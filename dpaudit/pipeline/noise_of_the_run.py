@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.contract import Setting
-from dpaudit.errors import DpauditError
+from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
@@ -70,6 +70,8 @@ def examine_noise(
                 defense, prepared.learned.problem, setting, seed, own, readers, rounds
             )
             heard = list(played.play(lambda done: on_step(done, len(rounds))))
+    except RunError:
+        raise  # of the run's folder, not of the rounds
     except (DpauditError, RuntimeError, ValueError, IndexError) as error:
         return _finding([], 0, (f"not examined: {str(error).splitlines()[0]}",))
     tests = [test for group in _by_message(heard) for test in _tests(group, setting, own)]

@@ -2,12 +2,15 @@
 
 import platform
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from dpaudit.files.result import Provenance
+from dpaudit.source import hash_of, own_source
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.version import __version__
 
@@ -32,6 +35,18 @@ def provenance(learned: LoadedProblem, seed: int, device: torch.device) -> Prove
         n_records=learned.n_records,
         agent_sizes=learned.sizes,
     )
+
+
+def code_of(*plugins: type[Any]) -> dict[str, str]:
+    """Which code computes: versions, and hashes of dpaudit's files and of the plug-ins' modules."""
+    modules = dict.fromkeys(plugin.__module__ for plugin in plugins)
+    files = [getattr(sys.modules.get(module), "__file__", None) for module in modules]
+    return {
+        "dpaudit": hash_of(own_source()),
+        "plug-ins": hash_of(Path(file) for file in files if file is not None),
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+    }
 
 
 def _git(*arguments: str) -> str | None:

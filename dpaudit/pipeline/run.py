@@ -2,14 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 
 from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.defense.claim_accounting import account_claim, account_restated, refuse_claims
@@ -26,6 +25,7 @@ from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.training.loaded_problem import load_problem
 from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.seals import bound_to
 
 from .caller_objects import NOTHING, CallerObjects
 from .jobs import (
@@ -40,12 +40,10 @@ from .jobs import (
 from .judge import Judging, accounting_finding, bearing_on, judge
 from .learning import copies_notes, learning_notes
 from .noise_of_the_run import examine_noise
-from .provenance import provenance
+from .provenance import code_of, provenance
 from .reach import absent_notes, reads_nothing, refuse_absent_links
 from .vacuous import vacuous_notes
 from .workers import Work, run_jobs
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,13 @@ def run_audit(
     fingerprint = _fingerprint(config, prepared, runtime)
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
         on_progress = _noted(run, on_progress)
-        run_jobs(_worker, (config, run, runtime, own), WORLDS, runtime.workers, on_progress)
+        run_jobs(
+            _worker, (config, run, run.binding, runtime, own), WORLDS, runtime.workers, on_progress
+        )
         seconds = {"training": time.perf_counter() - began}
-        return _attack_and_judge(config, prepared, run, runtime, on_progress, seconds, own)
+        return _attack_and_judge(
+            config, prepared, run, run.binding, runtime, on_progress, seconds, own
+        )
 
 
 def attack_again(
@@ -112,17 +114,20 @@ def attack_again(
         config = _edited(out, recorded["config"], names)
         prepared = prepare(config, runtime)
         now = _fingerprint(config, prepared, runtime)
-        if now | {"config": None} != recorded | {"config": None}:
+        if any(now[key] != recorded.get(key) for key in ("data", "device")):
             raise RunError(f"{out}: data or device differ from those of the recorded run")
         _refuse_unrecorded(run, prepared)
         run.forget("findings/[0-9]*.json")
-        return _attack_and_judge(config, prepared, run, runtime, _noted(run, on_progress), {})
+        return _attack_and_judge(
+            config, prepared, run, bound_to(now), runtime, _noted(run, on_progress), {}
+        )
 
 
 def _attack_and_judge(
     config: AuditConfig,
     prepared: Prepared,
     run: RunDirectory,
+    binding: str,
     runtime: Runtime,
     on_progress: OnProgress,
     seconds: dict[str, float],
@@ -131,9 +136,10 @@ def _attack_and_judge(
     began = time.perf_counter()
     jobs = [job.name for job in jobs_of(config, prepared)]
     jobs += [NOISE_OF_THE_RUN] if config.claim else []
-    run_jobs(_worker, (config, run, runtime, own), jobs, runtime.workers, on_progress)
+    arguments = (config, run, binding, runtime, own)
+    run_jobs(_worker, arguments, jobs, runtime.workers, on_progress)
     seconds = {**seconds, "attacks": time.perf_counter() - began}
-    evidence = [finding for job in jobs for finding in _stored(run, job)]
+    evidence = [finding for job in jobs for finding in _stored(run, job, binding)]
     claims, findings = _judged(config, prepared, evidence)
     result = _result(config, prepared, runtime, run, claims, findings, seconds)
     run.write_text("audit.json", result.to_json())
@@ -159,7 +165,7 @@ def _noted(run: RunDirectory, on_progress: OnProgress) -> OnProgress:
 
 def _recorded(run: RunDirectory) -> dict[str, Any]:
     """What run.json says of a run. Raises RunError if it is not what ``run_audit`` wrote."""
-    recorded = run.read_json("run.json")
+    recorded = run.recorded()
     where = run.path / "run.json"
     if not isinstance(recorded, dict) or not isinstance(recorded.get("config"), dict):
         raise RunError(f"{where}: damaged: no config in it; run dpaudit audit again")
@@ -250,22 +256,25 @@ def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:
 
 
 def _worker(
-    config: AuditConfig, run: RunDirectory, runtime: Runtime, own: CallerObjects
+    config: AuditConfig, run: RunDirectory, binding: str, runtime: Runtime, own: CallerObjects
 ) -> Work[str]:
-    """What a process does with a job: train a world, or run a scenario, by name."""
+    """What a process does with a job: train a world, or run a scenario, by name.
+
+    ``binding`` is of all that decides the findings; the transcript has its own, which is the run's.
+    """
     prepared = prepare(config, runtime, own)
     jobs = {job.name: job for job in jobs_of(config, prepared)}
 
     def work(job: str, on_progress: OnProgress) -> None:
+        if run.read_result(f"findings/{job}.json", binding) is not None:
+            return
         if job in WORLDS:
             train_world(prepared, run, job, on_progress)
-        elif run.has(f"findings/{job}.json"):
-            return
         elif job == NOISE_OF_THE_RUN:
             finding = examine_noise(prepared, config.threat_model, partial(on_progress, job))
-            run.write_json(f"findings/{job}.json", [finding.model_dump(mode="json")])
+            run.write_result(f"findings/{job}.json", [finding.model_dump(mode="json")], binding)
         else:
-            run_attack(config, prepared, run, jobs[job], on_progress)
+            run_attack(config, prepared, run, jobs[job], binding, on_progress)
 
     return work
 
@@ -300,9 +309,7 @@ def _result(
     findings: list[Finding],
     seconds: dict[str, float],
 ) -> AuditResult:
-    curves = {
-        world: _read(run, f"findings/curve-{world}.json", Curve.model_validate) for world in WORLDS
-    }
+    curves = {world: Curve.model_validate(_result_of(run, world, run.binding)) for world in WORLDS}
     return AuditResult(
         config=config.model_dump(mode="json"),
         calibrated=prepared.defenses["defense"].model_dump(mode="json"),
@@ -326,20 +333,18 @@ def _threat_models(config: AuditConfig, prepared: Prepared) -> Iterator[ThreatMo
         )
 
 
-def _stored(run: RunDirectory, job: str) -> list[Finding]:
-    return _read(run, f"findings/{job}.json", TypeAdapter(list[Finding]).validate_python)
+def _stored(run: RunDirectory, job: str, binding: str) -> list[Finding]:
+    return [Finding.model_validate(found) for found in _result_of(run, job, binding)]
 
 
-def _read(run: RunDirectory, name: str, validated: Callable[[Any], T]) -> T:
-    """What a job left. Raises RunError if it was changed or damaged since."""
-    try:
-        return validated(run.read_json(name))
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
+def _result_of(run: RunDirectory, job: str, binding: str) -> Any:
+    found = run.read_result(f"findings/{job}.json", binding)
+    if found is None:
         raise RunError(
-            f"{run.path / name}: damaged: {where}: {error.errors()[0]['msg']}; delete it, and "
-            "dpaudit audit --resume makes it again"
-        ) from None
+            f"{run.path}: findings/{job}.json is gone, damaged or was changed; run dpaudit audit "
+            "with --resume, which makes it anew"
+        )
+    return found
 
 
 def _fingerprint(config: AuditConfig, prepared: Prepared, runtime: Runtime) -> dict[str, object]:
@@ -347,4 +352,5 @@ def _fingerprint(config: AuditConfig, prepared: Prepared, runtime: Runtime) -> d
         "config": config.model_dump(mode="json"),
         "device": runtime.device.type,
         "data": prepared.learned.fingerprint,
+        "code": code_of(type(prepared.defenses["defense"]), *map(type, prepared.attacks)),
     }

@@ -1,13 +1,10 @@
 """Run a defense for all its rounds and record what was asked for."""
 
-import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting
@@ -15,17 +12,17 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Capture
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.result import Curve
+from dpaudit.kept import Kept, Progress
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
+from .checkpoints import Checkpoints
 from .run_directory import RunDirectory
 
 EVALUATIONS = 40  # points of the training curves
-CHECKPOINT_SECONDS = 10.0
 TRANSCRIPT_BYTES = 4 * 2**30  # what a world's transcript may take on disk
 
 Point = tuple[int, list[float], list[float] | None, float]  # of the curve, by its columns
-_PROGRESS: TypeAdapter[tuple[int, list[Point]]] = TypeAdapter(tuple[int, list[Point]])
 
 
 class Learning(Protocol):
@@ -111,8 +108,8 @@ def train(
             would be of the numbers' range and not of the defense.
     """
     rounds = _Rounds(defense, problem, setting, streams)
-    state, done, curve = _resumed(run, world, rounds)
-    saved = time.monotonic()
+    kept = Checkpoints.of(run.folder, world, run.binding, streams.device)
+    state, done, curve = _resumed(kept, rounds)
     every = max(1, defense.n_rounds // EVALUATIONS)
     for k in range(done + 1, defense.n_rounds + 1):
         for batch_size in sorted(recording.probes.get(k, ())):
@@ -126,11 +123,7 @@ def train(
             run.write_capture(world, k, None, _chosen(sent, recording.messages[k]))
         if k % every == 0 or k == defense.n_rounds:
             curve.append(_measured(k, defense.models(state), problem))
-        if time.monotonic() - saved > CHECKPOINT_SECONDS or k == defense.n_rounds:
-            run.write_tensors(
-                f"checkpoints/{world}.safetensors", state._asdict(), json.dumps([k, curve])
-            )
-            saved = time.monotonic()
+        kept.keep(lambda: Progress(state._asdict(), [k, curve]))  # noqa: B023 (called at once)
         on_round(k, defense.n_rounds)
     initial, _ = problem.evaluate(defense.models(rounds.start()))
     return _by_columns(curve, problem.loss_is, initial)
@@ -154,31 +147,13 @@ class _Rounds:
         return self.defense.step(state, k, graph, gradient, Noise(self.streams, k))
 
 
-def _resumed(run: RunDirectory, world: str, rounds: _Rounds) -> tuple[Any, int, list[Point]]:
-    """State, rounds done and curve so far, from the last checkpoint or from the start.
-
-    Raises:
-        RunError: the checkpoint is damaged, or of another defense.
-    """
-    name = f"checkpoints/{world}.safetensors"
-    state = rounds.start()
-    if not run.has(name):
+def _resumed(kept: Kept, rounds: _Rounds) -> tuple[Any, int, list[Point]]:
+    """State, rounds done and curve so far, from the last checkpoint or from the start."""
+    state, last = rounds.start(), kept.last()
+    if last is None:
         return state, 0, []
-    tensors, note = run.read_tensors(name, rounds.streams.device)
-    started = {key: (x.shape, x.dtype) for key, x in state._asdict().items()}
-    try:
-        done, curve = _PROGRESS.validate_json(note)
-    except ValidationError:
-        done, curve = -1, []
-    fits = {key: (x.shape, x.dtype) for key, x in tensors.items()} == started
-    in_order = [point[0] for point in curve] == sorted({point[0] for point in curve})
-    last = rounds.defense.n_rounds
-    if not (fits and in_order and 0 <= done <= last and all(0 < p[0] <= done for p in curve)):
-        raise RunError(
-            f"{run.path / name}: damaged, or of another defense; delete it, and --resume begins "
-            "this training again"
-        )
-    return type(state)(**tensors), done, curve
+    done, curve = last.note
+    return type(state)(**last.tensors), done, curve
 
 
 def _refuse_unless_finite(world: str, k: int, sent: Capture, X: Tensor) -> None:

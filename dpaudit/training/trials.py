@@ -1,6 +1,6 @@
 """Many independent runs of a defense as one tensor program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Self
 
 import torch
@@ -59,14 +59,18 @@ def run_trials(
     trials: int,
     watch: Watch,
     last: int | None = None,
+    after: tuple[int, Mapping[str, Tensor]] | None = None,
 ) -> Any:
     """Play rounds 1 to ``last`` (all by default) of all trials at once; the last state.
 
-    Each round is shown to ``watch``.
+    Each round is shown to ``watch``. ``after``: so many rounds were played before, and left
+    a state of these tensors; those that follow are what they would have been.
     """
     with torch.no_grad() if problem.differentiates else torch.inference_mode():
-        state = defense.start(problem.initial(streams, trials), setting)
-        for k in range(1, (last or defense.n_rounds) + 1):
+        done, state = 0, defense.start(problem.initial(streams, trials), setting)
+        if after is not None:
+            done, state = after[0], type(state)(**after[1])
+        for k in range(done + 1, (last or defense.n_rounds) + 1):
             gradient = problem.gradient(streams, k, defense.batch_size, defense.sampling, trials)
             round = defense.step(state, k, setting.network.at(k), gradient, Noise(streams, k))
             state = round.state

@@ -106,7 +106,8 @@ import dpaudit
 
 root, names = Path(sys.argv[1]), sys.argv[2:]
 dpaudit.__path__ = [*dpaudit.__path__, str(root)]  # the families are found here too
-from dpaudit.check.cache import content_key, own_source
+from dpaudit.check.cache import content_key
+from dpaudit.source import own_source
 
 def key():
     return content_key({}, root, None, "cpu", None, own_source())

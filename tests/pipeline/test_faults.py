@@ -1,23 +1,28 @@
 """What happens to an audit's folder and processes: shared, moved, killed, full. Nothing is lost."""
 
+import errno
 import json
 import os
+import random
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
 from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig
-from dpaudit.pipeline.run import Runtime, run_audit
+from dpaudit.pipeline.run import Runtime, attack_again, run_audit
 from dpaudit.training.run_directory import RunDirectory
 
 CONFIG = """\
@@ -42,8 +47,8 @@ delta = 1e-5
 name = "eavesdropper"
 """
 ATTACKS = {
-    "gradient-inversion": 'message = "gradient"\nrounds = [3, 6]\ntargets = 2\niterations = 12\n',
-    "likelihood-ratio": "trials = 300\n",
+    "gradient-inversion": 'message = "noisy-gradient"\nrounds = [6]\ntargets = 1\niterations = 30\n',
+    "likelihood-ratio": "trials = 60\n",
     "sensitivity": "points = 6\nrestarts = 2\nsteps = 2\n",
     "mutual-information": 'message = "x"\ntrials = 40\nn_permutations = 5\nn_splits = 2\n',
     "canaries": "canaries = 40\n",
@@ -78,14 +83,14 @@ def audit(*options: str) -> tuple[int, str]:
     return said("audit", "audit.toml", "--out", "run", "--workers", "1", *options)
 
 
-def started(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dpaudit.commands.cli", *arguments]
+def started(*arguments: str, limit: Callable[[], None] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command,
+        [sys.executable, "-m", "dpaudit.commands.cli", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=limit,
     )
 
 
@@ -102,6 +107,55 @@ def numbers(path: Path) -> dict:
     content = json.loads((path / "audit.json").read_text())
     del content["timing"]
     return content
+
+
+class Stopped(Exception):
+    """Raised in the middle of a run, where a kill would end it."""
+
+
+def run(folder: Path, out: str, resume: bool = False, stop: str = "", at: int = 0) -> list[int]:
+    """One audit, ended at a report of a job if asked for; what that job reported."""
+    seen: list[int] = []
+
+    def report(what: str, done: int, total: int) -> None:
+        if stop and stop in what:
+            seen.append(done)
+            if len(seen) == at:
+                raise Stopped
+
+    config = AuditConfig.from_toml(folder / "audit.toml")
+    with pytest.raises(Stopped) if at else nullcontext():
+        run_audit(config, folder / out, Runtime(cores=1), "", resume, report)
+    return seen
+
+
+@pytest.fixture
+def often(monkeypatch) -> None:
+    """Every step is kept."""
+    monkeypatch.setattr("dpaudit.training.checkpoints.SECONDS", 0.0)
+    monkeypatch.setattr("dpaudit.training.checkpoints.SHARE", 0.0)
+
+
+LONG = {  # the report at which it is ended, and how many need not be made again
+    "likelihood-ratio": (9, 6),  # in the second of three stages of one block each
+    "sensitivity": (5, 5),
+    "mutual-information": (8, 8),
+    "canaries": (5, 5),
+    "gradient-inversion": (2, 2),
+}
+
+
+@pytest.mark.parametrize("attack, at, kept", [(name, *steps) for name, steps in LONG.items()])
+def test_an_attack_goes_on_where_it_was_killed_to_the_same_numbers(
+    folder, often, attack, at, kept
+) -> None:
+    (folder / "audit.toml").write_text(config_with(attack))
+    whole = run(folder, "whole", stop=attack)
+    run(folder, "run", stop=attack, at=at)
+    assert list((folder / "run" / "checkpoints").glob(f"*{attack}*/*.safetensors"))
+    again = run(folder, "run", resume=True, stop=attack)
+    assert len(again) <= len(whole) - kept
+    assert numbers(folder / "run") == numbers(folder / "whole")
 
 
 def test_every_command_that_writes_refuses_a_folder_in_use(folder) -> None:
@@ -185,3 +239,162 @@ def test_no_process_outlives_a_killed_audit(folder) -> None:
     while any(map(alive, those)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not [pid for pid in those if alive(pid)]
+
+
+def test_a_killed_worker_is_one_line_and_the_rest_is_gone_on_from(folder) -> None:
+    (folder / "audit.toml").write_text(config_with().replace("n_rounds = 6", "n_rounds = 3_000"))
+    process = started("audit", "audit.toml", "--out", "run", "--workers", "2")
+    wait_until((folder / "run" / "progress.json").exists, process)
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(process.pid)}
+    workers = [pid for pid, command in commands.items() if b"spawn_main" in command]
+    os.kill(workers[-1], signal.SIGKILL)
+    _, error = process.communicate(timeout=120)
+    assert (process.returncode, error.count("\n")) == (2, 1), error
+    assert "a worker process was killed, perhaps for lack of memory" in error
+    assert not [pid for pid in workers if alive(pid)]
+    assert audit("--resume")[0] in (0, 1)
+
+
+def whole_files_only(path: Path) -> None:
+    assert not list(path.rglob(".*.partial"))
+    assert all(json.loads(file.read_text()) is not None for file in path.rglob("*.json"))
+    assert all(load_file(file) for file in path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2, 4, 7, 10])
+def test_a_full_disk_at_any_write_is_one_line_and_nothing_is_lost(
+    folder, often, monkeypatch, writes
+) -> None:
+    left = writes
+
+    def full(descriptor: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run(folder, "whole")
+    monkeypatch.setattr(os, "fsync", full)
+    code, error = audit()
+    assert (code, error.count("\n")) == (2, 1), error
+    assert "cannot write: No space left on device" in error
+    whole_files_only(folder / "run")
+    left = 10**6
+    assert audit(*(["--resume"] if (folder / "run" / "run.json").exists() else []))[0] in (0, 1)
+    assert numbers(folder / "run") == numbers(folder / "whole")
+
+
+def test_files_that_may_not_grow_are_one_line(folder) -> None:
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+
+    process = started("audit", "audit.toml", "--out", "run", "--workers", "1", limit=small)
+    _, error = process.communicate(timeout=120)
+    assert (process.returncode, error.count("\n")) == (2, 1), error
+    assert "cannot write: File too large" in error
+    whole_files_only(folder / "run")
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_for_every_command(folder, monkeypatch) -> None:
+    assert audit()[0] in (0, 1)
+
+    def read_only(path: object, flags: int, mode: int = 0o777, **where: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("dpaudit.training.held_folder.os.open", read_only)
+    for command in (
+        ("audit", "audit.toml", "--out", "run"),
+        ("audit", "audit.toml", "--out", "run", "--resume"),
+        ("attack", "run"),
+        ("report", "run"),
+    ):
+        code, error = said(*command)
+        assert (code, error) == (2, "error: run: cannot write: Read-only file system\n")
+
+
+def test_a_clock_that_jumps_changes_nothing(folder, often, monkeypatch) -> None:
+    run(folder, "whole")
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(time, "time", lambda: float(rng.uniform(0, 4e9)))
+    run(folder, "run", stop="training, no-defense", at=3)
+    for path in [folder / "run", *(folder / "run").rglob("*"), folder / "images.npz"]:
+        os.utime(path, (0, 4e9))
+    run(folder, "run", resume=True)
+    assert numbers(folder / "run") == numbers(folder / "whole")
+
+
+def test_a_result_that_was_edited_between_is_made_again(folder, often) -> None:
+    (folder / "audit.toml").write_text(config_with("canaries", "sensitivity"))
+    run(folder, "whole")
+    run(folder, "run", stop="sensitivity", at=2)
+    (found,) = (folder / "run" / "findings").glob("*canaries*.json")
+    found.write_text(edited := found.read_text().replace('"value": 5.0', '"value": 500.0'))
+    assert '"value": 500.0' in edited
+    assert run(folder, "run", resume=True, stop="canaries")
+    assert numbers(folder / "run") == numbers(folder / "whole")
+
+
+def test_findings_of_other_options_are_not_taken_for_those_of_the_run(folder) -> None:
+    text = config_with("canaries")
+    (folder / "audit.toml").write_text(text)
+    config = AuditConfig.from_toml(folder / "audit.toml")
+    first = run_audit(config, folder / "run", Runtime(cores=1), text)
+    edited = text.replace("canaries = 40", "canaries = 50")
+    (folder / "run" / "config.toml").write_text(edited)
+    assert attack_again(folder / "run", Runtime(cores=1)).findings != first.findings
+    again = run_audit(config, folder / "run", Runtime(cores=1), text, resume=True)
+    assert again.findings == first.findings
+
+
+def test_another_code_is_not_gone_on_with(folder, monkeypatch) -> None:
+    run(folder, "run", stop="training, no-defense", at=3)
+    monkeypatch.setattr("dpaudit.pipeline.provenance.own_source", lambda: ())
+    code, error = audit("--resume")
+    assert (code, error.count("\n")) == (2, 1), error
+    assert "cannot resume: config, seed, device, data or the code of dpaudit differ" in error
+
+
+KILLS, EACH, SECONDS = 50, 5, 12.0  # in all; of one audit before it is let finish; within which
+
+
+@pytest.mark.slow
+def test_audits_that_are_killed_at_random_moments_lose_nothing(folder) -> None:
+    (folder / "audit.toml").write_text(ALL.replace("n_rounds = 6", "n_rounds = 300"))
+    run(folder, "whole")
+    rng = random.Random(20261122)
+    for _ in range(KILLS // EACH):
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        for kill in range(EACH + 1):
+            begun = (folder / "run" / "run.json").exists()
+            workers = str(rng.choice([1, 2]))
+            command = ["audit", "audit.toml", "--out", "run", "--workers", workers]
+            process = started(*command, *(["--resume"] if begun else []))
+            if kill < EACH:
+                time.sleep(rng.uniform(0, SECONDS))
+                process.kill()
+            _, error = process.communicate(timeout=600)
+            assert process.returncode in (0, 1, -signal.SIGKILL), error
+        assert numbers(folder / "run") == numbers(folder / "whole")
+        whole_files_only(folder / "run")
+
+
+@pytest.mark.slow
+def test_checks_that_are_killed_at_random_moments_lose_nothing(folder) -> None:
+    (folder / "audit.toml").write_text(config_with("canaries", "sensitivity"))
+    (folder / "claims.toml").write_text('[[check]]\nname = "one"\naudit = "audit.toml"\n')
+    run(folder, "whole")
+    rng = random.Random(20261123)
+    for _ in range(4):
+        shutil.rmtree(folder / ".dpaudit-cache", ignore_errors=True)
+        for kill in range(EACH + 1):
+            process = started("check", "claims.toml")
+            if kill < EACH:
+                time.sleep(rng.uniform(0, SECONDS))
+                process.kill()
+            _, error = process.communicate(timeout=600)
+            assert process.returncode in (0, 1, -signal.SIGKILL), error
+        (entry,) = (folder / ".dpaudit-cache").glob("*/audit.json")
+        found, whole = (json.loads(p.read_text()) for p in (entry, folder / "whole/audit.json"))
+        for key in ("claims", "findings", "utility", "verdict"):
+            assert found[key] == whole[key]

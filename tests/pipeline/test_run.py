@@ -137,7 +137,7 @@ def test_two_processes_give_what_one_gives(folder) -> None:
 
 @pytest.mark.parametrize("stop_at", [3, 12, 17, 26, 30])
 def test_an_interrupted_audit_resumes_to_the_same_numbers(folder, stop_at, monkeypatch) -> None:
-    monkeypatch.setattr("dpaudit.training.train.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("dpaudit.training.checkpoints.SECONDS", 0.0)
     expected = without_timing(audited(folder, "whole"))
     calls = 0
 

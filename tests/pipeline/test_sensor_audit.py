@@ -86,7 +86,7 @@ def test_the_loss_is_the_residual_of_each_agent(tmp_path) -> None:
 
 
 def test_an_interrupted_run_resumes_to_the_same_curve(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("dpaudit.training.train.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("dpaudit.training.checkpoints.SECONDS", 0.0)
     (tmp_path / "audit.toml").write_text(CONFIG)
     config = AuditConfig.from_toml(tmp_path / "audit.toml")
     whole = run_audit(config, tmp_path / "whole", Runtime(cores=1), CONFIG)

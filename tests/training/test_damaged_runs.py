@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from dpaudit.data.datasets import Dataset
 from dpaudit.data.partition import split
@@ -75,7 +76,7 @@ def test_tensors_that_do_not_fit_are_no_message(tmp_path: Path, field: str, valu
     run.write_capture("defense", 1, None, {"x": Sent(**SENT)})
     changed = {f"x/{name}": tensor for name, tensor in {**SENT, field: value}.items()}
     save_file({k: v for k, v in changed.items() if v is not None}, tmp_path / CAPTURE)
-    with pytest.raises(RunError, match='message "x"'):
+    with pytest.raises(RunError, match="missing or damaged: it is not what the run wrote"):
         run.read_capture("defense", 1, None, CPU)
 
 
@@ -105,29 +106,39 @@ def test_a_file_beside_the_transcript_is_no_round(tmp_path: Path) -> None:
     ids=range(11),
 )
 def test_a_checkpoint_of_something_else_is_not_gone_on_from(
-    tmp_path: Path, dataset: Dataset, streams: Streams, change: Callable | str
+    tmp_path: Path,
+    dataset: Dataset,
+    streams: Streams,
+    change: Callable | str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("dpaudit.training.checkpoints.SECONDS", 0.0)
+    monkeypatch.setattr("dpaudit.training.checkpoints.SHARE", 0.0)
     single = replace(dataset, x=dataset.x.float(), x_test=dataset.x_test.float())
     parts = split(dataset.y.numpy(), 4, "even", np.random.default_rng(5))
     problem = Classification(single, parts, "logistic", CPU)
     setting = Setting(build_graph("ring", 4), tuple(parts.sizes.tolist()), problem.gradients.d)
     defense = DPDPSGD(noise_multiplier=1.0, n_rounds=3, batch_size=4)
-    run = RunDirectory(tmp_path)
+    run, played = RunDirectory(tmp_path), list[int]()
 
     def trained():
-        nothing = (NOTHING_RECORDED, run, "defense", lambda done, total: None)
+        played.clear()
+        nothing = (NOTHING_RECORDED, run, "defense", lambda done, total: played.append(done))
         return train(defense, problem, setting, streams, *nothing)
 
     whole = trained()
     assert trained() == whole
-    tensors, note = run.read_tensors("checkpoints/defense.safetensors", CPU)
+    assert played == []  # the checkpoint was gone on from
+    path = tmp_path / "checkpoints/defense/all.safetensors"
+    with safe_open(path, "pt") as file:
+        about, tensors = dict(file.metadata()), load_file(path)
     if isinstance(change, str):
-        note = change
+        about["note"] = change
     else:
         change(tensors)
-    run.write_tensors("checkpoints/defense.safetensors", tensors, note)
-    with pytest.raises(RunError, match="damaged, or of another defense; delete it"):
-        trained()
+    save_file(tensors, path, about)
+    assert trained() == whole
+    assert played == [1, 2, 3]
 
 
 def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:

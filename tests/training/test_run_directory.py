@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dpaudit.errors import RunError
+from dpaudit.training.held_folder import LOCK
 from dpaudit.training.run_directory import RunDirectory
-from dpaudit.training.run_lock import LOCK
 
 HOLD = """
 import sys, time
@@ -138,3 +138,12 @@ def test_a_run_that_is_killed_while_it_clears_an_old_one_leaves_nothing_to_resum
     with pytest.raises(RunError, match="nothing to resume"):
         begin(tmp_path, resume=True)
     begin(tmp_path)
+
+
+def test_a_lock_that_is_a_link_is_not_written_through(tmp_path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK).symlink_to(tmp_path / "mine")
+    with pytest.raises(RunError, match="run: cannot write"):
+        begin(tmp_path / "run")
+    assert (tmp_path / "mine").read_text() == "precious"

@@ -1,0 +1,41 @@
+"""The files that a program is made of, and the hash of what is in them."""
+
+import os
+from collections.abc import Iterable
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+NOT_SOURCE = ("__pycache__", "site-packages", "node_modules")
+
+
+def own_source() -> tuple[Path, ...]:
+    """All of dpaudit, whichever room this module lies in; the families may lie elsewhere."""
+    found: list[Path] = []
+    for package in ("dpaudit", "dpaudit.attacks", "dpaudit.defenses", "dpaudit.reports"):
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            found += below(Path(folder), ".py")
+    return tuple(dict.fromkeys(found))
+
+
+def below(folder: Path, suffix: str) -> list[Path]:
+    """The files below a folder, in order; environments and hidden folders are not entered."""
+    found = []
+    for path, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in NOT_SOURCE and name[0] != "."]
+        found += [Path(path) / name for name in files if name.endswith(suffix)]
+    return sorted(found)
+
+
+def hash_of(files: Iterable[Path], root: Path | None = None) -> str:
+    digest = sha256()
+    for path in files:
+        name = path.name if root is None else path.relative_to(root).as_posix()
+        digest.update(f"{name}\0".encode())
+        try:
+            with path.open("rb") as file:
+                digest.update(sha256(file.read()).digest())
+        except OSError:
+            digest.update(b"missing")  # the audit will say so
+    return digest.hexdigest()

@@ -1,0 +1,222 @@
+"""A whole batch from one gradient of a linear layer with ReLU behind it."""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dpaudit.errors import NotObservable
+
+from .trace import Front
+
+_GAP = 3.0  # singular value b over the next: the batch's rank stands out of the noise
+_DRAWS = 256  # searches side by side
+_MOST_DRAWS = 2**17  # before the search is given up
+_STEPS = 25  # of a search
+_LOWEST_POWER = 0.7  # the sums of |z|^p that are made small have p between this and 1
+_WIDTH, _NARROWING = 0.01, 0.7  # of what counts as zero, in unit rows: at the start, by step
+_LAST_WIDTH = _WIDTH * _NARROWING**_STEPS
+_UNDRAWN, _RIDGE = 1e-8, 1e-13  # weights of rows that a search does not start from; of nothing
+_TYLER = 10  # steps towards rows that are alike in all directions
+_SIGMAS = 8.0  # of a row's own noise: what is nearer to 0 counts as 0
+_BEYOND_CHANCE = 0.1  # share of zeros beyond the b - 1 that any direction can have
+_NEW = 1e-3  # least sine of the angle between a direction and those already chosen
+_AGREEMENT = 0.98  # share of units at which zeros must be where the image's ReLU are off
+
+
+class Separated(NamedTuple):
+    """The records of a batch, told apart."""
+
+    inputs: Tensor  # [b, n] of the linear layer
+    slopes: Tensor  # [m, b], the loss's slope in z of each record, as it counts in the message
+
+
+class _Problem(NamedTuple):
+    """G = L R up to noise, in coordinates in which searches are easy."""
+
+    rows: Tensor  # [m, b], L T at unit length, of the units that answer to any record
+    noise: Tensor  # [m], of a row: standard deviation of its product with a q of |T q| = 1
+    units: Tensor  # [m], which rows of the gradient these are
+    L: Tensor  # [n_units, b]
+    R: Tensor  # [b, n + 1], orthonormal
+    T: Tensor  # [b, b]
+
+    def is_zero(self, q: Tensor, width: float = 0.0) -> Tensor:
+        """Which rows directions q [k, b] are orthogonal to, as far as noise lets tell, [k, m]."""
+        noise = (q @ self.T.T).norm(dim=1)[:, None] * self.noise
+        return (q @ self.rows.T).abs() <= _SIGMAS * noise.clamp(min=width)
+
+
+class _Pool(NamedTuple):
+    """Independent directions, those with most zeros first."""
+
+    q: Tensor  # [k, b], at unit length
+    zeros: Tensor  # [k], share of the rows
+
+
+def separate(front: Front, batch_size: int, generator: torch.Generator) -> Separated:
+    """What each record of a batch fed to the first linear layer, exactly.
+
+    With Z = X W' + c, the gradient G = [dL/dW, dL/dc] is D [X, 1] for D = dL/dZ' [m, b]: of rank b.
+        1.  G = L R by a thin SVD, so that D = L Q and [X, 1] = Q^-1 R for a Q [b, b]
+        2.  D is 0 where a ReLU is off, so a column q of Q is orthogonal to about half of the rows
+            of L: search directions with far more zeros in L q than chance has
+        3.  refit each to the rows it is orthogonal to; choose new directions, most zeros first
+        4.  [X, 1] = Q^-1 R up to a factor for each row, which its last entry tells
+        5.  believe it if the zeros of L Q lie where W x + c <= 0
+    Factors of records, as those of clipping, stay in D and do not touch X.
+
+    Raises:
+        NotObservable: the batch is too large for the layer, its gradient has no rank of
+            ``batch_size``, or no zeros that tell records apart were found.
+
+    Source: Dimitrov et al., NeurIPS 2024 (SPEAR), arXiv:2403.03945. Departures: the kernel of
+    b - 1 rows drawn at random is only where a search starts, which makes sum |L q|^p small by
+    reweighted least squares (Chartrand and Yin 2008) after rows have been made alike in all
+    directions (Tyler 1987): a hit takes a hundred searches at b = 20 where it takes 26,000 draws;
+    the bias is one more column of G, so the scale needs no step of its own; what counts as zero
+    follows from the noise that is left of each row beyond rank b.
+    """
+    problem = _problem(front, batch_size)
+    pool = _Pool(problem.rows[:0], problem.rows[:0, 0])
+    for _ in range(_MOST_DRAWS // _DRAWS):
+        pool = _improved(problem, pool, _search(problem, generator))
+        separated = _separated(front, problem, pool)
+        if separated is not None:
+            return separated
+    raise NotObservable(
+        f"a batch of {batch_size}: {_MOST_DRAWS} searches found {len(pool.q)} directions with "
+        "zeros, and no batch that fits them; the layer has no ReLU, too few units or much noise"
+    )
+
+
+def _problem(front: Front, b: int) -> _Problem:
+    """Step 1. Raises NotObservable."""
+    G = front.augmented
+    if b >= min(G.shape):
+        raise NotObservable(
+            f"a batch of {b} cannot be told apart by a layer of {G.shape[0]} units with "
+            f"{G.shape[1] - 1} inputs: it needs more of both"
+        )
+    U, S, Vh = torch.linalg.svd(G, full_matrices=False)
+    if not S[b - 1] > _GAP * S[b].clamp(min=_rounding(S)):
+        raise NotObservable(
+            f"the first layer's gradient has no rank of {b}: its singular value {b} is "
+            f"{S[b - 1]:.1e} and the next {S[b]:.1e}; the message has noise, or other records "
+            "in it, or a record twice"
+        )
+    L, R = U[:, :b] * S[:b], Vh[:b]
+    noise = (G - L @ R).norm(dim=1) / math.sqrt(G.shape[1] - b) + _rounding(S)
+    units = (L.norm(dim=1) > _SIGMAS * noise).nonzero()[:, 0]
+    if len(units) <= b:
+        raise NotObservable(f"a batch of {b} needs more than {b} units that answer to it")
+    T = _alike(L[units])
+    rows = L[units] @ T
+    return _Problem(F.normalize(rows), noise[units] / rows.norm(dim=1), units, L, R, T)
+
+
+def _rounding(S: Tensor) -> float:
+    return float(S[0]) * torch.finfo(S.dtype).eps
+
+
+def _alike(L: Tensor) -> Tensor:
+    """T [b, b] by which the rows of L, at unit length, are alike in all directions."""
+    m, b = L.shape
+    T = torch.eye(b).to(L)
+    for _ in range(_TYLER):
+        rows = F.normalize(L @ T)
+        factor = torch.linalg.cholesky_ex(b / m * rows.T @ rows)[0]
+        T = torch.linalg.solve_triangular(factor.T, T, upper=True, left=False)
+    return T / T.norm()
+
+
+def _search(problem: _Problem, generator: torch.Generator) -> Tensor:
+    """Step 2: directions [k, b] nearly orthogonal to many rows."""
+    rows = problem.rows
+    m, b = rows.shape
+    draw = partial(torch.rand, generator=generator, device=generator.device, dtype=rows.dtype)
+    power = _LOWEST_POWER + (1 - _LOWEST_POWER) * draw((_DRAWS, 1)).to(rows)
+    drawn = draw((_DRAWS, m)).to(rows).topk(b - 1, dim=1).indices
+    weights = torch.full((_DRAWS, m), _UNDRAWN).to(rows).scatter(1, drawn, 1.0)
+    q = draw((_DRAWS, b)).to(rows) - 0.5
+    squares = (rows[:, :, None] * rows[:, None, :]).flatten(1)  # [m, b * b]
+    ridge = _RIDGE * torch.eye(b).to(rows)
+    width = _WIDTH
+    for _ in range(_STEPS):
+        A = (weights @ squares).view(-1, b, b)
+        A = A / A.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] + ridge
+        q = F.normalize(torch.linalg.solve_ex(A, q)[0].nan_to_num())  # towards the kernel of A
+        weights = ((q @ rows.T) ** 2 + width**2) ** (power / 2 - 1)
+        width *= _NARROWING
+    return q
+
+
+def _improved(problem: _Problem, pool: _Pool, q: Tensor) -> _Pool:
+    """Step 3: the pool, with what is better in the directions q [k, b]."""
+    found = _promising(problem, torch.cat([q, pool.q]), _LAST_WIDTH)
+    parts = _without(problem, found.q, pool)
+    found = _sparsest(found, _promising(problem, parts, _LAST_WIDTH))
+    return _sparsest(pool, _refitted(problem, found))
+
+
+def _promising(problem: _Problem, q: Tensor, width: float = 0.0) -> _Pool:
+    """Those of the directions that have more zeros than chance gives them."""
+    m, b = problem.rows.shape
+    zeros = problem.is_zero(q, width).to(q).mean(1)
+    many = zeros > (b - 1) / m + _BEYOND_CHANCE
+    return _Pool(q[many], zeros[many])
+
+
+def _without(problem: _Problem, q: Tensor, pool: _Pool) -> Tensor:
+    """Each of q [k, b] less what it has of each of the pool: a sum of two columns is one of them.
+
+    The factor r of q - r p is the commonest quotient of their products with the rows.
+    """
+    r = ((q @ problem.rows.T)[:, None] / (pool.q @ problem.rows.T)).sort(dim=2).values  # [k, n, m]
+    window = math.ceil(_BEYOND_CHANCE * r.shape[2])
+    spread = (r[:, :, window:] - r[:, :, :-window]).nan_to_num(torch.inf)
+    middle = spread.argmin(dim=2, keepdim=True) + window // 2
+    r = r.gather(2, middle).nan_to_num(0.0, 0.0, 0.0)
+    return F.normalize(q[:, None] - r * pool.q, dim=2).flatten(0, 1)
+
+
+def _refitted(problem: _Problem, pool: _Pool) -> _Pool:
+    """Step 3, first half: each direction as orthogonal as can be to the rows that it nearly is."""
+    q = pool.q
+    for width in (_LAST_WIDTH, 0.0):
+        near = problem.is_zero(q, width) / problem.noise
+        q = torch.linalg.svd(near[:, :, None] * problem.rows, full_matrices=False).Vh[:, -1]
+    return _promising(problem, q)
+
+
+def _sparsest(*pools: _Pool) -> _Pool:
+    """Step 3, second half: as many independent directions as there are, most zeros first."""
+    q, zeros = (torch.cat(parts) for parts in zip(*pools, strict=True))
+    chosen: list[int] = []
+    span = q[:0]
+    for i in zeros.argsort(descending=True, stable=True).tolist():
+        rest = q[i] - span.T @ (span @ q[i])
+        rest = rest - span.T @ (span @ rest)
+        if rest.norm() > _NEW:
+            chosen.append(i)
+            span = torch.cat([span, F.normalize(rest, dim=0)[None]])
+        if len(chosen) == q.shape[1]:
+            break
+    return _Pool(q[chosen], zeros[chosen])
+
+
+def _separated(front: Front, problem: _Problem, pool: _Pool) -> Separated | None:
+    """Steps 4 and 5; None while directions are missing, or fit no batch."""
+    if len(pool.q) < len(problem.R):
+        return None
+    Q = problem.T @ pool.q.T
+    X = torch.linalg.solve(Q, problem.R)  # each row up to a factor
+    factors = X[:, -1:]
+    inputs, slopes = X[:, :-1] / factors, problem.L @ Q * factors.T
+    W, c = front.linear.parameters["weight"], front.linear.parameters["bias"]
+    off = (inputs @ W.T + c <= 0)[:, problem.units]
+    agreement = (off == problem.is_zero(pool.q)).to(W).mean(1)
+    return Separated(inputs, slopes) if agreement.min() >= _AGREEMENT else None

@@ -176,8 +176,10 @@ class Run:
     def agents_of(self, model: ThreatModelSummary) -> tuple[int, ...]:
         """The agents that are the adversary, from the config; none for an eavesdropper."""
         models = self.configured("threat_model")
-        named = (m for m in models or () if m.get("name") == model.name)
-        return tuple(agent for m in named for agent in m.get("agents") or ())
+        models = [m for m in models if isinstance(m, Mapping)] if isinstance(models, list) else []
+        named = [m.get("agents") for m in models if m.get("name") == model.name]
+        agents = [agent for several in named if isinstance(several, list) for agent in several]
+        return tuple(agent for agent in agents if isinstance(agent, int))
 
     def configured(self, *keys: str) -> Any:
         """A value of the config by its path; None where this result's config has no such key."""

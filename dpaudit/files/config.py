@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dpaudit.errors import ConfigError, nearest
 from dpaudit.registry import PluginFamily, load_plugin
@@ -13,9 +13,11 @@ from dpaudit.strict import Strict
 from .claim import Claim
 from .documents import reason, text_of, toml_from
 from .file_problems import FileKey, FileProblem, dotted, problems_of, refusal
+from .magnitudes import extreme_numbers
 from .options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions
 from .threat import ThreatModel
 
+MOST_AGENTS = 4096  # W and its eigenvalues take the cube of it
 MOST = 100  # claims, threat models or attacks of one audit
 SENSORS = "sensor-fusion"  # the data that are no records: agents measure, and there is no network
 
@@ -26,7 +28,7 @@ class DataConfig(Strict):
     name: str | None = None
     path: Path | None = None  # an .npz file; relative to the file that names it
     partition: PartitionOptions = EvenPartition()
-    n_agents: PositiveInt = 10
+    n_agents: Annotated[int, Field(gt=0, le=MOST_AGENTS)] = 10
     sensors: SensorOptions | None = None  # of sensor-fusion alone
 
     @model_validator(mode="after")
@@ -137,6 +139,7 @@ def _validated(
     except ValidationError as error:
         return None, [*problems_of(error, AuditConfig, content), *missing]
     config, problems = _with_plugin_defaults(config, defense)
+    problems += extreme_numbers(config.model_dump())
     problems += missing
     problems += _cross_checks(config, defense) if not problems else []
     return config, problems

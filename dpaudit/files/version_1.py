@@ -57,7 +57,8 @@ def _citing(claims: list[Any]) -> dict[int, int]:
     for claim in claims:
         if isinstance(claim, dict):
             for i in _list(claim, "because"):
-                found.setdefault(i, set()).add(claim["claim"])
+                if isinstance(i, int):
+                    found.setdefault(i, set()).add(claim["claim"])
     return {i: min(several) for i, several in found.items() if len(several) == 1}
 
 
@@ -70,7 +71,8 @@ def _finding(finding: Mapping[str, Any], claim: int | None) -> dict[str, Any]:
 
 
 def _role(finding: Mapping[str, Any]) -> str:
-    kind, metrics, series = finding.get("kind"), finding["metrics"], finding.get("series") or {}
+    kind, metrics, series = finding.get("kind"), finding["metrics"], finding.get("series")
+    metrics, series = (x if isinstance(x, dict) else {} for x in (metrics, series))
     if kind == "control" and finding.get("world") == "no-defense":
         return Role.POSITIVE_CONTROL
     if kind == "control" and Name.P_VALUE in metrics:

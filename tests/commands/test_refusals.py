@@ -107,9 +107,7 @@ def test_two_claims_that_cannot_be_judged_are_two_lines(tmp_path) -> None:
     assert len(lines) == 2, lines
 
 
-@pytest.mark.parametrize(
-    "options", ["clip_norm = 1e200", "clip_norm = 1e100\nlearning_rate = 1e250"]
-)
+@pytest.mark.parametrize("options", ["clip_norm = 1e90", "clip_norm = 1e60\nlearning_rate = 1e90"])
 def test_numbers_that_overflow_are_one_line(tmp_path, options) -> None:
     code, lines = said(tmp_path, CONFIG.replace("n_rounds = 3", f"n_rounds = 3\n{options}"))
     assert code == 2

@@ -1,0 +1,38 @@
+"""Numbers that cannot be meant are refused by key, before anything is computed with them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dpaudit.commands.starter import starter
+from dpaudit.errors import ConfigError
+from dpaudit.files.config import AuditConfig
+
+EXTREMES = ("1e300", "1e308", "1e-320", "5e-324", "-1e308", "inf", "nan", "9" * 400)
+NUMERIC = re.findall(r"^(\w+) = [\d.]", starter("dpdl"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("key", sorted(set(NUMERIC) | {"mu"}))
+def test_extreme_numbers_are_refused_in_every_numeric_key(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "audit.toml"
+    whole = starter("dpdl")
+    claim = whole.replace("epsilon = 0.5\ndelta = 1e-5\nscope", "mu = 0.5\nscope")
+    text = claim if key == "mu" else whole
+    for extreme in EXTREMES:
+        path.write_text(re.sub(rf"(?m)^{key} = [\d.e-]+", f"{key} = {extreme}", text, count=1))
+        with pytest.raises(ConfigError) as refused:
+            AuditConfig.from_toml(path)
+        assert all(len(line) < 500 for line in str(refused.value).splitlines())
+
+
+def test_the_range_is_said_and_a_seed_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "audit.toml"
+    path.write_text(starter("dpdl").replace("clip_norm = 2.0", "clip_norm = 1e300"))
+    with pytest.raises(ConfigError, match=r"clip_norm: expected 0 or a number of size 1e-100 to"):
+        AuditConfig.from_toml(path)
+    path.write_text(starter("dpdl").replace("n_rounds = 200", "n_rounds = 1000001"))
+    with pytest.raises(ConfigError, match=r"n_rounds: expected an integer of at most 1,000,000"):
+        AuditConfig.from_toml(path)
+    path.write_text(starter("dpdl").replace("seed = 7", f"seed = {2**63 - 1}"))
+    assert AuditConfig.from_toml(path).seed == 2**63 - 1

@@ -23,6 +23,7 @@ from dpaudit.game.adversary import Adversary
 from dpaudit.game.follow import Follower, Innovation
 from dpaudit.game.game import CanaryGradient, Game
 from dpaudit.game.linearity import nonlinearity
+from dpaudit.game.needs import GameShape
 from dpaudit.game.probe import NOISELESS
 from dpaudit.game.states import flat_state
 from dpaudit.game.tape import Tape
@@ -47,6 +48,12 @@ class WhoLearnsWhat(Attack):
                 f"who-learns-what: {setting.n_agents} agents; expected 2 to {MOST}, every pair of "
                 "which is computed"
             )
+
+    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+        """One adversary at a time, the agent with the most links at most."""
+        game = Game.of(bench.defense, bench.setting, 0, "add-remove", "poisson")
+        n_rounds = min(2 * bench.setting.n_agents, bench.defense.n_rounds)
+        return GameShape.of(game, ThreatModel(name="every link")).adversary(n_rounds)
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         defense, n_agents = bench.defense, bench.setting.n_agents

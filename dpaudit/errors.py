@@ -61,6 +61,14 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, of Python, NumPy or torch, on the CPU or a CUDA device."""
+    said = isinstance(error, RuntimeError) and str(error)
+    return isinstance(error, MemoryError) or any(
+        text in (said or "") for text in ("can't allocate memory", "out of memory")
+    )
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`` (did you mean "lenet"?)`` for a misspelt word, or the empty string when none is close."""
     if len(word) > LONGEST_NAME:

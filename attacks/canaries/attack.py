@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from math import inf
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -14,6 +14,7 @@ from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.game.needs import GameShape
 from dpaudit.progress import OnStep
 from dpaudit.statistics.bounds import smallest_alpha
 from dpaudit.statistics.guesses import (
@@ -23,7 +24,9 @@ from dpaudit.statistics.guesses import (
     shift_from_guesses,
 )
 from dpaudit.training.classification import Classification
+from dpaudit.training.needs import training_bytes
 from dpaudit.training.sensor_fusion import SensorFusion
+from dpaudit.training.train import NOTHING_RECORDED
 
 from .channels import Evidence, game_in_every_batch, train_with_canaries
 from .records import train_with_records
@@ -41,6 +44,8 @@ class Canaries(Attack):
     less; other claims are passed over.
     """
 
+    memory_grows_with: ClassVar[tuple[str, ...]] = ("canaries", "n_rounds")
+
     kind: Literal["gradient", "mislabelled", "crafted"] = "gradient"
     canaries: Annotated[PositiveInt, Field(ge=20)] = 1000  # of gradients, of each of two sets
     guesses: PositiveInt | None = None  # None: a tenth of the canaries
@@ -51,6 +56,23 @@ class Canaries(Attack):
         yield from too_long(self.n_rounds, n_rounds)
         if self.guesses is not None and self.guesses > self.canaries:
             yield "guesses", f"there are {self.canaries} canaries; each is guessed once at most"
+
+    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+        """One run with wider models and two adversaries, or with a gradient for each canary."""
+        defense, setting, problem = bench.defense, bench.setting, bench.problem
+        if not isinstance(problem, Classification):
+            return 0  # refused
+        run = training_bytes(defense, problem, setting, NOTHING_RECORDED)
+        if self.kind != "gradient":
+            shape = problem.dataset.x.shape[1:]
+            each = problem.gradients.pass_bytes(self.canaries, 1, shape)
+            return run + each + self.canaries * (16 * setting.d + 24 * self.canaries)
+        game = Game.of(defense, setting, 0, "add-remove", "poisson")
+        read, wide = GameShape.of(game, threat_model), setting.d + 2 * self.canaries
+        following = read.footprint.round(1, self.canaries, 8) + 32 * self.canaries * read.observed
+        return (
+            int(run * wide / setting.d) + 2 * read.adversary(self._trained(bench)) + 2 * following
+        )
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         claims = {

@@ -13,6 +13,7 @@ from dpaudit.attack.reconstruction import ReconstructionAttack
 from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
+from dpaudit.training.classification import Classification
 
 from .labels import infer_labels
 from .lbfgs import lbfgs
@@ -55,6 +56,18 @@ class GradientInversion(ReconstructionAttack):
     iterations: PositiveInt = 300
     learning_rate: PositiveFloat = 0.7  # of adam, in half value ranges
 
+    def reconstruction_bytes(self, problem: Classification, n: int, batch_size: int) -> int:
+        """One chunk of problems, differentiated; or the dummies by which labels are inferred."""
+        shape, d = problem.dataset.x.shape[1:], problem.gradients.d
+        restarts = n * self._n_restarts(batch_size)
+        at_once = min(restarts, _chunk(batch_size, 4 * d))
+        gathered = 2 * 4 * at_once * d
+        matching = problem.gradients.graph_bytes(at_once, batch_size, shape) + 6 * gathered
+        pairs = 10 if self.optimizer == "lbfgs" else 2  # what the optimiser remembers, twice
+        remembered = 4 * restarts * batch_size * shape.numel() * (2 * pairs + 4)
+        labels = 2 * 4 * n * d + problem.gradients.pass_bytes(n, _DUMMIES, shape)
+        return max(matching, labels) + remembered
+
     def reconstruct(
         self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
@@ -86,8 +99,7 @@ class GradientInversion(ReconstructionAttack):
         on_step: OnStep,
         kept: Kept,
     ) -> Reconstruction:
-        record = observed.models.shape[1] * observed.models.element_size()
-        size = max(1, _MEMORY // (_COPIES * observed.batch_size * record))
+        size = _chunk(observed.batch_size, observed.models[0].nbytes)
         chunks = torch.arange(len(starts), device=starts.device).split(size)
         minima = []
         for i, chunk in enumerate(chunks):
@@ -156,6 +168,11 @@ class GradientInversion(ReconstructionAttack):
         losses = torch.cat([minimum.losses for minimum in minima]).view(m, -1)
         best = losses.argmin(1)
         return Reconstruction(images[torch.arange(m, device=best.device), best], labels, losses)
+
+
+def _chunk(batch_size: int, model: int) -> int:
+    """How many problems are attacked at once, of models of so many bytes."""
+    return max(1, _MEMORY // (_COPIES * batch_size * model))
 
 
 def _dummies(observed: Observed, task: Task, generator: torch.Generator) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
@@ -16,6 +16,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
+from dpaudit.game.needs import GameShape
 from dpaudit.game.play import Worlds, play, without_noise
 from dpaudit.game.width import wider
 from dpaudit.game.worst import PLAYED, coordinates
@@ -45,12 +46,27 @@ class LikelihoodRatio(Attack):
     their runs; what is found on a claim does not depend on which others there are.
     """
 
+    memory_grows_with: ClassVar[tuple[str, ...]] = ("n_rounds", "trials")
+
     trials: Annotated[PositiveInt, Field(ge=40)] = 2000  # runs of each world that are counted
     n_rounds: PositiveInt | None = None  # the first ones, that are played; None: what 20 s take
     alpha: Significance = 0.05  # of a false lower bound
 
     def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
         return too_long(self.n_rounds, n_rounds)
+
+    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+        """Two adversaries at most, and the runs that they score."""
+        defense, setting = bench.defense, bench.setting
+        honest = next((i for i in range(setting.n_agents) if i not in threat_model.agents), None)
+        if honest is None or not bench.claims:
+            return 0
+        game = Game.of(defense, setting, honest, "add-remove")
+        spread = min(coordinates(game), PLAYED)
+        game, n_rounds = replace(game, spread=spread), self._rounds(defense, setting, spread)
+        shape = GameShape.of(game, threat_model)
+        runs = max(self.trials, TRAINING) + self.trials
+        return 2 * shape.adversary(n_rounds) + shape.runs(game, runs, n_rounds)
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         claims = {

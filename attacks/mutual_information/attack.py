@@ -26,7 +26,7 @@ from dpaudit.information.reduction import Reduction
 from dpaudit.kept import Kept, Progress
 from dpaudit.progress import OnStep
 
-from .samples import Question, RoundSamples, Samples, blocks, last_round, samples
+from .samples import Question, RoundSamples, Samples, blocks, last_round, samples, samples_bytes
 
 SHOWN = 200  # points of the scatter at most
 ALPHA = 0.05  # above this p-value nothing was found without noise either
@@ -57,6 +57,8 @@ class MutualInformation(Attack):
         "private": ("private",),
     }
 
+    memory_grows_with: ClassVar[tuple[str, ...]] = ("trials",)
+
     message: str
     private: str = "gradient"
     victim: NonNegativeInt | None = None  # None: the first honest agent that the adversary hears
@@ -85,6 +87,12 @@ class MutualInformation(Attack):
     def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
         yield from late_rounds(self.rounds or (), n_rounds)
         yield from missing_agent(self.victim, n_agents)
+
+    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+        question = self._question(bench, threat_model)
+        if question.victim in threat_model.agents:
+            return 0
+        return samples_bytes(question, bench.defense, bench.problem, bench.setting, self.trials)
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         """Two findings for each world: the information by round, and the adversary's best guess."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Observable, Round, Setting, Target
+from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_of
 from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
@@ -23,6 +24,8 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.information.estimators import varying
 from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.rng import Streams
+from dpaudit.training.classification import Classification
+from dpaudit.training.needs import gradient_bytes
 from dpaudit.training.trials import TrialProblem, run_trials
 
 Floats = NDArray[np.float64]
@@ -30,6 +33,7 @@ ReductionName = Literal["aligned", "pca", "none"]
 
 BLOCK_BYTES = 2**29  # that the tensors of one block of trials may take, roughly
 TENSORS = 8  # of the size of all models and messages, alive in a round
+ESTIMATOR = 64 * 10**6  # bytes: code that is compiled when it is first used
 FEWEST = 16  # trials of a block: fewer fit no components
 ROUNDINGS = 4  # a column that varies by no more than so many of them is constant
 
@@ -95,6 +99,34 @@ def samples(
         recorder.end_block()
     kept.done(recorder.progress(len(every), 0, {}))
     return recorder.samples()
+
+
+def samples_bytes(
+    question: Question, defense: Defense, problem: TrialProblem, setting: Setting, trials: int
+) -> int:
+    """Bytes of the largest block of runs, and of the columns that are kept of all of them."""
+    step, d, size = Footprint.of(defense, setting), setting.d, max(blocks(trials, setting))
+    names, rounds = _read_of(question.message, defense)
+    gap = last_round(question, defense) if rounds is None else rounds
+    kept = size * gap * step.recorded(names, d)
+    playing = step.round(d, size)
+    if isinstance(problem, Classification):
+        playing += gradient_bytes(problem, defense, setting, step.gradients, size)
+    rows = max(1, step.recorded(names, d) // (4 * d * setting.n_agents))  # of one victim
+    reducing = 4 * 8 * size * rows * d
+    columns = question.components + question.view_components
+    columns = (rows + 1) * d if question.reduction == "none" else columns
+    return ESTIMATOR + kept + playing + reducing + 6 * 8 * trials * len(question.rounds) * columns
+
+
+def _read_of(name: str, defense: Defense) -> tuple[Collection[str], int | None]:
+    """The messages that are read, and of how many rounds at once; None: of all."""
+    if name in defense.messages:
+        return [name], 1
+    if name in defense.observables:
+        needs = defense.observables[name].needs
+        return needs, 1 - min(map(min, needs.values()))
+    return defense.combinations[name].messages, None
 
 
 def last_round(question: Question, defense: Defense) -> int:

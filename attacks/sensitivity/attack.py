@@ -19,6 +19,7 @@ from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 
 from .examination import Examination, Row
+from .needs import worlds_bytes
 from .resume import Measured, Rows, progress, resumed
 from .worlds import Coupled
 
@@ -57,6 +58,8 @@ class Sensitivity(Attack):
 
     per_threat_model: ClassVar[bool] = False
 
+    memory_grows_with: ClassVar[tuple[str, ...]] = ("restarts",)
+
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
     points: PositiveInt = 10
     victim: NonNegativeInt = 0
@@ -66,6 +69,11 @@ class Sensitivity(Attack):
     def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
         yield from late_rounds(self.rounds or (), n_rounds)
         yield from missing_agent(self.victim, n_agents)
+
+    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+        return worlds_bytes(
+            bench.defense, bench.problem, bench.setting, self.restarts if self.steps else 0
+        )
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         _refuse(bench)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpaudit.defense.contract import Setting
 from dpaudit.defense.transcript import Capture
 from dpaudit.training.classification import BatchGradient
 
@@ -86,8 +87,7 @@ class Search:
 
     def _at_once(self, k: int) -> int:
         """How many restarts fit in one stack."""
-        graph = self.coupled.setting.network.at(k)
-        return max(1, AT_ONCE // ((graph.n_edges + graph.n_agents) * self.coupled.setting.d))
+        return at_once(self.coupled.setting, k)
 
     def _starts(self, record: Record) -> tuple[Tensor, Tensor]:
         """Inputs [restarts, *shape] and labels [restarts], every class in turn."""
@@ -104,6 +104,12 @@ class Search:
         X = self.coupled.defense.models(state)[self.coupled.victim][None]
         gradients = self.coupled.classification.gradients
         return gradients.norms(X, inputs[None], labels[None], self.norm)[0]
+
+
+def at_once(setting: Setting, k: int) -> int:
+    """How many restarts are one stack in round k."""
+    graph = setting.network.at(k)
+    return max(1, AT_ONCE // ((graph.n_edges + graph.n_agents) * setting.d))
 
 
 def ascent(

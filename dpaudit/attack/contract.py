@@ -60,6 +60,8 @@ class Attack(Strict, ABC):
     chooses: ClassVar[Chooses] = {}
     per_threat_model: ClassVar[bool] = True  # False: the same whoever the adversary is
 
+    memory_grows_with: ClassVar[tuple[str, ...]] = ()  # options: which to lower where it is short
+
     threat_models: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # None: all
 
     def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
@@ -76,6 +78,13 @@ class Attack(Strict, ABC):
     def parts(self, defense: Defense) -> tuple[Part, ...]:
         """Into what its work on one adversary divides."""
         return (Part(),)
+
+    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+        """Bytes of tensors that ``measure`` holds at once, by shapes alone: nothing is allocated.
+
+        An audit that does not fit is refused before it starts. 0: no more than any small job.
+        """
+        return 0
 
     @abstractmethod
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:

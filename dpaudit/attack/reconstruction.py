@@ -7,11 +7,13 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from dpaudit.defense.contract import Defense, Setting
+from dpaudit.defense.footprint import Footprint
 from dpaudit.errors import DataError
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
+from dpaudit.training.classification import Classification
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.train import Recording
 
@@ -31,6 +33,8 @@ class ReconstructionAttack(Attack):
     """
 
     chooses: ClassVar[Chooses] = {"message": ("observables", "views")}
+
+    memory_grows_with: ClassVar[tuple[str, ...]] = ("targets",)
 
     message: str  # which observable of the defense is attacked; or "view", or "unmixed"
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
@@ -95,6 +99,24 @@ class ReconstructionAttack(Attack):
     def parts(self, defense: Defense) -> tuple[Part, ...]:
         """Each batch size, under the defense and without it."""
         return tuple(Part(world, size) for size in self._sizes(defense) for world in WORLDS)
+
+    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+        """What is read and derived, and what the attack makes of it."""
+        problem, b = bench.problem, bench.part.batch_size
+        assert isinstance(problem, Classification)  # the others were refused
+        assert b is not None  # parts() names one for each
+        n = len(set(self.rounds)) * self.targets
+        recording = self.recording(bench.defense)
+        step = Footprint.of(bench.defense, bench.setting)
+        d = bench.setting.d
+        read = sum(step.recorded(names, d) for names in recording.messages.values())
+        least = 2 * read // len(set(self.rounds))  # of the rounds that one target needs
+        derived = 2 * 2 * 4 * n * d
+        return 2 * least + derived + self.reconstruction_bytes(problem, n, b)
+
+    def reconstruction_bytes(self, problem: Classification, n: int, batch_size: int) -> int:
+        """Bytes that ``reconstruct`` holds beside n observed gradients; 0 if few."""
+        return 0
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         part = bench.part

@@ -28,6 +28,7 @@ class AuditJob(Strict):
     device: str
     data_root: Path | None
     cores: int
+    max_memory: int | None = None  # bytes; None: what is free
     import_from: Path | None
 
     @property
@@ -42,12 +43,17 @@ def main() -> int:
     if job.import_from is not None:
         sys.path.insert(0, str(job.import_from))
     warnings.simplefilter("ignore")
-    from dpaudit.errors import DpauditError
+    from dpaudit.errors import DpauditError, is_out_of_memory
 
     try:
         _make(job)
     except DpauditError as error:
         print(error, file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print("out of memory; give --workers 1, or audit less at once", file=sys.stderr)
         return 2
     return 0
 
@@ -66,7 +72,7 @@ def _make(job: AuditJob) -> None:
         begun = (partial / "run.json").exists()
         if not begun:
             shutil.rmtree(partial, ignore_errors=True)
-        runtime = Runtime(device, job.data_root, cores=job.cores)
+        runtime = Runtime(device, job.data_root, cores=job.cores, max_memory=job.max_memory)
         config = AuditConfig.from_dict(job.config)
         run_audit(config, partial, runtime, "", resume=begun)
         cache.keep(job.key)

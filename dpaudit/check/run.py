@@ -16,6 +16,7 @@ from dpaudit.files.claims_file import ClaimsFile
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
+from dpaudit.memory import available
 from dpaudit.source import own_source
 from dpaudit.version import __version__
 
@@ -49,6 +50,7 @@ class Options:
     device: str = "cpu"
     data_root: Path | None = None
     cores: int = os.cpu_count() or 1
+    max_memory: int | None = None  # bytes of all audits together; None: what is free
     auditor: Auditor = field(default_factory=Auditor)
 
 
@@ -89,6 +91,7 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
         missing = [source for source in sources if cache.find(source.key) is None]
         notes = [_not_taken(source) for source in missing if cache.holds(source.key)]
         configs = _configs(missing)
+    share = _share(options, len(missing))
     jobs = {
         source.name: AuditJob(
             config=configs[source.name],
@@ -98,6 +101,7 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
             device=options.device,
             data_root=options.data_root,
             cores=1,
+            max_memory=share,
             import_from=None if code is None else code.resolve(),
         )
         for source in missing
@@ -141,6 +145,15 @@ def _report(
         statements=tuple(said),
         notes=tuple(notes),
     )
+
+
+def _share(options: Options, audits: int) -> int | None:
+    """Bytes for each of so many audits, of which some run side by side; None: what is free."""
+    abreast = min(options.cores, audits)
+    if options.device != "cpu" or (abreast <= 1 and options.max_memory is None):
+        return options.max_memory
+    whole = options.max_memory or available()
+    return None if whole is None else whole // max(1, abreast)
 
 
 def _baseline(file: ClaimsFile, options: Options) -> Baseline | None:

@@ -13,6 +13,7 @@ from dpaudit.data.datasets import Dataset, from_arrays
 from dpaudit.defense.contract import Defense
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.result import AuditResult
+from dpaudit.memory import bytes_of
 from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.devices import torch_device
 from dpaudit.pipeline.run import Runtime, run_audit
@@ -32,6 +33,7 @@ def audit(
     device: str | torch.device = "cpu",
     data_root: str | Path | None = None,
     cores: int | None = None,
+    max_memory: int | str | None = None,
 ) -> AuditResult:
     """Audit the privacy claims of a config: train, intercept, attack, account, judge.
 
@@ -51,12 +53,13 @@ def audit(
         device: where to compute.
         data_root: folder of mnist, fashion-mnist and cifar10.
         cores: processes at most; None: one for each core.
+        max_memory: of all processes together, in bytes or like "8GB"; None: what is free.
 
     Raises:
         DpauditError: config, objects or run directory do not allow it; a line for each problem.
     """
     checked, own, text = _checked(config, defense, data, model)
-    runtime = _runtime(device, data_root, cores, own)
+    runtime = _runtime(device, data_root, cores, max_memory, own)
     report = on_progress or (lambda what, done, total: None)
     with _folder(out) as folder:
         return run_audit(checked, folder, runtime, text, on_progress=report, own=own)
@@ -80,12 +83,17 @@ def _checked(
 
 
 def _runtime(
-    device: str | torch.device, data_root: str | Path | None, cores: int | None, own: CallerObjects
+    device: str | torch.device,
+    data_root: str | Path | None,
+    cores: int | None,
+    max_memory: int | str | None,
+    own: CallerObjects,
 ) -> Runtime:
     return Runtime(
         torch_device(device, f'device = "{device}"'),
         None if data_root is None else Path(data_root),
         cores=(cores or Runtime.cores) if own.travels else 1,
+        max_memory=None if max_memory is None else bytes_of(str(max_memory), "max_memory"),
     )
 
 

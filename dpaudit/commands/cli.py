@@ -17,6 +17,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.data_folders import DATA_ROOT
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
+from dpaudit.memory import bytes_of
 from dpaudit.version import __version__
 
 from .terminal import (
@@ -54,6 +55,9 @@ DataRoot = Annotated[
 ]
 Download = Annotated[bool, Option("--download", help="Fetch a data set that is not there.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress.")]
+MaxMemory = Annotated[
+    str | None, Option(help="At most, like 8GB; default: what is free.", metavar="SIZE")
+]
 Workers = Annotated[int | None, Option(min=1, help="Processes; default: one for each core.")]
 BaselineFile = Annotated[
     Path | None, Option(help="What leaked before; default: baseline.json beside CLAIMS.")
@@ -80,6 +84,7 @@ def audit(
     data_root: DataRoot = None,
     download: Download = False,
     workers: Workers = None,
+    max_memory: MaxMemory = None,
     quiet: Quiet = False,
     as_json: Annotated[bool, Option("--json", help="Print audit.json.")] = False,
 ) -> None:
@@ -87,12 +92,18 @@ def audit(
     out = out or Path("runs") / config_file.stem
     with errors_as_exit_codes(f"dpaudit audit {config_file} --out {out} --resume"):
         config = AuditConfig.from_toml(config_file, seed)
-        runtime = _runtime(device, data_root, download, workers)
+        runtime = _runtime(device, data_root, download, workers, max_memory)
         from dpaudit.pipeline.run import run_audit
 
         with progress_bars(quiet) as on_progress:
             result = run_audit(
-                config, out, runtime, config_file.read_text("utf-8"), resume, on_progress
+                config,
+                out,
+                runtime,
+                config_file.read_text("utf-8"),
+                resume,
+                on_progress,
+                say=complain,
             )
     print_result(result, out, as_json)
     _exit(result, strict)
@@ -107,6 +118,7 @@ def attack(
     device: Annotated[Device, Option(help="Where to compute.")] = "cpu",
     data_root: DataRoot = None,
     workers: Workers = None,
+    max_memory: MaxMemory = None,
     quiet: Quiet = False,
 ) -> None:
     """Attack again on a recorded transcript, without training, and judge anew.
@@ -115,7 +127,7 @@ def attack(
     option may change as long as the messages it needs were recorded.
     """
     with errors_as_exit_codes(f"dpaudit attack {run_directory}"):
-        runtime = _runtime(device, data_root, False, workers)
+        runtime = _runtime(device, data_root, False, workers, max_memory)
         from dpaudit.pipeline.run import attack_again
 
         with progress_bars(quiet) as on_progress:
@@ -139,6 +151,7 @@ def check(
     device: Annotated[Device, Option(help="Where to compute.")] = "cpu",
     data_root: DataRoot = None,
     workers: Workers = None,
+    max_memory: MaxMemory = None,
     quiet: Quiet = False,
 ) -> None:
     """Every claim of a claims file, for CI; unchanged audits are not run again.
@@ -157,6 +170,7 @@ def check(
             device=device,
             data_root=data_root,
             cores=workers or Options.cores,
+            max_memory=_bytes(max_memory),
             auditor=context.obj or Auditor(),
         )
         remove_outputs(junit, sarif, markdown)
@@ -303,13 +317,26 @@ def main() -> None:
 
 
 def _runtime(
-    device: Device, data_root: Path | None, download: bool, workers: int | None
+    device: Device,
+    data_root: Path | None,
+    download: bool,
+    workers: int | None,
+    max_memory: str | None,
 ) -> "Runtime":
     from dpaudit.pipeline.devices import torch_device
     from dpaudit.pipeline.run import Runtime
 
-    chosen = {} if workers is None else {"cores": workers}
-    return Runtime(torch_device(device, f"--device {device}"), data_root, download, **chosen)
+    return Runtime(
+        torch_device(device, f"--device {device}"),
+        data_root,
+        download,
+        workers or Runtime.cores,
+        _bytes(max_memory),
+    )
+
+
+def _bytes(max_memory: str | None) -> int | None:
+    return None if max_memory is None else bytes_of(max_memory, "--max-memory")
 
 
 def _baseline_beside(claims: Path, update: bool) -> Path | None:

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dpaudit.errors import DpauditError
+from dpaudit.errors import DpauditError, RunError, is_out_of_memory
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import MEANING
 from dpaudit.progress import OnProgress
@@ -91,6 +91,8 @@ def errors_as_exit_codes(resume: str = "") -> Iterator[None]:
             if resume:
                 complain(f"To finish: {resume}")
             raise typer.Exit(130) from None
+        if is_out_of_memory(error):
+            error = RunError("out of memory; audit less at once, or give a lower --max-memory")
         if not isinstance(error, DpauditError):
             raise
         for line in str(error).split("\n"):

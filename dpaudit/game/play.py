@@ -72,7 +72,7 @@ def play(
         DpauditError: a score is NaN.
     """
     rows = len(adversary.rounds[0].messages) + 2 * adversary.game.setting.n_agents
-    size = max(50, BLOCK // (rows * adversary.game.spread))
+    size = block_of(rows, adversary.game.spread)
     n_blocks = -(-trials // size)
     blocks = _blocks_of(kept.last())
     for i, part in list(enumerate(np.array_split(np.arange(trials), n_blocks)))[len(blocks) :]:
@@ -86,6 +86,11 @@ def play(
         kept.keep(partial(_progress_of, blocks))
     kept.done(_progress_of(blocks))
     return Worlds(*(_joined(list(world)) for world in zip(*blocks, strict=True)))
+
+
+def block_of(rows: int, spread: int) -> int:
+    """Runs of each world that are played at once, of so many rows of so many coordinates."""
+    return max(50, BLOCK // (rows * spread))
 
 
 def _progress_of(blocks: list[Worlds]) -> Progress:

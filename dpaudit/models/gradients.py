@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from dpaudit.counted import counted
 from dpaudit.errors import ConfigError, DpauditError
 
 from .gradient_terms import Records
@@ -77,6 +78,7 @@ class Gradients:
         self.d = n_parameters(module)
         self._engine = _engine(module)
         self._floats: dict[torch.Size, int] = {}
+        self._counts: dict[tuple[object, ...], int] = {}  # bytes, by what was asked
 
     def clipped_sum(
         self,
@@ -199,12 +201,60 @@ class Gradients:
                 records = slice(start, start + size)
                 yield Pass(models, records, x, *(t[:, records] for t in batches))
 
+    def pass_bytes(
+        self, models: int, b: int, shape: torch.Size, dtype: torch.dtype = torch.float32
+    ) -> int:
+        """Memory of ``clipped_sum`` of so many models on batches of b records of this shape.
+
+        Its result is part of it only as far as one pass makes it.
+        """
+        b = max(b, 2)  # of which normalisation makes statistics
+        at_once = max(1, -(-self._most_pairs(shape, dtype.itemsize) // b))
+        return self._count(min(models, at_once), b, shape, dtype, create_graph=False)
+
+    def graph_bytes(
+        self, models: int, b: int, shape: torch.Size, dtype: torch.dtype = torch.float32
+    ) -> int:
+        """The same with ``create_graph``, and differentiated: it grows with models and records."""
+        few = max(min(b, 4), 2)
+        return -(-models * b // few) * self._count(1, few, shape, dtype, create_graph=True)
+
+    def _count(
+        self, models: int, b: int, shape: torch.Size, dtype: torch.dtype, create_graph: bool
+    ) -> int:
+        asked = (models, b, shape, dtype, create_graph)
+        if asked not in self._counts:
+            self._counts[asked] = self._counted(*asked)
+        return self._counts[asked]
+
+    def _counted(
+        self, models: int, b: int, shape: torch.Size, dtype: torch.dtype, create_graph: bool
+    ) -> int:
+        X = torch.empty(models, self.d, dtype=dtype, device="meta")
+        inputs = torch.empty(models, b, *shape, dtype=dtype, device="meta")
+        labels = torch.zeros(models, b, dtype=torch.long, device="meta")
+        C = None if self._engine.mixes_records else 1.0
+
+        def compute() -> object:
+            if not create_graph:
+                return self.clipped_sum(X, inputs, labels, C)
+            x = inputs.requires_grad_()
+            total = self.clipped_sum(X, x, labels, C, create_graph=True).square().sum()
+            return torch.autograd.grad(total, x)
+
+        return counted(compute)
+
     def _pairs(self, X: Tensor, inputs: Tensor) -> int:
+        return self._most_pairs(inputs.shape[2:], X.element_size())
+
+    def _most_pairs(self, shape: torch.Size, itemsize: int) -> int:
         """How many records times models one pass may have."""
-        shape = inputs.shape[2:]
+        return max(1, max(_CHUNK // itemsize, 4 * self.d) // self._floats_of(shape))
+
+    def _floats_of(self, shape: torch.Size) -> int:
         if shape not in self._floats:
             self._floats[shape] = self._engine.floats(shape)
-        return max(1, max(_CHUNK // X.element_size(), 4 * self.d) // self._floats[shape])
+        return self._floats[shape]
 
 
 def _engine(module: nn.Module) -> Engine:

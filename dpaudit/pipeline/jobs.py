@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
 from dpaudit.attack.contract import Attack, Bench, Part
 from dpaudit.defense.contract import Defense, Setting
-from dpaudit.errors import RunError
+from dpaudit.errors import RunError, is_out_of_memory
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import GraphSummary
 from dpaudit.files.threat import ThreatModel
@@ -60,7 +60,7 @@ def train_world(prepared: Prepared, run: RunDirectory, world: str, on_progress: 
     def on_round(done: int, total: int) -> None:
         on_progress(f"training, {world}", done, total)
 
-    with _overflow_in_a_line(f"training, {world}"):
+    with faults_in_a_line(f"training, {world}"):
         curve = train(
             prepared.defenses[world],
             prepared.learned.problem,
@@ -88,8 +88,19 @@ def run_attack(
     def on_step(done: int, total: int) -> None:
         on_progress(f"attack {job.name}", done, total)
 
+    kept = Checkpoints.of(run.folder, job.name, binding, prepared.streams.device)
+    bench = replace(bench_of(config, prepared, run, job), kept=kept)
+    with faults_in_a_line(f"attack {job.name}"):
+        findings = job.attack.measure(bench, job.threat_model, on_step)
+    found = [finding.model_dump(mode="json") for finding in findings]
+    run.write_result(f"findings/{job.name}.json", found, binding)
+    run.forget(f"checkpoints/{job.name}/*")
+
+
+def bench_of(config: AuditConfig, prepared: Prepared, run: RunDirectory, job: AttackJob) -> Bench:
+    """What an attack works on in one of its jobs."""
     own = prepared.streams.numpy("measurement", job.name).integers(2**62).item()
-    bench = Bench(
+    return Bench(
         prepared.learned.problem,
         prepared.setting,
         prepared.defenses["defense"],
@@ -100,21 +111,20 @@ def run_attack(
         job.attack_name,
         job.index,
         config.seed,
-        Checkpoints.of(run.folder, job.name, binding, prepared.streams.device),
     )
-    with _overflow_in_a_line(f"attack {job.name}"):
-        findings = job.attack.measure(bench, job.threat_model, on_step)
-    found = [finding.model_dump(mode="json") for finding in findings]
-    run.write_result(f"findings/{job.name}.json", found, binding)
-    run.forget(f"checkpoints/{job.name}/*")
 
 
 @contextmanager
-def _overflow_in_a_line(what: str) -> Iterator[None]:
-    """Numbers too large to compute with are the config's doing, and said as such."""
+def faults_in_a_line(what: str) -> Iterator[None]:
+    """Numbers too large to compute with, or more than memory holds, are the config's doing."""
     try:
         yield
-    except (OverflowError, RuntimeError) as error:
+    except (OverflowError, RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise RunError(
+                f"{what}: out of memory, though less was expected to be needed; give --workers 1, "
+                "or a --max-memory below what is free"
+            ) from None
         if not isinstance(error, OverflowError) and "overflow" not in str(error):
             raise
         raise RunError(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.contract import Setting
-from dpaudit.errors import DpauditError, RunError
+from dpaudit.errors import DpauditError, RunError, is_out_of_memory
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
@@ -51,6 +51,11 @@ class Tested(NamedTuple):
     says: str
 
 
+def examined_rounds(n_rounds: int) -> tuple[int, ...]:
+    """Those of a run that are examined, in order."""
+    return tuple(sorted({*range(1, min(ROUNDS, n_rounds) + 1), n_rounds}))
+
+
 def examine_noise(
     prepared: Prepared, readers: tuple[ThreatModel, ...], on_step: OnStep = lambda done, total: None
 ) -> Finding:
@@ -62,8 +67,7 @@ def examine_noise(
     seed = prepared.streams
     own = Streams(seed.numpy("noise of the run").integers(2**62).item(), seed.device)
     defense, setting = prepared.defenses["defense"], prepared.setting
-    n_rounds = defense.n_rounds
-    rounds = tuple(sorted({*range(1, min(ROUNDS, n_rounds) + 1), n_rounds}))
+    rounds = examined_rounds(defense.n_rounds)
     try:
         with torch.no_grad():
             played = RealRounds(
@@ -73,6 +77,8 @@ def examine_noise(
     except RunError:
         raise  # of the run's folder, not of the rounds
     except (DpauditError, RuntimeError, ValueError, IndexError) as error:
+        if is_out_of_memory(error):
+            raise  # not examined for lack of memory is no finding
         return _finding([], 0, (f"not examined: {str(error).splitlines()[0]}",))
     tests = [test for group in _by_message(heard) for test in _tests(group, setting, own)]
     tests += [test for k in {h.round for h in heard} for test in _rows(heard, k, own)]

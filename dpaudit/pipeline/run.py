@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from .jobs import (
     NOISE_OF_THE_RUN,
     WORLDS,
     Prepared,
+    faults_in_a_line,
     jobs_of,
     recording_for,
     run_attack,
@@ -39,6 +40,7 @@ from .jobs import (
 )
 from .judge import Judging, accounting_finding, bearing_on, judge
 from .learning import copies_notes, learning_notes
+from .memory import Plan, plan_of
 from .noise_of_the_run import examine_noise
 from .provenance import code_of, provenance
 from .reach import absent_notes, reads_nothing, refuse_absent_links
@@ -57,6 +59,7 @@ class Runtime:
     data_root: Path | None = None
     download: bool = False
     cores: int = os.cpu_count() or 1
+    max_memory: int | None = None  # bytes of all processes together; None: what is free
 
     @property
     def workers(self) -> int:
@@ -71,25 +74,29 @@ def run_audit(
     resume: bool = False,
     on_progress: OnProgress = lambda what, done, total: None,
     own: CallerObjects = NOTHING,
+    say: Callable[[str], None] = lambda line: None,
 ) -> AuditResult:
     """One audit: train, intercept, attack, account, judge; writes the run directory.
 
-    ``own`` holds objects of the caller that stand in the place of what the config names.
+    ``own`` holds objects of the caller that stand in the place of what the config names; ``say`` is
+    told, before anything is run, what takes much memory or time.
 
     Raises:
-        DpauditError: the config, the data or the run directory does not allow it.
+        DpauditError: the config, the data, the run directory or the memory does not allow it.
     """
     began = time.perf_counter()
     prepared = prepare(config, runtime, own)
     fingerprint = _fingerprint(config, prepared, runtime)
+    plan = plan_of(config, prepared, runtime.max_memory, partial(_prepared_again, runtime, own))
+    for line in plan.lines():
+        say(line)
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
         on_progress = _noted(run, on_progress)
-        run_jobs(
-            _worker, (config, run, run.binding, runtime, own), WORLDS, runtime.workers, on_progress
-        )
+        workers = plan.workers(plan.training, runtime.workers)
+        run_jobs(_worker, (config, run, run.binding, runtime, own), WORLDS, workers, on_progress)
         seconds = {"training": time.perf_counter() - began}
         return _attack_and_judge(
-            config, prepared, run, run.binding, runtime, on_progress, seconds, own
+            config, prepared, run, run.binding, runtime, plan, on_progress, seconds, own
         )
 
 
@@ -117,9 +124,11 @@ def attack_again(
         if any(now[key] != recorded.get(key) for key in ("data", "device")):
             raise RunError(f"{out}: data or device differ from those of the recorded run")
         _refuse_unrecorded(run, prepared)
+        again = partial(_prepared_again, runtime, NOTHING)
+        plan = plan_of(config, prepared, runtime.max_memory, again, trains=False)
         run.forget("findings/[0-9]*.json")
         return _attack_and_judge(
-            config, prepared, run, bound_to(now), runtime, _noted(run, on_progress), {}
+            config, prepared, run, bound_to(now), runtime, plan, _noted(run, on_progress), {}
         )
 
 
@@ -129,6 +138,7 @@ def _attack_and_judge(
     run: RunDirectory,
     binding: str,
     runtime: Runtime,
+    plan: Plan,
     on_progress: OnProgress,
     seconds: dict[str, float],
     own: CallerObjects = NOTHING,
@@ -137,7 +147,7 @@ def _attack_and_judge(
     jobs = [job.name for job in jobs_of(config, prepared)]
     jobs += [NOISE_OF_THE_RUN] if config.claim else []
     arguments = (config, run, binding, runtime, own)
-    run_jobs(_worker, arguments, jobs, runtime.workers, on_progress)
+    run_jobs(_worker, arguments, jobs, plan.workers(plan.attacks, runtime.workers), on_progress)
     seconds = {**seconds, "attacks": time.perf_counter() - began}
     evidence = [finding for job in jobs for finding in _stored(run, job, binding)]
     claims, findings = _judged(config, prepared, evidence)
@@ -247,6 +257,13 @@ def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[
     yield from absent_notes(config.threat_model, setting.network, defense.n_rounds)
 
 
+def _prepared_again(
+    runtime: Runtime, own: CallerObjects, config: AuditConfig, dataset: Dataset | None
+) -> Prepared:
+    """Another config on the same data."""
+    return prepare(config, runtime, replace(own, data=dataset))
+
+
 def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:
     source = config.data.name or config.data.path
     assert source is not None
@@ -271,7 +288,8 @@ def _worker(
         if job in WORLDS:
             train_world(prepared, run, job, on_progress)
         elif job == NOISE_OF_THE_RUN:
-            finding = examine_noise(prepared, config.threat_model, partial(on_progress, job))
+            with faults_in_a_line(job):
+                finding = examine_noise(prepared, config.threat_model, partial(on_progress, job))
             run.write_result(f"findings/{job}.json", [finding.model_dump(mode="json")], binding)
         else:
             run_attack(config, prepared, run, jobs[job], binding, on_progress)

@@ -28,6 +28,7 @@ MOST = 64  # streams of noise
 LOUD = 1e4  # times the noise, or the gradients: what that does not move, nothing does
 CLOSE = 0.03  # of the noise of a row: a difference that no test would tell
 FINE = (2.0**-12, 2.0**-16, 2.0**-30)  # changes of the noise, relative
+PLAYED_WAYS = 22  # of a round that are held at once, with what is made of them
 LATE = " one round later"  # of the name of a message, within this module
 
 Messages = dict[str, Tensor]  # name -> [streams, rows, d]
@@ -75,9 +76,7 @@ class RealRounds:
         self._defense, self._setting = defense, setting
         self.own, self.readers = own, readers
         self.other = Streams(own.numpy("other").integers(2**62).item(), own.device)
-        links = len(setting.network.at(1).senders) + setting.n_agents
-        fewest = -(-PLAYS // len(rounds))
-        self.streams = max(fewest, min(MOST, ENTRIES // (links * setting.d)))
+        self.streams = streams_of(setting, len(rounds))
         self._rounds = rounds
         X = problem.initial(seed)
         self._start = X.expand(self.streams, *X.shape).clone()
@@ -278,11 +277,22 @@ class _Round:
         }
 
 
+def streams_of(setting: Setting, n_rounds: int) -> int:
+    """Under how many streams of noise each of so many rounds is played."""
+    links = len(setting.network.at(1).senders) + setting.n_agents
+    return max(-(-PLAYS // n_rounds), min(MOST, ENTRIES // (links * setting.d)))
+
+
+def kept_rows(streams: int, d: int) -> int:
+    """How many rows of a message are kept at most."""
+    return max(2, min(ROWS, 4 * ENTRIES // (streams * d)))
+
+
 def _rows(sent: Sent, run: RealRounds) -> Tensor:
     """Rows of the payload that an adversary reads, as many as there is room for."""
     seen = [bool(readers) for readers in _readers_of(sent, run.readers)]
     rows = sent.rows[torch.tensor(seen, dtype=torch.bool)].unique()
-    room = max(2, min(ROWS, 4 * ENTRIES // (run.streams * sent.payload.shape[-1])))
+    room = kept_rows(run.streams, sent.payload.shape[-1])
     return rows[torch.linspace(0, len(rows) - 1, min(room, len(rows))).long()]
 
 

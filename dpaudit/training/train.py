@@ -115,12 +115,14 @@ def train(
         for batch_size in sorted(recording.probes.get(k, ())):
             probe = rounds.play(state, k, batch_size, "fixed").sent
             run.write_capture(world, k, batch_size, _chosen(probe, recording.messages[k]))
-        state, sent, _ = rounds.play(state, k, defense.batch_size, defense.sampling)
+            del probe  # the next round needs the memory
+        state, sent = rounds.play(state, k, defense.batch_size, defense.sampling)[:2]
         _refuse_unless_finite(world, k, sent, defense.models(state))
         if k == 1:
             recording.refuse_if_too_large(sent)
         if k in recording.messages:
             run.write_capture(world, k, None, _chosen(sent, recording.messages[k]))
+        del sent
         if k % every == 0 or k == defense.n_rounds:
             curve.append(_measured(k, defense.models(state), problem))
         kept.keep(lambda: Progress(state._asdict(), [k, curve]))  # noqa: B023 (called at once)

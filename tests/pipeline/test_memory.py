@@ -1,0 +1,249 @@
+"""What an audit is said to take, beside what it takes; and audits that do not fit."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from dpaudit.commands.cli import app
+from dpaudit.errors import ConfigError, RunError
+from dpaudit.files.config import AuditConfig
+from dpaudit.memory import resident
+from dpaudit.pipeline.jobs import (
+    NOISE_OF_THE_RUN,
+    faults_in_a_line,
+    jobs_of,
+    run_attack,
+    train_world,
+)
+from dpaudit.pipeline.memory import Limit, Need, Plan, plan_of
+from dpaudit.pipeline.noise_of_the_run import examine_noise
+from dpaudit.pipeline.run import Runtime, prepare, run_audit
+from dpaudit.training.run_directory import RunDirectory
+
+BELOW = 0.9  # of the measured growth: an estimate is at least that
+ABOVE = 4.0  # times it at most
+PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def audit(*attacks: dict[str, Any], model: str = "lenet", n_agents: int = 6, **defense: Any) -> Any:
+    given = {"n_rounds": 3, "batch_size": 4, "epsilon": 1.0, **defense}
+    claim = {
+        "text": "stated",
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "scope": "run",
+        "adjacency": "add-remove",
+    }
+    return AuditConfig.from_dict(
+        {
+            "data": {"name": "digits", "n_agents": n_agents},
+            "graph": {"name": "ring"},
+            "model": {"name": model},
+            "defense": {"name": "dpdl", **given},
+            "claim": [claim],
+            "attack": list(attacks),
+        }
+    )
+
+
+def again(config: AuditConfig, dataset: Any) -> Any:
+    return prepare(config, Runtime())
+
+
+def grown(work: Callable[[], object]) -> int:
+    """Bytes by which the resident memory of a child process peaks above where it began."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            torch.set_num_threads(1)
+            PEAK[1].write_text("5")
+            before = resident()
+            work()
+            line = next(x for x in PEAK[0].read_text().splitlines() if x.startswith("VmHWM"))
+            os.write(writer, json.dumps(int(line.split()[1]) * 1024 - before).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        said = file.read()
+    assert os.waitpid(child, 0)[1] == 0, "the part failed"
+    return int(said)
+
+
+def estimated(config: AuditConfig) -> dict[str, int]:
+    """Bytes of each part, from a child process: autograd forbids a fork after its first use."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        torch.set_num_threads(1)
+        plan = plan_of(config, prepare(config, Runtime()), 10**15, again)
+        os.write(
+            writer, json.dumps({n.part: n.size for n in (*plan.training, *plan.attacks)}).encode()
+        )
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        said = json.loads(file.read())
+    os.waitpid(child, 0)
+    return said
+
+
+measured = pytest.mark.skipif(not all(map(Path.exists, PEAK)), reason="no peak of memory in /proc")
+
+
+@measured
+@pytest.mark.parametrize(
+    "config, part",
+    [
+        (audit(model="mlp", n_agents=60), "training, defense"),
+        (
+            audit({"name": "likelihood-ratio", "trials": 400, "n_rounds": 3}, n_agents=20),
+            "attack 00-likelihood-ratio-eavesdropper",
+        ),
+        (
+            audit({"name": "sensitivity", "points": 1, "steps": 1, "restarts": 8}, model="mlp"),
+            "attack 00-sensitivity-eavesdropper",
+        ),
+        (
+            audit(
+                {"name": "mutual-information", "message": "cross_gradient", "trials": 40,
+                 "n_permutations": 0, "n_splits": 0, "rounds": [1]},
+                model="logistic", n_agents=10, n_rounds=1,
+            ),
+            "attack 00-mutual-information-eavesdropper",
+        ),
+        (
+            audit({"name": "canaries", "canaries": 1500, "n_rounds": 2}, n_agents=10),
+            "attack 00-canaries-eavesdropper",
+        ),
+        (
+            audit({"name": "canaries", "canaries": 1000, "kind": "crafted", "n_rounds": 2}),
+            "attack 00-canaries-eavesdropper",
+        ),
+        (audit(model="mlp", n_agents=3, n_rounds=1), NOISE_OF_THE_RUN),
+    ],
+    ids=["training", "likelihood-ratio", "sensitivity", "m-nmi", "canaries", "records", "noise"],
+)  # fmt: skip
+def test_a_part_takes_about_what_it_is_said_to_take(
+    config: AuditConfig, part: str, tmp_path: Path
+) -> None:
+    said, run = estimated(config)[part], RunDirectory(tmp_path)
+    prepared = prepare(config, Runtime())
+
+    def work() -> object:
+        if part.startswith("training"):
+            return train_world(prepared, run, "defense", lambda *a: None)
+        if part == NOISE_OF_THE_RUN:
+            return examine_noise(prepared, config.threat_model)
+        job = next(jobs_of(config, prepared))
+        return run_attack(config, prepared, run, job, lambda *a: None)
+
+    took = grown(work)
+    assert took > 5 * 10**7, "too small to tell"
+    assert BELOW * took <= said <= ABOVE * took, (part, said / took)
+
+
+@measured
+def test_gradient_inversion_takes_about_what_it_is_said_to_take(tmp_path: Path) -> None:
+    attack = {"name": "gradient-inversion", "message": "cross_gradient", "rounds": [2]}
+    attack |= {"iterations": 2, "batch_sizes": ["training"], "targets": 12}
+    config = audit(attack, model="cnn-xie", n_rounds=2)
+    part, run = "attack 00-gradient-inversion-eavesdropper-batch-4-defense", RunDirectory(tmp_path)
+    said, prepared = estimated(config)[part], prepare(config, Runtime())
+    grown(lambda: train_world(prepared, run, "defense", lambda *a: None))
+    job = next(jobs_of(config, prepared))
+    took = grown(lambda: run_attack(config, prepared, run, job, lambda *a: None))
+    assert took > 5 * 10**7, "too small to tell"
+    assert BELOW * took <= said <= ABOVE * took, said / took
+
+
+@pytest.mark.parametrize("size", [200 * 10**6, 280 * 10**6])
+def test_the_number_of_agents_that_is_named_fits_and_one_more_does_not(size: int) -> None:
+    config = audit(model="mlp", n_agents=300).model_copy(update={"claim": ()})
+    prepared = prepare(config, Runtime())
+    limit = resident() + size
+    with pytest.raises(ConfigError, match=r"n_agents = \d+ would fit") as refused:
+        plan_of(config, prepared, limit, again)
+    n = int(re.search(r"n_agents = (\d+)", str(refused.value))[1])  # type: ignore[index]
+    fits = audit(model="mlp", n_agents=n).model_copy(update={"claim": ()})
+    needs = plan_of(fits, prepare(fits, Runtime()), 10**15, again).training
+    assert 0.8 * size < max(need.size for need in needs) <= 1.1 * size  # other memory may move
+
+
+def test_an_attack_that_does_not_fit_is_told_by_its_own_option() -> None:
+    attack = {"name": "likelihood-ratio", "trials": 3_000_000, "n_rounds": 2}
+    config = audit(attack)
+    prepared = prepare(config, Runtime())
+    with pytest.raises(ConfigError, match=r"trials = \d+ of likelihood-ratio would fit"):
+        plan_of(config, prepared, resident() + 10**9, again)
+
+
+def test_parts_that_do_not_fit_side_by_side_are_done_one_after_the_other() -> None:
+    needs = [Need("a", 600), Need("b", 300), Need("c", 300)]
+
+    def workers(free: int | None) -> int:
+        return Plan(needs, [], Need("report", 1), Limit(free, "", 100)).workers(needs, 8)
+
+    assert [workers(free) for free in (None, 1500, 1499, 1100, 1099, 600)] == [3, 3, 2, 2, 1, 1]
+
+
+def test_results_do_not_depend_on_the_limit(tmp_path: Path) -> None:
+    config = audit(model="logistic").model_copy(update={"claim": ()})
+    runs = [
+        run_audit(config, tmp_path / str(limit), Runtime(cores=2, max_memory=limit))
+        for limit in (None, resident() + 300 * 10**6)
+    ]
+    one, other = (run.model_dump(exclude={"timing"}) for run in runs)
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ],
+)
+def test_memory_that_runs_out_all_the_same_is_one_line(error: Exception) -> None:
+    with pytest.raises(RunError, match="training: out of memory"), faults_in_a_line("training"):
+        raise error
+
+
+def test_an_examination_that_runs_out_of_memory_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*given: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("dpaudit.pipeline.noise_of_the_run.RealRounds", fails)
+    config = audit()
+    with pytest.raises(RuntimeError, match="allocate"):
+        examine_noise(prepare(config, Runtime()), config.threat_model)
+
+
+def test_the_command_exits_2_with_one_line_and_leaves_no_run(tmp_path: Path) -> None:
+    file = tmp_path / "audit.toml"
+    file.write_text(
+        '[data]\nname = "digits"\nn_agents = 100\n[graph]\nname = "ring"\n'
+        '[model]\nname = "resnet-18"\n'
+        '[defense]\nname = "dp-dpsgd"\nnoise_multiplier = 1.0\nbatch_size = 4\n'
+    )
+    asked = ["audit", str(file), "--out", str(tmp_path / "run"), "--max-memory", "12GB"]
+    found = CliRunner().invoke(app, asked)
+    assert found.exit_code == 2
+    assert found.stderr.count("\n") == 1
+    assert re.search(r"training, .* takes about .* GB .*n_agents = \d+ would fit", found.stderr)
+    assert not (tmp_path / "run").exists()
+    wrong = CliRunner().invoke(app, [*asked[:-1], "12 apples"])
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)

@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -10,61 +10,82 @@ from torch import Tensor
 
 from dpaudit.attack.observed import Observed, Reconstruction, Task
 from dpaudit.attack.reconstruction import ReconstructionAttack
+from dpaudit.errors import DataError, DpauditError
 from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 
+from .adam import Adam
 from .labels import infer_labels
-from .lbfgs import lbfgs
-from .optimizers import Minimum, Problems, adam
+from .lbfgs import LBFGS, n_remembered
+from .objective import Mismatch, Objective, likely_logits
+from .plan import Optimizer, Plan, has_kinks, n_restarts, plan
+from .search import Method, Problems, minimise
 
 # mismatches at which float32 gradients agree
-_ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "euclidean": 1e-11}
-_MEMORY = 2**30  # bytes: problems beyond are attacked in the next chunk
+_ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "chord": 5e-6, "euclidean": 1e-11, "likelihood": 0.0}
+_LOW = 1e-6  # mismatch at which a victim gets no other start
+_MEMORY = 2**30  # bytes: victims beyond are attacked in the next chunk
 _COPIES = 8  # of the per-record gradients, alive while they are differentiated
 _DUMMIES = 16  # random images by which the attacker first learns how the known model answers
 _REHEARSALS, _REHEARSED_STEPS = 2, 20
+
+
+class Attempt(NamedTuple):
+    """One search for each victim from several starts; an infinite loss where there was none."""
+
+    points: Tensor  # [m, r, D]
+    losses: Tensor  # [m, r]
+
+    def among(self, m: int, victims: Tensor) -> "Attempt":
+        """These attempts as rows ``victims`` of m."""
+        points = self.points.new_zeros(m, *self.points.shape[1:]).index_copy(
+            0, victims, self.points
+        )
+        losses = self.losses.new_full((m, self.losses.shape[1]), torch.inf)
+        return Attempt(points, losses.index_copy(0, victims, self.losses))
 
 
 class GradientInversion(ReconstructionAttack):
     """Optimise dummy images until their gradient matches the observed one.
 
     The attacker simulates the victim's message: the mean over the batch of per-record gradients,
-    clipped as publicly known, at the known model, with labels inferred first. All victims and
-    restarts are one batched optimisation. Each keeps its best iterate, and each victim its best
-    restart, by the attacker's own loss: mismatch plus weighted total variation.
-
-    With s and t the simulated and the observed gradient as unit vectors, the mismatch is
-        l1          ||t - <s, t> s||_1 / ||t||_1, what of t lies off the direction of s
-        cosine      1 - <s, t>
-        euclidean   the squared distance relative to the observed squared norm, not of unit vectors
-    so that only ``euclidean`` needs a message whose factor is known.
+    clipped as publicly known, at the known model, with labels inferred first or found along with
+    the images. All victims and restarts are one batched optimisation. Each keeps its best iterate,
+    and each victim its best restart, by the attacker's own loss (`Objective`). What is not set is
+    chosen by what the attacker knows (`plan`).
 
     Source: Geiping et al. 2020, arXiv:2003.14053 (cosine, total variation, signed Adam); Zhu et al.
-    2019, arXiv:1906.08935 (euclidean, L-BFGS); Deng et al. 2021, arXiv:2103.06819 (L1 beside L2).
+    2019, arXiv:1906.08935 (euclidean, L-BFGS, joint labels); Zhao et al. 2020, arXiv:2001.02610
+    (labels first); Deng et al. 2021, arXiv:2103.06819 (L1 beside L2).
     Departures: the simulated gradients are clipped as the victim's are; images stay in the value
     range by projection; the L1 distance is taken off the simulated direction, so that neither an
     unknown factor nor noise, which lengthens the observed gradient, counts against the truth.
     """
 
-    optimizer: Literal["adam", "lbfgs"] = "adam"
-    objective: Literal["l1", "cosine", "euclidean"] = "l1"
-    total_variation: NonNegativeFloat = 0.02  # weight, with pixels in half value ranges
+    optimizer: Optimizer | None = None
+    objective: Mismatch | None = None
+    total_variation: NonNegativeFloat | None = None  # weight, with pixels in half value ranges
+    labels: Literal["inferred", "joint"] = "inferred"
     signed: bool = True  # adam follows the signs of the gradient
     restarts: PositiveInt | None = None  # None: 2 for one record, 1 for a batch
-    iterations: PositiveInt = 300
+    iterations: PositiveInt | None = None  # at most
     learning_rate: PositiveFloat = 0.7  # of adam, in half value ranges
 
     def reconstruction_bytes(self, problem: Classification, n: int, batch_size: int) -> int:
         """One chunk of problems, differentiated; or the dummies by which labels are inferred."""
         shape, d = problem.dataset.x.shape[1:], problem.gradients.d
-        restarts = n * self._n_restarts(batch_size)
-        at_once = min(restarts, _chunk(batch_size, 4 * d))
+        restarts = self.restarts or n_restarts(batch_size)
+        at_once = restarts * min(n, _at_once(restarts, batch_size, 4 * d))
         gathered = 2 * 4 * at_once * d
         matching = problem.gradients.graph_bytes(at_once, batch_size, shape) + 6 * gathered
-        pairs = 10 if self.optimizer == "lbfgs" else 2  # what the optimiser remembers, twice
-        remembered = 4 * restarts * batch_size * shape.numel() * (2 * pairs + 4)
+        unknowns = batch_size * shape.numel()
+        by_adam = self.optimizer == "adam" or (
+            not self.optimizer and has_kinks(problem.gradients.module)
+        )
+        pairs = 4 * unknowns if by_adam else n_remembered(unknowns)
+        remembered = 4 * (2 * at_once * pairs + 4 * n * restarts * unknowns)
         labels = 2 * 4 * n * d + problem.gradients.pass_bytes(n, _DUMMIES, shape)
         return max(matching, labels) + remembered
 
@@ -73,106 +94,124 @@ class GradientInversion(ReconstructionAttack):
     ) -> Reconstruction:
         """Attack all observed gradients.
 
-        Labels are inferred with random dummies, and for a batch again with the images of short
-        rehearsals, which answer more like the records.
-
         Raises:
             NotObservable: labels cannot be inferred, as the network ends in no linear layer.
+            DpauditError: the targets are no images, a gradient or model is not finite, the
+                likelihood is asked for without knowledge of the noise.
         """
-        starts = self._starts(observed, task, streams("attack", "start"))
-        labels = infer_labels(observed, task, _dummies(observed, task, streams("attack", "labels")))
-        for i in range(_REHEARSALS if observed.batch_size > 1 else 0):
-            kept = task.kept.stage(f"rehearsal-{i}")
-            rehearsed = self._invert(
-                observed, task, labels, starts, _REHEARSED_STEPS, _silent, kept
-            )
-            labels = infer_labels(observed, task, rehearsed.images)
-        return self._invert(observed, task, labels, starts, self.iterations, on_step, task.kept)
+        _check(observed, task)
+        chosen = self._plan(observed, task)
+        victims = torch.arange(len(observed.models), device=observed.models.device)
+        draw = partial(_starts, observed, task, chosen.restarts, streams("attack", "start"))
+        starts = draw(len(victims))
+        guess = self._guess_labels(observed, task, chosen, starts, streams)
+        joint = self.labels == "joint"
+        objective = _objective(observed, task, chosen, None if joint else guess)
+        search = partial(self._search, objective, chosen, guess)
+        found = [search(victims, starts, on_step, task.kept.stage(0))]
+        for attempt in range(1, chosen.attempts):
+            losses = torch.cat([other.losses for other in found], dim=1)
+            unsolved = victims[losses.amin(1) > _LOW]
+            if len(unsolved) == 0:
+                break
+            starts = draw(len(unsolved))
+            more = search(unsolved, starts, _silent, task.kept.stage(attempt))
+            found.append(more.among(len(victims), unsolved))
+        return _best(objective, found, chosen.notes)
 
-    def _invert(
+    def _plan(self, observed: Observed, task: Task) -> Plan:
+        """What the attacker's knowledge suggests, but for what the options say."""
+        chosen = plan(observed, task, self.objective, self.optimizer)
+        variation = self.total_variation
+        return chosen._replace(
+            total_variation=chosen.total_variation if variation is None else variation,
+            restarts=self.restarts or chosen.restarts,
+            n_steps=self.iterations or chosen.n_steps,
+        )
+
+    def _guess_labels(
+        self, observed: Observed, task: Task, chosen: Plan, starts: Tensor, streams: Streams
+    ) -> Tensor:
+        """With random dummies; for a batch again with the images of short rehearsals.
+
+        These answer more like the records.
+        """
+        generator = streams("attack", "labels")
+        labels = infer_labels(observed, task, _dummies(observed, task, generator))
+        victims = torch.arange(len(labels), device=labels.device)
+        short = chosen._replace(n_steps=_REHEARSED_STEPS, attempts=1)
+        for i in range(_REHEARSALS if observed.batch_size > 1 else 0):
+            objective = _objective(observed, task, chosen, labels)
+            kept = task.kept.stage(f"rehearsal-{i}")
+            rehearsed = self._search(objective, short, labels, victims, starts, _silent, kept)
+            labels = infer_labels(observed, task, _best(objective, [rehearsed], ()).images)
+        return labels
+
+    def _search(
         self,
-        observed: Observed,
-        task: Task,
-        labels: Tensor,
+        objective: Objective,
+        chosen: Plan,
+        guess: Tensor,
+        victims: Tensor,
         starts: Tensor,
-        n_steps: int,
         on_step: OnStep,
         kept: Kept,
-    ) -> Reconstruction:
-        size = _chunk(observed.batch_size, observed.models[0].nbytes)
-        chunks = torch.arange(len(starts), device=starts.device).split(size)
+    ) -> Attempt:
+        """Restarts at ``starts`` [n, r, D'] for n of the victims, as many at once as memory has."""
+        if objective.labels is None:
+            logits = likely_logits(guess[victims], objective.task).to(starts)
+            starts = torch.cat([starts, logits[:, None].expand(-1, starts.shape[1], -1)], dim=2)
+        observed = objective.observed
+        size = _at_once(starts.shape[1], observed.batch_size, observed.models[0].nbytes)
+        chunks = torch.arange(len(victims), device=victims.device).split(size)
+        tolerance = 0.0 if chosen.total_variation else _ROUNDING[chosen.mismatch]
         minima = []
         for i, chunk in enumerate(chunks):
-            losses = partial(self._losses, observed, task, labels, chunk)
-            problems = Problems(losses, starts[chunk], task.value_range, self._tolerance)
+            groups = torch.arange(len(chunk), device=chunk.device)
+            groups = groups.repeat_interleave(starts.shape[1])
+            losses = partial(_losses, objective, victims[chunk][groups])
+            bounds = objective.task.value_range
+            problems = Problems(losses, starts[chunk].flatten(0, 1), bounds, tolerance, groups)
             progress = partial(_progress, on_step, i, len(chunks))
-            minima.append(self._minimise(problems, n_steps, progress, kept.stage(i)))
-        return self._best_restarts(minima, labels, task.shape)
+            method = self._method(chosen, problems)
+            minima.append(minimise(problems, method, chosen.n_steps, progress, kept.stage(i)))
+        points = torch.cat([minimum.points for minimum in minima]).view_as(starts)
+        return Attempt(points, torch.cat([m.losses for m in minima]).view(starts.shape[:2]))
 
-    @property
-    def _tolerance(self) -> float:
-        return 0.0 if self.total_variation else _ROUNDING[self.objective]
-
-    def _n_restarts(self, batch_size: int) -> int:
-        """A batch gains more from iterations, as it has many starts in it already."""
-        return self.restarts or (2 if batch_size == 1 else 1)
-
-    def _starts(self, observed: Observed, task: Task, generator: torch.Generator) -> Tensor:
-        """Images near the middle of the value range, [m * restarts, D]."""
-        low, high = task.value_range
-        B = observed.batch_size
-        size = (len(observed.models) * self._n_restarts(B), B * math.prod(task.shape))
-        z = torch.randn(size, generator=generator, device=generator.device).to(observed.models)
-        return ((low + high) / 2 + 0.1 * (high - low) / 2 * z).clamp(low, high)
-
-    def _losses(
-        self,
-        observed: Observed,
-        task: Task,
-        labels: Tensor,
-        chunk: Tensor,
-        points: Tensor,
-        problems: Tensor,
-    ) -> Tensor:
-        victims = chunk[problems] // self._n_restarts(observed.batch_size)
-        images = points.unflatten(1, (observed.batch_size, *task.shape))
-        simulated = task.gradients.clipped_sum(
-            observed.models[victims], images, labels[victims], observed.clip_norm, create_graph=True
-        )
-        losses = self._mismatch(simulated / observed.batch_size, observed.gradients[victims])
-        if self.total_variation:
-            half = (task.value_range[1] - task.value_range[0]) / 2
-            losses = losses + self.total_variation * _total_variation(images / half)
-        return losses
-
-    def _mismatch(self, simulated: Tensor, observed: Tensor) -> Tensor:
-        if self.objective == "euclidean":
-            return (simulated - observed).square().sum(1) / observed.square().sum(1)
-        s, t = _unit(simulated), _unit(observed)
-        if self.objective == "cosine":  # as half a squared distance: precise near 0
-            return (s - t).square().sum(1) / 2
-        explained = (s * t).sum(1, keepdim=True).clamp(min=0) * s
-        return (t - explained).abs().sum(1) / t.abs().sum(1)
-
-    def _minimise(self, problems: Problems, n_steps: int, on_step: OnStep, kept: Kept) -> Minimum:
-        if self.optimizer == "lbfgs":
-            return lbfgs(problems, n_steps, on_step, kept)
-        rate = self.learning_rate * problems.width / 2
-        return adam(problems, n_steps, rate, self.signed, on_step, kept)
-
-    def _best_restarts(
-        self, minima: list[Minimum], labels: Tensor, shape: tuple[int, ...]
-    ) -> Reconstruction:
-        m, B = labels.shape
-        images = torch.cat([minimum.points for minimum in minima]).view(m, -1, B, *shape)
-        losses = torch.cat([minimum.losses for minimum in minima]).view(m, -1)
-        best = losses.argmin(1)
-        return Reconstruction(images[torch.arange(m, device=best.device), best], labels, losses)
+    def _method(self, chosen: Plan, problems: Problems) -> Method:
+        if chosen.optimizer == "lbfgs":
+            return LBFGS()
+        return Adam(self.learning_rate * problems.width / 2, self.signed)
 
 
-def _chunk(batch_size: int, model: int) -> int:
-    """How many problems are attacked at once, of models of so many bytes."""
-    return max(1, _MEMORY // (_COPIES * batch_size * model))
+def _objective(observed: Observed, task: Task, chosen: Plan, labels: Tensor | None) -> Objective:
+    return Objective(observed, task, labels, chosen.mismatch, chosen.total_variation)
+
+
+def _losses(objective: Objective, victims: Tensor, points: Tensor, problems: Tensor) -> Tensor:
+    return objective(points, victims[problems])
+
+
+def _best(objective: Objective, found: list[Attempt], notes: tuple[str, ...]) -> Reconstruction:
+    """Of all restarts of a victim, the one with the least loss."""
+    losses = torch.cat([attempt.losses for attempt in found], dim=1)
+    points = torch.cat([attempt.points for attempt in found], dim=1)
+    victims = torch.arange(len(losses), device=losses.device)
+    points = points[victims, losses.argmin(1)]
+    labels = objective.labels_of(points, victims)
+    labels = labels if labels.ndim == 2 else labels.argmax(-1)
+    return Reconstruction(objective.images(points), labels, losses, notes)
+
+
+def _starts(
+    observed: Observed, task: Task, restarts: int, generator: torch.Generator, n: int
+) -> Tensor:
+    """Images near the middle of the value range for n victims, [n, restarts, D]."""
+    low, high = task.value_range
+    size = (n * restarts, observed.batch_size * math.prod(task.shape))
+    z = torch.randn(size, generator=generator, device=generator.device).to(observed.models)
+    starts = ((low + high) / 2 + 0.1 * (high - low) / 2 * z).clamp(low, high)
+    return starts.unflatten(0, (n, restarts))
 
 
 def _dummies(observed: Observed, task: Task, generator: torch.Generator) -> Tensor:
@@ -183,15 +222,25 @@ def _dummies(observed: Observed, task: Task, generator: torch.Generator) -> Tens
     return images.expand(len(observed.models), *images.shape)
 
 
-def _unit(vectors: Tensor) -> Tensor:
-    tiny = torch.finfo(vectors.dtype).tiny
-    return vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp(min=tiny)
+def _check(observed: Observed, task: Task) -> None:
+    """Raises DpauditError for what cannot be attacked."""
+    if len(task.shape) != 3:
+        raise DataError(
+            f"gradient inversion needs images [channels, height, width], got records of shape "
+            f"{list(task.shape)}"
+        )
+    for what, vectors in (("gradient", observed.gradients), ("model", observed.models)):
+        finite = vectors.isfinite().all(1)
+        if not finite.all():
+            raise DpauditError(
+                f"gradient inversion: the {what} of victim {int(finite.int().argmin())} of "
+                f"{len(finite)} has entries that are no finite numbers; the run has diverged there"
+            )
 
 
-def _total_variation(images: Tensor) -> Tensor:
-    """Mean absolute difference of neighbouring pixels, along rows plus along columns, [k]."""
-    across, down = images.diff(dim=-1), images.diff(dim=-2)
-    return across.abs().flatten(1).mean(1) + down.abs().flatten(1).mean(1)
+def _at_once(restarts: int, batch_size: int, model: int) -> int:
+    """How many victims are attacked at once, with models of so many bytes."""
+    return max(1, _MEMORY // (_COPIES * restarts * batch_size * model))
 
 
 def _silent(done: int, total: int) -> None:

@@ -20,6 +20,7 @@ class Task:
     n_classes: int
     value_range: tuple[float, float]  # of a pixel
     kept: Kept = NOT_KEPT  # where a long reconstruction keeps how far it is
+    contrast: float = 0.125  # mean step between neighbouring pixels of public images, half ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,8 @@ class Reconstruction:
 
     images: Tensor  # [m, batch_size, channels, height, width], within the value range
     labels: Tensor  # [m, batch_size]
-    losses: Tensor  # [m, n_restarts], the attacker's final loss of each restart
+    losses: Tensor  # [m, n_restarts], the attacker's least loss of each restart
+    notes: tuple[str, ...] = ()  # what the attacker knows to be out of reach, and why
 
 
 Reconstruct = Callable[[Observed, Task, Streams, OnStep], Reconstruction]

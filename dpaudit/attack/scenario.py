@@ -58,7 +58,9 @@ def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Find
             guess = reconstruction.images[rows].cpu(), reconstruction.labels[rows].cpu()
             losses = reconstruction.losses[rows].min(dim=1).values.cpu()
             right = truth[rows], labels[rows]
-            findings[k] = _scored(scenario, k, guess, losses, right, problem.dataset, streams, run)
+            scored = _scored(scenario, k, guess, losses, right, problem.dataset, streams, run)
+            notes = (*scored[0].notes, *reconstruction.notes)
+            findings[k] = [scored[0].model_copy(update={"notes": notes}), *scored[1:]]
     return [finding for k in sorted(findings) for finding in findings[k]]
 
 
@@ -97,7 +99,10 @@ def _progress(on_step: OnStep, group: int, n_groups: int, done: int, total: int)
 def _task(problem: Classification, kept: Kept) -> Task:
     dataset = problem.dataset
     shape = tuple(dataset.x.shape[1:])
-    return Task(problem.gradients, shape, dataset.n_classes, dataset.value_range, kept)
+    low, high = dataset.value_range
+    steps = [dataset.x_test.diff(dim=side).abs().mean() for side in (-1, -2)]
+    contrast = float(sum(steps)) / (high - low)
+    return Task(problem.gradients, shape, dataset.n_classes, dataset.value_range, kept, contrast)
 
 
 def _attack_streams(scenario: Scenario, streams: Streams) -> Streams:

@@ -1,0 +1,109 @@
+"""What an attacker minimises: how far simulated gradients are from observed ones, and a prior."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from dpaudit.attack.observed import Observed, Task
+
+Mismatch = Literal["l1", "cosine", "chord", "euclidean", "likelihood"]
+
+_TINY = 1e-12  # squared: where the chord's slope ends
+_LOGITS = 12.0  # width of the box of a label's logit: softmax reaches 1 - 1e-5 at its ends
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """The loss of dummy batches as explanations of what was observed of their victims.
+
+    The attacker simulates the victim's message: the mean over the batch of per-record gradients,
+    clipped as publicly known, at the known model. With s and t the simulated and the observed
+    gradient [d], as unit vectors for the first three, the mismatch is
+        l1           ||t - <s, t> s||_1 / ||t||_1, what of t lies off the direction of s
+        cosine       1 - <s, t>
+        chord        |s - t|, whose square is twice the cosine's
+        euclidean    |s - t|^2 / |t|^2
+        likelihood   |s - t|^2 / (d std^2), whose mean at the truth is 1
+    so that the last two need a message whose factor is known. The prior is a Laplace distribution
+    of scale b on the step between neighbouring pixels, hence sum |step| / b in -log p(images). In
+    the likelihood it has the weight that Bayes' rule gives it, 2 / d beside the mismatch, which is
+    (-log p(t | images) - log p(images)) 2 / d. The others know no noise, and weigh the mean step,
+    along rows plus along columns and in half value ranges, by ``total_variation``. Beside the
+    chord one weight suits all: that of a prior beside a distance that is not squared need not
+    follow how near the gradients can come (Belloni, Chernozhukov and Wang 2011, arXiv:1009.5689).
+
+    Points [k, D] are batches of images, and behind them the labels' logits where these are unknown.
+    """
+
+    observed: Observed
+    task: Task
+    labels: Tensor | None  # [m, batch_size]; None: found along with the images, as in DLG
+    mismatch: Mismatch
+    total_variation: float  # weight; for the likelihood 1 / b
+
+    def images(self, points: Tensor) -> Tensor:
+        """The batches [k, batch_size, channels, height, width] of points [k, D]."""
+        shape = (self.observed.batch_size, *self.task.shape)
+        return points[:, : torch.Size(shape).numel()].unflatten(1, shape)
+
+    def labels_of(self, points: Tensor, victims: Tensor) -> Tensor:
+        """The labels [k, batch_size] of points, or [k, batch_size, n_classes] if unknown."""
+        if self.labels is not None:
+            return self.labels[victims]
+        low, high = self.task.value_range
+        shape = (self.observed.batch_size, self.task.n_classes)
+        logits = points[:, -shape[0] * shape[1] :].unflatten(1, shape)
+        return ((logits - low) / (high - low) * _LOGITS).softmax(-1)
+
+    def __call__(self, points: Tensor, victims: Tensor) -> Tensor:
+        """Losses [k] of points [k, D] as explanations of what was observed of victims [k]."""
+        observed, images = self.observed, self.images(points)
+        labels = self.labels_of(points, victims)
+        simulated = self.task.gradients.clipped_sum(
+            observed.models[victims], images, labels, observed.clip_norm, create_graph=True
+        )
+        losses = self._mismatch(simulated / observed.batch_size, victims)
+        if self.total_variation:
+            low, high = self.task.value_range
+            losses = losses + self._weight(images) * _total_variation(images / ((high - low) / 2))
+        return losses
+
+    def _mismatch(self, s: Tensor, victims: Tensor) -> Tensor:
+        t = self.observed.gradients[victims]
+        if self.mismatch == "likelihood":
+            assert self.observed.std is not None  # else it is not chosen
+            return (s - t).square().mean(1) / self.observed.std[victims] ** 2
+        if self.mismatch == "euclidean":
+            return (s - t).square().sum(1) / t.square().sum(1)
+        s, t = _unit(s), _unit(t)
+        if self.mismatch != "l1":
+            squared = (s - t).square().sum(1)  # precise near 0, where 1 - <s, t> is not
+            return squared / 2 if self.mismatch == "cosine" else (squared + _TINY).sqrt()
+        explained = (s * t).sum(1, keepdim=True).clamp(min=0) * s
+        return (t - explained).abs().sum(1) / t.abs().sum(1)
+
+    def _weight(self, images: Tensor) -> float:
+        """Of the mean step beside the mismatch."""
+        if self.mismatch != "likelihood":
+            return self.total_variation
+        return 2 * self.total_variation * images[0].numel() / self.task.gradients.d
+
+
+def likely_logits(labels: Tensor, task: Task) -> Tensor:
+    """Where the logits of guessed labels [m, batch_size] start, [m, batch_size * n_classes]."""
+    low, high = task.value_range
+    return (low + (high - low) * (0.4 + 0.2 * one_hot(labels, task.n_classes))).flatten(1)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    tiny = torch.finfo(vectors.dtype).tiny
+    return vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp(min=tiny)
+
+
+def _total_variation(images: Tensor) -> Tensor:
+    """Mean absolute difference of neighbouring pixels, along rows plus along columns, [k]."""
+    across, down = images.diff(dim=-1), images.diff(dim=-2)
+    return across.abs().flatten(1).mean(1) + down.abs().flatten(1).mean(1)

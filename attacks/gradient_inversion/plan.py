@@ -1,0 +1,111 @@
+"""How an attack is tried, chosen by what the attacker knows: noise, clip, batch and network."""
+
+import math
+from typing import Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from dpaudit.attack.observed import Observed, Task
+from dpaudit.errors import DpauditError
+
+from .objective import Mismatch
+
+Optimizer = Literal["adam", "lbfgs"]
+
+_KINKED = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.MaxPool2d, nn.AdaptiveMaxPool2d, nn.Hardtanh)
+# weight of the mean step where no noise is known that would give it one
+_VARIATION = {"l1": 0.02, "cosine": 0.02, "chord": 0.2, "euclidean": 0.02}
+_FLATTEST = 1e-3  # mean step: public images without any say nothing of it
+_STEPS = {"adam": 300, "lbfgs": 2000}  # at most
+_LITTLE = 20  # steps, where nothing can be reconstructed
+_BITS = 0.1  # for each unknown pixel, below which no image can be made
+_SURE = 2.0  # standard deviations by which the signal's power may be underestimated
+
+
+class Plan(NamedTuple):
+    """The choices of one attack."""
+
+    mismatch: Mismatch
+    total_variation: float
+    optimizer: Optimizer
+    restarts: int  # at once, for each victim
+    attempts: int  # of so many restarts, while a victim's loss is not low
+    n_steps: int  # at most, for each restart
+    notes: tuple[str, ...] = ()  # what the attacker knows to be out of reach
+
+
+def plan(
+    observed: Observed,
+    task: Task,
+    mismatch: Mismatch | None = None,
+    optimizer: Optimizer | None = None,
+) -> Plan:
+    """What suits what is known of the noise, where ``mismatch`` or ``optimizer`` do not say.
+
+    Unknown noise: the L1 mismatch, which forgives it. None: the chord where rectifiers or pooling
+    make kinks, which total variation and long signed steps get across, else the euclidean mismatch
+    by L-BFGS, with another start for every victim whose loss is not low. Known noise: its
+    likelihood, or hardly anything if so little gets through that only candidates can be compared.
+
+    Raises:
+        DpauditError: the likelihood of unknown or no noise is asked for.
+    """
+    std = observed.std
+    noisy = std is not None and bool(std.any())
+    if mismatch == "likelihood" and not noisy:
+        raise DpauditError(
+            'attack.objective: "likelihood" needs noise of a known size in the gradients, and this '
+            'adversary knows of none; expected "l1", "cosine", "chord" or "euclidean"'
+        )
+    smooth = not has_kinks(task.gradients.module)
+    if mismatch is None:
+        quiet: Mismatch = "euclidean" if smooth else "chord"
+        mismatch = "l1" if std is None else "likelihood" if noisy else quiet
+    if optimizer is None:
+        optimizer = "lbfgs" if std is not None and smooth and not noisy else "adam"
+    variation = (
+        1 / max(task.contrast, _FLATTEST) if mismatch == "likelihood" else _VARIATION[mismatch]
+    )
+    restarts = n_restarts(observed.batch_size)
+    chosen = Plan(mismatch, variation, optimizer, restarts, 1, _STEPS[optimizer])
+    if optimizer == "lbfgs":
+        chosen = chosen._replace(total_variation=0.0, restarts=1, attempts=3)
+    if std is not None and noisy:
+        return _within_capacity(chosen, observed, task, std)
+    return chosen
+
+
+def n_restarts(batch_size: int) -> int:
+    """A batch gains more from steps, as it has many starts in it already."""
+    return 2 if batch_size == 1 else 1
+
+
+def has_kinks(module: nn.Module) -> bool:
+    """Whether rectifiers or pooling leave gradients no second derivative to follow."""
+    return any(isinstance(layer, _KINKED) for layer in module.modules())
+
+
+def _within_capacity(chosen: Plan, observed: Observed, task: Task, std: Tensor) -> Plan:
+    """Hardly any steps, and a note that says why, where no image can get through the noise."""
+    bits = float(capacity(observed, std).max()) / (observed.batch_size * math.prod(task.shape))
+    if bits >= _BITS:
+        return chosen
+    note = (
+        f"the noise leaves at most {bits:.2g} bits for each unknown pixel, too few for an image: "
+        f"only candidates could be told apart, so the search was cut to {_LITTLE} steps"
+    )
+    return chosen._replace(restarts=1, n_steps=_LITTLE, notes=(note,))
+
+
+def capacity(observed: Observed, std: Tensor) -> Tensor:
+    """Bits that the noisy gradients [m, d] can carry at most about their batches, [m].
+
+    d / 2 log2(1 + P / std^2) for d coordinates of mean power P (Shannon 1949). P is estimated from
+    above: observed power less that of the noise, plus two standard deviations of the latter, and
+    no more than the public clip norm C allows, C^2 / d.
+    """
+    d = observed.gradients.shape[1]
+    power = observed.gradients.square().mean(1) - std**2 * (1 - _SURE * math.sqrt(2 / d))
+    if observed.clip_norm is not None:
+        power = power.clamp(max=observed.clip_norm**2 / d)
+    return d / 2 * (1 + power.clamp(min=0) / std**2).log2()

@@ -1,0 +1,165 @@
+"""The one loop that minimises many independent problems at once, whatever the method of a step."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
+from dpaudit.progress import OnStep
+
+_HALVED = (0.25, 0.5, 0.75)  # of all steps: then each group goes on with the better half
+_PATIENCE = 50  # steps in which a method that does not plan its end must gain something
+_GAIN = 0.01  # of the loss
+
+
+class Problems(NamedTuple):
+    """p minimisations in one box; problems of a group are restarts of the same one."""
+
+    objective: Callable[[Tensor, Tensor], Tensor]  # points [k, D], problems [k] -> losses [k]
+    start: Tensor  # [p, D]
+    bounds: tuple[float, float]  # of every coordinate
+    tolerance: float  # a group is solved, and left alone, once a loss of it is at most this
+    groups: Tensor | None = None  # [p], 0, 1, ...; None: each problem is alone
+
+    @property
+    def width(self) -> float:
+        """Of the box; 1 where it has no end."""
+        width = self.bounds[1] - self.bounds[0]
+        return width if math.isfinite(width) else 1.0
+
+    def slopes(self, points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses [k] and gradients [k, D]; a loss that is no number counts as infinite."""
+        points = points.detach().requires_grad_()
+        losses = self.objective(points, problems)
+        (gradients,) = torch.autograd.grad(losses.sum(), points)
+        return losses.detach().nan_to_num(nan=torch.inf), gradients.nan_to_num(0.0, 0.0, 0.0)
+
+
+class Iterate(NamedTuple):
+    """Where the open problems stand; every tensor has one row per problem."""
+
+    problems: Tensor  # [k]
+    points: Tensor  # [k, D]
+    losses: Tensor  # [k]
+    gradients: Tensor  # [k, D]
+    memory: tuple[Tensor, ...]  # of the method, [k, ...] each
+
+    def rows(self, mask: Tensor) -> "Iterate":
+        if mask.all():
+            return self
+        problems, points, losses, gradients, memory = self
+        memory = tuple(tensor[mask] for tensor in memory)
+        return Iterate(problems[mask], points[mask], losses[mask], gradients[mask], memory)
+
+
+class Method(Protocol):
+    """How an iterate becomes the next one."""
+
+    plans_its_end: ClassVar[bool]  # whether its steps shrink to nothing by the last one
+
+    def memory(self, start: Tensor) -> tuple[Tensor, ...]:
+        """What it remembers at the points [p, D] it starts from."""
+        ...
+
+    def step(self, problems: Problems, now: Iterate, k: int, n_steps: int) -> Iterate:
+        """Step k = 1, ..., n_steps; a problem that it cannot improve any more is left out."""
+        ...
+
+
+class Minimum(NamedTuple):
+    """The best point that each problem met, by its own loss, and that loss."""
+
+    points: Tensor  # [p, D]
+    losses: Tensor  # [p]
+
+    def improve(self, now: Iterate) -> None:
+        """Keep those points that are better than what their problems have."""
+        better = now.losses < self.losses[now.problems]
+        self.points[now.problems[better]] = now.points[better]
+        self.losses[now.problems[better]] = now.losses[better]
+
+
+class _Search(NamedTuple):
+    """All that decides how a search goes on."""
+
+    best: Minimum
+    before: Tensor  # [p], the best losses when patience was last tried
+    now: Iterate
+
+    @classmethod
+    def at_start(cls, problems: Problems, method: Method) -> "_Search":
+        rows = torch.arange(len(problems.start), device=problems.start.device)
+        losses, gradients = problems.slopes(problems.start, rows)
+        memory = method.memory(problems.start)
+        now = Iterate(rows, problems.start, losses, gradients, memory)
+        return cls(Minimum(problems.start.clone(), losses.clone()), losses.clone(), now)
+
+    @classmethod
+    def again(cls, last: Progress) -> "_Search":
+        now, memory = under(last.tensors, "now"), under(last.tensors, "memory")
+        kept = tuple(memory[str(i)] for i in range(len(memory)))
+        best = Minimum(**under(last.tensors, "best"))
+        return cls(best, last.tensors["before"], Iterate(**now, memory=kept))
+
+    def progress(self, k: int) -> Progress:
+        *_, memory = self.now
+        now = {name: tensor for name, tensor in self.now._asdict().items() if name != "memory"}
+        own = {str(i): tensor for i, tensor in enumerate(memory)}
+        parts = joined({"best": self.best._asdict(), "now": now, "memory": own})
+        return Progress(parts | {"before": self.before}, k)
+
+
+def minimise(
+    problems: Problems, method: Method, n_steps: int, on_step: OnStep, kept: Kept = NOT_KEPT
+) -> Minimum:
+    """The best point of each problem in at most ``n_steps`` steps.
+
+    Effort follows the losses alone: a group with a solved problem is left alone; at a quarter, a
+    half and three quarters of the steps each group goes on with the better half of its restarts;
+    and a problem that gained less than 1% in 50 steps of a method that plans no end is given up.
+
+    Source: Jamieson and Talwalkar 2016 (successive halving), arXiv:1502.07943.
+    """
+    last = kept.last()
+    done = 0 if last is None else last.note
+    search = _Search.at_start(problems, method) if last is None else _Search.again(last)
+    best, before, now = search
+    groups = problems.groups
+    groups = torch.arange(len(best.losses), device=best.losses.device) if groups is None else groups
+    halvings = {math.ceil(share * n_steps) for share in _HALVED}
+    for k in range(done + 1, n_steps + 1):
+        open_groups = _least(best.losses, groups) > problems.tolerance
+        now = now.rows(open_groups[groups[now.problems]] & now.losses.isfinite())
+        if len(now.problems) == 0:
+            break
+        now = method.step(problems, now, k, n_steps)
+        best.improve(now)
+        if k in halvings:
+            now = now.rows(_better_half(best.losses[now.problems], groups[now.problems]))
+        if not method.plans_its_end and k % _PATIENCE == 0:
+            gained = best.losses < (1 - _GAIN) * before
+            now, before = now.rows(gained[now.problems]), best.losses.clone()
+        kept.keep(partial(_Search(best, before, now).progress, k))
+        on_step(k, n_steps)
+    on_step(n_steps, n_steps)
+    kept.done(_Search(best, before, now).progress(n_steps))
+    return best
+
+
+def _least(losses: Tensor, groups: Tensor) -> Tensor:
+    """The least loss of each group."""
+    least = losses.new_full((int(groups.max()) + 1,), torch.inf)
+    return least.scatter_reduce(0, groups, losses, "amin")
+
+
+def _better_half(losses: Tensor, groups: Tensor) -> Tensor:
+    """Which problems [k] are in the better half of the open ones of their group."""
+    same = groups[:, None] == groups
+    better = losses[None] < losses[:, None]
+    earlier = (losses[None] == losses[:, None]) & torch.ones_like(same).tril(-1)
+    rank = (same & (better | earlier)).sum(1)
+    return 2 * rank < same.sum(1)

@@ -15,6 +15,7 @@ from .trace import Front
 _GAP = 3.0  # singular value b over the next: the batch's rank stands out of the noise
 _DRAWS = 256  # searches side by side
 _MOST_DRAWS = 2**17  # before the search is given up
+_PATIENCE = 2**11  # draws without a better direction, for each direction found and one more
 _STEPS = 25  # of a search
 _LOWEST_POWER = 0.7  # the sums of |z|^p that are made small have p between this and 1
 _WIDTH, _NARROWING = 0.01, 0.7  # of what counts as zero, in unit rows: at the start, by step
@@ -82,14 +83,19 @@ def separate(front: Front, batch_size: int, generator: torch.Generator) -> Separ
     """
     problem = _problem(front, batch_size)
     pool = _Pool(problem.rows[:0], problem.rows[:0, 0])
-    for _ in range(_MOST_DRAWS // _DRAWS):
-        pool = _improved(problem, pool, _search(problem, generator))
+    draws = changed = 0
+    while draws < min(_MOST_DRAWS, changed + _PATIENCE * (1 + len(pool.q))):
+        draws += _DRAWS
+        better = _improved(problem, pool, _search(problem, generator))
+        better = _completed(front, problem, better)
+        changed = draws if better.zeros.sum() > pool.zeros.sum() else changed
+        pool = better
         separated = _separated(front, problem, pool)
         if separated is not None:
             return separated
     raise NotObservable(
-        f"a batch of {batch_size}: {_MOST_DRAWS} searches found {len(pool.q)} directions with "
-        "zeros, and no batch that fits them; the layer has no ReLU, too few units or much noise"
+        f"a batch of {batch_size}: {draws} searches found {len(pool.q)} directions with zeros, "
+        "and no batch that fits them; the layer has no ReLU, too few units or much noise"
     )
 
 
@@ -185,11 +191,14 @@ def _without(problem: _Problem, q: Tensor, pool: _Pool) -> Tensor:
 
 def _refitted(problem: _Problem, pool: _Pool) -> _Pool:
     """Step 3, first half: each direction as orthogonal as can be to the rows that it nearly is."""
-    q = pool.q
-    for width in (_LAST_WIDTH, 0.0):
-        near = problem.is_zero(q, width) / problem.noise
-        q = torch.linalg.svd(near[:, :, None] * problem.rows, full_matrices=False).Vh[:, -1]
-    return _promising(problem, q)
+    nearly = _refitted_to(problem, problem.is_zero(pool.q, _LAST_WIDTH))
+    return _refitted_to(problem, problem.is_zero(nearly.q))
+
+
+def _refitted_to(problem: _Problem, zero: Tensor) -> _Pool:
+    """Directions as orthogonal as can be to the rows marked in ``zero`` [k, m], by their noise."""
+    weighted = (zero / problem.noise)[:, :, None] * problem.rows
+    return _promising(problem, torch.linalg.svd(weighted, full_matrices=False).Vh[:, -1])
 
 
 def _sparsest(*pools: _Pool) -> _Pool:
@@ -208,15 +217,39 @@ def _sparsest(*pools: _Pool) -> _Pool:
     return _Pool(q[chosen], zeros[chosen])
 
 
+def _completed(front: Front, problem: _Problem, pool: _Pool) -> _Pool:
+    """The pool with its last direction found: the others tell its record, that its ReLU.
+
+    Row j of Q^-1 is orthogonal to all columns but column j, so it needs no column j.
+    """
+    b = problem.rows.shape[1]
+    if len(pool.q) < b - 1:
+        return pool
+    q = torch.cat([pool.q, torch.linalg.svd(pool.q).Vh[len(pool.q) :]])
+    zero = _off(front, problem, _inputs(problem, q))
+    return _sparsest(pool, _refitted_to(problem, zero))
+
+
+def _inputs(problem: _Problem, q: Tensor) -> Tensor:
+    """Step 4: [b, n] from directions q [b, b]."""
+    X = torch.linalg.solve(problem.T @ q.T, problem.R)  # each row up to a factor
+    return X[:, :-1] / X[:, -1:]
+
+
+def _off(front: Front, problem: _Problem, inputs: Tensor) -> Tensor:
+    """Which units these inputs leave off, [b, m]."""
+    W, c = front.linear.parameters["weight"], front.linear.parameters["bias"]
+    return (inputs @ W.T + c <= 0)[:, problem.units]
+
+
 def _separated(front: Front, problem: _Problem, pool: _Pool) -> Separated | None:
     """Steps 4 and 5; None while directions are missing, or fit no batch."""
     if len(pool.q) < len(problem.R):
         return None
-    Q = problem.T @ pool.q.T
-    X = torch.linalg.solve(Q, problem.R)  # each row up to a factor
-    factors = X[:, -1:]
-    inputs, slopes = X[:, :-1] / factors, problem.L @ Q * factors.T
-    W, c = front.linear.parameters["weight"], front.linear.parameters["bias"]
-    off = (inputs @ W.T + c <= 0)[:, problem.units]
-    agreement = (off == problem.is_zero(pool.q)).to(W).mean(1)
-    return Separated(inputs, slopes) if agreement.min() >= _AGREEMENT else None
+    inputs = _inputs(problem, pool.q)
+    zero = problem.is_zero(pool.q)
+    agreement = (_off(front, problem, inputs) == zero).to(inputs).mean(1)
+    if not agreement.min() >= _AGREEMENT:
+        return None
+    extended = torch.cat([inputs, torch.ones_like(inputs[:, :1])], dim=1)
+    return Separated(inputs, torch.linalg.lstsq(extended.T, front.augmented.T).solution.T)

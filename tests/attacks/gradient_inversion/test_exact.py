@@ -260,4 +260,4 @@ def test_a_batch_that_is_not_found_is_said_after_so_many_searches(
 ) -> None:
     monkeypatch.setattr(sparse, "_MOST_DRAWS", 512)
     observed, task, *_ = send(perceptron(width=60), 30)
-    assert "512 searches found" in reason(observed, task)
+    assert "512 searches found 0 directions" in reason(observed, task)

@@ -65,6 +65,12 @@ KINDS = (  # of findings besides reconstructions, in the page's order
         "sensitivity, held against the stated one.",
     ),
     (
+        "membership",
+        "Membership",
+        "Which records a batch held, told from the view. 0.5 is the area under the curve of a "
+        "guess; a rate of true positives is worth what it exceeds the rate of false ones.",
+    ),
+    (
         "mutual-information",
         "Mutual information",
         "How much an adversary's view tells about the private quantity.",
@@ -83,6 +89,9 @@ METRIC_NAMES: Mapping[str, str] = {
     Name.PSNR: "PSNR (dB)",
     Name.MSE: "MSE",
     Name.LOSS: "attacker's loss",
+    Name.AUC: "AUC",
+    Name.TPR_AT_0001: "TPR at 0.1% FPR",
+    Name.TPR_AT_001: "TPR at 1% FPR",
     Name.INFORMATION: "information (bits)",
     Name.M_NMI: "M-NMI",
     Name.GAUSSIAN_INFORMATION: "if Gaussian (bits)",

@@ -32,6 +32,7 @@ FindingKind = Literal[
     "sensitivity",
     "empirical-epsilon",
     "reconstruction",
+    "membership",
     "mutual-information",
     "control",
 ]
@@ -51,6 +52,7 @@ class Role(StrEnum):
     SENSITIVITY = "sensitivity"  # how far a message moves
     DEPENDENCE = "dependence"  # what else differs between neighbouring worlds
     RECONSTRUCTION = "reconstruction"
+    MEMBERSHIP = "membership"  # which records a batch held
     INFORMATION = "information"  # how much a view tells about a private quantity
     BEST_ESTIMATE = "best-estimate"  # of that quantity, from the view
 
@@ -67,6 +69,7 @@ KINDS: Mapping[Role, FindingKind] = {
     Role.SENSITIVITY: "sensitivity",
     Role.DEPENDENCE: "sensitivity",
     Role.RECONSTRUCTION: "reconstruction",
+    Role.MEMBERSHIP: "membership",
     Role.INFORMATION: "mutual-information",
     Role.BEST_ESTIMATE: "mutual-information",
 }
@@ -110,6 +113,10 @@ class Name(StrEnum):
     SSIM = "ssim"
     SSIM_OVER_BLIND = "ssim over blind"
     LABEL_ACCURACY = "label accuracy"
+
+    AUC = "auc"
+    TPR_AT_0001 = "tpr at 0.1% fpr"
+    TPR_AT_001 = "tpr at 1% fpr"
 
     INFORMATION = "information"
     M_NMI = "m-nmi"

@@ -370,8 +370,8 @@ class _Played:
         for tensor in varying(self._start).values():
             starts.append(at)
             at += tensor[0].numel()
-        for i, (tensor, row) in enumerate(states):
-            first = starts[tensor] + row * WIDTH
+        for i, (which, row) in enumerate(states):
+            first = starts[which] + row * WIDTH
             flat[:, first : first + WIDTH] += moves[:, i, None] * self._sign
         return flat
 

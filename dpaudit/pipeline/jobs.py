@@ -37,9 +37,10 @@ class AttackJob:
     @property
     def name(self) -> str:
         what = f"{self.index:02d}-{self.attack_name}-{self.threat_model.slug}"
-        if self.part.batch_size is None:
+        if self.part == Part():
             return what
-        return f"{what}-batch-{self.part.batch_size}-{self.part.world}"
+        size = "" if self.part.batch_size is None else f"-batch-{self.part.batch_size}"
+        return f"{what}{size}-{self.part.world}"
 
 
 class Prepared(NamedTuple):

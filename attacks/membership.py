@@ -1,0 +1,232 @@
+"""Membership: was this record in the batch that an intercepted gradient came from?"""
+
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveInt
+from scipy.stats import rankdata
+from torch import Tensor
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.attack.contract import Attack, Bench, Misfit, Part, World, late_rounds
+from dpaudit.attack.victims import AFTER, BEFORE
+from dpaudit.defense.contract import Defense, Setting
+from dpaudit.defense.view import View
+from dpaudit.errors import DataError, DpauditError, NotObservable
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.estimate import Estimate, Window
+from dpaudit.progress import OnStep
+from dpaudit.rng import Streams
+from dpaudit.statistics.bounds import clopper_pearson
+from dpaudit.training.classification import Classification
+from dpaudit.training.loaded_problem import LoadedProblem
+from dpaudit.training.train import Recording
+
+WORLDS: tuple[World, ...] = ("defense", "no-defense")
+RATES = {0.001: Name.TPR_AT_0001, 0.01: Name.TPR_AT_001}  # allowed share of false positives
+CHUNK = 2**27  # bytes of records' gradients at once
+POINTS = 80  # of the curve
+
+
+class Membership(Attack):
+    """A matched filter for each record's gradient on the best linear estimate of the batch's.
+
+    The adversary estimates a victim's gradient u with its noise from its view, at the model where
+    it was taken, and scores a record by its own clipped gradient g there,
+
+        (g'u - |g|^2 / 2B) / std^2,  or g'u / |g| where the noise is not known or nothing,
+
+    which is the likelihood ratio but for the other records of the batch. Scores are centred and
+    scaled over records that nobody holds, the public test set, so that rounds and victims compare.
+    Half of those set the thresholds of the stated rates, the other half say what the rates are.
+
+    Source: the estimate as in ``dpaudit.game.estimate``; TPR at low FPR: Carlini et al. 2022,
+    arXiv:2112.03570.
+    """
+
+    rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+    victims: PositiveInt = 8  # agents whose batches are attacked, in each round
+
+    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+        return late_rounds(self.rounds, n_rounds)
+
+    def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
+        """Raises DataError: the data are no records, or too few of them are held out."""
+        if learned.dataset is None:
+            raise DataError("these data are no records; membership needs records")
+        if len(learned.dataset.x_test) < 40:
+            raise DataError(
+                f"membership needs at least 40 records that nobody holds; this data set has "
+                f"{len(learned.dataset.x_test)} test records"
+            )
+
+    def recording(self, defense: Defense) -> Recording:
+        """All messages of each round and of those beside it."""
+        needed = {j for k in self.rounds for j in _window(k, defense.n_rounds)}
+        return Recording({k: frozenset(defense.messages) for k in sorted(needed)}, {})
+
+    def parts(self, defense: Defense) -> tuple[Part, ...]:
+        return tuple(Part(world) for world in WORLDS)
+
+    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+        problem, world = bench.problem, bench.part.world
+        assert isinstance(problem, Classification)  # the others were refused
+        defense = bench.defense if world == "defense" else bench.defense.without_noise()
+        transcript = bench.run.transcript(world, bench.streams.device)
+        rng = bench.streams.numpy("victims", threat_model.name)
+        order = [int(j) for j in rng.permutation(bench.setting.n_agents)]
+        scored: list[_Scored] = []
+        refusals: list[str] = []
+        for done, k in enumerate(self.rounds, start=1):
+            rounds = _window(k, defense.n_rounds)
+            view = View.of(threat_model, transcript, set(rounds))
+            window = Window(defense, bench.setting, threat_model, rounds)
+            for victim in [j for j in order if j not in threat_model.agents][: self.victims]:
+                try:
+                    estimate = window.estimates(view, k, victim)[0]
+                except NotObservable as reason:
+                    refusals.append(str(reason))
+                    continue
+                scored.append(_scored(bench, problem, defense, k, victim, estimate))
+            on_step(done, len(self.rounds))
+        if not scored:
+            return [self._finding(bench, threat_model, (f"not available: {refusals[0]}",))]
+        return [self._found(bench, threat_model, scored, refusals)]
+
+    def _found(
+        self, bench: Bench, threat_model: ThreatModel, scored: list["_Scored"], refusals: list[str]
+    ) -> Finding:
+        rng = bench.streams.numpy("thresholds", threat_model.name)
+        n_public = len(scored[0].public)
+        for_threshold = rng.permutation(n_public) < n_public // 2
+        members = np.concatenate([s.members for s in scored])
+        choosing = np.concatenate([s.public[for_threshold] for s in scored])
+        counting = np.concatenate([s.public[~for_threshold] for s in scored])
+        metrics = {Name.AUC: _auc(members, counting)}
+        notes = [
+            f"{len(members)} records of {len(scored)} batches against {n_public} that nobody "
+            f"holds, of which {for_threshold.sum()} set the thresholds",
+            "a record that nobody holds is scored once for each batch: intervals count these as "
+            "independent",
+        ]
+        for rate, name in RATES.items():
+            if len(choosing) * rate < 1:
+                notes.append(
+                    f"no rate of {rate:.1%} false positives can be told from {len(choosing)} scores"
+                )
+                continue
+            threshold = np.quantile(choosing, 1 - rate, method="higher")
+            metrics[name] = _rate(members > threshold)
+            false = _rate(counting > threshold)
+            notes.append(
+                f"at the threshold for {rate:.1%} false positives: {false.value:.2%} of "
+                f"{false.n} others ({false.low:.2%} to {false.high:.2%})"
+            )
+        if refusals:
+            notes.append(f"out of reach {len(refusals)} times: {refusals[0]}")
+        fpr, fnr = _curve(members, counting)
+        return self._finding(
+            bench, threat_model, tuple(notes), metrics,
+            {Column.FALSE_POSITIVE_RATE: fpr, Column.FALSE_NEGATIVE_RATE: fnr},
+        )  # fmt: skip
+
+    def _finding(
+        self,
+        bench: Bench,
+        threat_model: ThreatModel,
+        notes: tuple[str, ...],
+        metrics: dict[Name, Metric] | None = None,
+        series: dict[Column, tuple[float, ...]] | None = None,
+    ) -> Finding:
+        return Finding(
+            role=Role.MEMBERSHIP,
+            kind="membership",
+            title="which records a batch held",
+            attack=bench.name,
+            threat_model=threat_model.name,
+            message="view",
+            rounds=tuple(sorted(set(self.rounds))),
+            world=bench.part.world,
+            batch_size=bench.defense.batch_size,
+            metrics=dict(metrics or {}),
+            notes=notes,
+            series=dict(series or {}),
+        )
+
+
+class _Scored(NamedTuple):
+    """Scores of one batch, standardised over records that nobody holds."""
+
+    members: Array  # [records of the batch]
+    public: Array  # [records of the test set]
+
+
+def _window(k: int, n_rounds: int) -> range:
+    return range(max(1, k - BEFORE), min(n_rounds, k + AFTER) + 1)
+
+
+def _scored(
+    bench: Bench,
+    problem: Classification,
+    defense: Defense,
+    k: int,
+    victim: int,
+    estimate: Estimate,
+) -> _Scored:
+    data, device = problem.dataset, bench.streams.device
+    batch = problem.batch(Streams(bench.seed, device), k, defense.batch_size, defense.sampling)
+    there = slice(None) if batch.weights is None else batch.weights[victim] > 0
+    clip_norm = defense.clip_norm_in(k)
+
+    def score(inputs: Tensor, labels: Tensor) -> Array:
+        size = max(1, CHUNK // (estimate.gradient.element_size() * len(estimate.gradient)))
+        found = []
+        for x, y in zip(inputs.split(size), labels.split(size), strict=True):
+            X = estimate.model.expand(len(x), -1)
+            g = problem.gradients.clipped_sum(X, x[:, None], y[:, None], clip_norm)
+            found.append(_matched(g, estimate, defense.batch_size))
+        return torch.cat(found).double().cpu().numpy()
+
+    members = score(batch.inputs[victim][there], batch.labels[victim][there])
+    public = score(data.x_test.to(device), data.y_test.to(device))
+    spread = public.std()
+    if not np.isfinite(spread) or spread == 0:
+        raise DpauditError(f"scores of round {k}, agent {victim}, are no numbers or all the same")
+    return _Scored((members - public.mean()) / spread, (public - public.mean()) / spread)
+
+
+def _matched(g: Tensor, estimate: Estimate, batch_size: int) -> Tensor:
+    """Of records' gradients g [n, d]: how well each fits the estimate of the batch's mean."""
+    fits, squares = g @ estimate.gradient, g.square().sum(dim=1)
+    noise = 0.0 if estimate.std is None else estimate.std**2 * g.shape[1]
+    if noise > float(squares.max()):  # noise dominates: the likelihood ratio
+        return fits - squares / (2 * batch_size)
+    return fits / squares.sqrt().clamp(min=torch.finfo(g.dtype).tiny)
+
+
+def _auc(members: Array, others: Array) -> Metric:
+    """Chance that a member scores higher, and its interval by Hanley and McNeil 1982."""
+    m, n = len(members), len(others)
+    ranks = rankdata(np.concatenate([members, others]))[:m]
+    auc = float((ranks.sum() - m * (m + 1) / 2) / (m * n))
+    q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    variance = (auc * (1 - auc) + (m - 1) * (q1 - auc**2) + (n - 1) * (q2 - auc**2)) / (m * n)
+    margin = 1.96 * np.sqrt(max(variance, 0.0))
+    return Metric(value=auc, low=max(0.0, auc - margin), high=min(1.0, auc + margin), n=m)
+
+
+def _rate(hits: Array) -> Metric:
+    """A share and its 95% interval (Clopper and Pearson)."""
+    k, n = int(hits.sum()), len(hits)
+    high = float(clopper_pearson(k, n, 0.025))
+    return Metric(value=k / n, low=1 - float(clopper_pearson(n - k, n, 0.025)), high=high, n=n)
+
+
+def _curve(members: Array, others: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """False positive and false negative rates at thresholds among the scores."""
+    thresholds = np.quantile(np.concatenate([members, others]), np.linspace(0, 1, POINTS))
+    fpr = tuple(float((others > t).mean()) for t in thresholds)
+    return fpr, tuple(float((members <= t).mean()) for t in thresholds)

@@ -146,7 +146,7 @@ def test_a_part_takes_about_what_it_is_said_to_take(
         if part == NOISE_OF_THE_RUN:
             return examine_noise(prepared, config.threat_model)
         job = next(jobs_of(config, prepared))
-        return run_attack(config, prepared, run, job, lambda *a: None)
+        return run_attack(config, prepared, run, job, "", lambda *a: None)
 
     took = grown(work)
     assert took > 5 * 10**7, "too small to tell"
@@ -162,7 +162,7 @@ def test_gradient_inversion_takes_about_what_it_is_said_to_take(tmp_path: Path) 
     said, prepared = estimated(config)[part], prepare(config, Runtime())
     grown(lambda: train_world(prepared, run, "defense", lambda *a: None))
     job = next(jobs_of(config, prepared))
-    took = grown(lambda: run_attack(config, prepared, run, job, lambda *a: None))
+    took = grown(lambda: run_attack(config, prepared, run, job, "", lambda *a: None))
     assert took > 5 * 10**7, "too small to tell"
     assert BELOW * took <= said <= ABOVE * took, said / took
 

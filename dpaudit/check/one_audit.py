@@ -12,7 +12,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from dpaudit.errors import DpauditError, is_out_of_memory
 from dpaudit.strict import Strict
+from dpaudit.unforeseen import unforeseen
 
 from .cache import AuditCache, partial_folder
 from .seal import Seal
@@ -43,17 +45,14 @@ def main() -> int:
     if job.import_from is not None:
         sys.path.insert(0, str(job.import_from))
     warnings.simplefilter("ignore")
-    from dpaudit.errors import DpauditError, is_out_of_memory
-
     try:
         _make(job)
     except DpauditError as error:
         print(error, file=sys.stderr)
         return 2
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        print("out of memory; give --workers 1, or audit less at once", file=sys.stderr)
+    except BaseException as error:  # SystemExit of the code that is audited, too
+        memory = "out of memory; give --workers 1, or audit less at once"
+        print(memory if is_out_of_memory(error) else unforeseen(error), file=sys.stderr)
         return 2
     return 0
 

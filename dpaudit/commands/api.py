@@ -11,6 +11,7 @@ from torch import nn
 
 from dpaudit.data.datasets import Dataset, from_arrays
 from dpaudit.defense.contract import Defense
+from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.result import AuditResult
 from dpaudit.memory import bytes_of
@@ -61,8 +62,11 @@ def audit(
     checked, own, text = _checked(config, defense, data, model)
     runtime = _runtime(device, data_root, cores, max_memory, own)
     report = on_progress or (lambda what, done, total: None)
-    with _folder(out) as folder:
-        return run_audit(checked, folder, runtime, text, on_progress=report, own=own)
+    try:
+        with _folder(out) as folder:
+            return run_audit(checked, folder, runtime, text, on_progress=report, own=own)
+    except SystemExit as error:  # which would end the caller's script, and well
+        raise RunError(f"no answer: code that is audited raised SystemExit({error})") from error
 
 
 def _checked(

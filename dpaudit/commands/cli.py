@@ -2,9 +2,9 @@
 
 import json
 import sys
-import traceback
 import warnings
 from contextlib import nullcontext
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from dpaudit.errors import ConfigError, DpauditError
+from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.data_folders import DATA_ROOT
 from dpaudit.files.result import AuditResult
@@ -20,7 +20,9 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.memory import bytes_of
 from dpaudit.version import __version__
 
+from .last_word import leave_with
 from .terminal import (
+    answer,
     complain,
     errors_as_exit_codes,
     passing_on,
@@ -303,17 +305,12 @@ def version(
 
 
 def main() -> None:
-    """The console script. What is no DpauditError is a bug: its trace is kept, and exit code 2."""
+    """The console script."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of what the terminal's encoding lacks
     warnings.showwarning = show_warning
-    try:
-        app()
-    except Exception:
-        for line in traceback.format_exc().split("\n"):
-            complain(line)
-        sys.exit(2)
+    leave_with(partial(answer, app))
 
 
 def _runtime(
@@ -354,7 +351,7 @@ def _checked(claims: Path, options: "Options", junit: Path | None, quiet: bool) 
         file = ClaimsFile.read(claims)
         with progress_bars(quiet) as on_progress:
             return run_check(file, options, passing_on(on_progress))
-    except DpauditError as error:
+    except BaseException as error:
         write_problems(junit, claims, error)
         raise
 

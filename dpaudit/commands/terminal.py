@@ -3,34 +3,47 @@
 Whatever a command prints, it prints with ``say``, ``complain`` or ``say_json``.
 """
 
+import errno
 import json
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from dpaudit.errors import DpauditError, RunError, is_out_of_memory
+from dpaudit.errors import DpauditError, is_out_of_memory
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import MEANING
 from dpaudit.progress import OnProgress
 from dpaudit.text import json_lines, one_line, whole_line
+from dpaudit.unforeseen import unforeseen
 
 if TYPE_CHECKING:
     from dpaudit.check.one_audit import AuditJob
     from dpaudit.check.processes import Waiting
     from dpaudit.files.check_report import CheckReport
 
-_stdout = Console(highlight=False, soft_wrap=True)
-_stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+_NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
+_UsageError: Any = typer.BadParameter.__base__  # typer does not say its name
+
+
+class _Console(Console):
+    """Rich's own leaves with exit code 1 when nobody reads on, which is a verdict here."""
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
+_stdout = _Console(highlight=False, soft_wrap=True)
+_stderr = _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(line: str, style: str = "") -> None:
@@ -71,8 +84,10 @@ def show_warning(
 def errors_as_exit_codes(resume: str = "") -> Iterator[None]:
     """A DpauditError is a line for each problem and exit 2; Ctrl-C is exit 130.
 
-    Native code that a signal meets may turn KeyboardInterrupt into an error of its own, so that
-    whatever is raised after a signal counts as the interruption.
+    Whatever else is raised is one line and exit 2, for 0 and 1 are verdicts: SystemExit of an
+    imported module, and KeyboardInterrupt without a signal, too. Native code that a signal meets
+    may turn KeyboardInterrupt into an error of its own, so that whatever is raised after a signal
+    counts as the interruption.
     """
     interrupted = False
 
@@ -85,19 +100,51 @@ def errors_as_exit_codes(resume: str = "") -> Iterator[None]:
         signal.signal(number, interrupt)
     try:
         yield
-    except (KeyboardInterrupt, Exception) as error:
-        if interrupted or isinstance(error, KeyboardInterrupt):
+    except BaseException as error:
+        if interrupted:
             complain("interrupted; what was done is kept.")
             if resume:
                 complain(f"To finish: {resume}")
             raise typer.Exit(130) from None
-        if is_out_of_memory(error):
-            error = RunError("out of memory; audit less at once, or give a lower --max-memory")
-        if not isinstance(error, DpauditError):
-            raise
-        for line in str(error).split("\n"):
+        for line in problems(error):
             complain(line, "error")
         raise typer.Exit(2) from None
+
+
+def problems(error: BaseException) -> list[str]:
+    """Why there is no answer: a line for each problem that a user can repair, or one of a bug."""
+    if isinstance(error, DpauditError) and (text := str(error)):
+        return text.split("\n")
+    if is_out_of_memory(error):
+        return ["out of memory; audit less at once, or give a lower --max-memory"]
+    if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
+        where = "the output" if error.filename is None else error.filename
+        return [f"{where}: cannot write: {error.strerror}"]
+    return [unforeseen(error)]
+
+
+def answer(app: Callable[..., int | None]) -> int:
+    """The exit code of a command, with all that it prints written; 2 for whatever goes wrong."""
+    try:
+        code = app(prog_name="dpaudit", standalone_mode=False) or 0
+        if sys.stdout is not None:  # closed by whoever started this
+            sys.stdout.flush()
+    except KeyboardInterrupt:  # before or after what a command does
+        return 130
+    except _UsageError as error:
+        line = " ".join(error.format_message().split())
+        if line:  # none where all of the help was asked for by no argument
+            where = f"; see {error.ctx.command_path} --help" if error.ctx else ""
+            complain(line + where, "error")
+        return 2
+    except BaseException as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left unwritten fails only once
+        if isinstance(error, SystemExit):  # typer's own answer to a broken pipe
+            error = error.__context__ or error
+        for line in problems(error):
+            complain(line, "error")
+        return 2
+    return code
 
 
 @contextmanager
@@ -207,13 +254,13 @@ def write_outputs(
         write_whole(markdown, ci.markdown(found, pictures).encode())
 
 
-def write_problems(junit: Path | None, claims: Path, error: DpauditError) -> None:
+def write_problems(junit: Path | None, claims: Path, error: BaseException) -> None:
     """CI systems that find no report call a run that could not start a success."""
     from dpaudit.check.whole import write_whole
     from dpaudit.reports import ci
 
     if junit is not None:
-        xml = ci.junit_of_problems(str(claims), str(error).split("\n"))
+        xml = ci.junit_of_problems(str(claims), problems(error))
         write_whole(junit, xml.encode())
 
 

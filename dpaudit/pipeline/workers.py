@@ -6,12 +6,14 @@ faster so; the cores are used by running jobs side by side.
 
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from traceback import format_exception_only
 from typing import Any, TypeVar
 
 import torch
@@ -27,7 +29,7 @@ _POLL_SECONDS = 0.1
 
 _work: Any = None
 _progress: Any = None
-_failure: Exception | None = None
+_failure: BaseException | None = None
 
 
 def run_jobs(
@@ -87,8 +89,9 @@ def _in_processes(
             _drain(reports, on_progress)
     except BrokenProcessPool:
         raise RunError(
-            "a worker process was killed, perhaps for lack of memory; what was done is kept: go on "
-            "with --resume, with --workers 1 if memory is short"
+            "a worker process was killed, perhaps for lack of memory, or was left by os._exit in a "
+            "plug-in; what was done is kept: go on with --resume, and with --workers 1 if memory "
+            "is short"
         ) from None
     finally:
         _stop(pool)
@@ -127,11 +130,25 @@ def _start(
 
     try:
         _work, _progress = prepare(*arguments), report
-    except Exception as failure:  # told with the first job: a pool hides what its start raises
+    except BaseException as failure:  # told with the first job: a pool hides what its start raises
         _failure = failure
 
 
 def _do(job: Any) -> None:
-    if _failure is not None:
-        raise _failure
-    _work(job, _progress)
+    try:
+        if _failure is not None:
+            raise _failure
+        _work(job, _progress)
+    except BaseException as error:
+        if not _travels(error):
+            said = " ".join(format_exception_only(error)).strip()
+            raise RuntimeError(said).with_traceback(error.__traceback__) from None
+        raise
+
+
+def _travels(error: BaseException) -> bool:
+    """Whether the caller's process can be told this error; else the pool would break for it."""
+    try:
+        return type(pickle.loads(pickle.dumps(error))) is type(error)
+    except Exception:
+        return False

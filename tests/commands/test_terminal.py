@@ -2,11 +2,16 @@
 
 import os
 import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import typer
 
-from dpaudit.commands.terminal import errors_as_exit_codes
+from dpaudit.commands.cli import app
+from dpaudit.commands.terminal import answer, errors_as_exit_codes
 from dpaudit.errors import ConfigError
 
 
@@ -48,13 +53,80 @@ def test_an_error_that_native_code_makes_of_a_signal_is_an_interruption() -> Non
     assert exit_code(loads) == 130
 
 
-def test_an_error_of_our_own_making_is_not_hidden() -> None:
-    with pytest.raises(ZeroDivisionError), errors_as_exit_codes():
-        _ = 1 / 0
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
 
 
-def test_a_command_leaves_with_the_code_that_it_chose() -> None:
-    def leave() -> None:
-        raise typer.Exit(1)
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
+        (SystemExit(0), "SystemExit: 0"),
+        (SystemExit(None), "SystemExit"),
+        (typer.Exit(0), "Exit"),
+        (typer.Abort(), "Abort"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GeneratorExit(), "GeneratorExit"),
+        (RecursionError("maximum recursion depth exceeded"), "RecursionError: maximum"),
+        (Unspeakable(), "Unspeakable"),
+        (ValueError("two\nlines \x1b[2J"), "ValueError: two lines \\x1b[2J"),
+        (ConfigError(""), "ConfigError"),
+    ],
+)
+def test_what_was_not_foreseen_is_one_line_a_log_and_exit_code_2(
+    error: BaseException, said: str, capsys, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    assert exit_code(leave) == 1
+    def fail() -> None:
+        raise error
+
+    assert exit_code(fail) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: unforeseen ")
+    assert said in line
+    [log] = tmp_path.iterdir()
+    assert line.endswith(f"traceback: {log}")
+    assert "in fail\n    raise error" in log.read_text()
+
+
+def test_a_log_that_cannot_be_written_is_said_in_the_same_line(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/null")
+    assert exit_code(lambda: 1 / 0) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("no traceback was kept: Not a directory")
+
+
+@pytest.mark.parametrize(
+    "command, output", [("--help", "| true"), ("--version", "| true"), ("--help", ">/dev/full")]
+)
+def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(
+    command: str, output: str
+) -> None:
+    dpaudit = f"{sys.executable} -m dpaudit.commands.cli"
+    line = f"{dpaudit} {command} {output}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    [said] = done.stderr.splitlines()
+    assert said.startswith("error: the output: cannot write: ")
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--nope"], "error: No such option: --nope; see dpaudit --help"),
+        (["nope"], "error: No such command 'nope'.; see dpaudit --help"),
+        (["audit"], "error: Missing argument 'CONFIG'.; see dpaudit audit --help"),
+        (["audit", "a.toml", "--seed", "-1"], "error: Invalid value for '--seed': "),
+        ([], ""),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_is_one_line(
+    arguments: list[str], said: str, capfd, monkeypatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dpaudit", *arguments])
+    assert answer(app) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == bool(said), lines
+    assert "".join(lines).startswith(said)

@@ -1,0 +1,82 @@
+"""The exit code of a command is the one that it says itself, whatever its plug-ins do."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Thread
+from types import FrameType
+from typing import NoReturn
+
+CODES = (0, 1, 2, 130)
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def leave_with(command: Callable[[], int]) -> NoReturn:
+    """Run a command in a forked process, and leave with the exit code that it returns.
+
+    A process can be ended by a plug-in's os._exit, by exit() of a native library, by a crash, or by
+    the system for lack of memory, with any exit code. None of them is an answer: without a word of
+    the command itself there is a line on stderr, and exit code 2.
+    """
+    word, words = os.pipe()
+    alive, life = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(word)
+        os.close(life)
+        os.setsid()  # signals of the terminal come once, from the process that asks
+        Thread(target=_end_with_the_asker, args=(alive,), daemon=True).start()
+        code = command()
+        os.write(words, bytes([code]))
+        sys.exit(code)
+    os.close(words)
+    os.close(alive)
+    stopped = _forwarding_signals(child)
+    _, status = os.waitpid(child, 0)
+    os.set_blocking(word, False)  # a process that the command left behind may hold it open
+    os._exit(_said(word, status, bool(stopped)))  # no one else has a say at the end
+
+
+def _forwarding_signals(child: int) -> list[int]:
+    """Pass on what should stop this process, but what nohup ignores; the list holds what came."""
+    came: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    for number in _FORWARDED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, forward)
+    return came
+
+
+def _said(word: int, status: int, stopped: bool) -> int:
+    """The code that the command said, or 2 with a line on how it ended."""
+    try:
+        said = os.read(word, 2)
+    except BlockingIOError:
+        said = b""
+    if len(said) == 1 and said[0] in CODES:
+        return said[0]
+    if stopped:
+        return 130
+    code = os.waitstatus_to_exitcode(status)
+    how = f"was left with exit code {code}" if code >= 0 else _killed(-code)
+    with suppress(OSError):  # of a broken stderr
+        line = f"error: no answer: the process of this command {how}; what was done is kept"
+        print(line, file=sys.stderr, flush=True)
+    return 2
+
+
+def _killed(number: int) -> str:
+    memory = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
+    return f"was ended by signal {number} ({signal.strsignal(number)}){memory}"
+
+
+def _end_with_the_asker(alive: int) -> None:
+    os.read(alive, 1)
+    os._exit(2)

@@ -18,6 +18,7 @@ from .one_audit import AuditJob
 Waiting = Callable[[Mapping[str, AuditJob]], None]  # the audits that run now, called often
 
 _POLL_SECONDS = 0.05
+_INTERACTIVE = ("PYTHONINSPECT", "PYTHONSTARTUP")  # would go on at a prompt, or run a file
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def _started(command: Sequence[str], name: str, job: AuditJob, cores: int) -> _R
         stderr=errors,
         text=True,
         start_new_session=True,
+        env={name: value for name, value in os.environ.items() if name not in _INTERACTIVE},
     )
     assert process.stdin is not None
     process.stdin.write(job.model_copy(update={"cores": cores}).model_dump_json() + "\n")

@@ -107,7 +107,6 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
         for source in missing
     }
     seconds = run_all(options.auditor.command, file, jobs, options.cores, waiting)
-    _refuse_unfinished(file, cache, missing)
     results = {source.name: _result(cache, source) for source in sources}
     found = _report(file, options, cache, sources, results, seconds, baseline)
     return found.model_copy(update={"notes": (*notes, *found.notes)})
@@ -255,23 +254,6 @@ def _not_taken(source: Source) -> str:
         f'note: "{source.name}": its entry in the cache was not made with the key of this machine, '
         "or was changed since, so the audit ran again"
     )
-
-
-def _refuse_unfinished(file: ClaimsFile, cache: AuditCache, made: list[Source]) -> None:
-    """A process that ends well without a result was left by the code that it audits."""
-    problems = [
-        str(
-            file.problem(
-                ("check", source.index),
-                f'"{source.name}": no answer: the process of this audit was left without a '
-                "result, perhaps by os._exit in a plug-in",
-            )
-        )
-        for source in made
-        if cache.find(source.key) is None
-    ]
-    if problems:
-        raise RunError("\n".join(problems))
 
 
 def _result(cache: AuditCache, source: Source) -> AuditResult:

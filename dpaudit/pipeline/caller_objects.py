@@ -4,6 +4,8 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .workers import importing_only_what_is_sent
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -39,10 +41,9 @@ class CallerObjects:
     def travels(self) -> bool:
         """Whether another process can be given these: they pickle, and by importable classes."""
         objects = [o for o in (self.defense, self.data, self.model) if o is not None]
-        if any(type(o).__module__ == "__main__" for o in objects):
-            return False  # a notebook's own classes are nowhere to import from
         try:
-            pickle.dumps(objects)
+            with importing_only_what_is_sent():  # not from a notebook or a script
+                pickle.dumps(objects)
         except (pickle.PicklingError, AttributeError, TypeError):
             return False
         return True

@@ -50,10 +50,15 @@ def code_of(*plugins: type[Any]) -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says about the working folder; None where there is no git or no repository."""
+    """What git says about the working folder; None where there is no git or no repository.
+
+    Nothing that the folder configures is run.
+    """
+    git = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false"]
+    git += ["-c", "safe.bareRepository=explicit"]
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=Path.cwd(), capture_output=True, text=True, timeout=10
+            [*git, *arguments], cwd=Path.cwd(), capture_output=True, text=True, timeout=10
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

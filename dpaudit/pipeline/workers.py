@@ -9,11 +9,13 @@ import os
 import pickle
 import queue
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from traceback import format_exception_only
+from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -77,11 +79,12 @@ def _in_processes(
     on_progress: OnProgress,
 ) -> None:
     context = multiprocessing.get_context("spawn")
-    reports = context.Queue()
-    start = (os.getpid(), prepare, arguments, reports)
-    pool = ProcessPoolExecutor(workers, context, _start, start)
+    with importing_only_what_is_sent():
+        reports = context.Queue()
+        start = (os.getpid(), prepare, arguments, reports)
+        pool = ProcessPoolExecutor(workers, context, _start, start)
+        pending = {pool.submit(_do, job) for job in jobs}  # which starts the processes
     try:
-        pending = {pool.submit(_do, job) for job in jobs}
         while pending:
             done, pending = wait(pending, timeout=0, return_when=FIRST_EXCEPTION)
             for finished in done:
@@ -95,6 +98,26 @@ def _in_processes(
         ) from None
     finally:
         _stop(pool)
+
+
+@contextmanager
+def importing_only_what_is_sent() -> Iterator[None]:
+    """What starts meanwhile has neither the caller's script nor modules of the working folder.
+
+    A new process would run a script again that has no guard, and that would start processes; and it
+    would look for the modules of its own start in the working folder first.
+    """
+    main, safe = sys.modules["__main__"], os.environ.get("PYTHONSAFEPATH")
+    sys.modules["__main__"] = ModuleType("__main__")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if safe is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = safe
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:

@@ -1,5 +1,7 @@
 """dpaudit.audit: from a path, a dictionary or a config, and on a caller's own objects."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -166,3 +168,63 @@ def test_two_claims_of_one_text_are_judged_apart() -> None:
     assert kept.verdict is Verdict.NOT_REFUTED
     evidence = [{result.findings[i].claim for i in claim.because} for claim in result.claims]
     assert evidence == [{0, None}, {1, None}]  # None: the noise of the run bears on both
+
+
+AUDIT_FILE = """\
+seed = 3
+data = { name = "digits", n_agents = 4 }
+graph.name = "ring"
+model.name = "logistic"
+[defense]
+name = "dp-dpsgd"
+n_rounds = 2
+batch_size = 4
+noise_multiplier = 1.0
+[[claim]]
+text = "ours"
+epsilon = 0.5
+delta = 1e-5
+"""
+OWN_LAYER = """\
+import numpy as np
+from torch import nn
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+OWN = {"data": (np.random.default_rng(1).random((100, 9), "f4"), np.arange(100) % 3)}
+OWN["model"] = nn.Sequential(Doubled(9, 3))
+"""
+
+
+def script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """What a script of this text says that stands beside an audit.toml."""
+    (folder / "audit.toml").write_text(AUDIT_FILE)
+    (folder / "example.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_the_example_of_the_readme_works_as_a_script_without_a_guard(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    [example] = re.findall(r"```python\n(import dpaudit\n.*?)```", readme, re.DOTALL)
+    two_cores = example.replace('"audit.toml")', '"audit.toml", cores=2)')
+    assert two_cores != example
+    done = script(tmp_path, two_cores)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    [line] = done.stdout.splitlines()  # no process ran the script again
+    assert line.startswith("unsupported value=")
+
+
+def test_a_class_of_the_script_inside_an_object_is_audited_on_one_core(tmp_path: Path) -> None:
+    call = 'print(dpaudit.audit("audit.toml", cores=2, **OWN).verdict)\n'
+    done = script(tmp_path, f"import dpaudit\n{OWN_LAYER}{call}")
+    assert (done.stdout, done.stderr) == ("unsupported\n", "")

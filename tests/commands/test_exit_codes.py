@@ -199,7 +199,7 @@ def test_a_report_that_leaves_gives_no_verdict(folder, monkeypatch) -> None:
     "act, moment, said",
     [
         ("sys.exit(0)", "in_step", 'claims.toml:2: check[1]: "ours": unforeseen SystemExit: 0'),
-        ("os._exit(0)", "in_step", "was left without a result"),
+        ("os._exit(0)", "in_step", "its audit ended without a result"),
         ("os._exit(0)", "at_import", "no answer: the process of this command was left with"),
     ],
 )

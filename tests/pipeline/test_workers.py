@@ -1,11 +1,15 @@
 """Jobs run in the caller's process or in others, and leave the caller's process as it was."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from dpaudit.pipeline.workers import Work, run_jobs
+from dpaudit.pipeline.workers import Work, importing_only_what_is_sent, run_jobs
 from dpaudit.progress import OnProgress
 
 CALLERS = 3  # threads, as a caller may have chosen
@@ -41,3 +45,31 @@ def test_a_job_that_fails_leaves_the_number_of_threads_too(threads) -> None:
     with pytest.raises(ZeroDivisionError):
         run_jobs(reports_its_threads, (True,), ["a"], 1, lambda *report: None)
     assert torch.get_num_threads() == CALLERS
+
+
+def test_the_caller_is_left_as_it_was(monkeypatch) -> None:
+    main = sys.modules["__main__"]
+    monkeypatch.setenv("PYTHONSAFEPATH", "0")
+    with importing_only_what_is_sent():
+        assert sys.modules["__main__"] is not main
+        assert os.environ["PYTHONSAFEPATH"] == "1"
+    assert sys.modules["__main__"] is main
+    assert os.environ["PYTHONSAFEPATH"] == "0"
+
+
+def test_the_folder_a_worker_starts_in_is_not_searched_for_modules(tmp_path: Path) -> None:
+    """A new process imports pickle before it is told where modules are."""
+    (tmp_path / "pickle.py").write_text("import os\nos.mkdir('ran')\n")
+    (tmp_path / "own_work.py").write_text(
+        "def prepare():\n    return lambda job, on_progress: open(job, 'w').close()\n"
+    )
+    code = (
+        "import sys; from dpaudit.pipeline.workers import run_jobs; sys.path.append('.'); "
+        "import own_work; run_jobs(own_work.prepare, (), ['a', 'b'], 2, print)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} >= {"a", "b"}
+    assert not (tmp_path / "ran").exists()

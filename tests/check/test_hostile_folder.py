@@ -1,0 +1,118 @@
+"""A repository is checked without a line of it being run, but for what is to be imported."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpaudit.check.run import Auditor
+
+NAMES = (
+    "json",
+    "multiprocessing",
+    "numpy",
+    "pickle",
+    "pydantic",
+    "sitecustomize",
+    "torch",
+    "typer",
+)
+PLANTED = "import os\nos.mkdir(os.environ['MARKS'] + '/' + __name__)\nraise SystemExit(0)\n"
+AUDIT = """\
+seed = 3
+data = { name = "digits", n_agents = 4 }
+graph.name = "ring"
+model.name = "logistic"
+[defense]
+name = "dp-dpsgd"
+n_rounds = 2
+batch_size = 4
+noise_multiplier = 9.0
+[[claim]]
+text = "ours"
+epsilon = 8.0
+delta = 1e-5
+"""
+CLAIMS = '[[check]]\nname = "ours"\naudit = "audits/audit.toml"\n'
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository that plants modules in its root, beside the config and in a source folder."""
+    (tmp_path / "marks").mkdir()
+    repository = tmp_path / "repository"
+    for folder in (repository, repository / "audits", repository / "src"):
+        folder.mkdir()
+        for name in NAMES:
+            (folder / f"{name}.py").write_text(PLANTED)
+    (repository / "claims.toml").write_text(CLAIMS)
+    (repository / "audits" / "audit.toml").write_text(AUDIT)
+    return repository
+
+
+def run(repository: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """A command in the repository, which leaves a mark for each module of it that is run."""
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("PYTHON")}
+    started = repository / "src" / "json.py"  # what only a prompt would run
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        stdin=subprocess.DEVNULL,
+        env={
+            **environment,
+            "MARKS": str(repository.parent / "marks"),
+            "PYTHONSTARTUP": str(started),
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+
+
+def marks(repository: Path) -> list[str]:
+    return sorted(path.name for path in (repository.parent / "marks").iterdir())
+
+
+def test_the_planted_modules_would_be_run_by_a_process_that_is_started_carelessly(
+    repository: Path,
+) -> None:
+    run(repository, "-c", "import pydantic")
+    assert marks(repository) == ["pydantic"]
+
+
+def test_the_process_of_an_audit_starts_without_them(repository: Path) -> None:
+    _, *command = Auditor().command
+    done = run(repository, *command)  # which finds no job on its stdin
+    assert "validation error for AuditJob" in done.stderr
+    assert marks(repository) == []
+
+
+@pytest.mark.parametrize(
+    "command", [["check", "claims.toml"], ["audit", "audits/audit.toml", "--workers", "2"]]
+)
+def test_a_command_runs_none_of_them_in_any_process(repository: Path, command: list[str]) -> None:
+    done = run(repository, "-P", "-m", "dpaudit.commands.cli", *command)
+    assert done.returncode in (0, 1), done.stderr
+    assert "ours" in done.stdout
+    assert marks(repository) == []
+
+
+def test_git_runs_nothing_that_a_folder_configures(repository: Path) -> None:
+    """A bare repository can be part of a clone, with its configuration."""
+    hook = repository / "hook.sh"
+    hook.write_text('#!/bin/sh\nmkdir "$MARKS/hook"\n')
+    hook.chmod(0o755)
+    for command in (
+        "init --bare --quiet .",
+        f"config core.fsmonitor {hook}",
+        "config core.bare no",
+    ):
+        subprocess.run(["git", *command.split()], cwd=repository, check=True)
+    subprocess.run(["git", "config", "core.worktree", "."], cwd=repository, check=True)
+    code = "from dpaudit.pipeline.provenance import _git; print(_git('status', '--porcelain'))"
+    done = run(repository, "-P", "-c", code)
+    assert done.stdout == "None\n", done.stderr
+    assert marks(repository) == []

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
+from itertools import groupby
 from typing import Any, Literal
 
 from .errors import ConfigError, nearest
@@ -18,21 +19,46 @@ EXPECTED: dict[PluginFamily, str] = {
 
 
 def installed(family: PluginFamily) -> dict[str, EntryPoint]:
-    """Every installed plug-in of a family by name, in order; none is imported yet."""
-    found = entry_points(group=f"dpaudit.{family}")
-    return {ep.name: ep for ep in sorted(found, key=lambda ep: ep.name)}
+    """Every installed plug-in of a family by name, in order; none is imported yet.
+
+    A name that several packages register stands for none of them: see ``contested``.
+    """
+    return {name: found[0] for name, found in _registered(family) if len(found) == 1}
+
+
+def contested(family: PluginFamily) -> dict[str, str]:
+    """The names of a family that several packages register, each with a line that says so."""
+    return {
+        name: f'{family[:-1]} "{name}" is registered by several packages: '
+        f"{' and '.join(map(_source, found))}; uninstall all but one"
+        for name, found in _registered(family)
+        if len(found) > 1
+    }
+
+
+def _registered(family: PluginFamily) -> Iterator[tuple[str, list[EntryPoint]]]:
+    """Each name of a family, in order, with the entry points of all packages that register it."""
+
+    def name(plugin: EntryPoint) -> str:
+        return plugin.name
+
+    for shared, found in groupby(sorted(entry_points(group=f"dpaudit.{family}"), key=name), name):
+        yield shared, list(found)
 
 
 def load_plugin(family: PluginFamily, name: str) -> Any:
     """Import one plug-in: an installed one by its name, or a class as "module:Class".
 
     Raises:
-        ConfigError: there is none of this name, its module cannot be imported, or it does not fit
-            its family; in one line which plug-in of which package, what was expected and found.
+        ConfigError: there is none of this name, or several packages register it; its module cannot
+            be imported, or it does not fit its family; in one line which plug-in of which package,
+            what was expected and found.
     """
     plugins = installed(family)
     if ":" in name:
         plugins[name] = EntryPoint(name, name, f"dpaudit.{family}")
+    if name in (several := contested(family)):
+        raise ConfigError(several[name])
     if name not in plugins:
         raise ConfigError(f'no {family[:-1]} is called "{name}"{nearest(name, plugins)}')
     where = f'{family[:-1]} "{name}"{_origin(plugins[name])}'
@@ -50,9 +76,12 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
 
 def _origin(plugin: EntryPoint) -> str:
     """Where an installed plug-in comes from; one named as "module:Class" says it itself."""
-    if plugin.dist is None:
-        return ""
-    return f" ({plugin.value}, from {plugin.dist.name} {plugin.dist.version})"
+    return "" if plugin.dist is None else f" ({plugin.value}, from {_source(plugin)})"
+
+
+def _source(plugin: EntryPoint) -> str:
+    """The package of an installed plug-in, and its version."""
+    return "" if plugin.dist is None else f"{plugin.dist.name} {plugin.dist.version}"
 
 
 def _problems(plugin: Any, family: PluginFamily) -> Iterator[str]:

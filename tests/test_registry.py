@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from dpaudit.commands.catalogue import catalogue
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig
+from dpaudit.pipeline.run import run_audit
 from dpaudit.registry import load_plugin
 
 MODULE = '''\
@@ -237,10 +239,102 @@ def test_a_list_shows_the_others_and_a_line_for_each_broken_one(site: Path) -> N
     out, problems = listed()
     names = [line.split()[0] for line in out.splitlines()]
     assert {"fits", "dpdl", "dp-dpsgd"} <= set(names)
+    problems = [line for line in problems if "from foreign-plugins 1.2" in line]
     broken = {*BROKEN["defenses"], *IMPORTS}
     assert broken & set(names) == set()
     assert {re.match(r'warning: defense "([\w-]+)" ', line).group(1) for line in problems} == broken
     assert len(problems) == len(broken)
     out, problems = listed("--json")
     assert [entry["name"] for entry in json.loads(out)] == names
-    assert len(problems) == len(broken)
+    assert sum("from foreign-plugins 1.2" in line for line in problems) == len(broken)
+
+
+@pytest.fixture
+def rivals(tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Beside that package another one with plug-ins of the same names, and of names of ours."""
+    metadata = tmp_path / "rival_plugins-0.3.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rival-plugins\nVersion: 0.3\n")
+    (metadata / "entry_points.txt").write_text(
+        "[dpaudit.defenses]\nfits = rival:Fits\ndpdl = rival:DPDL\nalone = foreign:Fits\n"
+        "[dpaudit.attacks]\nmeasures = rival:Measures\n"
+        "[dpaudit.reports]\nhtml = rival:render\n"
+    )
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "family, name, other",
+    [
+        ("defenses", "fits", "foreign-plugins 1.2"),
+        ("defenses", "dpdl", f"dpaudit {version('dpaudit')}"),
+        ("attacks", "measures", "foreign-plugins 1.2"),
+        ("reports", "html", f"dpaudit {version('dpaudit')}"),
+    ],
+)
+def test_a_name_of_two_packages_stands_for_neither(rivals, family, name, other) -> None:
+    """Whichever comes first on the path: a verdict must not depend on it."""
+    said = refusal(family, name)
+    assert said.startswith(f'{family[:-1]} "{name}" is registered by several packages: ')
+    assert said.endswith("; uninstall all but one")
+    assert other in said
+    assert "rival-plugins 0.3" in said
+
+
+def test_a_list_says_which_names_are_of_two_packages_and_lists_the_rest(rivals) -> None:
+    entries, problems = catalogue("defenses")
+    names = {entry["name"] for entry in entries}
+    assert {"alone", "dp-dpsgd"} <= names
+    assert not {"fits", "dpdl"} & names
+    several = [line for line in problems if "several packages" in line]
+    assert [line.split('"')[1] for line in several] == ["dpdl", "fits"]
+
+
+def test_an_audit_whose_report_is_of_two_packages_trains_nothing(rivals, tmp_path: Path) -> None:
+    content = {
+        "data": {"name": "digits", "n_agents": 4},
+        "graph": {"name": "ring"},
+        "model": {"name": "logistic"},
+        "defense": {"name": "d-psgd"},
+    }
+    with pytest.raises(ConfigError, match='report "html" is registered by several packages'):
+        run_audit(AuditConfig.from_dict(content), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+WALKS_PLUGINS = ("training/test_trials.py", "files/test_config.py", "conformance/test_promises.py")
+
+
+def test_the_tests_of_this_repository_are_of_its_own_plug_ins(tmp_path: Path) -> None:
+    """Nothing of another package is collected, in whichever order the packages are found."""
+    metadata = tmp_path / "another-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: another\nVersion: 1.0\n")
+    families = ("defenses", "attacks", "reports")
+    (metadata / "entry_points.txt").write_text(
+        "".join(f"[dpaudit.{family}]\nfrom-elsewhere = absent:Mine\n" for family in families)
+    )
+    files = [str(Path(__file__).parent / name) for name in WALKS_PLUGINS]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_every_built_in_defense_is_checked[dpdl]" in done.stdout
+    assert "from-elsewhere" not in done.stdout
+
+
+def test_no_test_walks_the_plug_ins_of_other_packages() -> None:
+    """But for the file that says which are ours; a test of all of them takes ``own_defense``."""
+    tests = Path(__file__).parent
+    walking = {
+        path.relative_to(tests).as_posix()
+        for path in tests.rglob("*.py")
+        if re.search(r"import .*\binstalled\b|\binstalled\(\"", path.read_text())
+    }
+    assert walking - {"test_registry.py"} == {"conftest.py"}

@@ -13,7 +13,7 @@ from dpaudit.files.config import SENSORS
 from dpaudit.graphs import mixing
 from dpaudit.models import models
 from dpaudit.papers.reproductions import REPRODUCTIONS
-from dpaudit.registry import PluginFamily, installed, load_plugin
+from dpaudit.registry import PluginFamily, contested, installed, load_plugin
 
 Listing = dict[str, str]
 
@@ -46,7 +46,7 @@ def catalogue(kind: str) -> Catalogue:
 
 
 def _plugins(family: PluginFamily, described: Callable[[Any], Listing]) -> Catalogue:
-    found = Catalogue([], [])
+    found = Catalogue([], [*contested(family).values()])
     for name, entry_point in installed(family).items():
         try:
             facts = {key: str(fact) for key, fact in described(load_plugin(family, name)).items()}

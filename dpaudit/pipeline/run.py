@@ -85,6 +85,7 @@ def run_audit(
         DpauditError: the config, the data, the run directory or the memory does not allow it.
     """
     began = time.perf_counter()
+    load_plugin("reports", "html")  # refused now and not after the last attack
     prepared = prepare(config, runtime, own)
     fingerprint = _fingerprint(config, prepared, runtime)
     plan = plan_of(config, prepared, runtime.max_memory, partial(_prepared_again, runtime, own))

@@ -5,9 +5,10 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Thread
 from types import FrameType
 from typing import NoReturn
+
+from dpaudit.lifeline import end_with
 
 CODES = (0, 1, 2, 130)
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -21,18 +22,15 @@ def leave_with(command: Callable[[], int]) -> NoReturn:
     the command itself there is a line on stderr, and exit code 2.
     """
     word, words = os.pipe()
-    alive, life = os.pipe()
+    asker = os.getpid()
     child = os.fork()
     if child == 0:
-        os.close(word)
-        os.close(life)
         os.setsid()  # signals of the terminal come once, from the process that asks
-        Thread(target=_end_with_the_asker, args=(alive,), daemon=True).start()
+        end_with(asker)
         code = command()
         os.write(words, bytes([code]))
         sys.exit(code)
     os.close(words)
-    os.close(alive)
     stopped = _forwarding_signals(child)
     _, status = os.waitpid(child, 0)
     os.set_blocking(word, False)  # a process that the command left behind may hold it open
@@ -75,8 +73,3 @@ def _said(word: int, status: int, stopped: bool) -> int:
 def _killed(number: int) -> str:
     memory = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
     return f"was ended by signal {number} ({signal.strsignal(number)}){memory}"
-
-
-def _end_with_the_asker(alive: int) -> None:
-    os.read(alive, 1)
-    os._exit(2)

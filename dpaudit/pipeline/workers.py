@@ -83,8 +83,9 @@ def _in_processes(
         reports = context.Queue()
         start = (os.getpid(), prepare, arguments, reports)
         pool = ProcessPoolExecutor(workers, context, _start, start)
-        pending = {pool.submit(_do, job) for job in jobs}  # which starts the processes
     try:
+        with importing_only_what_is_sent():
+            pending = {pool.submit(_do, job) for job in jobs}  # which starts the processes
         while pending:
             done, pending = wait(pending, timeout=0, return_when=FIRST_EXCEPTION)
             for finished in done:

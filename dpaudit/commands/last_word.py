@@ -10,6 +10,8 @@ from typing import NoReturn
 
 from dpaudit.lifeline import end_with
 
+from .terminal import complain
+
 CODES = (0, 1, 2, 130)
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -65,8 +67,7 @@ def _said(word: int, status: int, stopped: bool) -> int:
     code = os.waitstatus_to_exitcode(status)
     how = f"was left with exit code {code}" if code >= 0 else _killed(-code)
     with suppress(OSError):  # of a broken stderr
-        line = f"error: no answer: the process of this command {how}; what was done is kept"
-        print(line, file=sys.stderr, flush=True)
+        complain(f"no answer: the process of this command {how}; what was done is kept", "error")
     return 2
 
 

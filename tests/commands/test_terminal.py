@@ -130,3 +130,11 @@ def test_a_command_line_that_cannot_be_meant_is_one_line(
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == bool(said), lines
     assert "".join(lines).startswith(said)
+
+
+def test_too_little_memory_is_a_line_of_its_own(capsys) -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    assert exit_code(fail) == 2
+    assert capsys.readouterr().err.startswith("error: out of memory; ")

@@ -53,7 +53,8 @@ def mechanism(case: Case) -> None:
             least <= most * (1 + 1e-9),
             f"{adversary.name}: least has epsilon {least:.6g}, most only {most:.6g}",
         )
-    deaf = ThreatModel(name="deaf", links=())
+    beyond = case.setting.n_agents  # no agent has this number
+    deaf = ThreatModel(name="deaf", links=((beyond, beyond + 1),))
     least = case.defense.mechanism(case.setting, deaf, 0).least
     require(not least, f"least counts {len(least)} releases to an adversary who reads no link")
 

@@ -75,7 +75,6 @@ def test_what_cannot_be_meant_is_refused(wrong, key):
         audited(sigma=1.0, **wrong)
 
 
-def test_an_adversary_that_hears_nobody_is_said_to():
-    finding = audited(sigma=1.0, adversary={"name": "deaf", "kind": "external", "links": []})
-    assert not finding.metrics
-    assert "not available to this adversary" in finding.notes[-1]
+def test_an_adversary_on_one_link_measures_its_sender():
+    one_link = {"name": "one link", "kind": "external", "links": [[0, 1]]}
+    assert audited(sigma=1.0, adversary=one_link).metrics["least noise"].value > 0

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from dpaudit.attack.observed import Observed, Reconstruction, Task
 from dpaudit.attack.reconstruction import ReconstructionAttack
-from dpaudit.errors import DataError, DpauditError
+from dpaudit.errors import DataError, DpauditError, NotObservable
 from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 
 from .adam import Adam
+from .exact import Recovered, recover
 from .labels import infer_labels
 from .lbfgs import LBFGS, n_remembered
 from .objective import Mismatch, Objective, likely_logits
@@ -25,6 +26,7 @@ from .search import Method, Problems, minimise
 
 # mismatches at which float32 gradients agree
 _ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "chord": 5e-6, "euclidean": 1e-11, "likelihood": 0.0}
+_EXPLAINED = 1e-3  # mismatch, without a prior, up to which an exact attack's batch is the batch
 _LOW = 1e-6  # mismatch at which a victim gets no other start
 _MEMORY = 2**30  # bytes: victims beyond are attacked in the next chunk
 _COPIES = 8  # of the per-record gradients, alive while they are differentiated
@@ -64,6 +66,7 @@ class GradientInversion(ReconstructionAttack):
     unknown factor nor noise, which lengthens the observed gradient, counts against the truth.
     """
 
+    method: Literal["auto", "exact", "optimised"] = "auto"
     optimizer: Optimizer | None = None
     objective: Mismatch | None = None
     total_variation: NonNegativeFloat | None = None  # weight, with pixels in half value ranges
@@ -92,15 +95,38 @@ class GradientInversion(ReconstructionAttack):
     def reconstruct(
         self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
-        """Attack all observed gradients.
+        """Attack all observed gradients: by equations where they hold (`exact`), else optimised.
+
+        Where equations give batches that do not explain all gradients, as under noise, each victim
+        gets what has the lesser loss.
 
         Raises:
-            NotObservable: labels cannot be inferred, as the network ends in no linear layer.
+            NotObservable: ``method`` is "exact" and a batch does not follow from its gradient; or
+                labels cannot be inferred, as the network ends in no linear layer.
             DpauditError: the targets are no images, a gradient or model is not finite, the
                 likelihood is asked for without knowledge of the noise.
         """
         _check(observed, task)
         chosen = self._plan(observed, task)
+        if self.method == "optimised":
+            return self._optimised(observed, task, chosen, streams, on_step)
+        batches = recover(observed, task, streams)
+        exact = _scored(batches, observed, task, chosen)
+        refusals = [batch for batch in batches if isinstance(batch, NotObservable)]
+        if self.method == "exact":
+            if refusals:
+                raise refusals[0]
+            return exact
+        plain = chosen._replace(total_variation=0.0)
+        if (_scored(batches, observed, task, plain).losses <= _EXPLAINED).all():
+            on_step(1, 1)
+            return exact
+        return _better(exact, self._optimised(observed, task, chosen, streams, on_step))
+
+    def _optimised(
+        self, observed: Observed, task: Task, chosen: Plan, streams: Streams, on_step: OnStep
+    ) -> Reconstruction:
+        """Dummy images whose gradients match."""
         victims = torch.arange(len(observed.models), device=observed.models.device)
         draw = partial(_starts, observed, task, chosen.restarts, streams("attack", "start"))
         starts = draw(len(victims))
@@ -201,6 +227,34 @@ def _best(objective: Objective, found: list[Attempt], notes: tuple[str, ...]) ->
     labels = objective.labels_of(points, victims)
     labels = labels if labels.ndim == 2 else labels.argmax(-1)
     return Reconstruction(objective.images(points), labels, losses, notes)
+
+
+def _scored(
+    batches: list[Recovered | NotObservable], observed: Observed, task: Task, chosen: Plan
+) -> Reconstruction:
+    """Batches that equations gave, with the attacker's loss; an infinite one where they did not."""
+    m, B = len(batches), observed.batch_size
+    images = observed.gradients.new_zeros(m, B, *task.shape)
+    labels = torch.zeros((m, B), dtype=torch.long, device=images.device)
+    losses = images.new_full((m, 1), torch.inf)
+    for i, batch in enumerate(batches):
+        if isinstance(batch, Recovered):
+            images[i], labels[i] = batch
+            objective = _objective(observed, task, chosen, labels)
+            victim = torch.tensor([i], device=images.device)
+            losses[i] = objective(images[i].flatten()[None], victim).detach()
+    return Reconstruction(images, labels, losses.nan_to_num(torch.inf, torch.inf), chosen.notes)
+
+
+def _better(exact: Reconstruction, optimised: Reconstruction) -> Reconstruction:
+    """For each victim the one with the lesser loss."""
+    if exact.losses.isinf().all():
+        return optimised
+    by_equations = exact.losses[:, 0] < optimised.losses.amin(1)
+    images = torch.where(by_equations.view(-1, 1, 1, 1, 1), exact.images, optimised.images)
+    labels = torch.where(by_equations[:, None], exact.labels, optimised.labels)
+    losses = torch.cat([optimised.losses, exact.losses], dim=1)
+    return Reconstruction(images, labels, losses, optimised.notes)
 
 
 def _starts(

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpaudit.attack.observed import Observed, Task
+from dpaudit.attack.observed import Observed, Reconstruction, Task
 from dpaudit.attacks.gradient_inversion import sparse
+from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.exact import Recovered, recover
 from dpaudit.attacks.gradient_inversion.recursion import input_of_linear
 from dpaudit.attacks.gradient_inversion.trace import front
@@ -261,3 +262,33 @@ def test_a_batch_that_is_not_found_is_said_after_so_many_searches(
     monkeypatch.setattr(sparse, "_MOST_DRAWS", 512)
     observed, task, *_ = send(perceptron(width=60), 30)
     assert "512 searches found 0 directions" in reason(observed, task)
+
+
+def inverted(observed: Observed, task: Task, **options: object) -> Reconstruction:
+    attack = GradientInversion(message="x", rounds=(1,), iterations=5, **options)
+    return attack.reconstruct(observed, task, STREAMS, lambda done, total: None)
+
+
+def test_the_attack_takes_the_exact_batch_where_there_is_one() -> None:
+    observed, task, images, _ = send(perceptron(), 4, m=2)
+    exact = [found.images for found in recover(observed, task, STREAMS)]
+    for method in ("auto", "exact"):
+        assert torch.equal(inverted(observed, task, method=method).images, torch.stack(exact))
+    optimised = inverted(observed, task, method="optimised").images
+    assert (optimised - images).abs().max() > 0.1
+
+
+def test_the_attack_takes_what_explains_a_victim_better() -> None:
+    """The second of two victims sends noise, in which no batch is found."""
+    observed, task, *_ = send(perceptron(), 4, m=2)
+    noise = noisy(observed, 10.0).gradients[1:]
+    observed = altered(observed, torch.cat([observed.gradients[:1], noise]))
+    first, second = recover(observed, task, STREAMS)
+    assert isinstance(first, Recovered)
+    assert isinstance(second, NotObservable)
+    found = inverted(observed, task)
+    assert torch.equal(found.images[0], first.images)
+    assert torch.equal(found.labels[0], first.labels)
+    assert torch.equal(found.images[1], inverted(observed, task, method="optimised").images[1])
+    with pytest.raises(NotObservable, match="no rank of 4"):
+        inverted(observed, task, method="exact")

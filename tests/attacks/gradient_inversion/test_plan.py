@@ -1,0 +1,208 @@
+"""What the attacker knows decides how it attacks, and its own loss how long."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpaudit.attack.image_metrics import score
+from dpaudit.attack.observed import Observed, Task
+from dpaudit.attacks.gradient_inversion.adam import Adam
+from dpaudit.attacks.gradient_inversion.attack import GradientInversion
+from dpaudit.attacks.gradient_inversion.lbfgs import LBFGS
+from dpaudit.attacks.gradient_inversion.objective import Objective
+from dpaudit.attacks.gradient_inversion.plan import capacity, plan
+from dpaudit.attacks.gradient_inversion.search import Problems, minimise
+from dpaudit.data.datasets import load_dataset
+from dpaudit.errors import DpauditError
+from dpaudit.models.gradients import Gradients
+from dpaudit.models.models import build_network, initial_parameters
+from dpaudit.rng import Streams
+
+STREAMS = Streams(20240611)
+DIGITS = load_dataset("digits", seed=1)
+
+
+def smooth(shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    size = math.prod(shape)
+    layers = (nn.Linear(size, 32), nn.Sigmoid(), nn.Linear(32, n_classes))
+    return nn.Sequential(nn.Flatten(), *layers).to("meta")
+
+
+def scene(
+    module: nn.Module, m: int, batch_size: int, std: float | None, clip_norm: float | None = 2.0
+) -> tuple[Task, Observed, Tensor, Tensor]:
+    """What m victims send with noise of this size, and their images and labels."""
+    shape = tuple(DIGITS.x.shape[1:])
+    task = Task(Gradients(module), shape, 10, DIGITS.value_range)
+    models = torch.stack([initial_parameters(module, STREAMS("model", i)) for i in range(m)])
+    rows = torch.arange(m * batch_size).view(m, batch_size)
+    images, labels = DIGITS.x[rows], DIGITS.y[rows]
+    sent = task.gradients.clipped_sum(models, images, labels, clip_norm) / batch_size
+    noise = torch.randn(sent.shape, generator=STREAMS("noise")) * (std or 0.0)
+    known = None if std is None else torch.full((m,), std)
+    return task, Observed(sent + noise, models, batch_size, clip_norm, known), images, labels
+
+
+def lenet() -> nn.Module:
+    return build_network("lenet", tuple(DIGITS.x.shape[1:]), 10)
+
+
+def reconstruct(task: Task, observed: Observed, **options):
+    attack = GradientInversion(message="gradient", rounds=(1,), **options)
+    return attack.reconstruct(observed, task, STREAMS, lambda done, total: None)
+
+
+@pytest.mark.parametrize(
+    "kinked, std, expected",
+    [
+        (True, None, ("l1", "adam")),
+        (True, 0.0, ("chord", "adam")),
+        (False, 0.0, ("euclidean", "lbfgs")),
+        (True, 1e-3, ("likelihood", "adam")),
+        (False, 1e-3, ("likelihood", "adam")),
+    ],
+)
+def test_what_is_known_of_noise_and_network_decides(kinked, std, expected) -> None:
+    module = lenet() if kinked else smooth((1, 8, 8), 10)
+    task, observed, _, _ = scene(module, 2, 1, std)
+    chosen = plan(observed, task)
+    assert (chosen.mismatch, chosen.optimizer) == expected
+
+
+def test_without_noise_the_choices_of_a_smooth_network_give_the_very_image() -> None:
+    task, observed, images, labels = scene(smooth((1, 8, 8), 10), 3, 1, 0.0)
+    found = reconstruct(task, observed)
+    assert torch.equal(found.labels, labels)
+    assert score(images, found.images, DIGITS.value_range).psnr.min() > 50
+
+
+def test_the_likelihood_of_the_truth_is_the_noise_power() -> None:
+    """The mean over m d squares of standard normals: within 7 standard errors, 1e-11 of a miss."""
+    task, observed, images, labels = scene(lenet(), 4, 2, 0.05)
+    losses = Objective(observed, task, labels, "likelihood", 0.0)(
+        images.flatten(1), torch.arange(4)
+    )
+    assert abs(float(losses.detach().mean()) - 1) < 7 * math.sqrt(2 / (4 * task.gradients.d))
+
+
+def test_the_prior_weighs_what_bayes_rule_says() -> None:
+    """d / 2 of the loss is -log of likelihood times prior: |s - t|^2 / 2 std^2 + sum |step| / b."""
+    task, observed, images, labels = scene(lenet(), 2, 1, 0.05)
+    points, victims, b = images.flatten(1), torch.arange(2), 0.25
+    plain, both = (
+        Objective(observed, task, labels, "likelihood", w)(points, victims) for w in (0.0, 1 / b)
+    )
+    steps = images.diff(dim=-1).abs().mean((1, 2, 3, 4)) + images.diff(dim=-2).abs().mean(
+        (1, 2, 3, 4)
+    )
+    expected = steps * images[0].numel() / b  # half the value range is 1
+    torch.testing.assert_close(
+        (both - plain) * task.gradients.d / 2, expected, rtol=1e-3, atol=1e-3
+    )
+
+
+def test_known_noise_is_worth_more_than_unknown_noise() -> None:
+    """The same noisy gradients: the likelihood and its prior against the L1 mismatch.
+
+    One fixed draw of noise, an eighth of the gradient in length.
+    """
+    module = build_network("mlp", tuple(DIGITS.x.shape[1:]), 10)
+    _, quiet, _, _ = scene(module, 8, 1, 0.0)
+    std = float(quiet.gradients.norm(dim=1).mean()) / 8 / math.sqrt(quiet.gradients.shape[1])
+    task, observed, images, _ = scene(module, 8, 1, std)
+    blind = Observed(observed.gradients, observed.models, 1, 2.0)
+    known, unknown = (
+        score(images, reconstruct(task, o, iterations=200).images, DIGITS.value_range).mse.mean()
+        for o in (observed, blind)
+    )
+    assert known < unknown
+
+
+def test_where_too_few_bits_get_through_little_is_tried_and_it_is_said() -> None:
+    task, observed, _, _ = scene(lenet(), 2, 1, 100.0)
+    steps: list[int] = []
+    attack = GradientInversion(message="gradient", rounds=(1,))
+    found = attack.reconstruct(observed, task, STREAMS, lambda done, total: steps.append(total))
+    assert max(steps) == 20
+    assert "bits for each unknown pixel" in found.notes[0]
+
+
+def test_capacity_is_shannons_and_no_more_than_the_clip_norm_allows() -> None:
+    """Gradients of length 1 in noise that is nothing beside them, then clipped to 1/1000."""
+    d, std = 4000, 1e-4
+    sent = torch.full((1, d), 1 / math.sqrt(d))
+    models = torch.zeros(1, d)
+    exact = d / 2 * math.log2(1 + 1 / (d * std**2))
+    free = capacity(Observed(sent, models, 1, None, torch.tensor([std])), torch.tensor([std]))
+    assert float(free) == pytest.approx(exact, rel=1e-3)
+    bound = d / 2 * math.log2(1 + 1e-6 / (d * std**2))
+    clipped = capacity(Observed(sent, models, 1, 1e-3, torch.tensor([std])), torch.tensor([std]))
+    assert float(clipped) == pytest.approx(bound, rel=1e-3)
+
+
+@pytest.mark.parametrize("std", [None, 0.0])
+def test_the_likelihood_of_unknown_noise_is_refused(std) -> None:
+    task, observed, _, _ = scene(lenet(), 1, 1, std)
+    with pytest.raises(DpauditError, match=r"attack\.objective.*noise of a known size"):
+        reconstruct(task, observed, objective="likelihood")
+
+
+def test_a_gradient_that_is_not_finite_is_refused() -> None:
+    task, observed, _, _ = scene(lenet(), 3, 1, None)
+    observed.gradients[1, 5] = torch.nan
+    with pytest.raises(DpauditError, match="the gradient of victim 1 of 3 has entries"):
+        reconstruct(task, observed)
+
+
+def test_targets_that_are_no_images_are_refused() -> None:
+    task, observed, _, _ = scene(lenet(), 1, 1, None)
+    with pytest.raises(DpauditError, match=r"needs images.*got records of shape \[64\]"):
+        reconstruct(Task(task.gradients, (64,), 10, task.value_range), observed)
+
+
+def test_labels_are_found_along_with_the_images() -> None:
+    task, observed, images, labels = scene(smooth((1, 8, 8), 10), 2, 1, 0.0)
+    found = reconstruct(task, observed, labels="joint")
+    assert torch.equal(found.labels, labels)
+    assert score(images, found.images, DIGITS.value_range).psnr.min() > 30
+
+
+def bowls(points: Tensor, problems: Tensor) -> Tensor:
+    """Minima of 0, 1, 2, ... at the origin."""
+    return points.square().sum(1) + problems
+
+
+def test_half_of_the_restarts_go_on_and_the_better_ones() -> None:
+    seen: list[list[int]] = []
+
+    def watched(points: Tensor, problems: Tensor) -> Tensor:
+        seen.append(problems.tolist())
+        return bowls(points, problems)
+
+    groups = torch.tensor([0, 0, 0, 0, 1])
+    problems = Problems(watched, torch.full((5, 2), 0.5), (-1.0, 1.0), -1.0, groups)
+    minimise(problems, Adam(0.01, False), 8, lambda done, total: None)
+    assert [seen[0], seen[3], seen[-1]] == [[0, 1, 2, 3, 4], [0, 1, 4], [0, 4]]
+
+
+def test_a_group_with_a_solved_restart_is_left_alone() -> None:
+    start = torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.5, 0.5]])
+    seen: list[list[int]] = []
+
+    def watched(points: Tensor, problems: Tensor) -> Tensor:
+        seen.append(problems.tolist())
+        return points.square().sum(1) + 1e-3 * (problems == 2)
+
+    problems = Problems(watched, start, (-1.0, 1.0), 1e-9, torch.tensor([0, 0, 1]))
+    minimise(problems, Adam(0.01, False), 3, lambda done, total: None)
+    assert seen == [[0, 1, 2], [2], [2], [2]]
+
+
+def test_a_search_that_gains_nothing_ends() -> None:
+    """|x|^4 over a floor of 1: L-BFGS gains less than 1% in 50 steps well before 1,000."""
+    steps: list[int] = []
+    floor = Problems(lambda x, i: 1 + x.pow(4).sum(1), torch.full((1, 3), 0.9), (-1.0, 1.0), 0.0)
+    minimise(floor, LBFGS(), 1000, lambda done, total: steps.append(done))
+    assert len(steps) <= 102  # and the last report, of all steps

@@ -14,9 +14,11 @@ Optimizer = Literal["adam", "lbfgs"]
 
 _KINKED = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.MaxPool2d, nn.AdaptiveMaxPool2d, nn.Hardtanh)
 # weight of the mean step where no noise is known that would give it one
-_VARIATION = {"l1": 0.02, "cosine": 0.02, "chord": 0.2, "euclidean": 0.02}
+_VARIATION = {"l1": 0.02, "cosine": 0.02, "euclidean": 0.02}
+_PER_STEP = 0.02  # beside the chord: weight of the mean step in units of that of public images
 _FLATTEST = 1e-3  # mean step: public images without any say nothing of it
 _STEPS = {"adam": 300, "lbfgs": 2000}  # at most
+_AUDIBLE = 0.02  # of a gradient's length: less noise than searches leave unmatched is none
 _LITTLE = 20  # steps, where nothing can be reconstructed
 _BITS = 0.1  # for each unknown pixel, below which no image can be made
 _SURE = 2.0  # standard deviations by which the signal's power may be underestimated
@@ -51,7 +53,7 @@ def plan(
         DpauditError: the likelihood of unknown or no noise is asked for.
     """
     std = observed.std
-    noisy = std is not None and bool(std.any())
+    noisy = std is not None and _is_audible(observed, std)
     if mismatch == "likelihood" and not noisy:
         raise DpauditError(
             'attack.objective: "likelihood" needs noise of a known size in the gradients, and this '
@@ -63,11 +65,12 @@ def plan(
         mismatch = "l1" if std is None else "likelihood" if noisy else quiet
     if optimizer is None:
         optimizer = "lbfgs" if std is not None and smooth and not noisy else "adam"
-    variation = (
-        1 / max(task.contrast, _FLATTEST) if mismatch == "likelihood" else _VARIATION[mismatch]
-    )
+    step = max(task.contrast, _FLATTEST)
+    prior = 1 / step if mismatch == "likelihood" else _PER_STEP / step
+    variation = _VARIATION.get(mismatch, prior)
     restarts = n_restarts(observed.batch_size)
-    chosen = Plan(mismatch, variation, optimizer, restarts, 1, _STEPS[optimizer])
+    notes = _too_many_unknowns(observed, task)
+    chosen = Plan(mismatch, variation, optimizer, restarts, 1, _STEPS[optimizer], notes)
     if optimizer == "lbfgs":
         chosen = chosen._replace(total_variation=0.0, restarts=1, attempts=3)
     if std is not None and noisy:
@@ -85,6 +88,12 @@ def has_kinks(module: nn.Module) -> bool:
     return any(isinstance(layer, _KINKED) for layer in module.modules())
 
 
+def _is_audible(observed: Observed, std: Tensor) -> bool:
+    """Whether there is noise to speak of beside the gradients."""
+    lengths = observed.gradients.norm(dim=1)
+    return bool((std * math.sqrt(observed.gradients.shape[1]) > _AUDIBLE * lengths).any())
+
+
 def _within_capacity(chosen: Plan, observed: Observed, task: Task, std: Tensor) -> Plan:
     """Hardly any steps, and a note that says why, where no image can get through the noise."""
     bits = float(capacity(observed, std).max()) / (observed.batch_size * math.prod(task.shape))
@@ -94,7 +103,18 @@ def _within_capacity(chosen: Plan, observed: Observed, task: Task, std: Tensor) 
         f"the noise leaves at most {bits:.2g} bits for each unknown pixel, too few for an image: "
         f"only candidates could be told apart, so the search was cut to {_LITTLE} steps"
     )
-    return chosen._replace(restarts=1, n_steps=_LITTLE, notes=(note,))
+    return chosen._replace(restarts=1, n_steps=_LITTLE, notes=(note, *chosen.notes))
+
+
+def _too_many_unknowns(observed: Observed, task: Task) -> tuple[str, ...]:
+    """A warning where the images of a batch cannot follow from its gradient."""
+    d, b = task.gradients.d, observed.batch_size
+    if d >= b * math.prod(task.shape):
+        return ()
+    return (
+        f"a gradient of {d} coordinates does not determine the {b * math.prod(task.shape)} pixels "
+        f"of a batch of {b}: the prior fills in the rest",
+    )
 
 
 def capacity(observed: Observed, std: Tensor) -> Tensor:

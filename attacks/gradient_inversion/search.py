@@ -11,7 +11,7 @@ from torch import Tensor
 from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.progress import OnStep
 
-_HALVED = (0.25, 0.5, 0.75)  # of all steps: then each group goes on with the better half
+_HALVED = (0.5, 0.75)  # of all steps: then each group goes on with the better half
 _PATIENCE = 50  # steps in which a method that does not plan its end must gain something
 _GAIN = 0.01  # of the loss
 
@@ -118,9 +118,9 @@ def minimise(
 ) -> Minimum:
     """The best point of each problem in at most ``n_steps`` steps.
 
-    Effort follows the losses alone: a group with a solved problem is left alone; at a quarter, a
-    half and three quarters of the steps each group goes on with the better half of its restarts;
-    and a problem that gained less than 1% in 50 steps of a method that plans no end is given up.
+    Effort follows the losses alone: a group with a solved problem is left alone; at a half and
+    at three quarters of the steps each group goes on with the better half of its restarts; and a
+    problem that gained less than 1% in 50 steps of a method that plans no end is given up.
 
     Source: Jamieson and Talwalkar 2016 (successive halving), arXiv:1502.07943.
     """

@@ -101,8 +101,11 @@ def theirs(case: Case, n: int) -> Row:
 
 
 def _breach(breaching: SimpleNamespace, settings: object, case: Case, i: int) -> Tensor:
+    from omegaconf import OmegaConf
+
     module, observed = case.task.gradients.module.to_empty(device="cpu"), case.observed
-    metadata = SimpleNamespace(shape=case.task.shape, classes=10, modality="vision")
+    public = {"shape": list(case.task.shape), "classes": 10, "modality": "vision"}
+    metadata = OmegaConf.create(public | {"task": "classification"})
     weights, sent = (
         list(parameters_of(module, vectors[i]).values())
         for vectors in (observed.models, observed.gradients)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,9 +33,16 @@ def hash_of(files: Iterable[Path], root: Path | None = None) -> str:
     for path in files:
         name = path.name if root is None else path.relative_to(root).as_posix()
         digest.update(f"{name}\0".encode())
-        try:
-            with path.open("rb") as file:
-                digest.update(sha256(file.read()).digest())
-        except OSError:
-            digest.update(b"missing")  # the audit will say so
+        digest.update(_content_hash(path))
     return digest.hexdigest()
+
+
+def _content_hash(path: Path) -> bytes:
+    """Of a regular file; a pipe or a device, which could have no end, counts as missing."""
+    try:
+        if path.is_file():
+            with path.open("rb") as file:
+                return file_digest(file, "sha256").digest()
+    except OSError:
+        pass
+    return b"missing"  # the audit will say so

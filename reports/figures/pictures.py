@@ -39,8 +39,10 @@ def embedded(paths: Iterable[str], run_directory: Path) -> dict[str, Picture]:
 def _read(path: str, run_directory: Path) -> Picture:
     inside = artifact_file(run_directory, path)
     try:
-        content = inside.read_bytes()
+        content = inside.read_bytes() if inside.is_file() else None  # a pipe could have no end
     except (OSError, ValueError):  # ValueError: a path that no file can have
+        content = None
+    if content is None:
         return Picture(path, problem="missing")
     if not content.startswith(PNG) or len(content) < 24:
         return Picture(path, problem="not a PNG image")

@@ -88,6 +88,13 @@ def test_missing_data_and_malformed_tables_have_a_key_and_are_refused_later(fold
     assert key(folder, {"data": 3, "defense": "dpdl", "attack": {"name": 1}})
 
 
+@pytest.mark.parametrize("device", ["null", "zero"])
+def test_data_that_is_no_regular_file_is_not_read(folder: Path, device: str) -> None:
+    named = {**AUDIT, "data": {"path": f"/dev/{device}"}}
+    missing = {**AUDIT, "data": {"path": device}}
+    assert key(folder, named) == key(folder, missing)
+
+
 def test_no_plug_in_is_imported_for_a_key() -> None:
     code = (
         "import sys; from pathlib import Path; from dpaudit.check.cache import content_key; "

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -356,46 +356,42 @@ def test_another_code_is_not_gone_on_with(folder, monkeypatch) -> None:
     assert "cannot resume: config, seed, device, data or the code of dpaudit differ" in error
 
 
-KILLS, EACH, SECONDS = 50, 5, 12.0  # in all; of one audit before it is let finish; within which
+EACH, SECONDS = 5, 12.0  # kills of one audit before it is let finish, each within this time
+
+
+def killed_at_random(seed: int, *command: str) -> None:
+    """A command, ``EACH`` times begun and killed, and then let finish."""
+    rng = random.Random(seed)
+    for kill in range(EACH + 1):
+        options = ["--workers", str(rng.choice([1, 2]))] if command[0] == "audit" else []
+        begun = Path("run/run.json").exists() and command[0] == "audit"
+        process = started(*command, *options, *(["--resume"] if begun else []))
+        if kill < EACH:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(rng.uniform(0, SECONDS))
+            process.kill()
+        _, error = process.communicate(timeout=600)
+        assert process.returncode in (0, 1, -signal.SIGKILL), error
 
 
 @pytest.mark.slow
-def test_audits_that_are_killed_at_random_moments_lose_nothing(folder) -> None:
+@pytest.mark.parametrize("seed", range(10))
+def test_audits_that_are_killed_at_random_moments_lose_nothing(folder, seed) -> None:
     (folder / "audit.toml").write_text(ALL.replace("n_rounds = 6", "n_rounds = 300"))
     run(folder, "whole")
-    rng = random.Random(20261122)
-    for _ in range(KILLS // EACH):
-        shutil.rmtree(folder / "run", ignore_errors=True)
-        for kill in range(EACH + 1):
-            begun = (folder / "run" / "run.json").exists()
-            workers = str(rng.choice([1, 2]))
-            command = ["audit", "audit.toml", "--out", "run", "--workers", workers]
-            process = started(*command, *(["--resume"] if begun else []))
-            if kill < EACH:
-                time.sleep(rng.uniform(0, SECONDS))
-                process.kill()
-            _, error = process.communicate(timeout=600)
-            assert process.returncode in (0, 1, -signal.SIGKILL), error
-        assert numbers(folder / "run") == numbers(folder / "whole")
-        whole_files_only(folder / "run")
+    killed_at_random(seed, "audit", "audit.toml", "--out", "run")
+    assert numbers(folder / "run") == numbers(folder / "whole")
+    whole_files_only(folder / "run")
 
 
 @pytest.mark.slow
-def test_checks_that_are_killed_at_random_moments_lose_nothing(folder) -> None:
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_checks_that_are_killed_at_random_moments_lose_nothing(folder, seed) -> None:
     (folder / "audit.toml").write_text(config_with("canaries", "sensitivity"))
     (folder / "claims.toml").write_text('[[check]]\nname = "one"\naudit = "audit.toml"\n')
     run(folder, "whole")
-    rng = random.Random(20261123)
-    for _ in range(4):
-        shutil.rmtree(folder / ".dpaudit-cache", ignore_errors=True)
-        for kill in range(EACH + 1):
-            process = started("check", "claims.toml")
-            if kill < EACH:
-                time.sleep(rng.uniform(0, SECONDS))
-                process.kill()
-            _, error = process.communicate(timeout=600)
-            assert process.returncode in (0, 1, -signal.SIGKILL), error
-        (entry,) = (folder / ".dpaudit-cache").glob("*/audit.json")
-        found, whole = (json.loads(p.read_text()) for p in (entry, folder / "whole/audit.json"))
-        for key in ("claims", "findings", "utility", "verdict"):
-            assert found[key] == whole[key]
+    killed_at_random(seed, "check", "claims.toml")
+    (entry,) = (folder / ".dpaudit-cache").glob("*/audit.json")
+    found, whole = (json.loads(p.read_text()) for p in (entry, folder / "whole/audit.json"))
+    for key in ("claims", "findings", "utility", "verdict"):
+        assert found[key] == whole[key]

@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -420,6 +421,15 @@ def test_an_artifact_that_is_no_png_is_said_to_be_none(tmp_path: Path) -> None:
     problems = ["not a PNG image", "not a PNG image", "missing", "missing", "missing"]
     assert [picture.problem for picture in found.values()] == problems
     assert not any(picture.uri for picture in found.values())
+
+
+def test_an_artifact_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "a.png")
+    writer = threading.Thread(target=pipe.write_bytes, args=(png(0),), daemon=True)
+    writer.start()
+    assert embedded(["a.png"], tmp_path)["a.png"].problem == "missing"
+    pipe.read_bytes()
+    writer.join()
 
 
 @pytest.mark.parametrize(

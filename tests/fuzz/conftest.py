@@ -1,12 +1,28 @@
 """Changes to files, each from a generator: bytes, and the values, keys and depth of what they hold."""
 
 import json
-from collections.abc import Callable
+import math
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import entry_points
 from random import Random
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
+from dpaudit.errors import MOST_LINES, DpauditError
+
+SECONDS = 10
+LONGEST = 500  # characters of a line
+INPUTS = {  # how many of each format the fast suite makes; the slow one as many for each other seed
+    **{"audit": 150, "claims": 150, "result": 150, "page": 10, "baseline": 150, "run": 100},
+    **{"npz": 140, "idx": 140, "audit document": 150, "claims document": 100},
+    **{"result document": 150, "capture": 110, "checkpoint": 100, "finding": 100, "curve": 100},
+    **{"entry": 100, "ledger": 100},
+}
 TOKENS = (  # what may stand for a value in TOML or JSON, or in neither
     *("0", "-0.0", "-1", "1e300", "1e-320", "1e308", "-1e308", "1e400", "5e-324", "nan", "inf"),
     *("NaN", "Infinity", "null", "true", "false", '""', '"x"', '"inf"', '"nan"', '"1e300"', "[]"),
@@ -100,7 +116,76 @@ def _places(value: Any) -> Any:
         yield from _places(child)
 
 
+class TooLong(BaseException):
+    """An input took longer than ``SECONDS``."""
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    def stop(number: int, frame: Any) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def numbers(value: Any) -> Iterator[float]:
+    """All numbers in a value that was read."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for child in value:
+            yield from numbers(child)
+    elif isinstance(value, int | float):
+        yield value
+
+
+def wrong_with(read: Callable[[], Any]) -> str:
+    """What is wrong with how an input is read; nothing if it is a value or a few lines."""
+    try:
+        with limited():
+            value = read()
+    except DpauditError as error:
+        lines = str(error).splitlines()
+        if not 0 < len(lines) <= MOST_LINES + 1 or max(map(len, lines)) >= LONGEST:
+            return f"{len(lines)} lines of up to {max(map(len, lines), default=0)} characters"
+    except TooLong:
+        return f"took more than {SECONDS} s"
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    else:
+        if not all(math.isfinite(x) for x in numbers(value)):
+            return "has a number that is not finite"
+    return ""
+
+
 @pytest.fixture
 def mutations() -> dict[str, Callable[[bytes, Random], bytes]]:
     """Every change by its name."""
     return {"of_bytes": of_bytes, "of_toml": of_toml, "of_json": of_json}
+
+
+@pytest.fixture
+def inputs() -> Mapping[str, int]:
+    """How many of each format."""
+    return INPUTS
+
+
+@pytest.fixture(autouse=True)
+def _plugins_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpaudit.registry.entry_points", _entry_points)
+
+
+_entry_points = cache(entry_points)
+
+
+@pytest.fixture
+def wrong() -> Callable[[Callable[[], Any]], str]:
+    return wrong_with

@@ -40,7 +40,8 @@ def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Find
     assert isinstance(problem, Classification)  # the others were refused
     defense = bench.defense if scenario.world == "defense" else bench.defense.without_noise()
     streams = Streams(bench.seed, bench.streams.device)
-    attacked = derived_targets(scenario, defense, setting, streams, run)
+    initial = problem.initial(streams)[0]
+    attacked = derived_targets(scenario, defense, setting, streams, run, initial)
     if not attacked.targets:
         return [_not_available(scenario, attacked.refusals)]
     groups = _by_clip_norm(defense, attacked, scenario.batch_size)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Derived, Observable, Setting, Target
 from dpaudit.defense.transcript import Transcript
@@ -72,11 +73,20 @@ def window_of(message: str, k: int, n_rounds: int, is_probe: bool) -> range:
 
 
 def derived_targets(
-    scenario: Scenario, defense: Defense, setting: Setting, streams: Streams, run: RunDirectory
+    scenario: Scenario,
+    defense: Defense,
+    setting: Setting,
+    streams: Streams,
+    run: RunDirectory,
+    initial: Tensor,
 ) -> Attacked:
-    """Everything derived from views alone: no truth is reachable from here."""
+    """Everything derived from views alone: no truth is reachable from here.
+
+    Args:
+        initial: the model [d] that all agents start from, which is public.
+    """
     if scenario.message in (VIEW, UNMIXED):
-        return _estimated(scenario, defense, setting, streams, run)
+        return _estimated(scenario, defense, setting, streams, run, initial)
     observable = defense.observables[scenario.message]
     transcript = run.transcript(scenario.world, streams.device)
     targets, derived, refusals = [], [], []
@@ -95,19 +105,26 @@ def derived_targets(
 
 
 def _estimated(
-    scenario: Scenario, defense: Defense, setting: Setting, streams: Streams, run: RunDirectory
+    scenario: Scenario,
+    defense: Defense,
+    setting: Setting,
+    streams: Streams,
+    run: RunDirectory,
+    initial: Tensor,
 ) -> Attacked:
     """From all messages around each round: different victims first, then their other gradients."""
     transcript, reader = run.transcript(scenario.world, streams.device), scenario.threat_model
     victims = [j for j in _order(scenario, setting, streams) if j not in reader.agents]
-    tells = _of_window if scenario.message == VIEW else _of_mixture
     found: list[_Estimated] = []
     refusals: list[str] = []
     for k in scenario.rounds:
         rounds = window_of(scenario.message, k, defense.n_rounds, scenario.is_probe)
         view = _view(scenario, transcript, run, k, set(rounds), streams.device)
         try:
-            told, refused = tells(defense, setting, view, rounds, k, victims)
+            if scenario.message == VIEW:
+                told, refused = _of_window(defense, setting, view, rounds, k, victims)
+            else:
+                told, refused = _of_mixture(defense, setting, view, rounds, initial, victims)
         except NotObservable as reason:
             told, refused = [], [str(reason)]
         found += told[: scenario.n_targets]
@@ -143,19 +160,23 @@ def _of_window(
 
 
 def _of_mixture(
-    defense: Defense, setting: Setting, view: View, rounds: range, k: int, victims: list[int]
+    defense: Defense,
+    setting: Setting,
+    view: View,
+    rounds: range,
+    initial: Tensor,
+    victims: list[int],
 ) -> tuple[list[_Estimated], list[str]]:
-    told = Mixture(defense, setting, view.threat_model, len(rounds)).unmixed(view)
-    dtype = next(iter(next(iter(view.transcript.captures.values())).values())).payload.dtype
+    told = Mixture(defense, setting, view.threat_model, len(rounds)).unmixed(view, initial)
     found, refusals = [], []
     for victim in victims:
         share = float(told.shares[victim])
         if share < TOLD:
             refusals.append(f"{share:.0%} of the gradient of agent {victim} is told")
             continue
-        gradient = told.gradients[victim].to(dtype)
-        derived = Derived(gradient, told.model.to(dtype))
-        found.append(_Estimated(Target(k, victim, victim), derived, float(told.stds[victim])))
+        derived = Derived(told.gradients[victim].to(initial), initial)
+        target = Target(len(rounds), victim, victim)
+        found.append(_Estimated(target, derived, float(told.stds[victim])))
     return found, refusals
 
 

@@ -5,12 +5,12 @@ cannot be told apart. If each agent's gradient stays nearly as it is for some ro
 convergence, at small steps or for full batches, what arrives of it has a course in time of its own,
 by its distance:
 
-    o = A (x0, g_1, ..., g_n) + B z + rounding
+    o = x0 + A (g_1, ..., g_n) + B z + rounding
 
-with x0 the initial model, which all agents have, g_j the gradient of agent j in all rounds, z the
+with x0 the initial model, which is public, g_j the gradient of agent j in all rounds, z the
 noise. A and B are probed on the defense's own step. The estimate is the mean of g given o (ridge,
 or generalised least squares with a prior): z is standard, the errors of rounding have the size of
-a unit in the last place, and gradients have a common size tau, that of the one o tells best.
+a unit in the last place, and gradients have a common size tau, by which o is as large as it is.
 How much of g_j it tells is its ``share``: 1 less what is left of its variance, tau^2.
 
 The attack is that of Mrini, Cyffers and Bellet, "Privacy Attacks in Decentralized Learning", ICML
@@ -19,12 +19,14 @@ agents can be told, the prior says how well each one is, noise and rounding incl
 """
 
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Setting
+from dpaudit.defense.transcript import Sent
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
@@ -33,7 +35,6 @@ from .adversary import visible_rows
 from .tape import Tape
 
 MOST_DRAWS = 6000  # of noise in all rounds: the matrices take their square
-WIDE = 1e6  # times the observations: the prior before the size of gradients is known
 
 
 class Unmixed(NamedTuple):
@@ -42,7 +43,6 @@ class Unmixed(NamedTuple):
     gradients: Tensor  # [n_agents, d]
     stds: Tensor  # [n_agents], of the error in each coordinate
     shares: Tensor  # [n_agents], of the variance of a gradient that the view explains, in [0, 1]
-    model: Tensor  # [d], about which the agents' models lie
 
 
 class Mixture:
@@ -68,35 +68,22 @@ class Mixture:
         self.of_model, self.of_gradients = effects[0], effects[1 : 1 + n].mT  # [n_observed(, n)]
         self.of_noise = effects[1 + n :].mT  # [n_observed, n_draws]
 
-    def unmixed(self, view: View) -> Unmixed:
-        """Raises NotObservable: a message was not recorded, or none tells of any gradient."""
+    def unmixed(self, view: View, initial: Tensor) -> Unmixed:
+        """Mean and deviation of the gradients, given the view and the initial model [d].
+
+        Raises:
+            NotObservable: a message was not recorded, or none tells of any gradient.
+        """
         o = self._read(view)
         error = torch.finfo(o.dtype).eps * o.square().mean(dim=1).sqrt().double()
-        o = o.double()
-        tau = WIDE * float(o.square().mean().sqrt())
-        best = int(self._posterior(o, error, tau).stds.argmin())
-        tau = float(self._posterior(o, error, tau).gradients[best].square().mean().sqrt())
-        if not tau > 0:
-            raise NotObservable("nothing in this view depends on a gradient")
-        return self._posterior(o, error, tau)
-
-    def _posterior(self, o: Tensor, error: Tensor, tau: float) -> Unmixed:
-        """Mean and deviation of the gradients, given o [n_observed, d].
-
-        Combinations in which the initial model cancels are all that tells of gradients: it is far
-        larger than what they add, so it is taken out before anything is inverted.
-        """
-        Q = torch.linalg.qr(self.of_model[:, None], mode="complete").Q
-        without = Q[:, 1:].mT
-        B = without @ self.of_noise
-        U = _whitening(B @ B.mT + (without * error.square()) @ without.mT)
-        left, s, right = torch.linalg.svd(
-            U @ (without @ self.of_gradients) * tau, full_matrices=False
-        )
-        told = (s / (s.square() + 1))[:, None] * (left.mT @ (U @ (without @ o)))
+        seen = o.double() - self.of_model[:, None] * initial.double()
+        A, B = self.of_gradients, torch.cat([self.of_noise, error.diag()], dim=1)
+        tau = _size(seen, A, B)
+        U = _whitening(B)
+        left, s, right = torch.linalg.svd(U @ A * tau, full_matrices=False)
+        told = (s / (s.square() + 1))[:, None] * (left.mT @ (U @ seen))
         shares = (right.square().mT @ (s.square() / (s.square() + 1))).clamp(max=1)
-        model = (self.of_model @ o) / self.of_model.square().sum()
-        return Unmixed(tau * right.mT @ told, tau * (1 - shares).sqrt(), shares, model)
+        return Unmixed(tau * right.mT @ told, tau * (1 - shares).sqrt(), shares)
 
     @property
     def n_agents(self) -> int:
@@ -134,10 +121,21 @@ class Mixture:
             state, sent, *_ = self._step(state, k, gradient, Tape(played))
             for name, message in sent.items():
                 seen = visible_rows(message, self._threat_model)
-                observed += [(k, name, i) for i in range(len(seen))]
-                rows.append(message.payload[..., seen, 0])
+                own = self._own(message) if k > 1 else set()
+                told = [i for i, row in enumerate(seen.tolist()) if row not in own]
+                observed += [(k, name, i) for i in told]
+                rows.append(message.payload[..., seen[told], 0])
         values = torch.cat(rows, dim=1)
         return observed, values[1:] - values[0]
+
+    def _own(self, message: Sent) -> set[int]:
+        """Rows of a payload that the adversary's agents sent, who know what is in them.
+
+        Their first ones give their own gradients; by the later ones, nothing but what those changed
+        by would be explained, and by gradients far away.
+        """
+        sent = torch.isin(message.senders, torch.tensor(self._threat_model.agents).long())
+        return set(message.rows[sent].tolist())
 
     def _start(self, trials: int) -> Any:
         X = torch.zeros(trials, self.n_agents, 1, dtype=torch.float64)
@@ -160,10 +158,26 @@ class Mixture:
         return torch.stack(rows)
 
 
-def _whitening(covariance: Tensor) -> Tensor:
-    """U with U C U' = I, of a covariance [n, n] that is not singular."""
-    values, vectors = torch.linalg.eigh(covariance)
-    return vectors.mT / values.clamp(min=values.max() * 1e-32).sqrt()[:, None]
+def _size(seen: Tensor, A: Tensor, B: Tensor) -> float:
+    """tau, for which independent gradients would make what is seen as large as it is.
+
+    Raises:
+        NotObservable: noise alone does.
+    """
+    of_gradients = float(seen.square().mean(dim=1).sum() - B.square().sum())
+    told = float(A.square().sum())
+    if not (told > 0 and of_gradients > 0):
+        raise NotObservable("this view holds noise, and nothing of any gradient beyond it")
+    return sqrt(of_gradients / told)
+
+
+def _whitening(factor: Tensor) -> Tensor:
+    """U with U C U' = I, of the covariance C = F F' of a factor F [n, m].
+
+    From the factor, since errors of rounding are 1e-16 of the rest, and their squares nothing.
+    """
+    vectors, sizes, _ = torch.linalg.svd(factor, full_matrices=False)
+    return vectors.mT / sizes.clamp(min=sizes.max() * 1e-16)[:, None]
 
 
 @dataclass(frozen=True)

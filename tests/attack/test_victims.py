@@ -82,3 +82,10 @@ def test_a_round_played_for_another_batch_size_is_read_without_the_next_one(tmp_
 def test_a_message_that_is_not_offered_is_refused_with_the_view_among_what_is() -> None:
     with pytest.raises(DpauditError, match='offers no "veiw" .did you mean "view"'):
         config("veiw")
+
+
+def test_unmixed_gradients_are_taken_at_the_initial_model(tmp_path: Path) -> None:
+    *_, bare = handed("unmixed", tmp_path)
+    assert bare.std is not None
+    torch.testing.assert_close(bare.models[0], bare.models[-1])
+    assert 1 <= len(bare.models) <= 4

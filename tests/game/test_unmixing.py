@@ -49,7 +49,7 @@ def unmixed(name: str, dtype: torch.dtype, **options: Any) -> Unmixed:
         graph, noise = setting.network.at(k), Noise(Streams(2), k)
         state, captures[k], *_ = defense.step(state, k, graph, Steady(truth(dtype)), noise)
     view = View.of(AT_THE_END, Transcript(captures), set(captures))
-    return Mixture(defense, setting, AT_THE_END, T).unmixed(view)
+    return Mixture(defense, setting, AT_THE_END, T).unmixed(view, X)
 
 
 def errors(found: Unmixed, dtype: torch.dtype) -> Tensor:
@@ -86,4 +86,6 @@ def test_a_round_that_was_not_recorded_is_named() -> None:
     setting = Setting(build_graph("path", 4), (40,) * 4, D)
     defense = load_plugin("defenses", "d-psgd")(n_rounds=T).calibrate(setting)
     with pytest.raises(NotObservable, match='"x" of round 1 was not recorded'):
-        Mixture(defense, setting, AT_THE_END, 3).unmixed(View.of(AT_THE_END, Transcript({}), set()))
+        Mixture(defense, setting, AT_THE_END, 3).unmixed(
+            View.of(AT_THE_END, Transcript({}), set()), torch.zeros(D)
+        )

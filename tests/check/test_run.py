@@ -220,6 +220,16 @@ def test_an_audit_that_takes_too_long_is_stopped_and_goes_on_next_time(folder) -
     assert (folder / "runs.log").read_text() == "begun\nresumed\n"
 
 
+def test_a_shared_audit_has_the_longest_budget_of_its_checks(folder) -> None:
+    first, other = (CLAIMS.replace("seed = 1 }", f"seed = 1 }}\nseconds = {s}") for s in (5, 6))
+    other = other.partition("\n\n")[2].replace('"first"', '"other"')
+    (folder / "claims.toml").write_text(f"{first}\n{other}")
+    _, error = start_slow(folder).communicate(timeout=60)
+    assert [line for line in error.splitlines() if "not finished" in line] == error.splitlines()
+    assert '"other": not finished after 6 s' in error
+    assert '"first"' not in error
+
+
 def test_problems_of_the_claims_file_and_of_its_limits_are_exit_code_2(folder) -> None:
     (folder / "claims.toml").write_text(CLAIMS.replace('"ssim"', '"ssmi"'))
     code, out, error = check(folder, "--junit", "j.xml")
@@ -345,6 +355,21 @@ def test_two_checks_at_once_share_one_audit_and_corrupt_nothing(folder) -> None:
     assert runs(folder) == 2  # one of each check
     assert_whole(folder, set())
     assert not list((folder / ".dpaudit-cache").glob("*.partial"))
+
+
+def test_checks_of_one_audit_share_its_process_and_its_time(folder) -> None:
+    more = CLAIMS.partition("\n\n")[2]
+    same = [more.replace('"first"', f'"{i}"') for i in range(3)]
+    (folder / "claims.toml").write_text("\n".join([CLAIMS, *same, SECOND]))
+    code, _, error = check(folder, "--junit", "junit.xml")
+    assert code == 1, error
+    assert len((folder / "starts.log").read_text().splitlines()) == runs(folder) == 2
+    times = [
+        suite.get("time") for suite in ElementTree.parse(folder / "junit.xml").iter("testsuite")
+    ]
+    assert len(times) == 5
+    assert len(set(times[:4])) == 1
+    assert "0.000" not in times
 
 
 def the_entry(folder: Path) -> Path:

@@ -45,6 +45,8 @@ class Config(dict):
 
 config.AuditConfig = Config
 if sys.argv[1] == "audit":
+    with open("starts.log", "a") as log:
+        log.write("started\n")
     sys.modules["dpaudit.pipeline.devices"] = types.SimpleNamespace(torch_device=lambda *_: None)
     sys.modules["dpaudit.pipeline.run"] = types.SimpleNamespace(
         Runtime=lambda *_, **__: None, run_audit=run_audit

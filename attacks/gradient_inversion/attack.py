@@ -2,14 +2,14 @@
 
 import math
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from dpaudit.attack.observed import Observed, Reconstruction, Task
-from dpaudit.attack.reconstruction import ReconstructionAttack
+from dpaudit.attack.reconstruction import Join, ReconstructionAttack
 from dpaudit.errors import DataError, DpauditError, NotObservable
 from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
@@ -66,6 +66,8 @@ class GradientInversion(ReconstructionAttack):
     unknown factor nor noise, which lengthens the observed gradient, counts against the truth.
     """
 
+    joins: ClassVar[Join] = "links"
+
     method: Literal["auto", "exact", "optimised"] = "auto"
     optimizer: Optimizer | None = None
     objective: Mismatch | None = None
@@ -76,11 +78,13 @@ class GradientInversion(ReconstructionAttack):
     iterations: PositiveInt | None = None  # at most
     learning_rate: PositiveFloat = 0.7  # of adam, in half value ranges
 
-    def reconstruction_bytes(self, problem: Classification, n: int, batch_size: int) -> int:
+    def reconstruction_bytes(
+        self, problem: Classification, n: int, batch_size: int, joined: int
+    ) -> int:
         """One chunk of problems, differentiated; or the dummies by which labels are inferred."""
         shape, d = problem.dataset.x.shape[1:], problem.gradients.d
         restarts = self.restarts or n_restarts(batch_size)
-        at_once = restarts * min(n, _at_once(restarts, batch_size, 4 * d))
+        at_once = restarts * joined * min(n, _at_once(restarts * joined, batch_size, 4 * d))
         gathered = 2 * 4 * at_once * d
         matching = problem.gradients.graph_bytes(at_once, batch_size, shape) + 6 * gathered
         unknowns = batch_size * shape.numel()
@@ -89,13 +93,17 @@ class GradientInversion(ReconstructionAttack):
         )
         pairs = 4 * unknowns if by_adam else n_remembered(unknowns)
         remembered = 4 * (2 * at_once * pairs + 4 * n * restarts * unknowns)
-        labels = 2 * 4 * n * d + problem.gradients.pass_bytes(n, _DUMMIES, shape)
+        labels = 2 * 4 * n * joined * d
+        labels += problem.gradients.pass_bytes(n * joined, _DUMMIES, shape)
         return max(matching, labels) + remembered
 
     def reconstruct(
         self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
-        """Attack all observed gradients: by equations where they hold (`exact`), else optimised.
+        """Attack all secrets: by equations where they hold (`exact`), else optimised.
+
+        Gradients of a secret at one model are averaged, those at different models explained
+        together. Equations take the least noisy one.
 
         Where equations give batches that do not explain all gradients, as under noise, each victim
         gets what has the lesser loss.
@@ -107,10 +115,11 @@ class GradientInversion(ReconstructionAttack):
                 likelihood is asked for without knowledge of the noise.
         """
         _check(observed, task)
+        observed = observed.pooled()
         chosen = self._plan(observed, task)
         if self.method == "optimised":
             return self._optimised(observed, task, chosen, streams, on_step)
-        batches = recover(observed, task, streams)
+        batches = recover(observed.surest(), task, streams)
         exact = _scored(batches, observed, task, chosen)
         refusals = [batch for batch in batches if isinstance(batch, NotObservable)]
         if self.method == "exact":
@@ -127,7 +136,7 @@ class GradientInversion(ReconstructionAttack):
         self, observed: Observed, task: Task, chosen: Plan, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
         """Dummy images whose gradients match."""
-        victims = torch.arange(len(observed.models), device=observed.models.device)
+        victims = torch.arange(observed.n_secrets, device=observed.models.device)
         draw = partial(_starts, observed, task, chosen.restarts, streams("attack", "start"))
         starts = draw(len(victims))
         guess = self._guess_labels(observed, task, chosen, starts, streams)
@@ -188,7 +197,8 @@ class GradientInversion(ReconstructionAttack):
             logits = likely_logits(guess[victims], objective.task).to(starts)
             starts = torch.cat([starts, logits[:, None].expand(-1, starts.shape[1], -1)], dim=2)
         observed = objective.observed
-        size = _at_once(starts.shape[1], observed.batch_size, observed.models[0].nbytes)
+        rows = starts.shape[1] * observed.most_joined
+        size = _at_once(rows, observed.batch_size, observed.models[0].nbytes)
         chunks = torch.arange(len(victims), device=victims.device).split(size)
         tolerance = 0.0 if chosen.total_variation else _ROUNDING[chosen.mismatch]
         minima = []
@@ -273,7 +283,7 @@ def _dummies(observed: Observed, task: Task, generator: torch.Generator) -> Tens
     low, high = task.value_range
     z = torch.rand((_DUMMIES, *task.shape), generator=generator, device=generator.device)
     images = (low + (high - low) * z).to(observed.models)
-    return images.expand(len(observed.models), *images.shape)
+    return images.expand(observed.n_secrets, *images.shape)
 
 
 def _check(observed: Observed, task: Task) -> None:
@@ -292,9 +302,9 @@ def _check(observed: Observed, task: Task) -> None:
             )
 
 
-def _at_once(restarts: int, batch_size: int, model: int) -> int:
-    """How many victims are attacked at once, with models of so many bytes."""
-    return max(1, _MEMORY // (_COPIES * restarts * batch_size * model))
+def _at_once(rows: int, batch_size: int, model: int) -> int:
+    """How many victims are attacked at once, with so many rows each of models of so many bytes."""
+    return max(1, _MEMORY // (_COPIES * rows * batch_size * model))
 
 
 def _silent(done: int, total: int) -> None:

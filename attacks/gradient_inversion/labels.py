@@ -10,17 +10,18 @@ from dpaudit.models.models import parameters_of
 
 
 def infer_labels(observed: Observed, task: Task, dummies: Tensor) -> Tensor:
-    """The labels of each batch, sorted by class, [m, batch_size].
+    """The labels of each batch, sorted by class, [n_secrets, batch_size].
 
     A record of class y adds (softmax - e_y) times its clipping factor to the gradient of the last
     bias, so only records of class c can make its entry c negative. Every class with a negative
     entry is therefore given one record, then the largest remainder its next one, until the batch
     is full. What one record takes from its entry (impact), and what the others leave there
     (offset), the attacker measures with dummy images at the known model. Exact for one record
-    and a gradient without noise; larger batches need a message whose factor is known.
+    and a gradient without noise; larger batches need a message whose factor is known. Of several
+    gradients of one batch the bias's entries are averaged, and the answers likewise.
 
     Args:
-        dummies: [m, n, channels, height, width], the nearer to the batches the better.
+        dummies: [n_secrets, n, channels, height, width], the nearer to the batches the better.
 
     Raises:
         NotObservable: the network does not end in a linear layer with bias.
@@ -28,8 +29,10 @@ def infer_labels(observed: Observed, task: Task, dummies: Tensor) -> Tensor:
     Source: Wainakh et al. 2022, LLG with auxiliary knowledge from the model, arXiv:2105.09369.
     """
     name = last_bias(task.gradients.module, task.n_classes)
-    g = parameters_of(task.gradients.module, observed.gradients)[name]  # [m, n_classes]
-    answers = _answers(observed, task, name, dummies)
+    g = parameters_of(task.gradients.module, observed.gradients)[name]
+    g = observed.by_secret(g)  # [n_secrets, n_classes]
+    dummies = dummies if observed.secrets is None else dummies[observed.secrets]
+    answers = observed.by_secret(_answers(observed, task, name, dummies))
     own = answers.diagonal(dim1=1, dim2=2)
     offset = (answers.sum(1) - own) / (task.n_classes - 1)
     impact = (own - offset) / observed.batch_size

@@ -27,7 +27,8 @@ class Objective:
         chord        |s - t|, whose square is twice the cosine's
         euclidean    |s - t|^2 / |t|^2
         likelihood   |s - t|^2 / (d std^2), whose mean at the truth is 1
-    so that the last two need a message whose factor is known. The prior is a Laplace distribution
+    so that the last two need a message whose factor is known. Of several gradients of one batch the
+    likelihoods add up, and other mismatches are averaged. The prior is a Laplace distribution
     of scale b on the step between neighbouring pixels, hence sum |step| / b in -log p(images). In
     the likelihood it has the weight that Bayes' rule gives it, 2 / d beside the mismatch, which is
     (-log p(t | images) - log p(images)) 2 / d. The others know no noise, and weigh the mean step,
@@ -62,20 +63,36 @@ class Objective:
         """Losses [k] of points [k, D] as explanations of what was observed of victims [k]."""
         observed, images = self.observed, self.images(points)
         labels = self.labels_of(points, victims)
+        of, rows = self._pairs(victims)
         simulated = self.task.gradients.clipped_sum(
-            observed.models[victims], images, labels, observed.clip_norm, create_graph=True
+            observed.models[rows],
+            images.index_select(0, of),
+            labels.index_select(0, of),
+            observed.clip_norm,
+            create_graph=True,
         )
-        losses = self._mismatch(simulated / observed.batch_size, victims)
+        mismatches = self._mismatch(simulated / observed.batch_size, rows)
+        losses = mismatches.new_zeros(len(points)).index_add(0, of, mismatches)
+        if self.mismatch != "likelihood":
+            losses = losses / of.bincount()
         if self.total_variation:
             low, high = self.task.value_range
             losses = losses + self._weight(images) * _total_variation(images / ((high - low) / 2))
         return losses
 
-    def _mismatch(self, s: Tensor, victims: Tensor) -> Tensor:
-        t = self.observed.gradients[victims]
+    def _pairs(self, victims: Tensor) -> tuple[Tensor, Tensor]:
+        """Each point with each gradient of its victim: numbers of points, and of gradients."""
+        secrets = self.observed.secrets
+        if secrets is None:
+            return torch.arange(len(victims), device=victims.device), victims
+        of, rows = (secrets == victims[:, None]).nonzero(as_tuple=True)
+        return of, rows
+
+    def _mismatch(self, s: Tensor, rows: Tensor) -> Tensor:
+        t = self.observed.gradients[rows]
         if self.mismatch == "likelihood":
             assert self.observed.std is not None  # else it is not chosen
-            return (s - t).square().mean(1) / self.observed.std[victims] ** 2
+            return (s - t).square().mean(1) / self.observed.std[rows] ** 2
         if self.mismatch == "euclidean":
             return (s - t).square().sum(1) / t.square().sum(1)
         s, t = _unit(s), _unit(t)

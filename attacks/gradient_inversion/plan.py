@@ -96,7 +96,10 @@ def _is_audible(observed: Observed, std: Tensor) -> bool:
 
 def _within_capacity(chosen: Plan, observed: Observed, task: Task, std: Tensor) -> Plan:
     """Hardly any steps, and a note that says why, where no image can get through the noise."""
-    bits = float(capacity(observed, std).max()) / (observed.batch_size * math.prod(task.shape))
+    gradients = capacity(observed, std)
+    if observed.secrets is not None:
+        gradients = std.new_zeros(observed.n_secrets).index_add(0, observed.secrets, gradients)
+    bits = float(gradients.max()) / (observed.batch_size * math.prod(task.shape))
     if bits >= _BITS:
         return chosen
     note = (
@@ -107,18 +110,18 @@ def _within_capacity(chosen: Plan, observed: Observed, task: Task, std: Tensor) 
 
 
 def _too_many_unknowns(observed: Observed, task: Task) -> tuple[str, ...]:
-    """A warning where the images of a batch cannot follow from its gradient."""
-    d, b = task.gradients.d, observed.batch_size
+    """A warning where the images of a batch cannot follow from its gradients."""
+    d, b = observed.most_joined * task.gradients.d, observed.batch_size
     if d >= b * math.prod(task.shape):
         return ()
     return (
-        f"a gradient of {d} coordinates does not determine the {b * math.prod(task.shape)} pixels "
-        f"of a batch of {b}: the prior fills in the rest",
+        f"what is told of a batch of {b}, {d} coordinates, does not determine its "
+        f"{b * math.prod(task.shape)} pixels: the prior fills in the rest",
     )
 
 
 def capacity(observed: Observed, std: Tensor) -> Tensor:
-    """Bits that the noisy gradients [m, d] can carry at most about their batches, [m].
+    """Bits that each of the noisy gradients can carry at most about its batch, [m].
 
     d / 2 log2(1 + P / std^2) for d coordinates of mean power P (Shannon 1949). P is estimated from
     above: observed power less that of the noise, plus two standard deviations of the latter, and

@@ -2,9 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.footprint import Footprint
@@ -20,7 +20,7 @@ from dpaudit.training.train import Recording
 from .contract import Attack, Bench, Chooses, Misfit, Part, World, late_rounds
 from .observed import Observed, Reconstruction, Task
 from .scenario import run_scenario
-from .victims import UNMIXED, VIEW, Scenario, window_of
+from .victims import UNMIXED, VIEW, Join, Scenario, window_of
 
 WORLDS: tuple[World, ...] = ("defense", "no-defense")
 
@@ -35,6 +35,7 @@ class ReconstructionAttack(Attack):
     chooses: ClassVar[Chooses] = {"message": ("observables", "views")}
 
     memory_grows_with: ClassVar[tuple[str, ...]] = ("targets",)
+    joins: ClassVar[Join] = "nothing"  # gradients of a view, where ``join`` does not say
 
     message: str  # which observable of the defense is attacked; or "view", or "unmixed"
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
@@ -43,6 +44,20 @@ class ReconstructionAttack(Attack):
         "training",
         1,
     )
+    join: Join | None = None  # over links of a round, or rounds too; None: as the attack does
+
+    @model_validator(mode="after")
+    def _only_views_are_joined(self) -> Self:
+        if self.join is not None and self.message != VIEW:
+            raise ValueError(
+                f'join is for message = "{VIEW}", which tells several gradients of a batch; '
+                f'here message is "{self.message}"'
+            )
+        return self
+
+    @property
+    def _joins(self) -> Join:
+        return (self.join or self.joins) if self.message == VIEW else "nothing"
 
     @abstractmethod
     def reconstruct(
@@ -54,7 +69,9 @@ class ReconstructionAttack(Attack):
         return late_rounds(self.rounds, n_rounds)
 
     def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
-        """Raises DataError if the data are no images, or no records, or too few for a batch."""
+        """Raises DataError if the data are no images, or no records, or too few for a batch; or
+        batches of several rounds are to be joined of which it is not known that they recur.
+        """
         dataset = learned.dataset
         if dataset is None:
             raise DataError(
@@ -73,6 +90,13 @@ class ReconstructionAttack(Attack):
             raise DataError(
                 f"attack.batch_sizes: a batch of {largest} cannot be drawn, for an agent has "
                 f"{fewest} records; expected 1 to {fewest}"
+            )
+        if self._joins == "rounds" and set(self.batch_sizes) != {fewest}:
+            raise DataError(
+                'attack.join: "rounds" needs batches whose records are known to recur, all that an '
+                "agent holds in every round; which records of smaller batches recur is not "
+                f"inferred: expected batch_sizes = [{fewest}], as no agent holds fewer, got "
+                f"{list(self.batch_sizes)}"
             )
 
     def recording(self, defense: Defense) -> Recording:
@@ -105,17 +129,35 @@ class ReconstructionAttack(Attack):
         problem, b = bench.problem, bench.part.batch_size
         assert isinstance(problem, Classification)  # the others were refused
         assert b is not None  # parts() names one for each
-        n = len(set(self.rounds)) * self.targets
+        n, joined = self._secrets(bench)
         recording = self.recording(bench.defense)
         step = Footprint.of(bench.defense, bench.setting)
         d = bench.setting.d
         read = sum(step.recorded(names, d) for names in recording.messages.values())
         least = 2 * read // len(set(self.rounds))  # of the rounds that one target needs
-        derived = 2 * 2 * 4 * n * d
-        return 2 * least + derived + self.reconstruction_bytes(problem, n, b)
+        derived = 2 * 2 * 4 * n * joined * d
+        return 2 * least + derived + self.reconstruction_bytes(problem, n, b, joined)
 
-    def reconstruction_bytes(self, problem: Classification, n: int, batch_size: int) -> int:
-        """Bytes that ``reconstruct`` holds beside n observed gradients; 0 if few."""
+    def _secrets(self, bench: Bench) -> tuple[int, int]:
+        """How many batches are attacked, and the most gradients of each that are joined."""
+        n_rounds, joined = len(set(self.rounds)), 1
+        if self._joins == "nothing":
+            return n_rounds * self.targets, joined
+        setting, network = bench.setting, bench.setting.network
+        if Footprint.of(bench.defense, setting).gradients > setting.n_agents:
+            graphs = [network.at(k) for k in sorted(set(self.rounds))]
+            joined += max(int(graph.senders.bincount().max()) for graph in graphs)
+        if self._joins == "rounds":
+            return self.targets, n_rounds * joined
+        return n_rounds * self.targets, joined
+
+    def reconstruction_bytes(
+        self, problem: Classification, n: int, batch_size: int, joined: int
+    ) -> int:
+        """Bytes that ``reconstruct`` holds beside the gradients of n batches, so many of each.
+
+        0 if few.
+        """
         return 0
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
@@ -132,6 +174,7 @@ class ReconstructionAttack(Attack):
             world=part.world,
             batch_size=part.batch_size,
             is_probe=self._is_probe(part.batch_size, bench.defense),
+            join=self._joins,
         )
         return run_scenario(scenario, bench, on_step)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Defense, Target
+from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
@@ -44,47 +45,93 @@ def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Find
     attacked = derived_targets(scenario, defense, setting, streams, run, initial)
     if not attacked.targets:
         return [_not_available(scenario, attacked.refusals)]
-    groups = _by_clip_norm(defense, attacked, scenario.batch_size)
-    findings: dict[int, list[Finding]] = {}
-    for i, (observed, targets) in enumerate(groups):
+    groups = _by_clip_norm(defense, attacked, scenario)
+    findings: dict[tuple[int, ...], list[Finding]] = {}
+    for i, group in enumerate(groups):
         reconstruction = scenario.reconstruct(
-            observed,
+            group.observed,
             _task(problem, bench.kept.stage(i)),
             _attack_streams(scenario, streams),
             partial(_progress, on_step, i, len(groups)),
         )
-        truth, labels = _truth(scenario, targets, problem, streams)
-        for k in {target.round for target in targets}:
-            rows = [i for i, target in enumerate(targets) if target.round == k]
+        _require_each(scenario, group, len(reconstruction.images))
+        truth, labels = _truth(scenario, group.targets, problem, streams)
+        for rounds in group.rounds:
+            rows = [i for i, target in enumerate(group.targets) if target.round in rounds]
             guess = reconstruction.images[rows].cpu(), reconstruction.labels[rows].cpu()
             losses = reconstruction.losses[rows].min(dim=1).values.cpu()
             right = truth[rows], labels[rows]
-            scored = _scored(scenario, k, guess, losses, right, problem.dataset, streams, run)
-            notes = (*scored[0].notes, *reconstruction.notes)
-            findings[k] = [scored[0].model_copy(update={"notes": notes}), *scored[1:]]
-    return [finding for k in sorted(findings) for finding in findings[k]]
+            scored = _scored(scenario, rounds, guess, losses, right, problem.dataset, streams, run)
+            notes = (*scored[0].notes, *_joined(scenario, group), *reconstruction.notes)
+            findings[rounds] = [scored[0].model_copy(update={"notes": notes}), *scored[1:]]
+    return [finding for rounds in sorted(findings) for finding in findings[rounds]]
 
 
-def _by_clip_norm(
-    defense: Defense, attacked: Attacked, batch_size: int
-) -> list[tuple[Observed, list[Target]]]:
-    """What was derived about targets whose rounds clip to the same norm, in order of rounds."""
+class _Group(NamedTuple):
+    """What is reconstructed together: targets whose rounds clip to the same norm."""
+
+    observed: Observed
+    targets: list[Target]  # of each secret
+    rounds: list[tuple[int, ...]]  # of each finding
+
+
+def _by_clip_norm(defense: Defense, attacked: Attacked, scenario: Scenario) -> list[_Group]:
+    """What was derived, in order of rounds."""
     together: dict[float | None, list[int]] = {}
     for i, target in enumerate(attacked.targets):
         together.setdefault(defense.clip_norm_in(target.round), []).append(i)
-    return [
-        (
-            Observed(
-                gradients=torch.stack([attacked.derived[i].gradient for i in rows]),
-                models=torch.stack([attacked.derived[i].model for i in rows]),
-                batch_size=batch_size,
-                clip_norm=clip_norm,
-                std=_stds([attacked.stds[i] for i in rows], attacked.derived[rows[0]].gradient),
-            ),
-            [attacked.targets[i] for i in rows],
+    return [_group(attacked, rows, clip_norm, scenario) for clip_norm, rows in together.items()]
+
+
+def _group(
+    attacked: Attacked, rows: list[int], clip_norm: float | None, scenario: Scenario
+) -> _Group:
+    derived, targets = attacked.derived, [attacked.targets[i] for i in rows]
+    whose: dict[tuple[int, ...], list[int]] = {}  # gradients, by what is known to be one batch
+    for i, target in enumerate(targets):
+        batch = {
+            "nothing": (i,),
+            "links": (target.victim, target.round),
+            "rounds": (target.victim,),
+        }
+        whose.setdefault(batch[scenario.join], []).append(i)
+    numbers = {i: secret for secret, own in enumerate(whose.values()) for i in own}
+    secrets = torch.tensor([numbers[i] for i in range(len(targets))])
+    gradients = torch.stack([derived[i].gradient for i in rows])
+    observed = Observed(
+        gradients=gradients,
+        models=torch.stack([derived[i].model for i in rows]),
+        batch_size=scenario.batch_size,
+        clip_norm=clip_norm,
+        std=_stds([attacked.stds[i] for i in rows], gradients),
+        secrets=secrets.to(gradients.device) if len(whose) < len(rows) else None,
+    )
+    rounds = sorted({target.round for target in targets})
+    apart = [rounds] if scenario.join == "rounds" else [[k] for k in rounds]
+    return _Group(observed, [targets[own[0]] for own in whose.values()], list(map(tuple, apart)))
+
+
+def _joined(scenario: Scenario, group: _Group) -> tuple[str, ...]:
+    """What was taken to be of one batch, and by which knowledge."""
+    if group.observed.secrets is None:
+        return ()
+    counts = group.observed.secrets.bincount()
+    fewest, most = int(counts.min()), int(counts.max())
+    each = f"{most}" if fewest == most else f"{fewest} to {most}"
+    if scenario.join == "links":
+        return (f"each batch from {each} gradients of its round, joined",)
+    return (
+        f"each batch from {each} gradients of all these rounds, joined; that its records recur is "
+        "given, as they are all that the agent holds",
+    )
+
+
+def _require_each(scenario: Scenario, group: _Group, n: int) -> None:
+    if n != len(group.targets):
+        raise DpauditError(
+            f"{scenario.attack_name} handed back {n} reconstructions of {len(group.targets)} "
+            "batches; expected one for each of observed.secrets"
         )
-        for clip_norm, rows in together.items()
-    ]
 
 
 def _stds(stds: list[float | None], like: Tensor) -> Tensor | None:
@@ -127,7 +174,7 @@ def _truth(
 
 def _scored(
     scenario: Scenario,
-    k: int,
+    rounds: tuple[int, ...],
     guess: tuple[Tensor, Tensor],
     losses: Tensor,
     truth: tuple[Tensor, Tensor],
@@ -135,10 +182,10 @@ def _scored(
     streams: Streams,
     run: RunDirectory,
 ) -> list[Finding]:
-    """The findings of one round: the attack's, and what attackers without messages would get."""
+    """The findings of rounds: the attack's, and what attackers without messages would get."""
     images, labels = truth
-    picture = _Picture(scenario, k, images, dataset.value_range, run)
-    generator = _attack_streams(scenario, streams)("blind", k)
+    picture = _Picture(scenario, rounds, images, dataset.value_range, run)
+    generator = _attack_streams(scenario, streams)("blind", rounds[0])
     guesses = blind(labels, dataset.x_test, dataset.y_test, generator)._asdict()
     baselines = {name: score(images, g, dataset.value_range) for name, g in guesses.items()}
     best = max(baselines, key=lambda name: baselines[name].ssim.mean())
@@ -178,17 +225,17 @@ def _scale(dataset: Dataset) -> tuple[str, ...]:
 
 
 class _Picture(NamedTuple):
-    """Where pictures of a scenario's round go, and what is true on them."""
+    """Where pictures of a scenario's rounds go, and what is true on them."""
 
     scenario: Scenario
-    round: int
+    rounds: tuple[int, ...]
     truth: Tensor
     value_range: tuple[float, float]
     run: RunDirectory
 
     def save(self, world: str, what: str, images: Tensor) -> str:
         """A strip of the first record of each target's batch; its path in the run directory."""
-        name = f"artifacts/{self.scenario.name}-round-{self.round:06d}-{world}-{what}.png"
+        name = f"artifacts/{self.scenario.name}-round-{self.rounds[0]:06d}-{world}-{what}.png"
         self.run.write_bytes(name, strip(images[:SHOWN, 0].numpy(), self.value_range))
         return name
 
@@ -211,7 +258,7 @@ def _finding(
         attack=scenario.attack_name,
         threat_model=scenario.threat_model.name,
         message=scenario.message,
-        rounds=(picture.round,),
+        rounds=picture.rounds,
         world=world,
         batch_size=scenario.batch_size,
         metrics={

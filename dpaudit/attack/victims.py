@@ -7,7 +7,7 @@ rounds so far, if gradients hardly change in them (``unmixed``), which reaches a
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from dpaudit.training.run_directory import RunDirectory
 
 from .observed import Reconstruct
 
+Join = Literal["nothing", "links", "rounds"]  # over which gradients of a batch are joined
 VIEW, UNMIXED = "view", "unmixed"  # in the place of an observable's name
 BEFORE, AFTER = 1, 1  # rounds of the window beside the attacked one
 TOLD = 0.5  # of a gradient's variance: a victim of which the view tells less is out of reach
@@ -46,6 +47,7 @@ class Scenario:
     world: str  # "defense" or "no-defense"
     batch_size: int
     is_probe: bool  # whether the batch size is another than the one of training
+    join: Join = "nothing"  # over which gradients of a victim are known to be of one batch
 
     @property
     def name(self) -> str:
@@ -114,7 +116,12 @@ def _estimated(
 ) -> Attacked:
     """From all messages around each round: different victims first, then their other gradients."""
     transcript, reader = run.transcript(scenario.world, streams.device), scenario.threat_model
-    victims = [j for j in _order(scenario, setting, streams) if j not in reader.agents]
+    victims = [
+        j
+        for j in _order(scenario, setting, streams)
+        if j not in reader.agents
+        and (scenario.join != "rounds" or setting.sizes[j] == scenario.batch_size)
+    ]
     found: list[_Estimated] = []
     refusals: list[str] = []
     for k in scenario.rounds:
@@ -127,7 +134,7 @@ def _estimated(
                 told, refused = _of_mixture(defense, setting, view, rounds, initial, victims)
         except NotObservable as reason:
             told, refused = [], [str(reason)]
-        found += told[: scenario.n_targets]
+        found += _attacked(scenario, told)
         refusals += refused
     return Attacked(
         [one.target for one in found],
@@ -141,6 +148,14 @@ class _Estimated(NamedTuple):
     target: Target
     derived: Derived
     std: float | None
+
+
+def _attacked(scenario: Scenario, told: list[_Estimated]) -> list[_Estimated]:
+    """The first gradients; if joined, all gradients of the first victims."""
+    if scenario.join == "nothing":
+        return told[: scenario.n_targets]
+    victims = list(dict.fromkeys(one.target.victim for one in told))[: scenario.n_targets]
+    return [one for one in told if one.target.victim in victims]
 
 
 def _of_window(

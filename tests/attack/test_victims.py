@@ -2,18 +2,25 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from dpaudit.attack import Observed, Reconstruction, ReconstructionAttack, Task
+from dpaudit.attack.contract import Bench, Part
 from dpaudit.attack.victims import window_of
+from dpaudit.defense import Setting, ThreatModel
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
+from dpaudit.files.result import AuditResult
+from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnStep
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from dpaudit.training.classification import Classification
+from dpaudit.training.run_directory import RunDirectory
 
 HANDED: list[Observed] = []
 
@@ -25,6 +32,18 @@ class Keeps(ReconstructionAttack):
         self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
         HANDED.append(observed)
+        m, B = observed.n_secrets, observed.batch_size
+        return Reconstruction(
+            torch.zeros(m, B, *task.shape), torch.zeros(m, B).long(), torch.zeros(m, 1)
+        )
+
+
+class KeepsEachAlone(ReconstructionAttack):
+    """Does not look at ``secrets``."""
+
+    def reconstruct(
+        self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
+    ) -> Reconstruction:
         m, B = len(observed.models), observed.batch_size
         return Reconstruction(
             torch.zeros(m, B, *task.shape), torch.zeros(m, B).long(), torch.zeros(m, 1)
@@ -89,3 +108,108 @@ def test_unmixed_gradients_are_taken_at_the_initial_model(tmp_path: Path) -> Non
     assert bare.std is not None
     torch.testing.assert_close(bare.models[0], bare.models[-1])
     assert 1 <= len(bare.models) <= 4
+
+
+ALL = 359  # of 1438 digits: two of four agents hold as many, the others 360
+DPDL = {"name": "dpdl", "n_rounds": 4, "batch_size": 8, "noise_multiplier": 1.0}
+
+
+def dpdl(folder: Path, **options: Any) -> AuditResult:
+    """Four agents on a ring, each of which the eavesdropper hears answer at three models."""
+    HANDED.clear()
+    data = config("view", **{"targets": 2, **options}).model_dump(exclude_unset=True)
+    attack = data["attack"][0] | data["attack"][0].pop("options", {})
+    changed = {"defense": DPDL, "attack": [attack]}
+    return run_audit(AuditConfig.from_dict(data | changed), folder, Runtime(cores=1))
+
+
+def test_gradients_of_one_batch_at_the_models_of_its_neighbours_are_joined(tmp_path: Path) -> None:
+    result = dpdl(tmp_path / "links", join="links", rounds=[2, 3])
+    noisy = HANDED[0]
+    assert noisy.secrets is not None
+    assert noisy.n_secrets == 4  # two victims in each of two rounds
+    assert noisy.secrets.bincount().tolist() == [3, 3, 3, 3]
+    assert noisy.pooled().models.shape == noisy.models.shape  # all models differ
+    found = [f for f in result.findings if f.world == "defense" and f.kind == "reconstruction"]
+    assert [f.rounds for f in found] == [(2,), (3,)]
+    assert all(f.metrics["psnr"].n == 2 for f in found)
+    assert all("each batch from 3 gradients of its round, joined" in f.notes for f in found)
+    dpdl(tmp_path / "apart", rounds=[2, 3])
+    assert HANDED[0].secrets is None
+    assert len(HANDED[0].models) == 4
+
+
+def test_equal_initial_models_make_one_average_of_all_links(tmp_path: Path) -> None:
+    dpdl(tmp_path, join="links", rounds=[1])
+    assert HANDED[0].most_joined > 1
+    assert HANDED[0].pooled().most_joined == 1
+
+
+def test_rounds_are_joined_where_their_batches_are_all_records(tmp_path: Path) -> None:
+    result = dpdl(tmp_path, join="rounds", rounds=[2, 3], batch_sizes=[ALL])
+    assert HANDED[0].secrets is not None
+    assert HANDED[0].secrets.bincount().tolist() == [6, 6]
+    found = [f for f in result.findings if f.kind == "reconstruction"]
+    assert {f.rounds for f in found} == {(2, 3)}
+    note = (
+        "each batch from 6 gradients of all these rounds, joined; that its records recur is given"
+    )
+    assert any(text.startswith(note) for text in found[0].notes)
+
+
+def test_rounds_are_not_joined_where_it_is_not_known_what_recurs(tmp_path: Path) -> None:
+    with pytest.raises(
+        DpauditError, match=r"attack.join: .* which records of smaller batches recur is not"
+    ):
+        dpdl(tmp_path, join="rounds", batch_sizes=["training"])
+    assert not HANDED
+
+
+def test_only_gradients_of_a_view_are_joined() -> None:
+    with pytest.raises(DpauditError, match='join is for message = "view"'):
+        config("noisy-gradient", join="links")
+
+
+def test_an_attack_that_forgets_what_is_joined_is_an_error_of_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DpauditError, match="handed back 6 reconstructions of 2 batches"):
+        dpdl(tmp_path, join="links", name="tests.attack.test_victims:KeepsEachAlone")
+
+
+@pytest.mark.parametrize(
+    "name, join, joined",
+    [
+        ("dpdl", "nothing", (4, 1)),
+        ("dpdl", "links", (4, 3)),  # at its own model and two neighbours', in each of two rounds
+        ("dpdl", "rounds", (2, 6)),
+        ("dp-dpsgd", "links", (4, 1)),
+    ],
+)
+def test_memory_is_asked_for_as_many_gradients_as_are_joined(
+    name: str, join: Any, joined: tuple[int, int]
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Asks(Keeps):
+        def reconstruction_bytes(
+            self, problem: Classification, n: int, batch_size: int, joined: int
+        ) -> int:
+            asked.append((n, joined))
+            return 0
+
+    setting = Setting(build_graph("ring", 6), (40,) * 6, 400)
+    defense = load_plugin("defenses", name)(n_rounds=4, batch_size=8, noise_multiplier=1.0)
+    problem = Mock(spec=Classification)
+    streams, run = Streams(1), Mock(spec=RunDirectory)
+    bench = Bench(problem, setting, defense, (), streams, run, Part(batch_size=8))
+    attack = Asks(message="view", rounds=(2, 3), targets=2, join=join)
+    bytes_taken = attack.memory(bench, ThreatModel(name="eavesdropper"))
+    assert asked == [joined]
+    assert bytes_taken > 16 * joined[0] * joined[1] * setting.d
+
+
+def test_gradient_inversion_joins_the_links_of_a_view_unless_told_otherwise(tmp_path: Path) -> None:
+    quick = {"name": "gradient-inversion", "iterations": 1, "rounds": [2], "batch_sizes": [1]}
+    for join, joined in ({}, True), ({"join": "nothing"}, False):
+        result = dpdl(tmp_path / str(joined), **quick, **join)
+        found = [f for f in result.findings if f.world == "defense" and f.kind == "reconstruction"]
+        assert [any("joined" in note for note in f.notes) for f in found] == [joined]

@@ -259,6 +259,8 @@ class _Recorder:
         return block, (done, under(tensors, "state")) if done else None
 
     def end_block(self) -> None:
+        for k in self._waiting:
+            self._unseen[k] = f"what shows the {self.question.private} of round {k} is sent later"
         self._captures.clear()
         self._waiting.clear()
 
@@ -338,8 +340,6 @@ class _Recorder:
         return reduced.cpu(), seen.cpu()
 
     def samples(self) -> Samples:
-        for k in self._waiting:
-            self._unseen[k] = f"what shows the {self.question.private} of round {k} is sent later"
         rounds: dict[int, RoundSamples] = {}
         constant: dict[int, str] = {}
         for k, parts in sorted(self._found.items()):

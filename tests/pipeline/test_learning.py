@@ -27,7 +27,7 @@ def audited(tmp_path, attacks: tuple[dict[str, object], ...] = (), **options: fl
     return run_audit(AuditConfig.from_dict(config), tmp_path / "run", Runtime(cores=1))
 
 
-@pytest.mark.parametrize("learning_rate", [1e38, 1e300])
+@pytest.mark.parametrize("learning_rate", [1e38, 1e90])
 def test_a_run_whose_numbers_end_is_one_line_and_no_verdict(tmp_path, learning_rate) -> None:
     """A correct mechanism was called unsupported: its messages, infinite, moved infinitely far."""
     sensitivity = {"name": "sensitivity", "points": 2, "restarts": 1, "steps": 1}

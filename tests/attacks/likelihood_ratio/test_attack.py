@@ -271,9 +271,9 @@ def test_claims_that_differ_in_epsilon_alone_are_played_once(
 ) -> None:
     played = []
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **options: Any) -> Any:
         played.append(args)
-        return play(*args)
+        return play(*args, **options)
 
     monkeypatch.setattr(sys.modules[LikelihoodRatio.__module__], "play", counted)
     by_claim(claim(0.5), claim(4.5), claim(9.0), trials=400)

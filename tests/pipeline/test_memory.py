@@ -101,6 +101,7 @@ def estimated(config: AuditConfig) -> dict[str, int]:
 measured = pytest.mark.skipif(not all(map(Path.exists, PEAK)), reason="no peak of memory in /proc")
 
 
+@pytest.mark.slow  # a peak depends on what the process did before
 @measured
 @pytest.mark.parametrize(
     "config, part",
@@ -153,6 +154,7 @@ def test_a_part_takes_about_what_it_is_said_to_take(
     assert BELOW * took <= said <= ABOVE * took, (part, said / took)
 
 
+@pytest.mark.slow
 @measured
 def test_gradient_inversion_takes_about_what_it_is_said_to_take(tmp_path: Path) -> None:
     attack = {"name": "gradient-inversion", "message": "cross_gradient", "rounds": [2]}

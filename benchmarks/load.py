@@ -97,8 +97,8 @@ linear growth; "flat" grows by less than 5% of the first row.
 - **checks**: `dpaudit check` of a claims file of so many checks with a limit each, all of one audit
   that is in the cache, with JUnit XML, SARIF and Markdown.
 
-Not linear is what more agents add to an audit: mixing matrices are held dense, [n, n], and which
-messages a view knows is gone through edge by edge for each agent.
+Not linear is what more agents add to an audit. Mixing matrices are held dense, [n, n], which is
+the likely cause; it was not measured apart.
 """
 
 

@@ -72,17 +72,17 @@ def known_rounds(
     """
 
     @cache
-    def heard(graph: Graph) -> frozenset[int]:
-        edges = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
-        return frozenset(sender for sender, i in edges if threat_model.sees(sender, i))
+    def hears(graph: Graph, agent: int) -> bool:
+        receivers = graph.receivers[graph.senders == agent].tolist()
+        return any(threat_model.sees(agent, i) for i in receivers)
 
     @cache
     def knows_mixture(graph: Graph) -> bool:
-        return heard(graph).issuperset(graph.W[victim].nonzero().flatten().tolist())
+        return all(hears(graph, j) for j in graph.W[victim].nonzero().flatten().tolist())
 
     return np.array(
         [
-            victim in heard(graph_of(k)) and (k == 1 or knows_mixture(graph_of(k - 1)))
+            hears(graph_of(k), victim) and (k == 1 or knows_mixture(graph_of(k - 1)))
             for k in range(1, n_rounds + 1)
         ]
     )

@@ -38,7 +38,7 @@ from .tape import Tape
 WIDTH = 32  # coordinates of the model that is probed
 STEP = 1e-2  # of a probe, either way
 RANK = 1e-8  # of the largest singular value: below it a combination of messages has no unknowns
-SAME = 1e-6  # of the largest effect of noise: what gradients may change in it
+SAME = 0.05  # of the largest effect of noise: what twice the gradients may change in it
 TELLS = 1e-6  # of an input's column: what must be left of it, orthogonal to all other unknowns
 MOST_UNKNOWNS = 6000
 
@@ -94,7 +94,8 @@ class Window:
         """
         o = self._read(view)
         rounding = torch.finfo(o.dtype).eps * o.square().mean(dim=1).sqrt().double()
-        found, refusal = [], f"no message tells a gradient of agent {agent} in round {round}"
+        found: list[tuple[float, Estimate]] = []
+        refusal = f"no message tells a gradient of agent {agent} in round {round}"
         for wanted in self.inputs:
             if (wanted.agent, wanted.round) != (agent, round):
                 continue
@@ -104,7 +105,7 @@ class Window:
                 refusal = str(reason)
         if not found:
             raise NotObservable(refusal)
-        return sorted(found, key=lambda estimate: estimate.std or 0.0)
+        return [estimate for _, estimate in sorted(found, key=lambda one: one[0])]
 
     def weights(self, wanted: Input, rounding: Tensor | None = None) -> Tensor:
         """Of the observations [n], in the best unbiased estimate of an input.
@@ -125,7 +126,8 @@ class Window:
         """Of the noise in each coordinate of that estimate."""
         return float(torch.linalg.vector_norm(self.weights(wanted) @ self._system.noise))
 
-    def _estimate(self, wanted: Input, o: Tensor, rounding: Tensor) -> Estimate:
+    def _estimate(self, wanted: Input, o: Tensor, rounding: Tensor) -> tuple[float, Estimate]:
+        """And the noise that it has where gradients are of the usual size."""
         system = self._system
         w, i = self.weights(wanted, rounding), self.inputs.index(wanted)
         of, noise = system.models[i], system.model_noise[i]
@@ -135,10 +137,8 @@ class Window:
             raise NotObservable(f"the model of that gradient is not known: {reason}") from None
         std = torch.linalg.vector_norm(torch.cat([w @ system.noise, w * rounding]))
         model_std = torch.linalg.vector_norm(m @ system.noise - noise)
-        return Estimate(
-            wanted, w.to(o) @ o, m.to(o) @ o,
-            float(std) if self.has_known_noise else None, float(model_std),
-        )  # fmt: skip
+        known = float(std) if self.has_known_noise else None
+        return float(std), Estimate(wanted, w.to(o) @ o, m.to(o) @ o, known, float(model_std))
 
     def _read(self, view: View) -> Tensor:
         """What the adversary holds of the window, [n, d]."""

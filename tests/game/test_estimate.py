@@ -134,6 +134,22 @@ def test_on_dpdl_it_is_the_stripped_momentum() -> None:
     assert sorted(points)[1:] == pytest.approx([20.0 * defense.clip_norm / B] * 2, rel=1e-6)
 
 
+def test_the_most_certain_gradient_is_the_first() -> None:
+    defense, setting = made("dpdl", noise_multiplier=20.0)
+    window = Window(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 1))
+    view, _ = heard(defense, setting, EAVESDROPPER)
+    stds = [found.std for found in window.estimates(view, ROUND, 1)]
+    assert None not in stds
+    assert stds == sorted(stds, key=lambda std: std or 0.0)
+    here = [window.std(u) for u in window.inputs if (u.agent, u.round) == (1, ROUND)]
+    assert stds[0] == pytest.approx(min(here))
+
+
+def test_noise_that_follows_gradients_is_not_known() -> None:
+    defense, setting = made("dpps")
+    assert not Window(defense, setting, EAVESDROPPER, range(3, 5)).has_known_noise
+
+
 def test_links_that_carry_the_same_gradient_are_averaged() -> None:
     setting = Setting(build_graph("complete", 6), (40,) * 6, D)
     defense = load_plugin("defenses", "dpdl")(

@@ -15,13 +15,14 @@ from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
+from dpaudit.training.pace import Pace
 
 from .adam import Adam
 from .exact import Recovered, recover
 from .labels import infer_labels
 from .lbfgs import LBFGS, n_remembered
 from .objective import Mismatch, Objective, likely_logits
-from .plan import Optimizer, Plan, has_kinks, n_restarts, plan
+from .plan import Optimizer, Plan, has_kinks, most_steps, n_restarts, plan
 from .search import Method, Problems, minimise
 
 # mismatches at which float32 gradients agree
@@ -96,6 +97,16 @@ class GradientInversion(ReconstructionAttack):
         labels = 2 * 4 * n * joined * d
         labels += problem.gradients.pass_bytes(n * joined, _DUMMIES, shape)
         return max(matching, labels) + remembered
+
+    def reconstruction_seconds(
+        self, problem: Classification, n: int, batch_size: int, pace: Pace
+    ) -> float:
+        """Of all steps that may be taken; less where equations or few of them do."""
+        kinks = has_kinks(problem.gradients.module)
+        steps = self.iterations or most_steps(self.optimizer or ("adam" if kinks else "lbfgs"))
+        rehearsed = _REHEARSALS * _REHEARSED_STEPS if batch_size > 1 else 0
+        at_once = n * batch_size * (self.restarts or n_restarts(batch_size))
+        return (steps + rehearsed) * pace.derived(at_once)
 
     def reconstruct(
         self, observed: Observed, task: Task, streams: Streams, on_step: OnStep

@@ -23,6 +23,7 @@ from dpaudit.game.worst import PLAYED, coordinates
 from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
+from dpaudit.training.pace import Pace, seconds_of
 
 from .agents import as_asked, game_on_agents
 from .bound import certified_bound, untested
@@ -33,6 +34,12 @@ from .runs import Runs
 
 WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
 TRAINING = 1000  # runs of each world, at least, that choose the score and its threshold
+
+
+FIRST, RUNS = 2, 400  # rounds and runs that are timed
+MEASURED = 400  # numbers that a view has of a round, beyond which even these take long
+ADVERSARIES = 3  # that are made for a question
+JUDGED = 1.5  # seconds for bounds and controls
 
 
 class LikelihoodRatio(Attack):
@@ -57,16 +64,40 @@ class LikelihoodRatio(Attack):
 
     def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
         """Two adversaries at most, and the runs that they score."""
-        defense, setting = bench.defense, bench.setting
-        honest = next((i for i in range(setting.n_agents) if i not in threat_model.agents), None)
-        if honest is None or not bench.claims:
+        game = self._largest_game(bench, threat_model)
+        if game is None:
             return 0
-        game = Game.of(defense, setting, honest, "add-remove")
-        spread = min(coordinates(game), PLAYED)
-        game, n_rounds = replace(game, spread=spread), self._rounds(defense, setting, spread)
+        n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
         shape = GameShape.of(game, threat_model)
         runs = max(self.trials, TRAINING) + self.trials
         return 2 * shape.adversary(n_rounds) + shape.runs(game, runs, n_rounds)
+
+    def seconds(self, bench: Bench, threat_model: ThreatModel, pace: Pace) -> float | None:
+        """Of its runs, by one block of runs of a few rounds; None: these would take long."""
+        game = self._largest_game(bench, threat_model)
+        if game is None:
+            return 0.0
+        if GameShape.of(game, threat_model).observed > MEASURED:
+            return None
+        n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
+        own = Streams(bench.streams.numpy("pace").integers(2**62).item(), bench.streams.device)
+        claimed = [c for c in bench.claims if c.threat_model in (None, threat_model.name)]
+        runs = self.trials + max(TRAINING, self.trials // 5) + self.trials // 2
+        first = min(n_rounds, FIRST)
+        adversary, n = Adversary(game, threat_model, first), min(runs, RUNS)
+        one = seconds_of(lambda: play(adversary, n, own)) / (n * first)
+        known = seconds_of(lambda: Adversary(game, threat_model, first)) / first
+        each = n_rounds * (runs * one + ADVERSARIES * known) + JUDGED
+        return len(set(map(_game_of, claimed))) * each
+
+    def _largest_game(self, bench: Bench, threat_model: ThreatModel) -> Game | None:
+        """That of any honest agent, if something is claimed of one."""
+        defense, setting = bench.defense, bench.setting
+        honest = next((i for i in range(setting.n_agents) if i not in threat_model.agents), None)
+        if honest is None or not bench.claims:
+            return None
+        game = Game.of(defense, setting, honest, "add-remove")
+        return replace(game, spread=min(coordinates(game), PLAYED))
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         claims = {

@@ -17,6 +17,8 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
+from dpaudit.training.classification import Classification
+from dpaudit.training.pace import Pace
 
 from .examination import Examination, Row
 from .needs import worlds_bytes
@@ -43,6 +45,10 @@ NEIGHBOURS = (
     "one's); mislabelled: the largest with its worst label; optimised: gradient ascent on the "
     "messages' difference within the data's value range, from {restarts} starts of {steps} steps"
 )
+
+
+FLOAT64 = 1.5  # times as long as float32
+WORLDS = 12  # that are played for one round and adjacency
 
 
 class Sensitivity(Attack):
@@ -74,6 +80,20 @@ class Sensitivity(Attack):
         return worlds_bytes(
             bench.defense, bench.problem, bench.setting, self.restarts if self.steps else 0
         )
+
+    def seconds(self, bench: Bench, threat_model: ThreatModel, pace: Pace) -> float:
+        """Of the ascent to a record, and of the largest gradient among the victim's."""
+        rounds = self._rounds(bench.defense.n_rounds)
+        playing = max(rounds) * FLOAT64 * pace.round
+        if not isinstance(bench.problem, Classification):
+            return WORLDS * playing
+        claimed = {claim.adjacency for claim in bench.claims} or {"add-remove"}
+        n = sum(adjacency != "agent-identity" for adjacency in claimed)
+        points = -(-pace.n_gradients // (bench.setting.n_agents * bench.defense.batch_size))
+        one = pace.round + points * pace.derived(self.restarts) + 2 * self.restarts * pace.step
+        ascent = (self.steps + 1) * one if self.steps else 0.0
+        found = bench.setting.sizes[self.victim] * pace.gradient
+        return playing + n * len(rounds) * FLOAT64 * (WORLDS * pace.round + found + ascent)
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         _refuse(bench)

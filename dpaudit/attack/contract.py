@@ -17,6 +17,7 @@ from dpaudit.registry import PluginFamily
 from dpaudit.rng import Streams
 from dpaudit.strict import Strict
 from dpaudit.training.loaded_problem import LoadedProblem, Problem
+from dpaudit.training.pace import Pace
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, Recording
 
@@ -85,6 +86,13 @@ class Attack(Strict, ABC):
         An audit that does not fit is refused before it starts. 0: no more than any small job.
         """
         return 0
+
+    def seconds(self, bench: Bench, threat_model: ThreatModel, pace: Pace) -> float | None:
+        """About how long ``measure`` takes on one thread, for people; None: unknown.
+
+        By counting what it does at this pace. What it plays for that is played in little time.
+        """
+        return None
 
     @abstractmethod
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:

@@ -15,6 +15,7 @@ from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.loaded_problem import LoadedProblem
+from dpaudit.training.pace import Pace
 from dpaudit.training.train import Recording
 
 from .contract import Attack, Bench, Chooses, Misfit, Part, World, late_rounds
@@ -159,6 +160,18 @@ class ReconstructionAttack(Attack):
         0 if few.
         """
         return 0
+
+    def seconds(self, bench: Bench, threat_model: ThreatModel, pace: Pace) -> float | None:
+        problem, b = bench.problem, bench.part.batch_size
+        assert isinstance(problem, Classification)  # the others were refused
+        assert b is not None  # parts() names one for each
+        return self.reconstruction_seconds(problem, len(set(self.rounds)) * self.targets, b, pace)
+
+    def reconstruction_seconds(
+        self, problem: Classification, n: int, batch_size: int, pace: Pace
+    ) -> float | None:
+        """Of ``reconstruct`` for n observed gradients, at most; None: unknown."""
+        return None
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         part = bench.part

@@ -44,6 +44,7 @@ from .memory import Plan, plan_of
 from .noise_of_the_run import examine_noise
 from .provenance import code_of, provenance
 from .reach import absent_notes, reads_nothing, refuse_absent_links
+from .time_needed import estimate
 from .vacuous import vacuous_notes
 from .workers import Work, run_jobs
 
@@ -74,7 +75,7 @@ def run_audit(
     resume: bool = False,
     on_progress: OnProgress = lambda what, done, total: None,
     own: CallerObjects = NOTHING,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] | None = None,
 ) -> AuditResult:
     """One audit: train, intercept, attack, account, judge; writes the run directory.
 
@@ -89,8 +90,9 @@ def run_audit(
     prepared = prepare(config, runtime, own)
     fingerprint = _fingerprint(config, prepared, runtime)
     plan = plan_of(config, prepared, runtime.max_memory, partial(_prepared_again, runtime, own))
-    for line in plan.lines():
-        say(line)
+    if say is not None:
+        for line in (*plan.lines(), *_time_needed(config, prepared, plan, runtime, resume)):
+            say(line)
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
         on_progress = _noted(run, on_progress)
         workers = plan.workers(plan.training, runtime.workers)
@@ -248,6 +250,17 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
     notes = tuple(_notes(config, defense, setting))
     return Prepared(learned, setting, worlds, attacks, streams, notes, drawn)
+
+
+def _time_needed(
+    config: AuditConfig, prepared: Prepared, plan: Plan, runtime: Runtime, resume: bool
+) -> Iterator[str]:
+    """How long it takes, if that is long and it begins at the beginning."""
+    needed = None if resume else estimate(config, prepared)
+    if needed is not None:
+        needs = plan.training, plan.attacks
+        line = needed.line(*(plan.workers(some, runtime.workers) for some in needs))
+        yield from [] if line is None else [line]
 
 
 def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[str]:

@@ -52,7 +52,7 @@ def run_jobs(
         on_progress: called in this process.
     """
     if min(workers, len(jobs)) <= 1:
-        with _one_thread():
+        with one_thread():
             work = prepare(*arguments)
             for job in jobs:
                 work(job, on_progress)
@@ -61,7 +61,7 @@ def run_jobs(
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Torch computes on one thread meanwhile; the process is the caller's, and so is its number."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

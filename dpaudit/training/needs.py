@@ -53,6 +53,11 @@ def examination_bytes(defense: Defense, problem: Problem, setting: Setting, n_ro
     return kept + playing + int(4 * d * step.state * streams)
 
 
+def examination_plays(setting: Setting, n_rounds: int) -> int:
+    """How many runs of a round ``RealRounds`` plays for each of so many rounds."""
+    return PLAYED_WAYS * streams_of(setting, n_rounds)
+
+
 def _drawn(defense: Defense) -> int:
     """Records of the largest batch: a Poisson sample is larger than its mean."""
     b = defense.batch_size

@@ -1,0 +1,226 @@
+"""How long an audit is said to take: the arithmetic with a faked clock, and real ones beside it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dpaudit.files.config import AuditConfig
+from dpaudit.pipeline.jobs import WORLDS, jobs_of, run_attack, train_world
+from dpaudit.pipeline.run import Runtime, prepare, run_audit
+from dpaudit.pipeline.time_needed import Estimate, Took, estimate
+from dpaudit.pipeline.workers import one_thread
+from dpaudit.training.pace import PATIENCE, RECORDS, Pace, measured, seconds_of
+from dpaudit.training.run_directory import RunDirectory
+
+WITHIN = 5.0  # times what it takes, and that times what it takes: a machine is busy or not
+PACE = Pace(1e-3, 16, 0.01, 0.1, (0.0, 0.01))
+
+
+def audit(*attacks: dict[str, Any], **defense: Any) -> AuditConfig:
+    given = {"n_rounds": 6, "batch_size": 4, "noise_multiplier": 1.0, **defense}
+    claim = {
+        "text": "stated",
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "scope": "run",
+        "adjacency": "add-remove",
+    }
+    return AuditConfig.from_dict(
+        {
+            "data": {"name": "digits", "n_agents": 4},
+            "graph": {"name": "ring"},
+            "model": {"name": "logistic"},
+            "defense": {"name": "dp-dpsgd", **given},
+            "claim": [claim],
+            "threat_model": [{"name": "eavesdropper", "kind": "external"}],
+            "attack": list(attacks),
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def paced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pace is the same, and all that attacks time takes a thousandth of a second."""
+    if "slow" in request.keywords:
+        return
+    monkeypatch.setattr("dpaudit.pipeline.time_needed.measured", lambda *given: PACE)
+    timed = "dpaudit.attacks.likelihood_ratio.attack.seconds_of"
+    monkeypatch.setattr(timed, lambda compute: 1e-3)
+
+
+def estimated(config: AuditConfig) -> Estimate:
+    found = estimate(config, prepare(config, Runtime()))
+    assert found is not None
+    return found
+
+
+def of_attack(**attack: Any) -> float:
+    seconds = estimated(audit(attack)).attacks[0].seconds
+    assert seconds is not None
+    return seconds
+
+
+def ticking(step: float) -> Callable[[], float]:
+    """A clock on which everything takes ``step`` seconds."""
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += step
+        return now
+
+    return clock
+
+
+def test_training_takes_its_rounds_and_evaluations() -> None:
+    one, twice = (estimated(audit(n_rounds=n)).training for n in (100, 200))
+    assert [took.part for took in one] == ["training", "training"]  # both worlds
+    assert [took.seconds for took in one] == pytest.approx([100 * 0.026 + 40 * 0.1] * 2)
+    assert [took.seconds for took in twice] == pytest.approx([200 * 0.026 + 40 * 0.1] * 2)
+
+
+def test_an_attack_takes_what_it_does() -> None:
+    sensitivity = {"name": "sensitivity", "rounds": (1, 2), "steps": 9, "restarts": 4}
+    one, twice, thrice = (of_attack(**{**sensitivity, "steps": n}) for n in (9, 19, 29))
+    assert twice - one == pytest.approx(thrice - twice)
+    assert twice - one == pytest.approx(2 * 10 * 1.5 * (0.026 + 4 * 0.01 + 8 * 0.01))
+    inversion = {"name": "gradient-inversion", "message": "view", "rounds": (3,), "restarts": 2}
+    one, twice = (of_attack(**inversion, iterations=n, batch_sizes=(1,)) for n in (50, 100))
+    assert (one, twice) == pytest.approx((50 * 16 * 0.01, 100 * 16 * 0.01))
+    runs = {"name": "likelihood-ratio", "n_rounds": 6}
+    one, twice, thrice = (of_attack(**runs, trials=n) for n in (10_000, 20_000, 30_000))
+    assert twice - one == pytest.approx(thrice - twice) == pytest.approx(6 * 17_000 * 1e-3 / 800)
+
+
+def test_twice_the_rounds_of_runs_take_twice_as_long() -> None:
+    one, twice, thrice = (of_attack(name="likelihood-ratio", n_rounds=n) for n in (2, 4, 6))
+    assert twice - one == pytest.approx(thrice - twice)
+
+
+def test_a_line_has_every_part_and_the_whole_on_these_cores() -> None:
+    training = [Took("training", 20.0), Took("training", 20.0)]
+    attacks = [Took("one (a)", 60.0), Took("one (a)", 60.0), Took("short", 0.4)]
+    said = Estimate(training, attacks).line
+    assert said(2, 2) == "about 80 s on 2 cores; on one: training 40 s, one (a) 2 min"
+    assert said(1, 1) == "about 2.7 min on 1 core; on one: training 40 s, one (a) 2 min"
+    unknown = Estimate(training, [*attacks, Took("other", None)]).line(2, 2)
+    assert unknown is not None
+    assert unknown.startswith("at least about 80 s on 2 cores")
+    assert unknown.endswith(", other unknown")
+    assert Estimate(training[:1], attacks[2:]).line(2, 2) is None  # soon done
+
+
+def test_an_attack_that_does_not_say_is_unknown() -> None:
+    config = audit({"name": "canaries", "canaries": 20})
+    assert estimated(config).attacks[0] == Took("canaries (eavesdropper)", None)
+
+
+def test_what_cannot_be_timed_is_left_to_the_run_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: object) -> Pace:
+        raise RuntimeError("a plug-in that cannot be played")
+
+    monkeypatch.setattr("dpaudit.pipeline.time_needed.measured", fails)
+    assert estimate(audit(), prepare(audit(), Runtime())) is None
+
+
+def test_agents_without_records_have_a_pace_too() -> None:
+    sensors = {"name": "sensor-fusion", "n_agents": 4, "sensors": {"m": 3, "p": 2, "scale": 1.0}}
+    config = AuditConfig.from_dict(
+        {
+            "data": sensors,
+            "graph": {"name": "ring"},
+            "defense": {"name": "dp-dgd", "n_rounds": 4, "epsilon": 1.0},
+        }
+    )
+    prepared = prepare(config, Runtime())
+    given = prepared.defenses["defense"], prepared.learned.problem, prepared.setting
+    pace = measured(*given, prepared.streams, ticking(1e-3))
+    assert (pace.round, pace.n_gradients) == (pytest.approx(1e-3), 4)
+    assert pace.derivatives == (0.0, 0.0)
+
+
+def test_it_is_said_to_who_listens_and_changes_nothing(tmp_path: Path) -> None:
+    config, said = audit(n_rounds=2), list[str]()
+    slow = PACE._replace(step=100.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpaudit.pipeline.time_needed.measured", lambda *given: slow)
+        told = run_audit(config, tmp_path / "told", Runtime(cores=1), say=said.append)
+    untold = run_audit(config, tmp_path / "untold", Runtime(cores=1))
+    assert len(said) == 1
+    assert "; on one: training 6.7 min, noise-of-the-run " in said[0]
+    assert told.model_dump(exclude={"timing"}) == untold.model_dump(exclude={"timing"})
+
+
+def test_what_is_timed_leaves_the_generators_of_the_process_alone() -> None:
+    config = audit({"name": "likelihood-ratio", "trials": 40}, {"name": "sensitivity"})
+    prepared, before = prepare(config, Runtime()), torch.get_rng_state()
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpaudit.pipeline.time_needed.measured", _that_draws)
+        assert estimate(config, prepared) is not None
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+
+
+def _that_draws(*given: Any) -> Pace:
+    torch.rand(3)
+    return measured(*given)
+
+
+def test_a_round_is_played_only_where_it_is_soon_done() -> None:
+    prepared = prepare(audit(), Runtime())
+    given = prepared.defenses["defense"], prepared.learned.problem, prepared.setting
+    quick = measured(*given, prepared.streams, ticking(1e-3))
+    assert (quick.round, quick.n_gradients) == (pytest.approx(1e-3), 16)
+    assert (quick.step, quick.gradient) == (pytest.approx(1e-3), 0.0)  # both plays took a tick
+    slow = measured(*given, prepared.streams, ticking(1.0))
+    assert slow.gradient == 1 / RECORDS
+    assert slow.round > PATIENCE
+    assert slow.round == pytest.approx(16 / RECORDS + slow.step)
+
+
+def test_what_takes_long_is_timed_once() -> None:
+    calls = list[int]()
+    assert seconds_of(lambda: calls.append(1), ticking(0.5)) == 0.5
+    assert len(calls) == 2
+    assert seconds_of(lambda: calls.append(1), ticking(2.0)) == 2.0
+    assert len(calls) == 3
+
+
+@pytest.mark.slow
+def test_an_audit_takes_about_as_long_as_it_is_said_to(tmp_path: Path) -> None:
+    config = audit(
+        {"name": "likelihood-ratio", "trials": 4_000, "n_rounds": 20},
+        {"name": "sensitivity", "points": 4, "steps": 30, "restarts": 8},
+        {"name": "gradient-inversion", "message": "view", "rounds": [5], "batch_sizes": [1],
+         "method": "optimised", "objective": "l1", "optimizer": "adam"},
+        n_rounds=300,
+    )  # fmt: skip
+    prepared = prepare(config, Runtime())
+    foretold = estimate(config, prepared)
+    assert foretold is not None
+    took: list[float] = []
+    run_directory = RunDirectory(tmp_path / "run")
+    with one_thread(), run_directory.begun("", {}, False) as run:
+        for world in WORLDS:
+            took.append(_seconds(lambda w=world: train_world(prepared, run, w, _silent)))
+        for job in jobs_of(config, prepared):
+            took.append(_seconds(lambda j=job: run_attack(config, prepared, run, j, "", _silent)))
+    told = [part.seconds for part in (*foretold.training, *foretold.attacks)]
+    for seconds, real in zip(told, took, strict=False):  # the examination is not run here
+        assert seconds is not None
+        assert real / WITHIN <= seconds <= real * WITHIN, list(zip(told, took, strict=False))
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass

@@ -14,6 +14,8 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
+    BudgetDelta,
+    BudgetEpsilon,
     Capture,
     ConfigError,
     Defense,
@@ -92,8 +94,8 @@ class ADPVRSGP(Defense):
     step_scale: PositiveFloat = 1.0  # K
     step_exponent: float | None = None  # p; 1/2 - 2 s if absent
     turn: Annotated[float, Field(gt=0, lt=1)] = 0.5  # Xi; beta is continuous at 1/2
-    epsilon: PositiveFloat | tuple[PositiveFloat, ...] | None = None  # one, or one for each agent
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    epsilon: BudgetEpsilon | tuple[BudgetEpsilon, ...] | None = None  # one, or one for each agent
+    delta: BudgetDelta = 1e-5
     c1: PositiveFloat = 1.0  # of Theorem 1, which leaves it open
     c2: PositiveFloat = 2.0  # of Theorem 1, which leaves it open; its proof gives at least sqrt(2)
     noise_multipliers: tuple[Annotated[float, Field(ge=0)], ...] | None = None  # sigma_i / G_0

@@ -10,6 +10,7 @@ from torch import Tensor
 from dpaudit.defense import (
     Adjacency,
     Bracket,
+    BudgetEpsilon,
     Capture,
     Combination,
     Defense,
@@ -123,7 +124,7 @@ class DPDGD(Defense):
     step_size: PositiveFloat = 0.001  # gamma
     step_decay: Decay = 0.97  # q1
     noise_decay: Decay = 0.99  # q2
-    epsilon: PositiveFloat = 1.0  # of the whole run, for (45)
+    epsilon: BudgetEpsilon = 1.0  # of the whole run, for (45)
     gradient_distance: PositiveFloat = 1.0  # delta: L1, between gradients of adjacent functions
     smoothness: PositiveFloat | None = None  # L of the victim's function, which (48) depends on
     align_noise: bool = False

@@ -12,6 +12,8 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
+    BudgetDelta,
+    BudgetEpsilon,
     Capture,
     ConfigError,
     Defense,
@@ -82,8 +84,8 @@ class DPDL(Defense):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.7  # beta
     calibration: Annotated[float, Field(ge=0)] = 1.5  # alpha
     clip_norm: PositiveFloat = 2.0  # C
-    epsilon: PositiveFloat | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    epsilon: BudgetEpsilon | None = None
+    delta: BudgetDelta = 1e-5
     noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # sigma; from epsilon if absent
     c1: PositiveFloat | None = None  # of Theorem 1, which leaves it open; unchecked if absent
     c2: PositiveFloat = 2.0  # of (23); the proof's leading order gives 2

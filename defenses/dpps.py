@@ -12,6 +12,7 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
+    BudgetEpsilon,
     Capture,
     ConfigError,
     Defense,
@@ -79,7 +80,7 @@ class Protocol(Strict):
     """
 
     budget: PositiveFloat = 5.0  # b
-    epsilon: PositiveFloat | None = None  # of a round, b / gamma_n: if given, it sets b
+    epsilon: BudgetEpsilon | None = None  # of a round, b / gamma_n: if given, it sets b
     noise_rate: NonNegativeFloat = 0.001  # gamma_n
     decay: Annotated[float, Field(gt=0, le=1)] = 0.1
     decay_at: tuple[PositiveInt, ...] = ()

@@ -14,7 +14,10 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
+    BudgetDelta,
+    BudgetEpsilon,
     Capture,
+    ConfigError,
     Defense,
     Derived,
     Gradient,
@@ -39,6 +42,7 @@ from dpaudit.defense import (
 PRECISION = (
     1e-3  # relative, of a noise multiplier found from a budget; the error is on the safe side
 )
+LEAST_LOG_SIGMA, MOST_LOG_SIGMA = -13.0, 16.0  # between which it is looked for
 
 
 class State(NamedTuple):
@@ -138,8 +142,8 @@ class DPDPSGD(Defense):
 
     learning_rate: PositiveFloat = 0.05  # eta
     clip_norm: PositiveFloat = 2.0  # C
-    epsilon: Annotated[float, Field(ge=1e-6, le=1e6)] | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    epsilon: BudgetEpsilon | None = None
+    delta: BudgetDelta = 1e-5
     adjacency: RecordAdjacency = "add-remove"  # that epsilon is meant for
     noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # sigma; from epsilon if absent
     perturb: Literal["gradient", "model"] = "gradient"
@@ -192,7 +196,11 @@ class DPDPSGD(Defense):
         return self.model_copy(update={"noise_multiplier": sigma})
 
     def noise_multiplier_for(self, size: int) -> float:
-        """The least sigma that gives an agent with this many records its budget."""
+        """The least sigma that gives an agent with this many records its budget.
+
+        Raises:
+            ConfigError: next to no noise keeps to the budget, or none is certain to.
+        """
         assert self.epsilon is not None
         rate, budget = min(1.0, self.batch_size / size), self.epsilon
 
@@ -203,10 +211,30 @@ class DPDPSGD(Defense):
 
         low = high = 0.0
         while excess(high) > 0:
+            if high == MOST_LOG_SIGMA:
+                raise ConfigError(self._unspent(high))
             low, high = high, high + 1
         while low == high or excess(low) < 0:
+            if low == LEAST_LOG_SIGMA:
+                raise ConfigError(self._unspent(low))
             low -= 1
         return math.exp(brentq(excess, low, high, xtol=PRECISION) + PRECISION)
+
+    def _unspent(self, log_sigma: float) -> str:
+        """Why there is no sigma up to this one, or down to it."""
+        sigma = math.exp(log_sigma)
+        budget = f"epsilon = {self.epsilon:g} at delta = {self.delta:g}"
+        if log_sigma > 0:
+            return (
+                f"defense.delta: no noise_multiplier up to {sigma:.0e} is certain to keep "
+                f"{budget}, as rounding errors of the accounting, up to 1e-9, count as delta; "
+                "expected a larger delta, or noise_multiplier instead of epsilon"
+            )
+        return (
+            f"defense.delta: {budget} is kept with next to no noise (noise_multiplier "
+            f"{sigma:.0e}), as a record is drawn less often than that; expected delta far below "
+            "1 / (number of records), or noise_multiplier instead of epsilon"
+        )
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture

@@ -15,6 +15,8 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
+    BudgetDelta,
+    BudgetEpsilon,
     Capture,
     Defense,
     Derived,
@@ -87,8 +89,8 @@ class DynD2P(Defense):
     clip_norm: PositiveFloat = 4.0  # C_0, or C-bar where it is constant
     clip_decay: Above1 = 2.0  # rho_c
     budget_growth: Above1 = 2.0  # rho_mu
-    epsilon: PositiveFloat | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-4
+    epsilon: BudgetEpsilon | None = None
+    delta: BudgetDelta = 1e-4
     noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # 1 / mu_0 or sigma~
     clip_norms: PerRound | None = None  # C_k, for "general" alone
     noise_levels: PerRound | None = None  # sigma~_k, for "general" alone

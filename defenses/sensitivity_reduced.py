@@ -11,6 +11,7 @@ from torch import Tensor
 from dpaudit.defense import (
     Adjacency,
     Bracket,
+    BudgetEpsilon,
     Capture,
     Combination,
     Defense,
@@ -72,7 +73,7 @@ class SensitivityReduced(Defense):
     correction: PositiveFloat = 1000.0  # beta
     step_decay: Decay = 0.97  # q1
     noise_decay: Decay = 0.99  # q2
-    epsilon: PositiveFloat = 1.0  # of the whole run
+    epsilon: BudgetEpsilon = 1.0  # of the whole run
     gradient_distance: PositiveFloat = 1.0  # delta: L1, between gradients of adjacent functions
     align_noise: bool = False
     noise_free: bool = False

@@ -24,7 +24,11 @@ from .families import GAUSSIAN
 from .gaussian import gaussian_delta, gaussian_epsilon
 from .privacy_loss import MAX_LOSS, Array, NoiseFamily, PairKind, Pairs, largest_loss
 
+LEAST_TAIL = 1e-307  # probability left out, of which a logarithm is taken
 LEAST_NOISE = 1e-6  # noise multiplier below which losses are too large to compose
+
+BudgetEpsilon = Annotated[float, Field(ge=1e-6, le=1e6)]  # from which a defense's noise follows
+BudgetDelta = Annotated[float, Field(ge=1e-300, lt=1)]
 
 RecordAdjacency = Literal["add-remove", "replace-one"]
 Direction = Literal["remove", "add"]
@@ -91,7 +95,7 @@ def epsilon(
     mu = _gaussian_mu(mechanism, adjacency)
     if mu is not None:
         return Interval(*[gaussian_epsilon(delta, mu)] * 2)
-    tail, noisier = 1e-5 * delta, _with_least_noise(mechanism)
+    tail, noisier = max(1e-5 * delta, LEAST_TAIL), _with_least_noise(mechanism)
     low = max(c.epsilon(delta) for c in _composed(noisier, adjacency, "lower", tail))
     high = inf
     if noisier == tuple(mechanism):

@@ -3,7 +3,7 @@
 A defense of one's own needs nothing of dpaudit but what this room names.
 """
 
-from dpaudit.accounting.releases import Mechanism, Release
+from dpaudit.accounting.releases import BudgetDelta, BudgetEpsilon, Mechanism, Release
 from dpaudit.errors import ConfigError, DpauditError, NotObservable, OutsideTheory
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
@@ -41,6 +41,8 @@ __all__ = [
     "CHANGED_RECORDS",
     "Adjacency",
     "Bracket",
+    "BudgetDelta",
+    "BudgetEpsilon",
     "Capture",
     "Combination",
     "ConfigError",

@@ -202,3 +202,20 @@ def test_noise_is_given_once() -> None:
 def test_a_budget_that_no_noise_was_ever_found_for_is_refused(budget) -> None:
     with pytest.raises(ValidationError, match="epsilon"):
         DPDPSGD(epsilon=budget)
+
+
+@pytest.mark.parametrize(
+    "budget, delta, why",
+    [
+        (1.0, 0.999, "kept with next to no noise"),
+        (1.0, 1e-300, "no noise_multiplier"),
+        (1e-6, 1e-20, "no noise_multiplier"),
+    ],
+)
+def test_a_budget_that_no_noise_spends_is_refused_in_a_line(budget, delta, why) -> None:
+    setting = Setting(build_graph("ring", 3), (400, 200, 300), 10)
+    defense = DPDPSGD(epsilon=budget, delta=delta, n_rounds=5, batch_size=10)
+    with pytest.raises(ConfigError, match=why) as refusal:
+        defense.calibrate(setting)
+    assert "\n" not in str(refusal.value)
+    assert f"delta = {delta:g}" in str(refusal.value)

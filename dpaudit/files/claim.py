@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dpaudit.strict import Strict
+from dpaudit.strict import Strict, Text
 
 Positive = Annotated[float, Field(gt=0, strict=True)]  # true is no number
 MOST_DELTA = 0.5  # what a mechanism that publishes everything in half of its runs keeps to
@@ -20,7 +20,7 @@ class Claim(Strict):
     sets that differ as ``adjacency`` says.
     """
 
-    text: str = Field(min_length=1)
+    text: Text
     epsilon: Positive | None = None
     delta: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     mu: Annotated[Positive, Field(le=1e6)] | None = None  # its square is computed with

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from dpaudit.errors import ConfigError, nearest
-from dpaudit.strict import Strict
+from dpaudit.strict import Strict, Text
 
 from .config import read_toml
 from .file_problems import FileKey, FileProblem, problem_line, problems_of, refusal
@@ -85,7 +85,7 @@ class Threshold(Strict):
 class Check(Strict):
     """One audit that must keep its claims and its limits."""
 
-    name: str = Field(min_length=1)
+    name: Text
     audit: str | dict[str, Any]  # a path relative to the claims file, or an audit's content
     seconds: Annotated[float, Field(ge=LEAST_SECONDS)] = 600.0
     significance: Annotated[float, Field(gt=0, lt=0.5)] = 0.05

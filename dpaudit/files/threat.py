@@ -1,11 +1,14 @@
 """Who the adversary is: which links it reads, and what it knows."""
 
+import hashlib
 import unicodedata
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dpaudit.strict import Strict
+from dpaudit.strict import Strict, Text
+
+LONGEST_SLUG = 120  # bytes, of the 255 that a file's name may have
 
 Agent = Annotated[int, Field(strict=True)]  # true is no agent
 Link = tuple[Agent, Agent]  # (sender, receiver)
@@ -17,7 +20,7 @@ class ThreatModel(Strict):
     An agent's own messages are among what it holds, so a curious agent knows its own states.
     """
 
-    name: str = Field(min_length=1)
+    name: Text
     kind: Literal["external", "curious", "colluding"] = "external"
     agents: tuple[Agent, ...] = ()  # curious: one agent; colluding: two or more
     links: tuple[Link, ...] | None = None  # external: those it reads; None: all
@@ -55,8 +58,11 @@ class ThreatModel(Strict):
 
     @property
     def slug(self) -> str:
-        """Its name as a part of a file's name."""
-        return "".join(c if c.isalnum() else "-" for c in self.name)
+        """Its name as a part of a file's name; of a long one the beginning, and a digest of all."""
+        slug = "".join(c if c.isalnum() else "-" for c in self.name)
+        if len(slug.encode()) <= LONGEST_SLUG:
+            return slug
+        return f"{slug[:24]}-{hashlib.sha256(self.name.encode()).hexdigest()[:16]}"
 
     def sees(self, sender: int, receiver: int) -> bool:
         """Whether this adversary reads the directed link from sender to receiver."""

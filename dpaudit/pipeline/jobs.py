@@ -1,11 +1,13 @@
 """The jobs of an audit: training each world, and every attack by every adversary."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
 
 from dpaudit.attack.contract import Attack, Bench, Part
 from dpaudit.defense.contract import Defense, Setting
@@ -20,6 +22,7 @@ from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, Recording, train
 
+LARGE = 1e9  # an option beyond it is not meant; up to it, products of four fit into float32
 WORLDS = ("defense", "no-defense")
 NOISE_OF_THE_RUN = "noise-of-the-run"  # the job that examines it
 
@@ -61,7 +64,7 @@ def train_world(prepared: Prepared, run: RunDirectory, world: str, on_progress: 
     def on_round(done: int, total: int) -> None:
         on_progress(f"training, {world}", done, total)
 
-    with faults_in_a_line(f"training, {world}"):
+    with faults_in_a_line(f"training, {world}", prepared.defenses[world]):
         curve = train(
             prepared.defenses[world],
             prepared.learned.problem,
@@ -91,7 +94,7 @@ def run_attack(
 
     kept = Checkpoints.of(run.folder, job.name, binding, prepared.streams.device)
     bench = replace(bench_of(config, prepared, run, job), kept=kept)
-    with faults_in_a_line(f"attack {job.name}"):
+    with faults_in_a_line(f"attack {job.name}", bench.defense, job.attack):
         findings = job.attack.measure(bench, job.threat_model, on_step)
     found = [finding.model_dump(mode="json") for finding in findings]
     run.write_result(f"findings/{job.name}.json", found, binding)
@@ -116,8 +119,12 @@ def bench_of(config: AuditConfig, prepared: Prepared, run: RunDirectory, job: At
 
 
 @contextmanager
-def faults_in_a_line(what: str) -> Iterator[None]:
-    """Numbers too large to compute with, or more than memory holds, are the config's doing."""
+def faults_in_a_line(what: str, *options: BaseModel) -> Iterator[None]:
+    """Numbers too large to compute with, or more than memory holds, are the config's doing.
+
+    torch raises no error of its own for a number that float32 does not hold: a RuntimeError is put
+    down to that where some option is beyond ``LARGE``, and is a bug where none is.
+    """
     try:
         yield
     except (OverflowError, RuntimeError, MemoryError) as error:
@@ -126,12 +133,24 @@ def faults_in_a_line(what: str) -> Iterator[None]:
                 f"{what}: out of memory, though less was expected to be needed; give --workers 1, "
                 "or a --max-memory below what is free"
             ) from None
-        if not isinstance(error, OverflowError) and "overflow" not in str(error):
+        large = any(abs(x) > LARGE for one in options for x in _numbers(one.model_dump()))
+        if not isinstance(error, OverflowError) and not large:
             raise
         raise RunError(
             f"{what}: numbers exceed what float32 holds; lower defense.clip_norm, learning_rate or "
             "the noise"
         ) from None
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """All numbers in the options of a plug-in."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _numbers(part)
+    elif isinstance(value, int | float):
+        yield value
 
 
 def jobs_of(config: AuditConfig, prepared: Prepared) -> Iterator[AttackJob]:

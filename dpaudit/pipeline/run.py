@@ -302,7 +302,7 @@ def _worker(
         if job in WORLDS:
             train_world(prepared, run, job, on_progress)
         elif job == NOISE_OF_THE_RUN:
-            with faults_in_a_line(job):
+            with faults_in_a_line(job, prepared.defenses["defense"]):
                 finding = examine_noise(prepared, config.threat_model, partial(on_progress, job))
             run.write_result(f"findings/{job}.json", [finding.model_dump(mode="json")], binding)
         else:

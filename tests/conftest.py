@@ -11,16 +11,12 @@ from dpaudit.data import partition
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Setting
 from dpaudit.graphs.graph import build_graph
-from dpaudit.registry import installed
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
+from tests.own_plugins import OWN
 
 settings.register_profile("same examples in every run", derandomize=True, deadline=None)
 settings.load_profile("same examples in every run")
-
-OWN = [  # whatever other packages are installed beside this one
-    name for name, plugin in installed("defenses").items() if plugin.dist.name == "dpaudit"
-]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

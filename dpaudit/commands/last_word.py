@@ -25,8 +25,10 @@ def leave_with(command: Callable[[], int]) -> NoReturn:
     """
     word, words = os.pipe()
     asker = os.getpid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # until they can be passed on
     child = os.fork()
     if child == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         os.setsid()  # signals of the terminal come once, from the process that asks
         end_with(asker)
         code = command()
@@ -34,6 +36,7 @@ def leave_with(command: Callable[[], int]) -> NoReturn:
         sys.exit(code)
     os.close(words)
     stopped = _forwarding_signals(child)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     _, status = os.waitpid(child, 0)
     os.set_blocking(word, False)  # a process that the command left behind may hold it open
     os._exit(_said(word, status, bool(stopped)))  # no one else has a say at the end

@@ -8,18 +8,15 @@ from pydantic import ValidationError
 
 from dpaudit.defense.contract import Setting
 from dpaudit.graphs.graph import build_graph
-from dpaudit.registry import installed, load_plugin
+from dpaudit.registry import load_plugin
+from tests.own_plugins import OWN
 
 SETTING = Setting(build_graph("complete", 4), (400,) * 4, 10)
 WITH_DELTA = sorted(
-    name
-    for name in installed("defenses")
-    if {"epsilon", "delta"} <= {*load_plugin("defenses", name).model_fields}
+    name for name in OWN if {"epsilon", "delta"} <= {*load_plugin("defenses", name).model_fields}
 )
 WITH_EPSILON = sorted(
-    name
-    for name in installed("defenses")
-    if "epsilon" in load_plugin("defenses", name).model_fields
+    name for name in OWN if "epsilon" in load_plugin("defenses", name).model_fields
 )
 
 

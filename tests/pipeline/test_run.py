@@ -210,7 +210,7 @@ def test_attacking_again_needs_no_training_and_gives_the_same(folder) -> None:
     )
     assert not any(what.startswith("training") for what in seen)
     assert again.findings == first.findings
-    edited = CONFIG.replace("iterations = 5", "iterations = 6", 1)
+    edited = CONFIG.replace("iterations = 5", 'iterations = 6\nmethod = "optimised"', 1)
     (folder / "run" / "config.toml").write_text(edited)
     assert attack_again(folder / "run", ONE_CORE).findings != first.findings
 

@@ -74,6 +74,12 @@ def _proven(accounted: Accounted, claim: Claim, defense: Defense) -> Accounted:
     low, high = accounted.epsilon
     if high == 0:
         return accounted
+    if claim.scope == "message" and len(defense.messages) > 1 and 0 < low < inf:
+        together = "the messages of a round are accounted together: no lower end for one of them"
+        accounted = accounted._replace(
+            epsilon=Interval(0.0, high), assumptions=(*accounted.assumptions, together)
+        )
+        low = 0.0
     if claim.adjacency == "agent-identity":
         low = inf if low == inf else 0.0  # without any noise, agents that differ are told apart
         why = "accounting is of a record, and says nothing of an agent in another's place"

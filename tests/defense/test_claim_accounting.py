@@ -8,6 +8,7 @@ from dpaudit.accounting.releases import Release, epsilon
 from dpaudit.defense.claim_accounting import account_claim, account_restated
 from dpaudit.defense.contract import Setting
 from dpaudit.defenses.dgd import DPDGD
+from dpaudit.defenses.dpdl import DPDL
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.defenses.dyn_d2p import DynD2P
 from dpaudit.defenses.paillier_consensus import PaillierConsensus
@@ -108,3 +109,21 @@ def test_a_record_that_a_defense_of_functions_must_show_still_counts_against_a_c
     function = record.model_copy(update={"adjacency": "function"})
     low = account_claim(record, EAVESDROPPER, defense, setting).epsilon.low
     assert low == account_claim(function, EAVESDROPPER, defense, setting).epsilon.low > 1e-3
+
+
+def test_one_of_several_messages_tells_no_more_than_its_round_and_perhaps_less() -> None:
+    """DPDL sends a cross-gradient on each link and the momentum in every round."""
+    setting = Setting(build_graph("ring", 4), (40,) * 4, 5)
+    defense = DPDL(n_rounds=5, batch_size=8, noise_multiplier=1.0).calibrate(setting)
+    everybody = ThreatModel(name="eavesdropper")
+    a_round, message = (
+        account_claim(
+            Claim(text="ours", epsilon=1.0, delta=1e-5, scope=scope), everybody, defense, setting
+        ).epsilon
+        for scope in ("round", "message")
+    )
+    assert 0 < a_round.low <= a_round.high == message.high
+    assert message.low == 0
+    single = DPDPSGD(n_rounds=5, batch_size=8, noise_multiplier=1.0).calibrate(setting)
+    only = Claim(text="ours", epsilon=1.0, delta=1e-5, scope="message")
+    assert account_claim(only, everybody, single, setting).epsilon.low > 0

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from dpaudit.files.finding import Finding, Metric, Name, Role
 
 from .figures.pictures import Picture
+from .targets import Pick, TargetCell, picks, target_cells
 
 WORLDS = ("no-defense", "defense", "blind")
 METRICS = (  # these first
@@ -32,6 +33,7 @@ class Shown(NamedTuple):
 
     entry: NumberedFinding
     picture: Picture | None
+    targets: list[TargetCell]  # the parts of it that are shown; none: all of it is
 
 
 class GridRow(NamedTuple):
@@ -135,6 +137,13 @@ class ReconstructionGroup:
             rows += self._rows(world, pictures)
         return rows
 
+    def picks(self, round: int) -> list[Pick]:
+        """The targets of a round that are shown, picked by how they fared under the defense."""
+        found = (
+            picks(e.finding) for world in ("defense", *self.worlds) for e in self.at(world, round)
+        )
+        return next((picked for picked in found if picked), [])
+
     def in_round(self, round: int) -> "ReconstructionGroup":
         """Its findings of one round, one for each world."""
         found = (self.best_blind_or_first(world, round) for world in self.worlds)
@@ -163,7 +172,11 @@ class ReconstructionGroup:
         for variant in dict.fromkeys(self.variant(entry) for entry in entries):
             own = [entry for entry in entries if self.variant(entry) == variant]
             cells = [
-                [_shown(entry, "images", pictures) for entry in own if k in entry.finding.rounds]
+                [
+                    _shown(entry, "images", pictures, self.picks(k))
+                    for entry in own
+                    if k in entry.finding.rounds
+                ]
                 for k in self.rounds
             ]
             rows.append(GridRow(world or "reconstruction", world, variant, cells))
@@ -173,7 +186,8 @@ class ReconstructionGroup:
         self, world: str | None, round: int, pictures: Mapping[str, Picture]
     ) -> Shown | None:
         named = (e for e in self.at(world, round) if "truth" in e.finding.artifacts)
-        return next((_shown(entry, "truth", pictures) for entry in named), None)
+        shown = (_shown(entry, "truth", pictures, self.picks(round)) for entry in named)
+        return next(shown, None)
 
 
 class Telling(NamedTuple):
@@ -237,9 +251,13 @@ def _value(finding: Finding, name: str) -> float:
     return -math.inf if value is None or math.isnan(value) else value
 
 
-def _shown(entry: NumberedFinding, artifact: str, pictures: Mapping[str, Picture]) -> Shown:
+def _shown(
+    entry: NumberedFinding, artifact: str, pictures: Mapping[str, Picture], picked: list[Pick]
+) -> Shown:
     path = entry.finding.artifacts.get(artifact)
-    return Shown(entry, pictures[path] if path is not None else None)
+    if path is None:
+        return Shown(entry, None, [])
+    return Shown(entry, pictures[path], target_cells(entry.finding, picked, pictures[path]))
 
 
 def _same(a: Shown, b: Shown | None) -> bool:

@@ -42,6 +42,7 @@ from .figures.information import (
     leaks,
 )
 from .figures.pictures import Picture, embedded
+from .figures.search import search_by_iteration
 from .figures.sensitivity import sensitivity_figures
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -161,6 +162,11 @@ class Run:
         return shared_notes(self.scenarios)
 
     @property
+    def picks_targets(self) -> bool:
+        """Whether single targets are shown; findings of earlier versions name none."""
+        return any(s.picks(k) for s in self.scenarios for k in s.rounds)
+
+    @property
     def adversaries(self) -> list[str | None]:
         """Every threat model that reconstructions name, those of the result first."""
         known = dict.fromkeys(model.name for model in self.result.threat_models)
@@ -254,6 +260,13 @@ class Run:
             for s in shown
         ]
         return ssim_intervals(groups, name, f"SSIM of reconstructions by {adversary}")
+
+    def search_figure(self, scenario: ReconstructionGroup) -> Markup | None:
+        """How the searches of a scenario went, by iteration."""
+        name = f"run{self.number}-search{self.scenarios.index(scenario)}"
+        found = [entry.finding for entry in scenario.by_round]
+        title = f"Loss and PSNR by iteration: {_row_label(scenario.key, with_attack=False)}"
+        return search_by_iteration(found, name, title)
 
     def metric(self, key: GroupKey, round: int, name: str) -> dict[str, Metric]:
         """One metric of one scenario and round, by world; {} where this run has none."""

@@ -1,6 +1,7 @@
 """Gradient inversion: images whose gradient at the known model is the one that was observed."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
@@ -8,7 +9,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from dpaudit.attack.observed import Observed, Reconstruction, Task
+from dpaudit.attack.observed import Observed, Reconstruction, Task, Trace
 from dpaudit.attack.reconstruction import Join, ReconstructionAttack
 from dpaudit.errors import DataError, DpauditError, NotObservable
 from dpaudit.kept import Kept
@@ -23,7 +24,7 @@ from .labels import infer_labels
 from .lbfgs import LBFGS, n_remembered
 from .objective import Mismatch, Objective, likely_logits
 from .plan import Optimizer, Plan, has_kinks, most_steps, n_restarts, plan
-from .search import Method, Problems, minimise
+from .search import TRACED, Method, Problems, Track, minimise, traced
 
 # mismatches at which float32 gradients agree
 _ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "chord": 5e-6, "euclidean": 1e-11, "likelihood": 0.0}
@@ -40,14 +41,17 @@ class Attempt(NamedTuple):
 
     points: Tensor  # [m, r, D]
     losses: Tensor  # [m, r]
+    track: Track  # of m groups
 
     def among(self, m: int, victims: Tensor) -> "Attempt":
         """These attempts as rows ``victims`` of m."""
-        points = self.points.new_zeros(m, *self.points.shape[1:]).index_copy(
-            0, victims, self.points
-        )
-        losses = self.losses.new_full((m, self.losses.shape[1]), torch.inf)
-        return Attempt(points, losses.index_copy(0, victims, self.losses))
+
+        def placed(rows: Tensor, elsewhere: float = 0.0) -> Tensor:
+            every = rows.new_full((m, *rows.shape[1:]), elsewhere)
+            return every.index_copy(0, victims, rows)
+
+        track = Track(*(placed(rows.transpose(0, 1)).transpose(0, 1) for rows in self.track))
+        return Attempt(placed(self.points), placed(self.losses, torch.inf), track)
 
 
 class GradientInversion(ReconstructionAttack):
@@ -96,7 +100,8 @@ class GradientInversion(ReconstructionAttack):
         remembered = 4 * (2 * at_once * pairs + 4 * n * restarts * unknowns)
         labels = 2 * 4 * n * joined * d
         labels += problem.gradients.pass_bytes(n * joined, _DUMMIES, shape)
-        return max(matching, labels) + remembered
+        traces = 4 * 4 * TRACED * n * unknowns
+        return max(matching, labels) + remembered + traces
 
     def reconstruction_seconds(
         self, problem: Classification, n: int, batch_size: int, pace: Pace
@@ -163,7 +168,7 @@ class GradientInversion(ReconstructionAttack):
             starts = draw(len(unsolved))
             more = search(unsolved, starts, _silent, task.kept.stage(attempt))
             found.append(more.among(len(victims), unsolved))
-        return _best(objective, found, chosen.notes)
+        return _best(objective, found, chosen)
 
     def _plan(self, observed: Observed, task: Task) -> Plan:
         """What the attacker's knowledge suggests, but for what the options say."""
@@ -190,7 +195,7 @@ class GradientInversion(ReconstructionAttack):
             objective = _objective(observed, task, chosen, labels)
             kept = task.kept.stage(f"rehearsal-{i}")
             rehearsed = self._search(objective, short, labels, victims, starts, _silent, kept)
-            labels = infer_labels(observed, task, _best(objective, [rehearsed], ()).images)
+            labels = infer_labels(observed, task, _best(objective, [rehearsed], short).images)
         return labels
 
     def _search(
@@ -223,7 +228,9 @@ class GradientInversion(ReconstructionAttack):
             method = self._method(chosen, problems)
             minima.append(minimise(problems, method, chosen.n_steps, progress, kept.stage(i)))
         points = torch.cat([minimum.points for minimum in minima]).view_as(starts)
-        return Attempt(points, torch.cat([m.losses for m in minima]).view(starts.shape[:2]))
+        least = torch.cat([minimum.losses for minimum in minima]).view(starts.shape[:2])
+        tracks = zip(*(minimum.track for minimum in minima), strict=True)
+        return Attempt(points, least, Track(*(torch.cat(parts, dim=1) for parts in tracks)))
 
     def _method(self, chosen: Plan, problems: Problems) -> Method:
         if chosen.optimizer == "lbfgs":
@@ -239,7 +246,7 @@ def _losses(objective: Objective, victims: Tensor, points: Tensor, problems: Ten
     return objective(points, victims[problems])
 
 
-def _best(objective: Objective, found: list[Attempt], notes: tuple[str, ...]) -> Reconstruction:
+def _best(objective: Objective, found: list[Attempt], chosen: Plan) -> Reconstruction:
     """Of all restarts of a victim, the one with the least loss."""
     losses = torch.cat([attempt.losses for attempt in found], dim=1)
     points = torch.cat([attempt.points for attempt in found], dim=1)
@@ -247,7 +254,20 @@ def _best(objective: Objective, found: list[Attempt], notes: tuple[str, ...]) ->
     points = points[victims, losses.argmin(1)]
     labels = objective.labels_of(points, victims)
     labels = labels if labels.ndim == 2 else labels.argmax(-1)
-    return Reconstruction(objective.images(points), labels, losses, notes)
+    trace = _trace(objective, found, chosen.n_steps)
+    return Reconstruction(objective.images(points), labels, losses, chosen.notes, trace)
+
+
+def _trace(objective: Objective, found: list[Attempt], n_steps: int) -> Trace:
+    """The search by which each victim's best restart was found, and the others of its attempt."""
+    attempt = torch.stack([other.losses.amin(1) for other in found]).argmin(0)
+    losses, points = found[0].track
+    for i, other in enumerate(found[1:], start=1):
+        here = attempt == i
+        losses = torch.where(here, other.track.losses, losses)
+        points = torch.where(here[:, None], other.track.points, points)
+    images = objective.images(points.transpose(0, 1).flatten(0, 1))
+    return Trace(traced(n_steps), losses.T, images.unflatten(0, losses.T.shape))
 
 
 def _scored(
@@ -275,7 +295,11 @@ def _better(exact: Reconstruction, optimised: Reconstruction) -> Reconstruction:
     images = torch.where(by_equations.view(-1, 1, 1, 1, 1), exact.images, optimised.images)
     labels = torch.where(by_equations[:, None], exact.labels, optimised.labels)
     losses = torch.cat([optimised.losses, exact.losses], dim=1)
-    return Reconstruction(images, labels, losses, optimised.notes)
+    trace = optimised.trace
+    if trace is not None:
+        searched = trace.losses.masked_fill(by_equations[:, None], torch.nan)
+        trace = replace(trace, losses=searched)
+    return Reconstruction(images, labels, losses, optimised.notes, trace)
 
 
 def _starts(

@@ -1,6 +1,7 @@
 """The one loop that minimises many independent problems at once, whatever the method of a step."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, NamedTuple, Protocol
@@ -14,6 +15,7 @@ from dpaudit.progress import OnStep
 _HALVED = (0.5, 0.75)  # of all steps: then each group goes on with the better half
 _PATIENCE = 50  # steps in which a method that does not plan its end must gain something
 _GAIN = 0.01  # of the loss
+TRACED = 12  # moments of a search that are remembered, at most
 
 
 class Problems(NamedTuple):
@@ -24,6 +26,13 @@ class Problems(NamedTuple):
     bounds: tuple[float, float]  # of every coordinate
     tolerance: float  # a group is solved, and left alone, once a loss of it is at most this
     groups: Tensor | None = None  # [p], 0, 1, ...; None: each problem is alone
+
+    @property
+    def own_groups(self) -> Tensor:
+        """[p], those that are not given included."""
+        if self.groups is not None:
+            return self.groups
+        return torch.arange(len(self.start), device=self.start.device)
 
     @property
     def width(self) -> float:
@@ -70,11 +79,41 @@ class Method(Protocol):
         ...
 
 
+class Track(NamedTuple):
+    """What each group would have come to, had the search ended after some of its steps."""
+
+    losses: Tensor  # [t, g]
+    points: Tensor  # [t, g, D]
+
+    @classmethod
+    def at_start(cls, start: Tensor, groups: Tensor, n_steps: int) -> "Track":
+        t, g = len(traced(n_steps)), int(groups.max()) + 1
+        return cls(start.new_zeros(t, g), start.new_zeros(t, g, start.shape[1]))
+
+    def note(self, k: int, n_steps: int, best: "Minimum", groups: Tensor) -> None:
+        """From step k on the groups have what is best now, until more is noted."""
+        steps = traced(n_steps)
+        least = _least(best.losses, groups)
+        rows = torch.arange(len(groups), device=groups.device)
+        rows = rows.where(best.losses == least[groups], len(groups))
+        chosen = groups.new_full((len(least),), len(groups))
+        chosen = chosen.scatter_reduce(0, groups, rows, "amin")
+        later = slice(bisect_left(steps, k), None)
+        self.losses[later], self.points[later] = least, best.points[chosen]
+
+
+def traced(n_steps: int) -> tuple[int, ...]:
+    """Steps from 0 to the last one, further and further apart, ``TRACED`` at most."""
+    spread = (round(n_steps ** (i / (TRACED - 2))) for i in range(TRACED - 1))
+    return tuple(sorted({0, *spread}))
+
+
 class Minimum(NamedTuple):
     """The best point that each problem met, by its own loss, and that loss."""
 
     points: Tensor  # [p, D]
     losses: Tensor  # [p]
+    track: Track  # of each group
 
     def improve(self, now: Iterate) -> None:
         """Keep those points that are better than what their problems have."""
@@ -91,25 +130,33 @@ class _Search(NamedTuple):
     now: Iterate
 
     @classmethod
-    def at_start(cls, problems: Problems, method: Method) -> "_Search":
+    def at_start(
+        cls, problems: Problems, method: Method, groups: Tensor, n_steps: int
+    ) -> "_Search":
         rows = torch.arange(len(problems.start), device=problems.start.device)
         losses, gradients = problems.slopes(problems.start, rows)
         memory = method.memory(problems.start)
         now = Iterate(rows, problems.start, losses, gradients, memory)
-        return cls(Minimum(problems.start.clone(), losses.clone()), losses.clone(), now)
+        track = Track.at_start(problems.start, groups, n_steps)
+        best = Minimum(problems.start.clone(), losses.clone(), track)
+        track.note(0, n_steps, best, groups)
+        return cls(best, losses.clone(), now)
 
     @classmethod
     def again(cls, last: Progress) -> "_Search":
         now, memory = under(last.tensors, "now"), under(last.tensors, "memory")
         kept = tuple(memory[str(i)] for i in range(len(memory)))
-        best = Minimum(**under(last.tensors, "best"))
+        track = Track(**under(last.tensors, "track"))
+        best = Minimum(**under(last.tensors, "best"), track=track)
         return cls(best, last.tensors["before"], Iterate(**now, memory=kept))
 
     def progress(self, k: int) -> Progress:
         *_, memory = self.now
         now = {name: tensor for name, tensor in self.now._asdict().items() if name != "memory"}
         own = {str(i): tensor for i, tensor in enumerate(memory)}
-        parts = joined({"best": self.best._asdict(), "now": now, "memory": own})
+        best = {"points": self.best.points, "losses": self.best.losses}
+        track = self.best.track._asdict()
+        parts = joined({"best": best, "track": track, "now": now, "memory": own})
         return Progress(parts | {"before": self.before}, k)
 
 
@@ -124,20 +171,25 @@ def minimise(
 
     Source: Jamieson and Talwalkar 2016 (successive halving), arXiv:1502.07943.
     """
+    groups = problems.own_groups
     last = kept.last()
-    done = 0 if last is None else last.note
-    search = _Search.at_start(problems, method) if last is None else _Search.again(last)
+    if last is None:
+        done, search = 0, _Search.at_start(problems, method, groups, n_steps)
+    else:
+        done, search = last.note, _Search.again(last)
     best, before, now = search
-    groups = problems.groups
-    groups = torch.arange(len(best.losses), device=best.losses.device) if groups is None else groups
+    marks = traced(n_steps)
     halvings = {math.ceil(share * n_steps) for share in _HALVED}
     for k in range(done + 1, n_steps + 1):
         open_groups = _least(best.losses, groups) > problems.tolerance
         now = now.rows(open_groups[groups[now.problems]] & now.losses.isfinite())
         if len(now.problems) == 0:
+            best.track.note(k, n_steps, best, groups)
             break
         now = method.step(problems, now, k, n_steps)
         best.improve(now)
+        if k in marks:
+            best.track.note(k, n_steps, best, groups)
         if k in halvings:
             now = now.rows(_better_half(best.losses[now.problems], groups[now.problems]))
         if not method.plans_its_end and k % _PATIENCE == 0:

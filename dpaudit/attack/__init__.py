@@ -15,7 +15,7 @@ from dpaudit.training.train import Recording
 from dpaudit.training.trials import run_trials
 
 from .contract import Attack, Bench, Chooses, Misfit, Part, late_rounds, missing_agent
-from .observed import Observed, Reconstruction, Task
+from .observed import Observed, Reconstruction, Task, Trace
 from .reconstruction import ReconstructionAttack
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Streams",
     "Task",
     "ThreatModel",
+    "Trace",
     "Verdict",
     "late_rounds",
     "missing_agent",

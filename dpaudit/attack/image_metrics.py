@@ -4,6 +4,7 @@ PSNR and SSIM take the width of the value range as their data range (2 for image
 the MSE is in squared units of it. SSIM is scikit-image's with a uniform window of 7 x 7 pixels.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,9 @@ SSIM_WINDOW = 7  # pixels
 # the cap an error is already smaller than the rounding to 8 bits: 10 log10(12 * 255**2) = 58.9.
 PSNR_CAP = 60.0
 
-_NAMES = (Name.MSE, Name.PSNR, Name.SSIM)
+FEWEST = 4  # targets for an interval: Student's t from fewer is wider than what may be at all
+_RANGES = {Name.MSE: (0.0, np.inf), Name.PSNR: (-np.inf, PSNR_CAP), Name.SSIM: (-1.0, 1.0)}
+SHARE = (0.0, 1.0)  # the range of a rate
 
 Floats = NDArray[np.float64]
 
@@ -37,12 +40,13 @@ class Scores(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean over n cases and its 95% interval; no interval for a single case."""
+    """A mean over n cases and its 95% interval; no interval for fewer than ``FEWEST``."""
 
     value: float
     low: float | None
     high: float | None
     n: int
+    standard_error: float | None = None  # None: a single case
 
 
 class Blind(NamedTuple):
@@ -64,32 +68,41 @@ def score(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, float
         DpauditError: the shapes differ, or the images are smaller than the SSIM window.
     """
     _check(truth, reconstruction)
-    order = torch.stack([_assignment(t, r) for t, r in zip(truth, reconstruction, strict=True)])
-    aligned = reconstruction.take_along_dim(order[..., None, None, None], dim=1)
-    pairs = zip(_images(truth), _images(aligned), strict=True)
+    order = _order(truth, reconstruction)
+    pairs = _pairs(truth, reconstruction, order)
     table = np.array([_score_image(t, r, value_range[1] - value_range[0]) for t, r in pairs])
     mse, psnr, ssim = table.reshape(*order.shape, 3).mean(axis=1).T
     return Scores(mse, psnr, ssim, order)
 
 
+def psnr_alone(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, float]) -> Floats:
+    """The PSNR that ``score`` gives, [m] in dB, without the cost of the SSIM."""
+    order = _order(truth, reconstruction)
+    pairs = _pairs(truth, reconstruction, order)
+    values = np.array([_psnr(t, r, value_range[1] - value_range[0]) for t, r in pairs])
+    return values.reshape(order.shape).mean(axis=1)
+
+
 def estimates(scores: Scores) -> dict[str, Estimate]:
     """Mean and interval over the targets of each score, by name."""
-    return {name: interval(getattr(scores, name)) for name in _NAMES}
+    return {name: interval(getattr(scores, name), within) for name, within in _RANGES.items()}
 
 
-def interval(values: ArrayLike) -> Estimate:
-    """Mean of independent values [n] and its 95% Student-t interval."""
+def interval(values: ArrayLike, within: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
+    """Mean of independent values [n] and its 95% Student-t interval, cut to their range."""
     x = np.asarray(values, dtype=np.float64)
     mean, n = float(x.mean()), len(x)
-    if n == 1:
-        return Estimate(mean, None, None, 1)
-    margin = float(student.ppf(0.975, n - 1) * x.std(ddof=1) / np.sqrt(n))
-    return Estimate(mean, mean - margin, mean + margin, n)
+    error = None if n == 1 else float(x.std(ddof=1) / np.sqrt(n))
+    if error is None or n < FEWEST:
+        return Estimate(mean, None, None, n, error)
+    margin = float(student.ppf(0.975, n - 1)) * error
+    low, high = (float(end) for end in np.clip([mean - margin, mean + margin], *within))
+    return Estimate(mean, low, high, n, error)
 
 
 def paired(values: ArrayLike, baseline: ArrayLike) -> Estimate:
-    """Mean of ``values - baseline`` [n] over the same cases, and its 95% Student-t interval."""
-    return interval(np.asarray(values, np.float64) - np.asarray(baseline, np.float64))
+    """Mean of SSIMs ``values - baseline`` [n] over the same cases, and its 95% interval."""
+    return interval(np.asarray(values, np.float64) - np.asarray(baseline, np.float64), (-2.0, 2.0))
 
 
 def blind(
@@ -131,6 +144,17 @@ def _check(truth: Tensor, reconstruction: Tensor) -> None:
         )
 
 
+def _order(truth: Tensor, reconstruction: Tensor) -> Tensor:
+    """[m, batch_size]; reconstruction[i, order[i]] is aligned to truth[i]."""
+    return torch.stack([_assignment(t, r) for t, r in zip(truth, reconstruction, strict=True)])
+
+
+def _pairs(truth: Tensor, reconstruction: Tensor, order: Tensor) -> Iterator[tuple[Floats, Floats]]:
+    """Each true image and the one that is aligned to it, target by target."""
+    aligned = reconstruction.take_along_dim(order[..., None, None, None], dim=1)
+    return zip(_images(truth), _images(aligned), strict=True)
+
+
 def _assignment(truth: Tensor, reconstruction: Tensor) -> Tensor:
     """Which reconstruction goes to each true image, [batch_size]; least total squared error."""
     difference = truth.flatten(1).double()[:, None] - reconstruction.flatten(1).double()
@@ -144,8 +168,6 @@ def _images(batches: Tensor) -> Floats:
 
 def _score_image(truth: Floats, image: Floats, data_range: float) -> tuple[float, float, float]:
     mse = mean_squared_error(truth, image)
-    with np.errstate(divide="ignore"):
-        psnr = peak_signal_noise_ratio(truth, image, data_range=data_range)
     ssim = structural_similarity(
         truth,
         image,
@@ -154,4 +176,9 @@ def _score_image(truth: Floats, image: Floats, data_range: float) -> tuple[float
         data_range=data_range,
         channel_axis=0,
     )
-    return mse, min(psnr, PSNR_CAP), ssim
+    return mse, _psnr(truth, image, data_range), ssim
+
+
+def _psnr(truth: Floats, image: Floats, data_range: float) -> float:
+    with np.errstate(divide="ignore"):
+        return min(peak_signal_noise_ratio(truth, image, data_range=data_range), PSNR_CAP)

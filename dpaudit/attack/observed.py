@@ -96,6 +96,18 @@ class Observed:
 
 
 @dataclass(frozen=True, eq=False)
+class Trace:
+    """What an attack would have handed back, had it stopped after some of its iterations.
+
+    Who has the truth scores the images. They are all in memory: 20 iterations are plenty.
+    """
+
+    iterations: tuple[int, ...]  # t of them, ascending
+    losses: Tensor  # [m, t], the attacker's own; NaN for a victim that no search was made for
+    images: Tensor  # [m, t, batch_size, channels, height, width]
+
+
+@dataclass(frozen=True, eq=False)
 class Reconstruction:
     """What the attack believes the batches were; chosen by its own loss, never by the truth."""
 
@@ -103,6 +115,7 @@ class Reconstruction:
     labels: Tensor  # [m, batch_size]
     losses: Tensor  # [m, n_restarts], the attacker's least loss of each restart
     notes: tuple[str, ...] = ()  # what the attacker knows to be out of reach, and why
+    trace: Trace | None = None  # how the search went, if there was one
 
 
 Reconstruct = Callable[[Observed, Task, Streams, OnStep], Reconstruction]

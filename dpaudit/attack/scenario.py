@@ -1,5 +1,6 @@
 """Reconstruction attacks held against the truth, the no-defense twin and the blind baseline."""
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -16,9 +17,12 @@ from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.run_directory import RunDirectory
 
+from .by_target import Columns, course, restarts, scored_targets
 from .contract import Bench
 from .image_metrics import (
+    FEWEST,
     PSNR_CAP,
+    SHARE,
     SSIM_WINDOW,
     Estimate,
     Scores,
@@ -28,11 +32,9 @@ from .image_metrics import (
     paired,
     score,
 )
-from .observed import Observed, Task
+from .observed import Observed, Reconstruction, Task
 from .strips import strip
 from .victims import Attacked, Scenario, derived_targets
-
-SHOWN = 8  # targets in a picture
 
 
 def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Finding]:
@@ -55,15 +57,13 @@ def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Find
             partial(_progress, on_step, i, len(groups)),
         )
         _require_each(scenario, group, len(reconstruction.images))
-        truth, labels = _truth(scenario, group.targets, problem, streams)
+        images, labels = _truth(scenario, group.targets, problem, streams)
+        joined = _joined(scenario, group)
         for rounds in group.rounds:
             rows = [i for i, target in enumerate(group.targets) if target.round in rounds]
-            guess = reconstruction.images[rows].cpu(), reconstruction.labels[rows].cpu()
-            losses = reconstruction.losses[rows].min(dim=1).values.cpu()
-            right = truth[rows], labels[rows]
-            scored = _scored(scenario, rounds, guess, losses, right, problem.dataset, streams, run)
-            notes = (*scored[0].notes, *_joined(scenario, group), *reconstruction.notes)
-            findings[rounds] = [scored[0].model_copy(update={"notes": notes}), *scored[1:]]
+            truth = _Truth(rounds, [group.targets[i] for i in rows], images[rows], labels[rows])
+            found = _of(reconstruction, rows, joined)
+            findings[rounds] = _scored(scenario, found, truth, problem.dataset, streams, run)
     return [finding for rounds in sorted(findings) for finding in findings[rounds]]
 
 
@@ -172,38 +172,48 @@ def _truth(
     return torch.stack(images).cpu(), torch.stack(labels).cpu()
 
 
+class _Truth(NamedTuple):
+    """What the attack of one finding was after."""
+
+    rounds: tuple[int, ...]
+    targets: list[Target]
+    images: Tensor  # [m, batch_size, channels, height, width]
+    labels: Tensor  # [m, batch_size]
+
+
+def _of(found: Reconstruction, rows: list[int], joined: tuple[str, ...]) -> Reconstruction:
+    """The reconstruction of some of the targets, where it is scored, and what it was made from."""
+    images, labels, losses = (t[rows].cpu() for t in (found.images, found.labels, found.losses))
+    trace = found.trace
+    if trace is not None:
+        trace = replace(trace, losses=trace.losses[rows].cpu(), images=trace.images[rows].cpu())
+    notes = (*joined, *found.notes)
+    return replace(found, images=images, labels=labels, losses=losses, notes=notes, trace=trace)
+
+
 def _scored(
     scenario: Scenario,
-    rounds: tuple[int, ...],
-    guess: tuple[Tensor, Tensor],
-    losses: Tensor,
-    truth: tuple[Tensor, Tensor],
+    found: Reconstruction,
+    truth: _Truth,
     dataset: Dataset,
     streams: Streams,
     run: RunDirectory,
 ) -> list[Finding]:
     """The findings of rounds: the attack's, and what attackers without messages would get."""
-    images, labels = truth
-    picture = _Picture(scenario, rounds, images, dataset.value_range, run)
-    generator = _attack_streams(scenario, streams)("blind", rounds[0])
-    guesses = blind(labels, dataset.x_test, dataset.y_test, generator)._asdict()
-    baselines = {name: score(images, g, dataset.value_range) for name, g in guesses.items()}
+    picture = _Picture(scenario, truth, dataset.value_range, run)
+    generator = _attack_streams(scenario, streams)("blind", truth.rounds[0])
+    guesses = blind(truth.labels, dataset.x_test, dataset.y_test, generator)._asdict()
+    baselines = {name: score(truth.images, g, dataset.value_range) for name, g in guesses.items()}
     best = max(baselines, key=lambda name: baselines[name].ssim.mean())
-    scores = score(images, guess[0], dataset.value_range)
-    own = _finding(
-        picture,
-        scenario.world,
-        scores,
-        guess[0],
-        extra={
-            Name.SSIM_OVER_BLIND: paired(scores.ssim, baselines[best].ssim),
-            Name.LABEL_ACCURACY: interval(_labels_found(guess[1], labels)),
-            Name.LOSS: interval(losses.double().numpy()),
-        },
-        notes=(
-            *_scale(dataset),
-            f"{Name.SSIM_OVER_BLIND} is against the {_BLIND[best]}, the better",
-        ),
+    own = _attacked(picture, found, baselines[best]).model_copy(
+        update={
+            "notes": (
+                *_scale(dataset),
+                *_few(len(truth.targets)),
+                f"{Name.SSIM_OVER_BLIND} is against the {_BLIND[best]}, the better",
+                *found.notes,
+            )
+        }
     )
     if scenario.world != "defense":  # the same truth, so the same baselines
         return [own]
@@ -211,6 +221,36 @@ def _scored(
         _finding(picture, "blind", baselines[name], guesses[name], notes=(_BLIND[name],))
         for name in baselines
     ]
+
+
+def _attacked(picture: "_Picture", found: Reconstruction, baseline: Scores) -> Finding:
+    """What the attack reached, beside a blind baseline."""
+    truth = picture.truth
+    scores = score(truth.images, found.images, picture.value_range)
+    labels_found = _labels_found(found.labels, truth.labels)
+    losses = restarts(found.losses.double())
+    series = {
+        Name.SSIM_OVER_BLIND: tuple((scores.ssim - baseline.ssim).tolist()),
+        Name.LABEL_ACCURACY: tuple(labels_found),
+    }
+    finding = _finding(
+        picture,
+        picture.scenario.world,
+        scores,
+        found.images,
+        extra={
+            Name.SSIM_OVER_BLIND: paired(scores.ssim, baseline.ssim),
+            Name.LABEL_ACCURACY: interval(labels_found, SHARE),
+            Name.LOSS: interval(losses[Name.LOSS]),
+        },
+        columns=series | losses,
+    )
+    trace = course(found.trace, truth.images, picture.value_range)
+    return finding.model_copy(update={"trace": trace})
+
+
+def _few(n: int) -> tuple[str, ...]:
+    return (f"too few targets for an interval: {n}, expected at least {FEWEST}",) * (n < FEWEST)
 
 
 _BLIND = {"mean_image": "mean of the public images", "other_class": "image of another class"}
@@ -228,15 +268,15 @@ class _Picture(NamedTuple):
     """Where pictures of a scenario's rounds go, and what is true on them."""
 
     scenario: Scenario
-    rounds: tuple[int, ...]
-    truth: Tensor
+    truth: _Truth
     value_range: tuple[float, float]
     run: RunDirectory
 
     def save(self, world: str, what: str, images: Tensor) -> str:
         """A strip of the first record of each target's batch; its path in the run directory."""
-        name = f"artifacts/{self.scenario.name}-round-{self.rounds[0]:06d}-{world}-{what}.png"
-        self.run.write_bytes(name, strip(images[:SHOWN, 0].numpy(), self.value_range))
+        start = f"{self.scenario.name}-round-{self.truth.rounds[0]:06d}"
+        name = f"artifacts/{start}-{world}-{what}.png"
+        self.run.write_bytes(name, strip(images[:, 0].numpy(), self.value_range))
         return name
 
 
@@ -246,6 +286,7 @@ def _finding(
     scores: Scores,
     images: Tensor,
     extra: dict[str, Estimate] | None = None,
+    columns: Columns | None = None,
     notes: tuple[str, ...] = (),
 ) -> Finding:
     scenario = picture.scenario
@@ -258,7 +299,7 @@ def _finding(
         attack=scenario.attack_name,
         threat_model=scenario.threat_model.name,
         message=scenario.message,
-        rounds=picture.rounds,
+        rounds=picture.truth.rounds,
         world=world,
         batch_size=scenario.batch_size,
         metrics={
@@ -266,9 +307,10 @@ def _finding(
             for name, estimate in (estimates(scores) | (extra or {})).items()
         },
         notes=notes,
+        series=scored_targets(picture.truth.targets, scores) | (columns or {}),
         artifacts={
             "images": picture.save(world, what, aligned),
-            "truth": picture.save(world, "truth", picture.truth),
+            "truth": picture.save(world, "truth", picture.truth.images),
         },
     )
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-GAP = 2  # white pixels between images
+from dpaudit.files.artifact_file import STRIP_GAP
 
 
 def strip(images: NDArray[np.floating], value_range: tuple[float, float]) -> bytes:
@@ -18,8 +18,8 @@ def strip(images: NDArray[np.floating], value_range: tuple[float, float]) -> byt
     scaled = np.clip((np.nan_to_num(images) - low) / (high - low), 0, 1)
     pixels = (scaled * 255).round().astype(np.uint8)
     pixels = np.moveaxis(pixels if pixels.shape[1] == 3 else pixels[:, :1], 1, -1)
-    padded = np.pad(pixels, ((0, 0), (0, 0), (0, GAP), (0, 0)), constant_values=255)
-    row = np.concatenate(list(padded), axis=1)[:, :-GAP]
+    padded = np.pad(pixels, ((0, 0), (0, 0), (0, STRIP_GAP), (0, 0)), constant_values=255)
+    row = np.concatenate(list(padded), axis=1)[:, :-STRIP_GAP]
     return imageio.v3.imwrite(
         "<bytes>", row.squeeze(-1) if row.shape[-1] == 1 else row, extension=".png"
     )

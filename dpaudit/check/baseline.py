@@ -209,7 +209,8 @@ def not_compared(old: CheckBaseline, result: AuditResult) -> list[str]:
 
 
 def _has_error(metric: Metric) -> bool:
-    return None not in (metric.low, metric.high) and (metric.n or 0) >= 2
+    known = metric.standard_error is not None or None not in (metric.low, metric.high)
+    return known and (metric.n or 0) >= 2
 
 
 def _pairs(

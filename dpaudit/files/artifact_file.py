@@ -4,6 +4,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from dpaudit.errors import RunError
 
+STRIP_GAP = 2  # white pixels between the images of a strip, which are of the same size
+
 
 def artifact_file(folder: Path, path: str) -> Path:
     """The file of a run directory that an artifact's path names, which may be missing.

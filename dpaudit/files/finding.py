@@ -148,6 +148,13 @@ class Column(StrEnum):
     BASELINE = "baseline"
     PRIVATE = "private"
     ESTIMATE = "estimate"
+    CHOSEN_RESTART = "chosen restart"  # 1-based, by the attacker's own loss
+    ITERATION = "iteration"
+
+
+def restart_column(i: int) -> str:
+    """The column with the attacker's loss of restart i = 1, 2, ..., one row per target."""
+    return f"loss of restart {i}"
 
 
 def canonical(name: str) -> str:
@@ -163,12 +170,16 @@ _SPELT: Mapping[str, str] = {_words(name): name.value for name in Name}
 
 
 class Metric(Strict):
-    """A number, its 95% interval where it is an estimate, and how many cases it rests on."""
+    """A number, its 95% interval where it is an estimate, and how many cases it rests on.
+
+    ``standard_error`` is that of a mean, which an interval that is cut to a range does not tell.
+    """
 
     value: Number
     low: Number | None = None
     high: Number | None = None
     n: int | None = None
+    standard_error: Number | None = None
 
 
 class Finding(Strict):
@@ -188,7 +199,8 @@ class Finding(Strict):
     verdict: Verdict | None = None
     notes: tuple[str, ...] = ()
     artifacts: dict[str, str] = {}  # what -> path relative to the run directory
-    series: dict[str, tuple[Number, ...]] = {}  # by Column, or by an attack's own names
+    series: dict[str, tuple[Number, ...]] = {}  # by Column or Name, or by an attack's own names
+    trace: dict[str, tuple[Number, ...]] = {}  # likewise, by iteration of an attack's search
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -197,8 +209,9 @@ class Finding(Strict):
         for name in self.metrics:
             if canonical(name) != name:
                 raise ValueError(f'metric "{name}" is spelt "{canonical(name)}"')
-        if len({len(column) for column in self.series.values()}) > 1:
-            raise ValueError("the columns of series differ in length")
+        for name, table in (("series", self.series), ("trace", self.trace)):
+            if len({len(column) for column in table.values()}) > 1:
+                raise ValueError(f"the columns of {name} differ in length")
         return self
 
     def value(self, name: str) -> float | None:

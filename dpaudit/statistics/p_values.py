@@ -1,9 +1,9 @@
 """How strongly estimates speak: beyond a limit, beyond an earlier estimate, several at once.
 
-A metric of audit.json is a mean over n cases with its 95% Student-t interval, a pair of exact
-bounds without n, or a number known exactly. Of means the p-values here are one-sided t tests;
-bounds and exact numbers are certain either way, p = 0 or 1. An estimate whose error is not known
-(n, but no interval) says nothing, p = 1.
+A metric of audit.json is a mean over n cases with its standard error or its 95% Student-t
+interval, a pair of exact bounds without n, or a number known exactly. Of means the p-values here
+are one-sided t tests; bounds and exact numbers are certain either way, p = 0 or 1. An estimate
+whose error is not known (n, but neither of the two) says nothing, p = 1.
 """
 
 import math
@@ -78,7 +78,10 @@ def _gap(value: float, limit: float, side: Side) -> float:
 
 
 def _standard_error(metric: Metric, side: Side) -> float | None:
-    """From the half of the 95% interval that faces the limit; None where it is not known."""
+    """Else from the half of the 95% interval that faces the limit; None where it is not known."""
+    if metric.standard_error is not None and metric.n is not None and metric.n >= 2:
+        known = math.isfinite(metric.value) and math.isfinite(metric.standard_error)
+        return metric.standard_error if known else None
     end = metric.low if side == "above" else metric.high
     if end is None or metric.n is None or metric.n < 2 or not math.isfinite(metric.value):
         return None

@@ -198,15 +198,20 @@ def _world_legend(axes: "Axes", shown: set[str]) -> None:
 
 
 def _svg(
-    name: str, title: str, inches: tuple[float, float], paint: Callable[["Axes"], None]
+    name: str,
+    title: str,
+    inches: tuple[float, float],
+    paint: Callable[..., None],
+    panels: int = 1,
 ) -> Markup:
+    """What ``paint`` makes of so many axes side by side."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
     buffer = io.StringIO()
     with style.context(["default", _STYLE | {"svg.hashsalt": name}]):  # restored afterwards
         figure = Figure(figsize=inches, layout="constrained")
-        paint(figure.subplots())
+        paint(*figure.subplots(1, panels, squeeze=False)[0])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph")  # the page has fonts of its own
             figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)

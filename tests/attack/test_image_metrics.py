@@ -100,17 +100,33 @@ def test_a_reconstruction_of_another_shape_is_refused() -> None:
 def test_interval_is_scipys_student_interval() -> None:
     values = np.random.default_rng(3).normal(2.0, 3.0, 8)
     low, high = stats.t.interval(0.95, 7, values.mean(), stats.sem(values))
-    assert interval(values) == pytest.approx((values.mean(), low, high, 8))
+    assert interval(values) == pytest.approx((values.mean(), low, high, 8, stats.sem(values)))
 
 
-def test_a_single_case_has_no_interval() -> None:
-    assert interval([0.5]) == (0.5, None, None, 1)
+@pytest.mark.parametrize("n", [2, 3])
+def test_too_few_cases_have_no_interval_but_a_standard_error(n: int) -> None:
+    values = [0.5, 0.7, 0.9][:n]
+    assert interval(values) == pytest.approx((np.mean(values), None, None, n, stats.sem(values)))
+
+
+def test_a_single_case_has_neither() -> None:
+    assert interval([0.5]) == (0.5, None, None, 1, None)
+
+
+def test_no_interval_leaves_the_range_of_its_metric() -> None:
+    far = np.array([0.0, 0.0, 0.0, 60.0])  # Student's interval goes far beyond all of the ranges
+    found = estimates(Scores(far, far, far / 60, torch.zeros(4, 1)))
+    assert found["mse"].low == 0
+    assert found["psnr"].high == PSNR_CAP
+    assert interval([-1.0, 1.0, 1.0, 1.0], (-1, 1)).high == 1
+    assert interval([0.0, 0.0, 0.0, 1.0], (0, 1)).low == 0
+    assert paired([1, -1, 1, -1], [-1, 1, -1, 1])[1:3] == (-2, 2)
 
 
 def test_paired_differences_do_not_see_what_both_share() -> None:
     shared = np.random.default_rng(4).normal(0, 100, 6)
     estimate = paired(shared + 0.25, shared)
-    assert estimate == pytest.approx((0.25, 0.25, 0.25, 6))
+    assert estimate == pytest.approx((0.25, 0.25, 0.25, 6, 0))
 
 
 def test_estimates_and_gains_name_every_score() -> None:

@@ -33,6 +33,22 @@ def test_worse_is_the_two_sample_test_with_the_degrees_of_freedom_of_the_smaller
     assert p_worse(mean_of(before), mean_of(now), "above") == 1.0
 
 
+def test_an_interval_that_is_cut_or_left_out_tells_no_other_error() -> None:
+    """A rate near 1: the upper end faces a later, larger rate, and lies nearer than its error."""
+    before, now = np.array([1.0, 1.0, 0.4, 1.0]), np.ones(3)
+    whole, cut = Metric(**interval(before)._asdict()), Metric(**interval(before, (0, 1))._asdict())
+    assert cut.high == 1
+    assert whole.high is not None
+    assert whole.high > 1.1
+    assert p_worse(mean_of(now), cut, "above") == p_worse(mean_of(now), whole, "above") > 0.2
+    for limit, side in [(0.99, "below"), (0.5, "above")]:
+        assert p_beyond(cut, limit, side) == p_beyond(whole, limit, side)
+    few = mean_of(np.array([0.8, 0.9, 1.0]))
+    assert few.low is None
+    expected = stats.ttest_1samp([0.8, 0.9, 1.0], 0.5, alternative="greater").pvalue
+    assert p_beyond(few, 0.5, "above") == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("n_now, n_before, ratio", [(6, 6, 1.0), (4, 30, 3.0), (30, 4, 3.0)])
 def test_worse_errs_at_most_as_often_as_its_level(n_now: int, n_before: int, ratio: float) -> None:
     rng, trials, level = np.random.default_rng(20240611), 2_000, 0.02

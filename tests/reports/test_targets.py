@@ -1,0 +1,138 @@
+"""Best, median and worst target: picked from the rows of a finding, found again in every world."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from dpaudit.files.finding import Finding, restart_column
+from dpaudit.files.result import AuditResult
+from dpaudit.reports.figures.pictures import Picture
+from dpaudit.reports.figures.search import search_by_iteration
+from dpaudit.reports.html import render
+from dpaudit.reports.targets import picks, target_cells
+
+from .test_html import GOLDEN, Page, png, small_finding, visible, with_findings
+
+
+def rows(ssim: list[float], victims: list[int] | None = None, **changes: object) -> Finding:
+    named = range(len(ssim)) if victims is None else victims
+    series = {
+        "victim": tuple(float(v) for v in named),
+        "ssim": tuple(ssim),
+        "psnr": tuple(10 + 7 * x for x in ssim),
+        "mse": tuple(3 - x for x in ssim),
+    }
+    return small_finding(**({"series": series} | changes))
+
+
+@pytest.mark.parametrize(
+    ("ssim", "expected"),
+    [
+        ([0.3], {"the only": 0}),
+        ([0.3, 0.4], {"best": 1, "worst": 0}),
+        ([0.3, 0.5, 0.4], {"best": 1, "median": 2, "worst": 0}),
+        ([0.3, 0.5, 0.4, 0.1], {"best": 1, "median": 2, "worst": 3}),
+        ([math.nan, 0.5, -0.4], {"best": 1, "median": 2, "worst": 0}),
+        ([0.2, 0.2, 0.2], {"best": 0, "median": 1, "worst": 2}),
+    ],
+)
+def test_targets_are_picked_by_their_ssim(ssim: list[float], expected: dict[str, int]) -> None:
+    assert {pick.label: pick.row for pick in picks(rows(ssim))} == expected
+
+
+def test_a_finding_without_a_row_for_each_target_has_none_to_pick() -> None:
+    assert picks(small_finding()) == []
+    assert target_cells(small_finding(), picks(rows([0.1, 0.2])), Picture("", "data:", 17, 8)) == []
+
+
+def test_a_target_is_its_part_of_the_strip_in_every_world() -> None:
+    """Images of 5 x 8 pixels, 2 apart; in the other world the victims come in another order."""
+    picked = picks(rows([0.3, 0.9, 0.5], [4, 6, 7]))
+    strip = Picture("", "data:", 19, 8)
+    other = rows([0.11, 0.12], [7, 4])
+    assert [c.window for c in target_cells(rows([0.3, 0.9, 0.5], [4, 6, 7]), picked, strip)] == [
+        "7 0 5 8",
+        "14 0 5 8",
+        "0 0 5 8",
+    ]
+    cells = target_cells(other, picked, Picture("", "data:", 12, 8))
+    assert [cell.window for cell in cells] == [None, "0 0 5 8", "7 0 5 8"]
+    assert [cell.figures.get("ssim") for cell in cells] == [None, 0.11, 0.12]
+    assert target_cells(other, picked, Picture("", "data:", 13, 8)) == []  # no strip of two
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> tuple[AuditResult, str]:
+    """Three targets of two restarts each, under the defense and without it."""
+    (tmp_path / "a.png").write_bytes(png(0, 19))
+    (tmp_path / "t.png").write_bytes(png(1, 19))
+    artifacts = {"images": "a.png", "truth": "t.png"}
+    restarts = {
+        restart_column(1): (0.7501, 0.7502, 0.7503),
+        restart_column(2): (0.6501, 0.8502, math.inf),
+        "chosen restart": (2.0, 1.0, 1.0),
+    }
+    defended = rows([0.311, 0.911, 0.511], artifacts=artifacts)
+    defended = defended.model_copy(update={"series": dict(defended.series) | restarts})
+    trace = {"iteration": (0.0, 1.0, 9.0), "loss": (0.9, 0.8, 0.7), "psnr": (5.0, 4.0, 6.0)}
+    defended = defended.model_copy(update={"trace": trace})
+    twin = rows([0.912, 0.713, 0.714], artifacts=artifacts, world="no-defense")
+    result = with_findings(AuditResult.read(GOLDEN), defended, twin)
+    return result, render(result, tmp_path)
+
+
+def test_the_same_three_targets_stand_in_every_row_with_their_figures(
+    drawn: tuple[AuditResult, str],
+) -> None:
+    page = Page(drawn[1])
+    (grid,) = (e for e in page.root.every("table") if "grid" in e.classes())
+    shown = [row.text(frozenset({"svg"})) for row in grid.every("tr")][1:]
+    assert [row for row in shown if "agent 1" in row and "agent 2" in row and "agent 0" in row]
+    for ssim in ((0.911, 0.511, 0.311), (0.713, 0.714, 0.912)):
+        (row,) = (row for row in shown if f"SSIM {ssim[0]}" in row)
+        places = [row.index(f"SSIM {x}") for x in ssim]
+        assert places == sorted(places)
+    windows = [e.attributes.get("viewbox") for e in grid.every("svg")]
+    assert [w for w in windows if w] == ["7 0 5 8", "14 0 5 8", "0 0 5 8"] * 3
+    for words in ("scores has the truth", "the attacker cannot", "median"):
+        assert words in visible(page)
+
+
+def test_the_chosen_restart_is_marked(drawn: tuple[AuditResult, str]) -> None:
+    (grid,) = (e for e in Page(drawn[1]).root.every("table") if "grid" in e.classes())
+    said = [e.text() for e in grid.every("small") if "loss by restart" in e.text()]
+    assert said == [
+        "loss by restart: 0.750 , 0.850",
+        "loss by restart: 0.750 , ∞",
+        "loss by restart: 0.750, 0.650",
+    ]
+
+
+def test_ids_are_unique_and_every_use_has_its_image(drawn: tuple[AuditResult, str]) -> None:
+    page = Page(drawn[1])
+    ids = [e.attributes["id"] for e in page.root.every() if "id" in e.attributes]
+    assert len(ids) == len(set(ids))
+    used = {e.attributes["href"] for e in page.root.every("use") if "href" in e.attributes}
+    assert {f"#{e.attributes['id']}" for e in page.root.every("image")} <= used
+    assert used <= {f"#{name}" for name in ids}
+
+
+def test_the_search_is_drawn_with_its_loss_and_the_oracles_psnr(
+    drawn: tuple[AuditResult, str],
+) -> None:
+    assert "which only the scorer sees (oracle)" in visible(Page(drawn[1]))
+    svg = search_by_iteration(drawn[0].findings, "name", "title")
+    assert svg is not None
+    for words in ("attacker's own loss", "oracle: PSNR (dB)", "iteration", ">defense<"):
+        assert words in svg
+    assert "no-defense" not in svg  # it has no trace
+    assert "mathdefault" not in svg
+    assert svg == search_by_iteration(drawn[0].findings, "name", "title")
+
+
+def test_nothing_is_drawn_without_a_trace_or_of_one_that_is_not_finite() -> None:
+    inf = math.inf
+    trace = {"iteration": (0.0, 1.0), "loss": (inf, inf), "psnr": (5.0, 4.0)}
+    findings = [small_finding(), small_finding(trace=trace)]
+    assert search_by_iteration(findings, "name", "title") is None

@@ -90,10 +90,10 @@ def run_audit(
     prepared = prepare(config, runtime, own)
     fingerprint = _fingerprint(config, prepared, runtime)
     plan = plan_of(config, prepared, runtime.max_memory, partial(_prepared_again, runtime, own))
-    if say is not None:
-        for line in (*plan.lines(), *_time_needed(config, prepared, plan, runtime, resume)):
-            say(line)
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
+        if say is not None:
+            for line in (*plan.lines(), *_time_needed(config, prepared, plan, runtime, resume)):
+                say(line)
         on_progress = _noted(run, on_progress)
         workers = plan.workers(plan.training, runtime.workers)
         run_jobs(_worker, (config, run, run.binding, runtime, own), WORLDS, workers, on_progress)

@@ -185,15 +185,17 @@ def endless(folder: Path) -> None:
 def test_the_second_of_two_audits_into_one_folder_does_not_touch_the_first(folder) -> None:
     endless(folder)
     first = started("audit", "audit.toml", "--out", "run", "--workers", "1")
-    wait_until((folder / "run" / "run.json").exists, first)
-    begun = (folder / "run" / "run.json").read_bytes()
-    code, error = audit("--seed", "6")
-    assert (code, error.count("\n")) == (2, 1), error
-    [command] = children(first.pid)  # whose exit code the first process gives
-    assert f"run: in use by another dpaudit (process {command})" in error
-    assert (folder / "run" / "run.json").read_bytes() == begun
-    first.kill()
-    first.communicate()
+    try:
+        wait_until((folder / "run" / "run.json").exists, first)
+        begun = (folder / "run" / "run.json").read_bytes()
+        code, error = audit("--seed", "6")
+        assert (code, error.count("\n")) == (2, 1), error
+        [command] = children(first.pid)  # whose exit code the first process gives
+        assert f"run: in use by another dpaudit (process {command})" in error
+        assert (folder / "run" / "run.json").read_bytes() == begun
+    finally:
+        first.kill()
+        first.communicate()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

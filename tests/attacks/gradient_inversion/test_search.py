@@ -97,18 +97,15 @@ def test_a_search_that_was_cut_remembers_the_same(method) -> None:
         assert torch.equal(again.track.losses, whole.track.losses)
 
 
-@pytest.mark.parametrize(
-    ("network", "options"),
-    [("lenet", {"iterations": 30}), ("smooth", {"iterations": 30, "method": "optimised"})],
-)
-def test_a_trace_ends_at_what_is_handed_back(network: str, options: dict[str, object]) -> None:
-    """L-BFGS on the smooth network is too short to solve it: it has three attempts."""
-    module = lenet() if network == "lenet" else smooth((1, 8, 8), 10)
-    task, observed, _, _ = scene(module, 3, 2, 0.0)
-    attack = GradientInversion(message="x", rounds=(1,), **options)
+@pytest.mark.parametrize("kinks", [True, False])
+def test_a_trace_ends_at_what_is_handed_back(kinks: bool) -> None:
+    """L-BFGS on the smooth network is too short to solve it: later attempts win for some."""
+    task, observed, _, _ = scene(lenet() if kinks else smooth((1, 8, 8), 10), 6, 2, 0.0)
+    attack = GradientInversion(message="x", rounds=(1,), iterations=5, method="optimised")
     found = attack.reconstruct(observed, task, STREAMS, lambda done, total: None)
+    assert kinks or (found.losses.argmin(1) > 0).any()
     assert found.trace is not None
-    assert found.trace.iterations == traced(30)
+    assert found.trace.iterations == traced(5)
     assert torch.equal(found.trace.images[:, -1], found.images)
     assert torch.equal(found.trace.losses[:, -1], found.losses.amin(1))
 

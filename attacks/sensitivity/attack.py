@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpaudit.attack.contract import Attack, Bench, Misfit, late_rounds, missing_agent
 from dpaudit.errors import ConfigError
-from dpaudit.files.claim import Adjacency
+from dpaudit.files.claim import Adjacency, measured_change
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
@@ -87,7 +87,7 @@ class Sensitivity(Attack):
         playing = max(rounds) * FLOAT64 * pace.round
         if not isinstance(bench.problem, Classification):
             return WORLDS * playing
-        claimed = {claim.adjacency for claim in bench.claims} or {"add-remove"}
+        claimed = {measured_change(claim.adjacency) for claim in bench.claims} or {"add-remove"}
         n = sum(adjacency != "agent-identity" for adjacency in claimed)
         points = -(-pace.n_gradients // (bench.setting.n_agents * bench.defense.batch_size))
         one = pace.round + points * pace.derived(self.restarts) + 2 * self.restarts * pace.step
@@ -99,9 +99,7 @@ class Sensitivity(Attack):
         _refuse(bench)
         coupled = Coupled(bench.defense, bench.problem, bench.setting, bench.streams, self.victim)
         examination = Examination(coupled, self.restarts, self.steps)
-        records: Adjacency = "add-remove"  # a user's are bounded one by one
-        stated = (claim.adjacency for claim in bench.claims)
-        claimed = dict.fromkeys(records if a == "user" else a for a in stated)
+        claimed = dict.fromkeys(measured_change(claim.adjacency) for claim in bench.claims)
         rows = self._rows(examination, list(claimed) or ["add-remove"], on_step, bench.kept)
         findings = []
         for (adjacency, by_record), every in rows.items():
@@ -168,6 +166,7 @@ class Sensitivity(Attack):
             + ("a record is replaced instead" if by_record else CHANGED[adjacency]),
             attack="sensitivity",
             message=rows[0].message,
+            adjacency="replace-one" if by_record else adjacency,
             rounds=tuple(row.round for row in rows),
             world="defense",
             metrics=metrics,

@@ -13,6 +13,11 @@ Scope = Literal["message", "round", "run"]
 Adjacency = Literal["add-remove", "replace-one", "function", "agent-identity", "user"]
 
 
+def measured_change(adjacency: Adjacency) -> Adjacency:
+    """The change that sensitivities are measured by: a user's records are bounded one by one."""
+    return "add-remove" if adjacency == "user" else adjacency
+
+
 class Claim(Strict):
     """A privacy promise: (epsilon, delta)-DP, pure epsilon (delta = 0), or mu-GDP.
 

@@ -16,6 +16,7 @@ from pydantic import (
 
 from dpaudit.strict import Strict
 
+from .claim import Adjacency
 from .verdict import Verdict
 
 Number = Annotated[
@@ -192,6 +193,7 @@ class Finding(Strict):
     attack: str | None = None
     threat_model: str | None = None
     message: str | None = None
+    adjacency: Adjacency | None = None  # whose neighbours it compares; None: no single one's
     rounds: tuple[int, ...] = ()
     world: Literal["defense", "no-defense", "blind"] | None = None
     batch_size: int | None = None

@@ -6,7 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from dpaudit.defense.claim_accounting import Accounted, claimed_epsilon, record_adjacency
-from dpaudit.files.claim import Claim
+from dpaudit.files.claim import Claim, measured_change
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.result import JudgedClaim, Restated
 from dpaudit.files.threat import ThreatModel
@@ -54,15 +54,20 @@ def bearing_on(
 ) -> list[int]:
     """The findings that bear on a claim, given its index, against a threat model.
 
-    A measured sensitivity above its bound bears on every claim, and so does the noise of the real
-    run.
+    A measured sensitivity above its bound bears on the claims of its adjacency, a dependence beside
+    the values of messages on every claim, and so does the noise of the real run.
     """
+    measured = (None, measured_change(claim.adjacency))
     return [
         i
         for i, finding in enumerate(findings)
         if finding.threat_model in (None, threat_model.name)
         and (
-            (finding.kind == "sensitivity" and finding.verdict is not None)
+            (
+                finding.kind == "sensitivity"
+                and finding.verdict is not None
+                and finding.adjacency in measured
+            )
             or (finding.role is Role.NOISE and finding.claim is None)
             or (
                 finding.claim == index

@@ -138,14 +138,19 @@ def test_a_message_without_noise_refutes() -> None:
     assert '"momentum" shows the record with no noise' in found.reason
 
 
-def test_a_sensitivity_above_its_bound_leaves_every_claim_unsupported() -> None:
+def test_a_sensitivity_above_its_bound_leaves_claims_of_its_adjacency_unsupported() -> None:
     excess = Finding(
         role=Role.SENSITIVITY,
         kind="sensitivity",
         title="v in round 3",
         verdict=Verdict.UNSUPPORTED,
     )
-    assert judged(excess).verdict is Verdict.UNSUPPORTED
+    assert judged(excess).verdict is Verdict.UNSUPPORTED  # of no single adjacency
+    of_one = excess.model_copy(update={"adjacency": "add-remove"})
+    for adjacency in ("add-remove", "user"):
+        assert judged(of_one, adjacency=adjacency).verdict is Verdict.UNSUPPORTED
+    for adjacency in ("replace-one", "function", "agent-identity"):
+        assert judged(of_one, adjacency=adjacency).verdict is not Verdict.UNSUPPORTED
 
 
 def test_noise_of_the_run_that_differs_leaves_every_claim_unsupported() -> None:

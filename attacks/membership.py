@@ -11,13 +11,13 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.contract import Attack, Bench, Misfit, Part, World, late_rounds
-from dpaudit.attack.victims import AFTER, BEFORE
+from dpaudit.attack.victims import VIEW, told_of, window_of
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.view import View
-from dpaudit.errors import DataError, DpauditError, NotObservable
+from dpaudit.errors import DataError, DpauditError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.estimate import Estimate, Window
+from dpaudit.game.estimate import Estimate
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import clopper_pearson
@@ -65,7 +65,7 @@ class Membership(Attack):
 
     def recording(self, defense: Defense) -> Recording:
         """All messages of each round and of those beside it."""
-        needed = {j for k in self.rounds for j in _window(k, defense.n_rounds)}
+        needed = {j for k in self.rounds for j in window_of(VIEW, k, defense.n_rounds, False)}
         return Recording({k: frozenset(defense.messages) for k in sorted(needed)}, {})
 
     def parts(self, defense: Defense) -> tuple[Part, ...]:
@@ -78,19 +78,16 @@ class Membership(Attack):
         transcript = bench.run.transcript(world, bench.streams.device)
         rng = bench.streams.numpy("victims", threat_model.name)
         order = [int(j) for j in rng.permutation(bench.setting.n_agents)]
+        victims = [j for j in order if j not in threat_model.agents][: self.victims]
         scored: list[_Scored] = []
         refusals: list[str] = []
         for done, k in enumerate(self.rounds, start=1):
-            rounds = _window(k, defense.n_rounds)
+            rounds = window_of(VIEW, k, defense.n_rounds, False)
             view = View.of(threat_model, transcript, set(rounds))
-            window = Window(defense, bench.setting, threat_model, rounds)
-            for victim in [j for j in order if j not in threat_model.agents][: self.victims]:
-                try:
-                    estimate = window.estimates(view, k, victim)[0]
-                except NotObservable as reason:
-                    refusals.append(str(reason))
-                    continue
+            told, refused = told_of(defense, bench.setting, view, rounds, k, victims)
+            for victim, (estimate, *_) in told.items():
                 scored.append(_scored(bench, problem, defense, k, victim, estimate))
+            refusals += refused
             on_step(done, len(self.rounds))
         if not scored:
             return [self._finding(bench, threat_model, (f"not available: {refusals[0]}",))]
@@ -147,7 +144,7 @@ class Membership(Attack):
             title="which records a batch held",
             attack=bench.name,
             threat_model=threat_model.name,
-            message="view",
+            message=VIEW,
             rounds=tuple(sorted(set(self.rounds))),
             world=bench.part.world,
             batch_size=bench.defense.batch_size,
@@ -162,10 +159,6 @@ class _Scored(NamedTuple):
 
     members: Array  # [records of the batch]
     public: Array  # [records of the test set]
-
-
-def _window(k: int, n_rounds: int) -> range:
-    return range(max(1, k - BEFORE), min(n_rounds, k + AFTER) + 1)
 
 
 def _scored(

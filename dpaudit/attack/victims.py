@@ -6,6 +6,7 @@ rounds so far, if gradients hardly change in them (``unmixed``), which reaches a
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -17,7 +18,7 @@ from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.estimate import Window
+from dpaudit.game.estimate import Estimate, Window
 from dpaudit.game.unmixing import Mixture
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
@@ -72,6 +73,27 @@ def window_of(message: str, k: int, n_rounds: int, is_probe: bool) -> range:
     if message == UNMIXED:
         return range(1, k + 1)
     return range(max(1, k - BEFORE), min(n_rounds, k + AFTER * (not is_probe)) + 1)
+
+
+def told_of(
+    defense: Defense, setting: Setting, view: View, rounds: range, k: int, victims: Iterable[int]
+) -> tuple[dict[int, list[Estimate]], list[str]]:
+    """By victim, its gradients of round k that a window tells, the most certain first.
+
+    And of each victim that it tells none of: why.
+    """
+    told: dict[int, list[Estimate]] = {}
+    refusals = []
+    try:
+        window = Window(defense, setting, view.threat_model, rounds)
+    except NotObservable as reason:
+        return told, [str(reason)]
+    for victim in victims:
+        try:
+            told[victim] = window.estimates(view, k, victim)
+        except NotObservable as reason:
+            refusals.append(str(reason))
+    return told, refusals
 
 
 def derived_targets(
@@ -161,16 +183,12 @@ def _attacked(scenario: Scenario, told: list[_Estimated]) -> list[_Estimated]:
 def _of_window(
     defense: Defense, setting: Setting, view: View, rounds: range, k: int, victims: list[int]
 ) -> tuple[list[_Estimated], list[str]]:
-    window = Window(defense, setting, view.threat_model, rounds)
+    told, refusals = told_of(defense, setting, view, rounds, k, victims)
     turns: dict[int, list[_Estimated]] = defaultdict(list)
-    refusals = []
-    for victim in victims:
-        try:
-            for turn, one in enumerate(window.estimates(view, k, victim)):
-                target = Target(k, victim, one.input.point)
-                turns[turn].append(_Estimated(target, Derived(one.gradient, one.model), one.std))
-        except NotObservable as reason:
-            refusals.append(str(reason))
+    for victim, estimates in told.items():
+        for turn, one in enumerate(estimates):
+            target = Target(k, victim, one.input.point)
+            turns[turn].append(_Estimated(target, Derived(one.gradient, one.model), one.std))
     return [one for turn in sorted(turns) for one in turns[turn]], refusals
 
 

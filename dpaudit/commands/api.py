@@ -48,8 +48,7 @@ def audit(
         defense: in the place of ``[defense]``.
         data: a Dataset, or arrays (x, y): float [n, features] or [n, channels, height, width],
             uint8 images [n, height, width(, channels)]; integer or string labels [n].
-        model: a network from records [b, ...] to logits [b, n_classes], in the place of
-            ``[model]``; every agent starts from its parameters.
+        model: a network from records [b, ...] to logits [b, n_classes]; every agent starts as it.
         on_progress: called as ``on_progress(what, done, total)`` in this process.
         device: where to compute.
         data_root: folder of mnist, fashion-mnist and cifar10.
@@ -62,11 +61,8 @@ def audit(
     checked, own, text = _checked(config, defense, data, model)
     runtime = _runtime(device, data_root, cores, max_memory, own)
     report = on_progress or (lambda what, done, total: None)
-    try:
-        with _folder(out) as folder:
-            return run_audit(checked, folder, runtime, text, on_progress=report, own=own)
-    except SystemExit as error:  # which would end the caller's script, and well
-        raise RunError(f"no answer: code that is audited raised SystemExit({error})") from error
+    with _outliving_exits(), _folder(out) as folder:
+        return run_audit(checked, folder, runtime, text, on_progress=report, own=own)
 
 
 def _checked(
@@ -106,6 +102,15 @@ def _dataset(data: Dataset | tuple[Any, Any] | None, content: Mapping[str, Any])
         return data
     x, y = data
     return from_arrays(x, y, seed=int(content.get("seed", 0)))
+
+
+@contextmanager
+def _outliving_exits() -> Iterator[None]:
+    """An exit of audited code is an error: it would end the caller's script, and well."""
+    try:
+        yield
+    except SystemExit as error:
+        raise RunError(f"no answer: code that is audited raised SystemExit({error})") from error
 
 
 @contextmanager

@@ -158,8 +158,7 @@ def check(
 ) -> None:
     """Every claim of a claims file, for CI; unchanged audits are not run again.
 
-    Exits 1 if a claim is refuted or unsupported, a limit is broken or more leaks than in the
-    baseline, 2 if it cannot run, else 0.
+    Exits 1 if a claim is refuted or unsupported, a limit or baseline broken, 2 on errors, else 0.
     """
     with errors_as_exit_codes(f"dpaudit check {claims}"):
         from dpaudit.check.run import Auditor, Options

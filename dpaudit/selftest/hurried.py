@@ -13,7 +13,8 @@ from torch import Tensor
 
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, broadcast
 
-from .zoo import PrivateGossip, seeded_as_in_round
+from .correct import PrivateGossip
+from .zoo import seeded_as_in_round
 
 BIAS = 3  # coordinates
 GRID = 1 / 64  # of the noise's scale

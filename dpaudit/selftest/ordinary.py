@@ -15,6 +15,7 @@ import numpy as np
 
 from dpaudit.accounting.releases import epsilon
 from dpaudit.data.datasets import Dataset, from_arrays
+from dpaudit.defense import releases
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import JudgedClaim
 from dpaudit.files.verdict import Verdict
@@ -22,7 +23,7 @@ from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.run import Runtime, run_audit
 
 from . import hurried
-from .zoo import PrivateGossip, releases
+from .correct import PrivateGossip
 
 AGENTS, RECORDS, FEATURES, CLASSES = 6, 8, 11, 3  # records of each agent
 NOISE = {"gaussian": 2.0, "laplace": 3.0}  # multipliers, for claims that runs could refute

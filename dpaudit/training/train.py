@@ -113,9 +113,7 @@ def train(
     every = max(1, defense.n_rounds // EVALUATIONS)
     for k in range(done + 1, defense.n_rounds + 1):
         for batch_size in sorted(recording.probes.get(k, ())):
-            probe = rounds.play(state, k, batch_size, "fixed").sent
-            run.write_capture(world, k, batch_size, _chosen(probe, recording.messages[k]))
-            del probe  # the next round needs the memory
+            _write_probe(run, world, rounds, state, k, batch_size, recording.messages[k])
         state, sent = rounds.play(state, k, defense.batch_size, defense.sampling)[:2]
         _refuse_unless_finite(world, k, sent, defense.models(state))
         if k == 1:
@@ -156,6 +154,20 @@ def _resumed(kept: Kept, rounds: _Rounds) -> tuple[Any, int, list[Point]]:
         return state, 0, []
     done, curve = last.note
     return type(state)(**last.tensors), done, curve
+
+
+def _write_probe(
+    run: RunDirectory,
+    world: str,
+    rounds: _Rounds,
+    state: Any,
+    k: int,
+    batch_size: int,
+    names: frozenset[str],
+) -> None:
+    """What round k would send of these messages with every batch of this size."""
+    sent = rounds.play(state, k, batch_size, "fixed").sent
+    run.write_capture(world, k, batch_size, _chosen(sent, names))
 
 
 def _refuse_unless_finite(world: str, k: int, sent: Capture, X: Tensor) -> None:

@@ -12,8 +12,8 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.game.width import ENTRIES, Wider, wider
 from dpaudit.graphs.graph import build_graph
+from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.selftest.hurried import NoiseByDimension
-from dpaudit.selftest.zoo import PrivateGossip
 
 EVERY_LINK = ThreatModel(name="eavesdropper")
 

@@ -27,16 +27,8 @@ from dpaudit.pipeline.noise_of_the_run import examine_noise
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
-from dpaudit.selftest.zoo import (
-    DrawnBeforeBroadcast,
-    OneSeedForAllAgents,
-    OneSeedForAllRounds,
-    PrivateGossip,
-    PrivateMomentum,
-    PrivateShares,
-    Snapped,
-    State,
-)
+from dpaudit.selftest.correct import PrivateGossip, PrivateMomentum, PrivateShares, Snapped, State
+from dpaudit.selftest.zoo import DrawnBeforeBroadcast, OneSeedForAllAgents, OneSeedForAllRounds
 from dpaudit.training.loaded_problem import LoadedProblem
 
 D = 18  # a matrix of 15 and a bias of 3

@@ -14,7 +14,7 @@ import dpaudit
 from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast
 from dpaudit.files.finding import Role
 from dpaudit.files.verdict import Verdict
-from dpaudit.selftest.zoo import PrivateGossip
+from dpaudit.selftest.correct import PrivateGossip
 
 
 class Processed(PrivateGossip):

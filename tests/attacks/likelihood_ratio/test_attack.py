@@ -21,7 +21,8 @@ from dpaudit.game.play import play
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
-from dpaudit.selftest.zoo import PrivateGossip, WrongNorm
+from dpaudit.selftest.correct import PrivateGossip
+from dpaudit.selftest.zoo import WrongNorm
 from dpaudit.statistics.bounds import ceiling
 from dpaudit.statistics.power import expected_family_bound
 

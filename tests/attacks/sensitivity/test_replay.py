@@ -9,7 +9,7 @@ from torch import Tensor
 from dpaudit.attacks.sensitivity.replay import ALLOWED, Marked, World, explained, is_linear, replay
 from dpaudit.attacks.sensitivity.worlds import Coupled, Record, placed
 from dpaudit.defense import Gradient, Graph, Noise, Round
-from dpaudit.selftest.zoo import PrivateGossip
+from dpaudit.selftest.correct import PrivateGossip
 
 VICTIM = 1
 

@@ -4,14 +4,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dpaudit.errors import NotObservable
 
+from .equations import Equations
 from .trace import Call, Front
 
 _ACTIVE = 1e-4  # of the largest output of a ReLU: below, the unit counts as off
-_RANK = 1e-10  # of the largest pivot: equations whose pivot is smaller determine nothing
 
 
 class Signal(NamedTuple):
@@ -94,57 +93,14 @@ def _before_activation(call: Call, after: Signal) -> Signal:
 
 def _before_weights(call: Call, after: Signal) -> Signal:
     """Steps 2 and 3 for a layer with weights."""
-    W, gradient = call.parameters["weight"], call.gradient["weight"]
-    shape = call.input.shape[1:]
-    z = after.value.reshape(call.output.shape[1:])
+    shape, gradient = call.input.shape[1:], call.gradient["weight"]
+    z, slope, known = (t.reshape(call.output.shape[1:]) for t in after)
     if "bias" in call.parameters:
         z = z - call.parameters["bias"].view(-1, *[1] * (z.ndim - 1))
-    slope = after.slope.reshape(z.shape)
-    forward, backward = _equations(call.layer, W, slope, shape)
-    weight = after.known.flatten() / _rms(z)
-    A = torch.cat([forward * weight[:, None], backward / _rms(gradient)])
-    y = torch.cat([z.flatten() * weight, gradient.flatten() / _rms(gradient)])
-    x = _solve(A, y, type(call.layer).__name__).reshape(shape)
-    return Signal(x, (slope.flatten() @ forward).reshape(shape), torch.ones_like(x))
-
-
-def _equations(
-    layer: nn.Module, W: Tensor, slope: Tensor, shape: torch.Size
-) -> tuple[Tensor, Tensor]:
-    """Matrices that turn x [n] into W x, and into the gradient of W at this slope."""
-    if isinstance(layer, nn.Linear):
-        return W, torch.kron(slope[:, None], torch.eye(W.shape[1]).to(W))
-    plain = isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
-    if not isinstance(layer, nn.Conv2d) or not plain or isinstance(layer.padding, str):
-        raise NotObservable(
-            f"the recursion through layers cannot invert {type(layer).__name__}; it needs linear "
-            "layers, and Conv2d of one group with zero padding in pixels"
-        )
-    C, H, width = shape
-    basis = torch.eye(C * H * width).to(W).view(-1, C, H, width)
-    forward = F.conv2d(basis, W, None, layer.stride, layer.padding, layer.dilation).flatten(1).T
-    pixels = torch.eye(H * width).to(W).view(-1, 1, H, width)
-    patches = F.unfold(
-        pixels, W.shape[2:], layer.dilation, layer.padding, layer.stride
-    )  # [h, k, p]
-    one_channel = torch.einsum("op,hkp->okh", slope.flatten(1), patches)
-    backward = torch.einsum("okh,cd->ockdh", one_channel, torch.eye(C).to(W))
-    return forward, backward.reshape(W.numel(), -1)
-
-
-def _solve(A: Tensor, y: Tensor, name: str) -> Tensor:
-    """Least squares. Raises NotObservable where the columns of A are dependent."""
-    n = A.shape[1]
-    pivots = A.new_zeros(n)
-    if len(A) >= n:
-        Q, R = torch.linalg.qr(A)
-        pivots = R.diagonal().abs()
-    rank = int((pivots > _RANK * pivots.max()).sum()) if len(A) >= n else len(A)
-    if rank < n:
-        raise NotObservable(
-            f"the equations of the {name} determine at most {rank} of the {n} values of its input"
-        )
-    return torch.linalg.solve_triangular(R, (Q.T @ y)[:, None], upper=True)[:, 0]
+    scale = _rms(gradient)
+    equations = Equations.of(call, slope / scale, known / _rms(z))
+    x = equations.solve(z, gradient / scale)
+    return Signal(x.reshape(shape), equations.back(slope).reshape(shape), torch.ones_like(x))
 
 
 def _rms(x: Tensor) -> Tensor:

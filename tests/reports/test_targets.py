@@ -11,8 +11,7 @@ from dpaudit.reports.figures.pictures import Picture
 from dpaudit.reports.figures.search import search_by_iteration
 from dpaudit.reports.html import render
 from dpaudit.reports.targets import picks, target_cells
-
-from .test_html import GOLDEN, Page, png, small_finding, visible, with_findings
+from tests.reports.pages import GOLDEN, Page, png, small_finding, visible, with_findings
 
 
 def rows(ssim: list[float], victims: list[int] | None = None, **changes: object) -> Finding:

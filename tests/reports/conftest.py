@@ -1,0 +1,43 @@
+"""The golden result, the pictures that it names, and its pages."""
+
+from pathlib import Path
+
+import pytest
+
+from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import Verdict
+from dpaudit.reports.html import render, render_comparison
+from tests.reports.pages import GOLDEN, Page, png
+
+
+@pytest.fixture(scope="module")
+def golden() -> AuditResult:
+    return AuditResult.read(GOLDEN)
+
+
+@pytest.fixture(scope="module")
+def run_directory(golden: AuditResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every artifact that the golden result names."""
+    folder = tmp_path_factory.mktemp("run")
+    for i, path in enumerate(p for f in golden.findings for p in f.artifacts.values()):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(png(i))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def html(golden: AuditResult, run_directory: Path) -> str:
+    return render(golden, run_directory)
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return Page(html)
+
+
+@pytest.fixture(scope="module")
+def comparison(golden: AuditResult, run_directory: Path) -> str:
+    other = golden.model_copy(
+        update={"verdict": Verdict.NOT_REFUTED, "findings": golden.findings[:9]}
+    )
+    return render_comparison([("first", golden, run_directory), ("second", other, run_directory)])

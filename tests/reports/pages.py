@@ -1,0 +1,110 @@
+"""HTML pages as trees, and small results to render."""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.result import AuditResult
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
+
+VOID = {"meta", "link", "img", "br", "hr"}
+
+
+class Element:
+    def __init__(self, tag: str, attributes: dict[str, str], parent: "Element | None") -> None:
+        self.tag, self.attributes, self.parent = tag, attributes, parent
+        self.content: list[Element | str] = []
+
+    def every(self, tag: str | None = None) -> "Iterator[Element]":
+        for part in self.content:
+            if isinstance(part, Element):
+                if tag in (None, part.tag):
+                    yield part
+                yield from part.every(tag)
+
+    def text(self, without: frozenset[str] = frozenset()) -> str:
+        parts = (
+            part if isinstance(part, str) else "" if part.tag in without else part.text(without)
+            for part in self.content
+        )
+        return " ".join(" ".join(parts).split())
+
+    def classes(self) -> list[str]:
+        return self.attributes.get("class", "").split()
+
+
+class Page(HTMLParser):
+    """A page as a tree; an element that is closed out of turn or not at all is an error."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.root = self.at = Element("", {}, None)
+        self.feed(html)
+        self.close()
+        assert self.at is self.root, f"<{self.at.tag}> is never closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), f"<{tag}> repeats an attribute: {names}"
+        element = Element(tag, {name: value or "" for name, value in attrs}, self.at)
+        self.at.content.append(element)
+        if tag not in VOID:
+            self.at = element
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.at.content.append(Element(tag, {name: value or "" for name, value in attrs}, self.at))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.at.tag == tag, f"</{tag}> closes <{self.at.tag}>"
+        assert self.at.parent is not None
+        self.at = self.at.parent
+
+    def handle_data(self, data: str) -> None:
+        self.at.content.append(data)
+
+    def by_id(self, name: str) -> Element:
+        (found,) = (e for e in self.root.every() if e.attributes.get("id") == name)
+        return found
+
+
+def visible(page: Page) -> str:
+    return page.root.text(without=frozenset({"style", "svg", "head"}))
+
+
+def png(seed: int, width: int = 17, height: int = 8) -> bytes:
+    """A grey PNG of that size whose content depends on the seed."""
+    rows = b"".join(
+        b"\0" + bytes((seed * 37 + i) % 256 for i in range(width)) for _ in range(height)
+    )
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))]
+    parts += [(b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    chunks = (
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def with_findings(result: AuditResult, *findings: Finding, **changes: Any) -> AuditResult:
+    return result.model_copy(update={"findings": findings, "claims": (), "utility": {}, **changes})
+
+
+def small_finding(**changes: Any) -> Finding:
+    fields: dict[str, Any] = {
+        "role": Role.RECONSTRUCTION,
+        "kind": "reconstruction",
+        "title": "x, batch of 1",
+        "attack": "gradient-inversion",
+        "threat_model": "eavesdropper",
+        "message": "x",
+        "rounds": (3,),
+        "world": "defense",
+        "batch_size": 1,
+        "metrics": {"ssim": Metric(value=0.25, low=0.125, high=0.375, n=8)},
+    }
+    return Finding(**(fields | changes))

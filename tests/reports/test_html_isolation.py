@@ -1,0 +1,160 @@
+"""The HTML report loads nothing, runs nothing, escapes all text and reads its run directory alone."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpaudit.errors import DpauditError
+from dpaudit.files.finding import Metric, Role
+from dpaudit.files.result import AuditResult
+from dpaudit.reports.figures.pictures import embedded
+from dpaudit.reports.html import render, render_comparison
+from tests.reports.pages import GOLDEN, Page, png, small_finding, visible, with_findings
+
+
+def test_an_artifact_that_is_no_png_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"<svg onload='alert(1)'></svg>" * 9)
+    (tmp_path / "b.png").write_bytes(png(0)[:20])
+    (tmp_path / "folder").mkdir()
+    found = embedded(["a.png", "b.png", "folder", "nul\0byte", "c.png"], tmp_path)
+    problems = ["not a PNG image", "not a PNG image", "missing", "missing", "missing"]
+    assert [picture.problem for picture in found.values()] == problems
+    assert not any(picture.uri for picture in found.values())
+
+
+def test_an_artifact_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "a.png")
+    writer = threading.Thread(target=pipe.write_bytes, args=(png(0),), daemon=True)
+    writer.start()
+    assert embedded(["a.png"], tmp_path)["a.png"].problem == "missing"
+    pipe.read_bytes()
+    writer.join()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../secret.png", "a/../../secret.png", "/etc/secret.png", "..\\secret.png", "C:\\secret.png"],
+)
+def test_an_artifact_outside_the_run_directory_is_refused(
+    golden: AuditResult, tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "secret.png").write_bytes(png(0))
+    run = tmp_path / "run"
+    run.mkdir()
+    result = with_findings(golden, small_finding(artifacts={"images": path}))
+    with pytest.raises(DpauditError, match=r"outside the run directory"):
+        render(result, run)
+    with pytest.raises(DpauditError, match=r"outside the run directory"):
+        render_comparison([("a", result, run)])
+
+
+def test_a_link_out_of_the_run_directory_is_refused(golden: AuditResult, tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(png(0))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "innocent.png").symlink_to(tmp_path / "secret.png")
+    with pytest.raises(DpauditError, match=r"innocent\.png"):
+        render(with_findings(golden, small_finding(artifacts={"truth": "innocent.png"})), run)
+
+
+def test_the_page_is_the_same_to_the_byte_in_another_process(
+    html: str, run_directory: Path
+) -> None:
+    program = (
+        "import sys; from pathlib import Path; from dpaudit.files.result import AuditResult; "
+        "from dpaudit.reports.html import render; import matplotlib; "
+        "heavy = {'torch', 'scipy', 'pandas', 'seaborn', 'matplotlib.pyplot'} & set(sys.modules); "
+        "assert not heavy, heavy; matplotlib.rcParams['axes.linewidth'] = 9; "
+        "page = render(AuditResult.read(Path(sys.argv[1])), Path(sys.argv[2])); "
+        "sys.stdout.buffer.write(page.encode())"
+    )
+    command = [sys.executable, "-c", program, str(GOLDEN), str(run_directory)]
+    done = subprocess.run(
+        command, capture_output=True, check=False, env=os.environ | {"PYTHONHASHSEED": "5"}
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode() == html
+
+
+def test_nothing_is_loaded_and_nothing_can_run(html: str, comparison: str) -> None:
+    for text in (html, comparison):
+        page = Page(text)
+        assert "http://" not in text
+        assert "https://" not in text
+        for element in page.root.every():
+            assert element.tag not in {"script", "iframe", "object", "embed", "base", "form"}
+            assert not any(name.startswith("on") for name in element.attributes)
+            for name in ("src", "href", "xlink:href", "srcset", "data", "poster"):
+                target = element.attributes.get(name, "#")
+                assert target.startswith(("#", "data:")), (element.tag, target)
+        style = "".join(e.text() for e in page.root.every("style"))
+        assert "@import" not in style
+        assert "url(" not in style
+        policy = next(e for e in page.root.every("meta") if "http-equiv" in e.attributes)
+        assert policy.attributes["content"] == (
+            "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+            "form-action 'none'"
+        )
+
+
+def test_ids_are_unique_and_what_refers_to_one_finds_it(html: str, comparison: str) -> None:
+    for text in (html, comparison):
+        page = Page(text)
+        ids = [e.attributes["id"] for e in page.root.every() if "id" in e.attributes]
+        assert len(ids) == len(set(ids))
+        used = {
+            reference
+            for e in page.root.every()
+            for name, value in e.attributes.items()
+            for reference in (
+                [value[1:]] * (name == "href" and value.startswith("#"))
+                + value.split() * (name == "aria-labelledby")
+                + re.findall(r"url\(#([^)]+)\)", value)
+            )
+        }
+        assert used <= set(ids)
+
+
+HOSTILE = """"><script>alert('1')</script>' onerror=x {{ 7 }} $\\frac{$ <!-- --> &lt; ]]>"""
+
+
+def hostile(value: Any) -> Any:
+    """A result's content with every free text replaced, and every path kept."""
+    if isinstance(value, dict):
+        kept = {"role", "kind", "world", "verdict", "artifacts", "scope", "adjacency"}
+        return {k: v if k in kept else hostile(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [hostile(part) for part in value]
+    return HOSTILE if isinstance(value, str) and value not in ("inf", "-inf", "nan") else value
+
+
+def test_hostile_text_stays_text(golden: AuditResult, tmp_path: Path) -> None:
+    result = AuditResult.model_validate(hostile(golden.model_dump(mode="json")))
+    for text in (render(result, tmp_path), render_comparison([(HOSTILE, result, tmp_path)])):
+        page = Page(text)
+        assert "<script" not in text
+        assert list(page.root.every("script")) == []
+        assert not any(name.startswith("on") for e in page.root.every() for name in e.attributes)
+        assert " ".join(HOSTILE.split()) in visible(page)
+
+
+def test_hostile_keys_and_paths_stay_text(golden: AuditResult, tmp_path: Path) -> None:
+    finding = small_finding(
+        role=Role.NOISE,
+        kind="control",
+        metrics={HOSTILE: Metric(value=1.0)},
+        artifacts={HOSTILE: "<b>.png"},
+    )
+    changes = {"config": {HOSTILE: HOSTILE}, "timing": {HOSTILE: 1.0}}
+    utility = {"<i>other": golden.utility["defense"]}
+    text = render(with_findings(golden, finding, utility=utility, **changes), tmp_path)
+    page = Page(text)
+    assert "<script" not in text
+    assert list(page.root.every("b")) == list(page.root.every("i")) == []
+    assert "<b>.png" in visible(page)

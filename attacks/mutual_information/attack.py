@@ -16,6 +16,7 @@ from dpaudit.attack.contract import (
     late_rounds,
     missing_agent,
 )
+from dpaudit.attack.victims import VIEW
 from dpaudit.defense.contract import Defense
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
@@ -42,8 +43,9 @@ class MutualInformation(Attack):
     It plays ``trials`` independent runs of the defense, and of its no-defense twin, in batched
     programs. In each it notes the private quantity of one victim, and what the adversary holds of
     one message that the victim sends, or of what is derived from several (an observable or a
-    combination of the defense). Both are reduced to a few columns, and their information is
-    estimated round by round.
+    combination of the defense; or "view", the best linear estimate of the victim's gradients from
+    all messages of the rounds around, for any defense). Both are reduced to a few columns, and
+    their information is estimated round by round.
 
     ``reduction`` "aligned" projects a message of the private quantity's dimension on the leading
     ``components`` of that quantity, and then on at most ``view_components`` of its own; "pca" on
@@ -53,14 +55,14 @@ class MutualInformation(Attack):
     """
 
     chooses: ClassVar[Chooses] = {
-        "message": ("messages", "observables", "combinations"),
+        "message": ("messages", "observables", "combinations", "views"),
         "private": ("private",),
     }
 
     memory_grows_with: ClassVar[tuple[str, ...]] = ("trials",)
 
-    message: str
-    private: str = "gradient"
+    message: str  # or "view"
+    private: str = "gradient"  # where the defense names none, what agents are answered
     victim: NonNegativeInt | None = None  # None: the first honest agent that the adversary hears
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None  # None: all
     trials: PositiveInt = 1_000
@@ -150,7 +152,7 @@ class MutualInformation(Attack):
     def _findings(
         self, bench: Bench, question: Question, world: World, found: Samples, noiseless: bool
     ) -> list[Finding]:
-        about = tuple(_left_out(found))
+        about = (*_of_view(question, bench.defense), *_left_out(found))
         if not found.rounds and not found.constant:
             first = next(iter(found.unseen.values()))
             return [self._empty(question, world, (f"not available to this adversary: {first}",))]
@@ -320,6 +322,18 @@ def _victim(bench: Bench, threat_model: ThreatModel) -> int:
     links = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
     heard = [i for i in honest if any(threat_model.sees(*link) for link in links if link[0] == i)]
     return next(iter([*heard, *honest, 0]))
+
+
+def _of_view(question: Question, defense: Defense) -> Iterator[str]:
+    """What was asked of a defense beside what it names itself."""
+    if question.message == VIEW:
+        yield (
+            f"the view is the best unbiased linear estimate of each gradient of agent "
+            f"{question.victim} in the round, from all messages of that round, the one before and "
+            "the one after; how they depend on it is probed on the defense's own step"
+        )
+    if question.overhears(defense):
+        yield f"the gradient is the first that agent {question.victim} is answered in the round"
 
 
 def _left_out(found: Samples) -> Iterator[str]:

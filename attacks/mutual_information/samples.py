@@ -15,12 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpaudit.attack.victims import VIEW, window_of
 from dpaudit.defense.contract import Defense, Observable, Round, Setting, Target
 from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_of
 from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
+from dpaudit.game.estimate import Window
 from dpaudit.information.estimators import varying
 from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.rng import Streams
@@ -28,11 +30,14 @@ from dpaudit.training.classification import Classification
 from dpaudit.training.needs import gradient_bytes
 from dpaudit.training.trials import TrialProblem, run_trials
 
+from .overheard import Overheard
+
 Floats = NDArray[np.float64]
 ReductionName = Literal["aligned", "pca", "none"]
 
 BLOCK_BYTES = 2**29  # that the tensors of one block of trials may take, roughly
 TENSORS = 8  # of the size of all models and messages, alive in a round
+COPIES = 3  # of the messages of a window: as sent, as read, as observations in a row
 ESTIMATOR = 64 * 10**6  # bytes: code that is compiled when it is first used
 FEWEST = 16  # trials of a block: fewer fit no components
 ROUNDINGS = 4  # a column that varies by no more than so many of them is constant
@@ -42,7 +47,7 @@ ROUNDINGS = 4  # a column that varies by no more than so many of them is constan
 class Question:
     """Which message tells what about whom."""
 
-    message: str  # one of the defense's messages, observables or combinations
+    message: str  # one of the defense's messages, observables or combinations; or "view"
     private: str
     victim: int
     threat_model: ThreatModel
@@ -50,6 +55,10 @@ class Question:
     reduction: ReductionName = "aligned"
     components: int = 1  # of the private quantity
     view_components: int = 3  # of the view, at most
+
+    def overhears(self, defense: Defense) -> bool:
+        """Whether the gradient is what agents are answered, for the defense names none."""
+        return self.private == "gradient" and self.private not in defense.private
 
 
 class RoundSamples(NamedTuple):
@@ -88,9 +97,11 @@ def samples(
     for i, size in list(enumerate(every))[begun:]:
         own = Streams(streams.numpy("block", i).integers(2**62).item(), streams.device)
         block = problem.for_trials(streams, own, size, question.victim)
+        if question.overhears(defense):
+            block = Overheard(block, question.victim)
 
-        def watch(k: int, round: Round, i: int = i) -> None:
-            recorder(k, round)
+        def watch(k: int, round: Round, i: int = i, block: TrialProblem = block) -> None:
+            recorder(k, round, block.answer if isinstance(block, Overheard) else None)
             kept.keep(lambda: recorder.progress(i, k, round.state._asdict()))
             on_round()
 
@@ -106,9 +117,9 @@ def samples_bytes(
 ) -> int:
     """Bytes of the largest block of runs, and of the columns that are kept of all of them."""
     step, d, size = Footprint.of(defense, setting), setting.d, max(blocks(trials, setting))
-    names, rounds = _read_of(question.message, defense)
-    gap = last_round(question, defense) if rounds is None else rounds
-    kept = size * gap * step.recorded(names, d)
+    names, last = _read_of(question.message, defense), max(question.rounds)
+    kept = size * len(_span(question.message, defense, last)) * step.recorded(names, d)
+    kept *= COPIES if question.message == VIEW else 1
     playing = step.round(d, size)
     if isinstance(problem, Classification):
         playing += gradient_bytes(problem, defense, setting, step.gradients, size)
@@ -119,21 +130,30 @@ def samples_bytes(
     return ESTIMATOR + kept + playing + reducing + 6 * 8 * trials * len(question.rounds) * columns
 
 
-def _read_of(name: str, defense: Defense) -> tuple[Collection[str], int | None]:
-    """The messages that are read, and of how many rounds at once; None: of all."""
-    if name in defense.messages:
-        return [name], 1
+def _read_of(name: str, defense: Defense) -> Collection[str]:
+    """The messages that are read."""
+    if name == VIEW or name in defense.messages:
+        return list(defense.messages) if name == VIEW else [name]
     if name in defense.observables:
-        needs = defense.observables[name].needs
-        return needs, 1 - min(map(min, needs.values()))
-    return defense.combinations[name].messages, None
+        return defense.observables[name].needs
+    return defense.combinations[name].messages
+
+
+def _span(name: str, defense: Defense, k: int) -> range:
+    """The rounds whose messages show what is asked of round k; some may lie beyond the run."""
+    if name == VIEW:
+        return window_of(VIEW, k, defense.n_rounds, False)
+    if name in defense.messages:
+        return range(k, k + 1)
+    if name in defense.observables:
+        return range(k + min(map(min, defense.observables[name].needs.values())), k + 1)
+    return range(1, k + defense.combinations[name].delay + 1)
 
 
 def last_round(question: Question, defense: Defense) -> int:
-    """The last round that must be played: a combination may need some after the one asked for."""
-    combination = defense.combinations.get(question.message)
-    delay = combination.delay if combination is not None else 0
-    return min(max(question.rounds) + delay, defense.n_rounds)
+    """The last round that must be played: some messages come after the round that they show."""
+    last = max(question.rounds)
+    return min(_span(question.message, defense, last)[-1], defense.n_rounds)
 
 
 def blocks(trials: int, setting: Setting) -> list[int]:
@@ -216,6 +236,7 @@ class _Recorder:
     _found: dict[int, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
     _unseen: dict[int, str] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
+    _windows: dict[int, Window] = field(default_factory=dict)
 
     def progress(self, block: int, done: int, state: Mapping[str, Tensor]) -> Progress:
         """All that it has after so many rounds of a block, and the state that they left."""
@@ -264,16 +285,29 @@ class _Recorder:
         self._captures.clear()
         self._waiting.clear()
 
-    def __call__(self, k: int, round: Round) -> None:
-        first, delay, names = self._needs(k)
+    def __call__(self, k: int, round: Round, answer: Tensor | None) -> None:
+        """Note a round, in which the victim was first answered that gradient [trials, d]."""
+        q = self.question
+        names = _read_of(q.message, self.defense)
         self._captures[k] = {name: sent for name, sent in round.sent.items() if name in names}
+        if k in q.rounds:
+            self._wait(k, round, answer)
+        spans = {j: _span(q.message, self.defense, j) for j in [*self._waiting, k + 1]}
+        for j in [j for j in self._waiting if spans[j][-1] == k]:
+            self._note(j, self._waiting.pop(j))
+            del spans[j]
+        first = min(span[0] for span in spans.values())
         for old in [j for j in self._captures if j < first]:
             del self._captures[old]
+
+    def _wait(self, k: int, round: Round, answer: Tensor | None) -> None:
         q = self.question
-        if k in q.rounds:
+        if not q.overhears(self.defense):
             self._waiting[k] = round.private[q.private][..., q.victim, :]
-        if k - delay in self._waiting:
-            self._note(k - delay, self._waiting.pop(k - delay))
+        elif answer is not None:
+            self._waiting[k] = answer
+        else:
+            self._unseen[k] = f"agent {q.victim} asks for no gradient in round {k}"
 
     def _note(self, k: int, private: Tensor) -> None:
         try:
@@ -283,27 +317,25 @@ class _Recorder:
             return
         self._found.setdefault(k, []).append(self._reduced(k, private, rows))
 
-    def _needs(self, k: int) -> tuple[int, int, Collection[str]]:
-        """The first round to keep in round k, how long to wait after a round, and the messages."""
-        name, defense = self.question.message, self.defense
-        if name in defense.messages:
-            return k, 0, [name]
-        if name in defense.observables:
-            needs = defense.observables[name].needs
-            return k + min(map(min, needs.values())), 0, needs
-        combination = defense.combinations[name]
-        return 1, combination.delay, combination.messages
-
     def _rows(self, k: int) -> Tensor:
         """All that the adversary has of the victim in round k, [trials, n_rows, d]."""
         q, defense = self.question, self.defense
         view = View.of(q.threat_model, Transcript(self._captures), set(self._captures))
+        if q.message == VIEW:
+            return self._window(k).gradients(view, k, q.victim)
         if q.message in defense.messages:
             return view.all_sent_by(q.message, k, q.victim)
         if q.message in defense.observables:
             return self._derived(view, k, defense.observables[q.message])
         links = self._links(view, k, defense.combinations[q.message].messages[0])
         return defense.combinations[q.message].derive(defense, view, self.setting, links[0])
+
+    def _window(self, k: int) -> Window:
+        if k not in self._windows:
+            rounds = _span(VIEW, self.defense, k)
+            args = self.defense, self.setting, self.question.threat_model, rounds
+            self._windows[k] = Window(*args)
+        return self._windows[k]
 
     def _derived(self, view: View, k: int, observable: Observable) -> Tensor:
         targets = self._links(view, k, observable.links)

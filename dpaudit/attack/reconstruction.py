@@ -33,7 +33,7 @@ class ReconstructionAttack(Attack):
     public; the truth, by which it is scored, stays here.
     """
 
-    chooses: ClassVar[Chooses] = {"message": ("observables", "views")}
+    chooses: ClassVar[Chooses] = {"message": ("observables", "views", "mixtures")}
 
     memory_grows_with: ClassVar[tuple[str, ...]] = ("targets",)
     joins: ClassVar[Join] = "nothing"  # gradients of a view, where ``join`` does not say

@@ -246,8 +246,9 @@ def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[
         "messages": defense.messages,
         "observables": defense.observables,
         "combinations": defense.combinations,
-        "private": defense.private,
-        "views": ("view", "unmixed"),
+        "private": ("gradient", *defense.private),  # what its agents are answered, if none is named
+        "views": ("view",),
+        "mixtures": ("unmixed",),
     }
     n_rounds, n = config.defense.options["n_rounds"], config.data.n_agents
     for i, attack in enumerate(config.attack):

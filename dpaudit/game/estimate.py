@@ -17,8 +17,9 @@ A step that is not linear is linearised around a run of noise without records: t
 weighs a gradient by its cosine with others, so that its estimate is up to a factor.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,8 @@ RANK = 1e-8  # of the largest singular value: below it a combination of messages
 SAME = 0.05  # of the largest effect of noise: what twice the gradients may change in it
 TELLS = 1e-6  # of an input's column: what must be left of it, orthogonal to all other unknowns
 MOST_UNKNOWNS = 6000
+
+Told = TypeVar("Told")
 
 
 class Input(NamedTuple):
@@ -92,20 +95,30 @@ class Window:
         Raises:
             NotObservable: it tells none, or lacks a message of the window.
         """
-        o = self._read(view)
-        rounding = torch.finfo(o.dtype).eps * o.square().mean(dim=1).sqrt().double()
-        found: list[tuple[float, Estimate]] = []
-        refusal = f"no message tells a gradient of agent {agent} in round {round}"
+        o, rounding = self._read(view)
+        found = self._each(round, agent, lambda wanted: self._estimate(wanted, o, rounding))
+        return [estimate for _, estimate in sorted(found, key=lambda one: one[0])]
+
+    def gradients(self, view: View, round: int, agent: int) -> Tensor:
+        """As ``estimates``, by point [..., n, d], whether or not the models are known.
+
+        Of messages with trials in front, the gradients of all trials.
+        """
+        o, rounding = self._read(view)
+        weights = self._each(round, agent, lambda wanted: self.weights(wanted, rounding).to(o))
+        return torch.stack([(w @ o.flatten(1)).reshape(o.shape[1:]) for w in weights], dim=-2)
+
+    def _each(self, round: int, agent: int, told: Callable[[Input], Told]) -> list[Told]:
+        found, refusal = [], f"no message tells a gradient of agent {agent} in round {round}"
         for wanted in self.inputs:
-            if (wanted.agent, wanted.round) != (agent, round):
-                continue
-            try:
-                found.append(self._estimate(wanted, o, rounding))
-            except NotObservable as reason:
-                refusal = str(reason)
+            if (wanted.agent, wanted.round) == (agent, round):
+                try:
+                    found.append(told(wanted))
+                except NotObservable as reason:
+                    refusal = str(reason)
         if not found:
             raise NotObservable(refusal)
-        return [estimate for _, estimate in sorted(found, key=lambda one: one[0])]
+        return found
 
     def weights(self, wanted: Input, rounding: Tensor | None = None) -> Tensor:
         """Of the observations [n], in the best unbiased estimate of an input.
@@ -140,15 +153,17 @@ class Window:
         known = float(std) if self.has_known_noise else None
         return float(std), Estimate(wanted, w.to(o) @ o, m.to(o) @ o, known, float(model_std))
 
-    def _read(self, view: View) -> Tensor:
-        """What the adversary holds of the window, [n, d]."""
+    def _read(self, view: View) -> tuple[Tensor, Tensor]:
+        """What the adversary holds of the window, [n, ..., d], and its rounding, [n]."""
         rows = []
         for k, name, row in self.observed:
             sent = view.transcript.captures.get(k, {}).get(name)
             if sent is None:
                 raise NotObservable(f'"{name}" of round {k} was not recorded')
             rows.append(sent.payload[..., row, :])
-        return torch.stack(rows)
+        o = torch.stack(rows)
+        rms = o.flatten(1).square().mean(dim=1).sqrt()
+        return o, torch.finfo(o.dtype).eps * rms.double().cpu()
 
 
 class System(NamedTuple):

@@ -1,5 +1,6 @@
 """Gradients estimated from views, held against what was really sent and against closed forms."""
 
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -158,6 +159,29 @@ def test_links_that_carry_the_same_gradient_are_averaged() -> None:
     window = Window(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 1))
     (point,) = [u for u in window.inputs if (u.round, u.agent) == (ROUND, 1)]
     assert window.std(point) == pytest.approx(20.0 * defense.clip_norm / B / sqrt(6), rel=1e-6)
+
+
+def test_of_many_trials_it_is_what_it_is_of_each() -> None:
+    """The same weights: but for the rounding of messages, which is theirs together."""
+    defense, setting = made("dpdl", noise_multiplier=20.0)
+    window = Window(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 2))
+    view, _ = heard(defense, setting, EAVESDROPPER)
+    halved = {
+        k: {name: replace(sent, payload=sent.payload / 2) for name, sent in capture.items()}
+        for k, capture in view.transcript.captures.items()
+    }
+    both = {
+        k: {
+            name: replace(sent, payload=torch.stack([sent.payload, halved[k][name].payload]))
+            for name, sent in capture.items()
+        }
+        for k, capture in view.transcript.captures.items()
+    }
+    found = window.gradients(View(EAVESDROPPER, Transcript(both)), ROUND, 1)
+    alone = sorted(window.estimates(view, ROUND, 1), key=lambda one: one.input.point)
+    expected = torch.stack([one.gradient for one in alone])
+    assert found.shape == (2, 3, D)
+    torch.testing.assert_close(found, torch.stack([expected, expected / 2]), rtol=1e-6, atol=1e-8)
 
 
 def test_a_curious_agent_that_lacks_messages_is_refused() -> None:

@@ -124,6 +124,14 @@ measured = pytest.mark.skipif(not all(map(Path.exists, PEAK)), reason="no peak o
             "attack 00-mutual-information-eavesdropper",
         ),
         (
+            audit(
+                {"name": "mutual-information", "message": "view", "trials": 40,
+                 "n_permutations": 0, "n_splits": 0, "rounds": [2]},
+                model="logistic", n_agents=10, n_rounds=3,
+            ),
+            "attack 00-mutual-information-eavesdropper",
+        ),
+        (
             audit({"name": "canaries", "canaries": 1500, "n_rounds": 2}, n_agents=10),
             "attack 00-canaries-eavesdropper",
         ),
@@ -133,7 +141,8 @@ measured = pytest.mark.skipif(not all(map(Path.exists, PEAK)), reason="no peak o
         ),
         (audit(model="mlp", n_agents=3, n_rounds=1), NOISE_OF_THE_RUN),
     ],
-    ids=["training", "likelihood-ratio", "sensitivity", "m-nmi", "canaries", "records", "noise"],
+    ids=["training", "likelihood-ratio", "sensitivity", "m-nmi", "view", "canaries", "records",
+         "noise"],
 )  # fmt: skip
 def test_a_part_takes_about_what_it_is_said_to_take(
     config: AuditConfig, part: str, tmp_path: Path

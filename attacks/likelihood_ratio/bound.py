@@ -68,13 +68,9 @@ def _finding(
     metrics: dict[str, Metric],
     series: dict[str, tuple[float, ...]],
 ) -> Finding:
-    return Finding(
-        role=Role.TEST,
-        kind="empirical-epsilon",
-        title="runs with and without one record",
-        claim=question.index,
-        attack="likelihood-ratio",
-        threat_model=question.threat_model.name,
+    return question.finding(
+        Role.TEST,
+        "runs with and without one record",
         rounds=(1, question.n_rounds),
         world="defense",
         metrics=metrics,

@@ -18,13 +18,9 @@ def noise_control(question: Question, played: Scored) -> Finding:
     """Whether what is left of the messages is the noise that the defense asked for."""
     test, p = white_noise_test(played.features)
     differs = p < DIFFERENT
-    return Finding(
-        role=Role.NOISE,
-        kind="control",
-        title="noise really drawn",
-        claim=question.index,
-        attack="likelihood-ratio",
-        threat_model=question.threat_model.name,
+    return question.finding(
+        Role.NOISE,
+        "noise really drawn",
         world="defense",
         metrics={Name.P_VALUE: Metric(value=p, n=len(played.features))},
         verdict=Verdict.UNSUPPORTED if differs else None,
@@ -38,13 +34,9 @@ def noise_control(question: Question, played: Scored) -> Finding:
 
 def no_noise_control(question: Question, nonlinear: Nonlinear) -> Finding:
     """Of a step that is not linear in its noise, what is left of messages is no noise."""
-    return Finding(
-        role=Role.NOISE,
-        kind="control",
-        title="noise really drawn",
-        claim=question.index,
-        attack="likelihood-ratio",
-        threat_model=question.threat_model.name,
+    return question.finding(
+        Role.NOISE,
+        "noise really drawn",
         world="defense",
         notes=(nonlinear.note,),
     )
@@ -77,13 +69,9 @@ def positive_control(question: Question, silent: Worlds, streams: Streams) -> Fi
 
 def _control(question: Question, role: Role, bound: ScoreBound, note: str) -> Finding:
     top = ceiling(min(bound.n0, bound.n1), question.delta, question.alpha)
-    return Finding(
-        role=role,
-        kind="control",
-        title=role.replace("-", " "),
-        claim=question.index,
-        attack="likelihood-ratio",
-        threat_model=question.threat_model.name,
+    return question.finding(
+        role,
+        role.replace("-", " "),
         world="no-defense" if role is Role.POSITIVE_CONTROL else "defense",
         metrics={
             Name.EPSILON_LOWER_BOUND: Metric(value=bound.value, n=bound.n0 + bound.n1),

@@ -33,13 +33,9 @@ def exact_leak(question: Question) -> Finding:
     elif found.low > claimed:
         verdict = Verdict.UNSUPPORTED
     mu = leak.by_round.tolist()
-    return Finding(
-        role=Role.EXACT_LEAK,
-        kind="accounting",
-        title="exact leak of the view" if found.high - found.low < inf else "leak of the view",
-        claim=question.index,
-        attack="likelihood-ratio",
-        threat_model=question.threat_model.name,
+    return question.finding(
+        Role.EXACT_LEAK,
+        "exact leak of the view" if found.high - found.low < inf else "leak of the view",
         message=next(iter(leak.unhidden.values()), None),
         rounds=(1, question.n_rounds),
         metrics={
@@ -109,13 +105,9 @@ def _no_figure(question: Question) -> Finding:
     assert nonlinear is not None
     bare = nonlinear.bare
     shown = () if bare is None else (f'round {bare[0]}: "{bare[1]}" shows the record bare',)
-    return Finding(
-        role=Role.EXACT_LEAK,
-        kind="accounting",
-        title="exact leak of the view",
-        claim=question.index,
-        attack="likelihood-ratio",
-        threat_model=question.threat_model.name,
+    return question.finding(
+        Role.EXACT_LEAK,
+        "exact leak of the view",
         message=None if bare is None else bare[1],
         rounds=(1, question.n_rounds),
         verdict=None if bare is None else Verdict.REFUTED,

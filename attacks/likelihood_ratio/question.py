@@ -1,11 +1,14 @@
 """One claim against one adversary: the game that tests it, and what the adversary can know."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from dpaudit.accounting.releases import Mechanism, RecordAdjacency
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon, record_adjacency
 from dpaudit.files.claim import Claim
+from dpaudit.files.finding import KINDS, Finding, Metric, Role
 from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.linearity import Nonlinear
@@ -45,6 +48,36 @@ class Question:
     @property
     def n_rounds(self) -> int:
         return self.adversary.n_rounds
+
+    def finding(
+        self,
+        role: Role,
+        title: str,
+        *,
+        message: str | None = None,
+        rounds: tuple[int, ...] = (),
+        world: Literal["defense", "no-defense"] | None = None,
+        metrics: dict[str, Metric] | None = None,
+        verdict: Verdict | None = None,
+        notes: tuple[str, ...] = (),
+        series: dict[str, tuple[float, ...]] | None = None,
+    ) -> Finding:
+        """Evidence of this attack on this claim against this adversary."""
+        return Finding(
+            role=role,
+            kind=KINDS[role],
+            title=title,
+            claim=self.index,
+            attack="likelihood-ratio",
+            threat_model=self.threat_model.name,
+            message=message,
+            rounds=rounds,
+            world=world,
+            metrics=metrics or {},
+            verdict=verdict,
+            notes=notes,
+            series=series or {},
+        )
 
 
 def is_pure(mechanism: Mechanism) -> bool:

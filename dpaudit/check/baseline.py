@@ -19,11 +19,10 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.documents import read_json, reason
 from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult
+from dpaudit.files.whole import write_whole
 from dpaudit.statistics.p_values import Side, holm, p_worse
 from dpaudit.strict import Strict
 from dpaudit.version import __version__
-
-from .whole import write_whole
 
 ALPHA = 0.005  # of a false alarm, ever: at most 1 of 200 histories, let alone checks
 

@@ -24,12 +24,12 @@ from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.data_folders import DATA_FOLDERS, root_folder
 from dpaudit.files.documents import read_json, text_of
 from dpaudit.files.result import AuditResult
+from dpaudit.files.whole import write_whole
 from dpaudit.registry import PluginFamily, installed
 from dpaudit.source import below, hash_of
 from dpaudit.version import __version__
 
 from .seal import Seal
-from .whole import write_whole
 
 DECIDING = ("torch", "numpy", "scipy", "scikit-learn", "scikit-image", "pydantic")
 KEPT = ("config.toml", "audit.json", "report.html", "artifacts")

@@ -22,6 +22,7 @@ from rich.text import Text
 from dpaudit.errors import DpauditError, is_out_of_memory
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import MEANING
+from dpaudit.files.whole import write_whole
 from dpaudit.progress import OnProgress
 from dpaudit.text import json_lines, one_line, whole_line
 from dpaudit.unforeseen import unforeseen
@@ -237,7 +238,6 @@ def write_outputs(
     markdown: Path | None,
 ) -> None:
     """The picture of a summary goes beside it, because GitHub shows no embedded ones."""
-    from dpaudit.check.whole import write_whole
     from dpaudit.reports import ci
 
     if junit is not None:
@@ -256,7 +256,6 @@ def write_outputs(
 
 def write_problems(junit: Path | None, claims: Path, error: BaseException) -> None:
     """CI systems that find no report call a run that could not start a success."""
-    from dpaudit.check.whole import write_whole
     from dpaudit.reports import ci
 
     if junit is not None:

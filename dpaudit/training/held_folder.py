@@ -3,15 +3,15 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from dpaudit.errors import RunError
 from dpaudit.files.documents import reason
+from dpaudit.files.whole import PARTIAL, replace_whole, writing
 
 LOCK = "run.lock"  # its content is the holder's process id; it stays when the run is over
-_PARTIAL = ".partial"  # ends the names of files that are being written; a killed run leaves them
 
 
 class Mark(NamedTuple):
@@ -46,7 +46,7 @@ class Folder:
             _lock(descriptor, self.path)
             found = os.fstat(descriptor)
             held = Folder(self.path, Mark(found.st_dev, found.st_ino))
-            held.forget(f"**/.*{_PARTIAL}")
+            held.forget(f"**/.*{PARTIAL}")
             yield held
         finally:
             os.close(descriptor)
@@ -63,19 +63,9 @@ class Folder:
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole or not at all. Raises RunError (full disk, no permission)."""
         target = self.at(name)
-        partial = target.with_name(f".{target.name}.{os.getpid()}{_PARTIAL}")
         with writing(target):
             self._make_folders(target)
-            try:
-                with partial.open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                self.at(name)
-                partial.replace(target)
-            finally:
-                with suppress(OSError):
-                    partial.unlink(missing_ok=True)
+            replace_whole(target, content, before=lambda: self.at(name))
 
     def _make_folders(self, target: Path) -> None:
         """Those between this folder and a file in it; never this folder, once it is held."""
@@ -99,15 +89,6 @@ class Folder:
         with writing(self.path):
             for path in self.at("").glob(pattern):
                 path.unlink()
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """What the operating system does not allow, or no path can be, is one line."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot write: {reason(error)}") from None
 
 
 def _mark_of(folder: Path) -> Mark | None:

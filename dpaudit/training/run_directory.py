@@ -14,8 +14,9 @@ import torch
 from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_of
 from dpaudit.errors import RunError
 from dpaudit.files.documents import read_json, reason
+from dpaudit.files.whole import writing
 
-from .held_folder import LOCK, Folder, writing
+from .held_folder import LOCK, Folder
 from .seals import bound_to, sealed, sealed_text, unsealed, unsealed_text
 
 _ROUND = re.compile(r"round-(\d{6,18})")  # of a transcript, at the batch size of training

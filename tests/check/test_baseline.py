@@ -3,8 +3,6 @@
 import io
 import json
 import math
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -170,18 +168,6 @@ def test_a_baseline_that_cannot_be_written_leaves_the_one_before(tmp_path, monke
             baseline_of(GOLDEN, Ledger(contents=("new",))).write(path)
     assert path.read_text() == before
     assert [p.name for p in tmp_path.iterdir()] == ["baseline.json"]
-
-
-def test_what_a_killed_process_left_is_swept_away_and_what_a_living_one_writes_is_not(
-    tmp_path: Path,
-) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    for pid in (dead.pid, os.getppid()):
-        (tmp_path / f".baseline.json.{pid}").write_text("{")
-    baseline_of(GOLDEN).write(tmp_path / "baseline.json")
-    left = {p.name for p in tmp_path.iterdir()}
-    assert left == {"baseline.json", f".baseline.json.{os.getppid()}"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import dpaudit.files.config as config
 from dpaudit.check import one_audit
-from dpaudit.check.whole import write_whole
+from dpaudit.files.whole import write_whole
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 GOLDEN = Path(os.environ.get("STUB_LEAVES", GOLDEN))

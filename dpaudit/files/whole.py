@@ -1,0 +1,61 @@
+"""Files that are written whole or not at all."""
+
+import glob
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dpaudit.errors import RunError
+
+from .documents import reason
+
+PARTIAL = ".partial"  # ends the names of files that are being written; what is killed leaves them
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file and the folders it lies in, without what killed processes left beside it.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
+        replace_whole(path, content)
+
+
+def replace_whole(path: Path, content: bytes, before: Callable[[], object] = lambda: None) -> None:
+    """Write a file beside its place, then rename it; a link there is replaced, not followed.
+
+    ``before`` is called before it is renamed; if that raises, nothing is.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        before()
+        partial.replace(path)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the operating system does not allow, or no path can be, is one line."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot write: {reason(error)}") from None
+
+
+def _sweep(path: Path) -> None:
+    """Remove what killed processes left beside a file."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL}"):
+        pid = left.name.removesuffix(PARTIAL).rpartition(".")[2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            left.unlink(missing_ok=True)

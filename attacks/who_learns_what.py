@@ -58,13 +58,14 @@ class WhoLearnsWhat(Attack):
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         defense, n_agents = bench.defense, bench.setting.n_agents
         n_rounds = min(2 * n_agents, defense.n_rounds)
-        game = Game.of(defense, bench.setting, 0, "add-remove", "poisson")
+        first = bench.setting.holders[0]
+        game = Game.of(defense, bench.setting, first, "add-remove", "poisson")
         nonlinear = nonlinearity(game, ThreatModel(name="every link"), n_rounds)
         if nonlinear is not None and not (nonlinear.defined and nonlinear.quiet):
             return [_no_figures(nonlinear.note)]
         cells: list[tuple[int, int, float]] = []
         unhidden: dict[str, None] = {}  # messages that show a record without noise
-        for agent in range(n_agents):
+        for agent in bench.setting.holders:
             learned = learned_by(agent, defense, bench.setting, n_rounds)
             cells += [(agent, *pair) for pair in learned.mu.items()]
             unhidden |= dict.fromkeys(learned.unhidden.values())
@@ -85,7 +86,7 @@ def learned_by(agent: int, defense: Defense, setting: Setting, n_rounds: int) ->
     How the adversary filters the messages depends on the noise alone. So the filter is found once,
     and what each victim's record changes is sent through it.
     """
-    victims = [i for i in range(setting.n_agents) if i != agent]
+    victims = [i for i in setting.holders if i != agent]
     game = Game.of(defense, setting, victims[0], "add-remove", "poisson")
     curious = ThreatModel(name=f"agent {agent}", kind="curious", agents=(agent,))
     adversary = Adversary(replace(game, sampling_rate=1.0), curious, n_rounds)

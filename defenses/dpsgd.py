@@ -1,25 +1,20 @@
 """D-PSGD, and DP-DPSGD: the same with per-record clipping and Gaussian noise at every agent."""
 
-import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, PositiveFloat, model_validator
-from scipy.optimize import brentq
+from pydantic import PositiveFloat, model_validator
 from torch import Tensor
 
-from dpaudit.accounting.releases import RecordAdjacency, epsilon
 from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
-    BudgetDelta,
-    BudgetEpsilon,
     Capture,
-    ConfigError,
     Defense,
     Derived,
+    GaussianDefense,
     Gradient,
     Graph,
     Network,
@@ -38,11 +33,6 @@ from dpaudit.defense import (
     replayed,
     start_and_step,
 )
-
-PRECISION = (
-    1e-3  # relative, of a noise multiplier found from a budget; the error is on the safe side
-)
-LEAST_LOG_SIGMA, MOST_LOG_SIGMA = -13.0, 16.0  # between which it is looked for
 
 
 class State(NamedTuple):
@@ -115,7 +105,7 @@ class DPSGD(Defense):
     }
 
 
-class DPDPSGD(Defense):
+class DPDPSGD(GaussianDefense):
     """D-PSGD with a private gradient (DP-DPSGD); rows of X, V [..., n_agents, d] are agents.
 
     With S the sum over the batch of per-record gradients at X, clipped to norm C, round k is
@@ -141,17 +131,10 @@ class DPDPSGD(Defense):
     }
 
     learning_rate: PositiveFloat = 0.05  # eta
-    clip_norm: PositiveFloat = 2.0  # C
-    epsilon: BudgetEpsilon | None = None
-    delta: BudgetDelta = 1e-5
-    adjacency: RecordAdjacency = "add-remove"  # that epsilon is meant for
-    noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # sigma; from epsilon if absent
     perturb: Literal["gradient", "model"] = "gradient"
 
     @model_validator(mode="after")
-    def _noise_is_given_once(self) -> Self:
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("give either epsilon or noise_multiplier")
+    def _noise_of_the_model_is_given(self) -> Self:
         if self.epsilon is not None and self.perturb == "model":
             raise ValueError('no source sets the noise of perturb = "model"; give noise_multiplier')
         return self
@@ -161,7 +144,7 @@ class DPDPSGD(Defense):
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, V = state
-        eta, C, B, sigma = self.learning_rate, self.clip_norm, gradient.batch_size, self._sigma
+        eta, C, B, sigma = self.learning_rate, self.clip_norm, gradient.batch_size, self.sigma
         if self.perturb == "gradient":
             S = gradient.clipped_sum(X, C)
             G = (S + noise.gaussian("gradient", sigma * C, S)) / B  # 1
@@ -179,9 +162,6 @@ class DPDPSGD(Defense):
         """Of the L2 norm: none where the L1 norm is clipped."""
         return self.clip_norm if self.perturb == "gradient" else None
 
-    def without_noise(self) -> Self:
-        return self.model_copy(update={"noise_multiplier": 0.0, "epsilon": None})
-
     def calibrate(self, setting: Setting) -> Self:
         """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP.
 
@@ -190,51 +170,7 @@ class DPDPSGD(Defense):
         """
         if not self.allow_outside_theory:
             _refuse_unless_symmetric(setting.network)
-        if self.noise_multiplier is not None:
-            return self
-        sigma = self.noise_multiplier_for(min(setting.sizes))
-        return self.model_copy(update={"noise_multiplier": sigma})
-
-    def noise_multiplier_for(self, size: int) -> float:
-        """The least sigma that gives an agent with this many records its budget.
-
-        Raises:
-            ConfigError: next to no noise keeps to the budget, or none is certain to.
-        """
-        assert self.epsilon is not None
-        rate, budget = min(1.0, self.batch_size / size), self.epsilon
-
-        def excess(log_sigma: float) -> float:
-            mechanism = releases([math.exp(log_sigma)] * self.n_rounds, self.sampling, rate)
-            spent = epsilon(mechanism, self.delta, self.adjacency).high
-            return math.log(min(max(spent, 1e-9), 1e9) / budget)  # nearly straight, and finite
-
-        low = high = 0.0
-        while excess(high) > 0:
-            if high == MOST_LOG_SIGMA:
-                raise ConfigError(self._unspent(high))
-            low, high = high, high + 1
-        while low == high or excess(low) < 0:
-            if low == LEAST_LOG_SIGMA:
-                raise ConfigError(self._unspent(low))
-            low -= 1
-        return math.exp(brentq(excess, low, high, xtol=PRECISION) + PRECISION)
-
-    def _unspent(self, log_sigma: float) -> str:
-        """Why there is no sigma up to this one, or down to it."""
-        sigma = math.exp(log_sigma)
-        budget = f"epsilon = {self.epsilon:g} at delta = {self.delta:g}"
-        if log_sigma > 0:
-            return (
-                f"defense.delta: no noise_multiplier up to {sigma:.0e} is certain to keep "
-                f"{budget}, as rounding errors of the accounting, up to 1e-9, count as delta; "
-                "expected a larger delta, or noise_multiplier instead of epsilon"
-            )
-        return (
-            f"defense.delta: {budget} is kept with next to no noise (noise_multiplier "
-            f"{sigma:.0e}), as a record is drawn less often than that; expected delta far below "
-            "1 / (number of records), or noise_multiplier instead of epsilon"
-        )
+        return super().calibrate(setting)
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
@@ -248,32 +184,26 @@ class DPDPSGD(Defense):
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's clipped gradient under its noise."""
+        if self.perturb == "gradient":
+            return super().mechanism(setting, threat_model, victim)
         known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        if self.perturb == "model":
-            rate = min(1.0, self.batch_size / setting.sizes[victim])
-            return self._lasting(rate if known.any() else None)
-        return replayed(self, setting, victim, np.full(self.n_rounds, self._sigma), known)
+        rate = min(1.0, self.batch_size / setting.sizes[victim])
+        return self._lasting(rate if known.any() else None)
 
     def _lasting(self, rate: float | None) -> Bracket:
         """Once a record was drawn, every later gradient of the batch may turn around: 2 B C.
 
         ``rate`` is that of one round which the view gives exactly, if there is one.
         """
-        most = self._sigma / (2 * self.batch_size)
+        most = self.sigma / (2 * self.batch_size)
         return Bracket(
-            least=() if rate is None else releases([self._sigma], self.sampling, rate, "laplace"),
+            least=() if rate is None else releases([self.sigma], self.sampling, rate, "laplace"),
             most=releases([most] * self.n_rounds, "none", 1.0, "laplace"),
             assumptions=(
                 "gradients are taken at models that were not sent: the upper end counts that a "
                 "record moves every clipped gradient after it, the lower end one round alone",
             ),
         )
-
-    @property
-    def _sigma(self) -> float:
-        if self.noise_multiplier is None:
-            raise ValueError("the noise is not set yet: call calibrate first")
-        return self.noise_multiplier
 
     def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
         return _derived(view, setting, target, self.learning_rate)

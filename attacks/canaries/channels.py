@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.contract import Defense, Gradient, Setting
@@ -51,6 +51,7 @@ class WithCanaries(Gradient):
     length: float
     drawn: Tensor  # [n_canaries]: 1 if in the victim's batch
     batch_size: int
+    later: tuple[Tensor, ...] = ()  # the same of further local steps
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         real = self.real(X[..., : self.d], holders)
@@ -61,6 +62,23 @@ class WithCanaries(Gradient):
     ) -> Tensor:
         real = self.real.clipped_sum(X[..., : self.d], clip_norm, holders, norm)
         return self._beside(real, X, holders, min(self.length, clip_norm))
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        """With a record for each canary behind the real ones of each batch, 0 at other agents."""
+        n = len(self.drawn)
+        real = self.real.per_record(
+            X[..., :-n, : self.d] if own else X[..., : self.d], holders, own
+        )
+        rows = torch.arange(real.shape[-3], device=X.device) if holders is None else holders
+        held = (rows == self.victim).to(X)[:, None, None]
+        own_coordinates = self.length * held * torch.diag(self.drawn.to(X))
+        canaries = nn.functional.pad(own_coordinates, (self.d, 0))
+        wide = nn.functional.pad(real, (0, n))
+        return torch.cat([wide, canaries.expand(*wide.shape[:-2], n, -1)], dim=-2)
+
+    def at_step(self, s: int) -> "WithCanaries":
+        drawn = self.drawn if s == 0 else self.later[s - 1]
+        return replace(self, real=self.real.at_step(s), drawn=drawn)
 
     def _beside(self, real: Tensor, X: Tensor, holders: Tensor | None, length: float) -> Tensor:
         rows = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
@@ -93,12 +111,13 @@ def train_with_canaries(
     )
     done, state = _resumed(kept.last(), state, readers)
     for k in range(done + 1, sampled.n_rounds + 1):
-        drawn = coins & _sampled(sampled.game, k, n_canaries, streams)
         real = problem.gradient(streams, k, defense.batch_size, defense.sampling)
-        amount = sampled.game.effect * drawn.to(X)
-        oracle = WithCanaries(
-            real, setting.d, sampled.game.victim, sampled.game.length, amount, defense.batch_size
+        first, *later = (
+            sampled.game.effect * (coins & _sampled(sampled.game, k, n_canaries, streams, s)).to(X)
+            for s in range(defense.batches_per_round)
         )
+        game, B = sampled.game, defense.batch_size
+        oracle = WithCanaries(real, setting.d, game.victim, game.length, first, B, tuple(later))
         noise = Overheard(streams, k)
         state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
         for reader in readers:
@@ -130,9 +149,10 @@ def _resumed(last: Progress | None, state: Any, readers: list["_Reader"]) -> tup
     return last.note, type(state)(**under(last.tensors, "state"))
 
 
-def _sampled(game: Game, k: int, n_canaries: int, streams: Streams) -> Tensor:
-    """Which canaries could be in the batch of round k: some of the first set, all of the second."""
-    chance = torch.rand(n_canaries, generator=Streams(streams.seed)("canaries", k))
+def _sampled(game: Game, k: int, n_canaries: int, streams: Streams, step: int) -> Tensor:
+    """Which canaries could be in a batch of round k: some of the first set, all of the second."""
+    name = ("canaries", k, step) if step else ("canaries", k)
+    chance = torch.rand(n_canaries, generator=Streams(streams.seed)(*name))
     always = torch.ones(n_canaries, dtype=torch.bool)
     return torch.cat([chance < game.sampling_rate, always])
 

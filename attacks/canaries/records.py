@@ -8,7 +8,7 @@ Source: Steinke, Nasr and Jagielski 2023, arXiv:2305.08846, for the test; Nasr e
 arXiv:2101.04535, for mislabelled and crafted records.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any, Literal, NamedTuple
@@ -48,6 +48,7 @@ class WithRecords(Gradient):
     labels: Tensor  # [n_canaries]
     drawn: Tensor  # [n_canaries]: 1 if in the batch
     batch_size: int
+    later: tuple[Tensor, ...] = ()  # the same of further local steps
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         real = self.real(X, holders)
@@ -58,6 +59,24 @@ class WithRecords(Gradient):
     ) -> Tensor:
         real = self.real.clipped_sum(X, clip_norm, holders, norm)
         return self._added(real, X, holders, clip_norm, norm, 1.0)
+
+    def at_step(self, s: int) -> "WithRecords":
+        drawn = self.drawn if s == 0 else self.later[s - 1]
+        return replace(self, real=self.real.at_step(s), drawn=drawn)
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        """With the canaries behind the real records of each batch, 0 at other agents."""
+        n = len(self.labels)
+        real = self.real.per_record(X[..., :-n, :] if own else X, holders, own)
+        at = X[..., -n:, :] if own else X.unsqueeze(-2).expand(*X.shape[:-1], n, X.shape[-1])
+        agents = torch.arange(at.shape[-3], device=X.device) if holders is None else holders
+        rows = (agents == self.victim).nonzero().flatten()
+        each = self.gradients.clipped_sum(
+            at[rows].reshape(-1, X.shape[-1]), self.inputs[:, None], self.labels[:, None], None,
+            holders=torch.arange(n, device=X.device).repeat(len(rows)),
+        ).view(len(rows), n, -1)  # fmt: skip
+        last = torch.zeros_like(at).index_add(0, rows, each * self.drawn[:, None].to(X))
+        return torch.cat([real, last], dim=-2)
 
     def _added(
         self,
@@ -145,10 +164,13 @@ def train_with_records(
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
     start = defense.start(problem.initial(streams), setting)
     done, state, before, scores, n_read = _resumed(kept.last(), start, n_canaries)
-    rng.random((done, n_canaries))  # what the rounds that were played drew
+    rng.random(
+        (done, defense.batches_per_round, n_canaries)
+    )  # what the rounds that were played drew
     for k in range(done + 1, n_rounds + 1):
         real = problem.gradient(streams, k, defense.batch_size, defense.sampling)
-        drawn = canaries.included & torch.from_numpy(rng.random(n_canaries) < rate)
+        chances = rng.random((defense.batches_per_round, n_canaries))
+        drawn = [canaries.included & torch.from_numpy(chance < rate) for chance in chances]
         oracle = _with_canaries(real, problem, victim, canaries, drawn, defense.batch_size)
         state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, Noise(streams, k))
         view = _view(threat_model, k, before, sent)
@@ -204,12 +226,13 @@ def _with_canaries(
     problem: Classification,
     victim: int,
     canaries: Planted,
-    drawn: Tensor,
+    drawn: list[Tensor],
     batch_size: int,
 ) -> WithRecords:
     inputs, labels, _ = canaries
-    drawn = drawn.to(labels.device)
-    return WithRecords(real, problem.gradients, victim, inputs, labels, drawn, batch_size)
+    first, *later = (d.to(labels.device) for d in drawn)
+    given = real, problem.gradients, victim, inputs, labels, first, batch_size
+    return WithRecords(*given, later=tuple(later))
 
 
 def _presence(

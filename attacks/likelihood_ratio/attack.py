@@ -36,6 +36,11 @@ WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of o
 TRAINING = 1000  # runs of each world, at least, that choose the score and its threshold
 
 
+UNKNOWN_DRAWS = (
+    "the graph is drawn anew in every round and the adversary does not know the draws; runs are "
+    "played with the draws of this audit, which its scores would know"
+)
+
 FIRST, RUNS = 2, 400  # rounds and runs that are timed
 MEASURED = 400  # numbers that a view has of a round, beyond which even these take long
 ADVERSARIES = 3  # that are made for a question
@@ -93,7 +98,7 @@ class LikelihoodRatio(Attack):
     def _largest_game(self, bench: Bench, threat_model: ThreatModel) -> Game | None:
         """That of any honest agent, if something is claimed of one."""
         defense, setting = bench.defense, bench.setting
-        honest = next((i for i in range(setting.n_agents) if i not in threat_model.agents), None)
+        honest = next((i for i in setting.holders if i not in threat_model.agents), None)
         if honest is None or not bench.claims:
             return None
         game = Game.of(defense, setting, honest, "add-remove")
@@ -119,6 +124,10 @@ class LikelihoodRatio(Attack):
 
             first = self._question(bench, threat_model, indices[0], claims[indices[0]], streams)
             if first is None:
+                continue
+            if first.guesses:
+                asked = [replace(first, index=i, claim=claims[i]) for i in indices]
+                found |= {q.index: [exact_leak(q), untested(q, UNKNOWN_DRAWS)] for q in asked}
                 continue
             runs = self._play(first, streams, on_round, bench.kept.stage(i))
             for index in indices:

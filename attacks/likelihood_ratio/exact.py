@@ -1,6 +1,7 @@
 """What a view leaks by the protocol's own algebra, without a single run."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 
 from dpaudit.accounting.releases import Interval, epsilon
@@ -13,6 +14,7 @@ from dpaudit.game.worst import record_note, worst_epsilon
 
 from .question import Question, is_pure
 
+KNOWN = {"knows_draws": True}
 EVERY_LINK = ThreatModel(name="every link")
 _PROBED = (
     "from the defense's own step, probed with unit noise around a run without records; exact for "
@@ -67,8 +69,11 @@ def _interval(question: Question, delta: float) -> Interval:
         return Interval(0.0, inf)  # how many of the user's records a batch has is random
     if not leak.is_proven:
         return Interval(0.0, _pure_loss_of_all(question))
+    if question.guesses:
+        known = replace(question, threat_model=question.threat_model.model_copy(update=KNOWN))
+        return Interval(0.0, _interval(known, delta).high)
     low, high = (leak.mechanism(game, in_round, high=end) for end in (False, True))
-    apart = leak.separate or in_round is not None
+    apart = leak.separate or (in_round is not None and leak.batches == 1)
     if not apart and game.coordinates < len(leak.by_use):
         return Interval(0.0, inf)  # no coordinate for each of the inclusions that meet
     d = question.worst if apart else 1  # inclusions that meet take a coordinate each
@@ -127,6 +132,11 @@ def _notes(question: Question) -> Iterator[str]:
         yield question.nonlinear.note
     if question.wider is not None:
         yield question.wider.note
+    if question.guesses:
+        yield (
+            "who knows the graphs that were drawn learns at most this; for an adversary that does "
+            "not, no lower end is proven"
+        )
     if n_rounds < whole and question.in_round is None:
         yield f"the first {n_rounds} of {whole} rounds; the run leaks at least as much"
     if question.game.held is not None:
@@ -144,7 +154,8 @@ def _notes(question: Question) -> Iterator[str]:
             "a record's effect outlasts its round in this view: the lower end is that of a record "
             "whose gradient has another direction in each round; no upper end is proven"
         )
-    for k, message in list(leak.unhidden.items())[:1]:
+    if leak.shown is not None:
+        k, message = leak.shown
         yield f'round {k}: "{message}" shows the record without noise'
 
 

@@ -46,6 +46,11 @@ class Question:
         return record_adjacency(self.claim)
 
     @property
+    def guesses(self) -> bool:
+        """Whether the adversary does not know a graph that is drawn anew in every round."""
+        return self.game.setting.network.drawn and not self.threat_model.knows_draws
+
+    @property
     def n_rounds(self) -> int:
         return self.adversary.n_rounds
 

@@ -316,8 +316,7 @@ class MutualInformation(Attack):
 
 def _victim(bench: Bench, threat_model: ThreatModel) -> int:
     """The first agent, not the adversary's own, of which it reads a link; else the first honest."""
-    agents = range(bench.setting.n_agents)
-    honest = [i for i in agents if i not in threat_model.agents]
+    honest = [i for i in bench.setting.holders if i not in threat_model.agents]
     graph = bench.setting.network.at(1)
     links = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
     heard = [i for i in honest if any(threat_model.sees(*link) for link in links if link[0] == i)]

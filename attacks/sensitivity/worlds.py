@@ -110,6 +110,9 @@ class FunctionChange(Gradient):
         changed = (rows == self.victim).to(X)[:, None]
         return self.oracle(X, holders) + changed * self.slope
 
+    def at_step(self, s: int) -> "FunctionChange":
+        return replace(self, oracle=self.oracle.at_step(s))
+
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
@@ -268,11 +271,35 @@ class Candidates(Gradient):
         others = self._others(X.detach(), clip_norm, holders, norm)
         return others.index_add(-2, rows, added.view(m, -1, d))
 
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        """Of X [m, n, d]: with one record more at the end of each batch, 0 at other agents."""
+        n, d = X.shape[1], X.shape[-1]
+        at = X if not own else X[..., -1, :]
+        whose = torch.arange(n, device=X.device) if holders is None else holders
+        rows = (whose == self.victim).nonzero().flatten()
+        record = torch.arange(len(X), device=X.device).repeat_interleave(len(rows))
+        added = self.oracle.gradients.clipped_sum(
+            at[:, rows].reshape(-1, d), self.inputs[:, None], self.labels[:, None],
+            None, holders=record, create_graph=True,
+        )  # fmt: skip
+        last = torch.zeros_like(at).index_add(-2, rows, added.view(len(X), -1, d))
+        others = [self.oracle.per_record(x, holders, own) for x in _without_last(X, own)]
+        return torch.cat([torch.stack(others), last[..., None, :]], dim=-2)
+
+    def at_step(self, s: int) -> Gradient:
+        """The record is in the batch of the first local step alone."""
+        return self if s == 0 else self.oracle.at_step(s)
+
     def _others(self, X: Tensor, clip_norm: float, holders: Tensor | None, norm: int) -> Tensor:
         if torch.equal(X, X[:1].expand_as(X)):  # as at the start of a round: computed once
             sums = self.oracle.clipped_sum(X[0], clip_norm, holders, norm)
             return sums.expand(len(X), *sums.shape)
         return self.oracle.clipped_sum(X, clip_norm, holders, norm)
+
+
+def _without_last(X: Tensor, own: bool) -> Tensor:
+    """Models of the records that all worlds share, without a graph."""
+    return (X[..., :-1, :] if own else X).detach()
 
 
 def stacked(state: Any, m: int) -> Any:

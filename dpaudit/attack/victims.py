@@ -216,7 +216,8 @@ def _of_mixture(
 def _order(scenario: Scenario, setting: Setting, streams: Streams) -> list[int]:
     """Of victims, the same for every attack of a threat model, so that scores compare."""
     rng = streams.numpy("targets", scenario.threat_model.name)
-    return [int(agent) for agent in rng.permutation(setting.n_agents).argsort()]
+    order = [int(agent) for agent in rng.permutation(setting.n_agents).argsort()]
+    return [agent for agent in order if agent in setting.holders]
 
 
 def _view(
@@ -247,7 +248,7 @@ def _targets(
     links = [
         (victim, receiver)
         for victim, receiver in view.edges(observable.links, k)
-        if victim not in scenario.threat_model.agents
+        if victim in rank and victim not in scenario.threat_model.agents
     ]
     links.sort(key=lambda link: (rank[link[0]], rank[link[1]]))
     chosen: list[tuple[int, int, int]] = []  # how many of this victim before, victim, receiver

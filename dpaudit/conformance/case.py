@@ -58,9 +58,10 @@ class Case:
     ) -> "Case":
         """Raises DpauditError if the defense refuses the graph or the numbers of records."""
         streams = Streams(20240611, device)
-        problem, sizes = small_problem(given, streams, torch.float64)
+        network = build_graph(graph, N_AGENTS, streams.numpy("graph"), N_ROUNDS)
+        servers = 0 if network.server is None else 1
+        problem, sizes = small_problem(given, streams, torch.float64, servers)
         layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
-        network = build_graph(graph, N_AGENTS, streams.numpy("graph"))
         setting = Setting(network, sizes, problem.gradients.d, layers)
         calibrated = given.calibrate(setting)
         return cls(given, calibrated, problem, setting, streams, beyond_graph, weights)
@@ -101,7 +102,7 @@ class Case:
 
 
 def small_problem(
-    defense: Defense, streams: Streams, dtype: torch.dtype
+    defense: Defense, streams: Streams, dtype: torch.dtype, servers: int = 0
 ) -> tuple[Classification, tuple[int, ...]]:
     """Random records in this precision, two batches for each agent, and how many each holds."""
     n = 2 * defense.batch_size * N_AGENTS
@@ -109,7 +110,9 @@ def small_problem(
     x = torch.randn(n + 3, 5, generator=generator, dtype=torch.float64).to(dtype)
     y = torch.arange(n + 3) % 3
     dataset = Dataset("random", x[:n], y[:n], x[n:], y[n:], ("a", "b", "c"))
-    parts = partition.split(y[:n].numpy(), N_AGENTS, "even", streams.numpy("partition"))
+    holders = N_AGENTS - servers
+    parts = partition.split(y[:n].numpy(), holders, "even", streams.numpy("partition"))
+    parts = parts.behind(servers)
     problem = Classification(dataset, parts, "logistic", streams.device)
     return problem, tuple(parts.sizes.tolist())
 
@@ -171,18 +174,24 @@ class OtherBatch(Gradient):
     ) -> Tensor:
         return self._changed(self._gradient.clipped_sum(X, clip_norm, holders, norm), holders)
 
-    def _changed(self, values: Tensor, holders: Tensor | None) -> Tensor:
-        who = torch.arange(values.shape[-2]) if holders is None else holders
-        its = (who.to(values.device) == self._agent)[:, None]
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        return self._changed(self._gradient.per_record(X, holders, own), holders, of_records=1)
+
+    def at_step(self, s: int) -> "OtherBatch":
+        return OtherBatch(self._gradient.at_step(s), self._agent)
+
+    def _changed(self, values: Tensor, holders: Tensor | None, of_records: int = 0) -> Tensor:
+        who = torch.arange(values.shape[-2 - of_records]) if holders is None else holders
+        its = (who.to(values.device) == self._agent).view(-1, *[1] * (1 + of_records))
         return torch.where(its, -0.5 * values, values)
 
 
 class NotingClips(Gradient):
     """The same gradients; the finite L2 norms that they were clipped to are noted."""
 
-    def __init__(self, gradient: Gradient) -> None:
+    def __init__(self, gradient: Gradient, norms: list[float] | None = None) -> None:
         self._gradient, self.batch_size = gradient, gradient.batch_size
-        self.norms: list[float] = []
+        self.norms: list[float] = [] if norms is None else norms
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         return self._gradient(X, holders)
@@ -192,6 +201,12 @@ class NotingClips(Gradient):
     ) -> Tensor:
         self.norms += [clip_norm] if norm == 2 and isfinite(clip_norm) else []
         return self._gradient.clipped_sum(X, clip_norm, holders, norm)
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        return self._gradient.per_record(X, holders, own)
+
+    def at_step(self, s: int) -> "NotingClips":
+        return NotingClips(self._gradient.at_step(s), self.norms)
 
 
 def fields(state: Any) -> dict[str, Any]:

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Round
-from dpaudit.defense.transcript import Sent
+from dpaudit.defense.gossip import AVERAGE
+from dpaudit.defense.transcript import Sent, kind_of
 from dpaudit.errors import DpauditError
 from dpaudit.files.options import FixedGraph, GraphOptions
 from dpaudit.graphs.graph import Graph
@@ -110,9 +111,10 @@ def _state(case: Case) -> None:
 
 def _messages(case: Case) -> None:
     """The messages it names are those it sends."""
-    sent = {name for round in case.play() for name in round.sent}
+    sent = {kind_of(name) for round in case.play() for name in round.sent}
     named = set(case.defense.messages)
     require(sent <= named, f"it sends {listed(sent - named)}, which messages does not name")
+    named -= {AVERAGE} if case.setting.network.server is None else set()
     require(
         named <= sent, f"messages names {listed(named - sent)}, never sent in {N_ROUNDS} rounds"
     )
@@ -242,7 +244,8 @@ def _precision(case: Case) -> None:
     """Everything it computes has the precision and is on the device of the initial models."""
     device = case.streams.device
     for dtype in (torch.float32, torch.float64):
-        problem, _ = small_problem(case.given, case.streams, dtype)
+        servers = 0 if case.setting.network.server is None else 1
+        problem, _ = small_problem(case.given, case.streams, dtype, servers)
         for round in replace(case, problem=problem).play():
             for name, value in everything(case.defense, round).items():
                 right = not value.is_floating_point() or value.dtype == dtype

@@ -54,6 +54,10 @@ class Partition:
     def n_agents(self) -> int:
         return len(self.indices)
 
+    def behind(self, n: int) -> "Partition":
+        """The same parts after those of ``n`` agents that hold nothing."""
+        return Partition((np.empty(0, np.int64),) * n + self.indices, self.labels)
+
     @cached_property
     def sizes(self) -> Indices:
         """[n_agents]: how many records every agent holds."""

@@ -10,6 +10,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.strict import Strict
 
+from .budget import GaussianDefense
 from .clipping import clip, clip_weights
 from .contract import (
     CHANGED_RECORDS,
@@ -25,19 +26,23 @@ from .contract import (
     Target,
 )
 from .gossip import (
+    AVERAGE,
     GraphOf,
+    from_server,
     known_rounds,
     mixed,
     refuse_unless_column_stochastic,
     releases,
     replayed,
     start_and_step,
+    steps_of,
 )
 from .noise import Noise, Scale
 from .transcript import Capture, Message, Sent, Transcript, broadcast, unicast
 from .view import View
 
 __all__ = [
+    "AVERAGE",
     "CHANGED_RECORDS",
     "Adjacency",
     "Bracket",
@@ -49,6 +54,7 @@ __all__ = [
     "Defense",
     "Derived",
     "DpauditError",
+    "GaussianDefense",
     "Gradient",
     "Graph",
     "GraphOf",
@@ -73,11 +79,13 @@ __all__ = [
     "broadcast",
     "clip",
     "clip_weights",
+    "from_server",
     "known_rounds",
     "mixed",
     "refuse_unless_column_stochastic",
     "releases",
     "replayed",
     "start_and_step",
+    "steps_of",
     "unicast",
 ]

@@ -163,7 +163,7 @@ def _telling_bracket(threat_model: ThreatModel, defense: Defense, setting: Setti
 
 
 def _victims(threat_model: ThreatModel, setting: Setting) -> list[int]:
-    victims = [i for i in range(setting.n_agents) if i not in threat_model.agents]
+    victims = [i for i in setting.holders if i not in threat_model.agents]
     if not victims:
         raise ConfigError(f'threat_model "{threat_model.name}": no agent is left to attack')
     return victims
@@ -199,6 +199,10 @@ def _of_user(bracket: Bracket, defense: Defense, n_records: int) -> Bracket:
     and sampling hides nothing. Of a Poisson batch the number of records is random: all of them at
     most, and no lower end is proven.
     """
+
+    if defense.protects == "user":
+        said = "a release is about all records of an agent: the clip is of its whole gradient"
+        return Bracket(bracket.least, bracket.most, (*bracket.assumptions, said))
 
     def all_at_once(mechanism: Mechanism, n: int) -> Mechanism:
         return tuple(

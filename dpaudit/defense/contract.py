@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from dpaudit.accounting.releases import Mechanism
-from dpaudit.errors import OutsideTheory
+from dpaudit.errors import DpauditError, OutsideTheory
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
@@ -34,9 +34,18 @@ class Setting:
     def n_agents(self) -> int:
         return len(self.sizes)
 
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """The agents that hold data: all but a server."""
+        return tuple(i for i, size in enumerate(self.sizes) if size > 0)
+
 
 class Gradient(ABC):
-    """The stochastic gradient oracle of one round: each agent's batch is drawn and fixed."""
+    """The stochastic gradient oracle of one round: each agent's batch is drawn and fixed.
+
+    An agent without data has the gradient 0. A defense that draws several batches in a round
+    (``Defense.batches_per_round``) takes each by ``at_step``.
+    """
 
     batch_size: int  # public: what sums are divided by, whatever number of records was drawn
 
@@ -50,6 +59,30 @@ class Gradient(ABC):
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
         """Sum over agent holders[m]'s batch of per-record clipped gradients at X [..., m, d]."""
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        """The gradient of each record of agent holders[m]'s batch, [..., m, b, d].
+
+        It holds m b d numbers; ``clipped_sum`` does without. Records that pad a batch have the
+        gradient 0, and b may differ from ``batch_size``.
+
+        Args:
+            X: [..., m, d]; with ``own`` a model for each record, [..., m, b, d].
+
+        Raises:
+            DpauditError: an agent's cost is one function, not a sum over records.
+        """
+        raise DpauditError(
+            "this problem has no records, so there is no gradient of each; use a defense that "
+            "takes whole gradients"
+        )
+
+    def at_step(self, s: int) -> "Gradient":
+        """The oracle of local step s = 0, 1, ..., with a batch of its own; that of 0 is this one.
+
+        Where an agent's cost is one function, all are this one.
+        """
+        return self
 
 
 class Round(NamedTuple):
@@ -127,9 +160,13 @@ class Defense(Strict, ABC):
 
     paper: ClassVar[str]
     claims: ClassVar[str]  # kind of claim, for `dpaudit list`
-    messages: ClassVar[Mapping[str, str]]  # name -> what it depends on and what noise hides it
+    # name -> what it depends on and what noise hides it. Messages of one kind that an edge carries
+    # several times in a round are sent as "name/1", "name/2", ...
+    messages: ClassVar[Mapping[str, str]]
     observables: ClassVar[Mapping[str, Observable]] = {}
     combinations: ClassVar[Mapping[str, Combination]] = {}
+    protects: ClassVar[Literal["record", "user"]] = "record"  # whose change releases are about
+    reconstructed: ClassVar[str | None] = None  # what of it no available text gives
     private: ClassVar[Mapping[str, str]] = {}  # name -> what each of ``Round.private`` is
 
     n_rounds: PositiveInt = 100
@@ -148,6 +185,15 @@ class Defense(Strict, ABC):
     @abstractmethod
     def models(self, state: Any) -> Tensor:
         """The models [..., n_agents, d] that would be used now."""
+
+    def evaluated(self, state: Any) -> Tensor:
+        """The models whose accuracy the paper reports, [..., n_agents, d]: some give the mean's."""
+        return self.models(state)
+
+    @property
+    def batches_per_round(self) -> int:
+        """How many batches an agent draws in a round, as many as it takes local steps."""
+        return 1
 
     def calibrate(self, setting: Setting) -> Self:
         """The same defense with its noise set from its budget by the paper's own formula.

@@ -5,6 +5,7 @@ from it by a step along its private gradient, and sends where it arrived. Whoeve
 messages knows the mixture too, since weights are public, and so the step.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Literal
@@ -20,7 +21,10 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
 
 from .contract import Bracket, Defense, Setting, Target
+from .transcript import Capture, Sent
 from .view import View
+
+AVERAGE = "average"  # the message by which a server tells its model
 
 GraphOf = Callable[[int], Graph]  # the graph of round k = 1, 2, ...
 
@@ -35,6 +39,21 @@ def refuse_unless_column_stochastic(network: Network, method: str) -> None:
         raise ConfigError(
             f"graph: {method} needs mixing matrices whose columns sum to 1, in every round"
         )
+
+
+def from_server(graph: Graph, X: Tensor) -> tuple[Tensor, Capture]:
+    """What agents [..., n_agents, d] start a round from, and the message that brings it.
+
+    With a server, agents that take a step start from its row, the message "average" on the links
+    from it. Without one, all start from their own rows, and there is no message.
+    """
+    if graph.server is None:
+        return X, {}
+    hub = X[..., graph.server : graph.server + 1, :]
+    down = graph.senders == graph.server
+    senders, receivers = graph.senders[down], graph.receivers[down]
+    start = torch.where(graph.acting(X) > 0, hub, X)
+    return start, {AVERAGE: Sent(hub, senders, receivers, torch.zeros_like(senders))}
 
 
 def mixed(view: View, graph_of: GraphOf, name: str, k: int, agent: int) -> Tensor:
@@ -88,6 +107,15 @@ def known_rounds(
     )
 
 
+def steps_of(graph_of: GraphOf, n_rounds: int, agent: int) -> NDArray[np.bool_]:
+    """In which rounds 1, 2, ... the agent takes a step, [n_rounds].
+
+    Who takes part is public: whoever reads a link knows that it carried something.
+    """
+    active = (graph_of(k).active for k in range(1, n_rounds + 1))
+    return np.array([agents is None or agent in agents for agents in active])
+
+
 def replayed(
     defense: Defense,
     setting: Setting,
@@ -95,17 +123,30 @@ def replayed(
     noise_multipliers: ArrayLike,
     known: NDArray[np.bool_],
 ) -> Bracket:
-    """Gaussian releases of all rounds [n_rounds] at most, of the ``known`` ones at least."""
-    z, rate = np.asarray(noise_multipliers), min(1.0, defense.batch_size / setting.sizes[victim])
-    common = "the initial models, equal at all agents, are public"
-    most = releases(z, defense.sampling, rate)
-    if known.all():
-        return Bracket(most, most, (common,))
-    partly = (
-        f"the view gives the step of {known.sum()} of {len(known)} rounds exactly; the lower end "
-        "counts these alone, the upper end all rounds"
-    )
-    return Bracket(releases(z[known], defense.sampling, rate), most, (common, partly))
+    """Gaussian releases of all rounds [n_rounds] at most, of the ``known`` ones at least.
+
+    Rounds in which the victim takes no step release nothing of it. Of K batches in a round the
+    view gives the sum of their noisy gradients: at most each of them, at least K releases under K
+    times the variance, which is what a record with another direction in each batch meets.
+    """
+    rate = min(1.0, defense.batch_size / setting.sizes[victim])
+    takes = steps_of(setting.network.at, len(known), victim)
+    z, known = np.asarray(noise_multipliers)[takes], known[takes]
+    said = "the initial models, equal at all agents, are public"
+    K = defense.batches_per_round
+    if K > 1:
+        said += (
+            f"; of {K} local steps a message shows the sum: the upper end counts each by itself, "
+            "the lower end each under the noise of all"
+        )
+    if not known.all():
+        said += (
+            f"; the view gives the step of {known.sum()} of {len(known)} rounds exactly: the lower "
+            "end counts these alone, the upper end all rounds"
+        )
+    least, most = (np.repeat(some, K) for some in (z[known] * math.sqrt(K), z))
+    how = defense.sampling, rate
+    return Bracket(releases(least, *how), releases(most, *how), (said,))
 
 
 def releases(

@@ -18,6 +18,19 @@ class Noise:
     def __init__(self, streams: Streams, round: int) -> None:
         self._streams = streams
         self._round = round
+        self.known_to: dict[str, Tensor] = {}  # the agents that know each row of a shared draw
+
+    def shared(self, message: str, std: Scale, like: Tensor, known_to: Tensor) -> Tensor:
+        """Gaussian noise that several agents draw together, from a seed that they share.
+
+        An adversary that has one of a row's agents on its side knows that row. Other noise is
+        known to the agent that draws it: ``like`` has a row for each agent, or each edge.
+
+        Args:
+            known_to: [rows, n], the agents that know each row of ``like``; n = 0: nobody does.
+        """
+        self.known_to[message] = known_to
+        return self.gaussian(message, std, like)
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
         """N(0, std^2) per coordinate, in the shape of ``like``.

@@ -62,6 +62,11 @@ class Sent:
 Capture = Mapping[str, Sent]  # all messages of one round, by name
 
 
+def kind_of(name: str) -> str:
+    """The kind of a message: "x" of "x/1", "x/2", ..., which an edge carries in one round."""
+    return name.partition("/")[0]
+
+
 _FIELDS = ("payload", "senders", "receivers", "rows", "readers")
 
 
@@ -90,8 +95,15 @@ def capture_of(tensors: Mapping[str, Tensor]) -> Capture:
 
 
 def broadcast(graph: Graph, payload: Tensor) -> Sent:
-    """Each agent sends its own row of [..., n_agents, d] to all its out-neighbours."""
-    return Sent(payload, graph.senders, graph.receivers, graph.senders)
+    """Each agent sends its own row of [..., n_agents, d] to all its out-neighbours.
+
+    With a server, to the server, which sends nothing here.
+    """
+    senders, receivers = graph.senders, graph.receivers
+    if graph.server is not None:
+        up = receivers == graph.server
+        senders, receivers = senders[up], receivers[up]
+    return Sent(payload, senders, receivers, senders)
 
 
 def unicast(graph: Graph, payload: Tensor, readers: Tensor | None = None) -> Sent:

@@ -15,7 +15,12 @@ Probability = Annotated[float, Field(gt=0, le=1)]
 
 
 class _Graph(Strict):
-    is_random: ClassVar[bool] = False  # drawn once for the whole run
+    is_random: ClassVar[bool] = False
+
+    @property
+    def is_redrawn(self) -> bool:
+        """Whether it is drawn anew in every round."""
+        return False
 
     lazy: bool = False  # W <- (I + W) / 2: no eigenvalue of a symmetric W is negative any more
 
@@ -50,6 +55,37 @@ class ErdosRenyiGraph(_Graph):
 
     name: Literal["erdos-renyi"] = "erdos-renyi"
     p: Probability = 0.1
+    redrawn: bool = False  # in every round; a round's own graph need not be connected
+
+    @property
+    def is_redrawn(self) -> bool:
+        return self.redrawn
+
+
+class PairwiseGraph(_Graph):
+    """In every round one agent, drawn at random, averages with one neighbour in another graph."""
+
+    is_random: ClassVar[bool] = True
+
+    name: Literal["pairwise"] = "pairwise"
+    among: Literal["complete", "ring", "bipartite", "path", "star"] = "complete"
+
+    @property
+    def is_redrawn(self) -> bool:
+        return True
+
+
+class ServerGraph(_Graph):
+    """Agent 0 is a server without data; in every round it averages what some of the others send."""
+
+    is_random: ClassVar[bool] = True
+
+    name: Literal["server"] = "server"
+    participation: Probability = 1.0  # of the other agents, drawn anew in every round
+
+    @property
+    def is_redrawn(self) -> bool:
+        return self.participation < 1
 
 
 class RegularGraph(_Graph):
@@ -79,7 +115,13 @@ class SensorOptions(Strict):
 
 
 GraphOptions = Annotated[
-    FixedGraph | DOutGraph | ErdosRenyiGraph | RegularGraph | UniformOutGraph,
+    FixedGraph
+    | DOutGraph
+    | ErdosRenyiGraph
+    | RegularGraph
+    | UniformOutGraph
+    | PairwiseGraph
+    | ServerGraph,
     Field(discriminator="name"),
 ]
 

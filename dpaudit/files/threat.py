@@ -24,6 +24,7 @@ class ThreatModel(Strict):
     kind: Literal["external", "curious", "colluding"] = "external"
     agents: tuple[Agent, ...] = ()  # curious: one agent; colluding: two or more
     links: tuple[Link, ...] | None = None  # external: those it reads; None: all
+    knows_draws: bool = True  # graphs and participants that are drawn anew in every round
 
     @model_validator(mode="after")
     def _kind_and_agents_agree(self) -> "ThreatModel":
@@ -73,6 +74,8 @@ class ThreatModel(Strict):
     def sentence(self) -> str:
         """What this adversary sees and knows, for a reader of the report."""
         known = "It knows the algorithm, its public parameters and the graph (Kerckhoffs)."
+        if not self.knows_draws:
+            known += " It does not know what of the graph is drawn anew in every round."
         if self.kind == "external":
             links = "every link" if self.links is None else f"{len(self.links)} of the links"
             return f"An external eavesdropper reads all messages on {links}. {known}"

@@ -41,7 +41,7 @@ NEGLIGIBLE = 1e-12  # in nats: a loss that changes no epsilon anyone reads
 
 EVERY_ROUND = 0  # the inclusion that stands for a record used in all rounds
 
-Use = tuple[int, int]  # of the record: in which round, at which of its points
+Use = tuple[int, int, int]  # of the record: by which inclusion, in which round, at which point
 
 
 class Reading(NamedTuple):
@@ -67,17 +67,26 @@ class Leak:
     direction at each: mu is that of the worst directions (``directions``).
     """
 
-    by_use: tuple[Squared, ...]  # mu^2 of a record used in that round alone, or in all of them
-    unhidden: dict[int, str]  # round -> message that shows the record without noise
-    pure: Tensor  # [n_rounds]: the loss of a record used there under Laplace noise, nan elsewhere
+    by_use: tuple[Squared, ...]  # mu^2 of a record in that batch alone, or used in all rounds
+    unhidden: dict[int, str]  # use -> message that shows the record without noise
+    pure: Tensor  # by use: the loss of a record used there under Laplace noise, nan elsewhere
     parts: tuple[float, ...]  # the losses of single Laplace draws, of a record used in all rounds
-    separate: bool  # whether a record used in one round shows in that round alone
+    separate: bool  # whether a record in one batch shows in that round alone, with no other batch
     has_laplace: bool
+    batches: int = 1  # of a round, which are consecutive uses
 
     @property
     def by_round(self) -> Tensor:
-        """mu of a record used in that round alone; infinite: no noise."""
-        return torch.tensor([sqrt(squared.low) for squared in self.by_use], dtype=torch.float64)
+        """mu of a record in one batch of that round alone, the worst; infinite: no noise."""
+        mu = torch.tensor([sqrt(squared.low) for squared in self.by_use], dtype=torch.float64)
+        return mu.view(-1, self.batches).amax(1) if len(mu) > 1 else mu
+
+    @property
+    def shown(self) -> tuple[int, str] | None:
+        """The first round in which a message shows the record without noise, and the message."""
+        for j, message in self.unhidden.items():
+            return max(1, _round_of(j, self.batches)), message
+        return None
 
     @property
     def is_pure(self) -> bool:
@@ -105,7 +114,7 @@ class Leak:
         ends = [sqrt(squared.high if high else squared.low) for squared in self.by_use]
         size = self.pure.tolist() if self.is_pure else ends
         if in_round is not None:
-            size = size[in_round - 1 : in_round]
+            size = size[(in_round - 1) * self.batches : in_round * self.batches]
         multipliers = [0.0 if x == inf else game.displacement / x for x in size if x > NEGLIGIBLE]
         how = "none" if game.sampling_rate == 1 else game.sampling
         if not multipliers:
@@ -136,13 +145,15 @@ class Adversary:
         self._messages = messages
         self.game, self.threat_model, self.n_rounds = game, threat_model, n_rounds
         self._one_message, self._column = one_message, 0
+        self._known_to: dict[int, Mapping[str, Tensor]] = {}
         self.rounds = list(self._learn())
 
     @property
     def leak(self) -> Leak:
         """The exact leak of each round's use of the record, through this round and all later."""
-        used = sorted({j for r in self.rounds for j in (*r.shifts, *r.bare)})
-        grams = self._grams()
+        used = self._inclusions()
+        nothing = torch.zeros(0, 0, dtype=torch.float64)
+        grams = dict.fromkeys(used, nothing) | self._grams()
         pure = dict.fromkeys(used, 0.0)
         unhidden: dict[int, str] = {}
         parts: list[float] = []
@@ -162,21 +173,34 @@ class Adversary:
             unhidden,
             torch.tensor([pure[j] for j in used], dtype=torch.float64),
             tuple(parts),
-            all(
-                not column.abs().max() > 0 or j in (k, EVERY_ROUND)
-                for k, r in enumerate(self.rounds, start=1)
-                for j, column in ((self._inclusion(use), c) for use, c in r.columns.items())
-                if len(column)
-            ),
+            self._is_separate(),
             any(bool(r.laplace.any()) for r in self.rounds),
+            self.game.batches,
         )
+
+    def _inclusions(self) -> list[int]:
+        """Of a record that is used for certain there is one; of another, one for each batch."""
+        if self.game.is_lasting:
+            return [EVERY_ROUND]
+        return list(range(1, self.n_rounds * self.game.batches + 1))
+
+    def _is_separate(self) -> bool:
+        """Whether each inclusion shows in its own round alone, and apart from others of it."""
+        for k, r in enumerate(self.rounds, start=1):
+            uses = [use for use, column in r.columns.items() if column.any()]
+            shown = {use[0] for use in uses}
+            if any(_round_of(j, self.game.batches) not in (k, EVERY_ROUND) for j in shown):
+                return False
+            if len(shown) > 1 and (r.laplace.any() or not _are_apart(uses, r.columns)):
+                return False
+        return True
 
     def _grams(self) -> dict[int, Tensor]:
         """Of each inclusion, the Gram matrix of its uses' columns over all rounds."""
         uses: dict[int, dict[Use, int]] = {}  # inclusion -> use -> its place
         for r in self.rounds:
             for use in r.columns:
-                places = uses.setdefault(self._inclusion(use), {})
+                places = uses.setdefault(use[0], {})
                 places.setdefault(use, len(places))
         grams = {j: torch.zeros(len(p), len(p), dtype=torch.float64) for j, p in uses.items()}
         for r in self.rounds:
@@ -194,15 +218,19 @@ class Adversary:
         return seen[..., [self._column]] if self._is_one_message(k) else seen
 
     def all_observations(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
-        """Those of ``observe``, whether or not only one message is read."""
+        """Observations [trials, n] of round k, even where only one message of it is read."""
         graph = self.game.setting.network.at(k)
         columns = [sent[name].payload[..., rows, 0] for name, rows in self._rows(sent).items()] + [
             units[name][..., rows, 0]
             for name, rows in self._own(
-                {n: AskedNoise("gaussian", u.shape) for n, u in units.items()}, graph
+                k, {n: AskedNoise("gaussian", u.shape) for n, u in units.items()}, graph
             ).items()
         ]
         return torch.cat(columns, dim=-1)
+
+    def told(self, k: int, known_to: Mapping[str, Tensor]) -> None:
+        """Who knows the rows of the draws of round k that agents share."""
+        self._known_to[k] = dict(known_to)
 
     def _is_one_message(self, k: int) -> bool:
         return self._one_message and k == self.n_rounds
@@ -229,7 +257,8 @@ class Adversary:
         self, out: Probed, found: Filter, n_states: int, used: list[Use]
     ) -> tuple[Reading, dict[Use, Tensor]]:
         """How a round is read, and what is left of each use of the record in the state."""
-        fresh = [(out.round, point) for point in range(len(out.record_seen))]
+        k = out.round
+        fresh = [(self._inclusion(k, s), k, point) for point, s in enumerate(out.steps)]
         uses = [*used, *fresh]
         seen = torch.cat([out.remnants_seen, out.record_seen])
         shifts = seen @ found.whiten
@@ -257,14 +286,18 @@ class Adversary:
             exact,
         ), kept
 
-    def _inclusion(self, use: Use) -> int:
-        return EVERY_ROUND if self.game.is_lasting else use[0]
+    def _inclusion(self, k: int, step: int) -> int:
+        """Whether the record is there is drawn once, or once a round, or for each batch."""
+        if self.game.is_lasting:
+            return EVERY_ROUND
+        own = 0 if self.game.sampling_rate == 1 else step
+        return (k - 1) * self.game.batches + own + 1
 
     def _summed(self, uses: list[Use], effects: Tensor) -> dict[int, Tensor]:
         """Of a record whose gradient is the same at all points, by inclusion."""
         total: dict[int, Tensor] = {}
         for use, effect in zip(uses, effects, strict=True):
-            j = self._inclusion(use)
+            j = use[0]
             total[j] = total[j] + effect if j in total else effect
         return total
 
@@ -279,7 +312,7 @@ class Adversary:
     def _named_bare(self, uses: list[Use], bare: Tensor, out: Probed) -> dict[int, str]:
         """The messages that show some record's gradient at some point without noise."""
         return {
-            self._inclusion(use): out.messages[int(rest.abs().argmax())][0]
+            use[0]: out.messages[int(rest.abs().argmax())][0]
             for use, rest in zip(uses, bare, strict=True)
             if rest.numel() and rest.abs().max() > NOISELESS * out.scale
         }
@@ -293,24 +326,44 @@ class Adversary:
         }
 
     def named(
-        self, sent: Capture, draws: Mapping[str, AskedNoise], graph: Graph
+        self, k: int, sent: Capture, draws: Mapping[str, AskedNoise], graph: Graph
     ) -> list[tuple[str, int]]:
         """What each observation is: message, or draw of the adversary's own, and row."""
         rows = self._rows(sent) | {
-            f"own noise of {name}": rows for name, rows in self._own(draws, graph).items()
+            f"own noise of {name}": rows for name, rows in self._own(k, draws, graph).items()
         }
         return [(name, int(row)) for name, of in rows.items() for row in of]
 
-    def _own(self, draws: Mapping[str, AskedNoise], graph: Graph) -> dict[str, Tensor]:
-        """The rows of each draw that the adversary's own agents made: by agent, or by sender."""
+    def _own(self, k: int, draws: Mapping[str, AskedNoise], graph: Graph) -> dict[str, Tensor]:
+        """The rows of each draw that the adversary's own agents made: by agent, or by sender.
+
+        Of a draw that agents share, those that one of its agents knows.
+        """
         agents = torch.tensor(self.threat_model.agents, dtype=torch.long)
         own = {}
         for name, draw in draws.items():
+            known_to = self._known_to.get(k, {}).get(name)
+            if known_to is not None:
+                own[name] = torch.isin(known_to, agents).any(dim=1).nonzero().flatten()
+                continue
             rows = draw.shape[-2]
             makers = torch.arange(graph.n_agents) if rows == graph.n_agents else graph.senders
             if len(agents) and rows == len(makers):
                 own[name] = torch.isin(makers, agents).nonzero().flatten()
         return own
+
+
+def _round_of(inclusion: int, batches: int) -> int:
+    """The round of an inclusion, by its number; ``EVERY_ROUND`` of one in all."""
+    return EVERY_ROUND if inclusion == EVERY_ROUND else -(-inclusion // batches)
+
+
+def _are_apart(uses: list[Use], columns: Mapping[Use, Tensor]) -> bool:
+    """Whether uses by different inclusions move independent noise: orthogonal columns."""
+    S = torch.stack([columns[use] for use in uses])
+    H, inclusions = S @ S.mT, torch.tensor([use[0] for use in uses])
+    between = H[inclusions[:, None] != inclusions]
+    return bool(between.abs().max() <= RANK * H.diagonal().max())
 
 
 def _probed(adversary: Adversary, state: Any, k: int, spread: Tensor, remnants: Tensor) -> Probed:

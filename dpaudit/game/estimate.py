@@ -215,6 +215,15 @@ class _Inputs(Gradient):
     ) -> Tensor:
         return self.batch_size * self._given(X)
 
+    def at_step(self, s: int) -> "_Inputs":
+        return self
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        """Records that are all alike: a defense that is linear in their mean has its estimate."""
+        one = self._given(X[..., 0, :] if own else X)
+        b = X.shape[-2] if own else self.batch_size
+        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])
+
     def _given(self, X: Tensor) -> Tensor:
         places = self.places[len(self.models)]
         self.models.append(X)
@@ -226,7 +235,9 @@ class _Listening(Gradient):
     """Answers 0, and numbers the models at which each agent's gradient is asked for."""
 
     batch_size: int
-    asked: list[tuple[int, Tensor]] = field(default_factory=list)  # agent and model of each input
+    step: int = 0  # whose batch it is
+    # agent, local step and model of each input
+    asked: list[tuple[int, int, Tensor]] = field(default_factory=list)
     places: list[Tensor] = field(default_factory=list)
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
@@ -239,11 +250,19 @@ class _Listening(Gradient):
     ) -> Tensor:
         return self(X, holders)
 
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        one = self(X[..., 0, :] if own else X, holders)
+        b = X.shape[-2] if own else self.batch_size
+        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])
+
+    def at_step(self, s: int) -> "_Listening":
+        return replace(self, step=s)
+
     def _place(self, agent: int, model: Tensor) -> int:
-        for i, (a, known) in enumerate(self.asked):
-            if a == agent and torch.equal(known, model):
+        for i, (a, s, known) in enumerate(self.asked):
+            if a == agent and s == self.step and torch.equal(known, model):
                 return i
-        self.asked.append((agent, model.clone()))
+        self.asked.append((agent, self.step, model.clone()))
         return len(self.asked) - 1
 
 
@@ -292,7 +311,7 @@ class _Played:
             state = self._step(state, k, heard, asked)[0]
             self._calls[k] = heard.places
             counts: dict[int, int] = {}
-            for agent, _ in heard.asked:
+            for agent, _, _ in heard.asked:
                 point = counts.get(agent, 0)
                 counts[agent] = point + 1
                 self._inputs.append(Input(k, agent, point))

@@ -34,6 +34,7 @@ class CanaryGradient(Gradient):
     drawn: Tensor  # [...]: how often it is in the victim's batch, by trial; -1 for its opposite
     batch_size: int
     spread: int = 1  # over how many coordinates a clipped gradient is spread evenly
+    later: tuple[Tensor, ...] = ()  # ``drawn`` of further local steps; none: the same in all
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         return self._placed(X, holders, self.length) / self.batch_size
@@ -44,12 +45,27 @@ class CanaryGradient(Gradient):
         ones = self.spread ** (1 / norm)  # the norm of as many ones
         return self._placed(X, holders, min(self.length, clip_norm / ones))
 
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        """As many records as the canary is drawn at most, the others 0."""
+        drawn = self.drawn.to(X)
+        b = X.shape[-2] if own else max(1, int(drawn.abs().max().ceil())) if drawn.numel() else 1
+        places = torch.arange(b, device=X.device)
+        each = drawn.sign()[..., None] * (drawn.abs()[..., None] > places).to(X)  # [..., b]
+        held = self._held(X[..., 0, :] if own else X, holders)[..., None, :]
+        return self.length * each[..., None, :, None] * held
+
+    def at_step(self, s: int) -> "CanaryGradient":
+        return self if s == 0 or not self.later else replace(self, drawn=self.later[s - 1])
+
     def _placed(self, X: Tensor, holders: Tensor | None, length: float) -> Tensor:
+        return (length * self.drawn.to(X))[..., None, None] * self._held(X, holders)
+
+    def _held(self, X: Tensor, holders: Tensor | None) -> Tensor:
+        """1 in the rows of the victim, [(trials,) m, d]."""
         rows = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
         victim = torch.as_tensor(self.victim, device=X.device)
         held = (rows == victim[..., None]).to(X.dtype)[..., None]  # [(trials,) m, 1]
-        held = held.expand(*held.shape[:-1], X.shape[-1])
-        return (length * self.drawn.to(X))[..., None, None] * held
+        return held.expand(*held.shape[:-1], X.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -109,6 +125,11 @@ class Game:
         return cls(defense, alone, victim, adjacency, LENGTH, rate, how, coordinates=setting.d)
 
     @property
+    def batches(self) -> int:
+        """How many batches a round has; each draws the record anew."""
+        return self.defense.batches_per_round
+
+    @property
     def effect(self) -> float:
         """How many times the canary's own gradient a draw of it moves a batch's sum."""
         return self.displacement * self.records
@@ -139,12 +160,16 @@ class Game:
         chance = torch.rand(trials, generator=generator, device=device)
         return (chance < self.sampling_rate).float()
 
-    def gradient(self, drawn: Tensor) -> CanaryGradient:
-        """The oracle of a round in which the canary was drawn in these trials [...]."""
+    def gradient(self, drawn: Tensor, *later: Tensor) -> CanaryGradient:
+        """The oracle of a round in which the canary was drawn in these trials [...].
+
+        ``later``: the same of further local steps; none: the same in all.
+        """
         whole = self.sampling == "none" and self.adjacency != "user"  # a function, not a batch
         batch_size = 1 if whole else self.defense.batch_size
-        drawn = self.effect * drawn
-        return CanaryGradient(self.victim, self.length, drawn, batch_size, self.spread)
+        times, *rest = (self.effect * d for d in (drawn, *later))
+        length, spread = self.length, self.spread
+        return CanaryGradient(self.victim, length, times, batch_size, spread, tuple(rest))
 
     def start(
         self, trials: int, dtype: torch.dtype, device: torch.device, coordinates: int = 1

@@ -200,6 +200,9 @@ class Everybody(Gradient):
     ) -> Tensor:
         return torch.full_like(X, min(self.length, clip_norm))
 
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        return torch.full_like(X if own else X[..., None, :], self.length)
+
 
 class Defined(Defense):
     """Another defense with 0 wherever it gives no number.
@@ -229,6 +232,10 @@ class Defined(Defense):
 
     def function_distance(self) -> float | None:
         return self.of.function_distance()
+
+    @property
+    def batches_per_round(self) -> int:
+        return self.of.batches_per_round
 
 
 def defined(game: Game) -> Game:

@@ -143,8 +143,11 @@ def _block(
         noise = Overheard(streams, k)
         graph = game.setting.network.at(k)
         used = in_round in (None, k)
-        drawn = game.draw(2 * trials, streams("sampling", k), device).to(dtype) * sign * used
-        state, sent, *_ = game.defense.step(state, k, graph, game.gradient(drawn), noise)
+        drawn = [
+            game.draw(2 * trials, streams(*name), device).to(dtype) * sign * used
+            for name in _draws_of(k, game.batches)
+        ]
+        state, sent, *_ = game.defense.step(state, k, graph, game.gradient(*drawn), noise)
         if d > 1:
             sent = {m: replace(s, payload=_by_coordinate(s.payload)) for m, s in sent.items()}
             noise.units = {m: _by_coordinate(units) for m, units in noise.units.items()}
@@ -157,6 +160,11 @@ def _block(
     _refuse_nan(scores, adversary)
     kept = torch.cat(features, dim=1)[:, :FEATURES].double().cpu().numpy()
     return Worlds(Scored(scores[:trials], kept[:trials]), Scored(scores[trials:], kept[trials:]))
+
+
+def _draws_of(k: int, batches: int) -> list[tuple[str | int, ...]]:
+    """The streams by which a record is in the batches of a round."""
+    return [("sampling", k, s) if s else ("sampling", k) for s in range(batches)]
 
 
 def _by_coordinate(values: Tensor) -> Tensor:
@@ -257,7 +265,7 @@ class Tally:
     def scores(self, in_round: int | None) -> Tensor:
         total = torch.zeros(self._trials, dtype=torch.float64)
         for j in self._present:
-            if in_round in (None, j) or j == EVERY_ROUND:
+            if in_round is None or j == EVERY_ROUND or in_round == -(-j // self._game.batches):
                 total = total + self._sampled(self._present[j]).cpu()
                 if self._game.is_replacement:
                     total = total - self._sampled(self._opposite[j]).cpu()

@@ -17,7 +17,7 @@ from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.graphs.graph import Graph
 
 from .game import Game
-from .points import NOWHERE, at_points, count, points_of
+from .points import NOWHERE, at_points, points_of
 from .states import flat_state, state_of
 from .tape import AskedNoise, Tape
 
@@ -35,8 +35,12 @@ class Observer(Protocol):
         """Observations [trials, n] of round k."""
         ...
 
+    def told(self, k: int, known_to: Mapping[str, Tensor]) -> None:
+        """Who knows the rows of the draws of round k that agents share."""
+        ...
+
     def named(
-        self, sent: Capture, draws: Mapping[str, AskedNoise], graph: Graph
+        self, k: int, sent: Capture, draws: Mapping[str, AskedNoise], graph: Graph
     ) -> list[tuple[str, int]]:
         """What each of them is: message (or draw) and row."""
         ...
@@ -52,6 +56,7 @@ class Probed(NamedTuple):
     laplace: Tensor  # [draws] bool
     record_seen: Tensor  # [n_points, n]: of its gradient at each point of the round alone
     record: Tensor  # [n_points, width]
+    steps: list[int]  # of each point: the local step, whose batch it is of
     remnants_seen: Tensor  # [n_old, n]
     remnants: Tensor  # [n_old, width]
     next_state: Any  # of the run without noise and record
@@ -110,11 +115,12 @@ class Probe:
         asked = Tape()
         self._step(self._state, asked, self._game.gradient(torch.zeros(1, dtype=torch.float64)))
         draws = asked.draws
+        self._adversary.told(self._k, asked.known_to)
         sizes = {name: draw.shape[-2] for name, draw in draws.items()}
         points = points_of(self._game, self._anywhere(), self._k, Tape())
         first = 1 + len(remnants) + len(spread)  # trial of the first draw
         last = first + sum(sizes.values())  # trial of the first point
-        trials = last + count(points)  # base, remnants, spread, noise, record
+        trials = last + len(points.steps)  # base, remnants, spread, noise, record
         self._refuse_too_many(trials, sum(sizes.values()))
         start = flat_state(self._state).expand(trials, -1).clone()
         start[1:first] += torch.cat([remnants, spread])
@@ -132,12 +138,13 @@ class Probe:
         sizes_of = (t[last:].abs().max().item() for t in (moved, left) if t[last:].numel())
         return Probed(
             round=self._k,
-            messages=self._adversary.named(sent, draws, self._graph),
+            messages=self._adversary.named(self._k, sent, draws, self._graph),
             observed_noise=moved[noise],
             state_noise=left[noise],
             laplace=torch.tensor(laplace, dtype=torch.bool),
             record_seen=moved[last:],
             record=left[last:],
+            steps=points.steps,
             remnants_seen=moved[old],
             remnants=left[old],
             next_state=state_of(self._state, after[:1]),

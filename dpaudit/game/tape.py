@@ -34,6 +34,7 @@ class Tape(Noise):
 
     def __init__(self, units: Mapping[str, Tensor] | None = None) -> None:
         self._units = units or {}
+        self.known_to: dict[str, Tensor] = {}
         self.draws: dict[str, AskedNoise] = {}
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:

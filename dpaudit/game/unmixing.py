@@ -195,3 +195,8 @@ class _Constant(Gradient):
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
         return self.batch_size * self(X, holders)
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        one = self(X[..., 0, :] if own else X, holders)
+        b = X.shape[-2] if own else self.batch_size
+        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])

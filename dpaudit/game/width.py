@@ -183,6 +183,12 @@ class OnFirst(Gradient):
     ) -> Tensor:
         return _first(self.oracle.clipped_sum(X, clip_norm, holders, norm))
 
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        return _first(self.oracle.per_record(X, holders, own))
+
+    def at_step(self, s: int) -> "OnFirst":
+        return OnFirst(self.oracle.at_step(s))
+
 
 def _first(gradients: Tensor) -> Tensor:
     only = torch.zeros_like(gradients)

@@ -33,17 +33,22 @@ class Graph:
     """The mixing matrix of one round, and the directed edges that it needs.
 
     Edges are ordered by receiver, then by sender; the self-loop is not a transmission and not an
-    edge. Edge j -> i is there exactly if ``W[i, j] > 0``.
+    edge. Edge j -> i is there exactly if ``W[i, j] > 0``. With a server there is also an edge from
+    it to each agent that takes a step.
 
     Args:
         W: [n_agents, n_agents] float64 on the CPU, entries >= 0, diagonal > 0, and columns or rows
-            that sum to 1 within ``TOLERANCE``.
+            that sum to 1 within ``TOLERANCE``. A server's own weight may be 0.
+        active: the agents that take a step in this round; None: all.
+        server: the agent that holds no data and that all others talk to; None: there is none.
 
     Raises:
         ValueError: ``W`` is none of these.
     """
 
     W: Tensor
+    active: tuple[int, ...] | None = None
+    server: int | None = None
     _casts: dict[tuple[torch.dtype, torch.device], Tensor] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -52,7 +57,7 @@ class Graph:
         W = self.W
         if W.dtype != torch.float64 or W.ndim != 2 or W.shape[0] != W.shape[1] or not len(W):
             raise ValueError(f"W must be a square float64 matrix, got {W.dtype} {tuple(W.shape)}")
-        if not (W >= 0).all() or not (W.diagonal() > 0).all():
+        if not (W >= 0).all() or not (self.server is not None or (W.diagonal() > 0).all()):
             raise ValueError("W must have no negative entry and a positive diagonal")
         if not (self.column_stochastic or _ones(W.sum(1))):
             off = (W.sum(0) - 1).abs().max().item()
@@ -75,8 +80,33 @@ class Graph:
 
     @cached_property
     def _edges(self) -> Tensor:
-        receivers, senders = self.W.nonzero(as_tuple=True)  # row-major: by receiver, then sender
+        linked = self.W > 0
+        if self.server is not None:
+            linked[list(self._acting), self.server] = True
+        receivers, senders = linked.nonzero(as_tuple=True)  # row-major: by receiver, then sender
         return torch.stack([senders, receivers])[:, senders != receivers]
+
+    @property
+    def _acting(self) -> tuple[int, ...]:
+        return tuple(range(self.n_agents)) if self.active is None else self.active
+
+    def acting(self, like: Tensor) -> Tensor:
+        """1 for the agents that take a step in this round, 0 for others, [n_agents, 1]."""
+        there = torch.zeros(self.n_agents, 1, dtype=like.dtype, device=like.device)
+        there[list(self._acting)] = 1
+        return there
+
+    @cached_property
+    def pull(self) -> "Graph":
+        """The same edges with weights that sum to 1 at each receiver (row-stochastic)."""
+        W = self.W
+        return self if _ones(W.sum(1)) else Graph(W / W.sum(1, keepdim=True), self.active)
+
+    @cached_property
+    def push(self) -> "Graph":
+        """The same edges with weights that sum to 1 at each sender (column-stochastic)."""
+        W = self.W
+        return self if self.column_stochastic else Graph(W / W.sum(0), self.active)
 
     @property
     def senders(self) -> Tensor:
@@ -123,8 +153,9 @@ class Graph:
 
     def neighbours(self, agent: int) -> list[int]:
         """Agents that ``agent`` shares an edge with, in either direction, in ascending order."""
-        linked = (self.W[agent] > 0) | (self.W[:, agent] > 0)
-        return [j for j in linked.nonzero().flatten().tolist() if j != agent]
+        theirs = (self.senders == agent) | (self.receivers == agent)
+        linked = torch.stack([self.senders[theirs], self.receivers[theirs]]).unique().tolist()
+        return [j for j in linked if j != agent]
 
     def edge(self, sender: int, receiver: int) -> int:
         """The index of edge sender -> receiver.
@@ -178,17 +209,22 @@ def _csr(W: Tensor) -> Tensor:
 class Network:
     """The graphs of all rounds: ``graphs`` over and over.
 
+    Args:
+        drawn: whether they were drawn anew for every round. Who knows the algorithm does not know
+            the draws, and some rounds may be too few to connect everybody.
+
     Raises:
         ValueError: no graph, or graphs of different sizes.
         ConfigError: over a whole period, some agent cannot reach some other.
     """
 
     graphs: tuple[Graph, ...]
+    drawn: bool = False
 
     def __post_init__(self) -> None:
         if len({g.n_agents for g in self.graphs}) != 1:
             raise ValueError("a network needs at least one graph, all with the same agents")
-        if not self.strongly_connected:
+        if not (self.drawn or self.strongly_connected):
             raise ConfigError("the graph is not connected: some agent never hears of some other")
 
     @property
@@ -202,7 +238,15 @@ class Network:
     @cached_property
     def strongly_connected(self) -> bool:
         """Whether everybody reaches everybody over the edges of one period together."""
-        return connected(np.any([g.W.numpy() > 0 for g in self.graphs], axis=0))
+        linked = np.zeros((self.n_agents, self.n_agents), dtype=bool)
+        for graph in self.graphs:
+            linked[graph.receivers, graph.senders] = True
+        return connected(linked)
+
+    @property
+    def server(self) -> int | None:
+        """The agent that holds no data and that all others talk to; None: there is none."""
+        return self.graphs[0].server
 
     def at(self, round: int) -> Graph:
         """The graph of a round; rounds count from 1."""
@@ -212,26 +256,33 @@ class Network:
 
 
 def build_graph(
-    graph: str | GraphOptions, n_agents: int, generator: np.random.Generator | None = None
+    graph: str | GraphOptions,
+    n_agents: int,
+    generator: np.random.Generator | None = None,
+    n_rounds: int = 1,
 ) -> Network:
     """The network of this name, or of these options, for ``n_agents`` agents.
 
     Args:
         graph: a name stands for that graph with its default options.
         n_agents: at least 2.
-        generator: needed by the random graphs alone, which are drawn once for the whole run.
+        generator: needed by the random graphs alone. Most are drawn once for the whole run.
+        n_rounds: of the run, for graphs that are drawn anew in every round.
 
     Raises:
         ConfigError: no such graph, or there is none with these options for ``n_agents``.
     """
-    return network_of(
-        graph_options(graph) if isinstance(graph, str) else graph, n_agents, generator
-    )
+    options = graph_options(graph) if isinstance(graph, str) else graph
+    return network_of(options, n_agents, generator, n_rounds)
 
 
 def network_of(
-    options: GraphOptions, n_agents: int, generator: np.random.Generator | None = None
+    options: GraphOptions,
+    n_agents: int,
+    generator: np.random.Generator | None = None,
+    n_rounds: int = 1,
 ) -> Network:
     """``build_graph`` of options as an audit file has them."""
-    weights = matrices(options, n_agents, generator)
-    return Network(tuple(Graph(torch.from_numpy(W)) for W in weights))
+    weights = matrices(options, n_agents, generator, n_rounds)
+    graphs = tuple(Graph(torch.from_numpy(m.W), m.active, m.server) for m in weights)
+    return Network(graphs, drawn=options.is_redrawn)

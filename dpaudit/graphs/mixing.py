@@ -4,7 +4,7 @@ Agents are indexed modulo n; ``W[i, j]`` weighs agent j's message at agent i.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +15,36 @@ from dpaudit.files.options import (
     DOutGraph,
     ErdosRenyiGraph,
     GraphOptions,
+    PairwiseGraph,
     RegularGraph,
+    ServerGraph,
     UniformOutGraph,
 )
 
+MOST_WEIGHTS = 2 * 10**8  # of graphs that are drawn anew in every round: 1.6 GB
 RESAMPLES = 1_000  # random graphs drawn before giving up on a connected one
 
 Matrix = NDArray[np.float64]
 Links = NDArray[np.bool_]  # [receiver, sender]
 
 
+class Weights(NamedTuple):
+    """One round's mixing matrix, who takes a step in it, and the server if there is one."""
+
+    W: Matrix  # [n_agents, n_agents]
+    active: tuple[int, ...] | None = None
+    server: int | None = None
+
+
 def matrices(
-    options: GraphOptions, n_agents: int, generator: np.random.Generator | None = None
-) -> list[Matrix]:
+    options: GraphOptions,
+    n_agents: int,
+    generator: np.random.Generator | None = None,
+    n_rounds: int = 1,
+) -> list[Weights]:
     """The mixing matrices of one period, [n_agents, n_agents] each, of the graph of these options.
+
+    The period of a graph that is drawn anew in every round is ``n_rounds``.
 
     Raises:
         ConfigError: there is no graph with these options for ``n_agents`` agents.
@@ -36,13 +52,66 @@ def matrices(
     """
     if n_agents < 2:
         raise ConfigError(f"graph {options.name}: needs at least 2 agents, got {n_agents}")
+    if options.is_redrawn:
+        _refuse_too_many(options, n_agents, n_rounds)
+        return [_drawn(options, n_agents, generator) for _ in range(n_rounds)]
+    if isinstance(options, ServerGraph):
+        return [_served(options, n_agents, generator)]
     period = _BUILDERS[options.name](options, n_agents, generator)
-    return [(np.eye(n_agents) + W) / 2 for W in period] if options.lazy else period
+    return [Weights(W) for W in _lazier(options, period)]
+
+
+def _lazier(options: GraphOptions, period: list[Matrix]) -> list[Matrix]:
+    return [(np.eye(len(W)) + W) / 2 for W in period] if options.lazy else period
+
+
+def _refuse_too_many(options: GraphOptions, n_agents: int, n_rounds: int) -> None:
+    if n_rounds * n_agents**2 > MOST_WEIGHTS:
+        fit = MOST_WEIGHTS // n_agents**2
+        raise ConfigError(
+            f"graph {options.name}: {n_rounds} rounds of {n_agents} agents are too many weights to "
+            f"draw anew in every round; expected at most {fit} rounds"
+        )
+
+
+def _drawn(options: GraphOptions, n_agents: int, generator: np.random.Generator | None) -> Weights:
+    """One round's graph of those that are drawn anew in every round."""
+    rng = _needed(options, generator)
+    if isinstance(options, ServerGraph):
+        return _served(options, n_agents, rng)
+    if isinstance(options, PairwiseGraph):
+        return _pair(options, n_agents, rng)
+    assert isinstance(options, ErdosRenyiGraph)
+    return Weights(_lazier(options, [metropolis(_linked(options.p, n_agents, rng))])[0])
+
+
+def _pair(options: PairwiseGraph, n: int, rng: np.random.Generator) -> Weights:
+    (among,) = _BUILDERS[options.among](options, n, rng)
+    active = int(rng.integers(n))
+    other = int(rng.choice([j for j in np.flatnonzero(among[active]) if j != active]))
+    links = np.zeros((n, n), dtype=bool)
+    links[[active, other], [other, active]] = True
+    return Weights(_lazier(options, [metropolis(links)])[0], (active,))
+
+
+def _served(options: ServerGraph, n: int, generator: np.random.Generator | None) -> Weights:
+    """The server's row averages over the participating agents; the others keep what they have."""
+    if options.lazy:
+        raise ConfigError("graph server: an average of a server is not lazy; leave lazy out")
+    some = max(1, round(options.participation * (n - 1)))
+    chosen = np.arange(1, n)
+    if some < n - 1:
+        chosen = np.sort(_needed(options, generator).permutation(chosen)[:some])
+    W = np.eye(n)
+    W[0] = 0.0
+    W[0, chosen] = 1.0 / some
+    return Weights(W, tuple(chosen.tolist()), 0)
 
 
 def graph_names() -> dict[str, str]:
     """Every graph by name, with one line about it."""
-    return {name: (builder.__doc__ or "").splitlines()[0] for name, builder in _BUILDERS.items()}
+    fixed = {name: (builder.__doc__ or "").splitlines()[0] for name, builder in _BUILDERS.items()}
+    return fixed | _DRAWN
 
 
 def metropolis(adjacency: Links) -> Matrix:
@@ -159,10 +228,16 @@ def _erdos_renyi(
     rng = _needed(options, generator)
 
     def draw() -> Links:
-        upper = np.triu(rng.random((n, n)) < options.p, 1)
-        return upper | upper.T
+        return _linked(options.p, n, rng)
 
     return [metropolis(_first_connected(draw, f"erdos-renyi with p={options.p}", n))]
+
+
+def _linked(p: float, n: int, rng: np.random.Generator) -> Links:
+    """Each pair with probability p."""
+    upper = np.triu(rng.random((n, n)) < p, 1)
+    linked: Links = upper | upper.T
+    return linked
 
 
 def _uniform_out(
@@ -252,6 +327,11 @@ _BUILDERS: dict[str, Callable[[Any, int, np.random.Generator | None], list[Matri
     "star": _star,
 }
 
+_DRAWN = {
+    "pairwise": "random in every round: one agent, drawn at random, averages with a neighbour",
+    "server": "agent 0 is a server without data that averages what agents send, drawn or all",
+}
+
 
 def positions(name: str, n_agents: int) -> Matrix:
     """[n_agents, 2] coordinates in [-1, 1] to draw a graph of this name at."""
@@ -262,7 +342,7 @@ def positions(name: str, n_agents: int) -> Matrix:
         return _columns(i < n_agents - 2)
     if name == "path":
         return np.stack([np.linspace(-1, 1, n_agents), np.zeros(n_agents)], axis=1)
-    if name == "star":
+    if name in ("star", "server"):
         return np.concatenate([np.zeros((1, 2)), _circle(n_agents - 1)])
     return _circle(n_agents)
 

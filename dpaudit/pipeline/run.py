@@ -43,7 +43,7 @@ from .learning import copies_notes, learning_notes
 from .memory import Plan, plan_of
 from .noise_of_the_run import examine_noise
 from .provenance import code_of, provenance
-from .reach import absent_notes, reads_nothing, refuse_absent_links
+from .reach import absent_notes, links_of, reads_nothing, refuse_absent_links
 from .time_needed import estimate
 from .vacuous import vacuous_notes
 from .workers import Work, run_jobs
@@ -231,12 +231,13 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     learned = load_problem(
         config, lambda: own.data or _loaded(config, runtime), own.model, streams, size
     )
-    network = network_of(config.graph, config.data.n_agents, streams.numpy("graph"))
+    generator, n_rounds = streams.numpy("graph"), defense.n_rounds
+    network = network_of(config.graph, config.data.n_agents, generator, n_rounds)
     places = positions(config.graph.name, config.data.n_agents)
     drawn = GraphSummary(
         name=config.graph.name,
         n_agents=network.at(1).n_agents,
-        links=tuple(network.at(1).links),
+        links=tuple(sorted(links_of(network, n_rounds)) if network.drawn else network.at(1).links),
         positions=tuple(map(tuple, places.tolist())),
         spectral_gap=network.at(1).spectral_gap,
     )

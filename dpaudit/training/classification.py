@@ -1,7 +1,8 @@
 """The learning problem that the agents share: data, batches, models, evaluation."""
 
+from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar, NamedTuple, Self
 
@@ -37,6 +38,7 @@ class BatchGradient(Gradient):
     batch: Batch
     batch_size: int
     trials: int | None = None  # that have batches of their own; None: all share them
+    draw: Callable[[int], Batch] | None = None  # the batches of further local steps
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         return self.clipped_sum(X, inf, holders) / self.batch_size
@@ -48,6 +50,38 @@ class BatchGradient(Gradient):
         X, holders, shape = self._flat(X, holders)
         total = self.gradients.clipped_sum(X, inputs, labels, clip_norm, norm, weights, holders)
         return total.view(shape)
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        if own:
+            return self._at_own(X, holders)
+        inputs, labels, weights = self.batch
+        flat, holders, shape = self._flat(X, holders)
+        each = self.gradients.per_record(flat, inputs, labels, holders)
+        if weights is not None:
+            each = each * (weights if holders is None else weights[holders])[..., None].to(each)
+        return each.view(*shape[:-1], *each.shape[1:])
+
+    def _at_own(self, X: Tensor, holders: Tensor | None) -> Tensor:
+        """Each record's gradient at a model of its own, both [..., m, b, d]."""
+        inputs, labels, weights = self.batch
+        b = inputs.shape[1]
+        flat, holders, _ = self._flat(X[..., 0, :], holders)
+        if holders is None:
+            holders = torch.arange(len(flat), device=X.device)
+        records = (holders[:, None] * b + torch.arange(b, device=X.device)).flatten()
+        one_each = inputs.flatten(0, 1)[:, None], labels.flatten(0, 1)[:, None]
+        models = X.reshape(-1, X.shape[-1])
+        each = self.gradients.clipped_sum(models, *one_each, inf, holders=records)
+        if weights is not None:
+            each = each * weights.flatten()[records, None].to(each)
+        return each.view(X.shape)
+
+    def at_step(self, s: int) -> "BatchGradient":
+        if s == 0 or self.draw is None:
+            return self
+        inputs, labels, weights = self.draw(s)
+        drawn = Batch(inputs.to(self.batch.inputs), labels, weights)
+        return replace(self, batch=drawn)
 
     def _flat(self, X: Tensor, holders: Tensor | None) -> tuple[Tensor, Tensor | None, torch.Size]:
         """Models [..., m, d] as [trials * m, d], on the same batches or each trial on its own."""
@@ -132,19 +166,28 @@ class Classification:
         batch_size: int,
         sampling: str = "fixed",
         trials: int | None = None,
+        step: int = 0,
     ) -> Batch:
-        """The batches of round k, drawn from each agent's own records, for each trial if given.
+        """The batches of a local step of round k, drawn from each agent's own records.
+
+        For each trial if given.
 
         "fixed" takes ``batch_size`` without replacement, of which a smaller batch of the same round
         is the beginning; "poisson" takes each record with probability batch_size / (records of the
         agent), and pads with records of weight 0.
         """
         shape = (trials or 1, *self._held.shape)
-        draws = torch.rand(shape, generator=Streams(streams.seed)("sampling", k))
+        name = ("sampling", k, step) if step else ("sampling", k)
+        draws = torch.rand(shape, generator=Streams(streams.seed)(*name))
         draws[:, self._padding] = 2.0  # behind every record that is there
+        held = (~self._padding).sum(dim=1, keepdim=True)
         if sampling == "fixed":
-            return Batch(*self._records(_smallest(draws, batch_size)))
-        taken = draws < batch_size / (~self._padding).sum(dim=1, keepdim=True)
+            inputs, labels = self._records(_smallest(draws, batch_size))
+            if bool((held > 0).all()):
+                return Batch(inputs, labels)
+            there = (held > 0).expand(len(held), labels.shape[1]).repeat(trials or 1, 1)
+            return Batch(inputs, labels, there.to(inputs))  # a server holds none
+        taken = (draws < batch_size / held) & ~self._padding
         positions = _smallest(draws, max(1, int(taken.sum(dim=-1).max())))
         weights = taken.gather(-1, positions).to(self._x)
         return Batch(*self._records(positions), weights.flatten(0, 1))
@@ -159,7 +202,11 @@ class Classification:
     ) -> BatchGradient:
         """The gradient oracle of round k, with batches for each trial if given."""
         batch = self.batch(streams, k, batch_size, sampling, trials)
-        return BatchGradient(self.gradients, batch, batch_size, trials)
+
+        def drawn(step: int) -> Batch:
+            return self.batch(streams, k, batch_size, sampling, trials, step)
+
+        return BatchGradient(self.gradients, batch, batch_size, trials, drawn)
 
     def _records(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels at positions [trials, n_agents, b] in each agent's own list."""

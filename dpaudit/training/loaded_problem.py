@@ -8,8 +8,9 @@ from torch import nn
 
 from dpaudit.data import partition
 from dpaudit.data.datasets import Dataset
+from dpaudit.errors import ConfigError
 from dpaudit.files.config import SENSORS, AuditConfig
-from dpaudit.files.options import SensorOptions
+from dpaudit.files.options import SensorOptions, ServerGraph
 from dpaudit.rng import Streams
 
 from .classification import Classification
@@ -49,11 +50,14 @@ def load_problem(
         DpauditError: data, partition or network do not go together.
     """
     if config.data.name == SENSORS:
+        if isinstance(config.graph, ServerGraph):
+            raise ConfigError("graph server: sensors have no server; expected a graph of agents")
         return _sensors(config, streams)
     dataset, rng = load(), streams.numpy("partition")
-    parts = partition.split(
-        dataset.y, config.data.n_agents, config.data.partition, rng, minimum=batch_size
-    )
+    servers = int(isinstance(config.graph, ServerGraph))
+    n_holders = config.data.n_agents - servers
+    parts = partition.split(dataset.y, n_holders, config.data.partition, rng, minimum=batch_size)
+    parts = parts.behind(servers)
     named = network or config.model.name if config.model is not None else ""
     problem = Classification(dataset, parts, named, streams.device)
     layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())

@@ -11,7 +11,7 @@ from typing import Any
 import safetensors
 import torch
 
-from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_of
+from dpaudit.defense.transcript import Capture, Transcript, capture_of, kind_of, tensors_of
 from dpaudit.errors import RunError
 from dpaudit.files.documents import read_json, reason
 from dpaudit.files.whole import writing
@@ -158,7 +158,8 @@ class RunDirectory:
         if not path.exists():
             return False
         with _reading(path), safetensors.safe_open(path, "pt") as file:
-            return {f"{name}/payload" for name in names} <= set(file.keys())
+            held = {key.removesuffix("/payload") for key in file.keys()}  # noqa: SIM118
+        return names <= held | {kind_of(name) for name in held}
 
     def forget(self, pattern: str) -> None:
         """Delete the files that match, because they are about to be made anew."""

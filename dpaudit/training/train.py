@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Capture, kind_of
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.result import Curve
 from dpaudit.kept import Kept, Progress
@@ -65,7 +65,7 @@ class Recording:
         """Raises ConfigError if the transcript would exceed ``TRANSCRIPT_BYTES``."""
         size = {name: s.payload.numel() * s.payload.element_size() for name, s in sent.items()}
         total = sum(
-            sum(size[name] for name in names) * (1 + len(self.probes.get(k, ())))
+            sum(size[name] for name in _chosen(sent, names)) * (1 + len(self.probes.get(k, ())))
             for k, names in self.messages.items()
         )
         if total > TRANSCRIPT_BYTES:
@@ -122,7 +122,7 @@ def train(
             run.write_capture(world, k, None, _chosen(sent, recording.messages[k]))
         del sent
         if k % every == 0 or k == defense.n_rounds:
-            curve.append(_measured(k, defense.models(state), problem))
+            curve.append(_measured(k, defense, state, problem, setting.network.server))
         kept.keep(lambda: Progress(state._asdict(), [k, curve]))  # noqa: B023 (called at once)
         on_round(k, defense.n_rounds)
     initial, _ = problem.evaluate(defense.models(rounds.start()))
@@ -182,12 +182,18 @@ def _refuse_unless_finite(world: str, k: int, sent: Capture, X: Tensor) -> None:
 
 
 def _chosen(sent: Capture, names: frozenset[str]) -> Capture:
-    return {name: message for name, message in sent.items() if name in names}
+    return {name: m for name, m in sent.items() if name in names or kind_of(name) in names}
 
 
-def _measured(k: int, X: Tensor, problem: Learning) -> Point:
-    """Round, loss and accuracy of each agent, and root mean square distance to the mean."""
-    loss, accuracy = problem.evaluate(X)
+def _measured(k: int, defense: Defense, state: Any, problem: Learning, server: int | None) -> Point:
+    """Round, loss and accuracy of each agent, and root mean square distance to the mean.
+
+    With a server its model is every agent's.
+    """
+    X, evaluated = defense.models(state), defense.evaluated(state)
+    if server is not None:
+        evaluated = evaluated[server].expand_as(evaluated)
+    loss, accuracy = problem.evaluate(evaluated)
     consensus = (X - X.mean(dim=0)).norm(dim=1).square().mean().sqrt()
     shares = None if accuracy is None else accuracy.tolist()
     return k, loss.tolist(), shares, consensus.item()

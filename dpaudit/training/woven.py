@@ -77,15 +77,17 @@ def pattern_of(like: Tensor, pattern: int, salt: int = 0) -> Tensor:
 class Repeated(Gradient):
     """The gradients of the first stream for all of them, computed once, and moved if asked."""
 
-    def __init__(self, oracle: Gradient) -> None:
+    def __init__(self, oracle: Gradient, answers: "_Answers | None" = None) -> None:
         self._oracle, self.batch_size = oracle, oracle.batch_size
-        self._values: list[Tensor] = []
-        self._next, self._move, self._pattern = 0, 0.0, 0
+        self._answers = answers or _Answers()
 
     def again(self, move: float = 0.0, pattern: int = 0) -> "Repeated":
         """From the first call on, moved by ``move`` times their own size in a pattern of signs."""
-        self._next, self._move, self._pattern = 0, move, pattern
+        self._answers.next, self._answers.move, self._answers.pattern = 0, move, pattern
         return self
+
+    def at_step(self, s: int) -> "Repeated":
+        return Repeated(self._oracle.at_step(s), self._answers)
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         return self._given(X, lambda first: self._oracle(first, holders))
@@ -97,15 +99,33 @@ class Repeated(Gradient):
             X, lambda first: self._oracle.clipped_sum(first, clip_norm, holders, norm)
         )
 
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        rows = 3 if own else 2
+        one = self._value(X, lambda first: self._oracle.per_record(first, holders, own), rows)
+        return one.expand(*X.shape[:-rows], *one.shape)
+
     def _given(self, X: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        i, self._next = self._next, self._next + 1
-        if i == len(self._values):
-            self._values.append(compute(X.reshape(-1, *X.shape[-2:])[0].contiguous()))
-        value = self._values[i]
-        if self._move:
-            size = max(v.square().mean().sqrt().item() for v in self._values) or 1.0
-            value = value + self._move * size * pattern_of(value, self._pattern, 1 + i)
-        return value.expand_as(X)
+        return self._value(X, compute, 2).expand_as(X)
+
+    def _value(self, X: Tensor, compute: Callable[[Tensor], Tensor], rows: int) -> Tensor:
+        """Of models whose last ``rows`` axes are not trials: what the first trial was answered."""
+        a = self._answers
+        i, a.next = a.next, a.next + 1
+        if i == len(a.values):
+            a.values.append(compute(X.reshape(-1, *X.shape[-rows:])[0].contiguous()))
+        value = a.values[i]
+        if a.move:
+            size = max(v.square().mean().sqrt().item() for v in a.values) or 1.0
+            value = value + a.move * size * pattern_of(value, a.pattern, 1 + i)
+        return value
+
+
+class _Answers:
+    """What the calls of a round were answered, in order, whichever local step asked."""
+
+    def __init__(self) -> None:
+        self.values: list[Tensor] = []
+        self.next, self.move, self.pattern = 0, 0.0, 0
 
 
 @contextmanager

@@ -15,7 +15,7 @@ FALSE_FAILURE = 1e-9  # probability that a correct random graph fails a test, ov
 SYMMETRIC = {"ring", "bipartite", "hub2", "complete", "erdos-renyi", "k-regular", "path", "star"}
 OPTIONS = {"d-out": {"d": 3}, "erdos-renyi": {"p": 0.4}, "k-regular": {"k": 3}}
 SIZES = [4, 6, 8, 10, 20, 100]
-PAIRED = [(name, n) for name in graph_names() for n in SIZES]
+PAIRED = [(name, n) for name in graph_names() if name != "server" for n in SIZES]
 
 
 def network(name: str, n: int, seed: int = 0, **options: object) -> Network:
@@ -81,6 +81,8 @@ def test_a_mixing_matrix_has_the_sums_symmetry_and_diagonal_it_claims(name: str,
 
 @pytest.mark.parametrize(("name", "n"), PAIRED)
 def test_everybody_reaches_everybody_over_one_period(name: str, n: int) -> None:
+    if name == "pairwise":
+        pytest.skip("drawn anew in every round, of which any few may leave somebody out")
     graphs = network(name, n)
     union = sum(g.W for g in graphs.graphs) > 0
     reached = torch.matrix_power(union.double(), n) > 0

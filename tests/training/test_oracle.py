@@ -1,0 +1,81 @@
+"""The gradient oracle of a round: each record's gradient, local steps, agents without data."""
+
+import torch
+
+from dpaudit.data import partition
+from dpaudit.data.datasets import Dataset
+from dpaudit.rng import Streams
+from dpaudit.training.classification import BatchGradient, Classification
+
+N, B = 4, 3
+
+
+def problem(servers: int = 0) -> Classification:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(60, 5, generator=generator, dtype=torch.float64)
+    y = torch.arange(60) % 3
+    data = Dataset("random", x, y, x[:9], y[:9], ("a", "b", "c"))
+    parts = partition.split(y.numpy(), N - servers, "even", Streams(0).numpy("partition"))
+    return Classification(data, parts.behind(servers), "logistic", torch.device("cpu"))
+
+
+def oracle(sampling: str = "fixed", trials: int | None = None, servers: int = 0) -> BatchGradient:
+    return problem(servers).gradient(Streams(5), 1, B, sampling, trials)
+
+
+def models(*shape: int, d: int = 18) -> torch.Tensor:
+    return torch.randn(*shape, d, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+def test_the_gradients_of_records_add_up_to_the_batch_clipped_or_not() -> None:
+    for sampling in ("fixed", "poisson"):
+        given = oracle(sampling)
+        holders = torch.tensor([2, 0, 0, 3, 1])
+        for X, who in ((models(N), None), (models(5), holders)):
+            each = given.per_record(X, who)
+            assert torch.allclose(each.sum(-2) / B, given(X, who))
+            C = 0.5
+            factors = (C / each.norm(dim=-1, keepdim=True)).clamp(max=1)
+            clipped = (each * factors.nan_to_num(0)).sum(-2)
+            assert torch.allclose(clipped, given.clipped_sum(X, C, who))
+
+
+def test_trials_have_records_of_their_own() -> None:
+    given, X = oracle("poisson", trials=2), models(2, N)
+    each = given.per_record(X)
+    assert each.shape[:2] == (2, N)
+    assert torch.allclose(each.sum(-2) / B, given(X))
+    shared = oracle()
+    assert torch.allclose(shared.per_record(X).sum(-2) / B, shared(X))
+
+
+def test_each_record_may_have_a_model_of_its_own() -> None:
+    given, X = oracle("poisson"), models(N)
+    each = given.per_record(X)
+    b = each.shape[-2]
+    spread = X[:, None].expand(N, b, -1)
+    assert torch.allclose(given.per_record(spread, own=True), each)
+    moved = given.per_record(spread + models(N, b), own=True)
+    one = given.per_record(spread[:, 1] + models(N, b)[:, 1])
+    assert torch.allclose(moved[:, 1], one[:, 1])
+    stacked = torch.stack([spread, spread + 1])
+    assert torch.allclose(given.per_record(stacked, own=True)[0], each)
+
+
+def test_local_steps_have_batches_of_their_own_that_depend_on_the_seed_alone() -> None:
+    first = oracle()
+    assert first.at_step(0) is first
+    again = [oracle().at_step(s).batch.labels for s in (0, 1, 2)]
+    assert not torch.equal(first.batch.inputs, first.at_step(1).batch.inputs)
+    assert torch.equal(first.at_step(2).batch.labels, again[2])
+    # the batch of the first step is what it was before there were others
+    assert torch.equal(again[0], problem().batch(Streams(5), 1, B).labels)
+
+
+def test_an_agent_without_data_has_no_gradient() -> None:
+    for sampling in ("fixed", "poisson"):
+        given, X = oracle(sampling, servers=1), models(N)
+        assert not given(X)[0].any()
+        assert bool((given(X)[1:] != 0).any(1).all())
+        assert not given.clipped_sum(X, 1.0)[0].any()
+        assert not given.per_record(X)[0].any()

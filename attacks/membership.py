@@ -1,10 +1,12 @@
 """Membership: was this record in the batch that an intercepted gradient came from?"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from scipy.stats import rankdata
 from torch import Tensor
@@ -25,6 +27,8 @@ from dpaudit.training.classification import Classification
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.train import Recording
 
+from .matching import is_matched
+
 WORLDS: tuple[World, ...] = ("defense", "no-defense")
 RATES = {0.001: Name.TPR_AT_0001, 0.01: Name.TPR_AT_001}  # allowed share of false positives
 CHUNK = 2**27  # bytes of records' gradients at once
@@ -42,6 +46,7 @@ class Membership(Attack):
     which is the likelihood ratio but for the other records of the batch. Scores are centred and
     scaled over records that nobody holds, the public test set, so that rounds and victims compare.
     Half of those set the thresholds of the stated rates, the other half say what the rates are.
+    With ``candidates`` one record of each batch is also matched among others (``matching``).
 
     Source: the estimate as in ``dpaudit.game.estimate``; TPR at low FPR: Carlini et al. 2022,
     arXiv:2112.03570.
@@ -49,6 +54,7 @@ class Membership(Attack):
 
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     victims: PositiveInt = 8  # agents whose batches are attacked, in each round
+    candidates: Annotated[int, Field(ge=2)] | None = None  # one of them in the batch; None: no such
 
     def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
         return late_rounds(self.rounds, n_rounds)
@@ -61,6 +67,11 @@ class Membership(Attack):
             raise DataError(
                 f"membership needs at least 40 records that nobody holds; this data set has "
                 f"{len(learned.dataset.x_test)} test records"
+            )
+        if self.candidates is not None and self.candidates > len(learned.dataset.x_test) + 1:
+            raise DataError(
+                f"attack.candidates: all but one of {self.candidates} are records that nobody "
+                f"holds; expected 2 to {len(learned.dataset.x_test) + 1}"
             )
 
     def recording(self, defense: Defense) -> Recording:
@@ -79,22 +90,32 @@ class Membership(Attack):
         rng = bench.streams.numpy("victims", threat_model.name)
         order = [int(j) for j in rng.permutation(bench.setting.n_agents)]
         victims = [j for j in order if j not in threat_model.agents][: self.victims]
+        rng = bench.streams.numpy("candidates", threat_model.name)
         scored: list[_Scored] = []
+        matched: list[bool] = []
         refusals: list[str] = []
         for done, k in enumerate(self.rounds, start=1):
             rounds = window_of(VIEW, k, defense.n_rounds, False)
             view = View.of(threat_model, transcript, set(rounds))
             told, refused = told_of(defense, bench.setting, view, rounds, k, victims)
             for victim, (estimate, *_) in told.items():
-                scored.append(_scored(bench, problem, defense, k, victim, estimate))
+                batch = _Batch.of(bench, problem, defense, k, victim, estimate)
+                scored.append(batch.scored())
+                if self.candidates is not None and len(batch.inputs):
+                    matched.append(batch.matched(self.candidates, rng))
             refusals += refused
             on_step(done, len(self.rounds))
         if not scored:
             return [self._finding(bench, threat_model, (f"not available: {refusals[0]}",))]
-        return [self._found(bench, threat_model, scored, refusals)]
+        return [self._found(bench, threat_model, scored, matched, refusals)]
 
     def _found(
-        self, bench: Bench, threat_model: ThreatModel, scored: list["_Scored"], refusals: list[str]
+        self,
+        bench: Bench,
+        threat_model: ThreatModel,
+        scored: list["_Scored"],
+        matched: list[bool],
+        refusals: list[str],
     ) -> Finding:
         rng = bench.streams.numpy("thresholds", threat_model.name)
         n_public = len(scored[0].public)
@@ -102,25 +123,21 @@ class Membership(Attack):
         members = np.concatenate([s.members for s in scored])
         choosing = np.concatenate([s.public[for_threshold] for s in scored])
         counting = np.concatenate([s.public[~for_threshold] for s in scored])
-        metrics = {Name.AUC: _auc(members, counting)}
+        metrics: dict[Name, Metric] = {Name.AUC: _auc(members, counting)}
         notes = [
             f"{len(members)} records of {len(scored)} batches against {n_public} that nobody "
             f"holds, of which {for_threshold.sum()} set the thresholds",
             "a record that nobody holds is scored once for each batch: intervals count these as "
             "independent",
         ]
-        for rate, name in RATES.items():
-            if len(choosing) * rate < 1:
-                notes.append(
-                    f"no rate of {rate:.1%} false positives can be told from {len(choosing)} scores"
-                )
-                continue
-            threshold = np.quantile(choosing, 1 - rate, method="higher")
-            metrics[name] = _rate(members > threshold)
-            false = _rate(counting > threshold)
+        told, said = _at_rates(members, choosing, counting)
+        metrics, notes = metrics | told, notes + said
+        if self.candidates is not None and matched:
+            metrics[Name.MATCHED] = _rate(np.array(matched))
+            metrics[Name.MATCHED_BLINDLY] = Metric(value=1 / self.candidates)
             notes.append(
-                f"at the threshold for {rate:.1%} false positives: {false.value:.2%} of "
-                f"{false.n} others ({false.low:.2%} to {false.high:.2%})"
+                f"matched: of each batch one record among {self.candidates - 1} that nobody holds, "
+                "by an adversary who knows the other records of the batch"
             )
         if refusals:
             notes.append(f"out of reach {len(refusals)} times: {refusals[0]}")
@@ -161,37 +178,73 @@ class _Scored(NamedTuple):
     public: Array  # [records of the test set]
 
 
-def _scored(
-    bench: Bench,
-    problem: Classification,
-    defense: Defense,
-    k: int,
-    victim: int,
-    estimate: Estimate,
-) -> _Scored:
-    data, device = problem.dataset, bench.streams.device
-    batch = problem.batch(Streams(bench.seed, device), k, defense.batch_size, defense.sampling)
-    there = slice(None) if batch.weights is None else batch.weights[victim] > 0
-    clip_norm = defense.clip_norm_in(k)
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """A victim's batch, and what the adversary derived of its gradient."""
 
-    def score(inputs: Tensor, labels: Tensor) -> Array:
-        size = max(1, CHUNK // (estimate.gradient.element_size() * len(estimate.gradient)))
-        found = []
+    problem: Classification
+    inputs: Tensor  # of the records drawn
+    labels: Tensor
+    estimate: Estimate
+    clip_norm: float | None
+    batch_size: int
+    where: str
+
+    @classmethod
+    def of(
+        cls,
+        bench: Bench,
+        problem: Classification,
+        defense: Defense,
+        k: int,
+        victim: int,
+        estimate: Estimate,
+    ) -> "_Batch":
+        streams = Streams(bench.seed, bench.streams.device)
+        drawn = problem.batch(streams, k, defense.batch_size, defense.sampling)
+        there = slice(None) if drawn.weights is None else drawn.weights[victim] > 0
+        records = drawn.inputs[victim][there], drawn.labels[victim][there]
+        clip_norm, where = defense.clip_norm_in(k), f"round {k}, agent {victim}"
+        return cls(problem, *records, estimate, clip_norm, defense.batch_size, where)
+
+    def gradients(self, inputs: Tensor, labels: Tensor) -> Iterator[Tensor]:
+        """Of records, [n, d] in parts: clipped, at the model of the estimate."""
+        model = self.estimate.model
+        size = max(1, CHUNK // (model.element_size() * len(model)))
         for x, y in zip(inputs.split(size), labels.split(size), strict=True):
-            X = estimate.model.expand(len(x), -1)
-            g = problem.gradients.clipped_sum(X, x[:, None], y[:, None], clip_norm)
-            found.append(_matched(g, estimate, defense.batch_size))
-        return torch.cat(found).double().cpu().numpy()
+            X = model.expand(len(x), -1)
+            yield self.problem.gradients.clipped_sum(X, x[:, None], y[:, None], self.clip_norm)
 
-    members = score(batch.inputs[victim][there], batch.labels[victim][there])
-    public = score(data.x_test.to(device), data.y_test.to(device))
-    spread = public.std()
-    if not np.isfinite(spread) or spread == 0:
-        raise DpauditError(f"scores of round {k}, agent {victim}, are no numbers or all the same")
-    return _Scored((members - public.mean()) / spread, (public - public.mean()) / spread)
+    def scored(self) -> _Scored:
+        def score(inputs: Tensor, labels: Tensor) -> Array:
+            parts = self.gradients(inputs, labels)
+            found = [_scores(g, self.estimate, self.batch_size) for g in parts]
+            return torch.cat(found).double().cpu().numpy()
+
+        members, public = score(self.inputs, self.labels), score(*self._public())
+        spread = public.std()
+        if not np.isfinite(spread) or spread == 0:
+            raise DpauditError(f"scores of {self.where} are no numbers or all the same")
+        return _Scored((members - public.mean()) / spread, (public - public.mean()) / spread)
+
+    def matched(self, candidates: int, rng: np.random.Generator) -> bool:
+        """Whether one record of the batch is found among records that nobody holds."""
+        i = int(rng.integers(len(self.inputs)))
+        (record,) = torch.cat([*self.gradients(self.inputs[i : i + 1], self.labels[i : i + 1])])
+        total = [g.sum(dim=0) for g in self.gradients(self.inputs, self.labels)]
+        others = torch.stack(total).sum(dim=0) - record
+        left = self.estimate.gradient - others / self.batch_size
+        inputs, labels = self._public()
+        chosen = torch.from_numpy(rng.permutation(len(inputs))[: candidates - 1]).to(inputs.device)
+        decoys = torch.cat([*self.gradients(inputs[chosen], labels[chosen])])
+        return is_matched(left, record, decoys, self.batch_size, rng)
+
+    def _public(self) -> tuple[Tensor, Tensor]:
+        data, device = self.problem.dataset, self.inputs.device
+        return data.x_test.to(device), data.y_test.to(device)
 
 
-def _matched(g: Tensor, estimate: Estimate, batch_size: int) -> Tensor:
+def _scores(g: Tensor, estimate: Estimate, batch_size: int) -> Tensor:
     """Of records' gradients g [n, d]: how well each fits the estimate of the batch's mean."""
     fits, squares = g @ estimate.gradient, g.square().sum(dim=1)
     noise = 0.0 if estimate.std is None else estimate.std**2 * g.shape[1]
@@ -211,11 +264,33 @@ def _auc(members: Array, others: Array) -> Metric:
     return Metric(value=auc, low=max(0.0, auc - margin), high=min(1.0, auc + margin), n=m)
 
 
-def _rate(hits: Array) -> Metric:
+def _rate(hits: NDArray[np.bool_]) -> Metric:
     """A share and its 95% interval (Clopper and Pearson)."""
     k, n = int(hits.sum()), len(hits)
     high = float(clopper_pearson(k, n, 0.025))
     return Metric(value=k / n, low=1 - float(clopper_pearson(n - k, n, 0.025)), high=high, n=n)
+
+
+def _at_rates(
+    members: Array, choosing: Array, counting: Array
+) -> tuple[dict[Name, Metric], list[str]]:
+    """True positives at the stated rates of false ones, and what those rates turned out to be."""
+    metrics: dict[Name, Metric] = {}
+    notes = []
+    for rate, name in RATES.items():
+        if len(choosing) * rate < 1:
+            notes.append(
+                f"no rate of {rate:.1%} false positives can be told from {len(choosing)} scores"
+            )
+            continue
+        threshold = np.quantile(choosing, 1 - rate, method="higher")
+        metrics[name] = _rate(members > threshold)
+        false = _rate(counting > threshold)
+        notes.append(
+            f"at the threshold for {rate:.1%} false positives: {false.value:.2%} of "
+            f"{false.n} others ({false.low:.2%} to {false.high:.2%})"
+        )
+    return metrics, notes
 
 
 def _curve(members: Array, others: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:

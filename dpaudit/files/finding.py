@@ -118,6 +118,8 @@ class Name(StrEnum):
     AUC = "auc"
     TPR_AT_0001 = "tpr at 0.1% fpr"
     TPR_AT_001 = "tpr at 1% fpr"
+    MATCHED = "matched"
+    MATCHED_BLINDLY = "matched blindly"
 
     INFORMATION = "information"
     M_NMI = "m-nmi"

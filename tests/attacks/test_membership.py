@@ -7,15 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import quad
 from scipy.stats import norm
 
-from dpaudit.attacks.membership import _auc, _matched, _rate
+import dpaudit
+from dpaudit.attacks.matching import is_matched
+from dpaudit.attacks.membership import _auc, _rate, _scores
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Name, Role
 from dpaudit.game import estimate
 from dpaudit.game.estimate import Estimate, Input
 from dpaudit.pipeline.run import Runtime, run_audit
+from tests.foreign import Foreign
 
 
 def config(noise_multiplier: float, **options: Any) -> AuditConfig:
@@ -30,7 +34,7 @@ def config(noise_multiplier: float, **options: Any) -> AuditConfig:
                 "noise_multiplier": noise_multiplier,
             },
             "threat_model": [{"name": "eavesdropper"}],
-            "attack": [{"name": "membership", "rounds": [2, 4], **options}],
+            "attack": [{"name": "membership"} | {"rounds": [2, 4]} | options],
         }
     )  # fmt: skip
 
@@ -65,9 +69,80 @@ def test_a_matched_filter_is_as_good_as_its_theory(tmp_path: Path) -> None:
         moved = u.clone()
         moved[:, 0] += shift
         where = Input(1, 0, 0)
-        scores.append([float(_matched(g, Estimate(where, row, row, s, 0.0), 1)) for row in moved])
+        scores.append([float(_scores(g, Estimate(where, row, row, s, 0.0), 1)) for row in moved])
     auc = _auc(np.array(scores[1]), np.array(scores[0]))
     assert auc.value == pytest.approx(norm.cdf(1 / (s * sqrt(2))), abs=4 * 0.5 / sqrt(n))
+
+
+@pytest.mark.parametrize("m, std, batch_size", [(2, 1.0, 1), (8, 0.5, 1), (8, 0.25, 4)])
+def test_candidates_are_matched_as_often_as_their_likelihood_allows(m, std, batch_size) -> None:
+    """Orthogonal gradients of length 1 under noise of std s in the mean of B: the right one has
+    1/B + s z, each other s z', so it is nearest with probability E Phi(z + 1/(B s))^(m - 1).
+    Within 4 standard errors of 4,000 matches: a correct share fails with probability 6e-5."""
+    n, generator = 4_000, torch.Generator().manual_seed(2)
+    noise = std * torch.randn(n, m, generator=generator, dtype=torch.float64)
+    gradients, rng = torch.eye(m, dtype=torch.float64), np.random.default_rng(3)
+    hits = [
+        is_matched(gradients[0] / batch_size + z, gradients[0], gradients[1:], batch_size, rng)
+        for z in noise
+    ]
+    truth, _ = quad(
+        lambda z: norm.pdf(z) * norm.cdf(z + 1 / (batch_size * std)) ** (m - 1), -10, 10
+    )
+    assert np.mean(hits) == pytest.approx(truth, abs=4 * sqrt(truth * (1 - truth) / n))
+
+
+def test_what_is_nearest_is_no_matter_of_length() -> None:
+    """Without noise the right one is at distance 0, be another longer or shorter."""
+    record, rng = torch.tensor([1.0, 0.0]), np.random.default_rng(0)
+    for factor in (0.5, 0.8, 1.2, 2.0):
+        assert is_matched(record / 4, record, factor * record[None], 4, rng)
+
+
+def test_records_of_a_defense_that_names_nothing_but_its_messages_are_matched() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (300, 4, 4), dtype=np.uint8), np.arange(300) % 4
+    told = config(1.0, candidates=10).model_dump(mode="json", exclude_none=True)
+    told = {name: told[name] for name in ("seed", "graph", "model", "threat_model", "attack")}
+    told |= {"data": {"n_agents": 4}}
+    defense = Foreign(n_rounds=4, sigma=0.001, hint_sigma=1.0, batch_size=8)
+    result = dpaudit.audit(told, defense=defense, data=(x, y), cores=1)
+    by_world = {f.world: f for f in result.findings if f.role is Role.MEMBERSHIP}
+    assert by_world["defense"].metrics[Name.MATCHED].value == 1.0
+    assert by_world["defense"].metrics[Name.MATCHED].n == 8
+
+
+def test_what_no_candidate_tells_is_matched_as_by_a_guess() -> None:
+    """Of 5 equal candidates: within 4 standard errors of 2,000 matches (6e-5)."""
+    same, rng = torch.ones(5, 3), np.random.default_rng(3)
+    hits = [is_matched(same[0], same[0], same[1:], 1, rng) for _ in range(2_000)]
+    assert np.mean(hits) == pytest.approx(1 / 5, abs=4 * sqrt(0.2 * 0.8 / 2_000))
+
+
+def test_without_noise_each_record_is_matched_and_under_noise_as_by_a_guess(tmp_path) -> None:
+    """Of 12 batches by guesses of 1/10 more than 6 are matched with probability 5e-5."""
+    by_world = found(tmp_path, 50.0, rounds=[2, 3, 4], candidates=10)
+    bare, noisy = by_world["no-defense"].metrics, by_world["defense"].metrics
+    assert bare[Name.MATCHED].value == 1.0
+    assert bare[Name.MATCHED].n == noisy[Name.MATCHED].n == 12
+    assert bare[Name.MATCHED].low == pytest.approx(0.025 ** (1 / 12))  # Clopper and Pearson
+    assert noisy[Name.MATCHED].value <= 6 / 12
+    assert noisy[Name.MATCHED_BLINDLY].value == bare[Name.MATCHED_BLINDLY].value == 1 / 10
+    said = "matched: of each batch one record among 9 that nobody holds"
+    assert any(note.startswith(said) for note in by_world["defense"].notes)
+
+
+def test_poisson_batches_are_matched_too(tmp_path: Path) -> None:
+    poisson = config(0.0, candidates=5).model_dump(mode="json", exclude_none=True)
+    poisson["defense"] |= {"sampling": "poisson"}
+    result = run_audit(AuditConfig.from_dict(poisson), tmp_path, Runtime(cores=1))
+    one = next(f for f in result.findings if f.role is Role.MEMBERSHIP)
+    assert one.metrics[Name.MATCHED].value == 1.0
+
+
+def test_more_candidates_than_records_that_nobody_holds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DpauditError, match=r"attack.candidates: .* expected 2 to 360"):
+        run_audit(config(1.0, candidates=361), tmp_path, Runtime(cores=1))
 
 
 def test_rates_and_areas_of_known_scores() -> None:

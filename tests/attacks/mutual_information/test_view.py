@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import dpaudit
 from dpaudit.attack.contract import Bench
 from dpaudit.attacks.mutual_information.attack import MutualInformation
 from dpaudit.attacks.mutual_information.samples import Question, samples, samples_bytes
-from dpaudit.defense import Bracket, Defense, Gradient, Round, Setting, broadcast
+from dpaudit.defense import Defense, Gradient, Setting
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.threat import ThreatModel
@@ -23,44 +23,10 @@ from dpaudit.kept import Kept, Progress
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
+from tests.foreign import Foreign
 
 EVE = ThreatModel(name="eve")
 SETTING = Setting(build_graph("complete", 3), (50,) * 3, 1)
-ETA = 0.1
-
-
-class State(NamedTuple):
-    V: torch.Tensor
-
-
-class Foreign(Defense):
-    """Sends its model after a noisy step, and from round 2 on the gradient under other noise."""
-
-    paper: ClassVar[str] = "a test"
-    claims: ClassVar[str] = "none"
-    messages: ClassVar[dict[str, str]] = {"z": "the model", "hint": "the gradient"}
-    n_rounds: int = 3
-    sigma: float = 1.0
-    hint_sigma: float = 2.0
-
-    def start(self, X, setting):
-        return State(X)
-
-    def step(self, state, k, graph, gradient, noise):
-        G = gradient(state.V)
-        Z = state.V - ETA * (G + noise.gaussian("z", self.sigma, G))
-        hint = G + noise.gaussian("hint", self.hint_sigma, G)
-        sent = {"z": broadcast(graph, Z)} | ({"hint": broadcast(graph, hint)} if k > 1 else {})
-        return Round(State(graph.mix(Z)), sent)
-
-    def models(self, state):
-        return state.V
-
-    def without_noise(self):
-        return self.model_copy(update={"sigma": 0.0, "hint_sigma": 0.0})
-
-    def mechanism(self, setting, threat_model, victim):
-        return Bracket((), (), ("nothing is declared",))
 
 
 class GivenGradient(Gradient):
@@ -133,12 +99,12 @@ def test_one_message_alone_tells_less_than_the_view(tmp_path) -> None:
     assert bits["view"] > 2 * max(bits["hint"], bits["z"])
 
 
-def test_in_a_round_whose_start_is_random_and_unheard_nothing_is_told(tmp_path) -> None:
-    """Models before round 1 are not sent, so z of round 1 shows no gradient; all else is told."""
-    found = measured(tmp_path, Foreign(), trials=40)
-    (note,) = (n for n in in_rounds(found).notes if n.startswith("round 1 not available"))
-    assert "this view does not tell it from other gradients and states" in note
-    assert in_rounds(found).series["round"] == (2, 3)
+def test_what_is_not_known_of_a_round_tells_nothing_there(tmp_path) -> None:
+    """Models before round 1 are random and not sent: there the hint is all, under N(0, 2^2)."""
+    defense = Foreign(sigma=0.1, hint_sigma=2.0)
+    found = in_rounds(measured(tmp_path, defense, rounds=(1,), trials=2_000, n_splits=20)).metrics
+    assert found["information"].low <= gaussian_channel(1.0, 4.0) <= found["information"].high
+    assert found["gaussian"].value == pytest.approx(gaussian_channel(1.0, 4.0), abs=0.1)
 
 
 def test_a_view_that_tells_no_gradient_is_refused_in_one_line(tmp_path) -> None:

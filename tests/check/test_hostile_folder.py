@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.check.run import Auditor
+from tests.small_audits import digits_audit
 
 NAMES = (
     "json",
@@ -20,21 +21,6 @@ NAMES = (
     "typer",
 )
 PLANTED = "import os\nos.mkdir(os.environ['MARKS'] + '/' + __name__)\nraise SystemExit(0)\n"
-AUDIT = """\
-seed = 3
-data = { name = "digits", n_agents = 4 }
-graph.name = "ring"
-model.name = "logistic"
-[defense]
-name = "dp-dpsgd"
-n_rounds = 2
-batch_size = 4
-noise_multiplier = 9.0
-[[claim]]
-text = "ours"
-epsilon = 8.0
-delta = 1e-5
-"""
 CLAIMS = '[[check]]\nname = "ours"\naudit = "audits/audit.toml"\n'
 
 
@@ -48,7 +34,7 @@ def repository(tmp_path: Path) -> Path:
         for name in NAMES:
             (folder / f"{name}.py").write_text(PLANTED)
     (repository / "claims.toml").write_text(CLAIMS)
-    (repository / "audits" / "audit.toml").write_text(AUDIT)
+    (repository / "audits" / "audit.toml").write_text(digits_audit(9.0, 8.0))
     return repository
 
 

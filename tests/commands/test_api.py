@@ -19,6 +19,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.caller_objects import CallerObjects
+from tests.small_audits import digits_audit
 
 CLAIM = {"text": "ours <b>", "epsilon": 0.5, "delta": 1e-5}
 WITHOUT_OBJECTS = {
@@ -53,11 +54,7 @@ def test_a_path_a_dictionary_and_a_config_give_the_same_audit(tmp_path: Path) ->
     from_dict = dpaudit.audit(NAMED, cores=1)
     from_config = dpaudit.audit(AuditConfig.from_dict(NAMED), cores=1)
     path = tmp_path / "audit.toml"
-    path.write_text(
-        'seed = 3\ndata = { name = "digits", n_agents = 4 }\ngraph.name = "ring"\n'
-        'model.name = "logistic"\n[defense]\nname = "dp-dpsgd"\nn_rounds = 2\nbatch_size = 4\n'
-        'noise_multiplier = 1.0\n[[claim]]\ntext = "ours <b>"\nepsilon = 0.5\ndelta = 1e-5\n'
-    )
+    path.write_text(digits_audit(1.0, 0.5, claim="ours <b>"))
     from_path = dpaudit.audit(str(path), out=tmp_path / "run", cores=1)
     assert without_timing(from_dict) == without_timing(from_config) == without_timing(from_path)
     assert AuditResult.read(tmp_path / "run" / "audit.json") == from_path
@@ -170,21 +167,6 @@ def test_two_claims_of_one_text_are_judged_apart() -> None:
     assert evidence == [{0, None}, {1, None}]  # None: the noise of the run bears on both
 
 
-AUDIT_FILE = """\
-seed = 3
-data = { name = "digits", n_agents = 4 }
-graph.name = "ring"
-model.name = "logistic"
-[defense]
-name = "dp-dpsgd"
-n_rounds = 2
-batch_size = 4
-noise_multiplier = 1.0
-[[claim]]
-text = "ours"
-epsilon = 0.5
-delta = 1e-5
-"""
 OWN_LAYER = """\
 import numpy as np
 from torch import nn
@@ -200,7 +182,7 @@ OWN["model"] = nn.Sequential(Doubled(9, 3))
 
 def script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     """What a script of this text says that stands beside an audit.toml."""
-    (folder / "audit.toml").write_text(AUDIT_FILE)
+    (folder / "audit.toml").write_text(digits_audit(1.0, 0.5))
     (folder / "example.py").write_text(text)
     return subprocess.run(
         [sys.executable, "example.py"],

@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.training.checkpoints import Checkpoints
 from dpaudit.training.held_folder import Folder
 from dpaudit.training.run_directory import RunDirectory
+from tests.small_audits import write_images
 
 CPU = torch.device("cpu")
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
@@ -177,9 +177,7 @@ attack = [{ name = "canaries", canaries = 40 }]
 @pytest.fixture
 def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[[bool], dict], Path]:
     """An audit that makes its run or resumes it, and the folder of the run."""
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (80, 8, 8), dtype=np.uint8), np.arange(80) % 4
-    np.savez(tmp_path / "images.npz", x=x[:60], y=y[:60], x_test=x[60:], y_test=y[60:])
+    write_images(tmp_path)
     (tmp_path / "audit.toml").write_text(CONFIG)
     monkeypatch.setattr("dpaudit.training.checkpoints.SECONDS", 0.0)
     monkeypatch.setattr("dpaudit.training.checkpoints.SHARE", 0.0)

@@ -24,21 +24,11 @@ from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import Runtime, attack_again, run_audit
 from dpaudit.training.run_directory import RunDirectory
+from tests.small_audits import images_audit, write_images
 
-CONFIG = """\
-seed = 5
-[data]
-path = "images.npz"
-n_agents = 4
-[graph]
-name = "ring"
-[model]
-name = "logistic"
-[defense]
-name = "dp-dpsgd"
-n_rounds = 6
-batch_size = 4
-noise_multiplier = 1.0
+CONFIG = (
+    images_audit("logistic", "dp-dpsgd", 6)
+    + """\
 [[claim]]
 text = "Theorem 1"
 epsilon = 5.0
@@ -46,6 +36,7 @@ delta = 1e-5
 [[threat_model]]
 name = "eavesdropper"
 """
+)
 ATTACKS = {
     "gradient-inversion": 'message = "noisy-gradient"\nrounds = [6]\ntargets = 1\niterations = 30\n',
     "likelihood-ratio": "trials = 60\n",
@@ -66,9 +57,7 @@ ALL = config_with(*ATTACKS)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with audit.toml and the 60 + 20 images it names."""
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (80, 8, 8), dtype=np.uint8), np.arange(80) % 4
-    np.savez(tmp_path / "images.npz", x=x[:60], y=y[:60], x_test=x[60:], y_test=y[60:])
+    write_images(tmp_path)
     (tmp_path / "audit.toml").write_text(config_with())
     return tmp_path
 

@@ -26,6 +26,7 @@ from dpaudit.pipeline.memory import Limit, Need, Plan, plan_of
 from dpaudit.pipeline.noise_of_the_run import examine_noise
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from dpaudit.training.run_directory import RunDirectory
+from tests.small_audits import digits_config
 
 BELOW = 0.9  # of the measured growth: an estimate is at least that
 ABOVE = 4.0  # times it at most
@@ -34,22 +35,8 @@ PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def audit(*attacks: dict[str, Any], model: str = "lenet", n_agents: int = 6, **defense: Any) -> Any:
     given = {"n_rounds": 3, "batch_size": 4, "epsilon": 1.0, **defense}
-    claim = {
-        "text": "stated",
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "scope": "run",
-        "adjacency": "add-remove",
-    }
-    return AuditConfig.from_dict(
-        {
-            "data": {"name": "digits", "n_agents": n_agents},
-            "graph": {"name": "ring"},
-            "model": {"name": model},
-            "defense": {"name": "dpdl", **given},
-            "claim": [claim],
-            "attack": list(attacks),
-        }
+    return digits_config(
+        *attacks, model=model, n_agents=n_agents, defense={"name": "dpdl", **given}
     )
 
 

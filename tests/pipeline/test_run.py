@@ -19,23 +19,13 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.run import Runtime, attack_again, run_audit
+from tests.small_audits import images_audit, write_images
 
 ONE_CORE = Runtime(cores=1)
 
-CONFIG = """\
-seed = 5
-[data]
-path = "images.npz"
-n_agents = 4
-[graph]
-name = "ring"
-[model]
-name = "mlp"
-[defense]
-name = "dpdl"
-n_rounds = 12
-batch_size = 4
-noise_multiplier = 1.0
+CONFIG = (
+    images_audit("mlp", "dpdl", 12)
+    + """\
 [[claim]]
 text = "Theorem 1"
 epsilon = 0.5
@@ -61,15 +51,14 @@ targets = 2
 restarts = 1
 iterations = 5
 """
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with audit.toml and the 60 + 20 images it names."""
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (80, 8, 8), dtype=np.uint8), np.arange(80) % 4
-    np.savez(tmp_path / "images.npz", x=x[:60], y=y[:60], x_test=x[60:], y_test=y[60:])
+    write_images(tmp_path)
     (tmp_path / "audit.toml").write_text(CONFIG)
     return tmp_path
 

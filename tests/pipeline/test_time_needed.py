@@ -15,6 +15,7 @@ from dpaudit.pipeline.time_needed import Estimate, Took, estimate
 from dpaudit.pipeline.workers import one_thread
 from dpaudit.training.pace import PATIENCE, RECORDS, Pace, measured, seconds_of
 from dpaudit.training.run_directory import RunDirectory
+from tests.small_audits import digits_config
 
 WITHIN = 5.0  # times what it takes, and that times what it takes: a machine is busy or not
 PACE = Pace(1e-3, 16, 0.01, 0.1, (0.0, 0.01))
@@ -22,23 +23,8 @@ PACE = Pace(1e-3, 16, 0.01, 0.1, (0.0, 0.01))
 
 def audit(*attacks: dict[str, Any], **defense: Any) -> AuditConfig:
     given = {"n_rounds": 6, "batch_size": 4, "noise_multiplier": 1.0, **defense}
-    claim = {
-        "text": "stated",
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "scope": "run",
-        "adjacency": "add-remove",
-    }
-    return AuditConfig.from_dict(
-        {
-            "data": {"name": "digits", "n_agents": 4},
-            "graph": {"name": "ring"},
-            "model": {"name": "logistic"},
-            "defense": {"name": "dp-dpsgd", **given},
-            "claim": [claim],
-            "threat_model": [{"name": "eavesdropper", "kind": "external"}],
-            "attack": list(attacks),
-        }
+    return digits_config(
+        *attacks, model="logistic", n_agents=4, defense={"name": "dp-dpsgd", **given}
     )
 
 

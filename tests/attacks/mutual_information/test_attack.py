@@ -28,25 +28,15 @@ from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.trials import run_trials
+from tests.small_audits import images_audit, write_images
 
 FALSE_FAILURE = 1e-6  # of each statistical check here, over fresh seeds
 EVE = ThreatModel(name="eve")
 CURIOUS = ThreatModel(name="agent 1", kind="curious", agents=(1,))
 
-CONFIG = """\
-seed = 5
-[data]
-path = "images.npz"
-n_agents = 4
-[graph]
-name = "ring"
-[model]
-name = "logistic"
-[defense]
-name = "dpdl"
-n_rounds = 3
-batch_size = 4
-noise_multiplier = 1.0
+CONFIG = (
+    images_audit("logistic", "dpdl", 3)
+    + """\
 [[threat_model]]
 name = "eavesdropper"
 [[threat_model]]
@@ -69,15 +59,14 @@ trials = 200
 n_permutations = 19
 n_splits = 5
 """
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with audit.toml and the 60 + 20 images it names."""
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (80, 4, 4), dtype=np.uint8), np.arange(80) % 4
-    np.savez(tmp_path / "images.npz", x=x[:60], y=y[:60], x_test=x[60:], y_test=y[60:])
+    write_images(tmp_path, width=4)
     (tmp_path / "audit.toml").write_text(CONFIG)
     return tmp_path
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -31,6 +30,7 @@ from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.reports.figures.sensitivity import sensitivity_by_round
 from dpaudit.training.classification import Classification
 from dpaudit.training.sensor_fusion import SensorFusion
+from tests.small_audits import images_audit, write_images
 
 ATTACK = Sensitivity(points=3, restarts=4, steps=10)
 DEPENDENCE = "Dependence on data beside the values of messages"
@@ -338,20 +338,9 @@ def test_an_adjacency_that_the_defense_says_nothing_about_is_refused_in_a_line(
         measured(DPDPSGD(**SGD), adjacency)
 
 
-CONFIG = """\
-seed = 5
-[data]
-path = "images.npz"
-n_agents = 4
-[graph]
-name = "ring"
-[model]
-name = "logistic"
-[defense]
-name = "dpdl"
-n_rounds = 4
-batch_size = 4
-noise_multiplier = 1.0
+CONFIG = (
+    images_audit("logistic", "dpdl", 4)
+    + """\
 [[claim]]
 text = "Theorem 1"
 epsilon = 0.5
@@ -369,13 +358,12 @@ points = 2
 restarts = 3
 steps = 5
 """
+)
 
 
 def test_an_audit_measures_sensitivity_once_and_draws_it(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (80, 8, 8), dtype=np.uint8), np.arange(80) % 4
-    np.savez("images.npz", x=x[:60], y=y[:60], x_test=x[60:], y_test=y[60:])
+    write_images(tmp_path)
     (tmp_path / "audit.toml").write_text(CONFIG)
     config = AuditConfig.from_toml(tmp_path / "audit.toml")
     result = run_audit(config, tmp_path / "run", Runtime(cores=1), CONFIG)

@@ -19,6 +19,7 @@ from dpaudit.files.result import Curve, GraphSummary
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 # Drawn in the colour on the left, shown in the variable of audit.css on the right.
 INK, MUTED, RULE = "#0d0a01", "#0d0a02", "#0d0a03"
@@ -94,6 +95,7 @@ def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Ma
         low, high = frame["value"].min(), frame["value"].max()
         if quantity == "consensus_distance" and 0 < 100 * low < high:
             axes.set_yscale("log")
+            plain_numbers(axes.yaxis)
         elif low >= 0:
             axes.set_ylim(bottom=0)
         axes.legend()
@@ -195,6 +197,15 @@ def _world_legend(axes: "Axes", shown: set[str]) -> None:
         look = LOOKS[world]
         axes.plot([], [], look.marker, color=look.colour, label=world, markersize=5)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+
+
+def plain_numbers(*every: "Axis") -> None:
+    """On logarithmic axes, for which matplotlib would write mathematics."""
+    from matplotlib.ticker import LogFormatter
+
+    for axis in every:
+        axis.set_major_formatter(LogFormatter())
+        axis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
 
 
 def _svg(

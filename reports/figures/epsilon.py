@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Name, Role
 
-from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg
+from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg, plain_numbers
 from .information import whole_rounds
 from .leak_matrix import who_learns_what
 
@@ -241,6 +241,7 @@ def tradeoff_curve(finding: Finding, name: str, title: str) -> Markup | None:
         axes.plot(guess, guess[::-1], color=MUTED, linewidth=1, dashes=(1, 1), label="guessing")
         axes.set(xlabel="false positive rate", ylabel="false negative rate")
         axes.set(xscale="log", yscale="log", xlim=(edge * 0.9, 1.1), ylim=(edge * 0.9, 1.1))
+        plain_numbers(axes.xaxis, axes.yaxis)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
     return _svg(name, title, (4.4, 3.6), paint)

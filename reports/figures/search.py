@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Name
 
-from .drawing import LOOKS, OTHER, _svg
+from .drawing import LOOKS, OTHER, _svg, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,15 +42,12 @@ def search_by_iteration(findings: Sequence[Finding], name: str, title: str) -> M
     positive = all(loss > 0 for course in courses for _, loss in course.loss)
 
     def paint(losses: "Axes", psnr: "Axes") -> None:
-        from matplotlib.ticker import LogFormatter
-
         _lines(losses, [(course.world, course.loss) for course in courses])
         _lines(psnr, [(course.world, course.psnr) for course in courses])
         losses.set(ylabel="attacker's own loss", yscale="log" if positive else "linear")
         psnr.set(ylabel="oracle: PSNR (dB)")
         if positive:
-            losses.yaxis.set_major_formatter(LogFormatter())
-            losses.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+            plain_numbers(losses.yaxis)
         losses.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
     return _svg(name, title, (7.5, 2.6), paint, panels=2)

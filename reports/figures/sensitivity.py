@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Role
 
-from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg
+from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,6 +57,7 @@ def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
     def paint(axes: "Axes") -> None:
         _points(drawn, axes)
         axes.set(xlabel="round", ylabel="norm of the difference", yscale="log")
+        plain_numbers(axes.yaxis)
         axes.set_ylim(min(low / 2, high / 20), high * 2)  # a decade at least
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
 

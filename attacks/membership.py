@@ -89,6 +89,7 @@ class Membership(Attack):
         transcript = bench.run.transcript(world, bench.streams.device)
         rng = bench.streams.numpy("victims", threat_model.name)
         order = [int(j) for j in rng.permutation(bench.setting.n_agents)]
+        order = [j for j in order if j in bench.setting.holders]
         victims = [j for j in order if j not in threat_model.agents][: self.victims]
         rng = bench.streams.numpy("candidates", threat_model.name)
         scored: list[_Scored] = []
@@ -106,7 +107,8 @@ class Membership(Attack):
             refusals += refused
             on_step(done, len(self.rounds))
         if not scored:
-            return [self._finding(bench, threat_model, (f"not available: {refusals[0]}",))]
+            lacks = next(iter(refusals), "every agent that holds data is the adversary's own")
+            return [self._finding(bench, threat_model, (f"not available: {lacks}",))]
         return [self._found(bench, threat_model, scored, matched, refusals)]
 
     def _found(
@@ -201,7 +203,9 @@ class _Batch:
         estimate: Estimate,
     ) -> "_Batch":
         streams = Streams(bench.seed, bench.streams.device)
-        drawn = problem.batch(streams, k, defense.batch_size, defense.sampling)
+        drawn = problem.batch(
+            streams, k, defense.batch_size, defense.sampling, step=estimate.input.step
+        )
         there = slice(None) if drawn.weights is None else drawn.weights[victim] > 0
         records = drawn.inputs[victim][there], drawn.labels[victim][there]
         clip_norm, where = defense.clip_norm_in(k), f"round {k}, agent {victim}"

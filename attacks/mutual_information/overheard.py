@@ -71,6 +71,14 @@ class _Listening(Gradient):
         self._listen(S, holders, self.batch_size)
         return S
 
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        each = self.asked.per_record(X, holders, own)
+        self._listen(each.sum(dim=-2), holders, self.batch_size)
+        return each
+
+    def at_step(self, s: int) -> "_Listening":
+        return _Listening(self.asked.at_step(s), self.agent, self.note)
+
     def _listen(self, G: Tensor, holders: Tensor | None, n: int) -> None:
         agents = range(G.shape[-2]) if holders is None else holders.tolist()
         if self.agent in agents:

@@ -18,7 +18,7 @@ weighs a gradient by its cosine with others, so that its estimate is up to a fac
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -33,6 +33,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
 
 from .adversary import visible_rows
+from .inputs import Inputs, Listening
 from .states import flat_state, state_of, varying
 from .tape import Tape
 
@@ -51,7 +52,8 @@ class Input(NamedTuple):
 
     round: int
     agent: int
-    point: int  # which of the models that it was asked at in that round
+    point: int  # which of the batches and models that it was asked at in that round
+    step: int = 0  # the local step whose batch it is of
 
 
 class Estimate(NamedTuple):
@@ -196,76 +198,6 @@ def size(matrix: Tensor) -> float:
     return float(matrix.abs().max()) if matrix.numel() else 1.0
 
 
-@dataclass(eq=False)
-class _Inputs(Gradient):
-    """Answers with given inputs along a pattern of signs; listens where none are given."""
-
-    batch_size: int
-    sign: Tensor  # [WIDTH]
-    base: Tensor  # [n_inputs, WIDTH] of this round
-    values: Tensor  # [trials, n_inputs], added along the signs
-    places: list[Tensor]  # of each call: which input each row is, [m]
-    models: list[Tensor] = field(default_factory=list)  # of each call, [trials, m, WIDTH]
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return self._given(X)
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        return self.batch_size * self._given(X)
-
-    def at_step(self, s: int) -> "_Inputs":
-        return self
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        """Records that are all alike: a defense that is linear in their mean has its estimate."""
-        one = self._given(X[..., 0, :] if own else X)
-        b = X.shape[-2] if own else self.batch_size
-        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])
-
-    def _given(self, X: Tensor) -> Tensor:
-        places = self.places[len(self.models)]
-        self.models.append(X)
-        return self.base[places] + self.values[:, places, None] * self.sign
-
-
-@dataclass(eq=False)
-class _Listening(Gradient):
-    """Answers 0, and numbers the models at which each agent's gradient is asked for."""
-
-    batch_size: int
-    step: int = 0  # whose batch it is
-    # agent, local step and model of each input
-    asked: list[tuple[int, int, Tensor]] = field(default_factory=list)
-    places: list[Tensor] = field(default_factory=list)
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        agents = range(X.shape[-2]) if holders is None else holders.tolist()
-        self.places.append(torch.tensor([self._place(a, X[0, m]) for m, a in enumerate(agents)]))
-        return torch.zeros_like(X)
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        return self(X, holders)
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        one = self(X[..., 0, :] if own else X, holders)
-        b = X.shape[-2] if own else self.batch_size
-        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])
-
-    def at_step(self, s: int) -> "_Listening":
-        return replace(self, step=s)
-
-    def _place(self, agent: int, model: Tensor) -> int:
-        for i, (a, s, known) in enumerate(self.asked):
-            if a == agent and s == self.step and torch.equal(known, model):
-                return i
-        self.asked.append((agent, self.step, model.clone()))
-        return len(self.asked) - 1
-
-
 class _Played:
     """The window, played from one state with every unknown moved a little either way."""
 
@@ -295,7 +227,7 @@ class _Played:
         X = torch.empty(shape, dtype=torch.float64).normal_(generator=generator)
         state: Any = self._defense.start(X, self._setting)
         for k in range(1, self._rounds.start):
-            state = self._step(state, k, _Listening(self._defense.batch_size), Noise(streams, k))[0]
+            state = self._step(state, k, Listening(self._defense.batch_size), Noise(streams, k))[0]
         return state
 
     def _step(self, state: Any, k: int, gradient: Gradient, noise: Noise) -> tuple[Any, Capture]:
@@ -307,14 +239,14 @@ class _Played:
         """What each round asks of gradients and of noise."""
         state = self._start
         for k in self._rounds:
-            heard, asked = _Listening(self._defense.batch_size), Tape()
+            heard, asked = Listening(self._defense.batch_size), Tape()
             state = self._step(state, k, heard, asked)[0]
             self._calls[k] = heard.places
             counts: dict[int, int] = {}
-            for agent, _, _ in heard.asked:
+            for agent, step, _ in heard.asked:
                 point = counts.get(agent, 0)
                 counts[agent] = point + 1
-                self._inputs.append(Input(k, agent, point))
+                self._inputs.append(Input(k, agent, point, step))
             generator = torch.Generator().manual_seed(3 + k)
             self._units[k] = {
                 name: torch.empty(1, *draw.shape[-2:], dtype=torch.float64).normal_(
@@ -376,7 +308,7 @@ class _Played:
         for k in self._rounds:
             mine = [n_states + i for i, wanted in enumerate(self._inputs) if wanted.round == k]
             typical = self._typical(k, len(mine))
-            gradient = _Inputs(
+            gradient = Inputs(
                 self._defense.batch_size, self._sign, typical, moves[:, mine], self._calls[k]
             )
             units = {m: sign * u.repeat(trials, 1, 1) for m, u in self._units[k].items()}
@@ -409,7 +341,7 @@ class _Played:
             flat[:, first : first + WIDTH] += moves[:, i, None] * self._sign
         return flat
 
-    def _models(self, gradient: _Inputs, n: int) -> Tensor:
+    def _models(self, gradient: Inputs, n: int) -> Tensor:
         """The models of the round's inputs along the signs, [trials, n]."""
         found: dict[int, Tensor] = {}
         for places, X in zip(gradient.places, gradient.models, strict=True):

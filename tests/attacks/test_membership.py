@@ -13,9 +13,10 @@ from scipy.stats import norm
 import dpaudit
 from dpaudit.attacks.matching import is_matched
 from dpaudit.attacks.membership import _auc, _rate, _scores
+from dpaudit.defense import Round, broadcast
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
-from dpaudit.files.finding import Finding, Name, Role
+from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.game import estimate
 from dpaudit.game.estimate import Estimate, Input
 from dpaudit.pipeline.run import Runtime, run_audit
@@ -99,17 +100,53 @@ def test_what_is_nearest_is_no_matter_of_length() -> None:
         assert is_matched(record / 4, record, factor * record[None], 4, rng)
 
 
-def test_records_of_a_defense_that_names_nothing_but_its_messages_are_matched() -> None:
+def of_own(defense: Foreign) -> Metric:
+    """How often one of 10 candidates is matched, by two rounds of four agents."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (300, 4, 4), dtype=np.uint8), np.arange(300) % 4
     told = config(1.0, candidates=10).model_dump(mode="json", exclude_none=True)
     told = {name: told[name] for name in ("seed", "graph", "model", "threat_model", "attack")}
     told |= {"data": {"n_agents": 4}}
-    defense = Foreign(n_rounds=4, sigma=0.001, hint_sigma=1.0, batch_size=8)
     result = dpaudit.audit(told, defense=defense, data=(x, y), cores=1)
     by_world = {f.world: f for f in result.findings if f.role is Role.MEMBERSHIP}
-    assert by_world["defense"].metrics[Name.MATCHED].value == 1.0
-    assert by_world["defense"].metrics[Name.MATCHED].n == 8
+    return by_world["defense"].metrics[Name.MATCHED]
+
+
+def test_records_of_a_defense_that_names_nothing_but_its_messages_are_matched() -> None:
+    matched = of_own(Foreign(n_rounds=4, sigma=0.001, hint_sigma=1.0, batch_size=8))
+    assert matched.value == 1.0
+    assert matched.n == 8
+
+
+class LocalSteps(Foreign):
+    """Two steps on batches of their own; the first one's gradient has the more noise."""
+
+    @property
+    def batches_per_round(self) -> int:
+        return 2
+
+    def step(self, state, k, graph, gradient, noise):
+        first, second = gradient(state.V), gradient.at_step(1)(state.V)
+        hint = first + noise.gaussian("hint", self.hint_sigma, first)
+        Z = state.V - (second + noise.gaussian("z", self.sigma, second))
+        return Round(
+            type(state)(graph.mix(Z)),
+            {n: broadcast(graph, m) for n, m in (("z", Z), ("hint", hint))},
+        )
+
+
+def test_a_later_local_steps_gradient_is_held_against_its_own_batch() -> None:
+    matched = of_own(LocalSteps(n_rounds=4, sigma=1e-3, hint_sigma=1.0, batch_size=8))
+    assert matched.value == 1.0
+    assert matched.n == 8
+
+
+def test_an_adversary_of_all_agents_has_nobody_to_attack(tmp_path: Path) -> None:
+    everybody = config(1.0).model_dump(mode="json", exclude_none=True)
+    everybody["threat_model"] = [{"name": "all", "kind": "colluding", "agents": [0, 1, 2, 3]}]
+    result = run_audit(AuditConfig.from_dict(everybody), tmp_path, Runtime(cores=1))
+    one = next(f for f in result.findings if f.role is Role.MEMBERSHIP)
+    assert one.notes == ("not available: every agent that holds data is the adversary's own",)
 
 
 def test_what_no_candidate_tells_is_matched_as_by_a_guess() -> None:

@@ -1,0 +1,78 @@
+"""Oracles that take note of which gradients a step asks for, and answer with given ones."""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense.contract import Gradient
+
+
+@dataclass(eq=False)
+class Inputs(Gradient):
+    """Answers with given inputs along a pattern of signs; listens where none are given."""
+
+    batch_size: int
+    sign: Tensor  # [WIDTH]
+    base: Tensor  # [n_inputs, WIDTH] of this round
+    values: Tensor  # [trials, n_inputs], added along the signs
+    places: list[Tensor]  # of each call: which input each row is, [m]
+    models: list[Tensor] = field(default_factory=list)  # of each call, [trials, m, WIDTH]
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        return self._given(X)
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        return self.batch_size * self._given(X)
+
+    def at_step(self, s: int) -> "Inputs":
+        return self
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        """Records that are all alike: a defense that is linear in their mean has its estimate."""
+        one = self._given(X[..., 0, :] if own else X)
+        b = X.shape[-2] if own else self.batch_size
+        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])
+
+    def _given(self, X: Tensor) -> Tensor:
+        places = self.places[len(self.models)]
+        self.models.append(X)
+        return self.base[places] + self.values[:, places, None] * self.sign
+
+
+@dataclass(eq=False)
+class Listening(Gradient):
+    """Answers 0, and numbers the models at which each agent's gradient is asked for."""
+
+    batch_size: int
+    step: int = 0  # whose batch it is
+    # agent, local step and model of each input
+    asked: list[tuple[int, int, Tensor]] = field(default_factory=list)
+    places: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        agents = range(X.shape[-2]) if holders is None else holders.tolist()
+        self.places.append(torch.tensor([self._place(a, X[0, m]) for m, a in enumerate(agents)]))
+        return torch.zeros_like(X)
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        return self(X, holders)
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        one = self(X[..., 0, :] if own else X, holders)
+        b = X.shape[-2] if own else self.batch_size
+        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])
+
+    def at_step(self, s: int) -> "Listening":
+        return replace(self, step=s)
+
+    def _place(self, agent: int, model: Tensor) -> int:
+        for i, (a, s, known) in enumerate(self.asked):
+            if a == agent and s == self.step and torch.equal(known, model):
+                return i
+        self.asked.append((agent, self.step, model.clone()))
+        return len(self.asked) - 1

@@ -48,7 +48,11 @@ class CorrelatedRandomness(Defense):
     the randomness lasts for all rounds.
     """
 
-    paper: ClassVar[str] = "Gao, Wang, Nedic: correlated randomness (reconstructed)"
+    paper: ClassVar[str] = "Gao, Wang, Nedic: correlated randomness"
+    reconstructed: ClassVar[str] = (
+        "the update and the distributions of Lambda, C and B, from the messages that another "
+        "paper lists"
+    )
     claims: ClassVar[str] = "no epsilon; gradients not inferred, if a neighbour is honest"
     messages: ClassVar[Mapping[str, str]] = {
         "x": "the model before the round, without noise",

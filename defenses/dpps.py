@@ -24,6 +24,7 @@ from dpaudit.defense import (
     Observable,
     OutsideTheory,
     Round,
+    Sent,
     Setting,
     Stated,
     Strict,
@@ -124,7 +125,7 @@ class Protocol(Strict):
         sent = {  # 4, 6
             "m": broadcast(W, M),
             "a": broadcast(W, a),
-            "sens": broadcast(_everybody(W.n_agents), sens),
+            "sens": self._told(W.n_agents, sens),
         }
         base = largest.expand_as(sens) if self.recurse_on == "max" else sens
         return Exchanged(Consensus(W.mix(M), W.mix(a), base, l1_norm(N)), sent, H)  # 7
@@ -138,6 +139,13 @@ class Protocol(Strict):
             first = l1_norm(state.S) if self.init_term else 0.0
             return 2 * C * self._counted(first + l1_norm(E))
         return lam * state.sens + 2 * C * self._counted(l1_norm(E) + lam * state.noise)  # (22)
+
+    def _told(self, n_agents: int, sens: Tensor) -> Sent:
+        """S_i to all agents. The real sensitivity, which no agent knows, travels nowhere."""
+        if self.estimator != "real":
+            return broadcast(_everybody(n_agents), sens)
+        nobody = torch.zeros(0, dtype=torch.long, device=sens.device)
+        return Sent(sens, nobody, nobody, nobody)
 
     def _counted(self, norms: Tensor) -> Tensor:
         """Norms [..., n_agents, 1], each agent's own or the sum of all."""
@@ -196,7 +204,8 @@ def bracket(
     The noise on m is scaled by S(t), which is 0 for some data, so nothing bounds it from below.
     """
     agents = range(setting.n_agents)
-    reads_it = any(threat_model.sees(victim, j) for j in agents if j != victim)
+    told = protocol.estimator != "real"
+    reads_it = told and any(threat_model.sees(victim, j) for j in agents if j != victim)
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
     unnoised = releases([0.0] * defense.n_rounds, defense.sampling, rate, "laplace")
     return Bracket(
@@ -204,7 +213,10 @@ def bracket(
         most=unnoised,
         assumptions=(
             'the scalar "sens" is computed from the norm of the batch\'s gradient and sent without '
-            "noise; data sets count as adjacent whose norms differ below the clip norm",
+            "noise; data sets count as adjacent whose norms differ below the clip norm"
+            if told
+            else "noise is scaled by the largest real distance between two agents, which no agent "
+            "knows and none sends; it is 0 for some data, so nothing bounds the noise from below",
             f"the paper's b / gamma_n is {protocol.claimed_epsilon(1):g} in the first round and "
             f"{protocol.claimed_epsilon(defense.n_rounds):g} in the last, for replacing the agent "
             "that is asked (Definition 4), not for a record and not for the whole run",

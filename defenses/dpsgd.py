@@ -120,7 +120,10 @@ class DPDPSGD(GaussianDefense):
     gives no formula for the noise; here it follows from the budget by exact accounting.
     """
 
-    paper: ClassVar[str] = "DP-DPSGD (D-PSGD with DP-SGD's gradient; reconstructed)"
+    paper: ClassVar[str] = "DP-DPSGD (D-PSGD with DP-SGD's gradient)"
+    reconstructed: ClassVar[str] = (
+        "the noise: the paper that compares with it names another method and gives no formula"
+    )
     claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
     messages: ClassVar[Mapping[str, str]] = {
         "x": "the model after the round; holds the sender's clipped gradient under Gaussian noise "

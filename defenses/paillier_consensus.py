@@ -67,16 +67,19 @@ class PaillierConsensus(Defense):
     encrypted consensus, and the schedule and the distribution of b are a reading.
     """
 
-    paper: ClassVar[str] = "Zhang, Wang: Paillier-encrypted gradient descent (reconstructed)"
+    paper: ClassVar[str] = "Zhang, Wang: Paillier-encrypted gradient descent"
+    reconstructed: ClassVar[str] = (
+        "the update and the exchange, from an attack on it that another paper states"
+    )
     claims: ClassVar[str] = "no epsilon; cryptographic against eavesdroppers"
     messages: ClassVar[Mapping[str, str]] = {
         "state": "minus the sender's model, encrypted under the sender's own key",
         "difference": "b_ji (x_j - x_i) from j to i, encrypted under the receiver's key",
-        "increment": "b_ij b_ji (x_j - x_i), which the receiver i alone forms from the difference "
-        "and its own b_ij",
     }
     private: ClassVar[Mapping[str, str]] = {
         "gradient": "grad f_i at the model of the round",
+        "increment": "sum over j of b_ij b_ji (x_j - x_i): agent i forms it from the differences "
+        "and its own b_ij; all its neighbours j together can, each from b_ji and b_ij (x_i - x_j)",
     }
 
     step_size: PositiveFloat = 0.1
@@ -109,9 +112,8 @@ class PaillierConsensus(Defense):
             "difference": unicast(
                 graph, (difference / self.scale**2).to(X), readers=graph.receivers
             ),
-            "increment": unicast(graph, (increment / self.scale**3).to(X), readers=graph.receivers),
         }
-        return Round(State(X_next), sent, {"gradient": G})
+        return Round(State(X_next), sent, {"gradient": G, "increment": total.to(X)})
 
     def _weights(self, graph: Graph, x: Tensor, noise: Noise) -> Tensor:
         """b_ji of each edge j -> i as integers, [..., n_edges, 1]."""

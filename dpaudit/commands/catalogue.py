@@ -67,6 +67,7 @@ def _defense(defense: type[Defense]) -> Listing:
         "claims": defense.claims,
         "variants": "; ".join(sorted(_variants(defense))),
         "messages": ", ".join(defense.messages),
+        "reconstructed": defense.reconstructed or "",
     }
 
 

@@ -5,7 +5,7 @@ PSNR = 10 log10(4 / MSE)); features of a user's own file are left as they are.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -66,6 +66,20 @@ class Dataset:
     @property
     def n_classes(self) -> int:
         return len(self.class_names)
+
+    def in_units(self) -> "Dataset":
+        """The same images with pixels in [0, 1].
+
+        Raises:
+            DataError: it holds features, which are kept as they are.
+        """
+        if not self.is_image or self.value_range != (-1.0, 1.0):
+            raise DataError(
+                f'data.scale: "unit" is of images that are scaled to [-1, 1]; {self.name} is kept '
+                "as it is"
+            )
+        x, x_test = ((t + 1) / 2 for t in (self.x, self.x_test))
+        return replace(self, x=x, x_test=x_test, value_range=(0.0, 1.0))
 
     @cached_property
     def n_distinct(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -27,6 +27,7 @@ class DataConfig(Strict):
 
     name: str | None = None
     path: Path | None = None  # an .npz file; relative to the file that names it
+    scale: Literal["symmetric", "unit"] = "symmetric"  # of pixels: [-1, 1] or [0, 1]
     partition: PartitionOptions = EvenPartition()
     n_agents: Annotated[int, Field(gt=0, le=MOST_AGENTS)] = 10
     sensors: SensorOptions | None = None  # of sensor-fusion alone

@@ -265,6 +265,8 @@ def _time_needed(
 
 
 def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[str]:
+    if defense.reconstructed is not None:
+        yield f"Reconstructed, and not its authors' own: {defense.reconstructed}."
     condition = defense.outside_theory(setting)
     if condition is not None:
         yield f"This run is outside the theory of its paper, as allowed by its config: {condition}."
@@ -282,9 +284,10 @@ def _prepared_again(
 def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:
     source = config.data.name or config.data.path
     assert source is not None
-    return load_dataset(
+    loaded = load_dataset(
         source, data_root=runtime.data_root, download=runtime.download, seed=config.seed
     )
+    return loaded.in_units() if config.data.scale == "unit" else loaded
 
 
 def _worker(

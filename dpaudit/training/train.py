@@ -182,7 +182,9 @@ def _refuse_unless_finite(world: str, k: int, sent: Capture, X: Tensor) -> None:
 
 
 def _chosen(sent: Capture, names: frozenset[str]) -> Capture:
-    return {name: m for name, m in sent.items() if name in names or kind_of(name) in names}
+    """The messages of these names that travel on some link; without links nobody sends it."""
+    travels = {name: m for name, m in sent.items() if m.senders.numel()}
+    return {name: m for name, m in travels.items() if name in names or kind_of(name) in names}
 
 
 def _measured(k: int, defense: Defense, state: Any, problem: Learning, server: int | None) -> Point:

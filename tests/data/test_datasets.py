@@ -350,3 +350,12 @@ def test_cifar10_is_read_channels_first(tmp_path: Path, monkeypatch: pytest.Monk
 def test_every_data_set_has_a_line_about_it() -> None:
     assert list(dataset_names()) == ["digits", "lfw", "mnist", "fashion-mnist", "cifar10"]
     assert all(len(line) > 20 for line in dataset_names().values())
+
+
+def test_pixels_are_in_units_if_asked_and_features_are_kept() -> None:
+    data = load_dataset("digits")
+    units = data.in_units()
+    np.testing.assert_allclose(units.x.numpy(), (data.x.numpy() + 1) / 2, atol=1e-7)
+    assert units.value_range == (0.0, 1.0) and units.fingerprint != data.fingerprint
+    with pytest.raises(DataError, match="data.scale"):
+        units.in_units()

@@ -88,6 +88,8 @@ def test_nine_rounds_equal_the_pseudo_code_agent_by_agent(streams, graph, option
         exchanged = protocol.exchange(state, E[k - 1], k, graphs.at(k), Noise(streams, k))
         state = exchanged.state
         broadcasts.append(exchanged.sent["sens"].payload[:, 0])
+        travels = exchanged.sent["sens"].senders.numel() > 0
+        assert travels == (protocol.estimator != "real")  # which no agent knows
     factors = [0.5 ** ((t >= 2) + (t >= 5)) if "decay_at" in options else 1.0 for t in range(T)]
     s, a, log = pseudo_code(protocol, streams, graphs.at, list(S), E, factors)
     torch.testing.assert_close(state.S, torch.stack(s), rtol=1e-12, atol=1e-13)

@@ -167,11 +167,11 @@ def test_a_message_that_it_cannot_decrypt_is_not_available(tmp_path) -> None:
     problem, setting = sensors()
     bench = bench_of("paillier-consensus", problem, setting, tmp_path, n_rounds=2)
     options = {"rounds": (2,), "trials": 60, "n_permutations": 9, "n_splits": 2}
-    for threat_model, message in ((EVE, "increment"), (EVE, "state"), (CURIOUS, "state")):
+    for threat_model, message in ((EVE, "difference"), (EVE, "state"), (CURIOUS, "state")):
         (finding,) = measured(bench, threat_model, message=message, **options)
         assert not finding.metrics
         assert finding.notes[0].startswith("not available to this adversary: ")
-    found = by(measured(bench, CURIOUS, message="increment", **options), "defense", "round")
+    found = by(measured(bench, CURIOUS, message="difference", **options), "defense", "round")
     assert found.metrics["information"].n == 60
     assert any("no noise that could be turned off" in note for note in found.notes)
     assert any("victim's measurements" in note for note in found.notes)

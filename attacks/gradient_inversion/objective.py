@@ -12,6 +12,7 @@ from dpaudit.attack.observed import Observed, Task
 Mismatch = Literal["l1", "cosine", "chord", "euclidean", "likelihood"]
 
 _TINY = 1e-12  # squared: where the chord's slope ends
+_COLOUR = 3.0  # times the grey step's weight: colours of public images vary far less than that
 _LOGITS = 12.0  # width of the box of a label's logit: softmax reaches 1 - 1e-5 at its ends
 
 
@@ -28,13 +29,17 @@ class Objective:
         euclidean    |s - t|^2 / |t|^2
         likelihood   |s - t|^2 / (d std^2), whose mean at the truth is 1
     so that the last two need a message whose factor is known. Of several gradients of one batch the
-    likelihoods add up, and other mismatches are averaged. The prior is a Laplace distribution
-    of scale b on the step between neighbouring pixels, hence sum |step| / b in -log p(images). In
-    the likelihood it has the weight that Bayes' rule gives it, 2 / d beside the mismatch, which is
-    (-log p(t | images) - log p(images)) 2 / d. The others know no noise, and weigh the mean step,
-    along rows plus along columns and in half value ranges, by ``total_variation``. Beside the
-    chord one weight suits all: that of a prior beside a distance that is not squared need not
-    follow how near the gradients can come (Belloni, Chernozhukov and Wang 2011, arXiv:1009.5689).
+    likelihoods add up, and other mismatches are averaged.
+
+    The prior is a Laplace distribution of scale b on the step between neighbouring pixels, hence
+    sum |step| / b in -log p(images). Steps of colour images are those of the mean channel, and
+    three times those of each channel's distance from it, as colours vary less than brightness. In
+    the likelihood the prior has the weight that Bayes' rule gives it, 2 / d beside the mismatch,
+    which is (-log p(t | images) - log p(images)) 2 / d. The others know no noise, and weigh the
+    mean step, along rows plus along columns and in half value ranges, by ``total_variation``.
+    Beside the chord one weight suits all batches of a size: that of a prior beside a distance that
+    is not squared need not follow how near the gradients can come (Belloni, Chernozhukov and Wang
+    2011, arXiv:1009.5689).
 
     Points [k, D] are batches of images, and behind them the labels' logits where these are unknown.
     """
@@ -121,6 +126,16 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def _total_variation(images: Tensor) -> Tensor:
-    """Mean absolute difference of neighbouring pixels, along rows plus along columns, [k]."""
+    """Mean absolute difference of neighbouring pixels, along rows plus along columns, [k].
+
+    That of the mean channel, and ``_COLOUR`` times that of each channel's distance from the mean.
+    """
+    if images.shape[2] == 1:
+        return _mean_step(images)
+    grey = images.mean(dim=2, keepdim=True)
+    return _mean_step(grey) + _COLOUR * _mean_step(images - grey)
+
+
+def _mean_step(images: Tensor) -> Tensor:
     across, down = images.diff(dim=-1), images.diff(dim=-2)
     return across.abs().flatten(1).mean(1) + down.abs().flatten(1).mean(1)

@@ -15,9 +15,11 @@ Optimizer = Literal["adam", "lbfgs"]
 _KINKED = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.MaxPool2d, nn.AdaptiveMaxPool2d, nn.Hardtanh)
 # weight of the mean step where no noise is known that would give it one
 _VARIATION = {"l1": 0.02, "cosine": 0.02, "euclidean": 0.02}
-_PER_STEP = 0.02  # beside the chord: weight of the mean step in units of that of public images
+# beside the chord: weight of the mean step in units of that of public images, times sqrt(b)
+_PER_STEP = 0.02
 _FLATTEST = 1e-3  # mean step: public images without any say nothing of it
 _STEPS = {"adam": 300, "lbfgs": 2000}  # at most
+_COLOURED = 200  # steps: beside the chord colours tell enough of one record
 _AUDIBLE = 0.02  # of a gradient's length: less noise than searches leave unmatched is none
 _LITTLE = 20  # steps, where nothing can be reconstructed
 _BITS = 0.1  # for each unknown pixel, below which no image can be made
@@ -66,11 +68,14 @@ def plan(
     if optimizer is None:
         optimizer = "lbfgs" if std is not None and smooth and not noisy else "adam"
     step = max(task.contrast, _FLATTEST)
-    prior = 1 / step if mismatch == "likelihood" else _PER_STEP / step
+    per_step = _PER_STEP * math.sqrt(observed.batch_size)
+    prior = 1 / step if mismatch == "likelihood" else per_step / step
     variation = _VARIATION.get(mismatch, prior)
     restarts = n_restarts(observed.batch_size)
     notes = _too_many_unknowns(observed, task)
     chosen = Plan(mismatch, variation, optimizer, restarts, 1, _STEPS[optimizer], notes)
+    if mismatch == "chord" and optimizer == "adam" and observed.batch_size == 1 < task.shape[0]:
+        chosen = chosen._replace(restarts=1, n_steps=_COLOURED)
     if optimizer == "lbfgs":
         chosen = chosen._replace(total_variation=0.0, restarts=1, attempts=3)
     if std is not None and noisy:

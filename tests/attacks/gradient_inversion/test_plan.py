@@ -1,6 +1,7 @@
 """What the attacker knows decides how it attacks, and its own loss how long."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,6 +49,9 @@ def scene(
 
 def lenet() -> nn.Module:
     return build_network("lenet", tuple(DIGITS.x.shape[1:]), 10)
+
+
+TASK = Task(Gradients(lenet()), (1, 8, 8), 10, DIGITS.value_range, contrast=CONTRAST)
 
 
 def reconstruct(task: Task, observed: Observed, **options):
@@ -177,6 +181,41 @@ def test_labels_are_found_along_with_the_images() -> None:
     found = reconstruct(task, observed, labels="joint")
     assert torch.equal(found.labels, labels)
     assert score(images, found.images, DIGITS.value_range).psnr.min() > 30
+
+
+def test_colours_vary_at_three_times_the_price_of_brightness() -> None:
+    """A grey picture costs what its one channel does, one in red alone 5/3 as much.
+
+    Its mean channel is a third of that, from which the channels lie 2/3, 1/3 and 1/3 away: it
+    costs 1/3 + 3 (4/9).
+    """
+    task = Task(Gradients(build_network("cnn-dpdl", (3, 8, 8), 10)), (3, 8, 8), 10, (-1.0, 1.0))
+    model = initial_parameters(task.gradients.module, STREAMS("model"))[None]
+    observed = Observed(torch.ones_like(model), model, 1, None, torch.zeros(1))
+    picture, labels, victim = DIGITS.x[:1], torch.zeros(1, 1, dtype=torch.long), torch.tensor([0])
+
+    def prior(images: Tensor) -> Tensor:
+        plain, both = (Objective(observed, task, labels, "chord", w) for w in (0.0, 1.0))
+        point = images.flatten()[None]
+        return (both(point, victim) - plain(point, victim)).detach()
+
+    steps = sum(picture.diff(dim=side).abs().mean() for side in (-1, -2))
+    red = picture * torch.tensor([1.0, 0.0, 0.0])[:, None, None]
+    torch.testing.assert_close(prior(picture.expand(1, 3, 8, 8)), steps[None])
+    torch.testing.assert_close(prior(red), 5 / 3 * steps[None])
+
+
+def test_the_prior_grows_with_the_root_of_the_batch() -> None:
+    one, four = (plan(scene(lenet(), 1, b, 0.0)[1], TASK) for b in (1, 4))
+    assert four.total_variation == pytest.approx(2 * one.total_variation)
+
+
+def test_a_coloured_record_gets_one_start_and_fewer_steps() -> None:
+    _, observed, _, _ = scene(lenet(), 2, 1, 0.0)
+    grey = plan(observed, TASK)
+    coloured = plan(observed, replace(TASK, shape=(3, 8, 8)))
+    assert (coloured.restarts, coloured.n_steps) == (1, 200)
+    assert (grey.restarts, grey.n_steps) == (2, 300)
 
 
 def bowls(points: Tensor, problems: Tensor) -> Tensor:

@@ -56,6 +56,18 @@ def from_server(graph: Graph, X: Tensor) -> tuple[Tensor, Capture]:
     return start, {AVERAGE: Sent(hub, senders, receivers, torch.zeros_like(senders))}
 
 
+def of_acting(graph: Graph, X: Tensor, oracle: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+    """What ``oracle`` answers for the agents that take a step, at their rows of X; 0 elsewhere.
+
+    Args:
+        oracle: of models [..., m, d] and their agents [m] (None: all); answers [..., m, d].
+    """
+    if graph.active is None:
+        return oracle(X, None)
+    who = torch.tensor(graph.active, device=X.device)
+    return torch.zeros_like(X).index_copy(-2, who, oracle(X[..., who, :], who))
+
+
 def mixed(view: View, graph_of: GraphOf, name: str, k: int, agent: int) -> Tensor:
     """What ``agent`` made of the messages of round k: sum_j W[agent, j] message_j, [..., d].
 
@@ -74,11 +86,14 @@ def start_and_step(
 ) -> tuple[Tensor, Tensor]:
     """Where the victim started its round, and how far below it the message sent then is.
 
+    With a server that is the average of the messages of the round before.
+
     Raises:
         NotObservable: the view does not hold what that takes.
     """
     k, victim, _ = target
-    start = mixed(view, graph_of, name, k - 1, victim)
+    server = graph_of(k).server
+    start = mixed(view, graph_of, name, k - 1, victim if server is None else server)
     return start, start - view.sent_by(name, k, victim)
 
 
@@ -92,19 +107,37 @@ def known_rounds(
 
     @cache
     def hears(graph: Graph, agent: int) -> bool:
+        if agent in threat_model.agents:
+            return True
         receivers = graph.receivers[graph.senders == agent].tolist()
         return any(threat_model.sees(agent, i) for i in receivers)
 
     @cache
-    def knows_mixture(graph: Graph) -> bool:
-        return all(hears(graph, j) for j in graph.W[victim].nonzero().flatten().tolist())
+    def mixes(graph: Graph, agent: int) -> list[int]:
+        of_whom: list[int] = graph.W[agent].nonzero().flatten().tolist()
+        return of_whom
 
-    return np.array(
-        [
-            hears(graph_of(k), victim) and (k == 1 or knows_mixture(graph_of(k - 1)))
-            for k in range(1, n_rounds + 1)
-        ]
-    )
+    @cache
+    def told(k: int, agent: int) -> bool:
+        """Whether the view gives the model that the agent sent in round k, or kept."""
+        while not hears(graph_of(k), agent):
+            if _takes_step(graph_of(k), agent):
+                return False
+            if k == 1:
+                return True
+            k -= 1
+            if mixes(graph_of(k), agent) != [agent]:
+                return all(told(k, j) for j in mixes(graph_of(k), agent))
+        return True
+
+    def starts(k: int) -> bool:
+        server = graph_of(k).server
+        if k == 1 or (server is not None and threat_model.sees(server, victim)):
+            return True
+        before = graph_of(k - 1)
+        return all(told(k - 1, j) for j in mixes(before, victim if server is None else server))
+
+    return np.array([hears(graph_of(k), victim) and starts(k) for k in range(1, n_rounds + 1)])
 
 
 def steps_of(graph_of: GraphOf, n_rounds: int, agent: int) -> NDArray[np.bool_]:
@@ -112,8 +145,11 @@ def steps_of(graph_of: GraphOf, n_rounds: int, agent: int) -> NDArray[np.bool_]:
 
     Who takes part is public: whoever reads a link knows that it carried something.
     """
-    active = (graph_of(k).active for k in range(1, n_rounds + 1))
-    return np.array([agents is None or agent in agents for agents in active])
+    return np.array([_takes_step(graph_of(k), agent) for k in range(1, n_rounds + 1)])
+
+
+def _takes_step(graph: Graph, agent: int) -> bool:
+    return graph.active is None or agent in graph.active
 
 
 def replayed(

@@ -8,6 +8,7 @@ from dpaudit.defense.contract import Target
 from dpaudit.defense.gossip import (
     known_rounds,
     mixed,
+    of_acting,
     refuse_unless_column_stochastic,
     releases,
     start_and_step,
@@ -86,6 +87,84 @@ def test_known_rounds_are_those_in_which_a_view_gives_the_step() -> None:
 def test_an_eavesdropper_on_all_links_knows_every_round() -> None:
     for graph in ("ring", "directed-ring", "exponential", "star"):
         assert known_rounds(build_graph(graph, 6).at, 7, EVERYONE, 2).all()
+
+
+def external(*links: tuple[int, int]) -> ThreatModel:
+    return ThreatModel(name="e", links=links)
+
+
+@pytest.mark.parametrize(
+    "threat_model, expected",
+    [
+        (EVERYONE, [1, 1, 1, 1]),
+        (ThreatModel(name="s", kind="curious", agents=(0,)), [1, 1, 1, 1]),
+        (ThreatModel(name="a", kind="curious", agents=(1,)), [0, 0, 0, 0]),
+        (external((2, 0)), [1, 0, 0, 0]),  # not where the agent starts from
+        (external((2, 0), (0, 2)), [1, 1, 1, 1]),
+        (external((1, 0), (2, 0), (3, 0)), [1, 1, 1, 1]),  # of which the average is made
+        (external((1, 0), (2, 0)), [1, 0, 0, 0]),
+    ],
+)
+def test_with_a_server_agents_start_from_what_it_tells(threat_model, expected) -> None:
+    known = known_rounds(build_graph("server", 4).at, 4, threat_model, 2)
+    assert known.tolist() == [bool(e) for e in expected]
+
+
+def paired(*pairs: tuple[int, int]) -> Network:
+    """Of four agents; the first of each pair takes a step, and averages with the second."""
+    graphs = []
+    for i, j in pairs:
+        W = torch.eye(4, dtype=torch.float64)
+        W[[i, i, j, j], [i, j, i, j]] = 0.5
+        graphs.append(Graph(W, (i,)))
+    return Network(tuple(graphs), drawn=True)
+
+
+@pytest.mark.parametrize(
+    "agents, expected",
+    [
+        ((0,), [1, 0, 1, 0, 1]),  # reads all that agent 1 ever sent
+        ((2,), [0, 0, 0, 0, 0]),
+        ((3,), [0, 0, 0, 0, 0]),
+    ],
+)
+def test_an_agent_that_waits_keeps_what_it_had(agents, expected) -> None:
+    network = paired((1, 0), (2, 3), (1, 0), (3, 2), (1, 0))
+    curious = ThreatModel(name="c", kind="curious", agents=agents)
+    assert known_rounds(network.at, 5, curious, 1).tolist() == [bool(e) for e in expected]
+
+
+def test_an_agent_that_met_an_unread_one_starts_from_an_unknown_model() -> None:
+    network = paired((1, 0), (2, 1), (1, 0), (1, 0), (0, 1), (1, 0))
+    curious = ThreatModel(name="c", kind="curious", agents=(0,))
+    known = known_rounds(network.at, 6, curious, 1).tolist()
+    assert known == [True, False, False, True, True, True]  # round 5: what it sent, without a step
+    assert known_rounds(network.at, 6, EVERYONE, 1).tolist() == [True] * 6
+
+
+def test_oracles_are_asked_for_agents_that_take_a_step_alone() -> None:
+    graph, X = paired((1, 0)).at(1), torch.randn(3, 4, 2, dtype=torch.float64)
+    asked = []
+
+    def oracle(rows, who):
+        asked.append((rows, who))
+        return 2 * rows
+
+    answer = of_acting(graph, X, oracle)
+    (rows, who), = asked  # fmt: skip
+    assert who.tolist() == [1]
+    assert torch.equal(rows, X[:, [1]])
+    assert torch.equal(answer, 2 * X * graph.acting(X))
+    assert torch.equal(of_acting(build_graph("ring", 4).at(1), X, lambda X, who: X), X)
+
+
+def test_the_step_of_an_agent_with_a_server_is_from_its_average() -> None:
+    network = build_graph("server", 3)
+    X = torch.tensor([[0.0], [1.0], [3.0]])
+    transcript = Transcript({k: {"x": broadcast(network.at(k), k * X)} for k in (1, 2)})
+    view = View.of(EVERYONE, transcript, {1, 2})
+    start, step = start_and_step(view, network.at, "x", Target(2, 1, 0))
+    assert (start.item(), step.item()) == (2.0, 0.0)
 
 
 def test_releases_count_equal_rounds_and_keep_different_ones_apart() -> None:

@@ -163,6 +163,10 @@ class Window:
             if sent is None:
                 raise NotObservable(f'"{name}" of round {k} was not recorded')
             rows.append(sent.payload[..., row, :])
+        if not rows:
+            first, last = self.rounds[0], self.rounds[-1]
+            reader = view.threat_model.name
+            raise NotObservable(f"{reader} reads no message of rounds {first} to {last}")
         o = torch.stack(rows)
         rms = o.flatten(1).square().mean(dim=1).sqrt()
         return o, torch.finfo(o.dtype).eps * rms.double().cpu()

@@ -194,6 +194,15 @@ def test_a_curious_agent_that_lacks_messages_is_refused() -> None:
     assert Input(ROUND, 1, 0) in window.inputs
 
 
+def test_an_adversary_that_reads_no_message_is_refused() -> None:
+    """All that paillier-consensus sends is encrypted for its receiver."""
+    defense = load_plugin("defenses", "paillier-consensus")(n_rounds=3)
+    setting = Setting(build_graph("complete", 3), (1,) * 3, 2)
+    window = Window(defense, setting, EAVESDROPPER, range(1, 4))
+    with pytest.raises(NotObservable, match="eavesdropper reads no message of rounds 1 to 3"):
+        window.gradients(View(EAVESDROPPER, Transcript({})), 2, 0)
+
+
 def test_a_round_that_was_not_recorded_is_named() -> None:
     defense, setting = made("d-psgd")
     window = Window(defense, setting, EAVESDROPPER, range(1, 3))

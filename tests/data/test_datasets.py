@@ -356,6 +356,7 @@ def test_pixels_are_in_units_if_asked_and_features_are_kept() -> None:
     data = load_dataset("digits")
     units = data.in_units()
     np.testing.assert_allclose(units.x.numpy(), (data.x.numpy() + 1) / 2, atol=1e-7)
-    assert units.value_range == (0.0, 1.0) and units.fingerprint != data.fingerprint
+    assert units.value_range == (0.0, 1.0)
+    assert units.fingerprint != data.fingerprint
     with pytest.raises(DataError, match="data.scale"):
         units.in_units()

@@ -7,7 +7,7 @@ import torch
 
 from dpaudit.accounting.releases import Mechanism, epsilon
 from dpaudit.defense.contract import Observable, Target
-from dpaudit.defense.transcript import Transcript
+from dpaudit.defense.transcript import Capture, Transcript, kind_of
 from dpaudit.defense.view import View
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
@@ -76,7 +76,7 @@ def observables(case: Case) -> None:
     for name, observable in case.defense.observables.items():
         k = min(N_ROUNDS, 1 - min(o for needs in observable.needs.values() for o in needs) + 1)
         captures = {
-            r: {m: rounds[r - 1].sent[m] for m in _needed(observable, r - k)}
+            r: _of_kinds(rounds[r - 1].sent, set(_needed(observable, r - k)))
             for r in range(1, N_ROUNDS + 1)
         }
         view = View.of(EAVESDROPPER, Transcript(captures), set(captures))
@@ -101,12 +101,16 @@ def _needed(observable: Observable, offset: int) -> Iterator[str]:
     return (name for name, offsets in observable.needs.items() if offset in offsets)
 
 
+def _of_kinds(sent: Capture, kinds: set[str]) -> Capture:
+    return {name: message for name, message in sent.items() if kind_of(name) in kinds}
+
+
 def combinations(case: Case) -> None:
     """Every combination can be derived from a view of all rounds of its messages."""
     rounds, k = case.play(), 2
     for name, combination in case.defense.combinations.items():
         captures = {
-            r: {m: rounds[r - 1].sent[m] for m in combination.messages}
+            r: _of_kinds(rounds[r - 1].sent, set(combination.messages))
             for r in range(1, k + combination.delay + 1)
         }
         view = View.of(EAVESDROPPER, Transcript(captures), set(captures))

@@ -18,6 +18,7 @@ from dpaudit.rng import Streams
 
 from .contract import Defense, Gradient, Setting
 from .noise import Noise
+from .transcript import kind_of
 
 SMALL, LARGER = 16, 32  # coordinates of the models that are played
 ROUNDS_LOOKED_AT = 16  # of a graph that varies in time
@@ -56,8 +57,10 @@ class Footprint(NamedTuple):
         return self.fixed + int((self.state + self.step) * d * itemsize * trials)
 
     def recorded(self, names: Iterable[str], d: int) -> int:
-        """Bytes of these messages of one round."""
-        return int(4 * d * sum(self.messages.get(name, 0) for name in names))
+        """Bytes of these messages of one round, each named by itself or by its kind."""
+        wanted = set(names)
+        held = (n for name, n in self.messages.items() if {name, kind_of(name)} & wanted)
+        return int(4 * d * sum(held))
 
 
 class _Played(NamedTuple):

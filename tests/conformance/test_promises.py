@@ -38,6 +38,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("dpps", {}, SYNC),
     ("dyn-d2p", {"epsilon": 1.0}, {}),
     ("gradient-tracking", {}, {}),
+    ("muffliato", {"noise_multiplier": 2.0}, {}),
     ("paillier-consensus", {}, {"weights": ("weights",)}),
     ("partpsp", {"share": ["1.bias"]}, SYNC),
     ("sensitivity-reduced", {}, {}),

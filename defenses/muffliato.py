@@ -1,0 +1,223 @@
+"""Muffliato: a noisy local step, and then several accelerated gossip steps without more noise."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from pydantic import PositiveFloat, PositiveInt, model_validator
+from torch import Tensor
+
+from dpaudit.defense import (
+    CHANGED_RECORDS,
+    Adjacency,
+    Bracket,
+    Capture,
+    ConfigError,
+    Derived,
+    GaussianDefense,
+    Gradient,
+    Graph,
+    Noise,
+    Observable,
+    OutsideTheory,
+    Round,
+    Setting,
+    Stated,
+    Target,
+    ThreatModel,
+    View,
+    broadcast,
+    clip,
+    known_rounds,
+    mixed,
+    releases,
+    replayed,
+)
+
+NO_GAP = 1e-9  # a spectral gap below it is that of a graph whose gossip never averages
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d], models after the gossip of the round
+
+
+class Muffliato(GaussianDefense):
+    """Cyffers, Even, Bellet and Massoulie 2022, Muffliato-GD; rows of X, Y [..., n_agents, d] are
+    agents.
+
+    With S the sum over the batch of per-record gradients at X, clipped to norm C, l the spectral
+    gap of W and c = 2 (1 - sqrt(l (1 - l/4))) / (1 - l/2)^2, a round is
+        1.  Y_0 = X - nu (S + N(0, sigma^2 C^2)) / B
+        2.  Y_1 = W Y_0,  Y_(s+1) = c W Y_s + (1 - c) Y_(s-1)  for s = 1 .. K-1
+        3.  X <- Y_K
+    where step s of the gossip sends Y_(s-1) as "x/s", and K = ceil(ln(n) / sqrt(l)), the rule of
+    the paper where noise is larger than the distances between models. W may differ by round.
+
+    Readings: l is one less the largest modulus, and not only the second largest eigenvalue, which
+    are the same unless W is nearly bipartite; the recurrence starts with W Y_0 (the authors' helper
+    has c W Y_0, which scales the mean of all models by c). Departure: the authors take all records
+    of an agent and rely on a loss whose gradients are bounded by themselves; here records of a
+    batch are clipped one by one.
+
+    ``clip`` = "noisy" is the authors' code: the mean gradient without any clip, under the same
+    noise, is clipped after it. A clip there is post-processing: it bounds no record's effect.
+    ``perturb`` = "model" is how DPDL runs it: the noise is on the model, and not times nu.
+    """
+
+    paper: ClassVar[str] = "Cyffers, Even, Bellet, Massoulie: Muffliato"
+    claims: ClassVar[str] = "(epsilon, delta) pairwise network DP over the run, one record"
+    messages: ClassVar[Mapping[str, str]] = {
+        "x": "the model of each gossip step; the first holds the sender's clipped gradient under "
+        "Gaussian noise of standard deviation nu sigma C / B, the others mix what was sent"
+    }
+    reconstructed: ClassVar[str | None] = (
+        "the clip of each record, the accounting of sampled batches, and how DPDL scales the noise "
+        "are not in the paper"
+    )
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean gradient of the batch, clipped if records are, without noise",
+    }
+
+    learning_rate: PositiveFloat = 0.05  # nu
+    gossip_steps: PositiveInt | None = None  # K; by the paper's rule if absent
+    clip: Literal["record", "noisy"] = "record"
+    perturb: Literal["gradient", "model"] = "gradient"
+
+    @model_validator(mode="after")
+    def _variants_are_of_one_source(self) -> Self:
+        if self.perturb == "model" and self.clip == "noisy":
+            raise ValueError('clip = "noisy" clips a noisy gradient; perturb = "model" has none')
+        if self.perturb == "model" and self.epsilon is not None:
+            raise ValueError('no source sets the noise of perturb = "model"; give noise_multiplier')
+        return self
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X, nu, B, C = state.X, self.learning_rate, gradient.batch_size, self.clip_norm
+        std = self.sigma * C / B
+        exact = gradient(X) if self.clip == "noisy" else gradient.clipped_sum(X, C) / B
+        if self.perturb == "gradient":
+            G = exact + noise.gaussian("gradient", std, exact)
+            Y = X - nu * (clip(G, C) if self.clip == "noisy" else G)  # 1
+        else:
+            Y = X - nu * exact + noise.gaussian("x", std, X)
+        *told, Y = gossip(graph, Y, self.steps(graph))  # 2
+        sent = {f"x/{s}": broadcast(graph, Y_s) for s, Y_s in enumerate(told, start=1)}
+        return Round(State(Y), sent, {"gradient": exact})  # 3
+
+    def steps(self, graph: Graph) -> int:
+        """K on this graph."""
+        if self.gossip_steps is not None:
+            return self.gossip_steps
+        return max(1, math.ceil(math.log(graph.n_agents) / math.sqrt(graph.spectral_gap)))
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def clip_norm_in(self, k: int) -> float | None:
+        """Of a record: none where the noisy mean is clipped."""
+        return self.clip_norm if self.clip == "record" else None
+
+    def calibrate(self, setting: Setting) -> Self:
+        """sigma such that the agent with the fewest records is (epsilon, delta)-DP to all.
+
+        Raises:
+            OutsideTheory: some round's W is not symmetric, or does not average.
+            ConfigError: the rule gives no K, as gossip on some round's graph never averages.
+        """
+        gap = min(graph.spectral_gap for graph in setting.network.graphs)
+        if self.gossip_steps is None and gap < NO_GAP:
+            raise ConfigError(
+                "graph: Muffliato's K = ln(n) / sqrt(l) is infinite, as W of some round has no "
+                "spectral gap l; expected a connected graph with lazy weights, or "
+                "defense.gossip_steps"
+            )
+        if not self.allow_outside_theory:
+            _refuse_unless_symmetric(setting, gap)
+        return super().calibrate(setting)
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """nu C / B for each record in the first message, and what gossip leaves of it in others."""
+        if adjacency not in CHANGED_RECORDS or self.clip == "noisy":
+            return {}
+        moved = CHANGED_RECORDS[adjacency] * self.learning_rate * self.clip_norm / self.batch_size
+        graph = setting.network.at(k)
+        alone = torch.eye(setting.n_agents, dtype=torch.float64)[:, victim : victim + 1]
+        *told, _ = gossip(graph, alone, self.steps(graph))
+        return {
+            f"x/{s}": Stated(2, moved * abs(part[victim].item()))
+            for s, part in enumerate(told, start=1)
+        }
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """Every round releases the victim's clipped gradient under its noise, and nothing else.
+
+        Later messages of a round follow from the first ones of all agents.
+        """
+        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        if self.clip == "noisy":
+            return self._unclipped(setting, victim)
+        z = self.sigma if self.perturb == "gradient" else self.sigma / self.learning_rate
+        return replayed(self, setting, victim, np.full(self.n_rounds, z), known)
+
+    def _unclipped(self, setting: Setting, victim: int) -> Bracket:
+        rate = min(1.0, self.batch_size / setting.sizes[victim])
+        return Bracket(
+            least=(),
+            most=releases(np.zeros(self.n_rounds), self.sampling, rate),
+            assumptions=(
+                "no record is clipped before the noise, so that a gradient of any length stands "
+                "out of it: the upper end counts no noise; the lower end counts nothing, as a clip "
+                "after the noise is not linear",
+            ),
+        )
+
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+        k, victim, _ = target
+        graph_of = setting.network.at
+        K = self.steps(graph_of(k - 1)) if k > 1 else 1
+        start = mixed(view, graph_of, f"x/{K}", k - 1, victim)
+        if K > 1:
+            c = acceleration(graph_of(k - 1))
+            start = c * start + (1 - c) * view.sent_by(f"x/{K - 1}", k - 1, victim)
+        step = start - view.sent_by("x/1", k, victim)
+        return Derived(step / self.learning_rate, start)
+
+    observables: ClassVar[Mapping[str, Observable]] = {
+        "noisy-gradient": Observable(
+            "(y_K of the round before, by its last gossip step, less x/1) / nu",
+            {"x": (-1, 0)},
+            "x/1",
+            False,
+            _noisy_gradient,
+        )
+    }
+
+
+def acceleration(graph: Graph) -> float:
+    """c of a graph: 1 would be plain gossip."""
+    gap = min(1.0, max(0.0, graph.spectral_gap))
+    return 2 * (1 - math.sqrt(gap * (1 - gap / 4))) / (1 - gap / 2) ** 2
+
+
+def gossip(graph: Graph, Y: Tensor, n_steps: int) -> list[Tensor]:
+    """Y_0, ..., Y_K of accelerated gossip from Y_0 [..., n_agents, d]."""
+    c, all_Y = acceleration(graph), [Y, graph.mix(Y)]
+    for _ in range(n_steps - 1):
+        all_Y.append(c * graph.mix(all_Y[-1]) + (1 - c) * all_Y[-2])
+    return all_Y
+
+
+def _refuse_unless_symmetric(setting: Setting, gap: float) -> None:
+    symmetric = all(g.symmetric and g.doubly_stochastic for g in setting.network.graphs)
+    if not symmetric or gap < NO_GAP:
+        raise OutsideTheory(
+            "graph: Muffliato needs an undirected connected graph in every round, with a symmetric "
+            "doubly stochastic W whose only eigenvalue of modulus 1 is 1"
+        )

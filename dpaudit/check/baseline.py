@@ -17,6 +17,7 @@ from pydantic import ValidationError, field_validator
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.documents import read_json, reason
+from dpaudit.files.file_problems import first_problem
 from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult
 from dpaudit.files.whole import write_whole
@@ -107,7 +108,7 @@ class Baseline(Strict):
         """Read it. Raises ConfigError if it is missing, damaged or of another schema version."""
         try:
             content = read_json(path)
-            if isinstance(content, dict) and content.get("schema_version") != 1:
+            if content.get("schema_version") != 1:
                 raise ConfigError(
                     f"{path}: schema_version {content.get('schema_version')!r}, this dpaudit reads "
                     "version 1; write it anew with --update-baseline"
@@ -116,9 +117,7 @@ class Baseline(Strict):
         except OSError as error:
             raise ConfigError(f"{path}: {reason(error)}") from None
         except ValidationError as error:
-            problem = error.errors()[0]
-            where = ".".join(str(part) for part in problem["loc"])
-            raise ConfigError(f"{path}: {where}: {problem['msg']}") from None
+            raise ConfigError(first_problem(path, error, cls, content)) from None
         except ValueError as error:
             raise ConfigError(f"{path}: not a baseline ({reason(error)})") from None
 

@@ -52,9 +52,12 @@ def json_from(text: str) -> Any:
     return _plain(_json, text)
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises OSError and ValueError."""
-    return json_from(text_of(path, JSON_BYTES))
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds. Raises OSError and ValueError."""
+    content = json_from(text_of(path, JSON_BYTES))
+    if not isinstance(content, dict):
+        raise ValueError(f"expected an object, found {type(content).__name__}")
+    return content
 
 
 def reason(error: OSError | ValueError) -> str:

@@ -40,6 +40,14 @@ def refusal(
     return ConfigError("\n".join([*lines, *(said for _, said in found[MOST_LINES:])]))
 
 
+def first_problem(
+    path: Path, error: ValidationError, model: type[BaseModel], content: dict[str, Any]
+) -> str:
+    """What pydantic found first in the content of a JSON file, in one line."""
+    key, said = next(problems_of(error, model, content))
+    return problem_line(path, "", key, said)
+
+
 def problems_of(
     error: ValidationError, model: type[BaseModel], content: dict[str, Any]
 ) -> Iterator[FileProblem]:
@@ -62,6 +70,11 @@ def problems_of(
             known = [tag.strip("' ") for tag in problem["ctx"]["expected_tags"].split(",")]
             tag = shortened(problem["ctx"]["tag"], LONGEST_VALUE)
             text = f'"{tag}" is not known{nearest(tag, known)}; known: {", ".join(known)}'
+        elif problem["type"] == "missing" and isinstance(problem["loc"][-1], int):
+            least = problem["loc"][-1] + 1
+            text = (
+                f"expected {least} values, got {shortened(repr(problem['input']), LONGEST_VALUE)}"
+            )
         elif problem["type"] != "missing" and not isinstance(problem["input"], dict):
             text += f", got {shortened(repr(problem['input']), LONGEST_VALUE)}"
         yield key, text
@@ -78,7 +91,7 @@ def _key_in(content: Any, location: FileKey) -> FileKey:
     key: list[str | int] = []
     for part in location:
         inside = (isinstance(content, dict) and part in content) or (
-            isinstance(content, list) and isinstance(part, int)
+            isinstance(content, list) and isinstance(part, int) and part < len(content)
         )
         if inside:
             content = content[part]

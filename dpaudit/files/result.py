@@ -12,6 +12,7 @@ from dpaudit.text import lines
 
 from .claim import Adjacency, Scope
 from .documents import read_json, reason
+from .file_problems import first_problem
 from .finding import Finding, Metric, Number
 from .verdict import MEANING, Verdict
 from .version_1 import upgraded
@@ -66,8 +67,13 @@ class GraphSummary(Strict):
     @model_validator(mode="after")
     def _drawable(self) -> Self:
         ends = {agent for link in self.links for agent in link}
-        if len(self.positions) != self.n_agents or not ends <= set(range(self.n_agents)):
-            raise ValueError("every agent needs a position, and every link two agents")
+        n = self.n_agents
+        if len(self.positions) != n or not ends <= set(range(n)):
+            raise ValueError(
+                f"expected a position for each of {n} agents, and links between agents from 0 "
+                f"below {n}; found {len(self.positions)} positions, and links of agents up to "
+                f"{max(ends, default=0)}"
+            )
         return self
 
 
@@ -125,9 +131,14 @@ class AuditResult(Strict):
 
     @model_validator(mode="after")
     def _evidence_exists(self) -> Self:
-        for claim in self.claims:
-            if not all(0 <= i < len(self.findings) for i in claim.because):
-                raise ValueError("a claim rests on a finding that is not there")
+        n = len(self.findings)
+        for i, claim in enumerate(self.claims):
+            for j in claim.because:
+                if not 0 <= j < n:
+                    raise ValueError(
+                        f"claims[{i + 1}].because: there is no finding {j}; expected indexes from "
+                        f"0 below {n}, the number of findings"
+                    )
         return self
 
     @property
@@ -164,17 +175,17 @@ class AuditResult(Strict):
         """
         try:
             content = read_json(path)
-            version = content.get("schema_version") if isinstance(content, dict) else None
-            if isinstance(content, dict) and version not in (1, 2):
+            version = content.get("schema_version")
+            if version not in (1, 2):
                 raise RunError(
                     f"{path}: schema_version {version!r}, this dpaudit reads versions 1 and 2; "
                     "run the audit again"
                 )
-            return cls.model_validate(upgraded(content) if version == 1 else content)
+            content = upgraded(content) if version == 1 else content
+            return cls.model_validate(content)
         except OSError as error:
             raise RunError(f"{path}: {reason(error)}") from None
         except ValidationError as error:
-            where = ".".join(str(part) for part in error.errors()[0]["loc"])
-            raise RunError(f"{path}: {where}: {error.errors()[0]['msg']}") from None
+            raise RunError(first_problem(path, error, cls, content)) from None
         except ValueError as error:
             raise RunError(f"{path}: not an audit.json ({reason(error)})") from None

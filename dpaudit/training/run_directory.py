@@ -107,7 +107,7 @@ class RunDirectory:
     def write_json(self, name: str, content: Any) -> None:
         self.write_text(name, json.dumps(content, indent=2) + "\n")
 
-    def read_json(self, name: str) -> Any:
+    def read_json(self, name: str) -> dict[str, Any]:
         """Raises RunError if the file is missing or damaged."""
         path = self.folder.at(name)
         try:
@@ -115,7 +115,7 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"{path}: {reason(error)}") from None
         except ValueError as error:
-            raise RunError(f"{path}: damaged: not valid JSON: {reason(error)}") from None
+            raise RunError(f"{path}: damaged: {reason(error)}") from None
 
     def has(self, name: str) -> bool:
         return self.folder.at(name).exists()

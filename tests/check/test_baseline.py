@@ -176,7 +176,7 @@ def test_a_baseline_that_cannot_be_written_leaves_the_one_before(tmp_path, monke
         ("{", "not a baseline"),
         ('{"schema_version": 2}', "schema_version 2, this dpaudit reads version 1; write it anew"),
         ('{"schema_version": 1}', "checks: Field required"),
-        ("[]", "Input should be"),
+        ("[]", "not a baseline (expected an object, found list)"),
     ],
 )
 def test_a_damaged_baseline_or_one_of_another_version_is_one_line(tmp_path, text, expected) -> None:

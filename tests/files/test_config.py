@@ -93,6 +93,7 @@ def test_a_valid_file_is_completed_with_every_default(tmp_path) -> None:
         ("agents = [3]", "agents = [true]", "audit.toml:30: threat_model[2].agents[1]: Input should be a valid integer, got 'true'"),
         ("agents = [3]", "agents = [3.0]", "audit.toml:30: threat_model[2].agents[1]: Input should be a valid integer, got 3.0"),
         ('"eavesdropper"', '"eavesdropper"\nlinks = []', "audit.toml:24: threat_model[1]: links is empty, so that nothing is read"),
+        ('"eavesdropper"', '"eavesdropper"\nlinks = [[1]]', "audit.toml:26: threat_model[1].links[1]: expected 2 values, got [1]"),
         ('"eavesdropper"', '"eavesdropper"\nlinks = [[2, 2]]', "audit.toml:24: threat_model[1]: links: agent 2 sends itself nothing"),
         ('"eavesdropper"', '"eavesdropper"\nlinks = [[0, 1], [0, 1]]', "audit.toml:24: threat_model[1]: links: 0 -> 1 is there twice"),
         ("[[claim]]\n", '[[claim]]\ntext = "Theorem 1"\nepsilon = 0.5\ndelta = 1e-5\n[[claim]]\n', "audit.toml:23: claim[2]: says what claim[1] says"),

@@ -1,6 +1,7 @@
 """Evidence has a type: its role, its claim by index, and one vocabulary of metrics."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,4 +63,47 @@ def test_a_newer_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "audit.json"
     path.write_text(json.dumps({"schema_version": 3}))
     with pytest.raises(RunError, match="reads versions 1 and 2; run the audit again"):
+        AuditResult.read(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda c: c["claims"][1].update(because=[0, 99]),
+            "claims[2].because: there is no finding 99",
+        ),
+        (lambda c: c.update(verdict="fine"), "verdict: Input should be 'refuted', "),
+        (lambda c: c["findings"][0].pop("title"), "findings[1].title: Field required"),
+        (
+            lambda c: c["findings"][0].update(role="nose"),
+            "findings[1].role: Input should be 'test', ",
+        ),
+        (
+            lambda c: c["graph"].update(n_agents=2),
+            "graph: expected a position for each of 2 agents",
+        ),
+        (lambda c: c["graph"]["links"][2].pop(), "graph.links[3]: expected 2 values, got [1]"),
+        (lambda c: c.update(extra=1), "extra: unknown key"),
+    ],
+)
+def test_what_is_wrong_in_an_audit_json_is_one_line_with_its_key(
+    tmp_path: Path, change: Callable[[dict], object], said: str
+) -> None:
+    content = json.loads(AuditResult.read(GOLDEN).to_json())
+    change(content)
+    path = tmp_path / "audit.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(RunError) as refused:
+        AuditResult.read(path)
+    assert str(refused.value).startswith(f"{path}: {said}")
+    assert "\n" not in str(refused.value)
+    assert "Value error" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '"x"'])
+def test_a_json_file_that_holds_no_object_is_no_audit_json(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "audit.json"
+    path.write_text(text)
+    with pytest.raises(RunError, match=r"audit.json: not an audit.json \(expected an object, "):
         AuditResult.read(path)

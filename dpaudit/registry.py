@@ -29,11 +29,15 @@ def installed(family: PluginFamily) -> dict[str, EntryPoint]:
 def contested(family: PluginFamily) -> dict[str, str]:
     """The names of a family that several packages register, each with a line that says so."""
     return {
-        name: f'{family[:-1]} "{name}" is registered by several packages: '
-        f"{' and '.join(map(_source, found))}; uninstall all but one"
-        for name, found in _registered(family)
-        if len(found) > 1
+        name: _contest(family, name, found) for name, found in _registered(family) if len(found) > 1
     }
+
+
+def _contest(family: PluginFamily, name: str, found: list[EntryPoint]) -> str:
+    return (
+        f'{family[:-1]} "{name}" is registered by several packages: '
+        f"{' and '.join(map(_source, found))}; uninstall all but one"
+    )
 
 
 def _registered(family: PluginFamily) -> Iterator[tuple[str, list[EntryPoint]]]:
@@ -54,16 +58,10 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
             be imported, or it does not fit its family; in one line which plug-in of which package,
             what was expected and found.
     """
-    plugins = installed(family)
-    if ":" in name:
-        plugins[name] = EntryPoint(name, name, f"dpaudit.{family}")
-    if name in (several := contested(family)):
-        raise ConfigError(several[name])
-    if name not in plugins:
-        raise ConfigError(f'no {family[:-1]} is called "{name}"{nearest(name, plugins)}')
-    where = f'{family[:-1]} "{name}"{_origin(plugins[name])}'
+    entry = _entry(family, name)
+    where = f'{family[:-1]} "{name}"{_origin(entry)}'
     try:
-        plugin = plugins[name].load()
+        plugin = entry.load()
         problems = list(_problems(plugin, family))
     except (Exception, SystemExit) as error:  # whatever a module of someone else's does
         what = " ".join(f"{type(error).__name__}: {error}".split())
@@ -72,6 +70,21 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
     if problems:
         raise ConfigError(f"{where}: {'; '.join(problems)}")
     return plugin
+
+
+def _entry(family: PluginFamily, name: str) -> EntryPoint:
+    """The only plug-in of this name. Raises ConfigError."""
+    if ":" in name:
+        return EntryPoint(name, name, f"dpaudit.{family}")
+    registered = dict(_registered(family))
+    match registered.get(name, []):
+        case [entry]:
+            return entry
+        case []:
+            known = [other for other, found in registered.items() if len(found) == 1]
+            raise ConfigError(f'no {family[:-1]} is called "{name}"{nearest(name, known)}')
+        case several:
+            raise ConfigError(_contest(family, name, several))
 
 
 def _origin(plugin: EntryPoint) -> str:

@@ -5,7 +5,8 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
@@ -338,3 +339,19 @@ def test_no_test_walks_the_plug_ins_of_other_packages() -> None:
         if re.search(r"import .*\binstalled\b|\binstalled\(\"", path.read_text())
     }
     assert walking - {"test_registry.py"} == {"own_plugins.py"}
+
+
+@pytest.mark.parametrize("name", ["dpdl", "dpdll"])
+def test_loading_a_plug_in_looks_through_the_installed_packages_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+
+    def counted(group: str) -> object:
+        looked.append(group)
+        return entry_points(group=group)
+
+    monkeypatch.setattr("dpaudit.registry.entry_points", counted)
+    with suppress(ConfigError):
+        load_plugin("defenses", name)
+    assert looked == ["dpaudit.defenses"]

@@ -31,6 +31,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("adp-vrsgp", {"epsilon": 1.0, "tau": 2, "clip_norm": 0.5}, {}),
     ("correlated-randomness", {}, {"weights": ("lambda", "C", "B")}),
     ("d-psgd", {}, {}),
+    ("decor", {"noise_multiplier": 2.0}, {}),
     ("dgd", {}, {}),
     ("dp-dgd", {"variant": "true-consensus"}, {}),
     ("dp-dpsgd", {"noise_multiplier": 2.0}, {}),
@@ -44,6 +45,8 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("sensitivity-reduced", {}, {}),
     ("sgp", {"momentum": 0.5}, {}),
     ("sgpdp", {}, SYNC),
+    ("whisper", {"noise_multiplier": 2.0}, {}),
+    ("zip-dl", {"noise_multiplier": 2.0, "self_noise": True}, {"graph": graph_options("ring")}),
 ]
 
 

@@ -1,0 +1,163 @@
+"""DECOR: gossip SGD under noise of one's own, and noise that each pair of neighbours cancels."""
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import ClassVar, NamedTuple, Self
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat
+from torch import Tensor
+
+from dpaudit.defense import (
+    CHANGED_RECORDS,
+    Adjacency,
+    Bracket,
+    Capture,
+    Derived,
+    GaussianDefense,
+    Gradient,
+    Graph,
+    Noise,
+    Observable,
+    OutsideTheory,
+    Round,
+    Setting,
+    Stated,
+    Target,
+    ThreatModel,
+    View,
+    broadcast,
+    start_and_step,
+)
+from dpaudit.defense.correlated import conditional_variance, correlated_releases, laplacian
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d], W times what was sent last: where the next round starts
+
+
+class Decor(GaussianDefense):
+    """Allouah et al. 2024, Algorithm 1; rows of X, Y [..., n_agents, d] are agents.
+
+    With S the sum over the batch of per-record gradients at X, clipped to norm C, and v_ij = -v_ji
+    drawn by neighbours i and j from a seed that they share, round k is
+        1.  N_i = s (Z_i + ratio sum over neighbours j of v_ij),  Z and v ~ N(0, C^2 I)
+        2.  Y = X - eta (S + N) / B, sent to the neighbours
+        3.  X <- W Y
+    The noises of a round have the covariance C^2 s^2 (I + ratio^2 L), L the Laplacian of the graph,
+    and the v cancel in the mean over agents. Who has no secrets tells the noise of an agent from
+    all messages up to C^2 / [(s^2 (I + ratio^2 L))^-1]_ii: s is such that this is at least
+    sigma^2 C^2 for every agent. An agent's neighbours know its v: against all of them together s^2
+    C^2 is left.
+
+    Readings: the paper clips the gradient of a user; here records are clipped, as in its example
+    level experiments, and batches are drawn as the audit says. Its noise is set by Renyi
+    differential privacy, here by exact accounting.
+    """
+
+    paper: ClassVar[str] = "Allouah, Koloskova, El Firdoussi, Jaggi, Guerraoui: DECOR"
+    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record, for who has no secrets"
+    messages: ClassVar[Mapping[str, str]] = {
+        "y": "the model after the local step; holds the sender's clipped gradient under Gaussian "
+        "noise of its own and noise that it shares with each neighbour"
+    }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean of the batch's clipped gradients, without noise",
+    }
+
+    learning_rate: PositiveFloat = 0.05  # eta
+    ratio: NonNegativeFloat = 3.0  # of a pair's noise to an agent's own
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X, eta, C, B = state.X, self.learning_rate, self.clip_norm, gradient.batch_size
+        s = self.own_noise(graph) * C
+        pairs = pairs_of(graph).to(X.device)
+        i, j = pairs.T
+
+        S = gradient.clipped_sum(X, C)
+        Z = noise.gaussian("own", s, X)  # 1
+        V = noise.shared("pair", self.ratio * s, X[..., i, :], pairs)
+        N = Z.index_add(-2, i, V).index_add(-2, j, -V)
+        Y = X - eta * (S + N) / B  # 2
+        return Round(State(graph.mix(Y)), {"y": broadcast(graph, Y)}, {"gradient": S / B})  # 3
+
+    def own_noise(self, graph: Graph) -> float:
+        """s, the standard deviation of Z over C."""
+        return self.sigma * _own_noise(graph, self.ratio)
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """sigma from the budget, as an outsider is to face it.
+
+        Raises:
+            OutsideTheory: the graph is directed, so that a pair has no link to cancel over, or W is
+                not doubly stochastic.
+        """
+        fits = all(g.symmetric and g.doubly_stochastic for g in setting.network.graphs)
+        if not (fits or self.allow_outside_theory):
+            raise OutsideTheory(
+                "graph: DECOR needs undirected graphs with a symmetric doubly stochastic W, over "
+                "whose links pairs of agents cancel their noise"
+            )
+        return super().calibrate(setting)
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """eta C / B for each record."""
+        if adjacency not in CHANGED_RECORDS:
+            return {}
+        moved = self.learning_rate * self.clip_norm / self.batch_size
+        return {"y": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """SecLDP: what is left of the victim's noise for who holds the secrets of some agents."""
+        graphs = [setting.network.at(k) for k in range(1, self.n_rounds + 1)]
+        covariances = [_covariance(self, g, threat_model.agents) for g in graphs]
+        said = "all agents share the initial model, and secrets are known to both ends alone"
+        return correlated_releases(self, setting, threat_model, victim, covariances, said)
+
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+        start, step = start_and_step(view, setting.network.at, "y", target)
+        return Derived(step / self.learning_rate, start)
+
+    observables: ClassVar[Mapping[str, Observable]] = {
+        "noisy-gradient": Observable(
+            "(x_i - y_i) / eta with x_i mixed from the messages of the round before",
+            {"y": (-1, 0)},
+            "y",
+            False,
+            _noisy_gradient,
+        )
+    }
+
+
+@lru_cache(maxsize=256)
+def pairs_of(graph: Graph) -> Tensor:
+    """The undirected links, [n_pairs, 2], each once."""
+    ends = [(j, i) for j, i in graph.links if j < i]
+    return torch.tensor(ends, dtype=torch.long).view(-1, 2)
+
+
+@lru_cache(maxsize=256)
+def _own_noise(graph: Graph, ratio: float) -> float:
+    """s for which no agent's noise is told to less than variance 1."""
+    n = graph.n_agents
+    unit = torch.eye(n, dtype=torch.float64) + ratio**2 * laplacian(graph)
+    others = ([j for j in range(n) if j != i] for i in range(n))
+    left = min(conditional_variance(unit, i, given) for i, given in enumerate(others))
+    return 1 / math.sqrt(left)
+
+
+@lru_cache(maxsize=256)
+def _covariance(defense: Decor, graph: Graph, agents: tuple[int, ...]) -> Tensor:
+    """Of the noises over C, less what the secrets of these agents tell."""
+    s = defense.own_noise(graph)
+    own = torch.eye(graph.n_agents, dtype=torch.float64)
+    return s**2 * (own + defense.ratio**2 * laplacian(graph, without=agents))

@@ -1,0 +1,187 @@
+"""Whisper: gossip SGD under the correlated noise that disturbs the models least."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from dpaudit.defense import (
+    CHANGED_RECORDS,
+    Adjacency,
+    Bracket,
+    Capture,
+    Derived,
+    DpauditError,
+    GaussianDefense,
+    Gradient,
+    Graph,
+    Noise,
+    Observable,
+    OutsideTheory,
+    Round,
+    Setting,
+    Stated,
+    Target,
+    ThreatModel,
+    View,
+    broadcast,
+    start_and_step,
+)
+from dpaudit.defense.correlated import conditional_variance, correlated_releases
+
+UNHEARD = 1e-6  # of tr(Sigma), added to what is minimised
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d], W times what was sent last: where the next round starts
+
+
+class Whisper(GaussianDefense):
+    """Rodio, Chen and Larsson 2025; rows of X, Y [..., n_agents, d] are agents.
+
+    With Sigma = R R' the covariance between agents that minimises tr(W Sigma W') under
+    [Sigma^-1]_ii <= 1 for all i, and S the sum over the batch of per-record gradients at X, clipped
+    to norm C, round k is
+        1.  N = sigma C R Z,  Z ~ N(0, I)
+        2.  Y = X - eta (S + N) / B, sent to the neighbours
+        3.  X <- W Y
+    Who reads all messages tells the noise of agent i from the others' up to a variance of sigma^2
+    C^2 / [Sigma^-1]_ii, which is at least sigma^2 C^2. That counts the noise of all others as
+    known, so it holds against agents that pool their own noise as well.
+
+    The semidefinite program has [Sigma^-1]_ii <= 1 as [[Sigma, e_i], [e_i', 1]] >= 0. Independent
+    noise and DECOR's, scaled to the same guarantee, are feasible points of it.
+
+    Readings: the noise is drawn in one place, as in the public code; how agents would draw it
+    without a trusted party is open. Budgets follow from exact accounting, not from zCDP.
+    """
+
+    paper: ClassVar[str] = "Rodio, Chen, Larsson: Whisper D-SGD"
+    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record, for an outsider"
+    messages: ClassVar[Mapping[str, str]] = {
+        "y": "the model after the local step; holds the sender's clipped gradient under Gaussian "
+        "noise that is correlated with the others'"
+    }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean of the batch's clipped gradients, without noise",
+    }
+
+    learning_rate: PositiveFloat = 0.05  # eta
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X, eta, C, B = state.X, self.learning_rate, self.clip_norm, gradient.batch_size
+        S = gradient.clipped_sum(X, C)
+        N = self._noise(graph, S, noise)  # 1
+        Y = X - eta * (S + N) / B  # 2
+        return Round(State(graph.mix(Y)), {"y": broadcast(graph, Y)}, {"gradient": S / B})  # 3
+
+    def _noise(self, graph: Graph, like: Tensor, noise: Noise) -> Tensor:
+        """sigma C R Z; no agent knows Z itself."""
+        std = self.sigma * self.clip_norm
+        if std == 0:
+            return torch.zeros_like(like)
+        nobody = torch.zeros(graph.n_agents, 0, dtype=torch.long)
+        Z = noise.shared("common", std, like, nobody)
+        return factor(covariance(graph)).to(like) @ Z
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """sigma from the budget.
+
+        Raises:
+            OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
+            DpauditError: the solver is not installed, or finds no solution.
+        """
+        graph = setting.network.at(1)
+        fits = setting.network.period == 1 and graph.symmetric and graph.doubly_stochastic
+        if not (fits or self.allow_outside_theory):
+            raise OutsideTheory(
+                "graph: Whisper needs an undirected graph that does not vary in time, with a "
+                "symmetric doubly stochastic W, for which its covariance is the best one"
+            )
+        covariance(graph)
+        return super().calibrate(setting)
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """eta C / B for each record."""
+        if adjacency not in CHANGED_RECORDS:
+            return {}
+        moved = self.learning_rate * self.clip_norm / self.batch_size
+        return {"y": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """What others' messages leave open of the victim's noise."""
+        graphs = [setting.network.at(k) for k in range(1, self.n_rounds + 1)]
+        covariances = [self.sigma**2 * covariance(graph) for graph in graphs]
+        said = "all agents share the initial model; no agent knows the common draws"
+        return correlated_releases(self, setting, threat_model, victim, covariances, said)
+
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+        start, step = start_and_step(view, setting.network.at, "y", target)
+        return Derived(step / self.learning_rate, start)
+
+    observables: ClassVar[Mapping[str, Observable]] = {
+        "noisy-gradient": Observable(
+            "(x_i - y_i) / eta with x_i mixed from the messages of the round before",
+            {"y": (-1, 0)},
+            "y",
+            False,
+            _noisy_gradient,
+        )
+    }
+
+
+@lru_cache(maxsize=32)
+def covariance(graph: Graph) -> Tensor:
+    """The minimiser of tr(W Sigma W') under [Sigma^-1]_ii <= 1, [n_agents, n_agents].
+
+    What W averages away costs next to nothing, and is kept finite by a small part of tr(Sigma). The
+    result is scaled up where the solver's error leaves an agent with less than it is to have.
+
+    Raises:
+        DpauditError: the package cvxpy is not installed, or it finds no solution.
+    """
+    try:
+        cvxpy = import_module("cvxpy")
+    except ImportError:
+        raise DpauditError(
+            'whisper needs the package cvxpy: pip install "dpaudit[whisper]"'
+        ) from None
+    W, n = graph.W.numpy(), graph.n_agents
+    Sigma = cvxpy.Variable((n, n), PSD=True)
+    rows = np.eye(n)
+    one = np.ones((1, 1))
+    bounded = [cvxpy.bmat([[Sigma, e[:, None]], [e[None], one]]) >> 0 for e in rows]
+    disturbed = cvxpy.trace((W.T @ W + UNHEARD * np.eye(n)) @ Sigma)
+    problem = cvxpy.Problem(cvxpy.Minimize(disturbed), bounded)
+    with warnings.catch_warnings():  # of accuracy: what is found is checked below
+        warnings.simplefilter("ignore", UserWarning)
+        problem.solve(solver=cvxpy.CLARABEL)
+    if problem.status not in (cvxpy.OPTIMAL, cvxpy.OPTIMAL_INACCURATE):
+        raise DpauditError(f"whisper: the solver ends with {problem.status}, and no covariance")
+    found = torch.from_numpy((Sigma.value + Sigma.value.T) / 2)
+    others = ([j for j in range(n) if j != i] for i in range(n))
+    left = min(conditional_variance(found, i, given) for i, given in enumerate(others))
+    if not (math.isfinite(left) and left > 0.5):
+        raise DpauditError("whisper: the solver's covariance leaves an agent without noise")
+    return found / min(left, 1.0)
+
+
+def factor(covariance: Tensor) -> Tensor:
+    """R with R R' = Sigma, [n_agents, n_agents]."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return vectors * values.clamp(min=0).sqrt()

@@ -1,0 +1,160 @@
+"""Zip-DL: noises on an agent's links that cancel in the mean."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from dpaudit.defense import (
+    CHANGED_RECORDS,
+    Adjacency,
+    Bracket,
+    Capture,
+    GaussianDefense,
+    Gradient,
+    Graph,
+    Noise,
+    OutsideTheory,
+    Round,
+    Setting,
+    Stated,
+    ThreatModel,
+    releases,
+    unicast,
+)
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d], models
+
+
+class ZipDL(GaussianDefense):
+    """Biswas et al. 2025, one exchange a round; rows of X, Y [..., n_agents, d] are agents.
+
+    With S the sum over the batch of per-record gradients at X, clipped to norm C, m noises U_1,
+    ..., U_m ~ N(0, I m / (m - 1)) for each agent, one for each neighbour and with ``self_noise``
+    one for itself, and s = eta sigma C / B, round k is
+        1.  Y = X - eta S / B
+        2.  N_i = s (U_i - mean of U), so that an agent's noises sum to 0; each has the variance s^2
+        3.  Y + N_j is sent to neighbour j alone
+        4.  X <- W Y and each agent's noises, at the weight at which it is heard
+    Weights are one number for all links of the graph, as in the paper: noise of an agent then
+    cancels in the mean over agents. Without ``self_noise`` the mean of what an agent sends is Y,
+    its model without any noise, for whoever reads all its links; its next model shows Y too.
+
+    Readings: the paper's public code has no clip and no budget for a record. Here records are
+    clipped, and sigma is the noise of one link over what one record adds to it at most.
+    """
+
+    paper: ClassVar[str] = "Biswas et al.: Zip-DL"
+    reconstructed: ClassVar[str] = (
+        "the clip of records and the budget, of which the algorithm in its public code has none"
+    )
+    claims: ClassVar[str] = "(epsilon, delta)-DP of one message on one link, one record"
+    messages: ClassVar[Mapping[str, str]] = {
+        "y": "the model after the local step under noise of this link; all noises of a sender sum "
+        "to zero, with one that it keeps if there is self_noise"
+    }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean of the batch's clipped gradients, without noise",
+    }
+
+    learning_rate: PositiveFloat = 0.05  # eta
+    self_noise: bool = False
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X, eta, C, B = state.X, self.learning_rate, self.clip_norm, gradient.batch_size
+        j, i = graph.senders.to(X.device), graph.receivers.to(X.device)
+        S = gradient.clipped_sum(X, C)
+        Y = X - eta * S / B  # 1
+        on_links, kept = self._noises(graph, Y, noise, eta * self.sigma * C / B)  # 2
+        sent = Y[..., j, :] + on_links  # 3
+        w = graph.W.to(X)
+        heard = torch.zeros_like(Y).index_add(-2, i, w[i, j, None] * sent)  # 4
+        X = heard + w.diagonal()[:, None] * (Y + kept)
+        return Round(State(X), {"y": unicast(graph, sent)}, {"gradient": S / B})
+
+    def _noises(self, graph: Graph, like: Tensor, noise: Noise, s: float) -> tuple[Tensor, Tensor]:
+        """On each link [..., n_edges, d], and what each agent keeps [..., n_agents, d]."""
+        j = graph.senders.to(like.device)
+        m = _noises_of(graph, self.self_noise).to(like)[:, None]  # of each agent
+        U = noise.gaussian("link", s, like[..., j, :])
+        own = noise.gaussian("self", s, like) if self.self_noise else torch.zeros_like(like)
+        mean = own.index_add(-2, j, U) / m
+        scale = (m / (m - 1)).sqrt()
+        kept = scale * (own - mean) if self.self_noise else own
+        return scale[j] * (U - mean[..., j, :]), kept
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """sigma from the budget of one message.
+
+        Raises:
+            OutsideTheory: weights differ, so that the noises do not cancel; or an agent has a
+                single neighbour and no noise of its own, whose one noise is 0.
+        """
+        for graph in () if self.allow_outside_theory else setting.network.graphs:
+            self._refuse(graph)
+        return super().calibrate(setting)
+
+    def _refuse(self, graph: Graph) -> None:
+        weights = graph.W[graph.W > 0]
+        if not torch.allclose(weights, weights[0].expand_as(weights)):
+            raise OutsideTheory(
+                "graph: Zip-DL needs one weight for all links and agents, as on a ring, for noises "
+                "to cancel"
+            )
+        if int(_noises_of(graph, self.self_noise).min()) < 2:
+            raise OutsideTheory(
+                "graph: an agent with a single neighbour has a single noise, which is 0 as they "
+                "sum to zero; set self_noise = true"
+            )
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """eta C / B for each record."""
+        if adjacency not in CHANGED_RECORDS:
+            return {}
+        moved = self.learning_rate * self.clip_norm / self.batch_size
+        return {"y": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """Of r of the victim's m noises: mu^2 = (m - 1) r / (sigma^2 (m - r)); all m: none.
+
+        A later message holds the gradient of an earlier round again, which has no other noise.
+        """
+        graph, network = setting.network.at(1), setting.network
+        own = [(j, i) for j, i in graph.links if victim in (j, i)]
+        r = sum(threat_model.sees(j, i) for j, i in own if j == victim)
+        m = int(_noises_of(graph, self.self_noise)[victim])
+        how = self.sampling, min(1.0, self.batch_size / setting.sizes[victim])
+        if r == 0:
+            relayed = np.zeros(self.n_rounds if self.n_rounds > 1 else 0)
+            return Bracket((), releases(relayed, *how), (_SAID,))
+        hidden = self.sigma * math.sqrt(max(m - r, 0) / ((m - 1) * r))
+        follows = r >= m and network.period == 1 and all(threat_model.sees(*link) for link in own)
+        least = [0.0] * self.n_rounds if follows else [hidden]
+        most = [0.0] * self.n_rounds if self.n_rounds > 1 else [hidden]
+        return Bracket(releases(least, *how), releases(most, *how), (_SAID,))
+
+
+_SAID = (
+    "a gradient has no noise but that of the links: it stays in the model and is sent again under "
+    "fresh noise in every later round, for which no bound is stated; the lower end is of the first "
+    "round"
+)
+
+
+def _noises_of(graph: Graph, self_noise: bool) -> Tensor:
+    """How many noises each agent draws, [n_agents]."""
+    return graph.senders.bincount(minlength=graph.n_agents) + int(self_noise)

@@ -1,0 +1,80 @@
+"""Noise that is correlated between agents: what of it hides one of them from whom.
+
+All agents send x_i - eta (g_i + n_i), with noise n of one covariance Sigma [n_agents, n_agents] in
+every coordinate. Who reads all messages and knows all other gradients knows all other n_j. What
+then hides agent v is what these leave open of n_v, the conditional variance
+
+    Var(n_v | n_R) = Sigma_vv - Sigma_vR Sigma_RR^+ Sigma_Rv = 1 / [Sigma^-1]_vv
+
+where Sigma is invertible. Source: Allouah et al. 2024, arXiv:2405.01031, section
+4, which has the inverse; the conditional variance is the same where a sum of noises is 0.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import Graph
+
+from .contract import Bracket, Defense, Setting
+from .gossip import known_rounds, releases, steps_of
+
+SINGULAR = 1e-9  # of the largest variance: below it a combination of noises is 0
+
+
+def conditional_variance(covariance: Tensor, agent: int, given: list[int]) -> float:
+    """Of an agent's noise, where the noises of ``given`` agents are known.
+
+    Args:
+        covariance: [n_agents, n_agents], positive semidefinite.
+    """
+    own, known = covariance[agent, agent].item(), covariance[given][:, given]
+    across = covariance[agent, given]
+    cut = SINGULAR * covariance.diagonal().max().item()
+    told = across @ torch.linalg.pinv(known, atol=cut, hermitian=True) @ across
+    left = own - told.item()
+    return left if left > cut else 0.0
+
+
+def laplacian(graph: Graph, without: tuple[int, ...] = ()) -> Tensor:
+    """Of the undirected links, [n_agents, n_agents]; links of ``without`` agents left out."""
+    linked = torch.zeros(graph.n_agents, graph.n_agents, dtype=torch.float64)
+    linked[graph.senders, graph.receivers] = 1.0
+    linked[list(without)] = 0.0
+    linked[:, list(without)] = 0.0
+    return torch.diag(linked.sum(1)) - linked
+
+
+def correlated_releases(
+    defense: Defense,
+    setting: Setting,
+    threat_model: ThreatModel,
+    victim: int,
+    covariances: list[Tensor],
+    said: str,
+) -> Bracket:
+    """The releases of agents under noise of these covariances, one for each round.
+
+    They are in units of what one record adds to an agent's sum at most, and what the adversary
+    knows by secrets of its own is subtracted from them. At most the adversary reads all messages;
+    at least it reads the victim's own, in rounds where it can tell the step from them.
+    """
+    rounds = range(1, len(covariances) + 1)
+    known = known_rounds(setting.network.at, len(covariances), threat_model, victim)
+    takes = steps_of(setting.network.at, len(covariances), victim)
+    everybody = threat_model.kind == "external" and threat_model.links is None
+    others = [i for i in range(setting.n_agents) if i != victim]
+    rate = min(1.0, defense.batch_size / setting.sizes[victim])
+    least, most = [], []
+    for k, covariance in zip(rounds, covariances, strict=True):
+        if not takes[k - 1]:
+            continue
+        hidden = math.sqrt(conditional_variance(covariance, victim, others))
+        alone = math.sqrt(conditional_variance(covariance, victim, []))
+        most.append(hidden)
+        least += [hidden if everybody else alone] * bool(known[k - 1])
+    how = defense.sampling, rate
+    return Bracket(releases(np.array(least), *how), releases(np.array(most), *how), (said,))

@@ -17,10 +17,8 @@ from dpaudit.defense import (
     GaussianDefense,
     Gradient,
     Graph,
-    Network,
     Noise,
     Observable,
-    OutsideTheory,
     Round,
     Setting,
     Stated,
@@ -29,10 +27,13 @@ from dpaudit.defense import (
     View,
     broadcast,
     known_rounds,
+    refuse_unless_symmetric,
     releases,
     replayed,
     start_and_step,
 )
+
+ASSUMPTION = "Assumption 1 of Lian et al. 2017"
 
 
 class State(NamedTuple):
@@ -80,7 +81,7 @@ class DPSGD(Defense):
             ConfigError: W is not symmetric, doubly stochastic and fixed in time.
         """
         if not self.allow_outside_theory:
-            _refuse_unless_symmetric(setting.network)
+            refuse_unless_symmetric(setting.network, "D-PSGD", ASSUMPTION)
         return self
 
     def without_noise(self) -> Self:
@@ -172,7 +173,7 @@ class DPDPSGD(GaussianDefense):
             ConfigError: W is not symmetric, doubly stochastic and fixed in time.
         """
         if not self.allow_outside_theory:
-            _refuse_unless_symmetric(setting.network)
+            refuse_unless_symmetric(setting.network, "D-PSGD", ASSUMPTION)
         return super().calibrate(setting)
 
     def sensitivity(
@@ -220,15 +221,6 @@ class DPDPSGD(GaussianDefense):
             _noisy_gradient,
         )
     }
-
-
-def _refuse_unless_symmetric(network: Network) -> None:
-    graph = network.at(1)
-    if network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
-        raise OutsideTheory(
-            "graph: D-PSGD needs an undirected graph that does not vary in time, with a symmetric "
-            "doubly stochastic W (Assumption 1 of Lian et al. 2017)"
-        )
 
 
 def _derived(view: View, setting: Setting, target: Target, learning_rate: float) -> Derived:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from dpaudit.accounting.releases import Mechanism, Release
-from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.errors import ConfigError, NotObservable, OutsideTheory
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
 
@@ -38,6 +38,23 @@ def refuse_unless_column_stochastic(network: Network, method: str) -> None:
     if not all(graph.column_stochastic for graph in network.graphs):
         raise ConfigError(
             f"graph: {method} needs mixing matrices whose columns sum to 1, in every round"
+        )
+
+
+def refuse_unless_symmetric(network: Network, method: str, where: str = "") -> None:
+    """Most gossip methods are analysed on one undirected graph.
+
+    Args:
+        where: the assumption of the paper that says so, shown in brackets.
+
+    Raises:
+        OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
+    """
+    graph = network.at(1)
+    if network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
+        raise OutsideTheory(
+            f"graph: {method} needs an undirected graph that does not vary in time, with a "
+            f"symmetric doubly stochastic W{where and f' ({where})'}"
         )
 
 

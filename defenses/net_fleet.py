@@ -1,0 +1,233 @@
+"""NET-FLEET: gradient tracking with several local steps between exchanges, and a private form."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+
+from dpaudit.defense import (
+    Bracket,
+    Combination,
+    Defense,
+    GaussianDefense,
+    Gradient,
+    Graph,
+    Noise,
+    Round,
+    Setting,
+    Target,
+    ThreatModel,
+    View,
+    broadcast,
+    known_rounds,
+    mixed,
+    refuse_unless_symmetric,
+    releases,
+    replayed,
+    steps_of,
+)
+
+RECONSTRUCTED = (
+    "the full text was not available: the order of mixing and correction, and which batch "
+    "corrects, are the best consistent reading of its description"
+)
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d], models after mixing
+    Y: Tensor  # [..., n_agents, d], trackers after mixing
+    X_sent: Tensor  # [..., n_agents, d], each agent's own model before mixing
+
+
+# What is released of batch s: its gradient at a model, less that at an earlier one if there is one.
+Released = Callable[[int, Tensor, Tensor | None], Tensor]
+
+
+class NETFLEET(Defense):
+    """Zhang et al. 2022, NET-FLEET; rows of X, Y [..., n_agents, d] are agents.
+
+    With grad F(X; s) the gradient of batch s of the round and X' the model of the agent itself
+    before it was mixed, round k with a symmetric doubly stochastic W is
+        1.  Y <- Y + grad F(X; 0) - grad F(X'; 0),  in round 1 Y = grad F(X; 0)
+        2.  for s = 1 .. K:  X_s = X_(s-1) - eta Y,  Y <- Y + grad F(X_s; s) - grad F(X_(s-1); s)
+        3.  X_K and Y are sent to the neighbours;  X' = X_K,  X <- W X_K,  Y <- W Y
+    so that a round has K + 1 batches, each used at two models. The columns of Y keep adding up to
+    those of the last gradients, if agents use one batch throughout.
+
+    Reading: the correction after mixing is counted to the next round, so that the gradient of a
+    round is in the messages of that round.
+    """
+
+    paper: ClassVar[str] = "Zhang et al. 2022: NET-FLEET (reconstructed)"
+    claims: ClassVar[str] = "none"
+    messages: ClassVar[Mapping[str, str]] = {
+        "x": "the model after the local steps; holds the sender's gradients without noise",
+        "y": "the tracker after them, without noise; in round 1 with K = 1 it is a gradient itself",
+    }
+    reconstructed: ClassVar[str | None] = RECONSTRUCTED
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the gradient of the last batch of the round at the model that is sent",
+    }
+
+    step_size: PositiveFloat = 0.01  # eta
+    local_steps: PositiveInt = 5  # K
+
+    @property
+    def batches_per_round(self) -> int:
+        return self.local_steps + 1
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X, torch.zeros_like(X), X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        def released(s: int, X: Tensor, before: Tensor | None) -> Tensor:
+            oracle = gradient.at_step(s)
+            return oracle(X) if before is None else oracle(X) - oracle(before)
+
+        X_sent, Y = _local_steps(state, k, self.step_size, self.local_steps, released)
+        last = gradient.at_step(self.local_steps)(X_sent)
+        return _exchanged(graph, X_sent, Y, last)
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """There is no noise to set.
+
+        Raises:
+            OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
+        """
+        if not self.allow_outside_theory:
+            refuse_unless_symmetric(setting.network, "NET-FLEET")
+        return self
+
+    def without_noise(self) -> Self:
+        return self
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """Every round releases the victim's gradients as they are."""
+        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        return replayed(self, setting, victim, np.zeros(self.n_rounds), known)
+
+    def _tracked(self, view: View, setting: Setting, target: Target) -> Tensor:
+        k, victim, _ = target
+        G = view.sent_by("y", 1, victim)
+        for j in range(2, k + 1):
+            G = (
+                G
+                + view.sent_by("y", j, victim)
+                - mixed(view, setting.network.at, "y", j - 1, victim)
+            )
+        return G.unsqueeze(-2)
+
+    combinations: ClassVar[Mapping[str, Combination]] = {
+        "tracked": Combination(
+            "y_i of round 1 and the changes of y_i since: of an agent with one cost function, its "
+            "gradient at the model it sends",
+            ("y",),
+            0,
+            _tracked,
+        )
+    }
+
+
+class DPNETFLEET(GaussianDefense):
+    """NET-FLEET with a private gradient; rows of X, Y [..., n_agents, d] are agents.
+
+    With S(X; s) the sum over batch s of per-record gradients at X, clipped to norm C, NET-FLEET has
+        1.  (S(X; 0) - S(X'; 0) + N(0, sigma^2 (2C)^2)) / B;  in round 1 the gradient itself,
+            (S(X; 0) + N(0, sigma^2 C^2)) / B
+        2.  (S(X_s; s) - S(X_(s-1); s) + N(0, sigma^2 (2C)^2)) / B
+    in the places of its differences of gradients.
+
+    A difference asks one batch twice. A record's two clipped gradients may point against each
+    other, so that adding it moves the difference by 2C; noise for C would be half of that.
+    """
+
+    paper: ClassVar[str] = "DP-NETFLEET (NET-FLEET with DP-SGD's gradient; reconstructed)"
+    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
+    messages: ClassVar[Mapping[str, str]] = {
+        "x": "the model after the local steps; holds the sender's differences of clipped gradients "
+        "under Gaussian noise of standard deviation 2 eta sigma C / B for each, and past noise",
+        "y": "the tracker after them; holds the same under 2 sigma C / B for each",
+    }
+    reconstructed: ClassVar[str | None] = RECONSTRUCTED + "; no source gives its noise"
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean of the last batch's clipped gradients at the model that is sent",
+    }
+
+    step_size: PositiveFloat = 0.01  # eta
+    local_steps: PositiveInt = 5  # K
+
+    @property
+    def batches_per_round(self) -> int:
+        return self.local_steps + 1
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X, torch.zeros_like(X), X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        C, B, sigma = self.clip_norm, gradient.batch_size, self.sigma
+
+        def released(s: int, X: Tensor, before: Tensor | None) -> Tensor:
+            oracle, sensitivity = gradient.at_step(s), C if before is None else 2 * C
+            S = oracle.clipped_sum(X, C)
+            if before is not None:
+                S = S - oracle.clipped_sum(before, C)
+            return (S + noise.gaussian(f"difference {s}", sigma * sensitivity, S)) / B
+
+        X_sent, Y = _local_steps(state, k, self.step_size, self.local_steps, released)
+        last = gradient.at_step(self.local_steps).clipped_sum(X_sent, C) / B
+        return _exchanged(graph, X_sent, Y, last)
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP.
+
+        Raises:
+            OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
+        """
+        if not self.allow_outside_theory:
+            refuse_unless_symmetric(setting.network, "NET-FLEET")
+        return super().calibrate(setting)
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """Every batch is one release at most; at least its part in the y of a known round."""
+        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        bracket = replayed(self, setting, victim, np.full(self.n_rounds, self.sigma), known)
+        rate = min(1.0, self.batch_size / setting.sizes[victim])
+        takes = steps_of(setting.network.at, self.n_rounds, victim)
+        sums = [self._of_sum(k) for k in (np.flatnonzero(known & takes) + 1).tolist()]
+        least = releases(np.concatenate([[], *sums]), self.sampling, rate)
+        return bracket._replace(least=least)
+
+    def _of_sum(self, k: int) -> list[float]:
+        """Noise of all differences of round k over the sensitivity of each, [K + 1]."""
+        K, sigma = self.local_steps, self.sigma
+        if k > 1:
+            return [sigma * math.sqrt(K + 1)] * (K + 1)
+        whole = sigma * math.sqrt(1 + 4 * K)  # over C: the first batch is asked once
+        return [whole, *[whole / 2] * K]
+
+
+def _local_steps(
+    state: State, k: int, eta: float, n_steps: int, released: Released
+) -> tuple[Tensor, Tensor]:
+    """Models and trackers that a round sends."""
+    X, Y, X_sent = state
+    Y = Y + released(0, X, None if k == 1 else X_sent)  # 1
+    for s in range(1, n_steps + 1):
+        X, before = X - eta * Y, X
+        Y = Y + released(s, X, before)  # 2
+    return X, Y
+
+
+def _exchanged(graph: Graph, X_sent: Tensor, Y: Tensor, last: Tensor) -> Round:
+    sent = {"x": broadcast(graph, X_sent), "y": broadcast(graph, Y)}
+    return Round(State(graph.mix(X_sent), graph.mix(Y), X_sent), sent, {"gradient": last})  # 3

@@ -68,7 +68,7 @@ class Sensitivity(Attack):
 
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
     points: PositiveInt = 10
-    victim: NonNegativeInt = 0
+    victim: NonNegativeInt | None = None  # None: the first agent with data
     restarts: PositiveInt = 16
     steps: NonNegativeInt = 40
 
@@ -92,11 +92,18 @@ class Sensitivity(Attack):
         points = -(-pace.n_gradients // (bench.setting.n_agents * bench.defense.batch_size))
         one = pace.round + points * pace.derived(self.restarts) + 2 * self.restarts * pace.step
         ascent = (self.steps + 1) * one if self.steps else 0.0
-        found = bench.setting.sizes[self.victim] * pace.gradient
+        setting = bench.setting
+        victim = setting.holders[0] if self.victim is None else self.victim
+        found = setting.sizes[victim] * pace.gradient
         return playing + n * len(rounds) * FLOAT64 * (WORLDS * pace.round + found + ascent)
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         _refuse(bench)
+        if self.victim is None:
+            of_data = self.model_copy(update={"victim": bench.setting.holders[0]})
+            return of_data.measure(bench, threat_model, on_step)
+        if bench.setting.sizes[self.victim] == 0:
+            raise ConfigError(f"attack.victim: agent {self.victim} is a server, without data")
         coupled = Coupled(bench.defense, bench.problem, bench.setting, bench.streams, self.victim)
         examination = Examination(coupled, self.restarts, self.steps)
         claimed = dict.fromkeys(measured_change(claim.adjacency) for claim in bench.claims)

@@ -263,6 +263,8 @@ class Candidates(Gradient):
         m, n, d = X.shape
         whose = torch.arange(n, device=X.device) if holders is None else holders
         rows = (whose == self.victim).nonzero().flatten()
+        if not len(rows):
+            return self._others(X.detach(), clip_norm, holders, norm)
         record = torch.arange(m, device=X.device).repeat_interleave(len(rows))
         added = self.oracle.gradients.clipped_sum(
             X[:, rows].reshape(-1, d), self.inputs[:, None], self.labels[:, None],
@@ -277,6 +279,8 @@ class Candidates(Gradient):
         at = X if not own else X[..., -1, :]
         whose = torch.arange(n, device=X.device) if holders is None else holders
         rows = (whose == self.victim).nonzero().flatten()
+        if not len(rows):
+            return torch.stack([self.oracle.per_record(x, holders, own) for x in X.detach()])
         record = torch.arange(len(X), device=X.device).repeat_interleave(len(rows))
         added = self.oracle.gradients.clipped_sum(
             at[:, rows].reshape(-1, d), self.inputs[:, None], self.labels[:, None],

@@ -66,6 +66,11 @@ class Case:
         calibrated = given.calibrate(setting)
         return cls(given, calibrated, problem, setting, streams, beyond_graph, weights)
 
+    @property
+    def victim(self) -> int:
+        """An agent with data, and none of the adversaries of the checks."""
+        return 0 if self.setting.network.server is None else 2
+
     def initial(self) -> Tensor:
         """One model at every agent, [n_agents, d], in the precision of the data."""
         return self.problem.initial(self.streams).to(self.problem.dataset.x.dtype)

@@ -45,7 +45,7 @@ def mechanism(case: Case) -> None:
     """Its lower end is below its upper one; who reads nothing learns nothing."""
     known: dict[Mechanism, Any] = {}
     for adversary in ADVERSARIES:
-        bracket = case.defense.mechanism(case.setting, adversary, 0)
+        bracket = case.defense.mechanism(case.setting, adversary, case.victim)
         for end in (tuple(bracket.least), tuple(bracket.most)):
             known.setdefault(end, epsilon(end, DELTA))
         least, most = known[tuple(bracket.least)].low, known[tuple(bracket.most)].high
@@ -55,7 +55,7 @@ def mechanism(case: Case) -> None:
         )
     beyond = case.setting.n_agents  # no agent has this number
     deaf = ThreatModel(name="deaf", links=((beyond, beyond + 1),))
-    least = case.defense.mechanism(case.setting, deaf, 0).least
+    least = case.defense.mechanism(case.setting, deaf, case.victim).least
     require(not least, f"least counts {len(least)} releases to an adversary who reads no link")
 
 
@@ -65,7 +65,7 @@ def twin(case: Case) -> None:
     require(twin.without_noise() == twin, "a second without_noise changes the options")
     one, two = (case.play(twin, noise_seed=seed) for seed in range(2))
     same_rounds(twin, one, two, "depends on noise after without_noise")
-    for release in twin.mechanism(case.setting, EAVESDROPPER, 0).most:
+    for release in twin.mechanism(case.setting, EAVESDROPPER, case.victim).most:
         declared = release.noise_multiplier
         require(declared == 0, f"without_noise declares a noise multiplier of {declared:g}, not 0")
 
@@ -81,11 +81,11 @@ def observables(case: Case) -> None:
         }
         view = View.of(EAVESDROPPER, Transcript(captures), set(captures))
         found = [
-            observable.derive(case.defense, view, case.setting, Target(k, 0, receiver))
+            observable.derive(case.defense, view, case.setting, Target(k, case.victim, receiver))
             for sender, receiver in view.edges(observable.links, k)
-            if sender == 0
+            if sender == case.victim
         ]
-        require(bool(found), f'{name}: no link of agent 0 carries "{observable.links}"')
+        require(bool(found), f'{name}: no link of agent {case.victim} carries "{observable.links}"')
         for value in (value for derived in found for value in derived):
             right = value.shape == (case.setting.d,) and bool(value.isfinite().all())
             require(right, f"{name}: derived {shape(value)}, expected finite [{case.setting.d}]")
@@ -114,8 +114,10 @@ def combinations(case: Case) -> None:
             for r in range(1, k + combination.delay + 1)
         }
         view = View.of(EAVESDROPPER, Transcript(captures), set(captures))
-        receiver = next(i for j, i in view.edges(combination.messages[0], k) if j == 0)
-        value = combination.derive(case.defense, view, case.setting, Target(k, 0, receiver))
+        receiver = next(i for j, i in view.edges(combination.messages[0], k) if j == case.victim)
+        value = combination.derive(
+            case.defense, view, case.setting, Target(k, case.victim, receiver)
+        )
         right = value.ndim == 2 and value.shape[-1] == case.setting.d
         require(right, f"{name}: derived {shape(value)}, expected [rows, {case.setting.d}]")
         require(bool(value.isfinite().all()), f"{name}: derived values are not finite")
@@ -137,7 +139,7 @@ def sensitivity(case: Case) -> None:
     """The sensitivities it states are of messages that it sends, and not negative."""
     for k, round in enumerate(case.play(), start=1):
         for adjacency in get_args(Adjacency):
-            stated = case.defense.sensitivity(k, case.setting, adjacency, 0, round.sent)
+            stated = case.defense.sensitivity(k, case.setting, adjacency, case.victim, round.sent)
             unsent = set(stated) - set(round.sent)
             require(not unsent, f"it states one of {listed(unsent)}, never sent in round {k}")
             for name, bound in stated.items():

@@ -256,29 +256,29 @@ def _precision(case: Case) -> None:
 
 def _told(case: Case) -> None:
     """An agent's batch moves what others hold and send only by messages to them."""
-    state = case.defense.start(case.initial(), case.setting)
+    state, source = case.defense.start(case.initial(), case.setting), case.victim
     for k in range(1, 4):
         plain = case.step(case.defense, state, k)
-        moved = case.step(case.defense, state, k, gradient=OtherBatch(case.gradient(k), 0))
+        moved = case.step(case.defense, state, k, gradient=OtherBatch(case.gradient(k), source))
         links = changed_links(plain.sent, moved.sent)
-        reached = told(links, 0)
+        reached = told(links, source)
         for name, sender, receiver in untold_senders(links, reached):
             raise BrokenPromise(
                 f'"{name}" on {sender} -> {receiver} in round {k} changes with the batch of agent '
                 f"0, of which no message tells agent {sender}"
             )
-        _check_states(plain.state, moved.state, {agent for agent, _ in reached}, k)
+        _check_states(plain.state, moved.state, source, {agent for agent, _ in reached}, k)
         state = plain.state
 
 
-def _check_states(plain: Any, moved: Any, knowing: set[int], k: int) -> None:
+def _check_states(plain: Any, moved: Any, source: int, knowing: set[int], k: int) -> None:
     for name, value in fields(plain).items():
         if value.ndim >= 2 and value.shape[-2] == N_AGENTS:
             changed = (value != fields(moved)[name]).any(dim=-1).nonzero().flatten().tolist()
             for agent in sorted(set(changed) - knowing):
                 raise BrokenPromise(
-                    f"{name} of agent {agent} after round {k} changes with the batch of agent 0, "
-                    "of which no message tells it"
+                    f"{name} of agent {agent} after round {k} changes with the batch of agent "
+                    f"{source}, of which no message tells it"
                 )
 
 

@@ -241,9 +241,12 @@ class Adversary:
         width = flat_state(state).shape[-1]
         spread = torch.zeros(0, width, dtype=torch.float64)  # rows: factor of the covariance
         remnants: dict[Use, Tensor] = {}  # of uses before, in the state, [width]
+        scale = 0.0  # of a record's effect so far: in some rounds its agent takes no step
         for k in range(1, self.n_rounds + 1):
             old = torch.stack([*remnants.values()]) if remnants else spread[:0]
             out = _probed(self, state, k, spread, old)
+            scale = max(scale, out.scale)
+            out = out._replace(scale=scale)
             if self._is_one_message(k):
                 self._column = out.most_telling
                 out = out.of_one_message(self._column)

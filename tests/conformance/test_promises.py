@@ -40,6 +40,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("dpps", {}, SYNC),
     ("dyn-d2p", {"epsilon": 1.0}, {}),
     ("gradient-tracking", {}, {}),
+    ("mapa", {"noise_multiplier": 2.0}, {}),
     ("muffliato", {"noise_multiplier": 2.0}, {}),
     ("net-fleet", {"local_steps": 2}, {}),
     ("paillier-consensus", {}, {"weights": ("weights",)}),

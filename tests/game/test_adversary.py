@@ -11,6 +11,7 @@ from torch import Tensor
 from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import broadcast
+from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
@@ -97,6 +98,20 @@ def test_an_eavesdropper_learns_what_the_defense_declares(name, graph, options) 
     else:
         assert sorted(leak.by_round.tolist()) == pytest.approx(sorted(declared), rel=1e-9)
         assert leak.separate
+
+
+def test_a_round_without_a_step_of_the_victim_shows_nothing_bare() -> None:
+    """What rounding leaves there of earlier effects is no message without noise."""
+    options = graph_options("server", participation=0.5)
+    graph = build_graph(options, 5, np.random.default_rng(2), 8)
+    assert {1 in drawn.active for drawn in graph.graphs} == {True, False}
+    setting = Setting(graph, (0, 40, 40, 40, 40), 1)
+    given = load_plugin("defenses", "mapa")(batch_size=8, n_rounds=8, noise_multiplier=2.0)
+    game = Game.of(given.calibrate(setting), setting, 1, "add-remove", "poisson")
+    for agent in (0, 3):
+        leak = Adversary(game, curious(agent), 8).leak
+        assert leak.unhidden == {}
+        assert leak.by_round.max() <= 0.5 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("threat_model", [EAVESDROPPER, curious(3), curious(0)])

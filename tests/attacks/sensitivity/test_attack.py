@@ -17,6 +17,7 @@ from dpaudit.defenses.dpdl import DPDL
 from dpaudit.defenses.dpps import DPPS, Protocol
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.defenses.dyn_d2p import DynD2P
+from dpaudit.defenses.mapa import MAPA
 from dpaudit.defenses.partpsp import PartPSP
 from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
 from dpaudit.errors import ConfigError
@@ -385,3 +386,17 @@ def test_a_series_without_anything_above_0_has_no_figure() -> None:
         series={"round": (1, 2), "natural": (0.0, float("nan"))},
     )
     assert sensitivity_by_round(finding, "a") is None
+
+
+def test_the_victim_is_the_first_agent_with_data(drawn_setting, streams) -> None:
+    """With a server that is not agent 0; and in some rounds it takes no step."""
+    problem, setting = drawn_setting("server", 5, "logistic", participation=0.5)
+    defense = MAPA(**SGD).calibrate(setting)
+    bench = Bench(problem, setting, defense, (), streams, None)
+
+    def findings(attack: Sensitivity) -> list[Finding]:
+        return attack.measure(bench, ThreatModel(name="anybody"), lambda done, total: None)
+
+    assert any("agent 1 is the victim" in note for f in findings(ATTACK) for note in f.notes)
+    with pytest.raises(ConfigError, match="agent 0 is a server"):
+        findings(ATTACK.model_copy(update={"victim": 0}))

@@ -24,7 +24,7 @@ SSIM_WINDOW = 7  # pixels
 PSNR_CAP = 60.0
 
 FEWEST = 4  # targets for an interval: Student's t from fewer is wider than what may be at all
-_RANGES = {Name.MSE: (0.0, np.inf), Name.PSNR: (-np.inf, PSNR_CAP), Name.SSIM: (-1.0, 1.0)}
+RANGES = {Name.MSE: (0.0, np.inf), Name.PSNR: (-np.inf, PSNR_CAP), Name.SSIM: (-1.0, 1.0)}
 SHARE = (0.0, 1.0)  # the range of a rate
 
 Floats = NDArray[np.float64]
@@ -85,7 +85,7 @@ def psnr_alone(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, 
 
 def estimates(scores: Scores) -> dict[str, Estimate]:
     """Mean and interval over the targets of each score, by name."""
-    return {name: interval(getattr(scores, name), within) for name, within in _RANGES.items()}
+    return {name: interval(getattr(scores, name), within) for name, within in RANGES.items()}
 
 
 def interval(values: ArrayLike, within: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:

@@ -210,12 +210,18 @@ def reproduce(
     name: Annotated[str, Argument(metavar="NAME", help="See: dpaudit list experiments.")],
     scale: Annotated[Literal["quick", "paper"], Option(help="How much of it.")] = "quick",
     seed: Annotated[int, Option(min=0)] = 0,
+    data_root: Annotated[
+        Path | None, Option(help=f"Folder of data sets, for those on images; or {DATA_ROOT}.")
+    ] = None,
 ) -> None:
     """A table or figure of a paper, published numbers beside ours."""
     with errors_as_exit_codes(), warnings_as_lines():
         from dpaudit.papers.reproductions import reproduction
 
-        for line in reproduction(name).lines(scale, seed):
+        chosen = reproduction(name)
+        if data_root is not None and not chosen.reads_data:
+            raise ConfigError(f"--data-root: {name} reads no data set; leave it out")
+        for line in chosen.lines(scale, seed, data_root):
             say(line)
 
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy.stats import chi2
 from torch import nn
 
 from dpaudit.attack.noise_limits import bits, decibels, together, without_prior
@@ -22,7 +23,7 @@ def clipped_gradient(x: torch.Tensor, clip_norm: float) -> torch.Tensor:
 
 
 def test_projecting_on_the_known_direction_errs_as_much_as_stated() -> None:
-    """Squared errors sum to s^2 |X|^2 chi2 with N trials degrees of freedom; a normal limit."""
+    """Squared errors sum to s^2 |X|^2 times a chi-square of N trials degrees of freedom."""
     C, s, N, trials = 2.0, 0.3, 49, 400
     generator = torch.Generator().manual_seed(5)
     x = torch.rand(N, generator=generator, dtype=torch.float64) * 2 - 1
@@ -33,9 +34,9 @@ def test_projecting_on_the_known_direction_errs_as_much_as_stated() -> None:
     estimates = x.norm() / C * torch.einsum("c,tcn->tn", u, gradient + noise)
     found = (estimates - x).square().mean().item()
     expected = without_prior(s, x.square().sum().item())
-    deviations = 6.2  # of a normal; beyond lies 6e-10, the chi-square's skewness included
-    assert abs(found / expected - 1) < deviations * math.sqrt(2 / (N * trials))
-    assert abs(found / expected - 1) < 0.07  # what that comes to: a wrong factor is found
+    low, high = chi2.interval(1 - FALSE_FAILURE, N * trials)
+    assert low < N * trials * found / expected < high
+    assert high - low < 0.15 * N * trials  # so that a factor beside the truth is found
 
 
 def test_check_values_of_a_large_image() -> None:

@@ -41,12 +41,13 @@ class Size(NamedTuple):
     """How much of the study is computed."""
 
     n_rounds: int  # T, which (23) sets the noise by
-    rounds: tuple[tuple[int, ...], ...]  # attacked; ten batches in each round, one of each agent
+    rounds: tuple[tuple[int, ...], ...]  # attacked
+    targets: int  # in each round, a batch of one agent each
 
 
 SIZES = {
-    "quick": Size(80, ((20,), (40,), (80,))),
-    "paper": Size(800, ((200,), (400,), (797, 798, 799, 800))),
+    "quick": Size(80, ((20,), (40,), (80,)), 5),
+    "paper": Size(800, ((200,), (400,), (797, 798, 799, 800)), 10),
 }
 
 
@@ -91,7 +92,7 @@ def study(scale: str, with_mnist: bool) -> ImageTable:
             Reading("Batches of 8", config(8), ((size.n_rounds,),)),
             Reading(f"Batches of {full}, not run", config(full), ()),
         ),
-        attack={"targets": 10},
+        attack={"targets": size.targets},
     )
 
 

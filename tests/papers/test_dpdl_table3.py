@@ -42,13 +42,13 @@ def tiny() -> Iterator[None]:
         return replace(
             table,
             scenarios=tuple(s for s in table.scenarios if s.message in TINY),
-            attack={"targets": 4, "iterations": 3, "restarts": 1},
+            attack={**table.attack, "iterations": 3, "restarts": 1},
             readings=table.readings[::2],
         )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("DPAUDIT_DATA", raising=False)
-        patch.setitem(SIZES, "quick", Size(3, ((2,), (2, 3))))
+        patch.setitem(SIZES, "quick", Size(3, ((2,), (2, 3)), 4))
         patch.setattr(dpdl_table3, "study", cut)
         patch.setattr(image_table, "Runtime", partial(Runtime, cores=1))
         yield

@@ -28,6 +28,7 @@ from dpaudit.registry import load_plugin
 SMALL = {"n_rounds": 6, "batch_size": 4}
 SYNC = {"beyond_graph": ("m", "a", "sens")}  # rounds of synchronisation are on the complete graph
 BUILT_IN = [  # name, options, exceptions that its algorithm needs
+    ("adp2sgd", {"noise_multiplier": 2.0, "staleness": 2}, {}),
     ("adp-vrsgp", {"epsilon": 1.0, "tau": 2, "clip_norm": 0.5}, {}),
     ("correlated-randomness", {}, {"weights": ("lambda", "C", "B")}),
     ("d-psgd", {}, {}),

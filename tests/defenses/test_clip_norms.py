@@ -34,6 +34,7 @@ DEFENSES = [
     ("d-psgd", {}),
     *(("dyn-d2p", {"schedule": schedule, "noise_multiplier": 1.0}) for schedule in ("dyn", "const")),
     ("adp-vrsgp", {"clip_decay": 0.5, "noise_multipliers": (1.0,)}),
+    ("adp2sgd", {"noise_multiplier": 1.0}),
     ("mapa", {"noise_multiplier": 1.0, "stage_lengths": [1, 2], "learning_rates": [0.2, 0.1]}),
     ("adp-vrsgp", {"clip_decay": 0.5, "noise_multipliers": (1.0,), "clip": "batch"}),
 ]  # fmt: skip

@@ -204,7 +204,7 @@ class _Batch:
     ) -> "_Batch":
         streams = Streams(bench.seed, bench.streams.device)
         drawn = problem.batch(
-            streams, k, defense.batch_size, defense.sampling, step=estimate.input.step
+            streams, k, defense.batch_size, defense.drawing, step=estimate.input.step
         )
         there = slice(None) if drawn.weights is None else drawn.weights[victim] > 0
         records = drawn.inputs[victim][there], drawn.labels[victim][there]

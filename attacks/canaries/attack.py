@@ -84,6 +84,11 @@ class Canaries(Attack):
         if not claims:
             return []
         problem = _on_records(bench)
+        if bench.defense.cyclic:
+            raise ConfigError(
+                "attack canaries: this defense takes batches in turn, in which a canary has its "
+                "place by its number; canaries are drawn by chance here"
+            )
         first = next(iter(claims.values()))
         victim = account_claim(first, threat_model, bench.defense, bench.setting).victim
         if self.kind == "gradient":

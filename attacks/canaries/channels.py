@@ -111,7 +111,7 @@ def train_with_canaries(
     )
     done, state = _resumed(kept.last(), state, readers)
     for k in range(done + 1, sampled.n_rounds + 1):
-        real = problem.gradient(streams, k, defense.batch_size, defense.sampling)
+        real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
         first, *later = (
             sampled.game.effect * (coins & _sampled(sampled.game, k, n_canaries, streams, s)).to(X)
             for s in range(defense.batches_per_round)

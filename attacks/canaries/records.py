@@ -168,7 +168,7 @@ def train_with_records(
         (done, defense.batches_per_round, n_canaries)
     )  # what the rounds that were played drew
     for k in range(done + 1, n_rounds + 1):
-        real = problem.gradient(streams, k, defense.batch_size, defense.sampling)
+        real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
         chances = rng.random((defense.batches_per_round, n_canaries))
         drawn = [canaries.included & torch.from_numpy(chance < rate) for chance in chances]
         oracle = _with_canaries(real, problem, victim, canaries, drawn, defense.batch_size)

@@ -146,7 +146,7 @@ class Coupled:
     def batches(self, k: int) -> BatchGradient:
         """The same where agents hold records."""
         defense, problem = self.defense, self.classification
-        drawn = problem.gradient(self.streams, k, defense.batch_size, defense.sampling)
+        drawn = problem.gradient(self.streams, k, defense.batch_size, defense.drawing)
         inputs = drawn.batch.inputs
         return replace(drawn, batch=drawn.batch._replace(inputs=inputs.double()))
 

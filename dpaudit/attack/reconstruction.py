@@ -197,4 +197,4 @@ class ReconstructionAttack(Attack):
 
     def _is_probe(self, size: int, defense: Defense) -> bool:
         """Poisson batches vary in size, so those are attacked in rounds played once more."""
-        return defense.sampling == "poisson" or size != defense.batch_size
+        return defense.drawing != "fixed" or size != defense.batch_size

@@ -79,7 +79,7 @@ class Case:
         return Noise(self.streams, k)
 
     def gradient(self, k: int) -> Gradient:
-        size, sampling = self.defense.batch_size, self.defense.sampling
+        size, sampling = self.defense.batch_size, self.defense.drawing
         return self.problem.gradient(self.streams, k, size, sampling)
 
     def step(

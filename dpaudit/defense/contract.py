@@ -166,6 +166,7 @@ class Defense(Strict, ABC):
     observables: ClassVar[Mapping[str, Observable]] = {}
     combinations: ClassVar[Mapping[str, Combination]] = {}
     protects: ClassVar[Literal["record", "user"]] = "record"  # whose change releases are about
+    cyclic: ClassVar[bool] = False  # whether batches are parts of an agent's records, in turn
     reconstructed: ClassVar[str | None] = None  # what of it no available text gives
     private: ClassVar[Mapping[str, str]] = {}  # name -> what each of ``Round.private`` is
 
@@ -189,6 +190,11 @@ class Defense(Strict, ABC):
     def evaluated(self, state: Any) -> Tensor:
         """The models whose accuracy the paper reports, [..., n_agents, d]: some give the mean's."""
         return self.models(state)
+
+    @property
+    def drawing(self) -> str:
+        """How a batch is made of an agent's records: ``sampling``, or "cyclic"."""
+        return "cyclic" if self.cyclic else self.sampling
 
     @property
     def batches_per_round(self) -> int:

@@ -83,6 +83,7 @@ class Game:
     coordinates: int = 1  # of the real model, in which gradients have their directions
     spread: int = 1  # over how many of them runs spread the record
     records: int = 1  # of the batch that are the canary, all at once; a user's are all of them
+    cycle: int = 1  # rounds from one use of the record to the next
     held: int | None = None  # records of which a user's batch is a Poisson sample; None: it is none
 
     @classmethod
@@ -120,6 +121,10 @@ class Game:
             held = setting.sizes[victim] if defense.sampling == "poisson" else None
             game = cls(defense, alone, victim, adjacency, LENGTH, 1.0, "none", held=held)
             return replace(game, coordinates=setting.d, records=defense.batch_size)
+        if defense.cyclic:
+            cycle, d = max(1, setting.sizes[victim] // defense.batch_size), setting.d
+            certain = cls(defense, alone, victim, adjacency, LENGTH, 1.0, "poisson")
+            return replace(certain, coordinates=d, cycle=cycle)
         rate = min(1.0, defense.batch_size / setting.sizes[victim])
         how = sampling or defense.sampling
         return cls(defense, alone, victim, adjacency, LENGTH, rate, how, coordinates=setting.d)
@@ -146,6 +151,10 @@ class Game:
     def is_lasting(self) -> bool:
         """Whether the record is used in every round for certain, so that its effects add up."""
         return self.sampling_rate == 1 and not self.in_one_round
+
+    def uses(self, k: int) -> bool:
+        """Whether the record can be in a batch of round k."""
+        return (k - 1) % self.cycle == 0
 
     @property
     def is_replacement(self) -> bool:

@@ -142,7 +142,7 @@ def _block(
     for k in range(1, adversary.n_rounds + 1):
         noise = Overheard(streams, k)
         graph = game.setting.network.at(k)
-        used = in_round in (None, k)
+        used = in_round in (None, k) and game.uses(k)
         drawn = [
             game.draw(2 * trials, streams(*name), device).to(dtype) * sign * used
             for name in _draws_of(k, game.batches)

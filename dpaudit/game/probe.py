@@ -118,6 +118,7 @@ class Probe:
         self._adversary.told(self._k, asked.known_to)
         sizes = {name: draw.shape[-2] for name, draw in draws.items()}
         points = points_of(self._game, self._anywhere(), self._k, Tape())
+        points = points if self._game.uses(self._k) else points._replace(steps=[])
         first = 1 + len(remnants) + len(spread)  # trial of the first draw
         last = first + sum(sizes.values())  # trial of the first point
         trials = last + len(points.steps)  # base, remnants, spread, noise, record

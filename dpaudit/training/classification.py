@@ -174,9 +174,12 @@ class Classification:
 
         "fixed" takes ``batch_size`` without replacement, of which a smaller batch of the same round
         is the beginning; "poisson" takes each record with probability batch_size / (records of the
-        agent), and pads with records of weight 0.
+        agent), and pads with records of weight 0; "cyclic" takes the next ``batch_size`` of the
+        agent's list, and begins again where less are left.
         """
         shape = (trials or 1, *self._held.shape)
+        if sampling == "cyclic":
+            return Batch(*self._records(self._next(k, batch_size, trials)))
         name = ("sampling", k, step) if step else ("sampling", k)
         draws = torch.rand(shape, generator=Streams(streams.seed)(*name))
         draws[:, self._padding] = 2.0  # behind every record that is there
@@ -207,6 +210,12 @@ class Classification:
             return self.batch(streams, k, batch_size, sampling, trials, step)
 
         return BatchGradient(self.gradients, batch, batch_size, trials, drawn)
+
+    def _next(self, k: int, batch_size: int, trials: int | None) -> Tensor:
+        """Positions [trials, n_agents, b] of the k-th part of each agent's list, in turn."""
+        parts = (~self._padding).sum(dim=1, keepdim=True) // batch_size
+        first = (k - 1) % parts * batch_size
+        return (first + torch.arange(batch_size)).expand(trials or 1, -1, -1)
 
     def _records(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels at positions [trials, n_agents, b] in each agent's own list."""

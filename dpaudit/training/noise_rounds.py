@@ -81,7 +81,7 @@ class RealRounds:
         X = problem.initial(seed)
         self._start = X.expand(self.streams, *X.shape).clone()
         self._oracle = lambda k: Repeated(
-            problem.gradient(seed, k, defense.batch_size, defense.sampling)
+            problem.gradient(seed, k, defense.batch_size, defense.drawing)
         )
 
     def play(self, on_round: Callable[[int], None]) -> Iterator[Heard]:

@@ -85,13 +85,13 @@ def measured(
         return pace
 
     def play(again: Repeated | None = None) -> object:
-        oracle = problem.gradient(own, 1, defense.batch_size, defense.sampling)
+        oracle = problem.gradient(own, 1, defense.batch_size, defense.drawing)
         with torch.no_grad():
             state = defense.start(X, setting)
             noise = Noise(own, 1)
             return defense.step(state, 1, setting.network.at(1), again or oracle, noise)
 
-    drawn = Repeated(problem.gradient(own, 1, defense.batch_size, defense.sampling))
+    drawn = Repeated(problem.gradient(own, 1, defense.batch_size, defense.drawing))
     whole = seconds_of(play, clock)
     step = min(whole, seconds_of(lambda: play(drawn.again()), clock))
     gradient = (whole - step) / max(1, pace.n_gradients)

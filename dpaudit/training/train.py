@@ -114,7 +114,7 @@ def train(
     for k in range(done + 1, defense.n_rounds + 1):
         for batch_size in sorted(recording.probes.get(k, ())):
             _write_probe(run, world, rounds, state, k, batch_size, recording.messages[k])
-        state, sent = rounds.play(state, k, defense.batch_size, defense.sampling)[:2]
+        state, sent = rounds.play(state, k, defense.batch_size, defense.drawing)[:2]
         _refuse_unless_finite(world, k, sent, defense.models(state))
         if k == 1:
             recording.refuse_if_too_large(sent)

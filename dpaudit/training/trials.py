@@ -71,7 +71,7 @@ def run_trials(
         if after is not None:
             done, state = after[0], type(state)(**after[1])
         for k in range(done + 1, (last or defense.n_rounds) + 1):
-            gradient = problem.gradient(streams, k, defense.batch_size, defense.sampling, trials)
+            gradient = problem.gradient(streams, k, defense.batch_size, defense.drawing, trials)
             round = defense.step(state, k, setting.network.at(k), gradient, Noise(streams, k))
             state = round.state
             watch(k, round)

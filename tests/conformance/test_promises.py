@@ -44,6 +44,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("mapa", {"noise_multiplier": 2.0}, {}),
     ("muffliato", {"noise_multiplier": 2.0}, {}),
     ("net-fleet", {"local_steps": 2}, {}),
+    ("mafalda", {"noise_multiplier": 2.0}, {}),
     ("paillier-consensus", {}, {"weights": ("weights",)}),
     ("partpsp", {"share": ["1.bias"]}, SYNC),
     ("sensitivity-reduced", {}, {}),

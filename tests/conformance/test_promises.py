@@ -35,6 +35,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("decor", {"noise_multiplier": 2.0}, {}),
     ("dgd", {}, {}),
     ("dp-dgd", {"variant": "true-consensus"}, {}),
+    ("dp-dfedsam", {"noise_multiplier": 2.0, "local_steps": 2, "gossip_steps": 2}, {}),
     ("dp-dpsgd", {"noise_multiplier": 2.0}, {}),
     ("dp-netfleet", {"noise_multiplier": 2.0, "local_steps": 2}, {}),
     ("dpdl", {"epsilon": 1.0}, {}),

@@ -217,7 +217,7 @@ def test_every_defense_names_its_private_quantities_and_plays_trials(
     problem, setting = setting_of("ring", 4)
     kind = load_plugin("defenses", own_defense)
     noise = {"noise_multiplier": 1.0} if issubclass(kind, GaussianDefense) else {}
-    options = {"n_rounds": 2, "batch_size": 2, **noise, **OPTIONS.get(own_defense, {})}
+    options = {"n_rounds": 2, "batch_size": 4, **noise, **OPTIONS.get(own_defense, {})}
     defense = kind(**options).calibrate(setting)
     _, seen = watched(defense, block_of(problem, 3), setting, Streams(4), 3, last=2)
     assert defense.private

@@ -1,0 +1,183 @@
+"""DFedSAM with a private gradient: local steps of sharpness-aware descent between gossip steps."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from dpaudit.defense import (
+    CHANGED_RECORDS,
+    Adjacency,
+    Bracket,
+    Capture,
+    Derived,
+    GaussianDefense,
+    Gradient,
+    Graph,
+    Noise,
+    Observable,
+    Round,
+    Setting,
+    Stated,
+    Target,
+    ThreatModel,
+    View,
+    broadcast,
+    clip,
+    known_rounds,
+    mixed,
+    refuse_unless_symmetric,
+    replayed,
+)
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d], models after the gossip of the round
+
+
+class DPDFedSAM(GaussianDefense):
+    """Shi et al. 2023, DFedSAM, with DP-SGD's gradient; rows of X, V [..., n_agents, d] are agents.
+
+    With unit(g) = g / ||g|| and batches that are drawn anew for each local step, round k is
+        1.  V = X
+        2.  K times, with g_r the gradient of record r of the batch at V:
+            d_r = rho unit(g_r), g'_r its gradient at V + d_r, S the sum of g'_r clipped to norm C,
+            V <- V - eta_k (S + N(0, sigma^2 C^2)) / B,  where eta_k = eta decay^(k-1)
+        3.  Q times: V is sent to the neighbours,  V <- W V
+        4.  X = V
+    with a symmetric doubly stochastic W; Q > 1 is DFedSAM-MGS, whose gossip step q sends "x/q".
+
+    ``sam`` = "batch" is DFedSAM's own ascent, one for all records, d = rho unit(sum of g_r). It
+    depends on every record of the batch, and all gradients at V + d on it: one record moves each of
+    them, and S by up to 2 B C. Clipping them one by one bounds nothing then.
+
+    Departure: the authors' optional local momentum is left out.
+    """
+
+    paper: ClassVar[str] = "Shi, Shen, Wei, Sun, Yuan, Wang, Tao: DFedSAM, made private"
+    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
+    messages: ClassVar[Mapping[str, str]] = {
+        "x": "the model of each gossip step; the first holds the sender's clipped gradients of K "
+        "batches, under Gaussian noise of standard deviation eta sigma C / B for each"
+    }
+    reconstructed: ClassVar[str | None] = (
+        "the original has no privacy: clip, noise, and the ascent for each record are not in it"
+    )
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean of the clipped gradients of the first local step, without noise",
+    }
+
+    learning_rate: PositiveFloat = 0.1  # eta
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.998  # of eta, each round
+    ascent: PositiveFloat = 0.05  # rho
+    local_steps: PositiveInt = 5  # K
+    gossip_steps: PositiveInt = 1  # Q
+    sam: Literal["per-record", "batch"] = "per-record"
+
+    @property
+    def batches_per_round(self) -> int:
+        return self.local_steps
+
+    def eta(self, k: int) -> float:
+        """The step size of round k."""
+        return self.learning_rate * self.decay ** (k - 1)
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        V, eta, B = state.X, self.eta(k), gradient.batch_size
+        sums = []
+        for s in range(self.local_steps):
+            sums.append(S := self._sum(gradient.at_step(s), V))
+            V = V - eta * (S + noise.gaussian(f"gradient {s}", self.sigma * self.clip_norm, S)) / B
+        sent = {}
+        for q in range(1, self.gossip_steps + 1):
+            sent[f"x/{q}"] = broadcast(graph, V)
+            V = graph.mix(V)  # 3
+        return Round(State(V), sent, {"gradient": sums[0] / B})
+
+    def _sum(self, oracle: Gradient, V: Tensor) -> Tensor:
+        """S, the sum of clipped gradients uphill of V."""
+        if self.sam == "batch":
+            return oracle.clipped_sum(V + self.ascent * _unit(oracle(V)), self.clip_norm)
+        uphill = V[..., None, :] + self.ascent * _unit(oracle.per_record(V))
+        return clip(oracle.per_record(uphill, own=True), self.clip_norm).sum(dim=-2)
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP.
+
+        That is if each record's effect is C, which sam = "batch" does not keep.
+
+        Raises:
+            OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
+        """
+        if not self.allow_outside_theory:
+            refuse_unless_symmetric(setting.network, "DFedSAM")
+        return super().calibrate(setting)
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """eta C / B for each record of the first message, as clipping is meant to have it.
+
+        Local steps after the first react to a record in the steps before: of several there is none.
+        """
+        if adjacency not in CHANGED_RECORDS or self.local_steps > 1:
+            return {}
+        moved = self.eta(k) * self.clip_norm / self.batch_size
+        return {"x/1": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """Every local step releases the victim's clipped gradients under their noise."""
+        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        z = np.full(self.n_rounds, self.sigma)
+        bracket = replayed(self, setting, victim, z, known)
+        if self.sam == "per-record":
+            return bracket
+        times = self._moved_at_most(setting.sizes[victim])
+        said = (
+            "the ascent of a batch depends on all its records, so that one record may turn every "
+            f"clipped gradient around: the upper end counts {times} times the clip norm, the lower "
+            "end the record's own gradient alone"
+        )
+        most = replayed(self, setting, victim, z / times, known).most
+        return Bracket(bracket.least, most, (*bracket.assumptions, said))
+
+    def _moved_at_most(self, size: int) -> int:
+        """How often C a record moves S at most, as sensitivities to adding one are accounted.
+
+        A batch of fixed size has another record then, which doubles it: 2 C for each of B records.
+        Any number of records may be in a Poisson batch.
+        """
+        replaces = self.sampling == "fixed" and self.batch_size < size
+        return self.batch_size if replaces else 2 * size
+
+    def _update(self, view: View, setting: Setting, target: Target) -> Derived:
+        k, victim, _ = target
+        start = mixed(view, setting.network.at, f"x/{self.gossip_steps}", k - 1, victim)
+        step = start - view.sent_by("x/1", k, victim)
+        return Derived(step / (self.eta(k) * self.local_steps), start)
+
+    observables: ClassVar[Mapping[str, Observable]] = {
+        "noisy-gradient": Observable(
+            "(what the victim mixed of the round before less x/1) / (eta K): the mean of its K "
+            "noisy gradients",
+            {"x": (-1, 0)},
+            "x/1",
+            False,
+            _update,
+        )
+    }
+
+
+def _unit(g: Tensor) -> Tensor:
+    """Each vector [..., d] at length 1; a zero vector stays 0."""
+    norms = g.norm(dim=-1, keepdim=True)
+    return torch.where(norms > 0, g / norms.where(norms > 0, 1.0), 0.0)

@@ -20,11 +20,11 @@ from dpaudit.defense import (
     ThreatModel,
     View,
     broadcast,
+    refuse_unless_symmetric,
     unicast,
 )
 
 from .dgd import noiseless_bracket
-from .sensitivity_reduced import refuse_outside_assumption_2
 
 
 class State(NamedTuple):
@@ -96,7 +96,7 @@ class CorrelatedRandomness(Defense):
 
     def calibrate(self, setting: Setting) -> Self:
         """Itself. Raises ConfigError: W is not fixed, symmetric and doubly stochastic."""
-        refuse_outside_assumption_2(setting, "correlated randomness")
+        refuse_unless_symmetric(setting.network, "correlated randomness", "Assumption 2")
         return self
 
     def without_noise(self) -> Self:

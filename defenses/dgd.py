@@ -2,37 +2,31 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import PositiveFloat, model_validator
 from torch import Tensor
 
 from dpaudit.defense import (
-    Adjacency,
     Bracket,
-    BudgetEpsilon,
-    Capture,
     Combination,
     Defense,
+    GeometricDefense,
     Gradient,
     Graph,
     Mechanism,
+    Moves,
     Noise,
-    OutsideTheory,
     Release,
     Round,
     Setting,
-    Stated,
     Target,
     ThreatModel,
     View,
     broadcast,
     mixed,
+    refuse_unless_symmetric,
 )
-
-from .sensitivity_reduced import function_bracket, laplace_releases, refuse_outside_assumption_2
-
-Decay = Annotated[float, Field(gt=0, le=1)]
 
 
 class State(NamedTuple):
@@ -72,7 +66,7 @@ class DGD(Defense):
 
     def calibrate(self, setting: Setting) -> Self:
         """Itself. Raises ConfigError: W is not fixed, symmetric and doubly stochastic."""
-        refuse_outside_assumption_2(setting, "DGD")
+        refuse_unless_symmetric(setting.network, "DGD", "Assumption 2")
         return self
 
     def without_noise(self) -> Self:
@@ -93,7 +87,7 @@ class DGD(Defense):
     }
 
 
-class DPDGD(Defense):
+class DPDGD(GeometricDefense):
     """Xie, Liu and Chai (45), (47) and (48); rows of X, Z [..., n_agents, d] are agents.
 
     Z = X + Lap(nu_k) is sent, with W_0 = diag(W), and then
@@ -121,39 +115,15 @@ class DPDGD(Defense):
     }
 
     variant: Literal["noisy", "true-consensus", "true-gradient"] = "noisy"
-    step_size: PositiveFloat = 0.001  # gamma
-    step_decay: Decay = 0.97  # q1
-    noise_decay: Decay = 0.99  # q2
-    epsilon: BudgetEpsilon = 1.0  # of the whole run, for (45)
-    gradient_distance: PositiveFloat = 1.0  # delta: L1, between gradients of adjacent functions
     smoothness: PositiveFloat | None = None  # L of the victim's function, which (48) depends on
-    align_noise: bool = False
-    noise_free: bool = False
 
     @model_validator(mode="after")
-    def _schedule_and_variant_agree(self) -> Self:
-        if not self.noise_free and self.step_decay >= self.noise_decay:
-            raise ValueError(
-                f"step_decay={self.step_decay:g} must be below noise_decay={self.noise_decay:g}: "
-                "the noise (5) is finite and positive for q1 < q2 only"
-            )
+    def _variant_has_what_it_needs(self) -> Self:
         if self.variant == "true-gradient" and not self.noise_free and self.smoothness is None:
             raise ValueError(
                 'variant "true-gradient" needs smoothness: the sensitivity of (48) grows with L'
             )
         return self
-
-    def alpha(self, k: int) -> float:
-        """The step size of round k (5)."""
-        return self.step_size * self.step_decay ** (k - 1)
-
-    def nu(self, k: int) -> float:
-        """The Laplace scale of round k (5); one round ahead if aligned."""
-        if self.noise_free:
-            return 0.0
-        q1, q2 = self.step_decay, self.noise_decay
-        nu_1 = self.step_size * self.gradient_distance * q2 / (self.epsilon * (q2 - q1))
-        return nu_1 * q2 ** (k - 2 if self.align_noise else k - 1)
 
     def start(self, X: Tensor, setting: Setting) -> State:
         return State(X)
@@ -172,9 +142,6 @@ class DPDGD(Defense):
     def models(self, state: State) -> Tensor:
         return state.X
 
-    def without_noise(self) -> Self:
-        return self.model_copy(update={"noise_free": True})
-
     def calibrate(self, setting: Setting) -> Self:
         """Itself: (5) sets the noise from the options alone.
 
@@ -182,12 +149,8 @@ class DPDGD(Defense):
             ConfigError: outside Assumption 2 or (5), unless ``allow_outside_theory``.
         """
         if not self.allow_outside_theory:
-            refuse_outside_assumption_2(setting, "DP-DGD")
-            q1, q2 = self.step_decay, self.noise_decay
-            if not q1 < q2 < 1:
-                raise OutsideTheory(
-                    f"step_decay, noise_decay: (5) needs 0 < q1 < q2 < 1, got q1={q1:g}, q2={q2:g}"
-                )
+            refuse_unless_symmetric(setting.network, "DP-DGD", "Assumption 2")
+            self.refuse_outside_5()
         return self
 
     def sensitivities(self, n_rounds: int, setting: Setting, victim: int) -> list[float]:
@@ -204,31 +167,12 @@ class DPDGD(Defense):
             all_rounds.append(Delta)
         return all_rounds
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
-    ) -> Mapping[str, Stated]:
-        """Delta(k-1), given all z before."""
-        if adjacency != "function":
-            return {}
-        moved = self.sensitivities(k - 1, setting, victim)[-1] if k > 1 else 0.0
-        return {"z": Stated(1, moved)}
-
-    def function_distance(self) -> float:
-        return self.gradient_distance
-
-    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """z(k) of rounds 2 and later: Laplace noise nu_k over the sensitivity Delta(k-1).
-
-        For (48) the least is (45): without curvature the two are the same.
-        """
-        scales = [self.nu(k) for k in range(2, self.n_rounds + 1)]
-        delta = self.gradient_distance
-        most = laplace_releases(scales, self.sensitivities(self.n_rounds - 1, setting, victim))
-        bracket = function_bracket(most, setting, threat_model, victim, delta)
-        if self.variant == "true-gradient" and bracket.least:
-            flat = [delta * self.alpha(k) for k in range(1, self.n_rounds)]
-            bracket = bracket._replace(least=laplace_releases(scales, flat))
-        return bracket
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+        """z(k) moves by Delta(k-1), given all z before. For (48) the least is (45): without
+        curvature the two are the same."""
+        most = [0.0, *self.sensitivities(n_rounds - 1, setting, victim)]
+        flat = self.steps_before(n_rounds)
+        return {"z": Moves(flat if self.variant == "true-gradient" else most, most)}
 
     def _step(self, view: View, setting: Setting, target: Target) -> Tensor:
         return step(view, setting, target, "z", self.alpha(target.round))

@@ -21,10 +21,10 @@ from dpaudit.defense import (
     View,
     broadcast,
     mixed,
+    refuse_unless_symmetric,
 )
 
 from .dgd import noiseless_bracket
-from .sensitivity_reduced import refuse_outside_assumption_2
 
 
 class State(NamedTuple):
@@ -73,7 +73,7 @@ class GradientTracking(Defense):
 
     def calibrate(self, setting: Setting) -> Self:
         """Itself. Raises ConfigError: W is not fixed, symmetric and doubly stochastic."""
-        refuse_outside_assumption_2(setting, "gradient tracking")
+        refuse_unless_symmetric(setting.network, "gradient tracking", "Assumption 2")
         return self
 
     def without_noise(self) -> Self:

@@ -21,12 +21,12 @@ from dpaudit.defense import (
     Setting,
     ThreatModel,
     broadcast,
+    refuse_unless_symmetric,
     unicast,
 )
 
 from .correlated_randomness import uniform
 from .dgd import noiseless_bracket
-from .sensitivity_reduced import refuse_outside_assumption_2
 
 LARGEST = 2**53  # up to here float64 holds every integer, and both channels give the same ones
 
@@ -149,7 +149,7 @@ class PaillierConsensus(Defense):
 
     def calibrate(self, setting: Setting) -> Self:
         """Itself. Raises ConfigError: W is not fixed, symmetric and doubly stochastic."""
-        refuse_outside_assumption_2(setting, "encrypted consensus")
+        refuse_unless_symmetric(setting.network, "encrypted consensus", "Assumption 2")
         return self
 
     def without_noise(self) -> Self:

@@ -2,36 +2,28 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from dpaudit.defense import (
-    Adjacency,
-    Bracket,
-    BudgetEpsilon,
-    Capture,
     Combination,
-    Defense,
+    GeometricDefense,
     Gradient,
     Graph,
-    Mechanism,
+    Moves,
     Noise,
     OutsideTheory,
-    Release,
     Round,
     Setting,
-    Stated,
     Target,
-    ThreatModel,
     View,
     broadcast,
     mixed,
+    refuse_unless_symmetric,
 )
-
-Decay = Annotated[float, Field(gt=0, le=1)]
 
 ROUNDING = 1e-9  # of an eigenvalue: on the bound itself the modes do not decay
 
@@ -41,7 +33,7 @@ class State(NamedTuple):
     Y: Tensor  # [..., n_agents, d], never sent
 
 
-class SensitivityReduced(Defense):
+class SensitivityReduced(GeometricDefense):
     """Xie, Liu and Chai, Algorithm 1; rows of X, Y, Z [..., n_agents, d] are agents.
 
     With alpha_k = gamma q1^(k-1) and nu_k = gamma delta q2 / (epsilon (q2 - q1)) q2^(k-1) (5),
@@ -69,35 +61,7 @@ class SensitivityReduced(Defense):
         "gradient": "grad f_i at z, which the next model holds",
     }
 
-    step_size: PositiveFloat = 0.001  # gamma
     correction: PositiveFloat = 1000.0  # beta
-    step_decay: Decay = 0.97  # q1
-    noise_decay: Decay = 0.99  # q2
-    epsilon: BudgetEpsilon = 1.0  # of the whole run
-    gradient_distance: PositiveFloat = 1.0  # delta: L1, between gradients of adjacent functions
-    align_noise: bool = False
-    noise_free: bool = False
-
-    @model_validator(mode="after")
-    def _noise_outlasts_the_steps(self) -> Self:
-        if not self.noise_free and self.step_decay >= self.noise_decay:
-            raise ValueError(
-                f"step_decay={self.step_decay:g} must be below noise_decay={self.noise_decay:g}: "
-                "the noise (5) is finite and positive for q1 < q2 only"
-            )
-        return self
-
-    def alpha(self, k: int) -> float:
-        """The step size of round k (5)."""
-        return self.step_size * self.step_decay ** (k - 1)
-
-    def nu(self, k: int) -> float:
-        """The Laplace scale of round k (5); one round ahead if aligned."""
-        if self.noise_free:
-            return 0.0
-        q1, q2 = self.step_decay, self.noise_decay
-        nu_1 = self.step_size * self.gradient_distance * q2 / (self.epsilon * (q2 - q1))
-        return nu_1 * q2 ** (k - 2 if self.align_noise else k - 1)
 
     def start(self, X: Tensor, setting: Setting) -> State:
         return State(X, torch.zeros_like(X))
@@ -116,9 +80,6 @@ class SensitivityReduced(Defense):
     def models(self, state: State) -> Tensor:
         return state.X
 
-    def without_noise(self) -> Self:
-        return self.model_copy(update={"noise_free": True})
-
     def calibrate(self, setting: Setting) -> Self:
         """Itself: (5) sets the noise from the options alone.
 
@@ -127,8 +88,11 @@ class SensitivityReduced(Defense):
                 ``allow_outside_theory``.
         """
         if not self.allow_outside_theory:
-            refuse_outside_assumption_2(setting, "Algorithm 1 of Xie, Liu and Chai")
-            self._refuse_outside_5()
+            refuse_unless_symmetric(
+                setting.network, "Algorithm 1 of Xie, Liu and Chai", "Assumption 2"
+            )
+            self.refuse_outside_5()
+            self._refuse_large_correction()
             self._refuse_instability(setting.network.at(1))
         return self
 
@@ -164,12 +128,7 @@ class SensitivityReduced(Defense):
         ),
     }
 
-    def _refuse_outside_5(self) -> None:
-        q1, q2 = self.step_decay, self.noise_decay
-        if not q1 < q2 < 1:
-            raise OutsideTheory(
-                f"step_decay, noise_decay: (5) needs 0 < q1 < q2 < 1, got q1={q1:g} and q2={q2:g}"
-            )
+    def _refuse_large_correction(self) -> None:
         if self.step_size * self.correction > 1:
             raise OutsideTheory(
                 "step_size, correction: (5) needs gamma beta <= 1, got "
@@ -187,72 +146,11 @@ class SensitivityReduced(Defense):
                 "lower correction, or give the graph lazy = true",
             )
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
-    ) -> Mapping[str, Stated]:
-        """delta alpha_(k-1), given all z before (Lemma 4.4); a linear change of f attains it."""
-        if adjacency != "function":
-            return {}
-        return {"z": Stated(1, self.gradient_distance * self.alpha(k - 1) if k > 1 else 0.0)}
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+        """z(k) moves by delta alpha_(k-1) (Lemma 4.4), which a linear change of f attains.
 
-    def function_distance(self) -> float:
-        return self.gradient_distance
-
-    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """z(k) of rounds 2 and later: Laplace noise nu_k over the sensitivity delta alpha_(k-1).
-
-        Given all z, one agent's function moves its own x(k-1) alone, by alpha_(k-1) times the
-        change of its gradient, and a linear change of f attains delta in every round. z(1) covers
-        the initial model, which does not depend on f.
+        Given all z, one agent's function moves its own x(k-1) alone. z(1) covers the initial
+        model, which does not depend on f.
         """
-        releases = laplace_releases(
-            [self.nu(k) for k in range(2, self.n_rounds + 1)],
-            [self.gradient_distance * self.alpha(k) for k in range(1, self.n_rounds)],
-        )
-        return function_bracket(releases, setting, threat_model, victim, self.gradient_distance)
-
-
-def refuse_outside_assumption_2(setting: Setting, algorithm: str) -> None:
-    """Raises OutsideTheory unless W is fixed, symmetric and doubly stochastic; it is connected."""
-    graph = setting.network.at(1)
-    if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
-        raise OutsideTheory(
-            f"graph: {algorithm} needs an undirected connected graph that does not vary in time, "
-            "with a symmetric doubly stochastic W (Assumption 2)",
-            "give it one, such as ring or complete",
-        )
-
-
-def laplace_releases(scales: list[float], sensitivities: list[float]) -> Mechanism:
-    """One release for each round: Laplace noise of this scale over this L1 sensitivity.
-
-    A round whose sensitivity vanishes against its noise in float64 shows nothing and is left out.
-    """
-    ratios = [
-        nu / sensitivity if sensitivity > 0 else math.inf
-        for nu, sensitivity in zip(scales, sensitivities, strict=True)
-    ]
-    return tuple(
-        Release(family="laplace", noise_multiplier=ratio) for ratio in ratios if ratio < math.inf
-    )
-
-
-def function_bracket(
-    releases: Mechanism, setting: Setting, threat_model: ThreatModel, victim: int, delta: float
-) -> Bracket:
-    """The bracket of releases that change with one agent's function, given all other messages."""
-    graph = setting.network.at(1)
-    follows = all(
-        any(threat_model.sees(j, i) for i in graph.neighbours(j))
-        for j in [victim, *graph.neighbours(victim)]
-    )
-    return Bracket(
-        least=releases if follows else (),
-        most=releases,
-        assumptions=(
-            "function adjacency: one agent's function changes, and its gradient by at most "
-            f"{delta:g} in L1 norm at every point; whether real functions do is not checked here, "
-            "and a record counts as such a change",
-            "the adversary knows the initial models, and the functions of all other agents",
-        ),
-    )
+        moved = self.steps_before(n_rounds)
+        return {"z": Moves(moved, moved)}

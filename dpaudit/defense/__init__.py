@@ -39,6 +39,13 @@ from .gossip import (
     start_and_step,
     steps_of,
 )
+from .laplace import (
+    Decay,
+    GeometricDefense,
+    LaplaceDefense,
+    Moves,
+    ScaledDefense,
+)
 from .noise import Noise, Scale
 from .transcript import Capture, Message, Sent, Transcript, broadcast, unicast
 from .view import View
@@ -53,15 +60,19 @@ __all__ = [
     "Capture",
     "Combination",
     "ConfigError",
+    "Decay",
     "Defense",
     "Derived",
     "DpauditError",
     "GaussianDefense",
+    "GeometricDefense",
     "Gradient",
     "Graph",
     "GraphOf",
+    "LaplaceDefense",
     "Mechanism",
     "Message",
+    "Moves",
     "Network",
     "Noise",
     "NotObservable",
@@ -70,6 +81,7 @@ __all__ = [
     "Release",
     "Round",
     "Scale",
+    "ScaledDefense",
     "Sent",
     "Setting",
     "Stated",

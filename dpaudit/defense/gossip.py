@@ -54,7 +54,8 @@ def refuse_unless_symmetric(network: Network, method: str, where: str = "") -> N
     if network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
         raise OutsideTheory(
             f"graph: {method} needs an undirected graph that does not vary in time, with a "
-            f"symmetric doubly stochastic W{where and f' ({where})'}"
+            f"symmetric doubly stochastic W{where and f' ({where})'}",
+            "give it one, such as ring or complete",
         )
 
 

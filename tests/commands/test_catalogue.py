@@ -31,6 +31,13 @@ VARIANTS = {  # the defenses that are promised, and the names of their variants
     "dgd": "",
     "dp-dgd": "align_noise; variant = noisy | true-consensus | true-gradient",
     "gradient-tracking": "",
+    "diadsp": "",
+    "diff-tv-ab": "",
+    "dpop": "align_noise",
+    "pp-doagt": "",
+    "wang-nedic": "",
+    "wang-nedic-tracking": "",
+    "xuan-wang": "",
 }
 
 

@@ -208,6 +208,12 @@ OPTIONS = {
     "dyn-d2p": {"noise_multiplier": 1.0, "n_rounds": 4},
     "adp-vrsgp": {"noise_multipliers": (1.0,), "allow_outside_theory": True},
     "sensitivity-reduced": {"allow_outside_theory": True},
+    "diadsp": {"noise_scale": 1.0},
+    "diff-tv-ab": {"noise_scale": 1.0},
+    "pp-doagt": {"noise_scale": 1.0},
+    "wang-nedic": {"noise_scale": 1.0},
+    "wang-nedic-tracking": {"noise_scale": 1.0},
+    "xuan-wang": {"noise_scale": 1.0},
 }
 
 

@@ -211,6 +211,7 @@ def test_samples_are_those_of_the_rounds_played_one_by_one(tmp_path) -> None:
     [
         ("dgd", "step", 0),
         ("dp-dgd", "step", 0),
+        ("dpop", "step", 0),
         ("gradient-tracking", "tracked", 0),
         ("sensitivity-reduced", "(44)-corrected", 2),
     ],

@@ -1,0 +1,247 @@
+"""Wang and Nedic: gradient methods whose coupling weakens, so that noise need not decay."""
+
+from abc import ABC
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, NamedTuple, Self
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from dpaudit.defense import (
+    Gradient,
+    Graph,
+    Moves,
+    Noise,
+    OutsideTheory,
+    Round,
+    ScaledDefense,
+    Setting,
+    broadcast,
+    refuse_unless_symmetric,
+)
+
+Power = Annotated[float, Field(ge=0)]
+
+SLOPE = 0.1  # of all schedules, as in 1 + 0.1 k^power
+
+
+class WeakeningDefense(ScaledDefense, ABC):
+    """Schedules of powers: steps l_k, coupling c_k and noise nu_k, with growing nu_k allowed.
+
+        l_k = step_size / (1 + 0.1 k^v),    c_k = 1 / (1 + 0.1 k^u),    nu_k ~ 1 + 0.1 k^w
+
+    An agent couples its own true state with the noisy ones it receives, so what a change of its
+    function does lasts, and fades by c_k (1 - W_ii) in each round.
+    """
+
+    step_size: PositiveFloat = 0.02
+    step_power: Power = 1.0  # v
+    coupling_power: Power = 0.9  # u
+    noise_power: Power = 0.2  # w
+
+    def l(self, k: int) -> float:  # noqa: E743
+        """The step size of round k."""
+        return self.step_size / (1 + SLOPE * k**self.step_power)
+
+    def c(self, k: int) -> float:
+        """The weakening factor of round k."""
+        return 1 / (1 + SLOPE * k**self.coupling_power)
+
+    def shape(self, k: int) -> float:
+        return (1 + SLOPE * k**self.noise_power) / (1 + SLOPE)
+
+    def assumed(self) -> tuple[str, ...]:
+        return bounded(self.gradient_distance)
+
+    def refuse_outside_powers(self) -> None:
+        """Raises OutsideTheory unless sums of steps and couplings diverge, and noise is beaten."""
+        u, v, w = self.coupling_power, self.step_power, self.noise_power
+        if not (u <= 1 and v <= 1 and 2 * (u - w) > 1 and 2 * v - u > 1):
+            raise OutsideTheory(
+                "step_power, coupling_power, noise_power: convergence needs u <= 1, v <= 1, "
+                f"2 (u - w) > 1 and 2 v - u > 1, got v={v:g}, u={u:g}, w={w:g}"
+            )
+
+
+class StaticState(NamedTuple):
+    X: Tensor  # [..., n_agents, d]
+
+
+class WangNedic(WeakeningDefense):
+    """Wang and Nedic, static consensus; rows of X, Z [..., n_agents, d] are agents.
+
+        1.  Z = X + Lap(nu_k), sent to the neighbours
+        2.  x_i+ = x_i + c_k sum over j != i of W_ij (z_j - x_i) - l_k grad f_i(x_i)
+
+    Given all messages, x_i moves by D(k+1) <= (1 - c_k (1 - W_ii)) D(k) + delta l_k, where delta
+    bounds the change of gradients between any two points: for gradients bounded by C in L1 norm it
+    is 2 C. Constant gradients attain it.
+
+    With powers, D(k) falls like l_k / c_k, so the losses add up over all rounds for v + w - u > 1
+    only, while convergence needs u - w > 1/2 and v <= 1: no powers do both. The paper's finite
+    epsilon needs functions whose gradients agree near the optimum, as Xie, Liu and Chai say.
+    """
+
+    paper: ClassVar[str] = "Wang, Nedic: tailored gradient methods, static (reconstructed)"
+    reconstructed: ClassVar[str | None] = (
+        "the update is the standard form of what the abstract names; schedules are chosen here"
+    )
+    claims: ClassVar[str] = (
+        "pure epsilon-DP over any number of rounds, function, for gradients that agree in the end"
+    )
+    messages: ClassVar[Mapping[str, str]] = {
+        "x": "the model before the round, Laplace noise of scale nu_k, which may grow"
+    }
+    private: ClassVar[Mapping[str, str]] = {"gradient": "grad f_i at the true model"}
+
+    def start(self, X: Tensor, setting: Setting) -> StaticState:
+        return StaticState(X)
+
+    def step(
+        self, state: StaticState, k: int, graph: Graph, gradient: Gradient, noise: Noise
+    ) -> Round:
+        X = state.X
+        Z = X + noise.laplace("x", self.nu(k), X)  # 1
+        G = gradient(X)
+        X = X + self.c(k) * pulled(graph, X, Z) - self.l(k) * G  # 2
+        return Round(StaticState(X), {"x": broadcast(graph, Z)}, {"gradient": G})
+
+    def models(self, state: StaticState) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """The noise at which the proven losses of the run add up to epsilon.
+
+        Raises:
+            ConfigError: W is not fixed, symmetric and doubly stochastic, or the powers do not let
+                it converge, unless ``allow_outside_theory``.
+        """
+        if not self.allow_outside_theory:
+            refuse_unless_symmetric(setting.network, "the static method of Wang and Nedic")
+            self.refuse_outside_powers()
+        return super().calibrate(setting)
+
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+        """D(k-1) of the class docstring, from both sides."""
+        others = 1 - setting.network.at(1).W[victim, victim].item()
+        D = [0.0]
+        for k in range(1, n_rounds):
+            D.append((1 - self.c(k) * others) * D[-1] + self.gradient_distance * self.l(k))
+        return {"x": Moves(D, D)}
+
+
+class TrackingState(NamedTuple):
+    X: Tensor  # [..., n_agents, d]
+    Y: Tensor  # [..., n_agents, d], tracks the mean gradient and forgets
+    G: Tensor  # [..., n_agents, d], the gradient at X
+
+
+class WangNedicTracking(WeakeningDefense):
+    """Wang and Nedic, gradient tracking; rows of X, Y [..., n_agents, d] are agents.
+
+    With Y = grad F(X) at the start, a_k = forgetting / (1 + 0.1 k^v), a row-stochastic R and a
+    column-stochastic C on the same edges, round k is
+        1.  X + Lap(nu_k) and Y + Lap(nu_k), sent to the neighbours
+        2.  x_i+ = x_i + c_k sum over j != i of R_ij (received x_j - x_i) - l_k y_i
+        3.  y_i+ = (1 - a_k) y_i + c_k sum over j != i of (C_ij received y_j - C_ji y_i)
+                   + grad f_i(x_i+) - (1 - a_k) grad f_i(x_i)
+    The sum of Y is that of the gradients; (1 - a_k) forgets old noise. With sampled batches a
+    round's batch serves grad F(X+), and grad F(X) is the one already used.
+
+    Reading: (2 - a_k) (delta + c) (l_k + 1), which Xie, Liu and Chai list as the least sensitivity,
+    is what 2 and 3 give. Given all messages and with f = 1 - a_k - c_k (1 - C_ii), y moves by that
+    of u = y - grad f plus delta, where |du(k+1)| <= |f| |du(k)| + c_k (1 - C_ii) delta; and
+    |dx(k+1)| <= (1 - c_k (1 - R_ii)) |dx(k)| + l_k |dy(k)|. delta bounds the change of gradients
+    between any two points, as for bounded gradients.
+    """
+
+    paper: ClassVar[str] = "Wang, Nedic: tailored gradient methods, tracking (reconstructed)"
+    reconstructed: ClassVar[str | None] = (
+        "the update is inferred from the sensitivity that Xie, Liu and Chai list; schedules are "
+        "chosen here"
+    )
+    claims: ClassVar[str] = (
+        "pure epsilon-DP over any number of rounds, function, for gradients that agree in the end"
+    )
+    messages: ClassVar[Mapping[str, str]] = {
+        "x": "the model before the round, Laplace noise of scale nu_k, which may grow",
+        "y": "the tracker before the round, under as much noise; in round 1 the gradient",
+    }
+    private: ClassVar[Mapping[str, str]] = {"gradient": "grad f_i at the true model"}
+
+    forgetting: Annotated[float, Field(gt=0, le=1)] = 0.2  # a_k times 1 + 0.1 k^v
+
+    def a(self, k: int) -> float:
+        """How much of the tracker is forgotten in round k."""
+        return self.forgetting / (1 + SLOPE * k**self.step_power)
+
+    def start(self, X: Tensor, setting: Setting) -> TrackingState:
+        return TrackingState(X, torch.zeros_like(X), torch.zeros_like(X))  # round 1 sets Y and G
+
+    def step(
+        self, state: TrackingState, k: int, graph: Graph, gradient: Gradient, noise: Noise
+    ) -> Round:
+        X, Y, G = state
+        if k == 1:
+            Y = G = gradient(X)
+        kept, c = 1 - self.a(k), self.c(k)
+        sent_x = X + noise.laplace("x", self.nu(k), X)  # 1
+        sent_y = Y + noise.laplace("y", self.nu(k), Y)
+
+        X_next = X + c * pulled(graph.pull, X, sent_x) - self.l(k) * Y  # 2
+        G_next = gradient(X_next)
+        Y_next = kept * Y + c * pulled(graph.push, Y, sent_y) + G_next - kept * G  # 3
+        sent = {"x": broadcast(graph, sent_x), "y": broadcast(graph, sent_y)}
+        return Round(TrackingState(X_next, Y_next, G_next), sent, {"gradient": G})
+
+    def models(self, state: TrackingState) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """The noise at which the proven losses of the run add up to epsilon.
+
+        Raises:
+            ConfigError: the graph varies in time, or the powers do not let it converge, unless
+                ``allow_outside_theory``.
+        """
+        if not self.allow_outside_theory:
+            if setting.network.period != 1:
+                raise OutsideTheory(
+                    "graph: the tracking method of Wang and Nedic needs a strongly connected graph "
+                    "that does not vary in time"
+                )
+            self.refuse_outside_powers()
+        return super().calibrate(setting)
+
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+        """The recursions of the class docstring; constant gradients give them with their signs."""
+        graph, delta = setting.network.at(1), self.gradient_distance
+        R, C = (1 - g.W[victim, victim].item() for g in (graph.pull, graph.push))
+        x, u, y, flat_x, flat_y = [0.0], 0.0, [delta], [0.0], [delta]
+        for k in range(1, n_rounds):
+            stays, c = 1 - self.a(k) - self.c(k) * C, self.c(k)
+            x.append((1 - c * R) * x[-1] + self.l(k) * y[-1])
+            flat_x.append((1 - c * R) * flat_x[-1] - self.l(k) * flat_y[-1])
+            u = abs(stays) * u + c * C * delta
+            y.append(u + delta)
+            flat_y.append(stays * flat_y[-1] + self.a(k) * delta)
+        least_x, least_y = ([abs(move) for move in flat] for flat in (flat_x, flat_y))
+        return {"x": Moves(least_x, x), "y": Moves(least_y, y)}
+
+
+def pulled(graph: Graph, X: Tensor, received: Tensor) -> Tensor:
+    """Sum over j != i of W_ij received_j, less x_i times the weights that leave or enter i.
+
+    Columns of W that sum to 1 give those that leave (W_ji), rows those that enter (W_ij).
+    """
+    own = graph.W.diagonal().to(X)[:, None]
+    return graph.mix(received) - own * received - (1 - own) * X
+
+
+def bounded(delta: float) -> tuple[str, ...]:
+    """What bounds take for granted where gradients are taken at true models and are bounded."""
+    return (
+        f"the gradients of adjacent functions differ by at most {delta:g} in L1 norm between any "
+        "two points, as those of functions with bounded gradients do",
+    )

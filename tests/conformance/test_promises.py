@@ -52,6 +52,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("paillier-consensus", {}, {"weights": ("weights",)}),
     ("partpsp", {"share": ["1.bias"]}, SYNC),
     ("pp-doagt", {"epsilon": 1.0}, {}),
+    ("pedfl", {}, {}),
     ("sensitivity-reduced", {}, {}),
     ("sgp", {"momentum": 0.5}, {}),
     ("sgpdp", {}, SYNC),

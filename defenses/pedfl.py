@@ -1,0 +1,181 @@
+"""PEDFL: D-PSGD under Laplace noise that is scaled by how far apart the agents are."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple, Self
+
+from pydantic import NonNegativeFloat, PositiveFloat
+from torch import Tensor
+
+from dpaudit.defense import (
+    CHANGED_RECORDS,
+    Adjacency,
+    Bracket,
+    BudgetEpsilon,
+    Capture,
+    ConfigError,
+    Defense,
+    Derived,
+    Gradient,
+    Graph,
+    Mechanism,
+    Noise,
+    Observable,
+    OutsideTheory,
+    Round,
+    Sent,
+    Setting,
+    Stated,
+    Target,
+    ThreatModel,
+    View,
+    broadcast,
+    clip,
+    mixed,
+    releases,
+    start_and_step,
+)
+
+from .dpps import distances
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d]
+
+
+class PEDFL(Defense):
+    """Chen, Wang, Yu, Ren, Xu and Zheng, as Zhou, Xue and Chen run it; rows of X, H, M
+    [..., n_agents, d] are agents.
+
+    With a doubly stochastic W, and the mean gradient of the batch scaled down to L1 norm at most C,
+    round t is
+        1.  M = X + gamma_n Lap(S(t) / b), S(t) = max_ij ||x_i - x_j||_1, sent to the neighbours
+        2.  X <- W M - gamma clip(grad F(X), C)
+    ``order`` = "step-then-mix" is H = X - gamma clip(grad F(X), C), M = H + noise scaled by the
+    distances between rows of H, X <- W M. No agent knows S(t) and none sends it.
+
+    Reconstruction: the paper is closed. Its abstract has analog transmission, so that a channel
+    sums what all send, (epsilon, delta)-DP, and a budget that shrinks with the number of
+    neighbours; the comparison that this follows runs it "by the Laplace mechanism". Mixing before
+    the step is the one order of D-PSGD that does not repeat SGPDP.
+
+    Noise of this round widens the distance that scales the noise of the next, about d gamma_n / b
+    times: with b / gamma_n below d, the dimension, models diverge.
+    """
+
+    paper: ClassVar[str] = "Chen, Wang, Yu, Ren, Xu, Zheng: PEDFL"
+    reconstructed: ClassVar[str] = (
+        "all but the family of the noise and W: the paper is closed, and the comparison that runs "
+        "it gives neither its order of steps nor its noise"
+    )
+    claims: ClassVar[str] = "pure b / gamma_n-DP of each round, agent identity (as it is compared)"
+    messages: ClassVar[Mapping[str, str]] = {
+        "m": "the model under Laplace noise of scale gamma_n S / b, where S depends on the data; "
+        "holds all gradients of the rounds before, and of this one if the step comes first",
+        "sens": "S(t), which travels nowhere",
+    }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean gradient of the batch, scaled down to L1 norm C",
+    }
+
+    order: Literal["mix-then-step", "step-then-mix"] = "mix-then-step"
+    budget: PositiveFloat = 1.0  # b
+    epsilon: BudgetEpsilon | None = None  # of a round, b / gamma_n: if given, it sets b
+    noise_rate: NonNegativeFloat = 0.001  # gamma_n
+    learning_rate: PositiveFloat = 0.1  # gamma
+    l1_clip_norm: PositiveFloat = 100.0  # C
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X)
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X, first = state.X, self.order == "step-then-mix"
+        G = clip(gradient(X), self.l1_clip_norm, norm=1)
+        E = -self.learning_rate * G
+
+        H = X + E if first else X
+        S = distances(H).amax(dim=(-2, -1))[..., None, None]
+        M = H + self.noise_rate * noise.laplace("m", S / self.budget, H)  # 1
+        X = graph.mix(M) if first else graph.mix(M) + E  # 2
+        nobody = graph.senders[:0]
+        sent = {"m": broadcast(graph, M), "sens": Sent(S, nobody, nobody, nobody)}
+        return Round(State(X), sent, {"gradient": G})
+
+    def models(self, state: State) -> Tensor:
+        return state.X
+
+    def calibrate(self, setting: Setting) -> Self:
+        """b = epsilon gamma_n, if a budget for each round is given.
+
+        Raises:
+            ConfigError: some W is not doubly stochastic, or epsilon meets no noise.
+        """
+        doubly = all(graph.doubly_stochastic for graph in setting.network.graphs)
+        if not (doubly or self.allow_outside_theory):
+            raise OutsideTheory("graph: PEDFL needs a doubly stochastic W in every round")
+        if self.epsilon is None:
+            return self
+        if self.noise_rate == 0:
+            raise ConfigError("defense.epsilon: needs a noise_rate above 0: b = epsilon * 0")
+        return self.model_copy(update={"budget": self.epsilon * self.noise_rate})
+
+    def without_noise(self) -> Self:
+        return self.model_copy(update={"noise_rate": 0.0, "epsilon": None})
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """S(t) between any two agents' models, by definition; of a record nothing is stated but
+        that it moves nothing before its step is sent."""
+        if adjacency == "agent-identity":
+            return {"m": Stated(1, sent["sens"].payload.max().item())}
+        later = self.order == "mix-then-step"
+        return {"m": Stated(1, 0.0)} if later and adjacency in CHANGED_RECORDS else {}
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """The noise of a message is 0 for data without gradients: all agents stay equal.
+
+        A record that is then added moves the next message of its agent, and nothing hides it.
+        """
+        lag = int(self.order == "mix-then-step")  # rounds until a step is in a message
+        heard = [
+            k for k in range(1, self.n_rounds + 1)
+            if any(
+                threat_model.sees(victim, i)
+                for j, i in setting.network.at(k).links
+                if j == victim
+            )
+        ]  # fmt: skip
+        rate = min(1.0, self.batch_size / setting.sizes[victim])
+
+        def unnoised(last: int) -> Mechanism:
+            return releases([0.0] * max(0, last - lag), self.sampling, rate, "laplace")
+
+        least = unnoised(max(heard, default=0))
+        return Bracket(least, unnoised(self.n_rounds), (self._said(),))
+
+    def _said(self) -> str:
+        per_round = self.budget / self.noise_rate if self.noise_rate else float("inf")
+        return (
+            "noise is scaled by the largest real distance between two agents, which is 0 for some "
+            "data, so nothing bounds it from below; the lower end is of such data. The claimed b / "
+            f"gamma_n is {per_round:g} in each round, for an agent in another's place"
+        )
+
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+        """If the step comes after the mixing, it is in the message of the next round."""
+        k, victim, _ = target
+        if self.order == "step-then-mix":
+            X, step = start_and_step(view, setting.network.at, "m", target)
+            return Derived(step / self.learning_rate, X)
+        step = mixed(view, setting.network.at, "m", k, victim) - view.sent_by("m", k + 1, victim)
+        return Derived(step / self.learning_rate, view.sent_by("m", k, victim))
+
+    observables: ClassVar[Mapping[str, Observable]] = {
+        "noisy-gradient": Observable(
+            "(mixture of the messages before the step - m_i after it) / gamma",
+            {"m": (-1, 0, 1)},
+            "m",
+            False,
+            _noisy_gradient,
+        )
+    }

@@ -64,6 +64,7 @@ class ADP2SGD(GaussianDefense):
         "record, which stands for an assumed bound on gradients"
     )
     claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
+    waits: ClassVar[bool] = True
     messages: ClassVar[Mapping[str, str]] = {
         "x": "the model after the event's step; holds the active agent's gradient under Gaussian "
         "noise of standard deviation eta sigma C / B, and all messages before",

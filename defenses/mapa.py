@@ -68,6 +68,7 @@ class MAPA(GaussianDefense):
         "gossip and synchronous rounds; the stages follow the authors' code, not their text"
     )
     claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
+    waits: ClassVar[bool] = True
     messages: ClassVar[Mapping[str, str]] = {
         "x": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise of standard deviation eta_m sigma C_m / B, and all messages before",

@@ -56,6 +56,7 @@ from .declarations import (
     twin,
 )
 from .influence import changed_links, pairs, told, untold_senders
+from .rounds import batches, secrets, waiting
 
 RING = FixedGraph(name="ring", lazy=True)  # symmetric, no negative eigenvalue: allowed by most
 
@@ -294,6 +295,9 @@ PROMISES: Mapping[str, Callable[[Case], None]] = {
     "trials": _trials,
     "precision and device": _precision,
     "told by messages": _told,
+    "batches": batches,
+    "waiting": waiting,
+    "secrets": secrets,
     "calibration": calibration,
     "mechanism": mechanism,
     "twin": twin,

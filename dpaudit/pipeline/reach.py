@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from dpaudit.defense.contract import Defense
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import GraphOptions
 from dpaudit.files.threat import Link, ThreatModel
@@ -41,6 +42,19 @@ def refuse_absent_links(
             )
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def refuse_waiting(graph: GraphOptions, network: Network, defense: Defense) -> None:
+    """Stops a defense whose agents all take a step in every round, where some are to wait.
+
+    Raises:
+        ConfigError: it would draw batches that are not accounted.
+    """
+    if any(g.active is not None for g in network.graphs) and not defense.waits:
+        raise ConfigError(
+            f"graph {graph.name}: some agents wait in some rounds, and in this defense all take a "
+            "step in every round; expected another graph"
+        )
 
 
 def absent_notes(

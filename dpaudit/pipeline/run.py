@@ -43,7 +43,13 @@ from .learning import copies_notes, learning_notes
 from .memory import Plan, plan_of
 from .noise_of_the_run import examine_noise
 from .provenance import code_of, provenance
-from .reach import absent_notes, links_of, reads_nothing, refuse_absent_links
+from .reach import (
+    absent_notes,
+    links_of,
+    reads_nothing,
+    refuse_absent_links,
+    refuse_waiting,
+)
 from .time_needed import estimate
 from .vacuous import vacuous_notes
 from .workers import Work, run_jobs
@@ -241,6 +247,7 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
         positions=tuple(map(tuple, places.tolist())),
         spectral_gap=network.at(1).spectral_gap,
     )
+    refuse_waiting(config.graph, network, defense)
     refuse_absent_links(config.threat_model, config.graph, network, defense.n_rounds)
     setting = Setting(network, learned.sizes, learned.d, learned.layers)
     for attack in attacks:

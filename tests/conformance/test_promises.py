@@ -307,6 +307,45 @@ class ScalesByAll(Gossip):
         return resent(round, graph, round.sent["z"].payload / largest)
 
 
+class TakesMoreBatches(Gossip):
+    def step(self, state, k, graph, gradient, noise):
+        played = super().step(state, k, graph, gradient, noise)
+        return played._replace(state=State(played.state.X - 0.1 * gradient.at_step(1)(state.X)))
+
+
+class TakesFewerBatches(Gossip):
+    @property
+    def batches_per_round(self):
+        return 2
+
+
+class StepsWhileItWaits(Gossip):
+    """On pairs of agents, of which one takes a step."""
+
+    waits: ClassVar[bool] = True
+
+
+class SharesWithNobodyThereIs(Gossip):
+    def step(self, state, k, graph, gradient, noise):
+        V = noise.shared("v", 0.1, state.X, torch.full((graph.n_agents, 1), graph.n_agents))
+        played = super().step(state, k, graph, gradient, noise)
+        return played._replace(state=State(played.state.X + V))
+
+
+class SharesARowTooFew(Gossip):
+    def step(self, state, k, graph, gradient, noise):
+        V = noise.shared("v", 0.1, state.X, torch.zeros(3, 2, dtype=torch.long))
+        played = super().step(state, k, graph, gradient, noise)
+        return played._replace(state=State(played.state.X + V))
+
+
+class DrawsASecretAgain(Gossip):
+    def step(self, state, k, graph, gradient, noise):
+        played = super().step(state, k, graph, gradient, noise)
+        V = noise.shared("z", self.sigma, state.X, torch.zeros(graph.n_agents, 1).long())
+        return played._replace(state=State(played.state.X + V))
+
+
 class HalvesAgain(Gossip):
     def calibrate(self, setting: Setting):
         return self.model_copy(update={"sigma": self.sigma / 2})
@@ -414,6 +453,11 @@ FAULTS = [
     (ClipsToAnother, "clip norms", "round 2 clips to 3, clip_norm_in says 2.0"),
     (HidesPrivately, "private", 'its rounds hold "gradient", which private names not'),
     (NamesPrivately, "private", 'private names "h", which no round holds'),
+    (TakesMoreBatches, "batches", "round 1 takes the batch of local step 1; batches_per_round is 1"),
+    (TakesFewerBatches, "batches", "batches_per_round is 2, but the batch of local step 1 is never"),
+    (SharesWithNobodyThereIs, "secrets", 'shared noise "v" in round 1 is known to an agent that'),
+    (SharesARowTooFew, "secrets", r'"v" in round 1 has 8 rows, known to \[3, 2\]'),
+    (DrawsASecretAgain, "secrets", 'round 1 draws "z" both shared and by itself'),
     (NeedsTheFuture, "combinations", 'does not see "z" of agent 0 in round 3'),
     (with_observable(needs={"z": (0,)}), "observables", 'does not see "z" of agent 0 in round'),
     (with_observable(differs_by_link=True), "observables", "differs_by_link is True, but"),
@@ -430,13 +474,20 @@ def test_a_planted_fault_is_caught_in_one_clear_line(defense, promise, line) -> 
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_an_agent_that_waits_and_takes_a_step_is_caught() -> None:
+    pairs = graph_options("pairwise")
+    check_defense(Gossip(), "waiting", graph=pairs)  # which an audit refuses to run there
+    with pytest.raises(BrokenPromise, match="changes with the data of agent .*, which takes no"):
+        check_defense(StepsWhileItWaits(), "waiting", graph=pairs)
+
+
 def test_all_promises_are_checked_where_none_is_named() -> None:
     with pytest.raises(BrokenPromise, match="LeaksToTheDeaf: mechanism: "):
         check_defense(LeaksToTheDeaf())
 
 
 def test_every_promise_has_a_fault_that_breaks_it() -> None:
-    assert {promise for _, promise, _ in FAULTS} == set(PROMISES)
+    assert {promise for _, promise, _ in FAULTS} | {"waiting"} == set(PROMISES)
 
 
 def test_checks_leave_global_generators_as_they_were() -> None:

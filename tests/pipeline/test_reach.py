@@ -69,8 +69,9 @@ def test_a_link_that_a_random_graph_lacks_by_chance_supports_no_claim(tmp_path) 
     (claim,) = result.claims
     assert claim.verdict is Verdict.UNDERPOWERED
     assert claim.reason.startswith("This adversary reads nothing")
-    assert result.notes == (
-        f'The adversary "spy" reads nothing: the graph that was drawn has no link 0 -> {absent[1]}.',
+    said = (
+        f'The adversary "spy" reads nothing: the graph that was drawn has no link 0 -> {absent[1]}.'
     )
+    assert said in result.notes
     both = prepare(audited(random, absent, sorted(there)[0]), Runtime())
-    assert "reads less" in both.notes[0]
+    assert any("reads less" in note for note in both.notes)

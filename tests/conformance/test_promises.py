@@ -30,6 +30,7 @@ SYNC = {"beyond_graph": ("m", "a", "sens")}  # rounds of synchronisation are on 
 BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("adp2sgd", {"noise_multiplier": 2.0, "staleness": 2}, {}),
     ("adp-vrsgp", {"epsilon": 1.0, "tau": 2, "clip_norm": 0.5}, {}),
+    ("cga", {}, {}),
     ("correlated-randomness", {}, {"weights": ("lambda", "C", "B")}),
     ("d-psgd", {}, {}),
     ("decor", {"noise_multiplier": 2.0}, {}),
@@ -37,6 +38,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("diadsp", {"epsilon": 1.0}, {}),
     ("diff-tv-ab", {"epsilon": 1.0}, {}),
     ("dp-dgd", {"variant": "true-consensus"}, {}),
+    ("dp-cga", {"noise_multiplier": 2.0}, {}),
     ("dp-dfedsam", {"noise_multiplier": 2.0, "local_steps": 2, "gossip_steps": 2}, {}),
     ("dp-dpsgd", {"noise_multiplier": 2.0}, {}),
     ("dp-netfleet", {"noise_multiplier": 2.0, "local_steps": 2}, {}),

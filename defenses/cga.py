@@ -132,7 +132,7 @@ class DPCGA(GaussianDefense):
     times less. DPDL does not say which it used.
     """
 
-    paper: ClassVar[str] = "DP-CGA (CGA with private gradients, after DPDL; reconstructed)"
+    paper: ClassVar[str] = "DP-CGA (CGA with private gradients, after DPDL)"
     claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
     messages: ClassVar[Mapping[str, str]] = {
         "x": "the model before the round; depends on batches before through their noisy gradients",

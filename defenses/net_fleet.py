@@ -62,7 +62,7 @@ class NETFLEET(Defense):
     round is in the messages of that round.
     """
 
-    paper: ClassVar[str] = "Zhang et al. 2022: NET-FLEET (reconstructed)"
+    paper: ClassVar[str] = "Zhang et al. 2022: NET-FLEET"
     claims: ClassVar[str] = "none"
     messages: ClassVar[Mapping[str, str]] = {
         "x": "the model after the local steps; holds the sender's gradients without noise",
@@ -148,7 +148,7 @@ class DPNETFLEET(GaussianDefense):
     other, so that adding it moves the difference by 2C; noise for C would be half of that.
     """
 
-    paper: ClassVar[str] = "DP-NETFLEET (NET-FLEET with DP-SGD's gradient; reconstructed)"
+    paper: ClassVar[str] = "DP-NETFLEET (NET-FLEET with DP-SGD's gradient)"
     claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
     messages: ClassVar[Mapping[str, str]] = {
         "x": "the model after the local steps; holds the sender's differences of clipped gradients "

@@ -45,7 +45,7 @@ class PPDOAGT(ScaledDefense):
     The gradient is taken at the true model, which moves too, so a bound needs the smoothness L.
     """
 
-    paper: ClassVar[str] = "PP-DOAGT (Huang, Wu, Shi, Dey, Shi; reconstructed)"
+    paper: ClassVar[str] = "PP-DOAGT (Huang, Wu, Shi, Dey, Shi)"
     reconstructed: ClassVar[str | None] = (
         "the update follows from the abstract and from what Xie, Liu and Chai write of it; the "
         "formula of its epsilon is in no available text"

@@ -134,7 +134,7 @@ class DiaDSP(StateDirection):
     on both messages and linear convergence; that both have one scale is a choice made here.
     """
 
-    paper: ClassVar[str] = "DiaDSP (Ding, Zhu, He, Chen, Guan; reconstructed)"
+    paper: ClassVar[str] = "DiaDSP (Ding, Zhu, He, Chen, Guan)"
     reconstructed: ClassVar[str | None] = (
         "the update follows from the abstract and from the sensitivity that Xie, Liu and Chai "
         "list; the formula of its epsilon is in no available text"
@@ -164,7 +164,7 @@ class DiffTVAB(StateDirection):
     decay, alpha_k = alpha_1 q1^(k-1); the paper's own are constant, q1 = 1.
     """
 
-    paper: ClassVar[str] = "Diff-TV-AB (Yang, He, Yang; reconstructed)"
+    paper: ClassVar[str] = "Diff-TV-AB (Yang, He, Yang)"
     reconstructed: ClassVar[str | None] = (
         "the update follows from the abstract and from the sensitivity that Xie, Liu and Chai "
         "list; the formula of its epsilon is inferred from the three budgets that they print"

@@ -83,7 +83,7 @@ class WangNedic(WeakeningDefense):
     epsilon needs functions whose gradients agree near the optimum, as Xie, Liu and Chai say.
     """
 
-    paper: ClassVar[str] = "Wang, Nedic: tailored gradient methods, static (reconstructed)"
+    paper: ClassVar[str] = "Wang, Nedic: tailored gradient methods, static"
     reconstructed: ClassVar[str | None] = (
         "the update is the standard form of what the abstract names; schedules are chosen here"
     )
@@ -156,7 +156,7 @@ class WangNedicTracking(WeakeningDefense):
     between any two points, as for bounded gradients.
     """
 
-    paper: ClassVar[str] = "Wang, Nedic: tailored gradient methods, tracking (reconstructed)"
+    paper: ClassVar[str] = "Wang, Nedic: tailored gradient methods, tracking"
     reconstructed: ClassVar[str | None] = (
         "the update is inferred from the sensitivity that Xie, Liu and Chai list; schedules are "
         "chosen here"

@@ -45,7 +45,7 @@ class XuanWang(ScaledDefense):
     up only if the noise falls more slowly than the steps and than 1 - e.
     """
 
-    paper: ClassVar[str] = "Xuan, Wang: robust gradient tracking (reconstructed)"
+    paper: ClassVar[str] = "Xuan, Wang: robust gradient tracking"
     reconstructed: ClassVar[str | None] = (
         "the update is the skeleton of robust gradient tracking; no text of the paper is available"
     )

@@ -45,6 +45,39 @@ def catalogue(kind: str) -> Catalogue:
     }[kind]()
 
 
+def refuse_page_unless_of_defenses(kind: str) -> None:
+    """Raises ConfigError: there is no page of another kind."""
+    if kind != "defenses":
+        raise ConfigError(f"--markdown: there is a page of defenses alone, not of {kind}")
+
+
+def markdown(entries: list[dict[str, str]]) -> str:
+    """The page docs/defenses.md: one row for each defense."""
+    rows = "".join(
+        f"| `{e['name']}` | {_cell(e['paper'])} | {_cell(e['claims'])} | {_cell(e['variants'])} | "
+        f"{_cell(e['messages'])} | {_cell(e['reconstructed'].removeprefix('reconstructed: '))} |\n"
+        for e in entries
+    )
+    return f"{_PAGE}{rows}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+_PAGE = """# The defenses
+
+Written by `dpaudit list defenses --markdown docs/defenses.md`. What is reconstructed is not the
+authors' own: no available text gives it, and the class's docstring says how it is read here. Run
+one with `name` in `[defense]` of an audit file; its options are the fields of its class.
+[How to add one](write-a-defense.md), [what stands of their claims](findings.md), [what they cost in
+accuracy](training.md).
+
+| name | paper | claims | variants | messages | reconstructed |
+|---|---|---|---|---|---|
+"""
+
+
 def _plugins(family: PluginFamily, described: Callable[[Any], Listing]) -> Catalogue:
     found = Catalogue([], [*contested(family).values()])
     for name, entry_point in installed(family).items():
@@ -67,7 +100,7 @@ def _defense(defense: type[Defense]) -> Listing:
         "claims": defense.claims,
         "variants": "; ".join(sorted(_variants(defense))),
         "messages": ", ".join(defense.messages),
-        "reconstructed": defense.reconstructed or "",
+        "reconstructed": f"reconstructed: {defense.reconstructed}" if defense.reconstructed else "",
     }
 
 

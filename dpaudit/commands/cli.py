@@ -263,12 +263,18 @@ def selftest(
 def list_(
     kind: Annotated[Listed, Argument(help="What to list.")],
     as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
+    markdown: Annotated[
+        Path | None, Option(help="Write a page like docs/defenses.md; of defenses alone.")
+    ] = None,
 ) -> None:
     """What is installed, built in or from other packages."""
     with errors_as_exit_codes():
-        from .catalogue import catalogue
+        from . import catalogue
 
-        entries, problems = catalogue(kind)
+        entries, problems = catalogue.catalogue(kind)
+        if markdown is not None:
+            catalogue.refuse_page_unless_of_defenses(kind)
+            markdown.write_text(catalogue.markdown(entries), "utf-8")
     for problem in problems:
         complain(problem, "warning")
     if as_json:

@@ -3,6 +3,7 @@
 import json
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpaudit import registry
-from dpaudit.commands.catalogue import catalogue
+from dpaudit.commands.catalogue import catalogue, markdown
 from dpaudit.commands.cli import app
 from dpaudit.defenses.dpsgd import DPDPSGD
 
@@ -103,3 +104,16 @@ def test_a_plug_in_of_the_wrong_kind_hides_no_other(monkeypatch: pytest.MonkeyPa
     assert [entry["name"] for entry in found.entries] == sorted(ep.name for ep in ours)
     assert len(found.problems) == len(WRONG)
     assert all(len(line) < 500 and "\n" not in line for line in found.problems)
+
+
+def test_the_page_on_defenses_is_what_the_command_writes() -> None:
+    page = Path(__file__).parents[2] / "docs" / "defenses.md"
+    entries = [e for e in catalogue("defenses").entries if e["package"] == "dpaudit"]
+    assert page.read_text("utf-8") == markdown(entries)
+    assert "| `decor` | Allouah" in page.read_text("utf-8")
+
+
+def test_what_is_reconstructed_is_said_of_a_defense() -> None:
+    entries = {e["name"]: e for e in catalogue("defenses").entries}
+    assert entries["dp-dpsgd"]["reconstructed"].startswith("reconstructed: the noise")
+    assert entries["dpdl"]["reconstructed"] == ""

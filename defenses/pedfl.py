@@ -7,7 +7,6 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from dpaudit.defense import (
-    CHANGED_RECORDS,
     Adjacency,
     Bracket,
     BudgetEpsilon,
@@ -17,7 +16,6 @@ from dpaudit.defense import (
     Derived,
     Gradient,
     Graph,
-    Mechanism,
     Noise,
     Observable,
     OutsideTheory,
@@ -124,41 +122,28 @@ class PEDFL(Defense):
     def sensitivity(
         self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
     ) -> Mapping[str, Stated]:
-        """S(t) between any two agents' models, by definition; of a record nothing is stated but
-        that it moves nothing before its step is sent."""
+        """S(t) between any two agents' models, by definition; of a record nothing is stated."""
         if adjacency == "agent-identity":
             return {"m": Stated(1, sent["sens"].payload.max().item())}
-        later = self.order == "mix-then-step"
-        return {"m": Stated(1, 0.0)} if later and adjacency in CHANGED_RECORDS else {}
+        return {}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """The noise of a message is 0 for data without gradients: all agents stay equal.
+        """The noise of a message is 0 for some data: where all agents are equal and stay so.
 
-        A record that is then added moves the next message of its agent, and nothing hides it.
+        A record that is then added moves the next message of its agent, and nothing hides it. For
+        other data, and for an agent in another's place, it is not so: no lower end is declared.
         """
         lag = int(self.order == "mix-then-step")  # rounds until a step is in a message
-        heard = [
-            k for k in range(1, self.n_rounds + 1)
-            if any(
-                threat_model.sees(victim, i)
-                for j, i in setting.network.at(k).links
-                if j == victim
-            )
-        ]  # fmt: skip
         rate = min(1.0, self.batch_size / setting.sizes[victim])
-
-        def unnoised(last: int) -> Mechanism:
-            return releases([0.0] * max(0, last - lag), self.sampling, rate, "laplace")
-
-        least = unnoised(max(heard, default=0))
-        return Bracket(least, unnoised(self.n_rounds), (self._said(),))
+        unnoised = releases([0.0] * (self.n_rounds - lag), self.sampling, rate, "laplace")
+        return Bracket((), unnoised, (self._said(),))
 
     def _said(self) -> str:
         per_round = self.budget / self.noise_rate if self.noise_rate else float("inf")
         return (
             "noise is scaled by the largest real distance between two agents, which is 0 for some "
-            "data, so nothing bounds it from below; the lower end is of such data. The claimed b / "
-            f"gamma_n is {per_round:g} in each round, for an agent in another's place"
+            "data, so nothing bounds it from below. The claimed b / gamma_n "
+            f"is {per_round:g} in each round, for an agent in another's place"
         )
 
     def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:

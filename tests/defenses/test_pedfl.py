@@ -97,7 +97,7 @@ def test_a_record_among_equal_agents_shows_without_noise(order, threat_model, he
     sent = 3 if order == "mix-then-step" else 4
     assert [r.count for r in bracket.most] == [sent]
     assert epsilon(bracket.most, DELTA).low == inf
-    assert [r.count for r in bracket.least] == ([sent] if heard else [])
+    assert bracket.least == ()  # agents apart from one another do have noise
     assert "1000 in each round" in bracket.assumptions[0]
     if heard:
         leak = Adversary(Game.of(defense, setting, 1, "add-remove"), threat_model, 4).leak
@@ -112,9 +112,7 @@ def test_what_is_stated_is_the_distance_between_agents_alone(drawn_setting, stre
     sent = defense.step(*args, Noise(streams, 1)).sent
     stated = defense.sensitivity(1, setting, "agent-identity", 0, sent)
     assert stated["m"].value == pytest.approx((X[0] - X[3]).norm(p=1).item())
-    assert defense.sensitivity(1, setting, "add-remove", 0, sent)["m"].value == 0
-    first = defense.model_copy(update={"order": "step-then-mix"})
-    assert first.sensitivity(1, setting, "add-remove", 0, sent) == {}
+    assert defense.sensitivity(1, setting, "add-remove", 0, sent) == {}
 
 
 @pytest.mark.parametrize("order", ORDERS)

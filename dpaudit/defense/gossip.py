@@ -78,12 +78,13 @@ def of_acting(graph: Graph, X: Tensor, oracle: Callable[[Tensor, Tensor | None],
     """What ``oracle`` answers for the agents that take a step, at their rows of X; 0 elsewhere.
 
     Args:
-        oracle: of models [..., m, d] and their agents [m] (None: all); answers [..., m, d].
+        oracle: of models [..., m, d] and their agents [m] (None: all); answers [..., m, *].
     """
     if graph.active is None:
         return oracle(X, None)
     who = torch.tensor(graph.active, device=X.device)
-    return torch.zeros_like(X).index_copy(-2, who, oracle(X[..., who, :], who))
+    answer = oracle(X[..., who, :], who)
+    return answer.new_zeros(*X.shape[:-1], answer.shape[-1]).index_copy(-2, who, answer)
 
 
 def mixed(view: View, graph_of: GraphOf, name: str, k: int, agent: int) -> Tensor:

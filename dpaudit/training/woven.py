@@ -1,5 +1,6 @@
 """Noise and gradients of a round, as they are or in parts, for a round played many times."""
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from dpaudit.defense.noise import Noise, Scale
 from dpaudit.rng import Streams
 
 Signs = Literal["asked", "unit"]
+SHORT = 0.01  # of the size of gradients: shorter than most that are clipped
 
 
 class Woven(Noise):
@@ -100,14 +102,18 @@ class Repeated(Gradient):
         )
 
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        """Moved loudly, records are a pattern of ``SHORT`` times their size instead: what clips
+        parts of a record one by one would make other sizes of a long one's parts."""
         rows = 3 if own else 2
-        one = self._value(X, lambda first: self._oracle.per_record(first, holders, own), rows)
+        one = self._value(X, lambda first: self._oracle.per_record(first, holders, own), rows, True)
         return one.expand(*X.shape[:-rows], *one.shape)
 
     def _given(self, X: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
         return self._value(X, compute, 2).expand_as(X)
 
-    def _value(self, X: Tensor, compute: Callable[[Tensor], Tensor], rows: int) -> Tensor:
+    def _value(
+        self, X: Tensor, compute: Callable[[Tensor], Tensor], rows: int, short: bool = False
+    ) -> Tensor:
         """Of models whose last ``rows`` axes are not trials: what the first trial was answered."""
         a = self._answers
         i, a.next = a.next, a.next + 1
@@ -116,7 +122,10 @@ class Repeated(Gradient):
         value = a.values[i]
         if a.move:
             size = max(v.square().mean().sqrt().item() for v in a.values) or 1.0
-            value = value + a.move * size * pattern_of(value, a.pattern, 1 + i)
+            pattern = (size * pattern_of(value, a.pattern, 1 + i)).expand_as(value)
+            if short and abs(a.move) > 1:
+                return math.copysign(SHORT, a.move) * pattern
+            value = value + a.move * pattern
         return value
 
 

@@ -46,6 +46,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("dpop", {"radius": 2.0}, {}),
     ("dpps", {}, SYNC),
     ("dyn-d2p", {"epsilon": 1.0}, {}),
+    ("fed-cdp", {"noise_multiplier": 2.0, "schedule": "decay"}, {}),
     ("gradient-tracking", {}, {}),
     ("mapa", {"noise_multiplier": 2.0}, {}),
     ("muffliato", {"noise_multiplier": 2.0}, {}),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dpaudit.conformance.case import N_AGENTS, small_problem
 from dpaudit.defense import Defense, Gradient, Graph, Noise, Round, Setting, broadcast, unicast
+from dpaudit.defenses.fed_cdp import FedCDP
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.options import GraphOptions
@@ -404,3 +405,24 @@ def test_a_whole_audit_says_which_coordinates_are_bare(tmp_path: Path) -> None:
 class LastTenMasked(PrivateGossip):
     def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
         return super().noise(like, k, noise) * (torch.arange(like.shape[-1]) < 640)
+
+
+def test_less_noise_on_a_layer_is_found_where_layers_are_clipped_one_by_one() -> None:
+    class Less(Noise):
+        def __init__(self, noise: Noise) -> None:
+            self.noise = noise
+
+        def gaussian(self, message: str, std: Any, like: Tensor) -> Tensor:
+            return self.noise.gaussian(message, std, like) * torch.where(
+                torch.arange(D) < 15, 1, 0.3
+            )
+
+    class LessOnTheBias(FedCDP):
+        def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+            return super().step(state, k, graph, gradient, Less(noise))
+
+    assert examined(FedCDP(noise_multiplier=1.0)).verdict is None
+    found = examined(LessOnTheBias(noise_multiplier=1.0))
+    assert found.verdict is Verdict.UNSUPPORTED
+    assert "1.bias" in found.title
+    assert "less noise" in found.title

@@ -1,0 +1,208 @@
+"""Fed-CDP: noise on every record's gradient, clipped layer by layer, in every local step."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from pydantic import PositiveFloat, PositiveInt, model_validator
+from torch import Tensor
+
+from dpaudit.defense import (
+    AVERAGE,
+    CHANGED_RECORDS,
+    Adjacency,
+    Bracket,
+    Capture,
+    Derived,
+    GaussianDefense,
+    Gradient,
+    Graph,
+    Noise,
+    NotObservable,
+    Observable,
+    OutsideTheory,
+    Round,
+    Setting,
+    Stated,
+    Target,
+    ThreatModel,
+    View,
+    broadcast,
+    clip_weights,
+    from_server,
+    known_rounds,
+    of_acting,
+    replayed,
+    start_and_step,
+)
+
+
+class State(NamedTuple):
+    V: Tensor  # [..., n_agents, d], W times what was sent last
+    layers: Tensor  # [n_layers] int64, how many coordinates each layer has
+
+
+class FedCDP(GaussianDefense):
+    """Wei, Liu, Wu and others 2021; rows of V, X [..., n_agents, d] are agents, a layer is one
+    tensor of parameters.
+
+    With S the sum over a batch of per-record gradients at X, each layer of each clipped to norm
+    C_t, round t with K local steps is
+        1.  X = V, and K times  X <- X - eta (S + N(0, sigma^2 s^2)) / B, each with a new batch
+        2.  X is sent to the neighbours or to the server,  V <- W X
+    ``schedule`` = "fixed": C_t = s = C. "decay": C_t falls linearly from ``clip_norm`` to
+    ``final_clip_norm``, s = C_t. "dynamic": so does C_t, and s = min(C_t, the largest norm of a
+    layer in the agent's batch), which is nobody's to know and is not made private.
+
+    One record moves S by up to C_t sqrt(L) with L layers. The paper accounts for C_t, and so does a
+    budget here unless ``count_layers``: sigma is then sqrt(L) times as large.
+
+    Departures: the authors' code divides the sum of n clients' models by n - 1; here averages are
+    averages. Their dynamic noise has several forms; this is the one of the text, at constant sigma.
+    """
+
+    paper: ClassVar[str] = "Wei, Liu, Wu, Su, Iyengar: Fed-CDP"
+    reconstructed: ClassVar[str] = (
+        "the form by gossip, where mixing stands for the server's average, and the dynamic noise"
+    )
+    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
+    messages: ClassVar[Mapping[str, str]] = {
+        "x": "the model after the local steps; holds the sender's clipped gradients, each under "
+        "Gaussian noise of standard deviation eta sigma C_t / B, and all messages before",
+        AVERAGE: "the server's model; depends on messages alone",
+    }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the sum over local steps of the batch's mean clipped gradient, without noise",
+    }
+
+    clip_norm: PositiveFloat = 4.0  # C, of each layer
+    learning_rate: PositiveFloat = 0.05  # eta
+    local_steps: PositiveInt = 1  # K
+    schedule: Literal["fixed", "decay", "dynamic"] = "fixed"
+    final_clip_norm: PositiveFloat = 2.0  # of the last round, unless the schedule is fixed
+    count_layers: bool = False  # in the noise that a budget gives
+
+    @model_validator(mode="after")
+    def _dynamic_noise_is_given(self) -> Self:
+        if self.epsilon is not None and self.schedule == "dynamic":
+            raise ValueError('no budget is kept by schedule = "dynamic"; give noise_multiplier')
+        return self
+
+    @property
+    def batches_per_round(self) -> int:
+        return self.local_steps
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X, torch.tensor(_sizes(setting), device=X.device))
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        V, told = from_server(graph, state.V)
+        X, B, total = V, gradient.batch_size, torch.zeros_like(V)
+        for s in range(self.local_steps):
+            S, scale = self._clipped(X, k, graph, gradient.at_step(s), state.layers.tolist())
+            N = noise.gaussian(f"gradient {s}", self.sigma * scale, S)
+            X = X - self.learning_rate * graph.acting(X) * (S + N) / B  # 1
+            total = total + S / B
+        sent = {"x": broadcast(graph, X), **told}
+        return Round(State(graph.mix(X), state.layers), sent, {"gradient": total})  # 2
+
+    def _clipped(
+        self, X: Tensor, k: int, graph: Graph, gradient: Gradient, layers: list[int]
+    ) -> tuple[Tensor, Tensor | float]:
+        """S [..., n_agents, d], and s: a number, or one of each agent [..., n_agents, 1]."""
+        C = self.layer_clip_norm(k)
+
+        def by_layer(models: Tensor, who: Tensor | None) -> Tensor:
+            sums, longest = [], []
+            for part in gradient.per_record(models, who).split(layers, dim=-1):
+                norms = part.norm(dim=-1)  # [..., m, b]
+                sums.append(torch.einsum("...bd,...b->...d", part, clip_weights(norms, C)))
+                longest.append(norms.amax(dim=-1, keepdim=True))
+            return torch.cat([*sums, torch.cat(longest, -1).amax(-1, keepdim=True)], dim=-1)
+
+        found = of_acting(graph, X, by_layer)
+        dynamic = self.schedule == "dynamic"
+        return found[..., :-1], found[..., -1:].clamp(max=C) if dynamic else C
+
+    def models(self, state: State) -> Tensor:
+        return state.V
+
+    def layer_clip_norm(self, k: int) -> float:
+        """C_t of round k = t + 1."""
+        if self.schedule == "fixed" or self.n_rounds == 1:
+            return self.clip_norm
+        return self.clip_norm + (k - 1) / (self.n_rounds - 1) * (
+            self.final_clip_norm - self.clip_norm
+        )
+
+    def clip_norm_in(self, k: int) -> float | None:
+        """Of a whole gradient: none, layers are clipped one by one."""
+        return None
+
+    def calibrate(self, setting: Setting) -> Self:
+        """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP, were
+        its sensitivity that of one layer; with ``count_layers`` as it is.
+
+        Raises:
+            OutsideTheory: some W of a network without a server is not doubly stochastic.
+        """
+        network = setting.network
+        doubly = all(graph.doubly_stochastic for graph in network.graphs)
+        if not (network.server is not None or doubly or self.allow_outside_theory):
+            raise OutsideTheory(
+                "graph: Fed-CDP by gossip needs a doubly stochastic W in every round"
+            )
+        calibrated = super().calibrate(setting)
+        if self.noise_multiplier is not None or not self.count_layers:
+            return calibrated
+        sigma = calibrated.sigma * math.sqrt(len(_sizes(setting)))
+        return calibrated.model_copy(update={"noise_multiplier": sigma})
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """eta C_t sqrt(L) / B for each record; nothing if a step follows at the model it moved."""
+        if adjacency not in CHANGED_RECORDS or self.local_steps > 1:
+            return {}
+        whole = self.layer_clip_norm(k) * math.sqrt(len(_sizes(setting)))
+        moved = self.learning_rate * whole / self.batch_size
+        return {"x": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """A record that is too long in every layer moves a sum by C_t sqrt(L), under sigma C_t.
+
+        The dynamic noise is 0 where no other record has a gradient, and hides nothing there.
+        """
+        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        hidden = 0.0 if self.schedule == "dynamic" else self.sigma / math.sqrt(len(_sizes(setting)))
+        least, most, said = replayed(self, setting, victim, np.full(self.n_rounds, hidden), known)
+        counted = f"a record may fill the clip norm of all {len(_sizes(setting))} layers at once"
+        if self.schedule == "dynamic":
+            counted += (
+                "; noise is scaled by the largest norm in a batch, which is 0 for some data, so "
+                "nothing bounds it from below"
+            )
+        return Bracket(least, most, (*said, counted))
+
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+        if self.local_steps > 1:
+            raise NotObservable("a message holds several local steps, each at a model never sent")
+        V, step = start_and_step(view, setting.network.at, "x", target)
+        return Derived(step / self.learning_rate, V)
+
+    observables: ClassVar[Mapping[str, Observable]] = {
+        "noisy-gradient": Observable(
+            "(v_i - x_i) / eta with v_i mixed from the messages of the round before",
+            {"x": (-1, 0)},
+            "x",
+            False,
+            _noisy_gradient,
+        )
+    }
+
+
+def _sizes(setting: Setting) -> list[int]:
+    """How many coordinates each layer has; one layer where none is told apart."""
+    return [size for _, size in setting.layers] or [setting.d]

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, PositiveFloat, model_validator
@@ -71,12 +71,23 @@ class GaussianDefense(Defense, ABC):
         Raises:
             ConfigError: next to no noise keeps to the budget, or none is certain to.
         """
-        assert self.epsilon is not None
-        rate, budget = min(1.0, self.batch_size / size), self.epsilon
+        rate = min(1.0, self.batch_size / size)
         count = self.n_rounds * self.batches_per_round
+        return self.noise_multiplier_at(rate, count, self.sampling)
+
+    def noise_multiplier_at(
+        self, rate: float, count: int, sampling: Literal["none", "fixed", "poisson"]
+    ) -> float:
+        """The least sigma with which this many releases keep to the budget.
+
+        Raises:
+            ConfigError: next to no noise does, or none is certain to.
+        """
+        assert self.epsilon is not None
+        budget = self.epsilon
 
         def excess(log_sigma: float) -> float:
-            mechanism = releases([math.exp(log_sigma)] * count, self.sampling, rate)
+            mechanism = releases([math.exp(log_sigma)] * count, sampling, rate)
             spent = epsilon(mechanism, self.delta, self.adjacency).high
             return math.log(min(max(spent, 1e-9), 1e9) / budget)  # nearly straight, and finite
 

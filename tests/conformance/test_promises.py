@@ -47,6 +47,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("dpps", {}, SYNC),
     ("dyn-d2p", {"epsilon": 1.0}, {}),
     ("fed-cdp", {"noise_multiplier": 2.0, "schedule": "decay"}, {}),
+    ("feddpa", {"noise_multiplier": 2.0}, {}),
     ("gradient-tracking", {}, {}),
     ("mapa", {"noise_multiplier": 2.0}, {}),
     ("muffliato", {"noise_multiplier": 2.0}, {}),
@@ -91,6 +92,12 @@ def test_push_sum_methods_keep_them_on_a_directed_graph_too(name, options) -> No
     for promise in PROMISES.keys() - {"mechanism"}:  # the accounting of a graph is tested elsewhere
         graph = graph_options("uniform-out", p=0.3)
         check_defense(built_in(name, **options), promise, graph=graph)
+
+
+def test_feddpa_keeps_them_with_a_server_that_some_agents_wait_for() -> None:
+    for promise in PROMISES.keys() - {"mechanism"}:
+        graph = graph_options("server", participation=0.6)
+        check_defense(built_in("feddpa", noise_multiplier=2.0), promise, graph=graph)
 
 
 @pytest.mark.slow

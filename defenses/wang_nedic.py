@@ -27,9 +27,9 @@ SLOPE = 0.1  # of all schedules, as in 1 + 0.1 k^power
 
 
 class WeakeningDefense(ScaledDefense, ABC):
-    """Schedules of powers: steps l_k, coupling c_k and noise nu_k, with growing nu_k allowed.
+    """Schedules of powers: steps lambda_k, coupling c_k and noise nu_k, with growing nu_k allowed.
 
-        l_k = step_size / (1 + 0.1 k^v),    c_k = 1 / (1 + 0.1 k^u),    nu_k ~ 1 + 0.1 k^w
+        lambda_k = step_size / (1 + 0.1 k^v),    c_k = 1 / (1 + 0.1 k^u),    nu_k ~ 1 + 0.1 k^w
 
     An agent couples its own true state with the noisy ones it receives, so what a change of its
     function does lasts, and fades by c_k (1 - W_ii) in each round.
@@ -40,7 +40,7 @@ class WeakeningDefense(ScaledDefense, ABC):
     coupling_power: Power = 0.9  # u
     noise_power: Power = 0.2  # w
 
-    def l(self, k: int) -> float:  # noqa: E743
+    def lam(self, k: int) -> float:
         """The step size of round k."""
         return self.step_size / (1 + SLOPE * k**self.step_power)
 
@@ -72,15 +72,16 @@ class WangNedic(WeakeningDefense):
     """Wang and Nedic, static consensus; rows of X, Z [..., n_agents, d] are agents.
 
         1.  Z = X + Lap(nu_k), sent to the neighbours
-        2.  x_i+ = x_i + c_k sum over j != i of W_ij (z_j - x_i) - l_k grad f_i(x_i)
+        2.  x_i+ = x_i + c_k sum over j != i of W_ij (z_j - x_i) - lambda_k grad f_i(x_i)
 
-    Given all messages, x_i moves by D(k+1) <= (1 - c_k (1 - W_ii)) D(k) + delta l_k, where delta
-    bounds the change of gradients between any two points: for gradients bounded by C in L1 norm it
-    is 2 C. Constant gradients attain it.
+    Given all messages, x_i moves by D(k+1) <= (1 - c_k (1 - W_ii)) D(k) + delta lambda_k, where
+    delta bounds the change of gradients between any two points: for gradients bounded by C in L1
+    norm it is 2 C. Constant gradients attain it.
 
-    With powers, D(k) falls like l_k / c_k, so the losses add up over all rounds for v + w - u > 1
-    only, while convergence needs u - w > 1/2 and v <= 1: no powers do both. The paper's finite
-    epsilon needs functions whose gradients agree near the optimum, as Xie, Liu and Chai say.
+    With powers, D(k) falls like lambda_k / c_k, so the losses add up over all rounds for
+    v + w - u > 1 only, while convergence needs u - w > 1/2 and v <= 1: no powers do both. The
+    paper's finite epsilon needs functions whose gradients agree near the optimum, as Xie, Liu and
+    Chai say.
     """
 
     paper: ClassVar[str] = "Wang, Nedic: tailored gradient methods, static"
@@ -104,7 +105,7 @@ class WangNedic(WeakeningDefense):
         X = state.X
         Z = X + noise.laplace("x", self.nu(k), X)  # 1
         G = gradient(X)
-        X = X + self.c(k) * pulled(graph, X, Z) - self.l(k) * G  # 2
+        X = X + self.c(k) * pulled(graph, X, Z) - self.lam(k) * G  # 2
         return Round(StaticState(X), {"x": broadcast(graph, Z)}, {"gradient": G})
 
     def models(self, state: StaticState) -> Tensor:
@@ -127,7 +128,7 @@ class WangNedic(WeakeningDefense):
         others = 1 - setting.network.at(1).W[victim, victim].item()
         D = [0.0]
         for k in range(1, n_rounds):
-            D.append((1 - self.c(k) * others) * D[-1] + self.gradient_distance * self.l(k))
+            D.append((1 - self.c(k) * others) * D[-1] + self.gradient_distance * self.lam(k))
         return {"x": Moves(D, D)}
 
 
@@ -143,17 +144,17 @@ class WangNedicTracking(WeakeningDefense):
     With Y = grad F(X) at the start, a_k = forgetting / (1 + 0.1 k^v), a row-stochastic R and a
     column-stochastic C on the same edges, round k is
         1.  X + Lap(nu_k) and Y + Lap(nu_k), sent to the neighbours
-        2.  x_i+ = x_i + c_k sum over j != i of R_ij (received x_j - x_i) - l_k y_i
+        2.  x_i+ = x_i + c_k sum over j != i of R_ij (received x_j - x_i) - lambda_k y_i
         3.  y_i+ = (1 - a_k) y_i + c_k sum over j != i of (C_ij received y_j - C_ji y_i)
                    + grad f_i(x_i+) - (1 - a_k) grad f_i(x_i)
     The sum of Y is that of the gradients; (1 - a_k) forgets old noise. With sampled batches a
     round's batch serves grad F(X+), and grad F(X) is the one already used.
 
-    Reading: (2 - a_k) (delta + c) (l_k + 1), which Xie, Liu and Chai list as the least sensitivity,
-    is what 2 and 3 give. Given all messages and with f = 1 - a_k - c_k (1 - C_ii), y moves by that
-    of u = y - grad f plus delta, where |du(k+1)| <= |f| |du(k)| + c_k (1 - C_ii) delta; and
-    |dx(k+1)| <= (1 - c_k (1 - R_ii)) |dx(k)| + l_k |dy(k)|. delta bounds the change of gradients
-    between any two points, as for bounded gradients.
+    Reading: (2 - a_k) (delta + c) (lambda_k + 1), which Xie, Liu and Chai list as the least
+    sensitivity, is what 2 and 3 give. Given all messages and with f = 1 - a_k - c_k (1 - C_ii),
+        |du(k+1)| <= |f| |du(k)| + c_k (1 - C_ii) delta,    u = y - grad f
+        |dx(k+1)| <= (1 - c_k (1 - R_ii)) |dx(k)| + lambda_k |dy(k)|,    |dy(k)| <= |du(k)| + delta
+    where delta bounds the change of gradients between any two points, as for bounded gradients.
     """
 
     paper: ClassVar[str] = "Wang, Nedic: tailored gradient methods, tracking"
@@ -189,7 +190,7 @@ class WangNedicTracking(WeakeningDefense):
         sent_x = X + noise.laplace("x", self.nu(k), X)  # 1
         sent_y = Y + noise.laplace("y", self.nu(k), Y)
 
-        X_next = X + c * pulled(graph.pull, X, sent_x) - self.l(k) * Y  # 2
+        X_next = X + c * pulled(graph.pull, X, sent_x) - self.lam(k) * Y  # 2
         G_next = gradient(X_next)
         Y_next = kept * Y + c * pulled(graph.push, Y, sent_y) + G_next - kept * G  # 3
         sent = {"x": broadcast(graph, sent_x), "y": broadcast(graph, sent_y)}
@@ -221,8 +222,8 @@ class WangNedicTracking(WeakeningDefense):
         x, u, y, flat_x, flat_y = [0.0], 0.0, [delta], [0.0], [delta]
         for k in range(1, n_rounds):
             stays, c = 1 - self.a(k) - self.c(k) * C, self.c(k)
-            x.append((1 - c * R) * x[-1] + self.l(k) * y[-1])
-            flat_x.append((1 - c * R) * flat_x[-1] - self.l(k) * flat_y[-1])
+            x.append((1 - c * R) * x[-1] + self.lam(k) * y[-1])
+            flat_x.append((1 - c * R) * flat_x[-1] - self.lam(k) * flat_y[-1])
             u = abs(stays) * u + c * C * delta
             y.append(u + delta)
             flat_y.append(stays * flat_y[-1] + self.a(k) * delta)

@@ -23,6 +23,8 @@ from .transcript import Capture
 
 Decay = Annotated[float, Field(gt=0, le=1)]
 
+ROUNDING = 1e-12  # relative, of a scale found from a budget: more than sums of losses are off by
+
 
 class Moves(NamedTuple):
     """By how much a message moves in L1 norm in rounds 1, 2, ..., given all messages before it.
@@ -175,7 +177,7 @@ class ScaledDefense(LaplaceDefense, ABC):
         if self.noise_scale is not None:
             return self
         assert self.epsilon is not None
-        scale = self.unit_loss(setting) / self.epsilon
+        scale = self.unit_loss(setting) / self.epsilon * (1 + ROUNDING)
         if not math.isfinite(scale):
             raise ConfigError(
                 f"defense.epsilon: no noise keeps the losses of {self.n_rounds} rounds to "

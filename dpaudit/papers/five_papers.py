@@ -52,6 +52,9 @@ COORDINATES = 10_000  # of the models: more than a record has uses, as in all of
 SCALES = {"quick": PlayedScale(400, 20), "paper": PlayedScale(4000, 200)}
 
 
+XIE_NOISE = 0.001 * 0.99 / (0.99 - 0.97)  # nu_1 of Xie, Liu and Chai (5) at epsilon = 1
+
+
 def _claim(text: str, epsilon: float, **options: Any) -> Claim:
     return Claim(text=text, epsilon=epsilon, **{"delta": 1e-5, **options})
 
@@ -149,6 +152,42 @@ CASES = (
             },
         )
         for reading in ("as printed", "noise aligned")
+    ),
+    *(
+        PaperCase(
+            f"{method} as run by Xie, Liu, Chai, sensor fusion",
+            defense,
+            {"name": "erdos-renyi", "p": 0.1},
+            100,
+            1,
+            _claim(f"{method}, at Algorithm 1's noise", claimed, delta=0.0, adjacency="function"),
+            f"delta = 1; one random graph; 1000 rounds; {assumed}",
+            {
+                "step_size": 0.001,
+                "step_decay": 0.97,
+                "noise_decay": 0.99,
+                "n_rounds": 1000,
+                "batch_size": 1,
+                **options,
+            },
+        )
+        for method, defense, claimed, assumed, options in (
+            ("DPOP", "dpop", 1.0, "models in all of R^d", {"epsilon": 1.0}),
+            (
+                "PP-DOAGT",
+                "pp-doagt",
+                3652.67,
+                "robust gradient tracking; L = 8, as of measurements drawn here",
+                {"noise_scale": XIE_NOISE, "smoothness": 8.0},
+            ),
+            (
+                "Diff-TV-AB",
+                "diff-tv-ab",
+                20.34,
+                "L = 2.85, at which the printed budgets are those of gradients apart by a constant",
+                {"noise_scale": XIE_NOISE, "smoothness": 2.85},
+            ),
+        )
     ),
 )
 

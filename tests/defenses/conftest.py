@@ -235,8 +235,8 @@ def push_pull_rate() -> Callable[[SensorFusion, Tensor, Tensor, float], float]:
         p, n = problem.d, problem.n_agents
         eye = torch.eye(p, dtype=torch.float64)
         R, C, H = torch.kron(R, eye), torch.kron(C, eye), torch.block_diag(*problem.H)
-        I = torch.eye(n * p, dtype=torch.float64)  # noqa: E741
-        rows = [torch.cat([R, -alpha * I], 1), torch.cat([H @ (R - I), C - alpha * H], 1)]
+        own = torch.eye(n * p, dtype=torch.float64)
+        rows = [torch.cat([R, -alpha * own], 1), torch.cat([H @ (R - own), C - alpha * H], 1)]
         moduli = torch.linalg.eigvals(torch.cat(rows)).abs().sort().values
         assert moduli[-p:].sub(1).abs().max() < 1e-7
         return moduli[-p - 1].item()

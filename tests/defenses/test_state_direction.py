@@ -18,6 +18,10 @@ from dpaudit.training.sensor_fusion import SensorFusion
 EAVESDROPPER = ThreatModel(name="e")
 
 
+def scale(k):
+    return 0.3 * 0.8 ** (k - 1)
+
+
 def reference(problem, setting, own_gradient, alpha):
     """Both methods of one agent, from the messages in its mailbox."""
 
@@ -46,8 +50,7 @@ def test_six_rounds_of_diadsp_equal_the_method_agent_by_agent(
     problem, setting = sensors(graph)
     defense = DiaDSP(noise_scale=0.3, step_size=0.04, noise_decay=0.8)
     begin, send, receive = reference(problem, setting, own_gradient, lambda k: 0.04)
-    nu = lambda k: 0.3 * 0.8 ** (k - 1)  # noqa: E731
-    equal_agent_by_agent(defense, problem, setting, 6, begin, nu, send, receive)
+    equal_agent_by_agent(defense, problem, setting, 6, begin, scale, send, receive)
 
 
 @pytest.mark.parametrize("graph", ["star", "unbalanced"])
@@ -59,8 +62,7 @@ def test_six_rounds_of_diff_tv_ab_equal_the_method_agent_by_agent(
     begin, send, receive = reference(
         problem, setting, own_gradient, lambda k: 0.04 * 0.9 ** (k - 1)
     )
-    nu = lambda k: 0.3 * 0.8 ** (k - 1)  # noqa: E731
-    equal_agent_by_agent(defense, problem, setting, 6, begin, nu, send, receive)
+    equal_agent_by_agent(defense, problem, setting, 6, begin, scale, send, receive)
 
 
 def test_without_noise_diadsp_converges_at_the_rate_of_push_pull(
@@ -86,10 +88,10 @@ def test_without_noise_diff_tv_ab_converges_at_the_rate_of_its_two_graphs(
     free = DiffTVAB(noise_scale=0, step_size=0.05).calibrate(setting)
     found = residuals(free, problem, setting, 1_600)
     eye, H = torch.eye(2, dtype=torch.float64), torch.block_diag(*problem.H)
-    I, product = torch.eye(10, dtype=torch.float64), torch.eye(20, dtype=torch.float64)  # noqa: E741
+    own, product = (torch.eye(size, dtype=torch.float64) for size in (10, 20))
     for graph in unbalanced.graphs:
         A, B = (torch.kron(g.W, eye) for g in (graph.pull, graph.push))
-        blocks = [torch.cat([A, -0.05 * I], 1), torch.cat([H @ (A - I), B - 0.05 * H], 1)]
+        blocks = [torch.cat([A, -0.05 * own], 1), torch.cat([H @ (A - own), B - 0.05 * H], 1)]
         product = torch.cat(blocks) @ product
     moduli = torch.linalg.eigvals(product).abs().sort().values
     assert moduli[-2:].sub(1).abs().max() < 1e-7  # the conserved sum of y - H x

@@ -99,9 +99,9 @@ def test_without_noise_agents_disagree_by_steps_over_couplings_and_so_near_the_o
         if k in rounds:
             X, G = state.X, gradient(state.X)
             away = torch.linalg.pinv(torch.eye(5) - graph.W) @ (G - G.mean(dim=0))
-            expected = -defense.l(k) / defense.c(k) * away
+            expected = -defense.lam(k) / defense.c(k) * away
             assert (X - X.mean(dim=0) - expected).norm() < 0.02 * expected.norm()
-            errors[k] = problem.residual(X).sqrt().item() * defense.c(k) / defense.l(k)
+            errors[k] = problem.residual(X).sqrt().item() * defense.c(k) / defense.lam(k)
         state = defense.step(state, k, graph, gradient, Noise(streams, k)).state
     assert errors[20_000] == pytest.approx(errors[5_000], rel=0.05)  # the distance falls as l / c
 
@@ -123,7 +123,7 @@ def test_without_noise_trackers_agree_by_forgetting_over_coupling_and_keep_their
             pulled = (1 + ratio) * torch.eye(5) - graph.W
             disagree = ratio * torch.linalg.solve(pulled, G - G.mean(dim=0))
             assert (Y - Y.mean(dim=0) - disagree).norm() < 0.02 * disagree.norm()
-            expected = -defense.l(k) / defense.c(k) * away @ (Y - Y.mean(dim=0))
+            expected = -defense.lam(k) / defense.c(k) * away @ (Y - Y.mean(dim=0))
             assert (X - X.mean(dim=0) - expected).norm() < 0.02 * expected.norm()
         state = defense.step(state, k, graph, gradient, Noise(streams, k)).state
         torch.testing.assert_close(state.Y.sum(0), gradient(state.X).sum(0), rtol=0, atol=1e-10)
@@ -205,7 +205,7 @@ def test_a_change_lasts_longer_than_its_step_as_agents_keep_their_true_models(se
     _, setting = sensors()
     defense = WangNedic(noise_scale=1.0)
     D = defense.moves(400, setting, 0)["x"].most
-    assert D[399] > 5 * defense.l(399)
+    assert D[399] > 5 * defense.lam(399)
 
 
 def test_a_budget_is_for_the_rounds_of_the_run_as_no_powers_keep_it_for_any_number(

@@ -68,6 +68,7 @@ class FedCDP(GaussianDefense):
         "the form by gossip, where mixing stands for the server's average, and the dynamic noise"
     )
     claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
+    waits: ClassVar[bool] = True
     messages: ClassVar[Mapping[str, str]] = {
         "x": "the model after the local steps; holds the sender's clipped gradients, each under "
         "Gaussian noise of standard deviation eta sigma C_t / B, and all messages before",

@@ -61,6 +61,8 @@ def _declared(
             _of_user(bracket, defense, setting.sizes[victim])
             for bracket, victim in zip(brackets, victims, strict=True)
         ]
+    elif defense.protects == "user":
+        brackets = [_of_one_record(bracket, claim) for bracket in brackets]
     delta = _delta(claim, brackets)
     candidates = [
         Accounted(_interval(bracket, claim, delta), delta, victim, bracket.assumptions)
@@ -221,6 +223,21 @@ def _of_user(bracket: Bracket, defense: Defense, n_records: int) -> Bracket:
     said = f"a user is all records of an agent, {n} of them in a batch" + (" at most" * (not fixed))
     least = all_at_once(bracket.least, n) if fixed else ()
     return Bracket(least, all_at_once(bracket.most, n), (*bracket.assumptions, said))
+
+
+def _of_one_record(bracket: Bracket, claim: Claim) -> Bracket:
+    """What is released of one record, from what is released of a user with all its records.
+
+    One record more may turn the clipped gradient of all of them around, which then moves by twice
+    the clip norm; a user with no records has none. No lower end is proven: a batch may not have it.
+    """
+    turned = 2.0 if record_adjacency(claim) == "add-remove" else 1.0  # which two records do anyway
+    most = tuple(
+        release.model_copy(update={"noise_multiplier": release.noise_multiplier / turned})
+        for release in bracket.most
+    )
+    said = "what is clipped is of all records at once, and one of them may turn it around"
+    return Bracket((), most, (*bracket.assumptions, said))
 
 
 def _interval(bracket: Bracket, claim: Claim, delta: float) -> Interval:

@@ -57,6 +57,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("partpsp", {"share": ["1.bias"]}, SYNC),
     ("pp-doagt", {"epsilon": 1.0}, {}),
     ("pedfl", {}, {}),
+    ("ppsgd", {"noise_multiplier": 2.0}, {}),
     ("sensitivity-reduced", {}, {}),
     ("sgp", {"momentum": 0.5}, {}),
     ("sgpdp", {}, SYNC),

@@ -48,6 +48,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("dyn-d2p", {"epsilon": 1.0}, {}),
     ("fed-cdp", {"noise_multiplier": 2.0, "schedule": "decay"}, {}),
     ("feddpa", {"noise_multiplier": 2.0}, {}),
+    ("fedan", {"noise_multiplier": 2.0}, {}),
     ("gradient-tracking", {}, {}),
     ("mapa", {"noise_multiplier": 2.0}, {}),
     ("muffliato", {"noise_multiplier": 2.0}, {}),

@@ -1,0 +1,184 @@
+"""FedAN: clip norm and noise follow the norms of noisy steps, one's own and the neighbours'."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from dpaudit.defense import (
+    CHANGED_RECORDS,
+    Adjacency,
+    Bracket,
+    Capture,
+    ConfigError,
+    Derived,
+    GaussianDefense,
+    Gradient,
+    Graph,
+    Noise,
+    Observable,
+    OutsideTheory,
+    Round,
+    Setting,
+    Stated,
+    Target,
+    ThreatModel,
+    View,
+    broadcast,
+    known_rounds,
+    replayed,
+    start_and_step,
+)
+
+
+class State(NamedTuple):
+    V: Tensor  # [..., n_agents, d], W times what was sent last
+    X: Tensor  # [..., n_agents, d], what was sent last
+    own: Tensor  # [..., n_agents, memory], norms of own noisy gradients, the last one first
+    heard: Tensor  # [..., n_agents, memory], mean norms of the neighbours' changes over eta
+    told: Tensor  # [..., 1, 1], rounds played so far
+
+
+class FedAN(GaussianDefense):
+    """What ADP-VRSGP calls FedAN; rows of V, X, G [..., n_agents, d] are agents.
+
+    With m_i the mean norm of the agent's own last noisy gradients G_i, and M_i that of
+    (x_j(t) - x_j(t-1)) / eta over its neighbours j, both over the last h rounds, round t is
+        1.  S_i = min(C, (1 - theta) m_i + theta M_i), at least C_0; C before there is a history
+        2.  G = (sum over the batch of per-record gradients at V, clipped to S_i, + N(0, sigma^2
+            S_i^2)) / B
+        3.  X = V - eta G, sent to the neighbours,  V <- W X
+    S_i is made of noisy values alone, so that it is post-processing: given all messages before it,
+    a round is one Gaussian release of noise multiplier sigma, whatever S_i is.
+
+    Reconstruction: the comparison says only that noise follows local and global history, and its
+    list of references lacks the source. All formulas here are ours.
+    """
+
+    paper: ClassVar[str] = "FedAN, as ADP-VRSGP describes it; source unidentified"
+    reconstructed: ClassVar[str] = (
+        "everything but that noise follows local and global history: its source is not identified, "
+        "and no entry of a table under this name is the method of its authors"
+    )
+    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
+    messages: ClassVar[Mapping[str, str]] = {
+        "x": "the model after the local step; holds the sender's clipped gradient under Gaussian "
+        "noise of standard deviation eta sigma S_i / B, and all messages before",
+    }
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean of the batch's clipped gradients, without noise",
+    }
+
+    learning_rate: PositiveFloat = 0.05  # eta
+    memory: PositiveInt = 5  # h
+    sharing: Annotated[float, Field(ge=0, le=1)] = 0.5  # theta
+    least_clip_norm: PositiveFloat = 0.01  # C_0
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        none = X.new_zeros(*X.shape[:-1], self.memory)
+        return State(X, X, none, none, X.new_zeros(*X.shape[:-2], 1, 1))
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        V, eta, B = state.V, self.learning_rate, gradient.batch_size
+        S = self._clip_norms(state)  # 1
+
+        each = gradient.per_record(V)
+        weights = S / torch.maximum(each.norm(dim=-1), S)
+        clipped = torch.einsum("...bd,...b->...d", each, weights)
+        G = (clipped + noise.gaussian("gradient", self.sigma * S, clipped)) / B  # 2
+        X = V - eta * G  # 3
+        after = State(
+            graph.mix(X),
+            X,
+            _remembered(state.own, G.norm(dim=-1, keepdim=True)),
+            _remembered(state.heard, _heard(graph, (X - state.X).norm(dim=-1, keepdim=True) / eta)),
+            state.told + 1,
+        )
+        return Round(after, {"x": broadcast(graph, X)}, {"gradient": clipped / B})
+
+    def _clip_norms(self, state: State) -> Tensor:
+        """S_i, [..., n_agents, 1]."""
+        rounds = state.told.clamp(1, self.memory)
+        m, M = (norms.sum(-1, keepdim=True) / rounds for norms in (state.own, state.heard))
+        mixed = (1 - self.sharing) * m + self.sharing * M
+        history = mixed.clamp(self.least_clip_norm, self.clip_norm)
+        return torch.where(state.told > 0, history, self.clip_norm)
+
+    def models(self, state: State) -> Tensor:
+        return state.V
+
+    def clip_norm_in(self, k: int) -> float | None:
+        """None is common to all agents."""
+        return None
+
+    def calibrate(self, setting: Setting) -> Self:
+        """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP.
+
+        Raises:
+            ConfigError: the graph has a server or varies, so that changes of what a neighbour sent
+                are not known.
+            OutsideTheory: W is not doubly stochastic.
+        """
+        network = setting.network
+        if network.period > 1 or network.server is not None:
+            raise ConfigError("graph: FedAN needs a graph of gossip that does not vary in time")
+        if not (network.at(1).doubly_stochastic or self.allow_outside_theory):
+            raise OutsideTheory("graph: FedAN needs a doubly stochastic W")
+        if self.least_clip_norm > self.clip_norm:
+            raise ConfigError(
+                f"defense.least_clip_norm: {self.least_clip_norm:g} is above clip_norm, "
+                f"{self.clip_norm:g}"
+            )
+        return super().calibrate(setting)
+
+    def sensitivity(
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+    ) -> Mapping[str, Stated]:
+        """eta C / B for each record, as S_i is C at most."""
+        if adjacency not in CHANGED_RECORDS:
+            return {}
+        moved = self.learning_rate * self.clip_norm / self.batch_size
+        return {"x": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """Of sigma in every round. Who reads all that S_i is made of knows the scale of the noise;
+        others know it in the first round alone."""
+        graph = setting.network.at(1)
+        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        reads_all = all(threat_model.sees(j, i) for j, i in graph.links if victim in (i, j))
+        known[1:] &= reads_all
+        least, most, said = replayed(
+            self, setting, victim, np.full(self.n_rounds, self.sigma), known
+        )
+        adaptive = "clip norms are functions of noisy values before them, which reveal no more"
+        return Bracket(least, most, (*said, adaptive))
+
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+        V, step = start_and_step(view, setting.network.at, "x", target)
+        return Derived(step / self.learning_rate, V)
+
+    observables: ClassVar[Mapping[str, Observable]] = {
+        "noisy-gradient": Observable(
+            "(v_i - x_i) / eta with v_i mixed from the messages of the round before",
+            {"x": (-1, 0)},
+            "x",
+            False,
+            _noisy_gradient,
+        )
+    }
+
+
+def _remembered(norms: Tensor, newest: Tensor) -> Tensor:
+    """[..., n_agents, memory] with the newest first."""
+    return torch.cat([newest, norms[..., :-1]], dim=-1)
+
+
+def _heard(graph: Graph, changes: Tensor) -> Tensor:
+    """The mean of the neighbours' numbers [..., n_agents, 1]; 0 without neighbours."""
+    senders, receivers = graph.senders.to(changes.device), graph.receivers.to(changes.device)
+    total = torch.zeros_like(changes).index_add(-2, receivers, changes[..., senders, :])
+    degree = receivers.bincount(minlength=graph.n_agents).clamp(min=1)
+    return total / degree.to(changes)[:, None]

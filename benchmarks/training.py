@@ -29,7 +29,10 @@ EPSILON, DELTA = 2.0, 1e-5
 EVERYTHING = ThreatModel(name="every link")
 COMMON = {"learning_rate": 0.5, "clip_norm": 1.0, "batch_size": 64}
 BUDGET = {"epsilon": EPSILON, "delta": DELTA}
-RING, SERVER = {"name": "ring"}, {"name": "server"}
+RING, SERVER, PAIRS = {"name": "ring"}, {"name": "server"}, {"name": "pairwise", "among": "ring"}
+NEITHER = {"learning_rate": None, "clip_norm": None}
+FUNCTION = NEITHER | {"epsilon": 10.0, "batch_size": 64}  # of an agent's function, in L1
+DECAYING = {"step_size": 1.0, "step_decay": 0.8, "noise_decay": 0.9}
 DEFENSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # name -> graph, own options
     "d-psgd": (RING, {"clip_norm": None}),
     "dp-dpsgd": (RING, BUDGET),
@@ -37,7 +40,15 @@ DEFENSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # name -> graph,
     "whisper": (RING, BUDGET),
     "mafalda": (RING, BUDGET),
     "muffliato": (RING, BUDGET),
-    "mapa": (RING, BUDGET),
+    "mapa": (RING, BUDGET | {"learning_rate": None}),
+    "dp-netfleet": (RING, BUDGET | {"learning_rate": None, "step_size": 0.1, "local_steps": 2}),
+    "dp-dfedsam": (RING, BUDGET | {"local_steps": 2}),
+    "dp-cga": (RING, BUDGET | {"learning_rate": 0.1}),
+    "adp2sgd": (PAIRS, BUDGET),
+    "sensitivity-reduced": (RING, FUNCTION | DECAYING | {"correction": 0.4}),
+    "dpop": (RING, FUNCTION | DECAYING),
+    "pp-doagt": (RING, FUNCTION | DECAYING),
+    "xuan-wang": (RING, FUNCTION | DECAYING),
 }
 
 
@@ -52,6 +63,7 @@ class Row(NamedTuple):
 
 def config(name: str, seed: int, rounds: int) -> AuditConfig:
     graph, own = DEFENSES[name]
+    rounds *= 10 if graph is PAIRS else 1  # in each of which one agent of ten takes a step
     options = {key: value for key, value in (COMMON | own).items() if value is not None}
     n_agents = 11 if graph["name"] == "server" else 10
     return AuditConfig.from_dict(

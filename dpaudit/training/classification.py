@@ -179,7 +179,7 @@ class Classification:
         """
         shape = (trials or 1, *self._held.shape)
         if sampling == "cyclic":
-            return Batch(*self._records(self._next(k, batch_size, trials)))
+            return Batch(*self._records(self._next(streams, k, batch_size, trials)))
         name = ("sampling", k, step) if step else ("sampling", k)
         draws = torch.rand(shape, generator=Streams(streams.seed)(*name))
         draws[:, self._padding] = 2.0  # behind every record that is there
@@ -211,11 +211,19 @@ class Classification:
 
         return BatchGradient(self.gradients, batch, batch_size, trials, drawn)
 
-    def _next(self, k: int, batch_size: int, trials: int | None) -> Tensor:
-        """Positions [trials, n_agents, b] of the k-th part of each agent's list, in turn."""
+    def _next(self, streams: Streams, k: int, batch_size: int, trials: int | None) -> Tensor:
+        """Positions [trials, n_agents, b] of the k-th part of each agent's list, in turn.
+
+        Each trial has the lists in an order of its own, the same in all rounds.
+        """
         parts = (~self._padding).sum(dim=1, keepdim=True) // batch_size
-        first = (k - 1) % parts * batch_size
-        return (first + torch.arange(batch_size)).expand(trials or 1, -1, -1)
+        places = (k - 1) % parts * batch_size + torch.arange(batch_size)
+        if trials is None:
+            return places[None]
+        generator = Streams(streams.seed)("order")
+        orders = torch.rand((trials, *self._held.shape), generator=generator)
+        orders[:, self._padding] = 2.0  # behind every record that is there
+        return orders.argsort(dim=-1).gather(-1, places.expand(trials, -1, -1))
 
     def _records(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels at positions [trials, n_agents, b] in each agent's own list."""

@@ -12,7 +12,7 @@ from torch import nn
 from dpaudit.data.datasets import Dataset, from_arrays
 from dpaudit.defense.contract import Defense
 from dpaudit.errors import RunError
-from dpaudit.files.config import AuditConfig, read_toml
+from dpaudit.files.config import AuditConfig, read_toml, with_fixed_model
 from dpaudit.files.result import AuditResult
 from dpaudit.memory import bytes_of
 from dpaudit.pipeline.caller_objects import CallerObjects
@@ -35,6 +35,7 @@ def audit(
     data_root: str | Path | None = None,
     cores: int | None = None,
     max_memory: int | str | None = None,
+    fix_model: bool = False,
 ) -> AuditResult:
     """Audit the privacy claims of a config: train, intercept, attack, account, judge.
 
@@ -54,11 +55,12 @@ def audit(
         data_root: folder of mnist, fashion-mnist and cifar10.
         cores: processes at most; None: one for each core.
         max_memory: of all processes together, in bytes or like "8GB"; None: what is free.
+        fix_model: put a GroupNorm in the place of each BatchNorm; a note of the result says so.
 
     Raises:
         DpauditError: config, objects or run directory do not allow it; a line for each problem.
     """
-    checked, own, text = _checked(config, defense, data, model)
+    checked, own, text = _checked(config, defense, data, model, fix_model)
     runtime = _runtime(device, data_root, cores, max_memory, own)
     report = on_progress or (lambda what, done, total: None)
     with _outliving_exits(), _folder(out) as folder:
@@ -70,16 +72,22 @@ def _checked(
     defense: Defense | None,
     data: Dataset | tuple[Any, Any] | None,
     model: nn.Module | None,
+    fix_model: bool,
 ) -> tuple[AuditConfig, CallerObjects, str]:
     """The config with the caller's objects in their places, these objects, and its text."""
+
+    def filled(own: CallerObjects, content: dict[str, Any]) -> dict[str, Any]:
+        content = own.fill(content)
+        return with_fixed_model(content, "fix_model") if fix_model else content
+
     if isinstance(config, str | Path):
         path = Path(config)
         content, text = read_toml(path)
         own = CallerObjects(defense, _dataset(data, content), model)
-        return AuditConfig.from_table(own.fill(content), path, text, (), own.defense), own, text
+        return AuditConfig.from_table(filled(own, content), path, text, (), own.defense), own, text
     content = config.model_dump(mode="json") if isinstance(config, AuditConfig) else dict(config)
     own = CallerObjects(defense, _dataset(data, content), model)
-    return AuditConfig.from_dict(own.fill(content), own.defense), own, _FROM_PYTHON
+    return AuditConfig.from_dict(filled(own, content), own.defense), own, _FROM_PYTHON
 
 
 def _runtime(

@@ -45,6 +45,7 @@ class ModelConfig(Strict):
     """Which network."""
 
     name: str
+    fix: bool = False  # GroupNorm in the place of BatchNorm
 
 
 class Plugin(BaseModel):
@@ -78,8 +79,10 @@ class AuditConfig(Strict):
     attack: Annotated[tuple[Plugin, ...], Field(max_length=MOST)] = ()
 
     @classmethod
-    def from_toml(cls, path: Path, seed: int | None = None) -> "AuditConfig":
-        """Read an audit file; ``seed`` replaces the one in it.
+    def from_toml(
+        cls, path: Path, seed: int | None = None, fix_model: bool = False
+    ) -> "AuditConfig":
+        """Read an audit file; ``seed`` replaces the one in it, ``fix_model`` sets model.fix.
 
         Raises:
             ConfigError: one line for each problem, with file, line and key.
@@ -87,6 +90,7 @@ class AuditConfig(Strict):
         content, text = read_toml(path)
         if seed is not None:
             content["seed"] = seed
+        content = with_fixed_model(content, "--fix-model") if fix_model else content
         return cls.from_table(content, path, text, ())
 
     @classmethod
@@ -118,6 +122,13 @@ class AuditConfig(Strict):
             return self
         data = self.data.model_copy(update={"path": (folder / self.data.path).resolve()})
         return self.model_copy(update={"data": data})
+
+
+def with_fixed_model(content: dict[str, Any], asked_by: str) -> dict[str, Any]:
+    """An audit's content with model.fix set. Raises ConfigError if there is no network."""
+    if not isinstance(content.get("model"), dict):
+        raise ConfigError(f"{asked_by}: this audit has no [model] to fix; leave it out")
+    return {**content, "model": {**content["model"], "fix": True}}
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:

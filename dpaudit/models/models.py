@@ -46,7 +46,7 @@ def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
     if buffers := [key for key, _ in module.named_buffers()]:
         raise ConfigError(
             f"{name} keeps state beside its parameters ({buffers[0]}), which agents cannot share; "
-            "GroupNorm in the place of BatchNorm keeps none"
+            "GroupNorm in the place of BatchNorm keeps none: give fix_model=True, or --fix-model"
         )
     copy = deepcopy(module).to("meta")
     try:

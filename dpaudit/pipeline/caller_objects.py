@@ -34,7 +34,8 @@ class CallerObjects:
             data = {key: value for key, value in content.get("data", {}).items() if key != "path"}
             content["data"] = {**data, "name": self.data.name}
         if self.model is not None:
-            content["model"] = {"name": type(self.model).__qualname__}
+            model = {key: value for key, value in content.get("model", {}).items() if key == "fix"}
+            content["model"] = {**model, "name": type(self.model).__qualname__}
         return content
 
     @property

@@ -10,10 +10,15 @@ DIVERGED = 1e3  # times the loss of the initial models
 UNCHANGED = 1e-6  # of that loss: rounding in float32
 
 
-def copies_notes(learned: LoadedProblem) -> Iterator[str]:
-    """A warning where most records are copies: what hides one of them hides none of the others."""
+def problem_notes(learned: LoadedProblem) -> Iterator[str]:
+    """Which layers were replaced; and a warning where most records are copies of one another.
+
+    What hides one copy hides none of the others.
+    """
     if learned.dataset is None:
         return
+    if learned.replaced:
+        yield f"The model was fixed, each BatchNorm replaced: {'; '.join(learned.replaced)}."
     n, distinct = learned.n_records, learned.dataset.n_distinct
     if distinct <= n / 2:
         yield (

@@ -39,7 +39,7 @@ from .jobs import (
     train_world,
 )
 from .judge import Judging, accounting_finding, bearing_on, judge
-from .learning import copies_notes, learning_notes
+from .learning import learning_notes, problem_notes
 from .memory import Plan, plan_of
 from .noise_of_the_run import examine_noise
 from .provenance import code_of, provenance
@@ -95,7 +95,7 @@ def run_audit(
     load_plugin("reports", "html")  # refused now and not after the last attack
     prepared = prepare(config, runtime, own)
     fingerprint = _fingerprint(config, prepared, runtime)
-    plan = plan_of(config, prepared, runtime.max_memory, partial(_prepared_again, runtime, own))
+    plan = plan_of(config, prepared, runtime.max_memory, partial(prepared_again, runtime, own))
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
         if say is not None:
             for line in (*plan.lines(), *_time_needed(config, prepared, plan, runtime, resume)):
@@ -133,7 +133,7 @@ def attack_again(
         if any(now[key] != recorded.get(key) for key in ("data", "device")):
             raise RunError(f"{out}: data or device differ from those of the recorded run")
         _refuse_unrecorded(run, prepared)
-        again = partial(_prepared_again, runtime, NOTHING)
+        again = partial(prepared_again, runtime, NOTHING)
         plan = plan_of(config, prepared, runtime.max_memory, again, trains=False)
         run.forget("findings/[0-9]*.json")
         return _attack_and_judge(
@@ -198,7 +198,8 @@ def _recorded(run: RunDirectory) -> dict[str, Any]:
 
 def _edited(out: Path, recorded: dict[str, Any], names: tuple[str, ...]) -> AuditConfig:
     """The run directory's config with its attacks as they are now in config.toml."""
-    edited = AuditConfig.from_toml(out / "config.toml", seed=recorded["seed"])
+    fixed = bool((recorded["model"] or {}).get("fix"))
+    edited = AuditConfig.from_toml(out / "config.toml", recorded["seed"], fixed)
     now = edited.model_dump(mode="json")
     now["data"]["path"] = recorded["data"]["path"]  # was relative to another folder
     changed = [key for key in now if key != "attack" and now[key] != recorded[key]]
@@ -281,7 +282,7 @@ def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[
     yield from absent_notes(config.threat_model, setting.network, defense.n_rounds)
 
 
-def _prepared_again(
+def prepared_again(
     runtime: Runtime, own: CallerObjects, config: AuditConfig, dataset: Dataset | None
 ) -> Prepared:
     """Another config on the same data."""
@@ -361,7 +362,7 @@ def _result(
         threat_models=tuple(_threat_models(config, prepared)),
         graph=prepared.graph,
         findings=tuple(findings),
-        notes=(*prepared.notes, *copies_notes(prepared.learned), *learning_notes(curves)),
+        notes=(*prepared.notes, *problem_notes(prepared.learned), *learning_notes(curves)),
         utility=curves,
         provenance=provenance(prepared.learned, config.seed, runtime.device),
         timing=seconds,

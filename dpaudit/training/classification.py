@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from dpaudit.data.datasets import Dataset
 from dpaudit.data.partition import Partition
 from dpaudit.defense.contract import Gradient
+from dpaudit.errors import ConfigError
 from dpaudit.models.gradients import Gradients
 from dpaudit.models.models import architecture, build_network, initial_parameters
+from dpaudit.models.normalisation import with_group_norm
 from dpaudit.rng import Streams
 
 EVALUATED = 2_000  # test records at most, the first ones: enough for +- 2% of accuracy
@@ -124,15 +126,22 @@ class Classification:
         partition: Partition,
         network: str | nn.Module,
         device: torch.device,
+        fix_model: bool = False,
     ) -> None:
         shape, n_classes = tuple(dataset.x.shape[1:]), dataset.n_classes
         self.dataset = dataset
+        self.replaced: tuple[str, ...] = ()  # batch normalisations, if the model is to be fixed
         self._start: Tensor | None = None  # [d]; drawn where there is none
-        if isinstance(network, str):
-            self.gradients = Gradients(build_network(network, shape, n_classes))
-        else:
-            self.gradients = Gradients(architecture(network, shape, n_classes))
-            self._start = nn.utils.parameters_to_vector(network.parameters()).detach().to(device)
+        own = not isinstance(network, str)
+        module = build_network(network, shape, n_classes) if isinstance(network, str) else network
+        if fix_model:
+            module, self.replaced = with_group_norm(module)
+            if not self.replaced:
+                raise ConfigError("model.fix: the network has no BatchNorm; leave it out")
+        if own:
+            self._start = nn.utils.parameters_to_vector(module.parameters()).detach().to(device)
+            module = architecture(module, shape, n_classes)
+        self.gradients = Gradients(module)
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)
         self._x_test = dataset.x_test[:EVALUATED].to(device)
         self._y_test = dataset.y_test[:EVALUATED].to(device)

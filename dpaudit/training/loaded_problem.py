@@ -30,6 +30,7 @@ class LoadedProblem(NamedTuple):
     n_records: int
     d: int
     layers: tuple[tuple[str, int], ...]  # name and size of each parameter tensor; none of sensors
+    replaced: tuple[str, ...] = ()  # layers of the network that others stand for
 
 
 def load_problem(
@@ -58,12 +59,14 @@ def load_problem(
     n_holders = config.data.n_agents - servers
     parts = partition.split(dataset.y, n_holders, config.data.partition, rng, minimum=batch_size)
     parts = parts.behind(servers)
-    named = network or config.model.name if config.model is not None else ""
-    problem = Classification(dataset, parts, named, streams.device)
+    named: str | nn.Module = network or config.model.name if config.model is not None else ""
+    fixes = config.model is not None and config.model.fix
+    problem = Classification(dataset, parts, named, streams.device, fixes)
     layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
     sizes, d = tuple(parts.sizes.tolist()), problem.gradients.d
     n, fingerprint = len(dataset.x), dataset.fingerprint
-    return LoadedProblem(problem, dataset, dataset.name, fingerprint, sizes, n, d, layers)
+    known = dataset.name, fingerprint, sizes, n, d, layers
+    return LoadedProblem(problem, dataset, *known, problem.replaced)
 
 
 def _sensors(config: AuditConfig, streams: Streams) -> LoadedProblem:

@@ -126,6 +126,17 @@ def test_own_objects_that_do_not_fit_are_one_line(own: dict, expected: str) -> N
     assert "\n" not in str(error.value)
 
 
+def test_a_network_with_batch_normalisation_is_fixed_where_that_is_asked_for() -> None:
+    own = {"defense": own_defense(), "data": own_arrays()}
+    network = nn.Sequential(nn.Linear(9, 3), nn.BatchNorm1d(3))
+    result = dpaudit.audit(WITHOUT_OBJECTS, **own, model=network, cores=1, fix_model=True)
+    said = "The model was fixed, each BatchNorm replaced: 1: BatchNorm1d(3) by GroupNorm(1, 3)."
+    assert said in result.notes
+    assert result.config["model"] == {"name": "Sequential", "fix": True}
+    with pytest.raises(DpauditError, match=r"model\.fix: the network has no BatchNorm"):
+        dpaudit.audit(WITHOUT_OBJECTS, **own, model=nn.Linear(9, 3), cores=1, fix_model=True)
+
+
 def test_what_is_left_out_without_an_object_in_its_place_is_said_to_be_missing() -> None:
     with pytest.raises(DpauditError, match="model: Field required"):
         dpaudit.audit(WITHOUT_OBJECTS, defense=own_defense(), data=own_arrays())

@@ -10,7 +10,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult, Curve
 from dpaudit.files.verdict import Verdict
-from dpaudit.pipeline.learning import copies_notes, learning_notes
+from dpaudit.pipeline.learning import learning_notes, problem_notes
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.training.loaded_problem import LoadedProblem
 
@@ -75,7 +75,7 @@ def test_records_that_are_mostly_copies_are_said_to_be(distinct, warned) -> None
     x = torch.arange(20).clamp(max=distinct - 1).float()[:, None].expand(20, 3)
     y = torch.arange(20) % 2
     learned = LoadedProblem(None, Dataset("own", x, y, x, y, ("a", "b")), "own", "", (), 20, 3, ())
-    said = list(copies_notes(learned))
+    said = list(problem_notes(learned))
     assert len(said) == warned
     assert all(f"Of 20 records {distinct} are distinct" in note for note in said)
-    assert not list(copies_notes(learned._replace(dataset=None)))
+    assert not list(problem_notes(learned._replace(dataset=None)))

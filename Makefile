@@ -1,12 +1,16 @@
-# Two commands do all the set-up on a fresh machine: `make audit` and `make test`.
+# Any of these does all the set-up on a fresh machine: `make audit`, `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
 FAMILIES := attacks defenses reports
 
-.PHONY: audit test slow lint clean
+.PHONY: audit audit-thorough test slow lint clean
 
 audit: .venv/installed
 	@$(BIN)/dpaudit audit examples/dpdl-digits.toml --out runs/dpdl-digits || [ $$? -eq 1 ]
+
+# The same audit with more runs, rounds and targets.
+audit-thorough: .venv/installed
+	@$(BIN)/dpaudit audit examples/dpdl-digits-thorough.toml --out runs/dpdl-digits-thorough || [ $$? -eq 1 ]
 
 test: .venv/installed
 	$(BIN)/ruff check .

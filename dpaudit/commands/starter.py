@@ -45,18 +45,21 @@ agents = [3]
 
 [[attack]]
 name = "likelihood-ratio"          # tells runs with and without one record apart
-trials = 2000                      # runs of each world
+trials = 1000                      # runs of each world; more certify more
 
 [[attack]]
 name = "sensitivity"               # messages of neighbouring worlds against the stated bounds
+rounds = [1, 20]                   # by default ten, up to the last one
+restarts = 4                       # by default 16
+steps = 20                         # by default 40
 """
 
 _ATTACK = """
 [[attack]]
 name = "gradient-inversion"
 message = "{message}"    # {description}
-rounds = [{rounds}]
-targets = 8                        # victims in each round
+rounds = [{round}]
+targets = 2                        # victims in each round; by default 8
 """
 
 # What an audit needs beside a defense's own defaults.
@@ -78,8 +81,8 @@ def starter(name: str) -> str:
         else:
             lines.append(f"{field} = {_toml(value)}")
     attacks = [
-        _ATTACK.format(message=message, description=observable.description, rounds="50, 100, 200")
-        for message, observable in defense.observables.items()
+        _ATTACK.format(message=message, description=seen.description, round=_GIVEN["n_rounds"])
+        for message, seen in defense.observables.items()
     ]
     tail = _TAIL.format(paper=f"{defense.paper}: {defense.claims}")
     return _HEAD.format(file="audit.toml") + "\n".join(lines) + "\n" + tail + "".join(attacks)

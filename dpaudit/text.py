@@ -35,6 +35,14 @@ def lines(text: str) -> str:
     return "\n".join(map(one_line, text.split("\n")))
 
 
+def duration(seconds: float) -> str:
+    """A time for people, with its unit."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def json_lines(text: str) -> str:
     """JSON with the same content, for the terminal."""
     shown = "\n".join(_shown(line, lambda c: json.dumps(c)[1:-1]) for line in text.split("\n"))

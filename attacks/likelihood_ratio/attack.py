@@ -1,6 +1,6 @@
 """Empirical epsilon: which world a run came from, told by the strongest adversary of a view."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar
 
@@ -11,7 +11,7 @@ from dpaudit.defense.claim_accounting import account_claim, claimed_delta
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Finding
+from dpaudit.files.finding import Finding, Metric
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
@@ -26,7 +26,7 @@ from dpaudit.rng import Streams
 from dpaudit.training.pace import Pace, seconds_of
 
 from .agents import as_asked, game_on_agents
-from .bound import certified_bound, untested
+from .bound import certified_bound, power_of, untested
 from .controls import no_noise_control, noise_control, null_control, positive_control
 from .exact import exact_leak
 from .question import Question
@@ -86,7 +86,7 @@ class LikelihoodRatio(Attack):
             return None
         n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
         own = Streams(bench.streams.numpy("pace").integers(2**62).item(), bench.streams.device)
-        claimed = [c for c in bench.claims if c.threat_model in (None, threat_model.name)]
+        claimed = _claimed(bench, threat_model).values()
         runs = self.trials + max(TRAINING, self.trials // 5) + self.trials // 2
         first = min(n_rounds, FIRST)
         adversary, n = Adversary(game, threat_model, first), min(runs, RUNS)
@@ -94,6 +94,15 @@ class LikelihoodRatio(Attack):
         known = seconds_of(lambda: Adversary(game, threat_model, first)) / first
         each = n_rounds * (runs * one + ADVERSARIES * known) + JUDGED
         return len(set(map(_game_of, claimed))) * each
+
+    def power(
+        self, bench: Bench, threat_model: ThreatModel
+    ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
+        """By the leak of the first rounds that the runs would play."""
+        for index, claim in _claimed(bench, threat_model).items():
+            question = self._question(bench, threat_model, index, claim, _streams(bench))
+            if question is not None and not question.guesses:
+                yield index, power_of(question, self.trials)
 
     def _largest_game(self, bench: Bench, threat_model: ThreatModel) -> Game | None:
         """That of any honest agent, if something is claimed of one."""
@@ -105,17 +114,11 @@ class LikelihoodRatio(Attack):
         return replace(game, spread=min(coordinates(game), PLAYED))
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        claims = {
-            index: claim
-            for index, claim in enumerate(bench.claims)
-            if claim.threat_model in (None, threat_model.name)
-        }
+        claims = _claimed(bench, threat_model)
         alike: dict[object, list[int]] = {}
         for index, claim in claims.items():
             alike.setdefault(_game_of(claim), []).append(index)
-        streams = Streams(
-            bench.streams.numpy("likelihood-ratio").integers(2**62).item(), bench.streams.device
-        )
+        streams = _streams(bench)
         found: dict[int, list[Finding]] = {}
         for i, indices in enumerate(alike.values()):
 
@@ -207,6 +210,21 @@ class LikelihoodRatio(Attack):
             return str(not_numbers)
         silent = played("without noise", self.trials // 2, without_noise(question.adversary.game))
         return Runs.of(question.delta, counted, training, silent, streams)
+
+
+def _claimed(bench: Bench, threat_model: ThreatModel) -> dict[int, Claim]:
+    """What is claimed against this adversary, by its index."""
+    return {
+        index: claim
+        for index, claim in enumerate(bench.claims)
+        if claim.threat_model in (None, threat_model.name)
+    }
+
+
+def _streams(bench: Bench) -> Streams:
+    """From which all of the game is drawn."""
+    seed = bench.streams.numpy("likelihood-ratio").integers(2**62).item()
+    return Streams(seed, bench.streams.device)
 
 
 def _game_of(claim: Claim) -> object:

@@ -106,10 +106,10 @@ def _metrics(question: Question, bound: ScoreBound, p: float) -> dict[str, Metri
     if mu is not None:
         metrics[Name.MU_LOWER_BOUND] = Metric(value=bound.value)
         metrics[Name.CLAIMED_MU] = Metric(value=mu)
-    return metrics | _power(question, counted)
+    return metrics | power_of(question, counted)
 
 
-def _power(question: Question, counted: int) -> dict[str, Metric]:
+def power_of(question: Question, counted: int) -> dict[str, Metric]:
     """What could be expected before any run: of these runs, at best, and how many would do.
 
     By the bound that judges the claim, which for a claim of mu is that of the Gaussian family.

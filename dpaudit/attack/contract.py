@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Finding
+from dpaudit.files.finding import Finding, Metric
 from dpaudit.files.threat import ThreatModel
 from dpaudit.kept import NOT_KEPT, Kept
 from dpaudit.progress import OnStep
@@ -93,6 +93,16 @@ class Attack(Strict, ABC):
         By counting what it does at this pace. What it plays for that is played in little time.
         """
         return None
+
+    def power(
+        self, bench: Bench, threat_model: ThreatModel
+    ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
+        """What ``measure`` is expected to certify of each claim, by its index, without a run.
+
+        The expected bound, the ceiling and the trials that would be enough of a perfect attack,
+        each where it is known; nothing of claims of which nothing can be told.
+        """
+        return iter(())
 
     @abstractmethod
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:

@@ -1,9 +1,9 @@
 """The commands: each parses, calls the library, prints, exits. Torch is imported inside them."""
 
 import json
+import os
 import sys
 import warnings
-from contextlib import nullcontext
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -20,16 +20,19 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.memory import bytes_of
 from dpaudit.version import __version__
 
+from .calculator import epsilon
+from .glossary import explain
 from .last_word import leave_with
+from .results import print_outlook, report, show
+from .running import passing_on, progress_bars
 from .terminal import (
     answer,
     complain,
     errors_as_exit_codes,
-    passing_on,
     print_check,
     print_result,
-    progress_bars,
     remove_outputs,
+    same_command,
     say,
     say_json,
     show_warning,
@@ -45,8 +48,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Audit the privacy claims of private decentralized learning.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -60,6 +61,9 @@ Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress.")]
 MaxMemory = Annotated[
     str | None, Option(help="At most, like 8GB; default: what is free.", metavar="SIZE")
 ]
+DryRun = Annotated[
+    bool, Option("--dry-run", help="Only say what it takes and what it could prove.")
+]
 Workers = Annotated[int | None, Option(min=1, help="Processes; default: one for each core.")]
 BaselineFile = Annotated[
     Path | None, Option(help="What leaked before; default: baseline.json beside CLAIMS.")
@@ -71,6 +75,12 @@ CacheFolder = Annotated[
     Path | None, Option(help="Finished audits; default: .dpaudit-cache beside CLAIMS.")
 ]
 
+COMPLETION = "_DPAUDIT_COMPLETE"
+FIRST_STEPS = (
+    "dpaudit init               writes audit.toml: a claim, adversaries, attacks",
+    "dpaudit audit audit.toml   runs it; --dry-run says what it takes and could prove",
+    "dpaudit show runs/audit    prints the result again; see also: dpaudit --help",
+)
 KINDS = ("defenses", "attacks", "graphs", "datasets", "models", "experiments")
 Listed = Literal["defenses", "attacks", "graphs", "datasets", "models", "experiments"]
 
@@ -89,12 +99,21 @@ def audit(
     max_memory: MaxMemory = None,
     quiet: Quiet = False,
     as_json: Annotated[bool, Option("--json", help="Print audit.json.")] = False,
+    dry_run: DryRun = False,
+    fix_model: Annotated[
+        bool, Option("--fix-model", help="GroupNorm in the place of each BatchNorm.")
+    ] = False,
 ) -> None:
     """Run one audit. Exits 1 if a claim is refuted or unsupported, 2 if it cannot run, else 0."""
     out = out or Path("runs") / config_file.stem
-    with errors_as_exit_codes(f"dpaudit audit {config_file} --out {out} --resume"):
-        config = AuditConfig.from_toml(config_file, seed)
+    with errors_as_exit_codes(same_command("--resume")):
+        config = AuditConfig.from_toml(config_file, seed, fix_model)
         runtime = _runtime(device, data_root, download, workers, max_memory)
+        if dry_run:
+            from dpaudit.pipeline.dry_run import outlook
+
+            print_outlook(config, outlook(config, runtime))
+            return
         from dpaudit.pipeline.run import run_audit
 
         with progress_bars(quiet) as on_progress:
@@ -128,7 +147,7 @@ def attack(
     The attacks are those of config.toml in the run directory, which may have been edited: any
     option may change as long as the messages it needs were recorded.
     """
-    with errors_as_exit_codes(f"dpaudit attack {run_directory}"):
+    with errors_as_exit_codes(same_command()):
         runtime = _runtime(device, data_root, False, workers, max_memory)
         from dpaudit.pipeline.run import attack_again
 
@@ -160,7 +179,7 @@ def check(
 
     Exits 1 if a claim is refuted or unsupported, a limit or baseline broken, 2 on errors, else 0.
     """
-    with errors_as_exit_codes(f"dpaudit check {claims}"):
+    with errors_as_exit_codes(same_command()):
         from dpaudit.check.run import Auditor, Options
 
         options = Options(
@@ -179,30 +198,6 @@ def check(
         write_outputs(found, strict, junit, sarif, markdown)
     print_check(found, quiet)
     raise typer.Exit(found.exit_code(strict))
-
-
-@app.command()
-def report(
-    run_directories: Annotated[list[Path], Argument(metavar="DIR...", help="Run directories.")],
-    out: Annotated[Path | None, Option(help="The HTML file; default: report.html in DIR.")] = None,
-) -> None:
-    """Render one run, or several side by side, from their audit.json."""
-    with errors_as_exit_codes():
-        from dpaudit.reports.html import render, render_comparison
-        from dpaudit.training.run_directory import RunDirectory
-
-        results = [
-            (path.name, AuditResult.read(path / "audit.json"), path) for path in run_directories
-        ]
-        if len(results) == 1:
-            _, result, path = results[0]
-            target, page = out or path / "report.html", render(result, path)
-        else:
-            target, page = out or Path("comparison.html"), render_comparison(results)
-        folder = RunDirectory(target.parent)
-        with folder.held() if folder.has("run.json") else nullcontext(folder) as run:
-            run.write_text(target.name, page)
-    say(f"report: {target}")
 
 
 @app.command()
@@ -305,18 +300,28 @@ def init(
     say(f"wrote {out}; next: dpaudit audit {out}")
 
 
+for command in (show, report, explain, epsilon):
+    app.command()(command)
+
+
 @app.callback(invoke_without_command=True)
-def version(
+def alone(
     context: typer.Context,
-    show: Annotated[bool, Option("--version", help="Print the version.")] = False,
+    version: Annotated[bool, Option("--version", help="Print the version.")] = False,
 ) -> None:
-    if show:
+    if version:
         say(f"dpaudit {__version__}")
         raise typer.Exit(0)
+    if context.invoked_subcommand is None:
+        for line in FIRST_STEPS:
+            say(line)
+        raise typer.Exit(2)  # a script whose command got lost has audited nothing
 
 
 def main() -> None:
     """The console script."""
+    if COMPLETION in os.environ:
+        app(prog_name="dpaudit")  # a shell asks what can be typed next
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of what the terminal's encoding lacks

@@ -4,12 +4,14 @@ Whatever a command prints, it prints with ``say``, ``complain`` or ``say_json``.
 """
 
 import errno
-import json
 import os
+import shlex
+import shutil
 import signal
 import sys
+import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -23,13 +25,10 @@ from dpaudit.errors import DpauditError, is_out_of_memory
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import MEANING
 from dpaudit.files.whole import write_whole
-from dpaudit.progress import OnProgress
-from dpaudit.text import json_lines, one_line, whole_line
+from dpaudit.text import json_lines, whole_line
 from dpaudit.unforeseen import unforeseen
 
 if TYPE_CHECKING:
-    from dpaudit.check.one_audit import AuditJob
-    from dpaudit.check.processes import Waiting
     from dpaudit.files.check_report import CheckReport
 
 _NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
@@ -44,12 +43,13 @@ class _Console(Console):
 
 
 _stdout = _Console(highlight=False, soft_wrap=True)
-_stderr = _Console(stderr=True, highlight=False, soft_wrap=True)
+stderr = _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(line: str, style: str = "") -> None:
-    """A line on stdout, whatever is in it."""
-    _stdout.print(Text(whole_line(line), style))
+    """A line on stdout, whatever is in it; on a terminal no word of it is broken."""
+    for part in _fitting(line, _stdout):
+        _stdout.print(Text(part, style))
 
 
 def say_json(document: str) -> None:
@@ -58,15 +58,46 @@ def say_json(document: str) -> None:
 
 
 def complain(line: str, kind: str = "") -> None:
-    """A line on stderr, whatever is in it.
+    """A line on stderr, whatever is in it; on a terminal no word of it is broken.
 
     Args:
         kind: what it begins with: "error" in red, "warning" or nothing.
     """
-    shown = Text(whole_line(f"{kind}: {line}" if kind else line))
-    if kind == "error":
-        shown.stylize("red", 0, len("error:"))
-    _stderr.print(shown)
+    for i, part in enumerate(_fitting(f"{kind}: {line}" if kind else line, stderr)):
+        shown = Text(part)
+        if kind == "error" and i == 0:
+            shown.stylize("red", 0, len("error:"))
+        stderr.print(shown)
+
+
+def _fitting(line: str, console: Console) -> list[str]:
+    """The parts of a line that fit a terminal, under its own indent; elsewhere all of it."""
+    line = whole_line(line)
+    if not console.is_terminal or len(line) <= console.width:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    parts = textwrap.wrap(
+        line.strip(),
+        console.width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return parts or [line]
+
+
+def same_command(*added: str) -> str:
+    """What was typed to start this, with more options, for a shell.
+
+    The program is named by its path where its name alone finds another one, or none.
+    """
+    started = Path(sys.argv[0])
+    found = shutil.which(started.name)
+    own = Path(found or "").resolve() == started.resolve()
+    by_name = own or started.name != "dpaudit"
+    given = [*sys.argv[1:], *(option for option in added if option not in sys.argv)]
+    return shlex.join(["dpaudit" if by_name else str(started), *given])
 
 
 def show_warning(
@@ -105,7 +136,7 @@ def errors_as_exit_codes(resume: str = "") -> Iterator[None]:
         if interrupted:
             complain("interrupted; what was done is kept.")
             if resume:
-                complain(f"To finish: {resume}")
+                stderr.print(Text(whole_line(f"To finish: {resume}")))  # in one piece, to be pasted
             raise typer.Exit(130) from None
         for line in problems(error):
             complain(line, "error")
@@ -156,53 +187,6 @@ def warnings_as_lines() -> Iterator[None]:
         yield
     for text in dict.fromkeys(str(warning.message) for warning in caught):
         complain(" ".join(text.split()), "warning")
-
-
-@contextmanager
-def progress_bars(quiet: bool) -> "Iterator[OnProgress]":
-    """Bars with the time left on a terminal, nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=_stderr, transient=True) as progress:
-        bars: dict[str, TaskID] = {}
-
-        def on_progress(what: str, done: int, total: int) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(one_line(what), total=total)
-            progress.update(bars[what], completed=done, visible=done < total)
-
-        yield on_progress
-
-
-def passing_on(on_progress: "OnProgress") -> "Waiting":
-    """What audits in processes of their own leave in progress.json, reported here."""
-
-    def waiting(running: "Mapping[str, AuditJob]") -> None:
-        for name, job in running.items():
-            try:
-                progress = json.loads(job.progress.read_text("utf-8"))
-            except (OSError, ValueError):
-                continue  # not begun
-            for what, (done, total) in progress.items():
-                on_progress(f"{name}: {what}", done, total)
-
-    return waiting
 
 
 def print_result(result: AuditResult, out: Path, as_json: bool) -> None:

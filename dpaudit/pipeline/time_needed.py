@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dpaudit.defense.contract import Setting
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
+from dpaudit.text import duration
 from dpaudit.training.needs import examination_plays
 from dpaudit.training.pace import Pace, measured
 from dpaudit.training.run_directory import RunDirectory
@@ -18,7 +19,7 @@ from .jobs import NOISE_OF_THE_RUN, WORLDS, AttackJob, Prepared, bench_of, jobs_
 from .noise_of_the_run import examined_rounds
 from .workers import one_thread
 
-LONG = 30  # seconds of an audit that are worth a line before it
+LONG = 10  # seconds of an audit that are worth a line before it
 TOLD = 1  # seconds of a part that are worth a word
 _UNPLAYABLE = (DpauditError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 
@@ -36,10 +37,14 @@ class Estimate(NamedTuple):
     training: list[Took]
     attacks: list[Took]
 
+    def seconds(self, training_workers: int, attack_workers: int) -> float:
+        """Of the whole, where so many jobs are done side by side; what is unknown is left out."""
+        training = _side_by_side(self.training, training_workers)
+        return training + _side_by_side(self.attacks, attack_workers)
+
     def line(self, training_workers: int, attack_workers: int) -> str | None:
         """What to say of it where so many jobs are done side by side; None: not worth a line."""
-        whole = _side_by_side(self.training, training_workers)
-        whole += _side_by_side(self.attacks, attack_workers)
+        whole = self.seconds(training_workers, attack_workers)
         if whole <= LONG:
             return None
         parts: dict[str, float | None] = {}
@@ -93,9 +98,4 @@ def _side_by_side(jobs: list[Took], workers: int) -> float:
 
 
 def _text(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds:.0f} s"
+    return "unknown" if seconds is None else duration(seconds)

@@ -227,11 +227,14 @@ BROKEN = (
     ["attack", "{0}"],
     ["audit", "{0}"],
     ["check", "{0}"],
+    ["epsilon", "--noise-multiplier", "1"],
+    ["explain", "epsilon"],
     ["init", "--force", "--out", "{0}"],
     ["list", "attacks"],
     ["report", "{0}"],
     ["reproduce", "xie-table4"],
     ["selftest"],
+    ["show", "{0}"],
 )
 
 
@@ -244,11 +247,14 @@ def test_every_command_answers_with_2_where_a_fault_is_its_own(
         "attack": "dpaudit.pipeline.devices.torch_device",
         "audit": "dpaudit.files.config.AuditConfig.from_toml",
         "check": "dpaudit.files.claims_file.ClaimsFile.read",
+        "epsilon": "dpaudit.accounting.Release",
+        "explain": "dpaudit.commands.glossary.entry_of",
         "init": "dpaudit.commands.starter.starter",
         "list": "dpaudit.commands.catalogue.catalogue",
         "report": "dpaudit.files.result.AuditResult.read",
         "reproduce": "dpaudit.papers.reproductions.reproduction",
         "selftest": "dpaudit.selftest.selftest.selftest",
+        "show": "dpaudit.files.result.AuditResult.read",
     }
 
     def leave(*_: object, **__: object) -> None:

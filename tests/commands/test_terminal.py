@@ -1,5 +1,6 @@
 """Errors and signals as exit codes, whatever they meet on the way."""
 
+import io
 import os
 import signal
 import subprocess
@@ -9,9 +10,14 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
+from rich.text import Text
+from typer.main import get_command
+from typer.testing import CliRunner
 
+from dpaudit.commands import terminal
 from dpaudit.commands.cli import app
-from dpaudit.commands.terminal import answer, errors_as_exit_codes
+from dpaudit.commands.terminal import answer, errors_as_exit_codes, same_command, say
 from dpaudit.errors import ConfigError
 
 
@@ -130,6 +136,77 @@ def test_a_command_line_that_cannot_be_meant_is_one_line(
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == bool(said), lines
     assert "".join(lines).startswith(said)
+
+
+def test_alone_it_says_what_to_do_next_and_audits_nothing(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["dpaudit"])
+    assert answer(app) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["dpaudit", "init"],
+        ["dpaudit", "audit"],
+        ["dpaudit", "show"],
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    "started, found, named",
+    [
+        ("bin/dpaudit", None, "bin/dpaudit"),
+        ("bin/dpaudit", "other/dpaudit", "bin/dpaudit"),
+        ("bin/dpaudit", "bin/dpaudit", "dpaudit"),
+        ("lib/cli.py", None, "dpaudit"),
+    ],
+)
+def test_a_command_to_go_on_with_can_be_pasted(started, found, named, monkeypatch) -> None:
+    monkeypatch.setattr(terminal.shutil, "which", lambda name: found)
+    monkeypatch.setattr(sys, "argv", [started, "audit", "my audit.toml", "--seed", "3"])
+    assert same_command("--resume") == f"{named} audit 'my audit.toml' --seed 3 --resume"
+    monkeypatch.setattr(sys, "argv", [started, "audit", "a.toml", "--resume"])
+    assert same_command("--resume") == f"{named} audit a.toml --resume"
+
+
+WORDS = "against eavesdropper: Runs with and without one record certify epsilon at least 0.684"
+
+
+@pytest.mark.parametrize("width", [20, 40, 79])
+def test_on_a_terminal_no_word_is_broken(width: int, monkeypatch) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=width, soft_wrap=True)
+    monkeypatch.setattr(terminal, "_stdout", console)
+    path = "report: /a/path/that-is/longer/than-any/terminal-is-wide/in-all-of-these/tests.html"
+    for line in (f"  {WORDS}", path):
+        say(line)
+    lines = [Text.from_ansi(line).plain for line in out.getvalue().splitlines()]
+    assert " ".join(lines).split() == [*WORDS.split(), *path.split()]
+    assert all(len(line) <= width for line in lines[:-1])
+    assert lines[1].startswith("  ")
+
+
+def test_elsewhere_a_line_stays_a_line(capsys) -> None:
+    say(f"{WORDS} {WORDS}")
+    assert capsys.readouterr().out == f"{WORDS} {WORDS}\n"
+
+
+def test_help_breaks_no_option_at_80_columns(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, command in get_command(app).commands.items():
+        text = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).stdout
+        assert max(map(len, text.splitlines())) <= 80
+        for parameter in command.params:
+            assert all(option in text for option in parameter.opts if option.startswith("--"))
+
+
+def test_a_shell_is_told_what_can_follow() -> None:
+    asked = {"_DPAUDIT_COMPLETE": "complete_bash", "COMP_WORDS": "dpaudit au", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "dpaudit.commands.cli"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **asked},
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["audit"]), done.stderr
 
 
 def test_too_little_memory_is_a_line_of_its_own(capsys) -> None:

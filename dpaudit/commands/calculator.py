@@ -1,0 +1,74 @@
+"""`dpaudit epsilon`: what noise adds up to, without an audit."""
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from typing import Annotated, Literal
+
+from typer import Option
+
+from dpaudit.errors import ConfigError
+
+from .terminal import errors_as_exit_codes, say
+
+DIGITS = 4  # of an end of the interval, rounded outwards
+MOST_ROUNDS = 10**7
+
+Sampling = Literal["poisson", "fixed", "none"]
+
+
+def epsilon(
+    noise_multiplier: Annotated[
+        float, Option(help="Std of the noise, or Laplace scale, over the sensitivity of the sum.")
+    ],
+    rate: Annotated[float, Option(help="Share of the records that is in a batch.")] = 1.0,
+    rounds: Annotated[int, Option(min=1, max=MOST_ROUNDS, help="How often.")] = 1,
+    delta: Annotated[float, Option(help="At which delta; 0 for Laplace noise alone.")] = 1e-5,
+    sampling: Annotated[
+        Sampling | None, Option(help="Default: poisson; none where the rate is 1.")
+    ] = None,
+    adjacency: Annotated[
+        Literal["add-remove", "replace-one"], Option(help="Which data sets are neighbours.")
+    ] = "add-remove",
+    family: Annotated[Literal["gaussian", "laplace"], Option(help="Of the noise.")] = "gaussian",
+) -> None:
+    """The epsilon that so much noise adds up to: an interval that is certain to hold it."""
+    with errors_as_exit_codes():
+        drawn: Sampling = sampling or ("none" if rate == 1 else "poisson")
+        _refuse(noise_multiplier, rate, drawn, delta)
+        from dpaudit.accounting import Release
+        from dpaudit.accounting import epsilon as accounted
+
+        release = Release(
+            family=family,
+            noise_multiplier=noise_multiplier,
+            sampling=drawn,
+            sampling_rate=rate,
+            count=rounds,
+        )
+        low, high = accounted([release], delta, adjacency)
+        say(f"epsilon {_interval(low, high)} at delta {delta:g} ({adjacency} adjacency, in nats)")
+
+
+def _refuse(noise_multiplier: float, rate: float, sampling: Sampling, delta: float) -> None:
+    """Raises ConfigError, with a line for each option that cannot be meant."""
+    problems = []
+    if not 0 <= noise_multiplier < math.inf:
+        problems.append(f"--noise-multiplier: expected at least 0, got {noise_multiplier:g}")
+    if not 0 < rate <= 1:
+        problems.append(f"--rate: expected above 0 and at most 1, got {rate:g}")
+    elif sampling == "none" and rate != 1:
+        problems.append(f"--rate: expected 1 with --sampling none, got {rate:g}")
+    if not 0 <= delta < 1:
+        problems.append(f"--delta: expected at least 0 and below 1, got {delta:g}")
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _interval(low: float, high: float) -> str:
+    least, most = _rounded(low, ROUND_FLOOR), _rounded(high, ROUND_CEILING)
+    return f"{low:.{DIGITS}g}" if low == high else f"between {least} and {most}"
+
+
+def _rounded(x: float, direction: str) -> str:
+    """With few digits, never to the wrong side."""
+    return f"{float(Context(prec=DIGITS, rounding=direction).create_decimal_from_float(x)):g}"

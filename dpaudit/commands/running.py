@@ -1,0 +1,126 @@
+"""What is running and how long is left: bars on a terminal, a line now and then elsewhere."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dpaudit.progress import OnProgress
+from dpaudit.text import duration, one_line
+
+from .terminal import complain, stderr
+
+if TYPE_CHECKING:
+    from dpaudit.check.one_audit import AuditJob
+    from dpaudit.check.processes import Waiting
+
+EVERY = 30.0  # seconds between lines where there is no terminal
+
+
+@contextmanager
+def progress_bars(quiet: bool) -> Iterator[OnProgress]:
+    """Bars with the time left on a terminal; elsewhere a line every half a minute."""
+    if quiet:
+        yield lambda what, done, total: None
+    elif sys.stderr.isatty():
+        with _bars() as on_progress:
+            yield on_progress
+    else:
+        with _lines(EVERY) as on_progress:
+            yield on_progress
+
+
+@contextmanager
+def _bars() -> Iterator[OnProgress]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+
+    columns = (
+        TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+        ),
+        BarColumn(bar_width=12),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=stderr, transient=True, expand=True) as progress:
+        bars: dict[str, TaskID] = {}
+
+        def on_progress(what: str, done: int, total: int) -> None:
+            if what not in bars:
+                bars[what] = progress.add_task(one_line(what), total=total)
+            progress.update(bars[what], completed=done, visible=done < total)
+
+        yield on_progress
+
+
+class Tally:
+    """How far everything that has begun is, by the clock that it is given."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._jobs: dict[str, tuple[float, int, int, int]] = {}  # first told, then; done; in all
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        first = self._jobs.get(what, (self._clock(), done, 0, 0))
+        self._jobs[what] = (first[0], first[1], done, total)
+
+    def line(self) -> str | None:
+        """What is not done yet, and how long it takes at its pace so far; None of nothing."""
+        running = [self._of(what) for what, job in list(self._jobs.items()) if job[2] < job[3]]
+        if not running:
+            return None
+        return f"after {duration(self._clock() - self._began)}: {'; '.join(running)}"
+
+    def _of(self, what: str) -> str:
+        first_told, then, done, total = self._jobs[what]
+        took = self._clock() - first_told
+        left = duration(took * (total - done) / (done - then)) if done > then else "an unknown time"
+        return f"{what}, {done} of {total}, {left} left"
+
+
+@contextmanager
+def _lines(every: float) -> Iterator[OnProgress]:
+    tally, over = Tally(), threading.Event()
+
+    def tell() -> None:
+        while not over.wait(every):
+            line = tally.line()
+            if line is not None:
+                complain(line)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield tally
+    finally:
+        over.set()
+        teller.join()
+
+
+def passing_on(on_progress: OnProgress) -> "Waiting":
+    """What audits in processes of their own leave in progress.json, reported here."""
+
+    def waiting(running: "Mapping[str, AuditJob]") -> None:
+        for name, job in running.items():
+            try:
+                progress = json.loads(job.progress.read_text("utf-8"))
+            except (OSError, ValueError):
+                continue  # not begun
+            for what, (done, total) in progress.items():
+                on_progress(f"{name}: {what}", done, total)
+
+    return waiting

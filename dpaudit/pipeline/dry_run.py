@@ -1,0 +1,78 @@
+"""What an audit takes and could prove, told before anything of it is done."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.finding import Metric
+from dpaudit.training.run_directory import RunDirectory
+
+from .caller_objects import NOTHING
+from .jobs import Prepared, bench_of, jobs_of
+from .memory import Need, plan_of
+from .run import Runtime, prepare, prepared_again
+from .time_needed import Took, estimate
+
+
+class Ahead(NamedTuple):
+    """One part of an audit before it is begun."""
+
+    part: str
+    seconds: float | None  # on one thread; None: unknown
+    size: int | None  # bytes; None: unknown
+
+
+class Power(NamedTuple):
+    """What one attack is expected to prove of one claim against one adversary."""
+
+    attack: str
+    claim: int  # index into the config's claims
+    threat_model: str
+    metrics: Mapping[str, Metric]
+
+
+class Outlook(NamedTuple):
+    """All parts of an audit, and what its attacks can foretell of their power."""
+
+    parts: list[Ahead]
+    seconds: float | None  # of all of it, on so many cores; None: unknown
+    cores: int
+    powers: list[Power]
+
+
+def outlook(config: AuditConfig, runtime: Runtime) -> Outlook:
+    """What ``run_audit`` would take and could prove; nothing is trained, attacked or written.
+
+    Raises:
+        DpauditError: the config, the data or the memory does not allow the audit.
+    """
+    prepared = prepare(config, runtime)
+    again = partial(prepared_again, runtime, NOTHING)
+    plan = plan_of(config, prepared, runtime.max_memory, again)
+    needed = estimate(config, prepared)
+    training, attacks = ([], []) if needed is None else needed
+    parts = [*_ahead(plan.training, training), *_ahead(plan.attacks, attacks)]
+    workers = [plan.workers(some, runtime.workers) for some in (plan.training, plan.attacks)]
+    seconds = None if needed is None else needed.seconds(workers[0], workers[1])
+    return Outlook(parts, seconds, max(workers), list(_powers(config, prepared)))
+
+
+def _ahead(needs: list[Need], took: list[Took]) -> Iterator[Ahead]:
+    """Memory and time of the same parts, in the same order; no time where none is known."""
+    seconds = [one.seconds for one in took] or [None] * len(needs)
+    for need, time in zip(needs, seconds, strict=True):
+        yield Ahead(need.part, time, need.size if need.unknown is None else None)
+
+
+def _powers(config: AuditConfig, prepared: Prepared) -> Iterator[Power]:
+    """Each attack once for each adversary, whatever the parts of its work."""
+    seen = set()
+    for job in jobs_of(config, prepared):
+        key = job.index, job.threat_model.name
+        if key not in seen:
+            seen.add(key)
+            bench = bench_of(config, prepared, RunDirectory(Path()), job)  # nothing is written
+            for claim, metrics in job.attack.power(bench, job.threat_model):
+                yield Power(job.attack_name, claim, job.threat_model.name, metrics)

@@ -1,0 +1,64 @@
+"""A result on the terminal again, and its report in a browser."""
+
+import shutil
+import webbrowser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dpaudit.commands.cli import app
+from dpaudit.commands.terminal import print_result
+from dpaudit.files.result import AuditResult
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    shutil.copy(GOLDEN, tmp_path / "audit.json")
+    return tmp_path
+
+
+def command(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_a_result_is_shown_as_after_its_audit(run: Path, capsys) -> None:
+    code, shown, _ = command("show", run)
+    print_result(AuditResult.read(GOLDEN), run, as_json=False)
+    assert code == 0  # though the claim is refuted: nothing was audited
+    assert shown == capsys.readouterr().out
+    assert "verdict: refuted. " in shown
+
+
+def test_as_json_it_is_audit_json(run: Path) -> None:
+    assert AuditResult.model_validate_json(command("show", run, "--json")[1]) == AuditResult.read(
+        GOLDEN
+    )
+
+
+def test_open_opens_the_report(run: Path, monkeypatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: bool(opened.append(url)) or True)
+    assert command("report", run)[0] == 0
+    assert command("show", run, "--open")[0] == 0
+    assert opened == [(run / "report.html").resolve().as_uri()]
+
+
+@pytest.mark.parametrize("report, said", [(False, "there is no report"), (True, "no browser")])
+def test_what_cannot_be_opened_is_one_line(run: Path, monkeypatch, report, said) -> None:
+    monkeypatch.setattr(webbrowser, "open", lambda url: False)
+    if report:
+        (run / "report.html").write_text("")
+    code, _, error = command("show", run, "--open")
+    assert code == 2
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_folder_without_a_result_is_one_line(tmp_path: Path) -> None:
+    code, shown, error = command("show", tmp_path)
+    assert (code, shown) == (2, "")
+    assert error == f"error: {tmp_path / 'audit.json'}: No such file or directory\n"

@@ -1,0 +1,75 @@
+"""What is said of work that is running: where there is no terminal, and how long is left."""
+
+import time
+
+import pytest
+
+from dpaudit.commands import running
+from dpaudit.commands.running import Tally, progress_bars
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_line_names_what_is_running_and_how_long_is_left() -> None:
+    clock = Clock()
+    tally = Tally(clock)
+    assert tally.line() is None
+    tally("training, defense", 0, 200)
+    tally("attack 01", 3, 3)
+    clock.now = 30.0
+    tally("training, defense", 50, 200)
+    assert tally.line() == "after 30 s: training, defense, 50 of 200, 1.5 min left"
+    tally("attack 02", 1, 8)
+    assert tally.line() == (
+        "after 30 s: training, defense, 50 of 200, 1.5 min left; "
+        "attack 02, 1 of 8, an unknown time left"
+    )
+    tally("attack 02", 8, 8)
+    tally("training, defense", 200, 200)
+    assert tally.line() is None
+
+
+def test_the_pace_is_that_of_what_was_seen_done() -> None:
+    """A resumed job begins in the middle."""
+    clock = Clock()
+    tally = Tally(clock)
+    tally("training", 100, 200)
+    clock.now = 10.0
+    tally("training", 110, 200)
+    assert tally.line() == "after 10 s: training, 110 of 200, 1.5 min left"
+
+
+def test_without_a_terminal_lines_come_now_and_then(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(running, "EVERY", 0.01)
+    with progress_bars(quiet=False) as on_progress:
+        on_progress("one \x1b[2J", 1, 3)
+        until = time.monotonic() + 10
+        said = ""
+        while not said and time.monotonic() < until:
+            time.sleep(0.01)
+            said = capsys.readouterr().err
+    assert said.startswith("after 0 s: one \\x1b[2J, 1 of 3, ")
+
+
+def test_a_quiet_one_says_nothing_and_a_short_one_neither(capsys, monkeypatch) -> None:
+    with progress_bars(quiet=False) as on_progress:
+        on_progress("one", 1, 3)
+    monkeypatch.setattr(running, "EVERY", 0.001)
+    with progress_bars(quiet=True) as on_progress:
+        on_progress("one", 1, 3)
+        time.sleep(0.05)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_no_thread_is_left(monkeypatch) -> None:
+    import threading
+
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError), progress_bars(quiet=False):
+        1 / 0  # noqa: B018
+    assert threading.active_count() == before

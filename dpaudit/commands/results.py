@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from dpaudit.errors import RunError
+from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name
 from dpaudit.files.result import AuditResult
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
+from .exports import write_figures, write_tables
 from .terminal import errors_as_exit_codes, print_result, say
 
 if TYPE_CHECKING:
@@ -44,12 +45,20 @@ def _open(page: Path) -> None:
 def report(
     run_directories: Annotated[list[Path], Argument(metavar="DIR...", help="Run directories.")],
     out: Annotated[Path | None, Option(help="The HTML file; default: report.html in DIR.")] = None,
+    figures: Annotated[
+        Path | None, Option(metavar="DIR", help="Its figures too, as SVG, PDF and PNG.")
+    ] = None,
+    tables: Annotated[Path | None, Option(metavar="DIR", help="Its numbers too, as CSV.")] = None,
 ) -> None:
     """Render one run, or several side by side, from their audit.json."""
     with errors_as_exit_codes():
         from dpaudit.reports.html import render, render_comparison
         from dpaudit.training.run_directory import RunDirectory
 
+        exported = [("--figures", figures), ("--tables", tables)]
+        for option, folder in exported if len(run_directories) > 1 else []:
+            if folder is not None:
+                raise ConfigError(f"{option}: expected one run directory, got several")
         results = [
             (path.name, AuditResult.read(path / "audit.json"), path) for path in run_directories
         ]
@@ -58,9 +67,15 @@ def report(
             target, page = out or path / "report.html", render(result, path)
         else:
             target, page = out or Path("comparison.html"), render_comparison(results)
-        folder = RunDirectory(target.parent)
-        with folder.held() if folder.has("run.json") else nullcontext(folder) as run:
+        directory = RunDirectory(target.parent)
+        with directory.held() if directory.has("run.json") else nullcontext(directory) as run:
             run.write_text(target.name, page)
+        if figures is not None:
+            n = len(write_figures(results[0][1], run_directories[0], figures))
+            say(f"figures: {n} files in {figures}")
+        if tables is not None:
+            n = len(write_tables(results[0][1], tables))
+            say(f"tables: {n} files in {tables}")
     say(f"report: {target}")
 
 

@@ -78,12 +78,11 @@ class Tally:
         first = self._jobs.get(what, (self._clock(), done, 0, 0))
         self._jobs[what] = (first[0], first[1], done, total)
 
-    def line(self) -> str | None:
-        """What is not done yet, and how long it takes at its pace so far; None of nothing."""
+    def line(self) -> str:
+        """What is not done yet, and how long it takes at its pace so far."""
         running = [self._of(what) for what, job in list(self._jobs.items()) if job[2] < job[3]]
-        if not running:
-            return None
-        return f"after {duration(self._clock() - self._began)}: {'; '.join(running)}"
+        what = "; ".join(running) or "preparing what comes next"
+        return f"after {duration(self._clock() - self._began)}: {what}"
 
     def _of(self, what: str) -> str:
         first_told, then, done, total = self._jobs[what]
@@ -98,9 +97,7 @@ def _lines(every: float) -> Iterator[OnProgress]:
 
     def tell() -> None:
         while not over.wait(every):
-            line = tally.line()
-            if line is not None:
-                complain(line)
+            complain(tally.line())
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()

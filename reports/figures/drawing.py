@@ -8,6 +8,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 # Drawn in the colour on the left, shown in the variable of audit.css on the right.
 INK, MUTED, RULE = "#0d0a01", "#0d0a02", "#0d0a03"
@@ -32,6 +34,10 @@ THEME = {
     NO_DEFENSE: "var(--no-defense)",
     BLIND: "var(--blind)",
 }
+
+
+# Who wants the figures of a page as files is handed each one with its name, once it is drawn.
+KEEP: ContextVar[Callable[[str, "Figure"], None] | None] = ContextVar("KEEP", default=None)
 
 
 class Look(NamedTuple):
@@ -226,6 +232,9 @@ def _svg(
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph")  # the page has fonts of its own
             figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
+            keep = KEEP.get()
+            if keep is not None:
+                keep(name, figure)
     return _inline(buffer.getvalue(), name, title)
 
 

@@ -1,0 +1,114 @@
+"""Figures and tables of a report as files: which, in which colours, with which numbers."""
+
+import csv
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dpaudit.commands.cli import app
+from dpaudit.commands.exports import FORMATS, write_figures, write_tables
+from dpaudit.files.result import AuditResult
+from dpaudit.reports.figures.drawing import KEEP, THEME
+from dpaudit.reports.html import render
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
+RESULT = AuditResult.read(GOLDEN)
+BEGINS = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("figures")
+    return write_figures(RESULT, GOLDEN.parent, folder)
+
+
+def test_every_drawing_of_the_page_is_a_file_of_each_format(figures: list[Path]) -> None:
+    page = render(RESULT, GOLDEN.parent)
+    drawn = set(re.findall(r'<title id="run0-([\w-]+)-title">', page))
+    assert drawn
+    assert {path.name for path in figures} == {
+        f"{name}.{kind}" for name in drawn for kind in FORMATS
+    }
+    for path in figures:
+        assert path.read_bytes().startswith(BEGINS[path.suffix[1:]])
+
+
+def test_files_have_colours_and_no_variables_of_a_page(figures: list[Path]) -> None:
+    texts = [path.read_text("utf-8") for path in figures if path.suffix == ".svg"]
+    assert not any(colour in text for text in texts for colour in THEME)
+    assert any("#1f5fae" in text for text in texts)  # the defense, on the light page
+
+
+def test_the_same_result_gives_the_same_files(figures: list[Path], tmp_path: Path) -> None:
+    again = write_figures(RESULT, GOLDEN.parent, tmp_path)
+    for one, other in zip(figures, again, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_nothing_is_kept_afterwards_and_the_page_is_the_same(tmp_path: Path) -> None:
+    before = render(RESULT, GOLDEN.parent)
+    write_figures(RESULT, GOLDEN.parent, tmp_path)
+    assert KEEP.get() is None
+    assert render(RESULT, GOLDEN.parent) == before
+
+
+def test_tables_have_every_number_of_the_result(tmp_path: Path) -> None:
+    assert [path.name for path in write_tables(RESULT, tmp_path)] == [
+        "claims.csv",
+        "metrics.csv",
+        "series.csv",
+        "training.csv",
+    ]
+    metrics = rows(tmp_path / "metrics.csv")
+    assert len(metrics) == sum(len(finding.metrics) for finding in RESULT.findings)
+    for row in metrics:
+        metric = RESULT.findings[int(row["finding"])].metrics[row["metric"]]
+        assert float(row["value"]) == pytest.approx(metric.value, nan_ok=True, rel=0)
+    curve = next(iter(RESULT.utility.values()))
+    first = rows(tmp_path / "training.csv")[0]
+    assert float(first["loss"]) == curve.loss[0][0]
+    assert [row["verdict"] for row in rows(tmp_path / "claims.csv")] == [
+        claim.verdict for claim in RESULT.claims
+    ]
+
+
+def test_a_text_is_no_formula_and_shows_what_is_not_seen(tmp_path: Path) -> None:
+    claim = RESULT.claims[0].model_copy(update={"text": "=1+1\u202e"})
+    write_tables(RESULT.model_copy(update={"claims": (claim,)}), tmp_path)
+    assert rows(tmp_path / "claims.csv")[0]["text"] == "'=1+1\\u202e"
+
+
+def test_without_findings_a_table_is_empty(tmp_path: Path) -> None:
+    bare = RESULT.model_copy(update={"findings": (), "claims": (), "utility": {}})
+    for path in write_tables(bare, tmp_path):
+        assert path.read_text() == "\n"
+
+
+def test_the_command_writes_both_beside_its_report(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN, tmp_path / "audit.json")
+    asked = ["report", tmp_path, "--figures", tmp_path / "f", "--tables", tmp_path / "t"]
+    done = CliRunner().invoke(app, [str(argument) for argument in asked])
+    assert done.exit_code == 0, done.output
+    assert len(list((tmp_path / "t").iterdir())) == 4
+    assert len(list((tmp_path / "f").glob("*.pdf"))) > 2
+
+
+@pytest.mark.parametrize("option", ["--figures", "--tables"])
+def test_what_cannot_be_written_or_meant_is_one_line(tmp_path: Path, option: str) -> None:
+    shutil.copy(GOLDEN, tmp_path / "audit.json")
+    run, there = str(tmp_path), str(tmp_path / "audit.json")
+    several = CliRunner().invoke(app, ["report", run, run, option, "f"])
+    assert several.exit_code == 2
+    assert several.stderr == f"error: {option}: expected one run directory, got several\n"
+    blocked = CliRunner().invoke(app, ["report", run, option, there])
+    assert blocked.exit_code == 2
+    assert blocked.stderr.count("\n") == 1
+    assert "cannot write" in blocked.stderr

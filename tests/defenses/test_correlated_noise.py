@@ -299,3 +299,22 @@ def test_noises_of_a_pair_cancel_and_are_fresh_in_every_round(streams) -> None:
         assert (empirical - expected).abs().max() < 7 * expected.max() * math.sqrt(2 / 2000)
     across = (sent[0] * sent[1]).mean(1).abs().max().item()
     assert across < 7 * float(np.sqrt(1 / 2000)) * (s**2 * 51)
+
+
+def test_the_budget_that_decors_public_code_takes_from_one_round_is_not_that_of_a_run() -> None:
+    """Ring of 16, std 0.03 and 0.05 on means of 64 of 3,750 records clipped to 1, 1,000 rounds.
+
+    The accountant of the public code takes the least Renyi divergence of one sampled round there,
+    0.00043, into which neither the number of rounds nor delta enters.
+    """
+    network = build_graph("ring", 16)
+    setting = Setting(network, (3750,) * 16, d=1000)
+    unit = Decor(noise_multiplier=1.0, ratio=5 / 3).own_noise(network.at(1))
+    options = {"batch_size": 64, "clip_norm": 1.0, "n_rounds": 1000}
+    defense = Decor(noise_multiplier=0.03 * 64 / unit, ratio=5 / 3, **options)
+    bracket = defense.mechanism(setting, EAVESDROPPER, 0)
+    found = epsilon(bracket.least, 1e-5)
+    assert found.low == pytest.approx(1.2908, rel=1e-4)
+    assert found.low > 2900 * 0.00043
+    surrounded = defense.mechanism(setting, agents(1, 15), 0)
+    assert epsilon(surrounded.least, 1e-5).low > 2 * found.low

@@ -89,8 +89,13 @@ class PartPSP(Defense):
         return Round(State(*exchanged.state, L, shared), exchanged.sent, private)
 
     def models(self, state: State) -> Tensor:
-        """Each agent's own Y with its own L; Algorithm 2 ends with the mean of Y instead."""
+        """Each agent's own Y with its own L."""
         return _whole(state.S / state.a, state.L, state.shared)
+
+    def evaluated(self, state: State) -> Tensor:
+        """The mean of Y over agents, with each one's own L: what Algorithm 2 ends with."""
+        Y = state.S / state.a
+        return _whole(Y.mean(dim=-2, keepdim=True).expand_as(Y), state.L, state.shared)
 
     def calibrate(self, setting: Setting) -> Self:
         """b = epsilon gamma_n, if a budget for each round is given (Theorem 1).

@@ -178,6 +178,8 @@ def test_decor_hides_an_agent_from_an_outsider_and_less_from_its_neighbours() ->
 
 def test_a_published_noise_of_decor_accounts_to_its_exact_epsilon() -> None:
     """Ring of 16, variances (900, 9000), C = 1 of a user that is replaced, 1,000 rounds."""
+    rho = 0.83855**2 / 2  # of all rounds; the paper converts it as zCDP
+    assert rho + 2 * math.sqrt(rho * math.log(1e5)) == pytest.approx(4.3754, rel=1e-4)
     graph, all_others = build_graph("ring", 16).at(1), list(range(1, 16))
     expected = {(): 3.5741, (1,): 4.8683, (1, 15): 10.670}
     for told, value in expected.items():

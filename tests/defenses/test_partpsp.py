@@ -200,3 +200,18 @@ def test_layers_that_the_model_has_not_are_refused(partpsp_setting) -> None:
     assert PartPSP(share=("1.weight",)).calibrate(setting).share == ("1.weight",)
     ring = replace(setting, network=build_graph("star", 4))
     assert PartPSP().calibrate(ring).protocol.budget == 5.0
+
+
+def test_what_is_evaluated_is_the_mean_of_what_is_shared(partpsp_setting, streams) -> None:
+    problem, setting = partpsp_setting(4)
+    defense = PartPSP(share=("1",), batch_size=3, protocol=Protocol(sync_interval=0))
+    defense = defense.calibrate(setting)
+    state = defense.start(problem.initial(streams).double(), setting)
+    oracle, graph = problem.gradient(streams, 1, 3), setting.network.at(1)
+    state = defense.step(state, 1, graph, oracle, Noise(streams, 1)).state
+    models, evaluated = defense.models(state), defense.evaluated(state)
+    here = part(setting.layers, ("1",))
+    home = [c for c in range(setting.d) if c not in here]
+    assert not torch.equal(models[0, here], models[1, here])
+    assert torch.allclose(evaluated[:, here], models[:, here].mean(0).expand(4, -1))
+    assert torch.equal(evaluated[:, home], models[:, home])

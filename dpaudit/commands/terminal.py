@@ -23,7 +23,7 @@ from rich.text import Text
 
 from dpaudit.errors import DpauditError, is_out_of_memory
 from dpaudit.files.result import AuditResult
-from dpaudit.files.verdict import MEANING
+from dpaudit.files.verdict import MEANING, Verdict
 from dpaudit.files.whole import write_whole
 from dpaudit.text import json_lines, whole_line
 from dpaudit.unforeseen import unforeseen
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 
 _NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
 _UsageError: Any = typer.BadParameter.__base__  # typer does not say its name
+
+
+_STYLES = {
+    Verdict.REFUTED: "red",
+    Verdict.UNSUPPORTED: "red",
+    Verdict.UNDERPOWERED: "yellow",
+    Verdict.NOT_REFUTED: "",  # no colour of something that is safe
+}
 
 
 class _Console(Console):
@@ -197,7 +205,7 @@ def print_result(result: AuditResult, out: Path, as_json: bool) -> None:
     for note in result.notes:
         say(f"note: {note}")
     for claim in result.claims:
-        say(f"{claim.verdict.upper()}  {claim.sentence}")
+        say(f"{claim.verdict.upper()}  {claim.sentence}", _STYLES[claim.verdict])
         say(f"  against {claim.threat_model}: {claim.reason}")
     if result.verdict is None:
         say("no claim was made, so there is no verdict")

@@ -9,11 +9,9 @@ from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from dpaudit.defense import (
-    CHANGED_RECORDS,
     Adjacency,
     Bracket,
     Capture,
-    Derived,
     GaussianDefense,
     Gradient,
     Graph,
@@ -23,14 +21,13 @@ from dpaudit.defense import (
     Round,
     Setting,
     Stated,
-    Target,
     ThreatModel,
-    View,
     broadcast,
     known_rounds,
     of_acting,
+    of_each_record,
     replayed,
-    start_and_step,
+    step_seen,
     steps_of,
 )
 
@@ -136,10 +133,8 @@ class ADP2SGD(GaussianDefense):
         self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
     ) -> Mapping[str, Stated]:
         """C times the step for each record: assumed, where gradients are not clipped."""
-        if adjacency not in CHANGED_RECORDS:
-            return {}
         moved = self.step_size(self.batch_size) * self.clip_norm
-        return {"x": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+        return of_each_record("x", moved, adjacency)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """The gradient of an event in which the victim steps, under its noise.
@@ -158,16 +153,8 @@ class ADP2SGD(GaussianDefense):
         )
         return Bracket(least, unbounded, (*said, assumed))
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
-        V, step = start_and_step(view, setting.network.at, "x", target)
-        return Derived(step / (self.step_size(self.batch_size) * self.batch_size), V)
-
     observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
-            "(v_i - x_i) / eta with v_i mixed from the messages of the event before",
-            {"x": (-1, 0)},
-            "x",
-            False,
-            _noisy_gradient,
-        )
+        "noisy-gradient": step_seen(
+            "x", lambda self, k: self.step_size(self.batch_size) * self.batch_size
+        ),
     }

@@ -9,12 +9,10 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from dpaudit.defense import (
-    CHANGED_RECORDS,
     Adjacency,
     Bracket,
     Capture,
     ConfigError,
-    Derived,
     GaussianDefense,
     Gradient,
     Graph,
@@ -24,13 +22,12 @@ from dpaudit.defense import (
     Round,
     Setting,
     Stated,
-    Target,
     ThreatModel,
-    View,
     broadcast,
     known_rounds,
+    of_each_record,
     replayed,
-    start_and_step,
+    step_seen,
 )
 
 
@@ -138,10 +135,8 @@ class FedAN(GaussianDefense):
         self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
     ) -> Mapping[str, Stated]:
         """eta C / B for each record, as S_i is C at most."""
-        if adjacency not in CHANGED_RECORDS:
-            return {}
         moved = self.learning_rate * self.clip_norm / self.batch_size
-        return {"x": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+        return of_each_record("x", moved, adjacency)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Of sigma in every round. Who reads all that S_i is made of knows the scale of the noise;
@@ -156,18 +151,8 @@ class FedAN(GaussianDefense):
         adaptive = "clip norms are functions of noisy values before them, which reveal no more"
         return Bracket(least, most, (*said, adaptive))
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
-        V, step = start_and_step(view, setting.network.at, "x", target)
-        return Derived(step / self.learning_rate, V)
-
     observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
-            "(v_i - x_i) / eta with v_i mixed from the messages of the round before",
-            {"x": (-1, 0)},
-            "x",
-            False,
-            _noisy_gradient,
-        )
+        "noisy-gradient": step_seen("x", lambda self, k: self.learning_rate),
     }
 
 

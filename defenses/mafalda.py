@@ -12,12 +12,10 @@ from torch import Tensor
 
 from dpaudit.accounting.gaussian import gaussian_mu
 from dpaudit.defense import (
-    CHANGED_RECORDS,
     Adjacency,
     Bracket,
     Capture,
     ConfigError,
-    Derived,
     GaussianDefense,
     Gradient,
     Graph,
@@ -28,12 +26,11 @@ from dpaudit.defense import (
     Round,
     Setting,
     Stated,
-    Target,
     ThreatModel,
-    View,
     broadcast,
     known_rounds,
-    start_and_step,
+    of_each_record,
+    step_seen,
 )
 
 MOST_ROUNDS = 400  # of which a correlation is optimised: its work grows with their cube
@@ -151,10 +148,8 @@ class Mafalda(GaussianDefense):
         self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
     ) -> Mapping[str, Stated]:
         """eta C / B for each record."""
-        if adjacency not in CHANGED_RECORDS:
-            return {}
         moved = self.learning_rate * self.clip_norm / self.batch_size
-        return {"y": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+        return of_each_record("y", moved, adjacency)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """The whole run is one Gaussian release; who does not read all of it is told less."""
@@ -163,18 +158,8 @@ class Mafalda(GaussianDefense):
         said = "batches are taken in turn, in an order that is public"
         return Bracket((whole,) if known.all() else (), (whole,), (said,))
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
-        start, step = start_and_step(view, setting.network.at, "y", target)
-        return Derived(step / self.learning_rate, start)
-
     observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
-            "(x_i - y_i) / eta with x_i mixed from the messages of the round before",
-            {"y": (-1, 0)},
-            "y",
-            False,
-            _noisy_gradient,
-        )
+        "noisy-gradient": step_seen("y", lambda self, k: self.learning_rate),
     }
 
 

@@ -12,11 +12,9 @@ from torch import Tensor
 
 from dpaudit.defense import (
     AVERAGE,
-    CHANGED_RECORDS,
     Adjacency,
     Bracket,
     Capture,
-    Derived,
     GaussianDefense,
     Gradient,
     Graph,
@@ -26,15 +24,14 @@ from dpaudit.defense import (
     Round,
     Setting,
     Stated,
-    Target,
     ThreatModel,
-    View,
     broadcast,
     from_server,
     known_rounds,
     of_acting,
+    of_each_record,
     replayed,
-    start_and_step,
+    step_seen,
 )
 
 
@@ -172,10 +169,8 @@ class MAPA(GaussianDefense):
         self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
     ) -> Mapping[str, Stated]:
         """eta_m C_m / B for each record that differs."""
-        if adjacency not in CHANGED_RECORDS:
-            return {}
         moved = self.learning_rate_in(k) * self.stage_clip_norm(k) / self.batch_size
-        return {"x": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+        return of_each_record("x", moved, adjacency)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's clipped gradient under its noise."""
@@ -184,16 +179,6 @@ class MAPA(GaussianDefense):
         z = np.array([self.noise_multiplier_in(k) for k in rounds])
         return replayed(self, setting, victim, z, known)
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
-        V, step = start_and_step(view, setting.network.at, "x", target)
-        return Derived(step / self.learning_rate_in(target.round), V)
-
     observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
-            "(v_i - x_i) / eta_m with v_i mixed from the messages of the round before",
-            {"x": (-1, 0)},
-            "x",
-            False,
-            _noisy_gradient,
-        )
+        "noisy-gradient": step_seen("x", lambda self, k: self.learning_rate_in(k)),
     }

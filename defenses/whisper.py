@@ -13,11 +13,9 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from dpaudit.defense import (
-    CHANGED_RECORDS,
     Adjacency,
     Bracket,
     Capture,
-    Derived,
     DpauditError,
     GaussianDefense,
     Gradient,
@@ -28,11 +26,10 @@ from dpaudit.defense import (
     Round,
     Setting,
     Stated,
-    Target,
     ThreatModel,
-    View,
     broadcast,
-    start_and_step,
+    of_each_record,
+    step_seen,
 )
 from dpaudit.defense.correlated import conditional_variance, correlated_releases
 
@@ -118,10 +115,8 @@ class Whisper(GaussianDefense):
         self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
     ) -> Mapping[str, Stated]:
         """eta C / B for each record."""
-        if adjacency not in CHANGED_RECORDS:
-            return {}
         moved = self.learning_rate * self.clip_norm / self.batch_size
-        return {"y": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+        return of_each_record("y", moved, adjacency)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """What others' messages leave open of the victim's noise."""
@@ -130,18 +125,8 @@ class Whisper(GaussianDefense):
         said = "all agents share the initial model; no agent knows the common draws"
         return correlated_releases(self, setting, threat_model, victim, covariances, said)
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
-        start, step = start_and_step(view, setting.network.at, "y", target)
-        return Derived(step / self.learning_rate, start)
-
     observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
-            "(x_i - y_i) / eta with x_i mixed from the messages of the round before",
-            {"y": (-1, 0)},
-            "y",
-            False,
-            _noisy_gradient,
-        )
+        "noisy-gradient": step_seen("y", lambda self, k: self.learning_rate),
     }
 
 

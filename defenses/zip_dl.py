@@ -10,7 +10,6 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from dpaudit.defense import (
-    CHANGED_RECORDS,
     Adjacency,
     Bracket,
     Capture,
@@ -23,6 +22,7 @@ from dpaudit.defense import (
     Setting,
     Stated,
     ThreatModel,
+    of_each_record,
     releases,
     unicast,
 )
@@ -123,10 +123,8 @@ class ZipDL(GaussianDefense):
         self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
     ) -> Mapping[str, Stated]:
         """eta C / B for each record."""
-        if adjacency not in CHANGED_RECORDS:
-            return {}
         moved = self.learning_rate * self.clip_norm / self.batch_size
-        return {"y": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+        return of_each_record("y", moved, adjacency)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Of r of the victim's m noises: mu^2 = (m - 1) r / (sigma^2 (m - r)); all m: none.

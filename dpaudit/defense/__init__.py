@@ -32,11 +32,13 @@ from .gossip import (
     known_rounds,
     mixed,
     of_acting,
+    of_each_record,
     refuse_unless_column_stochastic,
     refuse_unless_symmetric,
     releases,
     replayed,
     start_and_step,
+    step_seen,
     steps_of,
 )
 from .laplace import (
@@ -97,11 +99,13 @@ __all__ = [
     "known_rounds",
     "mixed",
     "of_acting",
+    "of_each_record",
     "refuse_unless_column_stochastic",
     "refuse_unless_symmetric",
     "releases",
     "replayed",
     "start_and_step",
+    "step_seen",
     "steps_of",
     "unicast",
 ]

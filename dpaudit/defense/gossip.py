@@ -6,9 +6,9 @@ messages knows the mixture too, since weights are public, and so the step.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,10 +17,20 @@ from torch import Tensor
 
 from dpaudit.accounting.releases import Mechanism, Release
 from dpaudit.errors import ConfigError, NotObservable, OutsideTheory
+from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
 
-from .contract import Bracket, Defense, Setting, Target
+from .contract import (
+    CHANGED_RECORDS,
+    Bracket,
+    Defense,
+    Derived,
+    Observable,
+    Setting,
+    Stated,
+    Target,
+)
 from .transcript import Capture, Sent
 from .view import View
 
@@ -114,6 +124,31 @@ def start_and_step(
     server = graph_of(k).server
     start = mixed(view, graph_of, name, k - 1, victim if server is None else server)
     return start, start - view.sent_by(name, k, victim)
+
+
+def step_seen(message: str, rate: Callable[[Any, int], float]) -> Observable:
+    """A victim's step over its rate, from the messages of a round and of the one before it.
+
+    For methods that take the gradient of round k where the mixing of round k - 1 ended.
+
+    Args:
+        message: by which models are sent.
+        rate: of a defense and a round, what its gradient is multiplied by.
+    """
+
+    def derive(defense: Any, view: View, setting: Setting, target: Target) -> Derived:
+        start, step = start_and_step(view, setting.network.at, message, target)
+        return Derived(step / rate(defense, target.round), start)
+
+    said = f"(v_i - {message}_i) over the step size, with v_i mixed from the messages before"
+    return Observable(said, {message: (-1, 0)}, message, False, derive)
+
+
+def of_each_record(message: str, moved: float, adjacency: Adjacency) -> Mapping[str, Stated]:
+    """A message that one record moves so far in L2; nothing is stated of users and functions."""
+    if adjacency not in CHANGED_RECORDS:
+        return {}
+    return {message: Stated(2, CHANGED_RECORDS[adjacency] * moved)}
 
 
 def known_rounds(

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dpaudit.errors import DpauditError
-from dpaudit.files.finding import Column, Finding, Metric, Name
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.result import AuditResult, JudgedClaim, ThreatModelSummary
 from dpaudit.files.verdict import MEANING
 from dpaudit.text import lines
@@ -50,8 +50,8 @@ KINDS = (  # of findings besides reconstructions, in the page's order
     (
         "accounting",
         "Accounting",
-        "What was claimed beside the exact epsilon of the noise that was really drawn; the notes "
-        "are what that accounting assumes.",
+        "What was claimed beside what the declared noise adds up to, and what the protocol's own "
+        "algebra leaves of it; the notes are what that assumes.",
     ),
     (
         "empirical-epsilon",
@@ -156,6 +156,38 @@ class Run:
     @cached_property
     def telling(self) -> Telling | None:
         return most_telling(self.scenarios)
+
+    @property
+    def telling_leads(self) -> bool:
+        """Whether that reconstruction is better than the best blind guess, beyond its error."""
+        if self.telling is None:
+            return False
+        over = self.telling.entry.finding.metrics.get(Name.SSIM_OVER_BLIND)
+        return over is not None and (over.low or 0) > 0
+
+    @property
+    def claimed(self) -> list[JudgedClaim]:
+        """Each claim once, whoever it is made against."""
+        return list({claim.claim: claim for claim in self.result.claims}.values())
+
+    @property
+    def claimed_against(self) -> list[str]:
+        """The adversaries that claims are made against, in order."""
+        return list(dict.fromkeys(claim.threat_model for claim in self.result.claims))
+
+    def judged(self, claim: int, threat_model: str) -> list[JudgedClaim]:
+        """A claim against an adversary: one, or none where it is not made against it."""
+        cell = (claim, threat_model)
+        return [c for c in self.result.claims if (c.claim, c.threat_model) == cell]
+
+    def decisive_figures(self, claim: JudgedClaim) -> list[Figure]:
+        """What there is to draw of the finding that decided on a claim."""
+        findings, name = self.result.findings, f"run{self.number}-decisive"
+        if claim.decisive is None:
+            return []
+        if findings[claim.decisive].kind == "sensitivity":
+            return sensitivity_figures([findings[claim.decisive]], name)
+        return empirical_figures([findings[i] for i in claim.because], name, self.claim_texts)[:1]
 
     @cached_property
     def shared_notes(self) -> list[str]:
@@ -350,10 +382,12 @@ def _pages() -> Environment:
         "span": span,
         "metric_name": metric_name,
         "as_json": as_json,
+        "is_infinite": math.isinf,
     }
     pages.globals |= {
         "css": Markup((TEMPLATES / "audit.css").read_text(encoding="utf-8")),
         "meaning": MEANING,
+        "Role": Role,
         "kinds": KINDS,
         "metric_names": metric_names,
         "Name": Name,

@@ -155,7 +155,10 @@ def key_metrics(result: AuditResult) -> list[KeyMetric]:
             for name in (name for name in finding.metrics if name in sides):
                 label = _unique(_label(finding, name, result), found)
                 exact = finding.role is Role.DECLARED
-                found[label] = KeyMetric(label, sides[name], exact, finding.metrics[name])
+                metric = finding.metrics[name]
+                if finding.void is not None:
+                    metric = Metric(value=metric.value)  # neither end of it is certain
+                found[label] = KeyMetric(label, sides[name], exact, metric)
     return list(found.values())
 
 

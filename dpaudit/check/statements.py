@@ -6,7 +6,7 @@ from typing import NamedTuple
 from dpaudit.errors import ConfigError, nearest
 from dpaudit.files.check_report import Statement, StatementOutcome
 from dpaudit.files.claims_file import Check, ClaimsFile, Measured, Threshold
-from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
+from dpaudit.files.finding import Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.p_values import Side, holm, p_beyond
@@ -130,7 +130,7 @@ def _claim(claim: JudgedClaim, result: AuditResult, check: Check, line: int) -> 
         p, random = min(1.0, max(1, len(p_values)) * smallest), True
     message = (
         f'"{claim.sentence}" against adversary "{claim.threat_model}" is {claim.verdict}: '
-        f"{_bound(claim, findings)}. {claim.reason}"
+        f"{claim.reason}"
     )
     underpowered = claim.verdict is Verdict.UNDERPOWERED
     return Tested(
@@ -151,32 +151,6 @@ def _claim(claim: JudgedClaim, result: AuditResult, check: Check, line: int) -> 
         claim.verdict,
         message,
     )
-
-
-def _bound(claim: JudgedClaim, findings: Sequence[Finding]) -> str:
-    """The largest bound that is certified against a claim, and by what."""
-    promised = f"mu = {claim.mu:g}" if claim.mu is not None else f"epsilon = {claim.epsilon:g}"
-    bounds = [
-        (bound, finding)
-        for finding in findings
-        if finding.role is Role.TEST
-        and (bound := finding.value(Name.EPSILON_LOWER_BOUND)) is not None
-    ]
-    if bounds and claim.verdict is not Verdict.UNSUPPORTED:
-        value, finding = max(bounds, key=lambda bound: bound[0])
-        confidence = finding.value(Name.CONFIDENCE)
-        how = f"{finding.attack or 'an attack'} at confidence "
-        how += f"{CONFIDENCE if confidence is None else confidence:g}"
-    else:
-        exact = [
-            metric
-            for finding in findings
-            if finding.kind == "accounting" and (metric := finding.metrics.get(Name.EPSILON))
-        ]
-        exact += [claim.restated.epsilon] if claim.restated and not exact else []
-        value = max((m.value if m.low is None else m.low for m in exact), default=0.0)
-        how = "exact accounting"
-    return f"certified bound epsilon >= {value:.3g} ({how}), claimed {promised}"
 
 
 def _limits(threshold: Threshold, result: AuditResult, check: Check, line: int) -> Iterator[Tested]:
@@ -211,6 +185,8 @@ def _limit(
     subject += f"{limit:g}"
     adversary = measured.threat_model or ""
     value = f"it is {metric.value:.4g} ({_interval(metric)})"
+    if measured.void is not None:
+        value = f"its figure is void, for {measured.void}"
     where = f' against adversary "{adversary}"' if adversary else ""
     return Tested(
         Statement(
@@ -236,6 +212,8 @@ def _p_of_limit(
     threshold: Threshold, measured: Measured, metric: Metric, limit: float, side: Side
 ) -> float:
     """Of a certified bound from its error counts, else as ``p_beyond``."""
+    if measured.void is not None:
+        return p_beyond(Metric(value=metric.value), limit, side)  # no end of it is certain
     name = canonical(threshold.metric)
     certified = side == "above" and name in LOWER_BOUNDS and metric.low is None
     if not certified or metric.n is None:

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from dpaudit.errors import DpauditError, is_out_of_memory
 from dpaudit.files.result import AuditResult
-from dpaudit.files.verdict import MEANING, Verdict
+from dpaudit.files.verdict import Verdict
 from dpaudit.files.whole import write_whole
 from dpaudit.text import json_lines, whole_line
 from dpaudit.unforeseen import unforeseen
@@ -210,7 +210,7 @@ def print_result(result: AuditResult, out: Path, as_json: bool) -> None:
     if result.verdict is None:
         say("no claim was made, so there is no verdict")
     else:
-        say(f"verdict: {result.verdict}. {MEANING[result.verdict]}")
+        say(f"verdict: {result.verdict}. {result.sentence}")
     say(f"report: {out / 'report.html'}")
 
 

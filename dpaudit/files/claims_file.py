@@ -32,6 +32,7 @@ class Measured(NamedTuple):
     rounds: tuple[int, ...] = ()
     world: str | None = None
     batch_size: int | None = None
+    void: str | None = None
 
     @classmethod
     def of(cls, finding: Finding) -> "Measured":

@@ -201,6 +201,7 @@ class Finding(Strict):
     batch_size: int | None = None
     metrics: dict[str, Metric] = {}  # by Name, or by an attack's own names
     verdict: Verdict | None = None
+    void: str | None = None  # what of the same audit falsifies its figures; None: nothing
     notes: tuple[str, ...] = ()
     artifacts: dict[str, str] = {}  # what -> path relative to the run directory
     series: dict[str, tuple[Number, ...]] = {}  # by Column or Name, or by an attack's own names

@@ -25,6 +25,7 @@ class Restated(Strict):
     delta: float
     adjacency: Adjacency
     assumptions: tuple[str, ...]
+    void: str | None = None  # what falsifies the figure that was accounted; None: nothing here
 
 
 class JudgedClaim(Strict):
@@ -43,7 +44,9 @@ class JudgedClaim(Strict):
     verdict: Verdict
     confidence: float | None  # of a refutation; None where the verdict rests on no statistics
     because: tuple[int, ...]  # indexes into findings
-    reason: str  # the evidence in one sentence
+    decisive: NonNegativeInt | None = None  # that of them which decided; None: it was no one alone
+    reason: str  # the evidence that decided, with its figures
+    meaning: str = ""  # for the one whose record it is: how far an adversary's odds can rise
 
 
 class ThreatModelSummary(Strict):
@@ -133,13 +136,28 @@ class AuditResult(Strict):
     def _evidence_exists(self) -> Self:
         n = len(self.findings)
         for i, claim in enumerate(self.claims):
-            for j in claim.because:
+            named = () if claim.decisive is None else (claim.decisive,)
+            for j in (*claim.because, *named):
                 if not 0 <= j < n:
                     raise ValueError(
                         f"claims[{i + 1}].because: there is no finding {j}; expected indexes from "
                         f"0 below {n}, the number of findings"
                     )
         return self
+
+    @property
+    def decided_by(self) -> JudgedClaim | None:
+        """The first of the claims with the worst verdict, which is the audit's."""
+        return next((claim for claim in self.claims if claim.verdict is self.verdict), None)
+
+    @property
+    def sentence(self) -> str:
+        """Why the verdict is what it is, what that means, and what it does not mean."""
+        if self.verdict is None:
+            return "No claim was made, so there is no verdict."
+        claim, common = self.decided_by, MEANING[self.verdict]
+        said = () if claim is None else (claim.reason, claim.meaning)
+        return " ".join(part for part in (*said, common) if part)
 
     @property
     def exit_code(self) -> int:
@@ -159,7 +177,7 @@ class AuditResult(Strict):
             f"<td>{escape(claim.threat_model)}</td><td>{escape(claim.reason)}</td></tr>"
             for claim in self.claims
         )
-        meaning = escape(MEANING[self.verdict]) if self.verdict else ""
+        meaning = escape(self.sentence)
         head = "".join(f"<th>{name}</th>" for name in ("verdict", "claim", "adversary", "evidence"))
         table = (
             f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>{meaning}</p>"

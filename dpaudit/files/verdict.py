@@ -15,14 +15,14 @@ class Verdict(StrEnum):
 
 SEVERITY = (Verdict.REFUTED, Verdict.UNSUPPORTED, Verdict.UNDERPOWERED, Verdict.NOT_REFUTED)
 
+# What each means, and what it does not; why it was given, a claim's reason says.
 MEANING: Mapping[Verdict, str] = {
-    Verdict.REFUTED: "An attack proved, at the stated confidence, that more leaks than is claimed.",
-    Verdict.UNSUPPORTED: "The noise that was really drawn does not add up to what is claimed: "
-    "exact accounting gives a larger epsilon, a measured sensitivity exceeds the stated bound, or "
-    "it is not the noise that the defense asks for.",
+    Verdict.REFUTED: "More leaks than is claimed. That does not mean that a record was "
+    "reconstructed.",
+    Verdict.UNSUPPORTED: "What the claim rests on does not hold in this run. That does not mean "
+    "that an attack has succeeded.",
     Verdict.UNDERPOWERED: "Nothing was found against the claim, but this audit could not have "
-    "refuted it: too few runs for any attack, or a view in which its attacks certify nothing. It "
-    "says nothing in the claim's favour.",
+    "refuted it. It says nothing in the claim's favour.",
     Verdict.NOT_REFUTED: "The audit had the power to refute the claim and did not. This is not a "
     "proof of privacy: a stronger attack may succeed.",
 }

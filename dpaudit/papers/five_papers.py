@@ -18,7 +18,9 @@ from dpaudit.files.options import graph_options
 from dpaudit.files.result import JudgedClaim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import build_graph
-from dpaudit.pipeline.judge import Judging, accounting_finding, bearing_on, judge
+from dpaudit.pipeline.case import Judging
+from dpaudit.pipeline.judge import accounting_finding, bearing_on, judge
+from dpaudit.pipeline.void import void_figures
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 
@@ -229,7 +231,9 @@ def examined(
     findings.append(accounting_finding(0, case.claim, threat_model, accounted))
     common = account_restated(case.claim, threat_model, defense, setting)
     because.append(len(findings) - 1)
-    (judged,) = judge([Judging(0, case.claim, threat_model, common, tuple(because))], findings)
+    judging = Judging(0, case.claim, threat_model, common, tuple(because))
+    judgings, findings = void_figures([judging], findings)
+    (judged,) = judge(judgings, findings)
     return judged, findings
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dpaudit.data.datasets import Dataset, load_dataset
-from dpaudit.defense.claim_accounting import account_claim, account_restated, refuse_claims
+from dpaudit.defense.claim_accounting import refuse_claims
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.files.config import AuditConfig
@@ -28,6 +28,7 @@ from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import bound_to
 
 from .caller_objects import NOTHING, CallerObjects
+from .claims import judged_claims
 from .jobs import (
     NOISE_OF_THE_RUN,
     WORLDS,
@@ -38,18 +39,11 @@ from .jobs import (
     run_attack,
     train_world,
 )
-from .judge import Judging, accounting_finding, bearing_on, judge
 from .learning import learning_notes, problem_notes
 from .memory import Plan, plan_of
 from .noise_of_the_run import examine_noise
 from .provenance import code_of, provenance
-from .reach import (
-    absent_notes,
-    links_of,
-    reads_nothing,
-    refuse_absent_links,
-    refuse_waiting,
-)
+from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
 from .time_needed import estimate
 from .vacuous import vacuous_notes
 from .workers import Work, run_jobs
@@ -159,7 +153,7 @@ def _attack_and_judge(
     run_jobs(_worker, arguments, jobs, plan.workers(plan.attacks, runtime.workers), on_progress)
     seconds = {**seconds, "attacks": time.perf_counter() - began}
     evidence = [finding for job in jobs for finding in _stored(run, job, binding)]
-    claims, findings = _judged(config, prepared, evidence)
+    claims, findings = judged_claims(config, prepared, evidence)
     result = _result(config, prepared, runtime, run, claims, findings, seconds)
     run.write_text("audit.json", result.to_json())
     run.write_text("report.html", load_plugin("reports", "html")(result, run.path))
@@ -321,27 +315,6 @@ def _worker(
             run_attack(config, prepared, run, jobs[job], binding, on_progress)
 
     return work
-
-
-def _judged(
-    config: AuditConfig, prepared: Prepared, evidence: list[Finding]
-) -> tuple[list[JudgedClaim], list[Finding]]:
-    """Each claim against each threat model it is made against, after the findings."""
-    findings, judgings = list(evidence), []
-    defense, setting = prepared.defenses["defense"], prepared.setting
-    for i, claim in enumerate(config.claim):
-        for threat_model in config.threat_model:
-            if claim.threat_model in (None, threat_model.name):
-                because = bearing_on(i, claim, threat_model, evidence)
-                accounted, common = (
-                    account(claim, threat_model, defense, setting)
-                    for account in (account_claim, account_restated)
-                )
-                findings.append(accounting_finding(i, claim, threat_model, accounted))
-                because.append(len(findings) - 1)
-                blind = reads_nothing(threat_model, setting.network, defense.n_rounds)
-                judgings.append(Judging(i, claim, threat_model, common, tuple(because), blind))
-    return judge(judgings, findings), findings
 
 
 def _result(

@@ -165,7 +165,7 @@ def _paint_row(axes: "Axes", y: int, row: _Row, far: float) -> None:
         (Role.DECLARED, y - 0.16, INK, "accounting of the declared noise"),
         (Role.EXACT_LEAK, y - 0.28, MUTED, "exact leak of the view"),
     ):
-        if role in row.by_role:
+        if role in row.by_role and row.by_role[role].void is None:
             _paint_interval(axes, at, row.by_role[role], colour, label, far)
     for role, look in (
         (Role.NULL_CONTROL, _Mark("o", BLIND, "null control", 5, face="none")),

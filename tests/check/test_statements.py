@@ -1,5 +1,6 @@
 """What is said about each claim and limit, and how several of them are adjusted for one another."""
 
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -63,22 +64,15 @@ def ssim(value: float, half: float, n: int = 8, **fields: object) -> Finding:
     )
 
 
-def test_a_refuted_claim_fails_and_names_claim_adversary_and_certified_bound() -> None:
-    found = audit_of(Verdict.REFUTED, empirical(0.001), confidence=0.95)
+@pytest.mark.parametrize("verdict", [Verdict.REFUTED, Verdict.UNSUPPORTED])
+def test_what_speaks_against_a_claim_fails_with_the_reason_that_decided(verdict: Verdict) -> None:
+    """A bound below the claim is not what made it fail, and accounting certifies nothing."""
+    found = audit_of(verdict, empirical(0.001, bound=0.098))
     [said] = statements(file_of(), {"c": found})
-    assert (said.outcome, said.verdict) == ("fails", "refuted")
+    assert (said.outcome, said.verdict) == ("fails", verdict.value)
     assert said.message == (
         '"DPDL, Theorem 1: (0.5, 1e-05)-DP for the whole run, add-remove adjacency" against '
-        'adversary "eavesdropper" is refuted: certified bound epsilon >= 1.9 (likelihood-ratio at '
-        "confidence 0.95), claimed epsilon = 0.5. The reason."
-    )
-
-
-def test_an_unsupported_claim_names_the_epsilon_of_accounting() -> None:
-    [said] = statements(file_of(), {"c": audit_of(Verdict.UNSUPPORTED)})
-    assert said.outcome == "fails"
-    assert (
-        "certified bound epsilon >= 7.31 (exact accounting), claimed epsilon = 0.5" in said.message
+        f'adversary "eavesdropper" is {verdict}: The reason.'
     )
 
 
@@ -88,6 +82,26 @@ def test_an_unsupported_claim_names_the_epsilon_of_accounting() -> None:
 def test_other_verdicts_do_not_fail(verdict: Verdict, outcome: str) -> None:
     [said] = statements(file_of(), {"c": audit_of(verdict, empirical(0.001), confidence=0.95)})
     assert said.outcome == outcome
+
+
+def test_a_limit_on_a_void_figure_is_broken() -> None:
+    """Its upper end is not known, so nothing says that it keeps to anything."""
+    epsilon = Metric(value=inf, low=0.0, high=inf)
+    declared = Finding(
+        role=Role.DECLARED,
+        kind="accounting",
+        title="t",
+        metrics={"epsilon": epsilon},
+        void='"x" moves 15.2 times as far as is stated',
+    )
+    limit = {"metric": "epsilon", "at_most": 100.0, "kind": "accounting"}
+    said = statements(file_of(limit), {"c": audit_of(Verdict.UNSUPPORTED, declared)})[1]
+    assert said.outcome == "fails"
+    assert said.message.endswith('void, for "x" moves 15.2 times as far as is stated')
+    honest = declared.model_copy(update={"void": None})  # a bracket whose upper end is not proven
+    assert statements(file_of(limit), {"c": audit_of(Verdict.UNSUPPORTED, honest)})[1].outcome == (
+        "holds"
+    )
 
 
 def test_refutations_are_adjusted_for_all_claims_of_the_file() -> None:

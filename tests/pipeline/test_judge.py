@@ -21,7 +21,8 @@ from dpaudit.files.result import JudgedClaim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
-from dpaudit.pipeline.judge import Judging, accounting_finding, bearing_on, judge
+from dpaudit.pipeline.case import Judging
+from dpaudit.pipeline.judge import accounting_finding, bearing_on, judge
 from dpaudit.registry import load_plugin
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
@@ -73,7 +74,7 @@ def test_a_certified_bound_above_the_claim_refutes_it() -> None:
     found = judged(certified(2.6, 0.001))
     assert (found.verdict, found.confidence) == (Verdict.REFUTED, 0.95)
     assert "at least 2.6" in found.reason
-    assert "2 is claimed" in found.reason
+    assert found.reason.startswith("Claimed epsilon 2; ")
 
 
 def test_a_claim_that_stood_names_the_smaller_one_that_would_not_have() -> None:

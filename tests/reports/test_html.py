@@ -116,6 +116,89 @@ def test_the_controls_of_a_claim_stand_beside_its_verdict(
     assert "none: this verdict rests on no attack" in page.by_id("claims").text()
 
 
+def test_the_page_begins_with_the_reason_that_decided_and_no_other(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    """Of several claims the worst one's; what it means for a record's owner stands with it."""
+    first = golden.claims[0].model_copy(
+        update={"verdict": Verdict.NOT_REFUTED, "reason": "It stood.", "because": ()}
+    )
+    worst = {"verdict": Verdict.REFUTED, "reason": "It fell.", "meaning": "Odds rise 2-fold."}
+    second = first.model_copy(update={"threat_model": "agent 1", **worst})
+    result = with_findings(golden, claims=(first, second), verdict=Verdict.REFUTED)
+    hero = Page(render(result, tmp_path)).by_id("verdict").parent
+    assert hero is not None
+    assert "It fell. Odds rise 2-fold." in hero.text()
+    assert "It stood." not in hero.text()
+    assert result.sentence == f"It fell. Odds rise 2-fold. {MEANING[Verdict.REFUTED]}"
+    for meaning in MEANING.values():
+        assert "; or" not in meaning
+        assert ", or " not in meaning
+
+
+def test_several_claims_are_a_table_by_adversary(golden: AuditResult, tmp_path: Path) -> None:
+    one = golden.claims[0].model_copy(update={"because": (), "threat_model": "all"})
+    other = one.model_copy(update={"claim": 1, "sentence": "Another claim", "threat_model": "few"})
+    page = Page(render(with_findings(golden, claims=(one, other)), tmp_path))
+    (hero,) = (e for e in page.root.every("section") if "hero" in e.classes())
+    (table,) = (e for e in hero.every("table") if "Another claim" in e.text())
+    rows = [[cell.text() for cell in row.content if not isinstance(cell, str)]
+            for row in table.every("tr")]  # fmt: skip
+    assert rows[0] == ["claimed", "against all", "against few"]
+    assert [cell == "–" for cell in rows[1][1:]] == [False, True]
+    assert [cell == "–" for cell in rows[2][1:]] == [True, False]
+
+
+def test_the_evidence_that_decided_stands_beside_the_verdict(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    """And a reconstruction only where it is better than a blind guess."""
+    moved = small_finding(
+        role=Role.SENSITIVITY,
+        kind="sensitivity",
+        title="How far x moves",
+        metrics={"measured": Metric(value=15.25)},
+    )
+    claim = golden.claims[0].model_copy(update={"because": (0,), "decisive": 0})
+    for low, leads in ((0.05, True), (-0.05, False)):
+        over = Metric(value=0.1, low=low, high=0.2, n=8)
+        guess = small_finding(metrics={"ssim": Metric(value=0.5, n=8), "ssim over blind": over})
+        result = with_findings(golden, moved, guess, claims=(claim,))
+        (hero,) = (
+            e for e in Page(render(result, tmp_path)).root.every("section") if "hero" in e.classes()
+        )
+        figures = [e for e in hero.every("figure") if "telling" in e.classes()]
+        assert [bool(figures)] == [leads]
+        (shown,) = (e for e in hero.every("figure") if "decisive" in e.classes())
+        assert "What decided: How far x moves" in shown.text()
+        assert "15.2" in shown.text()
+
+
+def test_a_control_that_does_what_it_must_is_not_marked_as_refuted(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    result = claimed_with_controls(golden, Verdict.NOT_REFUTED)
+    null, positive = result.findings
+    found_out = positive.model_copy(update={"verdict": Verdict.REFUTED})
+    for findings, words in (
+        ((null, found_out), ("none, as it must be", "found out, as it must be")),
+        ((null.model_copy(update={"verdict": Verdict.REFUTED}), positive),
+         ("false alarm", "not found out")),
+    ):  # fmt: skip
+        page = Page(render(result.model_copy(update={"findings": findings}), tmp_path))
+        rows = [e.text() for e in page.by_id("control").every("tr")][1:]
+        assert [row.endswith(said) for row, said in zip(rows, words, strict=True)] == [True, True]
+        assert "refuted" not in [e.text() for e in page.by_id("control").every("span")]
+
+
+def test_findings_have_names_and_no_numbers(page: Page, golden: AuditResult) -> None:
+    claims = page.by_id("claims")
+    for claim in golden.claims:
+        for i in claim.because:
+            assert golden.findings[i].title in claims.text()
+            assert f"finding {i}" not in claims.text()
+
+
 def test_evidence_of_a_claim_is_linked_to_its_findings(page: Page, golden: AuditResult) -> None:
     links = {e.attributes["href"] for e in page.by_id("claims").every("a")}
     assert links == {f"#finding-{i}" for claim in golden.claims for i in claim.because}

@@ -1,0 +1,194 @@
+"""Which evidence decides on a claim, and the sentence that says so with its figures."""
+
+from collections.abc import Callable
+from math import inf
+from typing import NamedTuple
+
+from dpaudit.files.finding import Finding, Name, Role
+from dpaudit.files.verdict import Verdict
+
+from .case import Case, epsilon_of
+
+
+class Decision(NamedTuple):
+    """A verdict, why it is given, and the finding that it rests on, if it is one."""
+
+    verdict: Verdict
+    reason: str
+    finding: Finding | None = None
+
+
+Rule = Callable[[Case], Decision | None]
+
+
+def decide(case: Case) -> Decision:
+    """What the first rule that applies says."""
+    return next(found for rule in RULES if (found := rule(case)) is not None)
+
+
+def _bare_message(case: Case) -> Decision | None:
+    exact = case.first(Role.EXACT_LEAK)
+    if exact is None or exact.verdict is not Verdict.REFUTED:
+        return None
+    shown = f'"{exact.message}" shows the record with no noise at all to {case.adversary}'
+    return Decision(Verdict.REFUTED, f"{case.claims}; {shown}{case.also}.", exact)
+
+
+def _refuted_by_runs(case: Case) -> Decision | None:
+    if not case.refuted:
+        return None
+    n = case.n_tested
+    among = f", which is refuted among {n} statements (Holm)" if n > 1 else ""
+    reason = f"{case.claims}{among}; {case.certified} against {case.adversary}."
+    return Decision(Verdict.REFUTED, reason, case.best_test)
+
+
+def _declared_without_noise(case: Case) -> Decision | None:
+    declared = case.first(Role.DECLARED)
+    if declared is None or declared.metrics[Name.EPSILON].low != inf:
+        return None
+    bare = f"{case.claims}; a message that depends on the data is sent with no noise at all"
+    return Decision(Verdict.REFUTED, f"{bare}{case.also}.", declared)
+
+
+def _accounting_exceeds(case: Case) -> Decision | None:
+    for role, what in (
+        (Role.DECLARED, "declared"),
+        (Role.EXACT_LEAK, "really added"),
+    ):
+        finding = case.first(role)
+        if finding is not None and finding.verdict is Verdict.UNSUPPORTED:
+            gives = f"the noise that is {what} gives {epsilon_of(finding)} to {case.adversary}"
+            return Decision(Verdict.UNSUPPORTED, f"{case.claims}; {gives}{case.also}.", finding)
+    return None
+
+
+def _sensitivity_exceeds(case: Case) -> Decision | None:
+    for finding in case.findings:
+        if finding.kind == "sensitivity" and finding.verdict is Verdict.UNSUPPORTED:
+            reason = f"{case.claims}; {_moves(finding)}{case.also}."
+            return Decision(Verdict.UNSUPPORTED, reason, finding)
+    return None
+
+
+def _moves(finding: Finding) -> str:
+    """What a sensitivity finding says against what is stated, as a clause."""
+    if finding.role is Role.DEPENDENCE:
+        n = finding.value(Name.FOUND) or 0
+        return (
+            f"{n:.0f} {'things' if n != 1 else 'thing'} beside the values of messages "
+            f"{'depend' if n != 1 else 'depends'} on the data, which no accounting covers"
+        )
+    moved, stated = map(finding.value, (Name.MEASURED, Name.STATED_BOUND))
+    if moved is None:
+        return f"a measured sensitivity exceeds its bound: {finding.title}"
+    moves = f'"{finding.message}" moves by {moved:.3g} when the data change'
+    ratio = finding.value(Name.MEASURED_OVER_STATED)
+    if stated is None or ratio is None or f"{moved:.3g}" == f"{stated:.3g}":
+        return f"{moves}, and no noise hides it"
+    return f"{moves}, {ratio:.3g} times the bound that its noise is made for ({stated:.3g})"
+
+
+def _other_noise(case: Case) -> Decision | None:
+    for finding in case.of(Role.NOISE):
+        if finding.verdict is not Verdict.UNSUPPORTED:
+            continue
+        p = finding.metrics[Name.P_VALUE].value
+        if finding.claim is None:
+            what = (
+                "the messages of the real run do not carry independent noise in every number: "
+                f"{finding.title}"
+            )
+        else:
+            what = "the noise really drawn is not the independent noise that the defense asks for"
+        reason = f"{case.claims}; {what} (p = {p:.1g}){case.also}."
+        return Decision(Verdict.UNSUPPORTED, reason, finding)
+    return None
+
+
+def _reads_nothing(case: Case) -> Decision | None:
+    """Whatever is claimed holds against an adversary without a view, and says nothing."""
+    if not case.judging.reads_nothing:
+        return None
+    return Decision(
+        Verdict.UNDERPOWERED,
+        "This adversary reads nothing: none of its links is in the graph of any round. Nothing "
+        "is supported or refuted by what it sees.",
+    )
+
+
+def _no_power(case: Case) -> Decision | None:
+    """Why this audit could not have refuted the claim, if it could not."""
+    reason = _powerless(case)
+    return None if reason is None else Decision(Verdict.UNDERPOWERED, reason, case.best_test)
+
+
+def _powerless(case: Case) -> str | None:
+    test, accounted = case.best_test, _accounted(case)
+    if test is None:
+        return f"{accounted}, and no attack in this audit could certify a lower bound on epsilon."
+    top, needed = test.metrics[Name.CEILING].value, test.metrics[Name.TRIALS_NEEDED].value
+    if top <= case.claimed:
+        return (
+            f"{accounted}. Even a perfect attack with these runs certifies {top:.3g} at most; "
+            f"{needed:.3g} runs of each world would do."
+        )
+    controls = case.of(Role.POSITIVE_CONTROL)
+    if controls and not any(control.verdict is Verdict.REFUTED for control in controls):
+        return (
+            f"{accounted}. The positive control, which has no noise, was not refuted either: the "
+            "runs tell this adversary too little about the record."
+        )
+    if case.bound == 0:
+        return (
+            f"{accounted}. The attack certified nothing: no smaller claim would have been refuted "
+            f"either{_expected(test)}."
+        )
+    return None
+
+
+def _stood(case: Case) -> Decision:
+    times = f"a claim {case.claimed / case.bound:.3g} times smaller would have been refuted"
+    reason = f"{_accounted(case)}; {case.certified}: {times}. This is no proof of privacy."
+    return Decision(Verdict.NOT_REFUTED, reason, case.best_test)
+
+
+RULES: tuple[Rule, ...] = (  # the first that applies decides
+    _bare_message,
+    _refuted_by_runs,
+    _declared_without_noise,
+    _accounting_exceeds,
+    _sensitivity_exceeds,
+    _other_noise,
+    _reads_nothing,
+    _no_power,
+    _stood,
+)
+
+
+def _accounted(case: Case) -> str:
+    """What accounting says where nothing speaks against a claim, as the beginning of a sentence.
+
+    Where what is declared is void, the algebra of the view stands in its place.
+    """
+    declared = case.first(Role.DECLARED)
+    if declared is None:
+        return case.claims
+    if declared.void is None:
+        return _stands("Accounting", declared, case)
+    exact = case.first(Role.EXACT_LEAK)
+    void = f"what is declared is void, for {declared.void}"
+    if exact is None or exact.void is not None or Name.EPSILON not in exact.metrics:
+        return f"{case.claims}, which no accounting supports: {void}"
+    return f"{_stands('The noise that is really added', exact, case)}; {void}"
+
+
+def _stands(what: str, finding: Finding, case: Case) -> str:
+    supports = float(finding.metrics[Name.EPSILON].high or 0) <= case.claimed
+    stands = "supports the claim" if supports else "does not settle the claim"
+    return f"{what} {stands} ({epsilon_of(finding)}, {case.claimed:.3g} claimed)"
+
+
+def _expected(test: Finding) -> str:
+    expected = test.metrics.get(Name.EXPECTED_BOUND)
+    return f" ({expected.value:.3g} was to be expected)" if expected else ""

@@ -1,0 +1,167 @@
+"""Figures that rest on what the same audit falsifies: they are void, and shown as void."""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import NamedTuple
+
+from dpaudit.accounting.releases import Interval
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.verdict import Verdict
+from dpaudit.statistics.bounds import p_value
+
+from .case import ALPHA, Judging, epsilon_size
+
+ROUNDING = 1e-6  # relative, between two accountants of the same releases
+
+
+class Doubt(NamedTuple):
+    """What speaks against the figures of a claim against an adversary."""
+
+    why: str
+    proven: float  # epsilon that this audit proves nevertheless
+    of_algebra: bool  # whether the algebra of the view rests on what is falsified, too
+    of_noise: bool = False  # whether even its lower end does
+
+
+def void_figures(
+    judgings: Sequence[Judging], findings: Sequence[Finding]
+) -> tuple[list[Judging], list[Finding]]:
+    """Take back each figure that the evidence beside it falsifies.
+
+    What is declared is falsified by a sensitivity above its bound, by noise that is not what the
+    defense asks for, by a view that leaks more by the protocol's own algebra, and by runs that
+    certify more (all statements of the audit together err so with probability 5% at most). No upper
+    end is left then, and as the lower end what this audit proves nevertheless.
+    """
+    said, left = list(findings), []
+    n_tests = sum(findings[i].role is Role.TEST for judging in judgings for i in judging.because)
+    for judging in judgings:
+        doubt = _doubt([findings[i] for i in judging.because], n_tests)
+        if doubt is not None:
+            for i in judging.because:
+                said[i] = _taken_back(said[i], doubt)
+            judging = _restated(judging, doubt)
+        left.append(judging)
+    doubted = [f for f in findings if f.claim is None and f.verdict is Verdict.UNSUPPORTED]
+    why = next((why for f in doubted if (why := _falsified(f)) is not None), None)
+    return left, said if why is None else [_without_mu(f, why) for f in said]
+
+
+def _doubt(evidence: Sequence[Finding], n_tests: int) -> Doubt | None:
+    by_role: Mapping[Role, Finding] = {f.role: f for f in reversed(evidence)}
+    exact, declared = by_role.get(Role.EXACT_LEAK), by_role.get(Role.DECLARED)
+    against = [f for f in evidence if f.verdict is Verdict.UNSUPPORTED]
+    why = next((why for f in against if (why := _falsified(f)) is not None), None)
+    low = _least(exact)
+    if why is not None:
+        of_noise = any(f.role is Role.NOISE for f in against)
+        known = exact is not None and exact.verdict is not None
+        return Doubt(why, 0.0 if of_noise and not known else low, True, of_noise and not known)
+    if declared is None:
+        return None
+    certified = max((_certified(f, _most(exact), n_tests) for f in evidence), default=0.0)
+    if low > _most(declared) * (1 + ROUNDING):
+        size = "no bound" if low == inf else f"epsilon at least {low:.3g}"
+        why = f"the noise that is really added leaves {size}"
+        return Doubt(why, max(low, certified), certified > 0)
+    certified = max((_certified(f, _most(declared), n_tests) for f in evidence), default=0.0)
+    if certified > 0:
+        why = f"runs certify epsilon at least {certified:.3g}"
+        return Doubt(why, certified, certified > _most(exact))
+    return None
+
+
+def _falsified(finding: Finding) -> str | None:
+    """What an unsupported finding says of the bounds and the noise that figures rest on."""
+    if finding.role is Role.SENSITIVITY:
+        ratio = finding.value(Name.MEASURED_OVER_STATED) or 0.0
+        if ratio > 1 + ROUNDING:
+            return f'"{finding.message}" moves {ratio:.3g} times as far as is stated'
+        return f'"{finding.message}" moves with the data as no stated bound or noise covers'
+    if finding.role is Role.DEPENDENCE:
+        return "more than the values of messages depends on the data"
+    if finding.role is Role.NOISE:
+        return "the noise is not the independent noise that the defense asks for"
+    return None
+
+
+def _least(exact: Finding | None) -> float:
+    """The lower end of what a view leaks by the protocol's algebra; infinite if bare."""
+    if exact is None:
+        return 0.0
+    if exact.verdict is Verdict.REFUTED:
+        return inf
+    metric = exact.metrics.get(Name.EPSILON)
+    return 0.0 if metric is None else float(metric.low or 0)
+
+
+def _most(accounted: Finding | None) -> float:
+    """The upper end of what accounting or the algebra gives; infinite without one."""
+    metric = None if accounted is None else accounted.metrics.get(Name.EPSILON)
+    return inf if metric is None or metric.high is None else float(metric.high)
+
+
+def _certified(test: Finding, most: float, n_tests: int) -> float:
+    """A bound that runs certify beyond ``most``, among all tests of the audit; else 0."""
+    bound, delta, fp, fn = map(
+        test.metrics.get,
+        (Name.EPSILON_LOWER_BOUND, Name.DELTA, Name.FALSE_POSITIVES, Name.FALSE_NEGATIVES),
+    )
+    if test.role is not Role.TEST or bound is None or not bound.value > most:
+        return 0.0
+    if delta is None or fp is None or fn is None or fp.n is None or fn.n is None:
+        return 0.0
+    p = p_value(int(fp.value), int(fn.value), fp.n, fn.n, delta.value, most)
+    return float(bound.value) if n_tests * p <= ALPHA else 0.0
+
+
+def _taken_back(finding: Finding, doubt: Doubt) -> Finding:
+    """The finding of accounting, or of the algebra, without what is falsified."""
+    metric = finding.metrics.get(Name.EPSILON)
+    if metric is None or metric.low == inf:
+        return finding
+    if finding.role is Role.DECLARED:
+        known = float(metric.low or 0) if finding.verdict is not None else 0.0
+        low = max(known, doubt.proven)
+        title = finding.title
+    elif finding.role is Role.EXACT_LEAK and doubt.of_algebra:
+        low = 0.0 if doubt.of_noise else float(metric.low or 0)
+        title = "leak of the view"  # exact no longer
+    else:
+        return finding
+    kept = {n: finding.metrics[n] for n in (Name.CLAIMED_EPSILON, Name.DELTA)}
+    size = epsilon_size(metric)
+    unbounded = dict.fromkeys(finding.metrics, Metric(value=inf))
+    return finding.model_copy(
+        update={
+            "metrics": unbounded | {Name.EPSILON: Metric(value=inf, low=low, high=inf)} | kept,
+            "title": title,
+            "void": doubt.why,
+            "notes": (f"void: it would be epsilon {size}, but {doubt.why}", *finding.notes),
+            "series": {},
+        }
+    )
+
+
+def _restated(judging: Judging, doubt: Doubt) -> Judging:
+    """The claim in common terms, of which a record's own leak is the least."""
+    restated = judging.restated
+    if restated.epsilon.low == inf:
+        return judging
+    of_record = judging.claim.adjacency in ("add-remove", "replace-one")
+    interval = Interval(doubt.proven if of_record else 0.0, inf)
+    return judging._replace(restated=restated._replace(epsilon=interval), void=doubt.why)
+
+
+def _without_mu(finding: Finding, why: str) -> Finding:
+    """Who learns what, without figures in units of a noise that is not there."""
+    if finding.role is not Role.WHO_LEARNS_WHAT or not finding.metrics:
+        return finding
+    kept = {n: m for n, m in finding.metrics.items() if n == Name.PAIRS_WITHOUT_NOISE}
+    return finding.model_copy(
+        update={
+            "metrics": dict.fromkeys(finding.metrics, Metric(value=inf)) | kept,
+            "void": why,
+            "series": {},
+        }
+    )

@@ -27,6 +27,11 @@ def audited(tmp_path, attacks: tuple[dict[str, object], ...] = (), **options: fl
     return run_audit(AuditConfig.from_dict(config), tmp_path / "run", Runtime(cores=1))
 
 
+def of_training(result: AuditResult) -> list[str]:
+    """The notes on whether it learned, of all that a result has."""
+    return [note for note in result.notes if note.startswith("Training of ")]
+
+
 @pytest.mark.parametrize("learning_rate", [1e38, 1e90])
 def test_a_run_whose_numbers_end_is_one_line_and_no_verdict(tmp_path, learning_rate) -> None:
     """A correct mechanism was called unsupported: its messages, infinite, moved infinitely far."""
@@ -38,7 +43,7 @@ def test_a_run_whose_numbers_end_is_one_line_and_no_verdict(tmp_path, learning_r
 def test_a_run_that_diverges_in_finite_numbers_is_said_to_in_result_and_report(tmp_path) -> None:
     result = audited(tmp_path, learning_rate=1e10)
     assert result.verdict is Verdict.UNDERPOWERED
-    assert [note.split(":")[0] for note in result.notes] == [
+    assert [note.split(":")[0] for note in of_training(result)] == [
         'Training of "defense" diverged',
         'Training of "no-defense" diverged',
     ]
@@ -48,11 +53,11 @@ def test_a_run_that_diverges_in_finite_numbers_is_said_to_in_result_and_report(t
 
 def test_a_run_in_which_nothing_moves_is_said_to(tmp_path) -> None:
     result = audited(tmp_path, clip_norm=1e-40)
-    assert 'Training of "defense" changed nothing' in result.notes[0]
+    assert 'Training of "defense" changed nothing' in of_training(result)[0]
 
 
 def test_a_run_that_learns_has_no_warning(tmp_path) -> None:
-    assert audited(tmp_path).notes == ()
+    assert of_training(audited(tmp_path)) == []
 
 
 @pytest.mark.parametrize("last, word", [(math.nan, "diverged"), (3000.0, "diverged"), (1.5, "")])

@@ -130,14 +130,15 @@ def _taken_back(finding: Finding, doubt: Doubt) -> Finding:
     else:
         return finding
     kept = {n: finding.metrics[n] for n in (Name.CLAIMED_EPSILON, Name.DELTA)}
-    size = epsilon_size(metric)
+    had_figure = (metric.low, metric.high) != (0.0, inf)
+    said = (f"void: it would be epsilon {epsilon_size(metric)}, but {doubt.why}",) * had_figure
     unbounded = dict.fromkeys(finding.metrics, Metric(value=inf))
     return finding.model_copy(
         update={
             "metrics": unbounded | {Name.EPSILON: Metric(value=inf, low=low, high=inf)} | kept,
             "title": title,
             "void": doubt.why,
-            "notes": (f"void: it would be epsilon {size}, but {doubt.why}", *finding.notes),
+            "notes": (*said, *finding.notes),
             "series": {},
         }
     )

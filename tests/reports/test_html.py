@@ -191,6 +191,13 @@ def test_a_control_that_does_what_it_must_is_not_marked_as_refuted(
         assert "refuted" not in [e.text() for e in page.by_id("control").every("span")]
 
 
+def test_whatever_scrolls_can_be_reached_by_the_keyboard(page: Page, comparison: str) -> None:
+    for one in (page, Page(comparison)):
+        scrolling = [e for e in one.root.every() if "scroll" in e.classes()]
+        assert scrolling
+        assert all(e.attributes.get("tabindex") == "0" for e in scrolling)
+
+
 def test_findings_have_names_and_no_numbers(page: Page, golden: AuditResult) -> None:
     claims = page.by_id("claims")
     for claim in golden.claims:

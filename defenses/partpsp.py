@@ -152,7 +152,7 @@ class PartPSP(Defense):
 
 def _coordinates(share: Literal["all"] | tuple[str, ...], setting: Setting) -> Tensor:
     """Which coordinates of a model are shared, [d] bool. Raises ConfigError for unknown names."""
-    if share == "all":
+    if share == "all" or setting.stands_in:
         return torch.ones(setting.d, dtype=torch.bool)
     names = [name for name, _ in setting.layers]
     for layer in share:

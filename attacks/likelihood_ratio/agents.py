@@ -92,7 +92,7 @@ def game_on_agents(
 
     None: the defense states no distance between agents for a message that the adversary sees.
     """
-    alone = replace(setting, d=1, layers=(("canary", 1),))
+    alone = setting.stand_in(1)
     holder = next(i for i in setting.holders if i not in threat_model.agents)
     queries = list(_queries(defense, alone, threat_model, holder, n_rounds, streams))
     if not queries:

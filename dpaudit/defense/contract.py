@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import PositiveInt
@@ -29,10 +29,15 @@ class Setting:
     sizes: tuple[int, ...]  # records that each agent holds, D_i
     d: int  # model dimension
     layers: tuple[tuple[str, int], ...] = ()  # name and size of each parameter tensor, in order
+    stands_in: bool = False  # whether a few coordinates play the part of all that agents share
 
     @property
     def n_agents(self) -> int:
         return len(self.sizes)
+
+    def stand_in(self, d: int) -> "Setting":
+        """The same with a model of ``d`` coordinates, all of them sent, as games play it."""
+        return replace(self, d=d, layers=(("all", d),), stands_in=True)
 
     @property
     def holders(self) -> tuple[int, ...]:

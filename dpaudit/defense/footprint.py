@@ -6,7 +6,7 @@ two small models give both its terms.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -94,7 +94,7 @@ class _Zeros(Gradient):
 
 
 def _played(defense: Defense, setting: Setting, d: int) -> _Played:
-    narrow = replace(setting, d=d, layers=(("", d),))
+    narrow = setting.stand_in(d)
     k = max(range(1, ROUNDS_LOOKED_AT + 1), key=lambda k: setting.network.at(k).n_edges)
     graph: Graph = setting.network.at(k)
     oracle, counted = _Zeros(defense.batch_size), Counted()

@@ -18,7 +18,6 @@ weighs a gradient by its cosine with others, so that its estimate is up to a fac
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -213,7 +212,7 @@ class _Played:
         rounds: range,
         typical: float,
     ) -> None:
-        wide = replace(setting, d=WIDTH, layers=(("probe", WIDTH),))
+        wide = setting.stand_in(WIDTH)
         self._defense, self._setting, self._rounds = defense, wide, rounds
         self._threat_model, self._per_coordinate = threat_model, typical / setting.d**0.5
         signs = torch.randint(0, 2, (WIDTH,), generator=torch.Generator().manual_seed(1))

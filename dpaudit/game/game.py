@@ -104,7 +104,7 @@ class Game:
         Args:
             sampling: as the defense declares it where it accounts; by default as it is done.
         """
-        alone = replace(setting, d=1, layers=(("canary", 1),))
+        alone = setting.stand_in(1)
         distance = defense.function_distance()
         if distance is not None:
             return cls(
@@ -185,5 +185,5 @@ class Game:
     ) -> object:
         """The state of all trials before round 1: models at zero, which is public."""
         X = torch.zeros(trials, self.setting.n_agents, coordinates, dtype=dtype, device=device)
-        wide = replace(self.setting, d=coordinates, layers=(("canary", coordinates),))
+        wide = self.setting.stand_in(coordinates)
         return self.defense.start(X, wide)

@@ -95,7 +95,7 @@ def nonlinearity(game: Game, threat_model: ThreatModel, n_rounds: int) -> Nonlin
 def wide(game: Game) -> Game:
     """The same game on a model of several coordinates."""
     d = COORDINATES
-    return replace(game, setting=replace(game.setting, d=d, layers=(("canary", d),)))
+    return replace(game, setting=game.setting.stand_in(d))
 
 
 def _combinations() -> Tensor:

@@ -18,7 +18,7 @@ The attack is that of Mrini, Cyffers and Bellet, "Privacy Attacks in Decentraliz
 agents can be told, the prior says how well each one is, noise and rounding included.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ class Mixture:
         self, defense: Defense, setting: Setting, threat_model: ThreatModel, n_rounds: int
     ) -> None:
         self._defense, self._threat_model, self._n_rounds = defense, threat_model, n_rounds
-        self._setting = replace(setting, d=1, layers=(("probe", 1),))
+        self._setting = setting.stand_in(1)
         draws = self._draws()
         if len(draws) > MOST_DRAWS:
             raise NotObservable(

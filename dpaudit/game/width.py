@@ -148,7 +148,7 @@ def _on_first(draw: AskedNoise, sizes: Tensor) -> Tensor:
 
 
 def _sent(game: Game, d: int, drawn: float, noise: Tape) -> Capture:
-    sized = replace(game, setting=replace(game.setting, d=d, layers=(("canary", d),)))
+    sized = replace(game, setting=game.setting.stand_in(d))
     state = sized.start(1, torch.float64, torch.device("cpu"), d)
     gradient = OnFirst(sized.gradient(torch.full((1,), drawn, dtype=torch.float64)))
     return sized.defense.step(state, 1, sized.setting.network.at(1), gradient, noise).sent

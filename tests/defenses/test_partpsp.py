@@ -6,12 +6,15 @@ import pytest
 import torch
 
 from dpaudit.defense.contract import Target
+from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpps import DPPS, Protocol
 from dpaudit.defenses.partpsp import PartPSP
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 
 
@@ -215,3 +218,16 @@ def test_what_is_evaluated_is_the_mean_of_what_is_shared(partpsp_setting, stream
     assert not torch.equal(models[0, here], models[1, here])
     assert torch.allclose(evaluated[:, here], models[:, here].mean(0).expand(4, -1))
     assert torch.equal(evaluated[:, home], models[:, home])
+
+
+def test_what_plays_on_a_few_coordinates_takes_them_all_for_shared(partpsp_setting) -> None:
+    """Games, probes and memory estimates have no layers of the model that ``share`` could name."""
+    _, setting = partpsp_setting(4)
+    defense = PartPSP(share=("1",), batch_size=3).calibrate(setting)
+    assert Footprint.of(defense, setting).messages["m"] == 4
+    adversary = Adversary(
+        Game.of(defense, setting, 0, "add-remove"), ThreatModel(name="every link"), 2
+    )
+    assert adversary.leak.shown is not None  # S_i is sent without noise
+    with pytest.raises(ConfigError, match='no layer "7"'):
+        PartPSP(share=("7",), batch_size=3).calibrate(setting)

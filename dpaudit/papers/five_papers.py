@@ -1,4 +1,4 @@
-"""The five papers' algorithms at published settings: what is claimed, and what stands.
+"""Five papers' algorithms, and some beside them, at published settings: what stands of claims.
 
 No model is trained: accounting needs the sizes of the experiment, and the canary game plays the
 defense itself. What a paper leaves open is an option here, named beside the outcome.
@@ -190,6 +190,17 @@ CASES = (
                 {"noise_scale": XIE_NOISE, "smoothness": 2.85},
             ),
         )
+    ),
+    PaperCase(
+        "DECOR, MNIST, ring of 16, example level",
+        "decor",
+        {"name": "ring"},
+        16,
+        3750,
+        _claim("the accountant of the public code", 0.00043),
+        "noise of 0.03 and 0.05 on means of 64 records clipped to 1; batches of a fixed size",
+        {"noise_multiplier": 3.58149, "ratio": 5 / 3, "clip_norm": 1.0}
+        | {"n_rounds": 1000, "batch_size": 64},
     ),
 )
 

@@ -97,6 +97,7 @@ def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Ma
     def paint(axes: "Axes") -> None:
         _lines(frame, worlds, axes)
         axes.set_xlabel("round")
+        whole_rounds(axes)
         axes.set_ylabel(label, parse_math=False)
         low, high = frame["value"].min(), frame["value"].max()
         if quantity == "consensus_distance" and 0 < 100 * low < high:
@@ -203,6 +204,13 @@ def _world_legend(axes: "Axes", shown: set[str]) -> None:
         look = LOOKS[world]
         axes.plot([], [], look.marker, color=look.colour, label=world, markersize=5)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+
+
+def whole_rounds(axes: "Axes") -> None:
+    """No fractions of a round on the axis."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def plain_numbers(*every: "Axis") -> None:

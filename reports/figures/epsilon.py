@@ -9,8 +9,7 @@ from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Name, Role
 
-from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg, plain_numbers
-from .information import whole_rounds
+from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg, plain_numbers, whole_rounds
 from .leak_matrix import who_learns_what
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from dpaudit.files.finding import Column, Finding, Name
 from dpaudit.reports.arrangement import NumberedFinding
 
-from .drawing import LOOKS, MUTED, OTHER, Look, _svg
+from .drawing import LOOKS, MUTED, OTHER, Look, _svg, whole_rounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -179,13 +179,6 @@ def _baseline(axes: "Axes", drawn: Drawn) -> None:
             linewidth=1,
             label="trials shuffled",
         )
-
-
-def whole_rounds(axes: "Axes") -> None:
-    """No fractions of a round on the axis."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _ratio(axes: "Axes", drawn: Drawn) -> None:

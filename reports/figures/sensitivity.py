@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Role
 
-from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg, plain_numbers
+from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg, plain_numbers, whole_rounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,6 +58,7 @@ def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
         _points(drawn, axes)
         axes.set(xlabel="round", ylabel="norm of the difference", yscale="log")
         plain_numbers(axes.yaxis)
+        whole_rounds(axes)
         axes.set_ylim(min(low / 2, high / 20), high * 2)  # a decade at least
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
 

@@ -215,28 +215,18 @@ def optimised(H: Matrix, cycle: int) -> Matrix:
     of_record = (t[:, None] - t) % cycle == 0
     counts = np.bincount(t % cycle)[t % cycle]
 
-    def inside(G: Matrix) -> Matrix:
-        G = np.where(of_record, 0.0, (G + G.T) / 2)
-        return G
-
     def projected(G: Matrix) -> Matrix:
         diagonal = G.diagonal()
         means = np.bincount(t % cycle, diagonal)[t % cycle] / counts
-        return inside(G) + np.diag(diagonal - means)
+        return np.where(of_record, 0.0, (G + G.T) / 2) + np.diag(diagonal - means)
 
-    X, direction, last = np.diag(1.0 / counts), np.zeros((T, T)), None
+    X, direction, last = np.diag(1.0 / counts), np.zeros((T, T)), np.zeros((T, T))
     value, gradient = _value(H, X)
     step = 0.1 / max(np.abs(projected(gradient)).max(), 1e-300)
     for _ in range(STEPS):
         downhill = -projected(gradient)
-        beta = (
-            0.0
-            if last is None
-            else max(
-                0.0, float(np.sum(downhill * (downhill - last)) / max(np.sum(last * last), 1e-300))
-            )
-        )
-        direction, last = downhill + beta * direction, downhill
+        beta = np.sum(downhill * (downhill - last)) / max(np.sum(last * last), 1e-300)
+        direction, last = downhill + max(0.0, beta) * direction, downhill
         slope = float(np.sum(gradient * direction))
         if slope >= 0:
             direction, slope = downhill, -float(np.sum(downhill * downhill))

@@ -164,13 +164,12 @@ def train_with_records(
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
     start = defense.start(problem.initial(streams), setting)
     done, state, before, scores, n_read = _resumed(kept.last(), start, n_canaries)
-    rng.random(
-        (done, defense.batches_per_round, n_canaries)
-    )  # what the rounds that were played drew
+    batches = defense.batches_per_round
+    rng.random((done, batches, n_canaries))  # what the rounds that were played drew
     for k in range(done + 1, n_rounds + 1):
         real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
-        chances = rng.random((defense.batches_per_round, n_canaries))
-        drawn = [canaries.included & torch.from_numpy(chance < rate) for chance in chances]
+        chances = torch.from_numpy(rng.random((batches, n_canaries)))
+        drawn = list(canaries.included & (chances < rate))
         oracle = _with_canaries(real, problem, victim, canaries, drawn, defense.batch_size)
         state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, Noise(streams, k))
         view = _view(threat_model, k, before, sent)

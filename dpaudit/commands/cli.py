@@ -117,15 +117,8 @@ def audit(
         from dpaudit.pipeline.run import run_audit
 
         with progress_bars(quiet) as on_progress:
-            result = run_audit(
-                config,
-                out,
-                runtime,
-                config_file.read_text("utf-8"),
-                resume,
-                on_progress,
-                say=complain,
-            )
+            text = config_file.read_text("utf-8")
+            result = run_audit(config, out, runtime, text, resume, on_progress, say=complain)
     print_result(result, out, as_json)
     _exit(result, strict)
 

@@ -199,7 +199,8 @@ def _of_user(bracket: Bracket, defense: Defense, n_records: int) -> Bracket:
 
     A batch of fixed size B is all the user's in every round, so that its sum moves by B clip norms
     and sampling hides nothing. Of a Poisson batch the number of records is random: all of them at
-    most, and no lower end is proven.
+    most, and no lower end is proven. Batches in turn hold all of them in a run, each at most once
+    in a release: all of them move it by as many clip norms at most.
     """
 
     if defense.protects == "user":
@@ -218,7 +219,7 @@ def _of_user(bracket: Bracket, defense: Defense, n_records: int) -> Bracket:
             for release in mechanism
         )
 
-    fixed = defense.sampling == "fixed"
+    fixed = defense.sampling == "fixed" and not defense.cyclic
     n = defense.batch_size if fixed else n_records
     said = f"a user is all records of an agent, {n} of them in a batch" + (" at most" * (not fixed))
     least = all_at_once(bracket.least, n) if fixed else ()

@@ -168,8 +168,7 @@ def known_rounds(
 
     @cache
     def mixes(graph: Graph, agent: int) -> list[int]:
-        of_whom: list[int] = graph.W[agent].nonzero().flatten().tolist()
-        return of_whom
+        return [j for j, w in enumerate(graph.W[agent].tolist()) if w]
 
     @cache
     def told(k: int, agent: int) -> bool:

@@ -107,16 +107,8 @@ class Game:
         alone = setting.stand_in(1)
         distance = defense.function_distance()
         if distance is not None:
-            return cls(
-                defense,
-                alone,
-                victim,
-                adjacency,
-                float(distance),
-                1.0,
-                "none",
-                coordinates=setting.d,
-            )
+            whole = cls(defense, alone, victim, adjacency, float(distance), 1.0, "none")
+            return replace(whole, coordinates=setting.d)
         if adjacency == "user":
             held = setting.sizes[victim] if defense.sampling == "poisson" else None
             game = cls(defense, alone, victim, adjacency, LENGTH, 1.0, "none", held=held)

@@ -59,13 +59,11 @@ def study(scale: str, with_mnist: bool) -> ImageTable:
     """
     size, full = SIZES[scale], 216 if with_mnist else 16  # as many as the smallest agent has
 
+    split = {"n_agents": 10, "partition": {"kind": "dirichlet", "alpha": 1.0}}
+
     def config(batch_size: int) -> dict[str, Any]:
         return {
-            "data": {
-                "name": "mnist" if with_mnist else "digits",
-                "n_agents": 10,
-                "partition": {"kind": "dirichlet", "alpha": 1.0},
-            },
+            "data": {"name": "mnist" if with_mnist else "digits", **split},
             "graph": {"name": "bipartite"},
             "model": {"name": "lenet"},
             "defense": {

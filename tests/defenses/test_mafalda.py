@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from dpaudit.accounting.gaussian import gaussian_epsilon
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense import Setting
+from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.mafalda import (
     Mafalda,
@@ -17,6 +19,7 @@ from dpaudit.defenses.mafalda import (
     strategy,
 )
 from dpaudit.errors import ConfigError
+from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
@@ -168,3 +171,16 @@ def test_what_it_cannot_run_is_refused_in_one_line() -> None:
     ):
         with pytest.raises(ConfigError, match=match):
             Mafalda(**one, **options).calibrate(setting)
+
+
+def test_a_user_is_in_every_round_whatever_the_cycle_of_a_record() -> None:
+    """All rounds of a user move the release by more than its batches' size: by its records' at most."""
+    game = game_of(noise_multiplier=200.0, n_rounds=6)
+    claim = Claim(text="user", epsilon=1.0, delta=1e-5, adjacency="user")
+    found = account_claim(claim, EAVESDROPPER, game.defense, game.setting).epsilon
+    assert found.low == 0
+    M = strategy("optimised", 6, 3, game.setting.network.at(1))
+    attained = np.sqrt((M.T @ M).sum()) * 10 / 200  # 10 records a round, all in one direction
+    assert 10 / 200 < attained < 30 / 200
+    assert found.high >= gaussian_epsilon(1e-5, attained)
+    assert found.high == pytest.approx(gaussian_epsilon(1e-5, 30 / 200))

@@ -79,10 +79,8 @@ def test_a_mixing_matrix_has_the_sums_symmetry_and_diagonal_it_claims(name: str,
             assert graph.doubly_stochastic
 
 
-@pytest.mark.parametrize(("name", "n"), PAIRED)
+@pytest.mark.parametrize(("name", "n"), [pair for pair in PAIRED if pair[0] != "pairwise"])
 def test_everybody_reaches_everybody_over_one_period(name: str, n: int) -> None:
-    if name == "pairwise":
-        pytest.skip("drawn anew in every round, of which any few may leave somebody out")
     graphs = network(name, n)
     union = sum(g.W for g in graphs.graphs) > 0
     reached = torch.matrix_power(union.double(), n) > 0

@@ -156,20 +156,18 @@ def train_with_records(
     """One run in which each canary is among the victim's records by its own fair coin.
 
     Evidence is the score less the median score: half of the canaries are guessed to be there.
-    Raises ConfigError if the defense offers no way to derive a gradient from its messages, and
-    NotObservable if the adversary's view never suffices for it.
+    Raises ConfigError if messages give no gradient, NotObservable if this view gives none.
     """
     observable, rng = _observable(defense), streams.numpy("canaries")
     canaries = planted(kind, problem.dataset, n_canaries, rng, streams.device)
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
     start = defense.start(problem.initial(streams), setting)
     done, state, before, scores, n_read = _resumed(kept.last(), start, n_canaries)
-    batches = defense.batches_per_round
-    rng.random((done, batches, n_canaries))  # what the rounds that were played drew
+    per_round = defense.batches_per_round, n_canaries
+    rng.random((done, *per_round))  # what the rounds that were played drew
     for k in range(done + 1, n_rounds + 1):
         real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
-        chances = torch.from_numpy(rng.random((batches, n_canaries)))
-        drawn = list(canaries.included & (chances < rate))
+        drawn = list(canaries.included & torch.from_numpy(rng.random(per_round) < rate))
         oracle = _with_canaries(real, problem, victim, canaries, drawn, defense.batch_size)
         state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, Noise(streams, k))
         view = _view(threat_model, k, before, sent)

@@ -68,12 +68,10 @@ def plan(
     if optimizer is None:
         optimizer = "lbfgs" if std is not None and smooth and not noisy else "adam"
     step = max(task.contrast, _FLATTEST)
-    per_step = _PER_STEP * math.sqrt(observed.batch_size)
-    prior = 1 / step if mismatch == "likelihood" else per_step / step
-    variation = _VARIATION.get(mismatch, prior)
-    restarts = n_restarts(observed.batch_size)
-    notes = _too_many_unknowns(observed, task)
-    chosen = Plan(mismatch, variation, optimizer, restarts, 1, _STEPS[optimizer], notes)
+    weight = 1.0 if mismatch == "likelihood" else _PER_STEP * math.sqrt(observed.batch_size)
+    variation = _VARIATION.get(mismatch, weight / step)
+    effort = optimizer, n_restarts(observed.batch_size), 1, _STEPS[optimizer]
+    chosen = Plan(mismatch, variation, *effort, _too_many_unknowns(observed, task))
     if mismatch == "chord" and optimizer == "adam" and observed.batch_size == 1 < task.shape[0]:
         chosen = chosen._replace(restarts=1, n_steps=_COLOURED)
     if optimizer == "lbfgs":

@@ -39,9 +39,8 @@ def audit(
 ) -> AuditResult:
     """Audit the privacy claims of a config: train, intercept, attack, account, judge.
 
-    A caller's own objects stand in the place of what the config would name, whose tables can then
-    be left out; nothing has to be installed or registered. Objects that no other process can
-    import, such as a class written in a notebook, are audited on one core.
+    A caller's own objects take the place of what the config would name, whose tables can be left
+    out. Those that no other process can import, as from a notebook, are audited on one core.
 
     Args:
         config: an audit.toml, its content, or an AuditConfig.
@@ -57,14 +56,13 @@ def audit(
         max_memory: of all processes together, in bytes or like "8GB"; None: what is free.
         fix_model: put a GroupNorm in the place of each BatchNorm; a note of the result says so.
 
-    Raises:
-        DpauditError: config, objects or run directory do not allow it; a line for each problem.
+    Raises DpauditError: config, objects or run directory do not allow it; a line for each problem.
     """
     checked, own, text = _checked(config, defense, data, model, fix_model)
     runtime = _runtime(device, data_root, cores, max_memory, own)
-    report = on_progress or (lambda what, done, total: None)
+    told = on_progress or (lambda what, done, total: None)
     with _outliving_exits(), _folder(out) as folder:
-        return run_audit(checked, folder, runtime, text, on_progress=report, own=own)
+        return run_audit(checked, folder, runtime, text, on_progress=told, own=own)
 
 
 def _checked(

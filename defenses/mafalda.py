@@ -220,16 +220,14 @@ def optimised(H: Matrix, cycle: int) -> Matrix:
         means = np.bincount(t % cycle, diagonal)[t % cycle] / counts
         return np.where(of_record, 0.0, (G + G.T) / 2) + np.diag(diagonal - means)
 
-    X, direction, last = np.diag(1.0 / counts), np.zeros((T, T)), np.zeros((T, T))
+    X = np.diag(1.0 / counts)
     value, gradient = _value(H, X)
-    step = 0.1 / max(np.abs(projected(gradient)).max(), 1e-300)
+    direction = last = -projected(gradient)
+    step = 0.1 / max(np.abs(last).max(), 1e-300)
     for _ in range(STEPS):
-        downhill = -projected(gradient)
-        beta = np.sum(downhill * (downhill - last)) / max(np.sum(last * last), 1e-300)
-        direction, last = downhill + max(0.0, beta) * direction, downhill
         slope = float(np.sum(gradient * direction))
         if slope >= 0:
-            direction, slope = downhill, -float(np.sum(downhill * downhill))
+            direction, slope = last, -float(np.sum(last * last))
         found = _searched(H, X, direction, value, slope, 4 * step)
         if found is None:
             break
@@ -237,6 +235,9 @@ def optimised(H: Matrix, cycle: int) -> Matrix:
         value, gradient = _value(H, X)
         if before - value <= ENOUGH * value:
             break
+        downhill = -projected(gradient)
+        beta = np.sum(downhill * (downhill - last)) / np.sum(last * last)
+        direction, last = downhill + max(0.0, beta) * direction, downhill
     return X
 
 

@@ -14,7 +14,8 @@ from dpaudit.files.verdict import MEANING, Verdict
 from dpaudit.reports.arrangement import NumberedFinding, scenarios
 from dpaudit.reports.figures.drawing import graph_drawing
 from dpaudit.reports.figures.pictures import Picture
-from dpaudit.reports.html import estimate, render, render_comparison
+from dpaudit.reports.html import render, render_comparison
+from dpaudit.reports.numbers import estimate
 from tests.reports.pages import Page, small_finding, visible, with_findings
 
 NO_PROOF = "not a proof of privacy"

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FAMILIES := attacks defenses reports
 
-.PHONY: audit audit-thorough test slow lint clean
+.PHONY: audit audit-thorough test test-browser slow lint clean
 
 audit: .venv/installed
 	@$(BIN)/dpaudit audit examples/dpdl-digits.toml --out runs/dpdl-digits || [ $$? -eq 1 ]
@@ -15,6 +15,10 @@ audit-thorough: .venv/installed
 test: .venv/installed
 	$(BIN)/ruff check .
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
+
+# The reports in a headless Chromium; `make test` runs these too, where it finds one.
+test-browser: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs tests/reports/test_in_a_browser.py
 
 slow: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m slow

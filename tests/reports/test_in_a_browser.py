@@ -1,0 +1,132 @@
+"""The pages in a real browser: readable at each size and theme, by keyboard, and inert."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpaudit.files.result import AuditResult
+from dpaudit.reports.html import render
+from tests.reports.browser import PHONE, WIDE, Browser, started
+from tests.reports.pages import small_finding, with_findings
+
+SIZES = pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+PAGES = pytest.mark.parametrize("name", ["report", "comparison"])
+THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def folder(html: str, comparison: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / "report.html").write_text(html)
+    (folder / "comparison.html").write_text(comparison)
+    return folder
+
+
+@PAGES
+@SIZES
+def test_a_page_asks_for_nothing_and_has_no_errors(
+    browser: Browser, folder: Path, name: str, size: tuple[int, int]
+) -> None:
+    with browser.open(page := folder / f"{name}.html", size) as opened:
+        assert not opened.errors
+        outside = [url for url in opened.requests if not url.startswith("data:")]
+        assert outside == [page.as_uri()]
+
+
+@PAGES
+@THEMES
+@SIZES
+def test_axe_finds_nothing_serious(
+    browser: Browser, folder: Path, name: str, theme: str, size: tuple[int, int]
+) -> None:
+    with browser.open(folder / f"{name}.html", size, color_scheme=theme) as opened:
+        assert not opened.serious()
+
+
+@PAGES
+@SIZES
+def test_a_page_is_never_wider_than_the_window(
+    browser: Browser, folder: Path, name: str, size: tuple[int, int]
+) -> None:
+    with browser.open(folder / f"{name}.html", size) as opened:
+        opened.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_the_first_screen_of_a_phone_holds_the_verdict(
+    browser: Browser, folder: Path, golden: AuditResult
+) -> None:
+    with browser.open(folder / "report.html", PHONE) as opened:
+        verdict = opened.page.get_by_text(str(golden.verdict), exact=False).first
+        box = verdict.bounding_box()
+        assert box["y"] + box["height"] <= PHONE[1]
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= PHONE[0]
+
+
+def test_all_is_there_without_script(browser: Browser, folder: Path) -> None:
+    read = {}
+    for runs in (True, False):
+        with browser.open(folder / "report.html", java_script_enabled=runs) as opened:
+            read[runs] = set(opened.page.locator("main, body").first.inner_text().split())
+    missing = read[True] - read[False]
+    assert len(missing) <= 40, missing  # controls alone, which only the script adds
+
+
+def test_the_keyboard_alone_reaches_and_opens_what_is_folded(
+    browser: Browser, folder: Path
+) -> None:
+    with browser.open(folder / "report.html") as opened:
+        folded = opened.page.locator("summary").count()
+        reached = set()
+        for _ in range(2000):
+            opened.page.keyboard.press("Tab")
+            place = opened.page.evaluate(
+                "() => { const at = document.activeElement; return at.tagName === 'SUMMARY' ? "
+                "[...document.querySelectorAll('summary')].indexOf(at) : at === document.body "
+                "? -1 : -2 }"
+            )
+            if place == -1:
+                break
+            if place >= 0 and place not in reached:
+                reached.add(place)
+                opened.page.keyboard.press("Enter")
+        assert folded
+        assert len(reached) == folded
+        assert opened.page.locator("details[open]").count() == folded
+
+
+def test_every_region_that_scrolls_can_be_focused(browser: Browser, folder: Path) -> None:
+    with browser.open(folder / "report.html", PHONE) as opened:
+        stuck = opened.page.evaluate(
+            "() => [...document.querySelectorAll('*')].filter(e => e.scrollWidth > e.clientWidth "
+            "+ 1 && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && e.tabIndex < 0)"
+            ".map(e => e.outerHTML.slice(0, 120))"
+        )
+        assert not stuck
+
+
+def test_a_page_is_printed(browser: Browser, folder: Path) -> None:
+    with browser.open(folder / "report.html") as opened:
+        assert opened.page.pdf().startswith(b"%PDF")
+        opened.page.emulate_media(media="print")
+        assert not opened.page.locator("button:visible, input:visible, select:visible").count()
+
+
+HOSTILE = '"><img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+
+
+def test_hostile_text_is_inert(browser: Browser, golden: AuditResult, tmp_path: Path) -> None:
+    finding = small_finding(title=HOSTILE, notes=[HOSTILE])
+    (tmp_path / "report.html").write_text(render(with_findings(golden, finding), tmp_path))
+    with browser.open(page := tmp_path / "report.html") as opened:
+        assert opened.page.evaluate("window.hacked") is None
+        assert [url for url in opened.requests if not url.startswith("data:")] == [page.as_uri()]
+        assert not opened.errors

@@ -1,6 +1,7 @@
 """From the audits of a claims file to what is said about each claim, limit and key metric."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from typing import NamedTuple
 
 from dpaudit.errors import ConfigError, nearest
@@ -186,7 +187,8 @@ def _limit(
     adversary = measured.threat_model or ""
     value = f"it is {metric.value:.4g} ({_interval(metric)})"
     if measured.void is not None:
-        value = f"its figure is void, for {measured.void}"
+        least = f" (at least {metric.low:.4g})" if metric.low and isfinite(metric.low) else ""
+        value = f"its figure is void, for {measured.void}{least}"
     where = f' against adversary "{adversary}"' if adversary else ""
     return Tested(
         Statement(

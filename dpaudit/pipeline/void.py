@@ -61,13 +61,11 @@ def _doubt(evidence: Sequence[Finding], n_tests: int) -> Doubt | None:
         return None
     certified = max((_certified(f, _most(exact), n_tests) for f in evidence), default=0.0)
     if low > _most(declared) * (1 + ROUNDING):
-        size = "no bound" if low == inf else f"epsilon at least {low:.3g}"
-        why = f"the noise that is really added leaves {size}"
+        why = f"the noise that is really added leaves {'no bound' if low == inf else 'more'}"
         return Doubt(why, max(low, certified), certified > 0)
     certified = max((_certified(f, _most(declared), n_tests) for f in evidence), default=0.0)
     if certified > 0:
-        why = f"runs certify epsilon at least {certified:.3g}"
-        return Doubt(why, certified, certified > _most(exact))
+        return Doubt("runs certify more", certified, certified > _most(exact))
     return None
 
 

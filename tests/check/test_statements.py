@@ -98,6 +98,10 @@ def test_a_limit_on_a_void_figure_is_broken() -> None:
     said = statements(file_of(limit), {"c": audit_of(Verdict.UNSUPPORTED, declared)})[1]
     assert said.outcome == "fails"
     assert said.message.endswith('void, for "x" moves 15.2 times as far as is stated')
+    known = {"epsilon": epsilon.model_copy(update={"low": 0.336})}
+    more = declared.model_copy(update={"metrics": known, "void": "runs certify more"})
+    said = statements(file_of(limit), {"c": audit_of(Verdict.UNSUPPORTED, more)})[1]
+    assert said.message.endswith("void, for runs certify more (at least 0.336)")
     honest = declared.model_copy(update={"void": None})  # a bracket whose upper end is not proven
     assert statements(file_of(limit), {"c": audit_of(Verdict.UNSUPPORTED, honest)})[1].outcome == (
         "holds"

@@ -1,5 +1,6 @@
 """No figure is shown that the same audit disproves, on broken defenses and on a sound one."""
 
+import re
 from functools import cache
 from math import exp, inf
 from pathlib import Path
@@ -25,6 +26,7 @@ from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import accounting_finding, judge
 from dpaudit.pipeline.void import void_figures
 from dpaudit.reports.html import render, render_comparison
+from dpaudit.reports.numbers import number
 from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.selftest.zoo import NoiseHalved, WrongNorm
 from tests.reports.pages import Page, visible
@@ -114,16 +116,19 @@ def test_a_sound_run_keeps_its_figures() -> None:
     assert "void" not in visible(Page(page))
 
 
-def test_halved_noise_leaves_what_its_algebra_gives() -> None:
-    result, _ = audited("halved")
+def test_halved_noise_leaves_what_its_algebra_gives_and_says_it_once() -> None:
+    result, page = audited("halved")
     (exact,) = (f for f in result.findings if f.role is Role.EXACT_LEAK)
     metric = exact.metrics[Name.EPSILON]
     assert exact.void is None
     assert metric.low > 1.5 * declared(RUNS["halved"])
     assert result.claims[0].restated.epsilon.low == metric.low
-    assert result.claims[0].restated.void == (
-        f"the noise that is really added leaves epsilon at least {metric.low:.3g}"
-    )
+    assert result.claims[0].restated.void == "the noise that is really added leaves more"
+    text = visible(Page(page))
+    assert text.count(f"leaves more (at least {number(metric.low)})") >= 2
+    assert "at least ∞" not in text
+    for said in re.findall(r"void[^)]*\)", text):
+        assert said.count(number(metric.low)) <= 1, said
 
 
 def test_an_l2_clip_voids_the_exact_leak_of_a_view_too() -> None:

@@ -17,6 +17,7 @@ FLOORS = {  # a room imports rooms of lower floors
     "check": 9,
     "papers": 9,
     "selftest": 9,
+    "capture": 8,
     "pipeline": 7,
     "attacks": 7,
     "attack": 6,

@@ -1,0 +1,1 @@
+"""Programs that were not written for dpaudit: what they send and draw, recorded as they run."""

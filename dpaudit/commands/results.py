@@ -95,7 +95,8 @@ def print_outlook(config: AuditConfig, found: "Outlook") -> None:
 def _of_part(ahead: "Ahead") -> str:
     time = "unknown" if ahead.seconds is None else duration(ahead.seconds)
     size = "unknown" if ahead.size is None else size_text(ahead.size)
-    return f"{time:>8}  {size:>8}  {ahead.part}"
+    jobs = f" ({ahead.n_jobs} jobs)" if ahead.n_jobs > 1 else ""
+    return f"{time:>8}  {size:>8}  {ahead.part}{jobs}"
 
 
 def _of_claims(config: AuditConfig, found: "Outlook") -> Iterator[str]:

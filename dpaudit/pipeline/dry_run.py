@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +18,12 @@ from .time_needed import Took, estimate
 
 
 class Ahead(NamedTuple):
-    """One part of an audit before it is begun."""
+    """A world's training, or an attack by one adversary, before it is begun."""
 
     part: str
     seconds: float | None  # on one thread; None: unknown
     size: int | None  # bytes; None: unknown
+    n_jobs: int = 1  # that it is done in
 
 
 class Power(NamedTuple):
@@ -60,10 +62,26 @@ def outlook(config: AuditConfig, runtime: Runtime) -> Outlook:
 
 
 def _ahead(needs: list[Need], took: list[Took]) -> Iterator[Ahead]:
-    """Memory and time of the same parts, in the same order; no time where none is known."""
+    """Memory and time of the same jobs, in the same order; no time where none is known."""
     seconds = [one.seconds for one in took] or [None] * len(needs)
-    for need, time in zip(needs, seconds, strict=True):
-        yield Ahead(need.part, time, need.size if need.unknown is None else None)
+    paired = list(zip(needs, seconds, strict=True))
+    for part, group in groupby(paired, key=lambda pair: _part(pair[0])):
+        jobs = list(group)
+        times = [time for _, time in jobs if time is not None]
+        sizes = [need.size for need, _ in jobs if need.unknown is None]
+        yield Ahead(
+            part,
+            sum(times) if len(times) == len(jobs) else None,
+            max(sizes) if len(sizes) == len(jobs) else None,
+            len(jobs),
+        )
+
+
+def _part(need: Need) -> str:
+    """What a job is a part of."""
+    if (job := need.job) is None:
+        return need.part
+    return f"attack {job.index:02d}, {job.attack_name}, {job.threat_model.name}"
 
 
 def _powers(config: AuditConfig, prepared: Prepared) -> Iterator[Power]:

@@ -1,0 +1,99 @@
+"""What is released: the wheel and the sdist hold all of the four packages, and a version each."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpaudit.version import __version__
+
+ROOT = Path(__file__).parents[1]
+FAMILIES = ("attacks", "defenses", "reports")
+SOURCE = ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "examples")
+CPU_TORCH = "--extra-index-url https://download.pytorch.org/whl/cpu"
+BUILD = "import sys, setuptools.build_meta as b; getattr(b, 'build_' + sys.argv[1])(sys.argv[2])"
+
+
+def built(kind: str, source: Path, folder: Path) -> Path:
+    folder.mkdir()
+    command = [sys.executable, "-c", BUILD, kind, str(folder)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [file] = folder.iterdir()
+    return file
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*")
+    for name in (*SOURCE, "dpaudit", *FAMILIES):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / "tree" / name, ignore=ignored)
+        else:
+            (folder / "tree").mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, folder / "tree" / name)
+    return built("sdist", folder / "tree", folder / "sdist")
+
+
+def names_of_the_packages() -> set[str]:
+    """Every file of the four packages, as it is called where they are installed."""
+    there = (path for top in ("dpaudit", *FAMILIES) for path in (ROOT / top).rglob("*"))
+    files = [path for path in there if path.is_file() and "__pycache__" not in path.parts]
+    names = [path.relative_to(ROOT) for path in files]
+    return {(name if name.parts[0] == "dpaudit" else "dpaudit" / name).as_posix() for name in names}
+
+
+def test_a_wheel_of_the_sdist_holds_every_file_of_the_packages(sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    wheel = built("wheel", tmp_path / f"dpaudit-{__version__}", tmp_path / "wheel")
+    assert wheel.name == f"dpaudit-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if not name.startswith("dpaudit-")}
+    assert held == names_of_the_packages()
+    assert {"dpaudit/py.typed", "dpaudit/reports/templates/audit.css"} < held
+
+
+def test_the_sdist_has_the_changelog_and_the_examples(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"CHANGELOG.md", "examples/dpdl-digits.toml"} < names
+
+
+def test_the_version_is_the_first_of_the_changelog_which_says_what_numbers_changed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    sections = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[1:]
+    version, date = re.fullmatch(
+        r"(\S+) \((\d{4}-\d\d-\d\d)\)", sections[0].split("\n")[0]
+    ).groups()
+    assert project["version"] == version
+    released = yaml.safe_load((ROOT / "CITATION.cff").read_text())["date-released"]
+    assert released == date
+    assert [section.count("\n### Changed numbers\n") for section in sections] == [1] * len(sections)
+
+
+def test_every_extra_is_documented() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    page = (ROOT / "docs" / "install.md").read_text()
+    documented = set(re.findall(r"^\| `(\w+)` \|", page, flags=re.M))
+    assert documented == set(project["optional-dependencies"])
+
+
+def test_what_installs_dpaudit_for_others_takes_torch_without_cuda() -> None:
+    """The newest torch of the index brings 2.4 GB of CUDA with it on Linux."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    steps = [step["run"] for step in action["runs"]["steps"] if "run" in step]
+    pages = [ROOT / "docs" / name for name in ("ci.md", "install.md")]
+    text = "\n".join([*steps, *(page.read_text() for page in pages)])
+    installs = re.findall(r"pip install .*", text)
+    named = [line for line in installs if line.endswith((" dpaudit", '_PATH"', " ."))]
+    assert len(named) >= 4
+    assert [line for line in named if CPU_TORCH not in line] == []

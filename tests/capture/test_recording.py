@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dpaudit.capture.events import DRAWS, EVENTS, Draw, Event, Recording, SentTensor, write_lines
+from dpaudit.capture.recording import DRAWS, EVENTS, Recording
 from dpaudit.errors import RunError
+from dpaudit.files.recorded import Draw, Event, SentTensor, write_lines
 
 SENT = SentTensor(
     name="0", shape=(2, 2), dtype="bfloat16", file="transcript/a.safetensors", key="7", sha256="0"

@@ -1,12 +1,4 @@
-"""What a captured program sent and drew: the files of a capture, and their content as values.
-
-A capture is a folder of
-
-    events.jsonl             one line for each message that was sent: an Event
-    draws.jsonl              one line for each call that drew random numbers: a Draw
-    transcript/*.safetensors what was sent
-    captured.toml            a draft of its audit
-    capture.html             who sent what to whom in which round
+"""What a captured program sent and drew, one line for each: events.jsonl and draws.jsonl.
 
 Ranks are those of the program's default process group, which are the agents of an audit. A call
 site is "train.py:88": the innermost line of the program itself, the file relative to the folder
@@ -14,21 +6,17 @@ that the command was started in, or to the place on the module path where it lie
 """
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-import safetensors
-import torch
 from pydantic import NonNegativeInt, PositiveInt, ValidationError
-from torch import Tensor
 
 from dpaudit.errors import RunError
-from dpaudit.files.documents import reason
-from dpaudit.files.whole import write_whole
 from dpaudit.strict import Strict
 
-EVENTS, DRAWS, TRANSCRIPT = "events.jsonl", "draws.jsonl", "transcript"
+from .documents import reason
+from .whole import write_whole
+
 _Line = TypeVar("_Line", bound=Strict)
 
 
@@ -85,48 +73,13 @@ class Draw(Strict):
     # None for what is not a finite number
 
 
-class Recording:
-    """The folder of a capture, read when asked. Raises RunError for what is missing or damaged."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @cached_property
-    def events(self) -> tuple[Event, ...]:
-        """All messages, in the order of ``time``, each process's in the order of ``sequence``."""
-        return tuple(_read(self.path / EVENTS, Event))
-
-    @cached_property
-    def draws(self) -> tuple[Draw, ...]:
-        """All draws, in the same order."""
-        return tuple(_read(self.path / DRAWS, Draw))
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks that sent or received, ascending."""
-        sides = ((event.source, *event.destinations) for event in self.events)
-        return tuple(sorted({rank for side in sides for rank in side}))
-
-    def content(self, sent: SentTensor) -> Tensor:
-        """A tensor as it was sent, of its shape and dtype, on the CPU."""
-        path = self.path / sent.file
-        dtype = getattr(torch, sent.dtype, None)
-        if not isinstance(dtype, torch.dtype) or ".." in Path(sent.file).parts:
-            raise RunError(f"{self.path / EVENTS}: no tensor of {sent.dtype} in {sent.file}")
-        try:
-            with safetensors.safe_open(path, "pt") as file:
-                stored: Tensor = file.get_tensor(sent.key)
-            return stored.view(dtype).reshape(sent.shape)
-        except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-            raise RunError(f"{path}: {' '.join(str(error).split())}; capture again") from None
-
-
 def write_lines(path: Path, values: Iterable[Event] | Iterable[Draw]) -> None:
     """A file with one value a line, whole or not at all. Raises RunError."""
     write_whole(path, "".join(value.model_dump_json() + "\n" for value in values).encode())
 
 
-def _read(path: Path, kind: type[_Line]) -> Iterator[_Line]:
+def read_lines(path: Path, kind: type[_Line]) -> Iterator[_Line]:
+    """The lines of a file of events or draws. Raises RunError for what is missing or damaged."""
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):

@@ -31,9 +31,13 @@ lint: .venv/installed
 	cd build/typed/dpaudit && ln -s ../../../dpaudit/* $(FAMILIES:%=../../../%) .
 	cd build/typed && ../../$(BIN)/mypy --config-file ../../pyproject.toml
 
+# The documentation site, in build/site; any warning is an error.
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
 	@touch $@
 
 clean:

@@ -129,7 +129,7 @@ def test_the_attacks_pass_their_own_tests(installed_attacks) -> None:
 @pytest.mark.parametrize("example, tutorial, name", SHOWN)
 def test_the_tutorial_shows_each_file_whole_and_in_order(example, tutorial, name) -> None:
     blocks = re.findall(
-        rf"^```\w+ {re.escape(name)}\n(.*?)^```$", tutorial.read_text(), re.M | re.S
+        rf"^```\w+ title=\"{re.escape(name)}\"\n(.*?)^```$", tutorial.read_text(), re.M | re.S
     )
     shown = [line for block in blocks for line in block.splitlines() if line]
     assert shown == [line for line in (example / name).read_text().splitlines() if line]

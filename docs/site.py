@@ -1,0 +1,280 @@
+"""Pages of the documentation site that are made from the code, and links that leave the site.
+
+mkdocs.yml names this file under ``hooks``; mkdocs calls the functions that begin with ``on_``.
+Everything here is made when the site is built, so that it cannot differ from the code.
+"""
+
+import inspect
+import io
+import posixpath
+import re
+import textwrap
+import tokenize
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+import typer
+from pydantic import BaseModel
+
+from dpaudit.commands.cli import app
+from dpaudit.files import claims_file, config, finding, options, result
+from dpaudit.files.claim import Claim
+from dpaudit.files.glossary import ENTRIES
+from dpaudit.files.threat import ThreatModel
+from dpaudit.registry import PluginFamily, installed, load_plugin
+
+ROOT = Path(__file__).parents[1]
+TOP_PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")  # of the repository
+ROOMS = ("defense", "attack", "conformance", "accounting", "statistics", "information")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+
+AUDIT_FILE = {
+    "top of the file": config.AuditConfig,
+    "[data]": config.DataConfig,
+    "[data] partition": get_args(get_args(options.PartitionOptions)[0]),
+    "[data] sensors": options.SensorOptions,
+    "[graph]": get_args(get_args(options.GraphOptions)[0]),
+    "[model]": config.ModelConfig,
+    "[[claim]]": Claim,
+    "[[threat_model]]": ThreatModel,
+}
+CLAIMS_FILE = {
+    "top of the file": claims_file.Claims,
+    "[[check]]": claims_file.Check,
+    "[[check.threshold]]": claims_file.Threshold,
+}
+RESULT = {
+    "audit.json": result.AuditResult,
+    "claims[]": result.JudgedClaim,
+    "claims[].restated": result.Restated,
+    "findings[]": finding.Finding,
+    "findings[].metrics": finding.Metric,
+    "threat_models[]": result.ThreatModelSummary,
+    "graph": result.GraphSummary,
+    "utility": result.Curve,
+    "provenance": result.Provenance,
+}
+
+
+def generated() -> dict[str, Callable[[], str]]:
+    """Every page that is made here, by its path within docs/, and what makes it."""
+    return {
+        "glossary.md": glossary,
+        "reference/commands.md": commands,
+        "reference/audit-file.md": partial(tables, "The audit file", _AUDIT_FILE, AUDIT_FILE),
+        "reference/claims-file.md": partial(tables, "The claims file", _CLAIMS_FILE, CLAIMS_FILE),
+        "reference/defense-options.md": partial(
+            plugins, "defenses", "Options of defenses", "[defense]"
+        ),
+        "reference/attack-options.md": partial(
+            plugins, "attacks", "Options of attacks", "[[attack]]"
+        ),
+        "reference/result.md": lambda: tables("audit.json", _RESULT, RESULT) + vocabulary(),
+        "reference/python.md": python,
+        **{name: partial((ROOT / name).read_text, "utf-8") for name in TOP_PAGES},
+    }
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """mkdocs: the pages of ``generated`` join those of the folder."""
+    from mkdocs.structure.files import File
+
+    for path, text in generated().items():
+        files.append(File.generated(config, path, content=text()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """mkdocs: links to files of the repository that are no pages become their names."""
+    return within_site(markdown, page.file.src_uri)
+
+
+def within_site(markdown: str, page: str) -> str:
+    """The text of a page with links as the site has them; ``page`` is its path within docs/."""
+
+    def rewritten(link: re.Match[str]) -> str:
+        text, target, anchor = link[1], link[2], link[3] or ""
+        if re.match(r"[a-z]+:", target):
+            return link[0]
+        place = in_repository(page, target)
+        if place.startswith("docs/") or place in TOP_PAGES:
+            here = posixpath.dirname(page) or "."
+            return f"[{text}]({posixpath.relpath(place.removeprefix('docs/'), here)}{anchor})"
+        return f"`{place}`" if text.strip("`") in place else f"{text} (`{place}`)"
+
+    return LINK.sub(rewritten, markdown)
+
+
+def in_repository(page: str, target: str) -> str:
+    """Where a link of a page leads, from the root of the repository."""
+    folder = "" if page in TOP_PAGES else posixpath.join("docs", posixpath.dirname(page))
+    return posixpath.normpath(posixpath.join(folder, target))
+
+
+def glossary() -> str:
+    """The words of reports and configs, as ``dpaudit explain`` says them."""
+    entries = (f"## {name}\n\n{text}\n" for name, text in sorted(ENTRIES.items(), key=_by_word))
+    return f"# Glossary\n\n{_GLOSSARY}\n\n" + "\n".join(entries)
+
+
+def commands() -> str:
+    """Every command with its arguments and options, from the program itself."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    parts = ["# Commands", _COMMANDS]
+    for name, command in group.commands.items():
+        context = typer.Context(command, info_name=f"dpaudit {name}")
+        usage = " ".join(command.get_usage(context).removeprefix("Usage:").split())
+        rows = [record for p in command.params if (record := p.get_help_record(context))]
+        parts += [f"## dpaudit {name}", f"`{usage}`", inspect.cleandoc(command.help or "")]
+        parts += [_table(("option", "does"), ((f"`{flag}`", text) for flag, text in rows))]
+    return "\n\n".join(parts) + "\n"
+
+
+def tables(title: str, head: str, models: Mapping[str, Any]) -> str:
+    """A page with a section for each table of a file, and in it a row for each key."""
+    parts = [f"# {title}", head]
+    for name, model in models.items():
+        kinds = model if isinstance(model, tuple) else (model,)
+        parts += [f"## {name}"]
+        for kind in kinds:
+            parts += [_doc(kind), keys(kind)]
+    return "\n\n".join(parts) + "\n"
+
+
+def plugins(family: PluginFamily, title: str, table: str) -> str:
+    """A page with a section for each built-in plug-in of a family."""
+    head = f"Each key stands in `{table}` beside `name`; those of every other class are refused."
+    parts = [f"# {title}", head]
+    for name, entry_point in sorted(installed(family).items()):
+        if entry_point.value.startswith("dpaudit."):
+            plugin = load_plugin(family, name)
+            parts += [f"## {name}", _doc(plugin).partition("\n\n")[0], keys(plugin)]
+    return "\n\n".join(parts) + "\n"
+
+
+def keys(model: type[BaseModel]) -> str:
+    """A row for each key of a model: what it takes, its default, what its comment says."""
+    schema = model.model_json_schema(mode="validation")
+    comments = dict(_comments(model))
+    rows = []
+    for name, field in model.model_fields.items():
+        takes = _takes(schema["properties"][name], schema.get("$defs", {}))
+        default = "required" if field.is_required() else _written(field.get_default())
+        meaning = comments.get(name, "").replace("None:", "left out:")
+        rows.append((f"`{name}`", takes, default, meaning))
+    return _table(("key", "takes", "default", "is"), rows)
+
+
+def vocabulary() -> str:
+    """The roles of findings and the names of metrics, as audit.json spells them."""
+    roles = dict(_comments(finding.Role))
+    rows = ((f"`{role}`", finding.KINDS[role], roles.get(role.name, "")) for role in finding.Role)
+    names = ", ".join(f"`{name}`" for name in finding.Name)
+    return (
+        f"\n## Roles of findings\n\n{_table(('role', 'kind', 'is'), rows)}\n"
+        f"\n## Names of metrics\n\n{names}.\n"
+    )
+
+
+def python() -> str:
+    """What code may call, from the docstrings of the public rooms."""
+    parts = ["# Python", _PYTHON, "## dpaudit", "::: dpaudit.commands.api.audit", *_RESULT_CLASS]
+    for room in ROOMS:
+        package = import_module(f"dpaudit.{room}")
+        parts += [f"## dpaudit.{room}", inspect.cleandoc(package.__doc__ or "")]
+        parts += [f"::: dpaudit.{room}\n    options: {_OF_A_ROOM}"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _by_word(entry: tuple[str, str]) -> str:
+    return entry[0].lower()
+
+
+def _doc(model: type) -> str:
+    """A docstring; what is indented in it, formulas and steps, stays as it is."""
+    text = inspect.cleandoc(model.__dict__.get("__doc__") or "").replace("``", "`")
+    return text.replace("][", "]\\[")  # an index is no link
+
+
+def _table(head: tuple[str, ...], rows: Any) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _comments(model: type) -> Iterator[tuple[str, str]]:
+    """What the comment on each field's line says, a class's own after those of its bases."""
+    for cls in reversed(model.__mro__):
+        if not cls.__module__.startswith("dpaudit."):
+            continue
+        source = textwrap.dedent(inspect.getsource(cls))
+        lines = source.splitlines()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type != tokenize.COMMENT:
+                continue
+            if named := re.match(r"    (\w+)(?:: | = )", lines[token.start[0] - 1]):
+                yield named[1], token.string.lstrip("# ")
+
+
+def _takes(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
+    """What a key takes, in words, from its JSON Schema."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return _takes(defs[name], defs) if "enum" in defs[name] else "a table"
+    if "const" in schema or "enum" in schema:
+        return " or ".join(f"`{_toml(v)}`" for v in schema.get("enum", [schema.get("const")]))
+    if "anyOf" in schema or "oneOf" in schema:
+        parts = [_takes(part, defs) for part in schema.get("anyOf", schema.get("oneOf", ()))]
+        return " or ".join(dict.fromkeys(part for part in parts if part != "nothing"))
+    if "prefixItems" in schema:
+        return f"({', '.join(_takes(part, defs) for part in schema['prefixItems'])})"
+    if schema.get("type") == "array":
+        each = _takes(schema.get("items", {}), defs)
+        return "tables" if each == "a table" else f"a list of {each}"
+    words = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false"}
+    words |= {"object": "a table", "null": "nothing"}
+    signs = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+    limits = [f"{sign} {schema[key]:g}" for key, sign in signs.items() if key in schema]
+    limits = limits[1:] if "minimum" in schema and "exclusiveMinimum" in schema else limits
+    return " ".join([words.get(schema.get("type", ""), "any"), ", ".join(limits)]).strip()
+
+
+def _written(value: Any) -> str:
+    """A default as a file would have it."""
+    return "" if value is None or value == () or value == {} else f"`{_toml(value)}`"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_unset=True, exclude_none=True) or value.model_dump()
+    if isinstance(value, dict):
+        pairs = (f"{key} = {_toml(part)}" for key, part in value.items() if part is not None)
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_toml(part) for part in value)}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+_GLOSSARY = "The same texts as `dpaudit explain TERM` prints."
+_COMMANDS = """Exit codes of all: 0 nothing speaks against the claims; 1 a claim is refuted or
+unsupported, and nothing else; 2 it could not run, one line for each problem; 130 interrupted."""
+_AUDIT_FILE = """Every key is checked: an unknown one is an error with file, line and the nearest
+known key. A relative path is relative to the file that names it. The keys of `[defense]` are on
+[a page of their own](defense-options.md), those of `[[attack]]` [too](attack-options.md)."""
+_CLAIMS_FILE = "What `dpaudit check` reads; [how it judges](../ci.md)."
+_RESULT = """What an audit writes, and reports, checks and baselines read;
+the same as [JSON Schema](../audit.schema.json). A number that is not finite is the text `inf`,
+`-inf` or `nan`."""
+_PYTHON = """What dpaudit offers to code. Whatever is not named here may change without a word in
+the changelog."""
+_OF_A_ROOM = "{show_root_heading: false, heading_level: 2}"
+_RESULT_CLASS = (
+    "::: dpaudit.files.result.AuditResult\n    options:\n      members: "
+    "[decided_by, sentence, exit_code, to_json, read]",
+)

@@ -1,0 +1,132 @@
+"""The documentation site: it builds without a warning and without a network, and links lead on."""
+
+import importlib.util
+import os
+import posixpath
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(
+    r"(?<!!)\[[^\]]*\]\(([^)\s]*)\)|!\[[^\]]*\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\""
+)
+HEADING = re.compile(r"^#+ +(.+?)\s*$", re.M)
+FENCE = re.compile(r"^( *)(```+)[^`\n]*\n.*?^\1\2[ \t]*$", re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("documentation_site", ROOT / "docs" / "site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def texts(site: ModuleType) -> dict[str, str]:
+    """Every page by its path in the repository, those that are made for the site among them."""
+    made = {f"docs/{path}": text() for path, text in site.generated().items() if path[0].islower()}
+    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return made | {path.relative_to(ROOT).as_posix(): path.read_text() for path in files}
+
+
+def anchor(heading: str) -> str:
+    """The name that a heading gets, on the site and where repositories are read."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading)
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+
+
+def dead_links(texts: dict[str, str]) -> list[str]:
+    """The links of pages to what is not there, as "page: link"."""
+    headings = {
+        page: {anchor(found) for found in HEADING.findall(FENCE.sub("", text))}
+        for page, text in texts.items()
+    }
+    dead = []
+    for page, text in texts.items():
+        for link in ("".join(found) for found in LINK.findall(FENCE.sub("", text))):
+            if re.match(r"[a-z]+:", link):
+                continue
+            target, _, name = link.partition("#")
+            place = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
+            place = place if target else page
+            there = place in texts or (ROOT / place).exists()
+            if not there or (name and name not in headings.get(place, {name})):
+                dead.append(f"{page}: {link}")
+    return dead
+
+
+def test_every_relative_link_and_anchor_leads_somewhere(texts: dict[str, str]) -> None:
+    assert len(texts) > 30
+    assert dead_links(texts) == []
+
+
+@pytest.mark.parametrize(
+    "text, dead",
+    [
+        ("[a](b.md)", []),
+        ("[a](b.md#two-words)", []),
+        ("[a](#here)\n\n# Here", []),
+        ("```\n[a](absent.md)\n```", []),
+        ("[a](absent.md)", ["docs/a.md: absent.md"]),
+        ("![a](absent.png)", ["docs/a.md: absent.png"]),
+        ("[a](b.md#three)", ["docs/a.md: b.md#three"]),
+        ('<img src="absent.png">', ["docs/a.md: absent.png"]),
+    ],
+)
+def test_the_search_for_dead_links_finds_them(text: str, dead: list[str]) -> None:
+    assert dead_links({"docs/a.md": text, "docs/b.md": "# B\n\n## `Two` words"}) == dead
+
+
+def test_readers_of_the_repository_are_sent_to_files_that_it_has(site: ModuleType) -> None:
+    """Pages at the top are read without the site, so they may not name what only it has."""
+    made = {f"docs/{path}" for path in site.generated()}
+    for page in ROOT.glob("*.md"):
+        named = {"".join(link).partition("#")[0] for link in LINK.findall(page.read_text())}
+        assert named & made == set(), page.name
+
+
+def test_keys_are_described_by_the_models_that_read_them(texts: dict[str, str]) -> None:
+    keys = texts["docs/reference/audit-file.md"]
+    assert "| `path` | text |  | an .npz file; relative to the file that names it |" in keys
+    assert "| `n_agents` | integer > 0, <= 4096 | `10` |" in keys
+    assert '| `partition` | a table | `{ kind = "even" }` |' in keys
+    assert '| `kind` | `"external"` or `"curious"` or `"colluding"` | `"external"` |' in keys
+    defenses = texts["docs/reference/defense-options.md"]
+    assert "## dpdl\n" in defenses
+    assert "| `noise_multiplier` |" in defenses
+    assert "## likelihood-ratio\n" in texts["docs/reference/attack-options.md"]
+    assert "dpaudit.conformance" in texts["docs/reference/python.md"]
+
+
+def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert len(pages) > 30
+    elsewhere = re.compile(
+        r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//[^>]*>"
+    )
+    for page in pages:
+        text = page.read_text()
+        assert elsewhere.findall(text) == [], page.name
+        assert "```" not in re.sub(r"<code>.*?</code>", "", text, flags=re.S), page.name
+    imported = [
+        p for p in tmp_path.rglob("*.css") if re.search(r"url\([\"']?https?:", p.read_text())
+    ]
+    assert imported == []

@@ -1,10 +1,10 @@
-"""The folder that a capture leaves:
+"""The folder that a capture leaves.
 
-    events.jsonl             one line for each message that was sent: an Event
-    draws.jsonl              one line for each call that drew random numbers: a Draw
-    transcript/*.safetensors what was sent
-    captured.toml            a draft of its audit
-    capture.html             who sent what to whom in which round
+- ``events.jsonl``: one line for each message that was sent, an Event
+- ``draws.jsonl``: one line for each call that drew random numbers, a Draw
+- ``transcript/*.safetensors``: what was sent
+- ``captured.toml``: a draft of its audit
+- ``capture.html``: who sent what to whom in which round
 """
 
 from functools import cached_property

@@ -52,6 +52,6 @@ class Recording:
         try:
             with safetensors.safe_open(path, "pt") as file:
                 stored: Tensor = file.get_tensor(sent.key)
-            return stored.view(dtype).reshape(sent.shape)
+            return stored.flatten().view(dtype).reshape(sent.shape)
         except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
             raise RunError(f"{path}: {' '.join(str(error).split())}; capture again") from None

@@ -1,0 +1,96 @@
+"""What one process sent, received and drew, written as it happens: nothing is lost by os._exit.
+
+Two files for each process: NAME.bin, the contents of messages one after the other, and NAME.log,
+a JSON object a line. Contents are written before the line that names them.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from typing import Any, NamedTuple
+
+Bytes = Any  # what supports the buffer protocol, one byte an item
+
+
+class Content(NamedTuple):
+    """One tensor of a message."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    data: Bytes
+
+
+class Log:
+    """The two files of this process, made when there is something to write; a fork has its own.
+
+    Args:
+        folder: where they go.
+        most_bytes: of contents; more are not written, which the log then says.
+    """
+
+    def __init__(self, folder: str, most_bytes: int) -> None:
+        self._folder, self._most_bytes = folder, most_bytes
+        self._anew()
+        os.register_at_fork(after_in_child=self._anew)
+
+    def _anew(self) -> None:
+        self.lock = threading.RLock()  # a thread that held the old one is not in the fork
+        self._sequence = self._size = 0
+        self._files: tuple[int, int] | None = None
+        self._full = False
+        self._counts: defaultdict[Hashable, int] = defaultdict(int)
+
+    def number(self) -> int:
+        """The next of this process's sequence numbers."""
+        with self.lock:
+            self._sequence += 1
+            return self._sequence - 1
+
+    def count(self, what: Hashable) -> int:
+        """How often this was counted before."""
+        with self.lock:
+            self._counts[what] += 1
+            return self._counts[what] - 1
+
+    def note(self, kind: str, text: str) -> None:
+        """Something about the process itself."""
+        self.write({"kind": kind, "text": text})
+
+    def write(self, record: dict[str, Any], contents: Iterable[Content] = ()) -> None:
+        """A record, with the place of each content in the other file: [name, ..., at, size]."""
+        with self.lock:
+            if self._full:
+                return
+            log, data = self._files or self._open()
+            places = []
+            for name, shape, dtype, content in contents:
+                size = memoryview(content).nbytes
+                if self._size + size > self._most_bytes:
+                    self._full = True
+                    record = {"kind": "full"}
+                    break
+                _write(data, content)
+                places.append((name, shape, dtype, self._size, size))
+                self._size += size
+            if places:
+                record["tensors"] = places
+            _write(log, (json.dumps(record) + "\n").encode())
+
+    def _open(self) -> tuple[int, int]:
+        name = os.path.join(self._folder, f"{os.getpid()}-{time.time_ns()}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._files = (os.open(f"{name}.log", flags, 0o666), os.open(f"{name}.bin", flags, 0o666))
+        about = {"kind": "process", "pid": os.getpid(), "time": time.time(), "command": sys.argv}
+        _write(self._files[0], (json.dumps(about) + "\n").encode())
+        return self._files
+
+
+def _write(file: int, content: Bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(file, left) :]

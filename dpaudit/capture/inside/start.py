@@ -1,0 +1,71 @@
+"""What is to be recorded is hooked as soon as the program has imported it."""
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType, TracebackType
+
+from .log import Log
+
+OPTIONS = "DPAUDIT_CAPTURE"  # a JSON object: folder, origin, most_bytes, cpu
+TORCH = ("2.13",)  # the versions whose internals the hooks were tried on
+REFUSED = 70  # exit code of a process that cannot be recorded
+
+
+class AfterImport:
+    """Calls something once for each module named, right after its first import."""
+
+    def __init__(self, then: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._then = then
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        then = self._then.pop(name, None)
+        spec = None if then is None else importlib.util.find_spec(name)
+        if then is None or spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_call(module: ModuleType) -> None:
+            load(module)
+            then(module)
+
+        spec.loader.exec_module = load_and_call  # type: ignore[method-assign]
+        return spec
+
+
+def start() -> None:
+    """Record this process from now on, and those that it starts."""
+    options = json.loads(os.environ[OPTIONS])
+    log = Log(options["folder"], options["most_bytes"])
+
+    def hook_torch(torch: ModuleType) -> None:
+        version = str(torch.__version__)
+        if ".".join(version.split(".")[:2]) not in TORCH:
+            log.note("refused", f"torch {version} is not supported")
+            os._exit(REFUSED)
+        from . import draws, messages, sites
+
+        where = sites.Sites(options["origin"])
+        messages.record(log, where)
+        draws.record(log, where)
+
+    sys.meta_path.insert(0, AfterImport({"torch": hook_torch}))
+    _note_what_ends_it(log)
+
+
+def _note_what_ends_it(log: Log) -> None:
+    """The exception that ends the program is for the launcher's last line too."""
+    shown = sys.excepthook
+
+    def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        text = str(error).strip()
+        said = [line for line in text.splitlines() if line.strip("=- ")]
+        log.note("failed", f"{kind.__name__}: {said[-1].strip() if said else ''}")
+        shown(kind, error, trace)
+
+    sys.excepthook = note

@@ -1,0 +1,164 @@
+"""Which round each message belongs to: from a line that starts them, or the period of the calls."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit.files.recorded import Draw, Event
+
+LONGEST_PERIOD = 1000  # calls of one process in one round
+FEWEST = 1 / 3  # of a process's calls that must repeat to be seen as rounds
+MOST = 0.8  # of what the best period explains: a shorter one that does so may be believed
+
+
+class Call(NamedTuple):
+    """What one process did in one call: it sent, or it drew."""
+
+    sequence: int  # of its first event
+    site: str
+    sent: tuple[Hashable, ...]  # shapes, dtypes and tag of each event; empty for a draw
+    destinations: tuple[tuple[int, ...], ...]
+
+
+def with_rounds(
+    events: Sequence[Event], draws: Sequence[Draw], starts_at: str | None = None
+) -> tuple[list[Event], list[Draw]]:
+    """The same events and draws with their rounds; a draw has the round of the next message.
+
+    Args:
+        starts_at: a call site, of messages or draws, at which each round of a process starts. Calls
+            there that follow one another directly are of one round, until one repeats what another
+            sent to the same destinations. None: rounds are the period of (call site, shapes, tag,
+            destinations) in the calls of a process; if there is none, the period without
+            destinations, which rotate in some programs.
+    """
+    found: dict[tuple[int, int], int | None] = {}
+    for process, calls in _by_process(events, draws).items():
+        starts = _at_site(calls, starts_at) if starts_at else _by_period(calls)
+        for call, number in zip(calls, _numbers(calls, starts), strict=True):
+            found[process, call.sequence] = number
+    first = _first_of_call(events)
+    return (
+        [e.model_copy(update={"round": found[e.process, first[_call(e)]]}) for e in events],
+        [d.model_copy(update={"round": found[d.process, d.sequence]}) for d in draws],
+    )
+
+
+def start_site(events: Sequence[Event], draws: Sequence[Draw]) -> str | None:
+    """The call site that gives every message the round it has, if a single one does."""
+    first: dict[int, Event] = {}
+    for event in events:
+        if event.round == 1:
+            first.setdefault(event.process, event)
+    sites = {event.call_site for event in first.values()}
+    if len(sites) != 1:
+        return None
+    (site,) = sites
+    again, _ = with_rounds(events, draws, site)
+    same = all(a.round == b.round for a, b in zip(events, again, strict=True))
+    return site if same else None
+
+
+def _call(event: Event) -> tuple[int, str, str, int]:
+    return event.process, event.operator, event.call_site, event.occurrence
+
+
+def _first_of_call(events: Iterable[Event]) -> dict[tuple[int, str, str, int], int]:
+    first: dict[tuple[int, str, str, int], int] = {}
+    for event in events:
+        first.setdefault(_call(event), event.sequence)
+    return first
+
+
+def _by_process(events: Sequence[Event], draws: Sequence[Draw]) -> dict[int, list[Call]]:
+    """The calls of each process in their order."""
+    calls: defaultdict[int, list[Call]] = defaultdict(list)
+    together: defaultdict[tuple[int, str, str, int], list[Event]] = defaultdict(list)
+    for event in events:
+        together[_call(event)].append(event)
+    for (process, operator, site, _), sent in together.items():
+        what = tuple(
+            (operator, e.tag, *((tensor.shape, tensor.dtype) for tensor in e.tensors)) for e in sent
+        )
+        to = tuple(event.destinations for event in sent)
+        calls[process].append(Call(sent[0].sequence, site, what, to))
+    for draw in draws:
+        calls[draw.process].append(Call(draw.sequence, draw.call_site, (), ()))
+    return {process: sorted(listed) for process, listed in calls.items()}
+
+
+def _numbers(calls: Sequence[Call], starts: Sequence[bool]) -> list[int | None]:
+    """The round of each call, from which of them start one."""
+    numbers: list[int | None] = list(map(int, np.cumsum(starts)))
+    following = None  # of the next message
+    for i in reversed(range(len(calls))):
+        if calls[i].sent:
+            following = numbers[i] or None
+        numbers[i] = following
+    return numbers
+
+
+def _at_site(calls: Sequence[Call], site: str) -> list[bool]:
+    starts, before = [], ""
+    seen: set[Call] = set()
+    for call in calls:
+        known = call._replace(sequence=0)
+        start = call.site == site and (before != site or known in seen)
+        seen = {known} if start else seen | {known} if call.site == site else seen
+        starts.append(start)
+        before = call.site
+    return starts
+
+
+def _by_period(calls: Sequence[Call]) -> list[bool]:
+    sending = [call for call in calls if call.sent]
+    whole: list[Hashable] = [(call.site, call.sent, call.destinations) for call in sending]
+    without_destinations: list[Hashable] = [(call.site, call.sent) for call in sending]
+    for keys in (whole, without_destinations):
+        found = _period([call.site for call in sending], keys)
+        if found is not None:
+            start, period = found
+            key = keys[start]
+            every = keys[start : start + period].count(key)
+            at = [i for i in range(start, len(keys)) if keys[i] == key][::every]
+            sequences = {sending[i].sequence for i in at}
+            return [call.sequence in sequences for call in calls]
+    return [False] * len(calls)
+
+
+def _period(sites: Sequence[str], keys: Sequence[Hashable]) -> tuple[int, int] | None:
+    """Where the calls begin to repeat, and after how many they do; None if they do not.
+
+    Calls that repeat in between, but are made in other lines, such as those of an evaluation every
+    few rounds, do not make a period longer.
+    """
+    numbers: dict[Hashable, int] = {}
+    codes = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=int)
+    covered = {
+        period: inside
+        for period in range(1, min(len(codes) // 2, LONGEST_PERIOD) + 1)
+        if (inside := _repeated(codes, period)).any()
+    }
+    best = max((inside.sum() for inside in covered.values()), default=0)
+    for period, inside in covered.items():
+        explained = {site for site, within in zip(sites, inside, strict=True) if within}
+        left = {site for site, within in zip(sites, inside, strict=True) if not within}
+        whole = inside.sum() == best
+        if inside.sum() >= FEWEST * len(codes) and (
+            whole or (inside.sum() >= MOST * best and not explained & left)
+        ):
+            return int(inside.argmax()), period
+    return None
+
+
+def _repeated(codes: "np.ndarray[tuple[int], np.dtype[np.int_]]", period: int) -> np.ndarray:
+    """Which calls lie in a stretch of at least two periods."""
+    same = np.concatenate([[False], codes[:-period] == codes[period:], [False]]).astype(int)
+    begin, end = (np.flatnonzero(np.diff(same) == step) for step in (1, -1))
+    inside = np.zeros(len(codes), dtype=bool)
+    for a, b in zip(begin, end, strict=True):
+        if b - a >= period:
+            inside[a : b + period] = True
+    return inside

@@ -1,0 +1,184 @@
+"""A command with every one of its processes recorded, and what came of it."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpaudit.errors import RunError
+from dpaudit.files.documents import reason
+from dpaudit.files.recorded import write_lines
+from dpaudit.files.whole import writing
+from dpaudit.memory import size_text
+
+from .gathered import Process, draws_of, events_of, processes_in
+from .inside.start import OPTIONS, TORCH
+from .recording import DRAFT, DRAWS, EVENTS, PAGE, TRANSCRIPT, Recording
+from .rounds import with_rounds
+from .transcript_files import TranscriptFiles
+
+INSIDE = Path(__file__).parent / "inside"  # the folder that Python finds sitecustomize in
+RAW = "raw"  # what processes write while they run
+SECONDS, MOST_BYTES = 600.0, 2 * 10**9
+_POLL = 0.1  # seconds
+_OF_LAUNCHER = "ChildFailedError"  # torchrun's own, about a process that failed
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a command is recorded."""
+
+    seconds: float = SECONDS  # that it may take
+    most_bytes: int = MOST_BYTES  # of contents of messages, over all processes
+    cpu: bool = False  # answer for CUDA with the CPU, and for nccl with gloo
+    round_starts_at: str | None = None  # a call site
+
+
+def capture(command: Sequence[str], out: Path, options: Options = Options()) -> Recording:
+    """Run a command to its end, and keep what its processes sent and drew.
+
+    It has this process's input, output and working folder. What it leaves running is ended.
+
+    Raises:
+        RunError: it cannot be started, ends with an error or not in time, sends nothing or too
+            much, or uses a torch that is not supported; or ``out`` cannot be written, or holds
+            something else than a capture. All its processes have ended then, and nothing is kept.
+    """
+    with _raw_folder(out) as raw:
+        environment = _environment(raw, options)
+        code = _run(command, environment, raw, options)
+        processes = processes_in(raw)
+        _refuse_failure(command, code, processes, options.most_bytes)
+        files = TranscriptFiles(out)
+        events, draws = with_rounds(
+            events_of(processes, files), draws_of(processes), options.round_starts_at
+        )
+    write_lines(out / EVENTS, events)
+    write_lines(out / DRAWS, draws)
+    return Recording(out)
+
+
+def _environment(raw: Path, options: Options) -> dict[str, str]:
+    told = {
+        "folder": str(raw.resolve()),
+        "origin": os.getcwd(),
+        "most_bytes": options.most_bytes,
+        "cpu": options.cpu,
+    }
+    before = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(INSIDE.resolve()), *([before] if before else [])])
+    return {**os.environ, "PYTHONPATH": path, OPTIONS: json.dumps(told)}
+
+
+@contextmanager
+def _raw_folder(out: Path) -> Iterator[Path]:
+    """An empty folder for what processes write, in that of the capture, and gone afterwards."""
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        known = {EVENTS, DRAWS, TRANSCRIPT, DRAFT, PAGE, RAW}
+        other = sorted(path.name for path in out.iterdir() if path.name not in known)
+        if other:
+            raise RunError(f"{out}: holds {other[0]}; expected a new folder or an earlier capture")
+        for name in (EVENTS, DRAWS, PAGE):
+            (out / name).unlink(missing_ok=True)
+        for name in (TRANSCRIPT, RAW):
+            shutil.rmtree(out / name, ignore_errors=True)
+        (out / RAW).mkdir()
+    try:
+        yield out / RAW
+    finally:
+        shutil.rmtree(out / RAW, ignore_errors=True)
+
+
+def _run(
+    command: Sequence[str], environment: Mapping[str, str], raw: Path, options: Options
+) -> int:
+    """The exit code of a command, once it and all that it started have ended."""
+    try:
+        started = subprocess.Popen(command, env=environment, start_new_session=True)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{command[0]}: cannot be started: {reason(error)}") from None
+    try:
+        deadline = time.monotonic() + options.seconds
+        while (code := started.poll()) is None:
+            _refuse_excess(raw, options.most_bytes)
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"{command[0]}: still running after {options.seconds:g} seconds, and was "
+                    "ended; give --seconds if it needs longer"
+                )
+            time.sleep(_POLL)
+        return code
+    finally:
+        _end(started, environment[OPTIONS])
+
+
+def _end(started: "subprocess.Popen[bytes]", told: str) -> None:
+    """End a command and all that it started: their environment has what only they were told."""
+    mark = f"{OPTIONS}={told}".encode()
+    with suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGKILL)
+    started.wait()
+    while left := list(_with_environment(mark)):
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL / 10)
+
+
+def _with_environment(mark: bytes) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # of another user, or over
+            if mark in path.read_bytes().split(b"\0"):
+                yield int(path.parent.name)
+
+
+def _refuse_excess(raw: Path, most_bytes: int) -> None:
+    """More than may be kept; each process stops writing by itself when it alone has that much."""
+    size = sum(path.stat().st_size for path in raw.glob("*.bin"))
+    if size > most_bytes:
+        raise _too_large(most_bytes)
+
+
+def _too_large(most_bytes: int) -> RunError:
+    return RunError(
+        f"the transcript is larger than {size_text(most_bytes)}; run fewer rounds or a smaller "
+        "model, or give a larger --max-bytes"
+    )
+
+
+def _refuse_failure(
+    command: Sequence[str], code: int, processes: Sequence[Process], most_bytes: int
+) -> None:
+    """Raises RunError for a command that gave no recording."""
+    noted = {
+        kind: [r.get("text", "") for p in processes for r in p.of_kind(kind)]
+        for kind in ("refused", "failed", "full")
+    }
+    if noted["refused"]:
+        supported = " and ".join(TORCH)
+        raise RunError(f"{noted['refused'][0]}; supported are: {supported}")
+    if noted["full"]:
+        raise _too_large(most_bytes)
+    if code:
+        ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        own = [text for text in noted["failed"] if not text.startswith(_OF_LAUNCHER)]
+        why = f": {own[0]}" if own else "; its own output says why"
+        raise RunError(f"{shlex.join(command)}: {ended}{why}{_hint(why)}")
+    if not any(process.of_kind("sent") for process in processes):
+        raise RunError(
+            f"{shlex.join(command)}: no message was seen; expected a program that sends by "
+            "torch.distributed, and whose Python is not started with -E, -I or -S"
+        )
+
+
+def _hint(why: str) -> str:
+    in_use = any(text in why for text in ("EADDRINUSE", "Address already in use"))
+    return "; the port is in use: end what holds it, or give another one" if in_use else ""

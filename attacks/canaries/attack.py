@@ -1,37 +1,29 @@
 """One training run with many canaries: bounds on epsilon and on the noise, without retraining."""
 
 from collections.abc import Iterator, Mapping
-from math import inf
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
 from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
-from dpaudit.defense.claim_accounting import account_claim, claimed_delta, claimed_epsilon
+from dpaudit.defense.claim_accounting import account_claim, claimed_delta
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.needs import GameShape
 from dpaudit.progress import OnStep
-from dpaudit.statistics.bounds import smallest_alpha
-from dpaudit.statistics.guesses import (
-    correct_guesses,
-    epsilon_from_guesses,
-    mu_from_ranked_guesses,
-    shift_from_guesses,
-)
 from dpaudit.training.classification import Classification
 from dpaudit.training.needs import training_bytes
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.train import NOTHING_RECORDED
 
-from .channels import Evidence, game_in_every_batch, train_with_canaries
+from .bound import Guessing, guess_test, noise_bound, sum_test
+from .channels import channel_sizes, game_in_every_batch, train_with_canaries
 from .records import train_with_records
-
-MOST_CANARIES = 10**5  # considered where too few are said to be used
+from .sums import not_gaussian, not_separate, power_metrics
 
 
 class Canaries(Attack):
@@ -39,7 +31,8 @@ class Canaries(Attack):
 
     ``kind`` "gradient" takes orthogonal gradients: each canary has a coordinate of the model to
     itself. "mislabelled" are public records with wrong labels, "crafted" are records of extreme
-    values. The guesses are on the ``guesses`` canaries with the strongest evidence; their number is
+    values. Channels of gradients that are Gaussian are judged by the sum of what all of them show;
+    all else by guesses, on the ``guesses`` canaries with the strongest evidence, whose number is
     fixed here, before any is seen. They bear on claims about the whole run and one record more or
     less; other claims are passed over.
     """
@@ -70,17 +63,12 @@ class Canaries(Attack):
         game = Game.of(defense, setting, 0, "add-remove", "poisson")
         read, wide = GameShape.of(game, threat_model), setting.d + 2 * self.canaries
         following = read.footprint.round(1, self.canaries, 8) + 32 * self.canaries * read.observed
-        return (
-            int(run * wide / setting.d) + 2 * read.adversary(self._trained(bench)) + 2 * following
-        )
+        channels = 32 * self.canaries * self._trained(bench) * defense.batches_per_round
+        widened = int(run * wide / setting.d)
+        return widened + 2 * (read.adversary(self._trained(bench)) + following + channels)
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        claims = {
-            i: claim
-            for i, claim in enumerate(bench.claims)
-            if claim.threat_model in (None, threat_model.name)
-            and (claim.scope, claim.adjacency) == ("run", "add-remove")
-        }
+        claims = self._claimed(bench, threat_model)
         if not claims:
             return []
         problem = _on_records(bench)
@@ -89,11 +77,9 @@ class Canaries(Attack):
                 "attack canaries: this defense takes batches in turn, in which a canary has its "
                 "place by its number; canaries are drawn by chance here"
             )
-        first = next(iter(claims.values()))
-        victim = account_claim(first, threat_model, bench.defense, bench.setting).victim
         if self.kind == "gradient":
-            return self._by_gradients(bench, problem, claims, threat_model, victim, on_step)
-        return self._by_records(bench, problem, claims, threat_model, victim, on_step)
+            return self._by_gradients(bench, problem, claims, threat_model, on_step)
+        return self._by_records(bench, problem, claims, threat_model, on_step)
 
     def _by_gradients(
         self,
@@ -101,13 +87,12 @@ class Canaries(Attack):
         problem: Classification,
         claims: Mapping[int, Claim],
         threat_model: ThreatModel,
-        victim: int,
         on_step: OnStep,
     ) -> list[Finding]:
         """A bound on epsilon for each claim, and one on the noise."""
-        defense, setting, n_rounds = bench.defense, bench.setting, self._trained(bench)
-        game = Game.of(defense, setting, victim, "add-remove", "poisson")
-        sampled = Adversary(game, threat_model, n_rounds)
+        defense, setting = bench.defense, bench.setting
+        sampled = self._sampled(bench, threat_model, claims)
+        game, n_rounds = sampled.game, sampled.n_rounds
         always = Adversary(game_in_every_batch(game), threat_model, n_rounds)
         by_sampled, by_always = train_with_canaries(
             defense,
@@ -122,13 +107,15 @@ class Canaries(Attack):
         )
         common = (
             f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} canaries of "
-            f"each kind at agent {victim}, each with a coordinate of the model to itself"
+            f"each kind at agent {game.victim}, each with a coordinate of the model to itself"
         )
+        why, guessing = not_gaussian(sampled), self._guessing
+        apart = why or not_separate(sampled)
         found = [
-            self._epsilon(i, claim, threat_model, by_sampled, n_rounds, common)
+            sum_test(i, claim, threat_model, sampled, by_sampled, apart, guessing, common)
             for i, claim in claims.items()
         ]
-        return [*found, self._noise(threat_model, always, by_always, n_rounds, common)]
+        return [*found, noise_bound(threat_model, always, by_always, why, guessing, common)]
 
     def _by_records(
         self,
@@ -136,12 +123,12 @@ class Canaries(Attack):
         problem: Classification,
         claims: Mapping[int, Claim],
         threat_model: ThreatModel,
-        victim: int,
         on_step: OnStep,
     ) -> list[Finding]:
         """A bound on epsilon for each claim, if the view gives any gradient of the victim away."""
         assert self.kind != "gradient"
-        n_rounds = self._trained(bench)
+        n_rounds, first = self._trained(bench), next(iter(claims.values()))
+        victim = account_claim(first, threat_model, bench.defense, bench.setting).victim
         try:
             evidence = train_with_records(
                 bench.defense,
@@ -163,7 +150,7 @@ class Canaries(Attack):
             f"{self.kind} records at agent {victim}, each there by a fair coin"
         )
         return [
-            self._epsilon(i, claim, threat_model, evidence, n_rounds, common)
+            guess_test(i, claim, threat_model, n_rounds, evidence, self._guessing, (common,))
             for i, claim in claims.items()
         ]
 
@@ -175,102 +162,48 @@ class Canaries(Attack):
     def _guesses(self) -> int:
         return min(self.guesses or max(1, self.canaries // 10), self.canaries)
 
-    def _epsilon(
-        self,
-        index: int,
-        claim: Claim,
-        threat_model: ThreatModel,
-        found: Evidence,
-        n_rounds: int,
-        common: str,
-    ) -> Finding:
-        """The bound that assumes nothing about the mechanism."""
-        m, r, right = self.canaries, self._guesses, correct_guesses(*found, self._guesses)
-        delta = claimed_delta(claim)
-        bound = epsilon_from_guesses(m, r, right, delta, self.alpha)
-        return Finding(
-            role=Role.TEST,
-            kind="empirical-epsilon",
-            title="one run, many canaries",
-            claim=index,
-            attack="canaries",
-            threat_model=threat_model.name,
-            rounds=(1, n_rounds),
-            world="defense",
-            metrics={
-                Name.EPSILON_LOWER_BOUND: Metric(value=bound, n=m),
-                Name.CLAIMED_EPSILON: Metric(value=claimed_epsilon(claim)),
-                Name.DELTA: Metric(value=delta),
-                Name.CONFIDENCE: Metric(value=1 - self.alpha),
-                Name.P_VALUE: Metric(value=self._p_value(claim, right)),
-                Name.GUESSES: Metric(value=r),
-                Name.RIGHT_GUESSES: Metric(value=right, n=r),
-                Name.CEILING: Metric(value=self._ceiling(m, delta)),
-                Name.TRIALS_NEEDED: Metric(value=self._needed(claim)),
-            },
-            notes=(common, "bound of Steinke, Nasr and Jagielski: any mechanism"),
-        )
+    def power(
+        self, bench: Bench, threat_model: ThreatModel
+    ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
+        """By the channels that the protocol gives the canaries; a bound by guesses has a ceiling.
 
-    def _ceiling(self, canaries: int, delta: float) -> float:
-        """What guesses without an error prove."""
-        guesses = max(1, canaries * self._guesses // self.canaries)
-        return epsilon_from_guesses(canaries, guesses, guesses, delta, self.alpha)
+        What guesses are expected to prove is not known.
+        """
+        claims, guessing = self._claimed(bench, threat_model), self._guessing
+        if not claims or self.kind != "gradient" or not isinstance(bench.problem, Classification):
+            return
+        sampled = self._sampled(bench, threat_model, claims)
+        why, sizes = not_gaussian(sampled) or not_separate(sampled), channel_sizes(sampled)
+        for i, claim in claims.items():
+            if why is None and claimed_delta(claim) > 0:
+                rate = sampled.game.sampling_rate
+                delta = claimed_delta(claim)
+                yield i, power_metrics(sizes, rate, self.canaries, delta, self.alpha)
+            else:
+                yield i, guessing.power(claim)
 
-    def _needed(self, claim: Claim) -> float:
-        """Canaries of which a perfect attack would refute the claim, up to twice too many."""
-        needed = 20
-        while self._ceiling(needed, claimed_delta(claim)) <= claimed_epsilon(claim):
-            needed *= 2
-            if needed > MOST_CANARIES:
-                return inf
-        return needed
+    def _claimed(self, bench: Bench, threat_model: ThreatModel) -> dict[int, Claim]:
+        """Claims about the whole run and one record more or less, against this adversary."""
+        return {
+            i: claim
+            for i, claim in enumerate(bench.claims)
+            if claim.threat_model in (None, threat_model.name)
+            and (claim.scope, claim.adjacency) == ("run", "add-remove")
+        }
 
-    def _p_value(self, claim: Claim, right: int) -> float:
-        """The smallest alpha at which these guesses refute the claim."""
-        m, r, delta = self.canaries, self._guesses, claimed_delta(claim)
-        claimed = claimed_epsilon(claim)
-        return smallest_alpha(
-            lambda alpha: epsilon_from_guesses(m, r, right, delta, alpha) > claimed
-        )
+    def _sampled(
+        self, bench: Bench, threat_model: ThreatModel, claims: Mapping[int, Claim]
+    ) -> Adversary:
+        """Of canaries that are drawn like records, at the agent that is worst off."""
+        first = next(iter(claims.values()))
+        victim = account_claim(first, threat_model, bench.defense, bench.setting).victim
+        game = Game.of(bench.defense, bench.setting, victim, "add-remove", "poisson")
+        return Adversary(game, threat_model, self._trained(bench))
 
-    def _noise(
-        self,
-        threat_model: ThreatModel,
-        adversary: Adversary,
-        found: Evidence,
-        n_rounds: int,
-        common: str,
-    ) -> Finding:
-        """How much noise there is at most, from canaries in every batch."""
-        m, r, right = self.canaries, self._guesses, correct_guesses(*found, self._guesses)
-        return Finding(
-            role=Role.NOISE_BOUND,
-            kind="empirical-epsilon",
-            title="noise of the run, from canaries in every batch",
-            attack="canaries",
-            threat_model=threat_model.name,
-            rounds=(1, n_rounds),
-            world="defense",
-            metrics={
-                Name.MU_LOWER_BOUND: Metric(
-                    value=mu_from_ranked_guesses(m, r, right, self.alpha), n=m
-                ),
-                Name.MU_OF_WHOLE_CURVE: Metric(
-                    value=shift_from_guesses(m, r, right, self.alpha), n=m
-                ),
-                Name.MU_OF_PROTOCOL: Metric(value=float(adversary.leak.by_round.max())),
-                Name.CONFIDENCE: Metric(value=1 - self.alpha),
-                Name.GUESSES: Metric(value=r),
-                Name.RIGHT_GUESSES: Metric(value=right, n=r),
-            },
-            notes=(
-                common,
-                "bounds of Xiang et al. (order statistics of Gaussian channels) and of "
-                "Mahloujifar, Melis and Chaudhuri (whole curve of the Gaussian family)",
-                "these canaries are in every batch, so that sampling hides nothing: mu is of the "
-                "noise alone, and is held against no claim",
-            ),
-        )
+    @property
+    def _guessing(self) -> Guessing:
+        guesses = min(self.guesses or max(1, self.canaries // 10), self.canaries)
+        return Guessing(self.canaries, guesses, self.alpha)
 
 
 def _on_records(bench: Bench) -> Classification:

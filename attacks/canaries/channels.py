@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.transcript import Capture
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.adversary import NEGLIGIBLE, Adversary
 from dpaudit.game.follow import Follower
 from dpaudit.game.game import Game
 from dpaudit.game.play import Tally
@@ -34,11 +35,19 @@ from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 
 
+class Channels(NamedTuple):
+    """What each canary's channel showed of it, in standard deviations of the declared noise."""
+
+    seen: Array  # [n_canaries, T], by use: of mean ``size`` if the canary was in the batch, else 0
+    sizes: Array  # [T], of a use
+
+
 class Evidence(NamedTuple):
     """Of each canary of a set: how strongly the run speaks for it, and whether it was there."""
 
     log_ratios: Array  # [n_canaries]
     included: Array  # [n_canaries] bool, the secret
+    channels: Channels | None = None  # None: the canaries share the model
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +134,8 @@ def train_with_canaries(
         kept.keep(partial(_progress, k, state, readers))
         on_round(k, sampled.n_rounds)
     return tuple(  # type: ignore[return-value]
-        Evidence(reader.log_ratios(), coins[reader.canaries].numpy()) for reader in readers
+        Evidence(reader.log_ratios(), coins[reader.canaries].numpy(), reader.channels())
+        for reader in readers
     )
 
 
@@ -166,6 +176,8 @@ class _Reader:
         start = adversary.game.start(self._n, torch.float64, device)
         self._follower = Follower(adversary, start)
         self._tally = Tally(adversary.game, self._n)
+        self._seen: list[Tensor] = []  # [n_canaries] of each use
+        self._sizes: list[float] = []
 
     def read(self, k: int, sent: Capture, units: dict[str, Tensor]) -> None:
         own = {name: self._by_canary(drawn) for name, drawn in units.items()}
@@ -173,15 +185,34 @@ class _Reader:
             name: replace(message, payload=self._by_canary(message.payload))
             for name, message in sent.items()
         }
-        self._tally.add(self._follower.hear(k, seen, own))
+        innovation = self._follower.hear(k, seen, own)
+        self._tally.add(innovation)
+        for shift in innovation.reading.shifts.values():
+            size = float(shift.norm())
+            if size > NEGLIGIBLE:
+                self._seen.append(
+                    (innovation.whitened @ shift.to(innovation.whitened) / size).cpu()
+                )
+                self._sizes.append(size)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that it heard so far; ``resume`` takes it back."""
-        return joined({"follower": self._follower.tensors(), "tally": self._tally.tensors()})
+        channels = {"seen": self._stacked(), "sizes": torch.tensor(self._sizes).double()}
+        read = {"follower": self._follower.tensors(), "tally": self._tally.tensors()}
+        return joined({**read, "channels": channels})
 
     def resume(self, tensors: Mapping[str, Tensor]) -> None:
         self._follower.resume(under(tensors, "follower"))
         self._tally.resume(under(tensors, "tally"))
+        channels = under(tensors, "channels")
+        self._seen, self._sizes = list(channels["seen"].cpu()), channels["sizes"].tolist()
+
+    def channels(self) -> Channels:
+        return Channels(self._stacked().numpy().T, np.array(self._sizes))
+
+    def _stacked(self) -> Tensor:
+        """[T, n_canaries]"""
+        return torch.stack(self._seen) if self._seen else torch.zeros(0, self._n).double()
 
     def log_ratios(self) -> Array:
         return self._tally.scores(None).numpy()
@@ -191,6 +222,13 @@ class _Reader:
         if values.shape[-1] == 1:
             return values.double().expand(self._n, *values.shape)
         return values[..., self._coordinates].double().mT[..., None]
+
+
+def channel_sizes(adversary: Adversary) -> Array:
+    """Of each use of a canary, in order, as the protocol declares them, [T]."""
+    shifts = [shift for reading in adversary.rounds for shift in reading.shifts.values()]
+    sizes = np.array([float(shift.norm()) for shift in shifts])
+    return sizes[sizes > NEGLIGIBLE]
 
 
 def game_in_every_batch(game: Game) -> Game:

@@ -100,6 +100,7 @@ class Name(StrEnum):
     FALSE_NEGATIVES = "false negatives"
     GUESSES = "guesses"
     RIGHT_GUESSES = "right guesses"
+    CANARIES = "canaries"
     CEILING = "ceiling"
     EXPECTED_BOUND = "expected bound"
     TRIALS_NEEDED = "trials needed"

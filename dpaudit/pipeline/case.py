@@ -110,8 +110,11 @@ def epsilon_of(finding: Finding) -> str:
 
 
 def _cases(test: Finding) -> str:
-    """What a test counted: runs of both worlds, or guesses in one run."""
+    """What a test counted: runs of both worlds, or guesses or canaries of one run."""
     guesses, runs = test.value(Name.GUESSES), test.metrics[Name.EPSILON_LOWER_BOUND].n
+    canaries = test.value(Name.CANARIES)
+    if canaries is not None:
+        return f"{canaries:,.0f} canaries"
     if guesses is not None:
         return f"{guesses:,.0f} guesses"
     return "runs" if runs is None else f"{runs:,} runs"

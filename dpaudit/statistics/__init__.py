@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from .noise_factor import noise_factor_bound
     from .p_values import holm, p_beyond, p_worse
     from .power import expected_bound, trials_needed
+    from .sums import CanarySum, mu_from_sums, noise_scale
     from .white_noise import white_noise_test
 
 __all__ = [
+    "CanarySum",
     "ScoreBound",
     "ceiling",
     "clopper_pearson",
@@ -36,7 +38,9 @@ __all__ = [
     "from_scores",
     "holm",
     "mu_from_ranked_guesses",
+    "mu_from_sums",
     "noise_factor_bound",
+    "noise_scale",
     "p_beyond",
     "p_value",
     "p_worse",
@@ -44,7 +48,7 @@ __all__ = [
     "trials_needed",
     "white_noise_test",
 ]
-_MODULES = ("bounds", "guesses", "noise_factor", "p_values", "power", "white_noise")
+_MODULES = ("bounds", "guesses", "noise_factor", "p_values", "power", "sums", "white_noise")
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,8 @@ or removing one canary.
     Gaussian, apart      ``mu_from_ranked_guesses``    Xiang et al. 2025
 
 They assume the more the further down, and prove more. The last one needs canaries that do not share
-a channel: orthogonal gradients under known Gaussian noise, ranked by their likelihood ratio.
+a channel: orthogonal gradients under known Gaussian noise, ranked by their likelihood ratio. Where
+such canaries can all be counted, ``sums`` proves more still.
 """
 
 from collections.abc import Callable

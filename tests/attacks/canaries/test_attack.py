@@ -1,6 +1,5 @@
 """One run with many canaries: the real model is left alone, the channels are what they should be."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from scipy.stats import kstest
 from dpaudit.attack.contract import Bench
 from dpaudit.attacks.canaries.channels import WithCanaries, game_in_every_batch, train_with_canaries
 from dpaudit.attacks.canaries.records import WithRecords, records
-from dpaudit.data.datasets import Dataset
 from dpaudit.defense.noise import Noise
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
@@ -23,25 +21,6 @@ from dpaudit.rng import Streams
 from dpaudit.statistics.guesses import correct_guesses, mu_from_ranked_guesses
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
-CLAIM = Claim(text="small", epsilon=0.5, delta=1e-5)
-
-
-@pytest.fixture
-def dataset(dataset: Dataset) -> Dataset:
-    """In float32, as runs are."""
-    return replace(dataset, x=dataset.x.float(), x_test=dataset.x_test.float())
-
-
-@pytest.fixture
-def bench_of(setting_of):
-    def make(
-        name: str, claims: tuple[Claim, ...] = (CLAIM,), graph: str = "ring", **options: Any
-    ) -> Bench:
-        problem, setting = setting_of(graph, 4)
-        defense = load_plugin("defenses", name)(batch_size=5, **options).calibrate(setting)
-        return Bench(problem, setting, defense, claims, Streams(3), None)  # type: ignore[arg-type]
-
-    return make
 
 
 def findings(bench: Bench, **options: Any) -> list[Any]:
@@ -106,7 +85,7 @@ def test_half_of_the_noise_shows_in_the_bound_on_it(bench_of) -> None:
     _, evidence = train_with_canaries(
         louder, bench.problem, bench.setting, told, told, 1000, Streams(2), lambda *_: None
     )
-    right = correct_guesses(*evidence, 100)
+    right = correct_guesses(evidence.log_ratios, evidence.included, 100)
     assert mu_from_ranked_guesses(1000, 100, right, 0.01) > told.leak.by_round.item()
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
 from dpaudit.defense.claim_accounting import account_claim, claimed_delta
@@ -29,6 +29,7 @@ from .agents import as_asked, game_on_agents
 from .bound import certified_bound, power_of, untested
 from .controls import no_noise_control, noise_control, null_control, positive_control
 from .exact import exact_leak
+from .matched import matched_bound
 from .question import Question
 from .runs import Runs
 
@@ -55,7 +56,8 @@ class LikelihoodRatio(Attack):
     choose threshold and direction too, so that errors are counted on all ``trials``. Rounds beyond
     the first ``n_rounds`` are left out, which only loses power: what a part of a run leaks, it
     leaks. Claims that are tested by the same game, as those that differ in epsilon alone, share
-    their runs; what is found on a claim does not depend on which others there are.
+    their runs; what is found on a claim does not depend on which others there are. With
+    ``candidates`` the same runs also tell how often one of so many is found out (``matched``).
     """
 
     memory_grows_with: ClassVar[tuple[str, ...]] = ("n_rounds", "trials")
@@ -63,6 +65,17 @@ class LikelihoodRatio(Attack):
     trials: Annotated[PositiveInt, Field(ge=40)] = 2000  # runs of each world that are counted
     n_rounds: PositiveInt | None = None  # the first ones, that are played; None: what 20 s take
     alpha: Significance = 0.05  # of a false lower bound
+    candidates: Annotated[int, Field(ge=2)] | None = None  # to be matched; None: none are
+
+    @model_validator(mode="after")
+    def _candidates_fit_into_the_trials(self) -> Self:
+        if self.candidates is not None and self.trials < 20 * (self.candidates - 1):
+            raise ValueError(
+                f"{self.candidates} candidates are matched {self.trials // (self.candidates - 1)} "
+                f"times in {self.trials} trials; expected trials = {20 * (self.candidates - 1)} at "
+                "the least, for 20 times"
+            )
+        return self
 
     def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
         return too_long(self.n_rounds, n_rounds)
@@ -136,7 +149,8 @@ class LikelihoodRatio(Attack):
             for index in indices:
                 question = replace(first, index=index, claim=claims[index])
                 found[index] = [
-                    as_asked(f, question.game) for f in _findings(question, runs, streams)
+                    as_asked(f, question.game)
+                    for f in _findings(question, runs, streams, self.candidates)
                 ]
         return [finding for index in claims for finding in found.get(index, [])]
 
@@ -246,12 +260,16 @@ def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) ->
     return Adversary(game, adversary.threat_model, adversary.n_rounds, single, messages)
 
 
-def _findings(question: Question, runs: Runs | str, streams: Streams) -> Iterator[Finding]:
+def _findings(
+    question: Question, runs: Runs | str, streams: Streams, candidates: int | None
+) -> Iterator[Finding]:
     yield exact_leak(question)
     if isinstance(runs, str):
         yield untested(question, runs)
         return
     yield certified_bound(question, runs)
+    if candidates is not None:
+        yield matched_bound(question, runs, candidates, streams)
     without = runs.counted.without
     gaussian = not any(reading.laplace.any() for reading in question.adversary.rounds)
     if question.nonlinear is not None and not question.nonlinear.quiet:

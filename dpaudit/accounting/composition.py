@@ -70,6 +70,8 @@ class Composed:
     bound: Bound
     slack: float  # in probability: infinite losses, wrapped ones, rounding
     blur: float  # in nats: rounding of each loss
+    low_losses: Array  # [m], increasing, 0 and below: no epsilon asks for them
+    low_masses: Array  # [m]
 
     @property
     def _sign(self) -> int:
@@ -86,11 +88,7 @@ class Composed:
         target = delta - self._sign * self.slack
         if target <= 0:
             return np.inf
-        p = np.cumsum(self.masses[::-1])[::-1]  # of this loss or more
-        decay = np.exp(self.losses[0] - self.losses[1]) if len(self.losses) > 1 else 0.0
-        scaled = lfilter([1.0], [1.0, -decay], self.masses[::-1])[
-            ::-1
-        ]  # the same of Q, e^loss times
+        p, scaled = _tails(self.losses, self.masses)
         starts = np.concatenate([[0.0], self.losses[:-1]])
         too_small = np.flatnonzero(p - np.exp(starts - self.losses) * scaled > target)
         if not len(too_small):
@@ -99,6 +97,27 @@ class Composed:
         epsilon = self.losses[last] + np.log((p[last] - target) / scaled[last])
         epsilon = np.clip(epsilon, starts[last], self.losses[last])
         return float(max(epsilon + self._sign * self.blur, 0.0))
+
+    def power(self, false_positive_rate: Array) -> Array:
+        """The bound on the power of the best test at each rate [n] of false positives, all above 0.
+
+        Any test has P(E) <= e^t Q(E) + delta(t), for t below 0 too, and the best one (Neyman and
+        Pearson) has equality at one of the losses, between which the bound is linear in e^t.
+        """
+        losses = np.concatenate([self.low_losses, self.losses])
+        p, scaled = _tails(losses, np.concatenate([self.low_masses, self.masses]))
+        delta = np.append(np.maximum(p - scaled, 0.0), p[0])  # and at no loss: t at minus infinity
+        shifted = np.minimum(losses + self._sign * self.blur, LARGEST_EXPONENT)
+        ratio = np.append(np.exp(shifted), 0.0)
+        least = np.array([(ratio * rate + delta).min() for rate in false_positive_rate])
+        return np.clip(least + self._sign * self.slack, 0.0, 1.0)
+
+
+def _tails(losses: Array, masses: Array) -> tuple[Array, Array]:
+    """What P gives to each loss or more, and what Q gives, e^loss times."""
+    decay = np.exp(losses[0] - losses[1]) if len(losses) > 1 else 0.0
+    scaled = lfilter([1.0], [1.0, -decay], masses[::-1])[::-1]
+    return np.cumsum(masses[::-1])[::-1], scaled
 
 
 def each_exactly(pairs: Pairs, count: Integers) -> Rounds:
@@ -192,7 +211,8 @@ def compose(
     reached = losses[[-1, 0]] + window.grid * np.array([0.5, -0.5])
     slack = rounding + _outside(moments, extremes, reached - moved) - np.expm1(log_finite)
     kept = losses > 0
-    return Composed(losses[kept], total[kept], bound, float(slack), blur)
+    low = losses[~kept], total[~kept]
+    return Composed(losses[kept], total[kept], bound, float(slack), blur, *low)
 
 
 def _pieces(part: Rounds) -> Iterator[Rounds]:

@@ -20,7 +20,7 @@ from dpaudit.errors import DpauditError
 from dpaudit.strict import Strict
 
 from .composition import Bound, Composed, Rounds, compose, least_epsilon, on_levels
-from .families import GAUSSIAN
+from .families import GAUSSIAN, TradeoffFamily
 from .gaussian import gaussian_delta, gaussian_epsilon
 from .privacy_loss import MAX_LOSS, Array, NoiseFamily, PairKind, Pairs, largest_loss
 
@@ -161,6 +161,46 @@ def false_negative_rate(
     rate = rate[..., None]
     missed = np.maximum(1 - remove - np.exp(epsilons) * rate, np.exp(-epsilons) * (1 - add - rate))
     return np.maximum(missed.max(axis=-1), 0.0)
+
+
+def true_positive_rate(mechanism: Mechanism, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
+    """How often the best test finds a record that was added: a lower and an upper bound.
+
+    Args:
+        false_positive_rate: in [0, 1], of tests on releases without the record.
+
+    Returns:
+        Two arrays of that shape: between them lies the largest rate of true positives against the
+        worst neighbour. One release, and Gaussian ones that are not sampled, have a closed form;
+        others follow from their composed losses, where the record is in the first world.
+    """
+    rate = np.asarray(false_positive_rate, float)
+    found = _closed_form(mechanism, rate)
+    if found is not None:
+        return found, found
+    flat, tail = np.maximum(rate.ravel(), LEAST_TAIL), 1e-12
+    noisier = _with_least_noise(mechanism)
+    low = compose(_rounds(noisier, "add-remove", "remove", "lower"), "lower", tail).power(flat)
+    high = np.ones_like(flat)
+    if noisier == tuple(mechanism):
+        rounds = _rounds(mechanism, "add-remove", "remove", "upper")
+        high = compose(rounds, "upper", tail).power(flat)
+    return np.maximum(low, flat).reshape(rate.shape), np.maximum(high, flat).reshape(rate.shape)
+
+
+def _closed_form(mechanism: Mechanism, rate: Array) -> Array | None:
+    """Rates of true positives, where no composition is needed for them."""
+    if any(release.noise_multiplier == 0 for release in mechanism):
+        return np.ones_like(rate)
+    mu = _gaussian_mu(mechanism, "add-remove")
+    if mu is not None:
+        return 1 - GAUSSIAN.false_negative_rate(mu, rate)
+    if len(mechanism) > 1 or mechanism[0].count > 1:
+        return None
+    (release,) = mechanism
+    family = TradeoffFamily(release.family, release.sampling_rate)
+    shift = _shift(release, "add-remove") / release.noise_multiplier
+    return 1 - family.false_negative_rate(shift, rate)
 
 
 def _gaussian_mu(mechanism: Mechanism, adjacency: RecordAdjacency) -> float | None:

@@ -121,6 +121,10 @@ class Name(StrEnum):
     TPR_AT_001 = "tpr at 1% fpr"
     MATCHED = "matched"
     MATCHED_BLINDLY = "matched blindly"
+    RECONSTRUCTED = "reconstructed"
+    RECONSTRUCTED_BLINDLY = "reconstructed blindly, at most"
+    CLAIM_ALLOWS = "success that the claim allows"
+    ACCOUNTING_ALLOWS = "success that accounting allows"
 
     INFORMATION = "information"
     M_NMI = "m-nmi"

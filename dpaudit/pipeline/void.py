@@ -8,6 +8,7 @@ from dpaudit.accounting.releases import Interval
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.bounds import p_value
+from dpaudit.statistics.successes import EpsilonPromise, Successes
 
 from .case import ALPHA, Judging, epsilon_size
 
@@ -107,10 +108,27 @@ def _certified(test: Finding, most: float, n_tests: int) -> float:
     )
     if test.role is not Role.TEST or bound is None or not bound.value > most:
         return 0.0
+    found = _successes_of(test)
+    if found is not None and delta is not None:
+        p = found.p_value(EpsilonPromise(most, delta.value))
+        return float(bound.value) if n_tests * p <= ALPHA else 0.0
     if delta is None or fp is None or fn is None or fp.n is None or fn.n is None:
         return 0.0
     p = p_value(int(fp.value), int(fn.value), fp.n, fn.n, delta.value, most)
     return float(bound.value) if n_tests * p <= ALPHA else 0.0
+
+
+def _successes_of(test: Finding) -> Successes | None:
+    """What a test of reconstructions counted; None of any other test."""
+    for share, blindly in (
+        (Name.MATCHED, Name.MATCHED_BLINDLY),
+        (Name.RECONSTRUCTED, Name.RECONSTRUCTED_BLINDLY),
+    ):
+        reached, kappa = test.metrics.get(share), test.value(blindly)
+        if reached is not None and reached.n is not None and kappa is not None:
+            hits = round(reached.value * reached.n)
+            return Successes(hits, reached.n, kappa, apart=share is Name.MATCHED)
+    return None
 
 
 def _taken_back(finding: Finding, doubt: Doubt) -> Finding:

@@ -173,6 +173,28 @@ def counted(errors: int, bound: float) -> Finding:
     return Finding(role=Role.TEST, kind="empirical-epsilon", title="runs", claim=0, metrics=metrics)
 
 
+def matched(hits: int, bound: float) -> Finding:
+    """Of 1,000 times among ten."""
+    metrics = counted(0, bound).metrics | {
+        Name.MATCHED: Metric(value=hits / 1000, n=1000),
+        Name.MATCHED_BLINDLY: Metric(value=0.1),
+    }
+    for counts in (Name.FALSE_POSITIVES, Name.FALSE_NEGATIVES):
+        del metrics[counts]
+    return Finding(
+        role=Role.TEST, kind="empirical-epsilon", title="match", claim=0, metrics=metrics
+    )
+
+
+def test_matches_that_certify_more_than_is_declared_void_it() -> None:
+    """250 of 1,000 among ten certify 0.82; epsilon 0.5 allows 165."""
+    for declares, void in ((0.5, True), (0.9, False)):
+        accounted = Accounted(Interval(declares, declares), 1e-5, 0, ())
+        evidence = [matched(250, 0.82), accounting_finding(0, CLAIM, EAVESDROPPER, accounted)]
+        _, findings = void_figures([Judging(0, CLAIM, EAVESDROPPER, accounted, (0, 1))], evidence)
+        assert (findings[1].void is not None) is void
+
+
 def test_runs_that_certify_more_than_is_declared_void_it_and_leave_the_verdict() -> None:
     """300 errors of 1,000 in each world certify 0.71, below the claim of 2 and above 0.5."""
     for declares, void in ((0.5, True), (0.9, False)):

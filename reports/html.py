@@ -20,10 +20,12 @@ from dpaudit.text import lines
 
 from .arrangement import metric_names
 from .figures.information import AskedMessage, by_run, information_by_round
-from .numbers import as_json, estimate, metric_name, number, span
+from .numbers import as_json, estimate, exact, metric_name, number, span
 from .run import Run
+from .tables import filled
 
 TEMPLATES = Path(__file__).parent / "templates"
+LONGEST_TABLE = 300  # rows behind a figure
 KINDS = (  # of findings besides reconstructions, in the page's order
     (
         "accounting",
@@ -117,10 +119,13 @@ def _pages() -> Environment:
         "span": span,
         "metric_name": metric_name,
         "as_json": as_json,
+        "exact": exact,
+        "filled": filled,
         "is_infinite": math.isinf,
     }
     pages.globals |= {
         "css": Markup((TEMPLATES / "audit.css").read_text(encoding="utf-8")),
+        "longest_table": LONGEST_TABLE,
         "meaning": MEANING,
         "Role": Role,
         "kinds": KINDS,

@@ -61,6 +61,13 @@ def estimate(metric: Metric) -> Markup:
     )
 
 
+def exact(value: object) -> Markup:
+    """A cell of a table: three digits of a number are shown, and all of them are copied."""
+    if isinstance(value, float):
+        return Markup('<data value="{}">{}</data>').format(repr(value), number(value))
+    return Markup("{}").format("–" if value is None else value)
+
+
 def span(metric: Metric) -> str:
     """A number that is known to lie in its interval, such as an accountant's epsilon."""
     low, high = number(metric.low), number(metric.high)

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dpaudit.files.finding import Column, Finding, Metric, Name
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.result import AuditResult, JudgedClaim, ThreatModelSummary
 
 from .arrangement import (
@@ -20,12 +20,17 @@ from .arrangement import (
     scenarios,
     shared_notes,
 )
-from .figures.drawing import AXIS, GraphDrawing, graph_drawing, ssim_intervals, training_curve
-from .figures.epsilon import Figure, accounting_figures, empirical_figures
+from .figures.curves import AXIS, training_curve
+from .figures.drawing import Drawn
+from .figures.epsilon import accounting_figures, empirical_figures
+from .figures.graph import GraphDrawing, graph_drawing
 from .figures.information import MessageInformation, estimates, information_by_round, leaks
 from .figures.pictures import Picture, embedded
 from .figures.search import search_by_iteration
 from .figures.sensitivity import sensitivity_figures
+from .figures.ssim import Scored, ssim_intervals
+from .links import claim_links, finding_links
+from .tables import Row, by_world, metrics, training
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Run:
         cell = (claim, threat_model)
         return [c for c in self.result.claims if (c.claim, c.threat_model) == cell]
 
-    def decisive_figures(self, claim: JudgedClaim) -> list[Figure]:
+    def decisive_figures(self, claim: JudgedClaim) -> list[Drawn]:
         """What there is to draw of the finding that decided on a claim."""
         findings, name = self.result.findings, f"run{self.number}-decisive"
         if claim.decisive is None:
@@ -110,6 +115,72 @@ class Run:
         citing = [claim for claim in claims if entry.number in claim.because]
         return citing or [c for c in claims if c.threat_model == entry.finding.threat_model]
 
+    @cached_property
+    def finding_links(self) -> list[str]:
+        """By index, the name under which a link finds it."""
+        return finding_links(self.result.findings, self.result.claims)
+
+    @cached_property
+    def claim_links(self) -> list[str]:
+        """By index, the name under which a link finds it."""
+        return claim_links(self.result.claims)
+
+    @cached_property
+    def choices(self) -> dict[str, dict[str, str]]:
+        """What a reader can choose to see alone, by what the page marks with it."""
+        rounds = sorted({k for s in self.scenarios for k in s.rounds})
+        return {
+            "adversary": {str(i): name for i, name in enumerate(self.named)},
+            "claim": {str(claim.claim): claim.sentence for claim in self.claimed},
+            "round": {str(k): str(k) for k in rounds},
+            "agent": {str(i): str(i) for i in range(self.result.graph.n_agents)},
+        }
+
+    @cached_property
+    def named(self) -> list[str]:
+        """Every adversary by its name."""
+        models = [model.name for model in self.result.threat_models]
+        found = (f.threat_model for f in self.result.findings if f.threat_model)
+        return list(dict.fromkeys([*models, *found]))
+
+    def who(self, adversary: str | None) -> str:
+        """An adversary as the page marks what is about it."""
+        return str(self.named.index(adversary)) if adversary in self.named else ""
+
+    def about(self, finding: Finding) -> Markup:
+        """What a row is about, for those who choose what they see."""
+        marks = {
+            "adversary": self.who(finding.threat_model),
+            "claim": "" if finding.claim is None else str(finding.claim),
+            "round": " ".join(map(str, finding.rounds)) if finding.kind == "reconstruction" else "",
+        }
+        return Markup("").join(
+            Markup(' data-{}="{}"').format(key, value) for key, value in marks.items() if value
+        )
+
+    def victims_of(self, model: ThreatModelSummary) -> set[int]:
+        """The agents whose records an adversary tried to reconstruct."""
+        own = (f for f in self.result.findings if f.threat_model == model.name)
+        return {int(agent) for f in own for agent in f.series.get(Column.VICTIM, ())}
+
+    @cached_property
+    def learnt(self) -> dict[int, str]:
+        """By agent, how much each other one learns of it, in their order; {} where it is unknown.
+
+        Nothing of a result with several such findings, or of one that is void.
+        """
+        found = [f for f in self.result.findings if f.role is Role.WHO_LEARNS_WHAT and f.series]
+        if len(found) != 1:
+            return {}
+        series, agents = found[0].series, range(self.result.graph.n_agents)
+        columns = (series.get(name, ()) for name in (Column.ADVERSARY, Column.VICTIM, Column.MU))
+        mu = {(int(a), int(v)): f"{x:.4g}" for a, v, x in zip(*columns, strict=True)}
+        return {v: " ".join(mu.get((a, v), "nan") for a in agents) for v in agents}
+
+    @property
+    def bare_drawing(self) -> GraphDrawing:
+        return graph_drawing(self.result.graph, ())
+
     def drawing(self, model: ThreatModelSummary) -> GraphDrawing:
         return graph_drawing(self.result.graph, model.links)
 
@@ -128,11 +199,14 @@ class Run:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
+    def training(self) -> list[Row]:
+        return list(training(self.result))
+
     def curves(self) -> list[Markup]:
         drawn = (training_curve(self.result.utility, q, f"run{self.number}-{q}") for q in AXIS)
         return [figure for figure in drawn if figure is not None]
 
-    def figures_of(self, kind: str) -> list[Figure]:
+    def figures_of(self, kind: str) -> list[Drawn]:
         """What there is to draw of one kind of finding, each with its caption."""
         findings, name = self.result.findings, f"run{self.number}-{kind}"
         if kind == "accounting":
@@ -160,34 +234,46 @@ class Run:
         """Findings on mutual information by adversary and message."""
         return leaks(self.entries("mutual-information"))
 
-    def drawings_of(self, leak: MessageInformation) -> list[tuple[str, Markup]]:
-        """What there is to draw of a message's information, each with its caption."""
+    def drawings_of(self, leak: MessageInformation) -> list[Drawn]:
+        """What there is to draw of a message's information."""
         name = f"run{self.number}-leak{self.leaks.index(leak)}"
         about = f"{leak.message or 'a message'} read by {leak.threat_model or 'an adversary'}"
-        first = f"Information by round, 95% interval over all rounds together: {about}"
-        second = f"Best estimates on held-out trials, in the most telling round: {about}"
         drawn = (
-            (first, information_by_round(leak.drawn(Column.ROUND), f"{name}-rounds", first)),
-            (second, estimates(leak.drawn(Column.PRIVATE), f"{name}-estimates", second)),
+            (
+                f"Information by round, 95% interval over all rounds together: {about}",
+                Column.ROUND,
+                information_by_round,
+            ),
+            (
+                f"Best estimates on held-out trials, in the most telling round: {about}",
+                Column.PRIVATE,
+                estimates,
+            ),
         )
-        return [(caption, figure) for caption, figure in drawn if figure is not None]
+        return [
+            Drawn(said, svg, list(by_world({w: f.series for w, f in found.items()})))
+            for said, column, draw in drawn
+            if (found := leak.drawn(column))
+            and (svg := draw(found, f"{name}-{column}", said)) is not None
+        ]
 
-    def ssim_figure(self, adversary: str | None) -> Markup | None:
-        """SSIM by message, batch size and round of all that one adversary reconstructed."""
+    def ssim_figures(self, adversary: str | None) -> list[Drawn]:
+        """SSIM by round of each message and batch size that one adversary reconstructed."""
         name = f"run{self.number}-ssim{self.adversaries.index(adversary)}"
         shown = [s for s in self.scenarios_of(adversary) if s.scored]
         several = len({scenario.key.attack for scenario in shown}) > 1
-        groups = [
-            (
+        messages = [
+            Scored(
                 _row_label(s.key, with_attack=several),
                 [(k, s.metric(Name.SSIM, k)) for k in s.rounds],
+                list(metrics(s.by_round, {Name.SSIM})),
             )
             for s in shown
         ]
-        return ssim_intervals(groups, name, f"SSIM of reconstructions by {adversary}")
+        return ssim_intervals(messages, name, f"SSIM of reconstructions by {adversary}")
 
-    def search_figure(self, scenario: ReconstructionGroup) -> Markup | None:
-        """How the searches of a scenario went, by iteration."""
+    def search_figures(self, scenario: ReconstructionGroup) -> list[Drawn]:
+        """How the searches of a scenario went, by iteration, a figure for each round."""
         name = f"run{self.number}-search{self.scenarios.index(scenario)}"
         found = [entry.finding for entry in scenario.by_round]
         title = f"Loss and PSNR by iteration: {_row_label(scenario.key, with_attack=False)}"

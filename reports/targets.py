@@ -56,12 +56,20 @@ def picks(finding: Finding) -> list[Pick]:
 
 
 def target_cells(finding: Finding, picked: list[Pick], picture: Picture) -> list[TargetCell]:
-    """The picked targets in a finding's strip; [] where it is no strip of that many images."""
-    n = len(finding.series.get(Column.VICTIM, ()))
+    """The picked targets in a finding's strip; [] where it is no strip of that many images.
+
+    Of a finding that names no targets, all of them, by their number.
+    """
+    named = finding.series.get(Column.VICTIM, ())
+    ssim = finding.metrics.get(Name.SSIM)
+    n = len(named) or (ssim.n if ssim and ssim.n else 0)
     width, rest = divmod(picture.width + STRIP_GAP, n) if n else (0, 0)
     width -= STRIP_GAP
     if rest or width < 1 or not picture.uri:
         return []
+    if not named:
+        every = (Pick("", math.nan, i) for i in range(n))
+        return [TargetCell(p, _window(p.row, width, picture.height), width, {}, ()) for p in every]
     return [_cell(finding, pick, width, picture.height) for pick in picked]
 
 
@@ -71,11 +79,15 @@ def _cell(finding: Finding, pick: Pick, width: int, height: int) -> TargetCell:
         return TargetCell(pick, None, width, {}, ())
     return TargetCell(
         pick,
-        f"{row * (width + STRIP_GAP)} 0 {width} {height}",
+        _window(row, width, height),
         width,
         {name: series[name][row] for name in _FIGURES if name in series},
         tuple(_restarts(finding, row)),
     )
+
+
+def _window(row: int, width: int, height: int) -> str:
+    return f"{row * (width + STRIP_GAP)} 0 {width} {height}"
 
 
 def _row(finding: Finding, pick: Pick) -> int | None:

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,6 @@ DPI = 200  # of PNG files
 _COLOURED = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 _NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for one
-
-Row = dict[str, object]
 
 
 def write_figures(result: AuditResult, run_directory: Path, folder: Path) -> list[Path]:
@@ -52,66 +50,28 @@ def write_figures(result: AuditResult, run_directory: Path, folder: Path) -> lis
 
 
 def write_tables(result: AuditResult, folder: Path) -> list[Path]:
-    """claims.csv, metrics.csv, series.csv and training.csv: a row for each number.
+    """claims.csv, metrics.csv, series.csv, traces.csv and training.csv: a row for each number.
 
     Raises:
         RunError: a file cannot be written.
     """
-    tables = {
-        "claims": _claims(result),
-        "metrics": _metrics(result),
-        "series": _series(result),
-        "training": _training(result),
+    from dpaudit.reports import tables
+
+    every = {
+        "claims": tables.claims(result),
+        "metrics": tables.metrics(enumerate(result.findings)),
+        "series": tables.series(result),
+        "traces": tables.traces(result),
+        "training": tables.training(result),
     }
     paths = []
-    for name, rows in tables.items():
+    for name, rows in every.items():
         paths.append(folder / f"{name}.csv")
         write_whole(paths[-1], _csv(rows).encode())
     return paths
 
 
-def _claims(result: AuditResult) -> Iterator[Row]:
-    for claim in result.claims:
-        own = claim.model_dump(exclude={"restated", "because"})
-        restated = claim.restated.epsilon if claim.restated else None
-        yield {
-            **own,
-            "restated_epsilon_low": restated and restated.low,
-            "restated_epsilon_high": restated and restated.high,
-            "because": " ".join(map(str, claim.because)),
-        }
-
-
-def _metrics(result: AuditResult) -> Iterator[Row]:
-    about = {"kind", "title", "claim", "attack", "threat_model", "message", "world", "batch_size"}
-    for i, finding in enumerate(result.findings):
-        own = finding.model_dump(include=about)
-        rounds = " ".join(map(str, finding.rounds))
-        for name, metric in finding.metrics.items():
-            yield {"finding": i, **own, "rounds": rounds, "metric": name, **metric.model_dump()}
-
-
-def _series(result: AuditResult) -> Iterator[Row]:
-    for i, finding in enumerate(result.findings):
-        for column, values in finding.series.items():
-            for j, value in enumerate(values):
-                yield {"finding": i, "column": column, "row": j, "value": value}
-
-
-def _training(result: AuditResult) -> Iterator[Row]:
-    for world, curve in result.utility.items():
-        for j, k in enumerate(curve.rounds):
-            for agent, loss in enumerate(curve.loss[j]):
-                accuracy = curve.accuracy[j][agent] if curve.accuracy else None
-                own = {"loss": loss, "accuracy": accuracy}
-                distance = curve.consensus_distance[j]
-                yield {
-                    "world": world, "round": k, "agent": agent, **own,
-                    "consensus_distance": distance,
-                }  # fmt: skip
-
-
-def _csv(rows: Iterable[Row]) -> str:
+def _csv(rows: Iterable[Mapping[str, object]]) -> str:
     found = list(rows)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(found[0]) if found else [], lineterminator="\n")

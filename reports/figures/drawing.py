@@ -7,18 +7,16 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup, escape
 
-from dpaudit.files.finding import Metric
-from dpaudit.files.result import Curve, GraphSummary
+from dpaudit.reports.tables import Row
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
 # Drawn in the colour on the left, shown in the variable of audit.css on the right.
 INK, MUTED, RULE = "#0d0a01", "#0d0a02", "#0d0a03"
 DEFENSE, NO_DEFENSE, BLIND = "#0d0a04", "#0d0a05", "#0d0a06"
+GREEN, PURPLE, OCHRE = "#0d0a07", "#0d0a08", "#0d0a09"  # of what is no world
 THEME = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -33,11 +32,24 @@ THEME = {
     DEFENSE: "var(--defense)",
     NO_DEFENSE: "var(--no-defense)",
     BLIND: "var(--blind)",
+    GREEN: "var(--green)",
+    PURPLE: "var(--purple)",
+    OCHRE: "var(--ochre)",
 }
 
 
 # Who wants the figures of a page as files is handed each one with its name, once it is drawn.
 KEEP: ContextVar[Callable[[str, "Figure"], None] | None] = ContextVar("KEEP", default=None)
+PADDING = 6.0  # pixels at 100 to the inch, around each panel
+LONGEST_LINE = 250  # points of a line that each show their value
+
+
+class Drawn(NamedTuple):
+    """A figure of the page, and its numbers as a table behind it."""
+
+    caption: str
+    drawing: Markup
+    rows: Sequence[Row] = ()
 
 
 class Look(NamedTuple):
@@ -53,6 +65,13 @@ LOOKS = {
     "blind": Look(BLIND, "D", (1, 1)),
 }
 OTHER = Look(MUTED, "^", (5, 1, 1, 1))
+SERIES = (  # in turn, of what is no world: runs, kinds of neighbour
+    Look(GREEN, "o", ()),
+    Look(PURPLE, "s", (3, 2)),
+    Look(OCHRE, "D", (1, 1)),
+    Look(INK, "v", (4, 1, 1, 1)),
+    OTHER,
+)
 
 _STYLE = {
     "text.parse_math": False,  # a name with dollar signs is a name
@@ -75,136 +94,6 @@ _STYLE = {
 }
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
-AXIS = {
-    "loss": "test loss",
-    "accuracy": "test accuracy",
-    "consensus_distance": "consensus distance",
-}
-
-
-def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Markup | None:
-    """Loss, accuracy or consensus distance over rounds; a thin line for each agent and their mean.
-
-    Returns None where nothing finite was recorded.
-    """
-    frame = _long_form(utility, quantity)
-    if frame.empty:
-        return None
-    worlds = list(frame["world"].unique())
-    loss = next(iter(utility.values())).loss_is
-    label = loss if quantity == "loss" else AXIS[quantity]
-
-    def paint(axes: "Axes") -> None:
-        _lines(frame, worlds, axes)
-        axes.set_xlabel("round")
-        whole_rounds(axes)
-        axes.set_ylabel(label, parse_math=False)
-        low, high = frame["value"].min(), frame["value"].max()
-        if quantity == "consensus_distance" and 0 < 100 * low < high:
-            axes.set_yscale("log")
-            plain_numbers(axes.yaxis)
-        elif low >= 0:
-            axes.set_ylim(bottom=0)
-        axes.legend()
-
-    title = f"{label} over rounds: {' and '.join(worlds)}"
-    return _svg(name, title, (4.4, 2.9), paint)
-
-
-def ssim_intervals(
-    groups: Sequence[tuple[str, Sequence[tuple[int, Mapping[str, Metric]]]]], name: str, title: str
-) -> Markup | None:
-    """A mark at each mean SSIM and a line over its 95% interval, for every round and world.
-
-    Args:
-        groups: (label, [(round, SSIM by world), ...]), set apart from one another.
-        name: unique on the page; becomes a part of ids.
-        title: what the drawing shows, for those who do not see it.
-
-    Returns None where there is nothing finite to draw.
-    """
-    rows = [row for _, group in groups for row in group]
-    if not any(math.isfinite(m.value) for _, ssim in rows for m in ssim.values()):
-        return None
-
-    def paint(axes: "Axes") -> None:
-        for y, (_, ssim) in enumerate(rows):
-            for world, metric in ssim.items():
-                _interval(axes, y, world, metric)
-        axes.axvline(0, color=MUTED, linewidth=0.8)
-        axes.set(xlabel="SSIM to the truth (1 = identical)", ylim=(len(rows) - 0.5, -0.5))
-        labels = [label for text, group in groups for label in _row_labels(text, group)]
-        axes.set_yticks(range(len(rows)), labels, parse_math=False)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", visible=False)
-        for end in accumulate(len(group) for _, group in groups[:-1]):
-            axes.axhline(end - 0.5, color=RULE, linewidth=0.8)
-        _world_legend(axes, {world for _, ssim in rows for world in ssim})
-
-    return _svg(name, title, (7.5, 0.9 + 0.22 * len(rows)), paint)
-
-
-def _row_labels(text: str, group: Sequence[tuple[int, object]]) -> list[str]:
-    """The group is named at its first round."""
-    labels = [f"round {k}" for k, _ in group]
-    return [f"{text},  {label}" if i == 0 else label for i, label in enumerate(labels)]
-
-
-def _long_form(utility: Mapping[str, Curve], quantity: str) -> "pd.DataFrame":
-    """Columns round, world, agent, value; what is not finite is left out."""
-    import pandas as pd
-
-    frame = pd.DataFrame(
-        [
-            (k, world, agent, float(value))
-            for world, curve in utility.items()
-            if getattr(curve, quantity)
-            for k, row in zip(curve.rounds, getattr(curve, quantity), strict=True)
-            for agent, value in enumerate(row if isinstance(row, tuple) else (row,))
-        ],
-        columns=["round", "world", "agent", "value"],
-    )
-    return frame[frame["value"].map(math.isfinite)] if len(frame) else frame
-
-
-def _lines(frame: "pd.DataFrame", worlds: list[str], axes: "Axes") -> None:
-    import seaborn as sns
-
-    looks = {world: LOOKS.get(world, OTHER) for world in worlds}
-    shared = {
-        "data": frame,
-        "x": "round",
-        "y": "value",
-        "hue": "world",
-        "style": "world",
-        "palette": {world: look.colour for world, look in looks.items()},
-        "dashes": {world: look.dash for world, look in looks.items()},
-        "ax": axes,
-    }
-    if frame["agent"].nunique() > 1:
-        thin = {"linewidth": 0.6, "alpha": 0.35, "legend": False}
-        sns.lineplot(**shared, **thin, units="agent", estimator=None)
-    marks = {"markers": {w: look.marker for w, look in looks.items()}, "markeredgewidth": 0}
-    few = frame["round"].nunique() <= 12
-    sns.lineplot(**shared, **(marks if few else {}), errorbar=None, linewidth=2, markersize=5)
-
-
-def _interval(axes: "Axes", row: int, world: str, metric: Metric) -> None:
-    look = LOOKS.get(world, OTHER)
-    y = row + {"no-defense": -0.2, "blind": 0.2}.get(world, 0.0)
-    if not math.isfinite(metric.value):
-        return
-    if metric.low is not None and metric.high is not None:
-        axes.plot([metric.low, metric.high], [y, y], color=look.colour, linewidth=1.6)
-    axes.plot([metric.value], [y], look.marker, color=look.colour, markersize=5)
-
-
-def _world_legend(axes: "Axes", shown: set[str]) -> None:
-    for world in (world for world in LOOKS if world in shown):
-        look = LOOKS[world]
-        axes.plot([], [], look.marker, color=look.colour, label=world, markersize=5)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
-
 
 def whole_rounds(axes: "Axes") -> None:
     """No fractions of a round on the axis."""
@@ -214,12 +103,17 @@ def whole_rounds(axes: "Axes") -> None:
 
 
 def plain_numbers(*every: "Axis") -> None:
-    """On logarithmic axes, for which matplotlib would write mathematics."""
-    from matplotlib.ticker import LogFormatter
+    """On logarithmic axes, for which matplotlib would write mathematics: 1, 2, 5, 10, 20, ..."""
+    from matplotlib.ticker import FuncFormatter
+
+    def between(x: float, axis: "Axis") -> str:
+        low, high = axis.get_view_interval()
+        labelled = "25" if high > 2 * low else "23456789"
+        return f"{x:g}" if high <= 100 * low and f"{x:e}"[0] in labelled else ""
 
     for axis in every:
-        axis.set_major_formatter(LogFormatter())
-        axis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(FuncFormatter(lambda x, _, axis=axis: between(x, axis)))
 
 
 def _svg(
@@ -235,24 +129,105 @@ def _svg(
 
     buffer = io.StringIO()
     with style.context(["default", _STYLE | {"svg.hashsalt": name}]):  # restored afterwards
-        figure = Figure(figsize=inches, layout="constrained")
+        figure = Figure(figsize=inches)
         paint(*figure.subplots(1, panels, squeeze=False)[0])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph")  # the page has fonts of its own
+            _fit(figure)
+            values = dict(_readable(figure))
             figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
             keep = KEEP.get()
             if keep is not None:
                 keep(name, figure)
-    return _inline(buffer.getvalue(), name, title)
+    return _inline(_with_values(buffer.getvalue(), values), name, title, inches[0])
 
 
-def _inline(svg: str, name: str, title: str) -> Markup:
-    """matplotlib's file as a part of an HTML page: themed, titled, its ids not those of others."""
+def _fit(figure: "Figure") -> None:
+    """Panels of equal size, with as much room around each as its labels take.
+
+    What matplotlib's own layouts give, in half the time: they draw everything twice.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    around = []  # left, bottom, right and top of each panel, in pixels
+    for axes in figure.axes:
+        outer = axes.get_tightbbox(renderer)
+        inner = axes.get_window_extent(renderer)
+        assert outer is not None
+        sides = inner.x0 - outer.x0, inner.y0 - outer.y0, outer.x1 - inner.x1, outer.y1 - inner.y1
+        around.append([max(0.0, side) + PADDING for side in sides])
+    width, height = figure.bbox.width, figure.bbox.height
+    below, above = max(sides[1] for sides in around), max(sides[3] for sides in around)
+    room = (width - sum(left + right for left, _, right, _ in around)) / len(around)
+    x = 0.0
+    for axes, (left, _, right, _) in zip(figure.axes, around, strict=True):
+        box = (x + left, below, max(room, 10.0), max(height - below - above, 10.0))
+        axes.set_position((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
+        x += left + room + right
+
+
+def _readable(figure: "Figure") -> Iterator[tuple[str, list[str]]]:
+    """Of each mark its value as text, by the id of its group; a line gets marks that are not seen.
+
+    What has no label of its own, such as a thin line of many, has none.
+    """
+    import numpy as np
+
+    for i, axes in enumerate(figure.axes):
+        labels = [axis.get_label_text() for axis in (axes.xaxis, axes.yaxis)]
+        for j, line in enumerate(axes.lines):
+            places = np.asarray(line.get_xydata(), dtype=float).tolist()
+            points = [pair for pair in places if all(map(math.isfinite, pair))]
+            if _is_named(line) and 0 < len(points) <= LONGEST_LINE:
+                if line.get_marker() in (None, "None", "none", "", " "):
+                    line.set(marker="o", markersize=7, markerfacecolor="none")
+                    line.set(markeredgecolor="none", markevery=None)
+                if line.get_markevery() is None:
+                    texts = [_value(line, zip(labels, pair, strict=True)) for pair in points]
+                    line.set_gid(f"values-{i}-{j}")
+                    yield f"values-{i}-{j}", texts
+        for j, patch in enumerate(axes.patches):
+            if _is_named(patch):
+                patch.set_gid(f"value-{i}-{j}")
+                yield f"value-{i}-{j}", [str(patch.get_label())]
+
+
+def _is_named(artist: "Artist") -> bool:
+    return not str(artist.get_label()).startswith("_")
+
+
+def _value(artist: "Artist", place: Iterable[tuple[str, float]]) -> str:
+    said = ", ".join(f"{label} {x:.4g}" for label, x in place if label)
+    return f"{artist.get_label()}: {said}"
+
+
+def _with_values(svg: str, values: Mapping[str, Sequence[str]]) -> str:
+    """Each mark with its value as a title, which browsers show where a pointer rests."""
+    for group, texts in values.items():
+        head, found, rest = svg.partition(f'<g id="{group}">')
+        own, following, tail = rest.partition("<g id=")
+        tag = "use" if group.startswith("values") else "path"
+        marks = re.findall(rf"<{tag} [^>]*/>", own)
+        if len(marks) == len(texts):  # none lies beyond the drawing
+            for mark, text in zip(marks, texts, strict=True):
+                titled = f"{mark[:-2]}><title>{escape(text)}</title></{tag}>"
+                own = own.replace(mark, titled, 1)
+        svg = head + found + own + following + tail
+    return svg
+
+
+def _inline(svg: str, name: str, title: str, width: float) -> Markup:
+    """matplotlib's file as a part of an HTML page: themed, titled, its ids not those of others.
+
+    It shrinks where there is no room, and never grows beyond its ``width`` in inches.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r"<[^>]+>", lambda tag: _page_tag(tag[0], name), svg)
     head, body = re.sub(r"\s*\n\s*", " ", svg).split(">", 1)
-    label = f'role="img" aria-labelledby="{name}-title"><title id="{name}-title">{escape(title)}'
+    label = f'role="img" aria-labelledby="{name}-title" style="width: {96 * width:.0f}px">'
+    label += f'<title id="{name}-title">{escape(title)}'
     return Markup(f"{head} {label}</title>{body}")
 
 
@@ -267,70 +242,3 @@ def _page_tag(tag: str, name: str) -> str:
     if tag.startswith("<svg"):
         tag = re.sub(r'\s(?:xmlns(?::xlink)?|width|height|version)="[^"]*"', "", tag)
     return tag
-
-
-class DrawnLink(NamedTuple):
-    """A straight line between two agents; an arrow where only one direction is meant."""
-
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-    read: bool
-    arrow: bool
-
-
-class GraphDrawing(NamedTuple):
-    """Where an adversary's graph goes in an SVG: all in units of its viewBox."""
-
-    width: float
-    height: float
-    radius: float
-    agents: tuple[tuple[float, float], ...]
-    links: tuple[DrawnLink, ...]  # those not read first, so that the read ones lie on top
-
-
-def graph_drawing(graph: GraphSummary, read: Sequence[tuple[int, int]]) -> GraphDrawing:
-    """The graph with the links that an adversary reads marked."""
-    width, height = 240.0, 190.0
-    radius = 11.0 if graph.n_agents <= 12 else 8.0 if graph.n_agents <= 24 else 4.0
-    agents = _placed(graph.positions, width, height, radius + 5)
-    present, seen = set(graph.links), set(read)
-    links = []
-    for i, j in sorted(present):
-        both_ways = (j, i) in present and ((i, j) in seen) == ((j, i) in seen)
-        if i == j or (both_ways and i > j):
-            continue
-        ends = (*agents[i], *agents[j])
-        line = ends if both_ways else _shortened(*ends, by=radius + 2, aside=2.5)
-        links.append(DrawnLink(*line, read=(i, j) in seen, arrow=not both_ways))
-    return GraphDrawing(width, height, radius, agents, tuple(sorted(links, key=lambda a: a.read)))
-
-
-def _placed(
-    positions: Sequence[tuple[float, float]], width: float, height: float, margin: float
-) -> tuple[tuple[float, float], ...]:
-    """Positions stretched to the drawing; what has no extent is centred."""
-
-    def stretched(values: list[float], size: float) -> list[float]:
-        low, extent = min(values, default=0.0), max(values, default=0.0) - min(values, default=0.0)
-        if extent == 0:
-            return [size / 2] * len(values)
-        return [margin + (v - low) / extent * (size - 2 * margin) for v in values]
-
-    xs = stretched([x for x, _ in positions], width)
-    ys = stretched([-y for _, y in positions], height)
-    return tuple((round(x, 1), round(y, 1)) for x, y in zip(xs, ys, strict=True))
-
-
-def _shortened(
-    x1: float, y1: float, x2: float, y2: float, by: float, aside: float
-) -> tuple[float, float, float, float]:
-    """A line that ends at the agents' rims, moved to its left so that two directions part."""
-    length = math.hypot(x2 - x1, y2 - y1) or 1.0
-    dx, dy = (x2 - x1) / length, (y2 - y1) / length
-    shift_x, shift_y = dy * aside, -dx * aside
-    ends = (x1 + dx * by, y1 + dy * by, x2 - dx * by, y2 - dy * by)
-    shift = (shift_x, shift_y, shift_x, shift_y)
-    a, b, c, d = (round(end + move, 1) for end, move in zip(ends, shift, strict=True))
-    return a, b, c, d

@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, NamedTuple
 from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Name, Role
+from dpaudit.reports.tables import Row, metrics, wide
 
-from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg, plain_numbers, whole_rounds
+from .drawing import (
+    BLIND,
+    DEFENSE,
+    INK,
+    MUTED,
+    NO_DEFENSE,
+    Drawn,
+    _svg,
+    plain_numbers,
+    whole_rounds,
+)
 from .leak_matrix import who_learns_what
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Figure = tuple[str, Markup]  # a caption and what it is about
 TICKS = (0.0, 0.5, *(m * 10.0**e for e in range(7) for m in (1, 2, 5)))  # of epsilons above 10
 LONGEST = 24  # characters of a claim that stand beside a row
 
@@ -30,7 +40,7 @@ class _Row(NamedTuple):
 
 def empirical_figures(
     findings: Sequence[Finding], name: str, texts: Mapping[int, str]
-) -> list[Figure]:
+) -> list[Drawn]:
     """For each adversary its bounds, and below them the trade-off curve of each claim.
 
     Args:
@@ -39,32 +49,42 @@ def empirical_figures(
     tests = [
         f for f in findings if f.role is Role.TEST and f.value(Name.EPSILON_LOWER_BOUND) is not None
     ]
-    figures: list[tuple[str, Markup | None]] = []
+    figures = []
     for i, adversary in enumerate(dict.fromkeys(f.threat_model for f in tests)):
         rows = [_row(f, findings, texts) for f in tests if f.threat_model == adversary]
         about = f"Epsilon certified against {adversary or 'an adversary'}"
         drawn = bounds_against_claims(rows, f"{name}-bounds{i}", about)
-        figures.append((f"{about}. {_BOUNDS}", drawn))
+        if drawn is not None:
+            figures.append(Drawn(f"{about}. {_BOUNDS}", drawn, _table(rows)))
         for j, row in enumerate(rows):
             about = f"{row.claim}: errors of {adversary or 'an adversary'}"
             drawn = tradeoff_curve(row.test, f"{name}-tradeoff{i}-{j}", about)
-            figures.append((f"{about}. {_CURVE}", drawn))
-    return [(caption, drawn) for caption, drawn in figures if drawn is not None]
+            if drawn is not None:
+                figures.append(Drawn(f"{about}. {_CURVE}", drawn, list(wide(row.test.series))))
+    return figures
 
 
-def accounting_figures(findings: Sequence[Finding], name: str) -> list[Figure]:
+def _table(rows: Sequence["_Row"]) -> list[Row]:
+    """What is drawn of each claim, as it is exported."""
+    every = [finding for row in rows for finding in row.by_role.values()]
+    once = [finding for i, finding in enumerate(every) if finding not in every[:i]]
+    return list(metrics(enumerate(once), _DRAWN))
+
+
+def accounting_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:
     """Each adversary's exact leak by round, once however many claims share it; and the matrix."""
-    figures: dict[tuple[object, ...], tuple[str, Markup | None]] = {}
+    figures: dict[tuple[object, ...], tuple[str, Markup | None, list[Row]]] = {}
     for i, f in enumerate(f for f in findings if f.kind == "accounting" and f.series):
         key = f.threat_model, *f.series.items()
         if key in figures:
             continue
         if f.role is Role.WHO_LEARNS_WHAT and f.series:
-            figures[key] = (_MATRIX, who_learns_what(f, f"{name}{i}"))
+            figures[key] = (_MATRIX, who_learns_what(f, f"{name}{i}"), list(wide(f.series)))
         else:
             about = f"Exact leak by round of the view of {f.threat_model or 'an adversary'}"
-            figures[key] = (f"{about}, {_MU}", mu_by_round(f, f"{name}{i}", about))
-    return [(caption, drawn) for caption, drawn in figures.values() if drawn is not None]
+            drawing = mu_by_round(f, f"{name}{i}", about)
+            figures[key] = (f"{about}, {_MU}", drawing, list(wide(f.series)))
+    return [Drawn(said, drawing, rows) for said, drawing, rows in figures.values() if drawing]
 
 
 _DRAWN = (
@@ -125,7 +145,7 @@ def bounds_against_claims(rows: Sequence[_Row], name: str, title: str) -> Markup
         axes.grid(axis="y", visible=False)
         _legend_once(axes)
 
-    return _svg(name, title, (5.2, 1.9 + 0.55 * len(rows)), paint)
+    return _svg(name, title, (4.6, 1.9 + 0.55 * len(rows)), paint)
 
 
 def _numbers(row: _Row) -> Iterable[float]:
@@ -243,7 +263,7 @@ def tradeoff_curve(finding: Finding, name: str, title: str) -> Markup | None:
         plain_numbers(axes.xaxis, axes.yaxis)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
-    return _svg(name, title, (4.4, 3.6), paint)
+    return _svg(name, title, (4.0, 3.4), paint)
 
 
 def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
@@ -276,7 +296,7 @@ def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
         whole_rounds(axes)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
-    return _svg(name, title, (4.4, 2.9), paint)
+    return _svg(name, title, (4.0, 2.7), paint)
 
 
 def _legend_once(axes: "Axes") -> None:

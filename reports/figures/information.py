@@ -9,13 +9,12 @@ from markupsafe import Markup
 from dpaudit.files.finding import Column, Finding, Name
 from dpaudit.reports.arrangement import NumberedFinding
 
-from .drawing import LOOKS, MUTED, OTHER, Look, _svg, whole_rounds
+from .drawing import LOOKS, MUTED, OTHER, SERIES, Look, _svg, whole_rounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Drawn = Mapping[str, Finding]  # by world, or by run
-PALETTE = (*LOOKS.values(), OTHER)  # of runs, in turn
 
 
 class MessageInformation(NamedTuple):
@@ -100,7 +99,7 @@ def information_by_round(drawn: Drawn, name: str, title: str) -> Markup | None:
 
     def paint(axes: "Axes") -> None:
         for i, (label, finding) in enumerate(drawn.items()):
-            look = LOOKS.get(label, PALETTE[i % len(PALETTE)])
+            look = LOOKS.get(label, SERIES[i % len(SERIES)])
             _band(axes, label, look, finding.series)
         _baseline(axes, drawn)
         axes.axhline(0, color=MUTED, linewidth=0.8)
@@ -109,7 +108,7 @@ def information_by_round(drawn: Drawn, name: str, title: str) -> Markup | None:
         _ratio(axes, drawn)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
-    return _svg(name, title, (4.4, 3.1), paint)
+    return _svg(name, title, (4.2, 2.9), paint)
 
 
 def estimates(drawn: Drawn, name: str, title: str) -> Markup | None:
@@ -135,7 +134,7 @@ def estimates(drawn: Drawn, name: str, title: str) -> Markup | None:
         axes.set(xlabel="private quantity", ylabel="best estimate")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
-    return _svg(name, title, (4.4, 3.1), paint)
+    return _svg(name, title, (4.2, 2.9), paint)
 
 
 def _band(axes: "Axes", label: str, look: Look, series: Mapping[str, Sequence[float]]) -> None:

@@ -48,7 +48,7 @@ def who_learns_what(finding: Finding, name: str) -> Markup | None:
         axes.grid(visible=False)
         _key(axes, cells, largest)
 
-    side = 1.6 + min(5.0, 0.42 * n)
+    side = 1.2 + min(4.0, max(1.6, 0.34 * n))
     return _svg(name, f"{finding.title}: mu for each pair of agents", (side, side + 0.3), paint)
 
 
@@ -59,17 +59,23 @@ def _cell(
         return
     infinite = math.isinf(mu)
     colour = NO_DEFENSE if infinite else DEFENSE
-    _square(axes, victim, adversary, colour, DARKEST if infinite else _opacity(mu, largest))
+    opacity = DARKEST if infinite else _opacity(mu, largest)
+    said = f"agent {adversary} learns of agent {victim}: mu {mu:.3g}"
+    _square(axes, victim, adversary, colour, opacity, said)
     if written:
         text = "∞" if infinite else f"{mu:.2f}".lstrip("0") if 0.005 <= mu < 10 else f"{mu:.2g}"
         axes.text(victim, adversary, text, ha="center", va="center", fontsize=7, color=INK)
 
 
-def _square(axes: "Axes", x: float, y: float, colour: str, opacity: float) -> None:
+def _square(
+    axes: "Axes", x: float, y: float, colour: str, opacity: float, said: str | None = None
+) -> None:
     from matplotlib.patches import Rectangle
 
     corner = (x - 0.5, y - 0.5)
-    axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, alpha=opacity, linewidth=0))
+    axes.add_patch(
+        Rectangle(corner, 1, 1, facecolor=colour, alpha=opacity, linewidth=0, label=said)
+    )
 
 
 def _opacity(mu: float, largest: float) -> float:

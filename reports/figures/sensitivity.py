@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Role
+from dpaudit.reports.tables import wide
 
-from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, _svg, plain_numbers, whole_rounds
+from .drawing import INK, SERIES, Drawn, _svg, plain_numbers, whole_rounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,24 +17,11 @@ if TYPE_CHECKING:
 BOUND = Column.STATED_BOUND
 
 
-class _Look(NamedTuple):
-    colour: str
-    marker: str
-
-
-LOOKS = (  # of kinds of neighbour, in the order of the columns
-    _Look(DEFENSE, "o"),
-    _Look(NO_DEFENSE, "s"),
-    _Look(BLIND, "D"),
-    _Look(MUTED, "^"),
-)
-
-
-def sensitivity_figures(findings: Sequence[Finding], name: str) -> list[tuple[str, Markup]]:
+def sensitivity_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:
     """Each finding on sensitivity whose series can be drawn, by its title."""
     found = [f for f in findings if f.role is Role.SENSITIVITY and f.series]
-    drawn = [(f.title, sensitivity_by_round(f, f"{name}{i}")) for i, f in enumerate(found)]
-    return [(title, figure) for title, figure in drawn if figure is not None]
+    drawn = [(f, sensitivity_by_round(f, f"{name}{i}")) for i, f in enumerate(found)]
+    return [Drawn(f.title, svg, list(wide(f.series))) for f, svg in drawn if svg is not None]
 
 
 def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
@@ -60,16 +48,16 @@ def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
         plain_numbers(axes.yaxis)
         whole_rounds(axes)
         axes.set_ylim(min(low / 2, high / 20), high * 2)  # a decade at least
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
     title = f"{finding.title}: measured by round, beside the stated bound if there is one"
-    return _svg(name, title, (5.6, 3.1), paint)
+    return _svg(name, title, (4.4, 3.1), paint)
 
 
 def _points(drawn: Mapping[str, Sequence[tuple[float, float]]], axes: "Axes") -> None:
     kinds = [column for column in drawn if column != BOUND]
     for i, kind in enumerate(kinds):
-        look = LOOKS[min(i, len(LOOKS) - 1)]
+        look = SERIES[min(i, len(SERIES) - 1)]
         x, y = zip(*drawn[kind], strict=True) if drawn[kind] else ((), ())
         axes.plot(x, y, look.marker, color=look.colour, markersize=5, alpha=0.8, label=kind)
     if drawn.get(BOUND):

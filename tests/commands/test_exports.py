@@ -65,6 +65,7 @@ def test_tables_have_every_number_of_the_result(tmp_path: Path) -> None:
         "claims.csv",
         "metrics.csv",
         "series.csv",
+        "traces.csv",
         "training.csv",
     ]
     metrics = rows(tmp_path / "metrics.csv")
@@ -97,7 +98,7 @@ def test_the_command_writes_both_beside_its_report(tmp_path: Path) -> None:
     asked = ["report", tmp_path, "--figures", tmp_path / "f", "--tables", tmp_path / "t"]
     done = CliRunner().invoke(app, [str(argument) for argument in asked])
     assert done.exit_code == 0, done.output
-    assert len(list((tmp_path / "t").iterdir())) == 4
+    assert len(list((tmp_path / "t").iterdir())) == 5
     assert len(list((tmp_path / "f").glob("*.pdf"))) > 2
 
 

@@ -12,7 +12,7 @@ from dpaudit.files.result import AuditResult
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 
-VOID = {"meta", "link", "img", "br", "hr"}
+VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
 class Element:

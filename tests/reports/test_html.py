@@ -12,9 +12,10 @@ from dpaudit.files.finding import Metric, Role
 from dpaudit.files.result import AuditResult, Curve
 from dpaudit.files.verdict import MEANING, Verdict
 from dpaudit.reports.arrangement import NumberedFinding, scenarios
-from dpaudit.reports.figures.drawing import graph_drawing
+from dpaudit.reports.figures.graph import graph_drawing
 from dpaudit.reports.figures.pictures import Picture
 from dpaudit.reports.html import render, render_comparison
+from dpaudit.reports.links import finding_links
 from dpaudit.reports.numbers import estimate
 from tests.reports.pages import Page, small_finding, visible, with_findings
 
@@ -209,7 +210,9 @@ def test_findings_have_names_and_no_numbers(page: Page, golden: AuditResult) -> 
 
 def test_evidence_of_a_claim_is_linked_to_its_findings(page: Page, golden: AuditResult) -> None:
     links = {e.attributes["href"] for e in page.by_id("claims").every("a")}
-    assert links == {f"#finding-{i}" for claim in golden.claims for i in claim.because}
+    names = finding_links(golden.findings, golden.claims)
+    cited = {f"#{names[i]}" for claim in golden.claims for i in claim.because}
+    assert {link for link in links if not link.startswith("#claim-")} == cited
 
 
 def test_an_audit_without_claims_findings_or_curves_still_renders(

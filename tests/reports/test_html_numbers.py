@@ -9,6 +9,7 @@ import pytest
 
 from dpaudit.files.finding import Metric
 from dpaudit.files.result import AuditResult
+from dpaudit.reports.links import finding_links
 from dpaudit.reports.numbers import estimate, number, span
 from tests.reports.pages import Page, visible
 
@@ -73,11 +74,12 @@ def test_a_number_that_is_not_in_the_result_would_be_noticed(
 
 
 def test_each_metric_stands_in_the_row_of_its_finding(page: Page, golden: AuditResult) -> None:
+    links = finding_links(golden.findings, golden.claims)
     for i, finding in enumerate(f for f in golden.findings):
         metrics = finding.metrics.values()
         expected = [x for m in metrics for x in (m.value, m.low, m.high) if x is not None]
         expected = [x for x in expected if math.isfinite(x)]
-        place = page.by_id(f"finding-{i}")
+        place = page.by_id(links[i])
         cells = [cell for cell in place.every("td") if "num" in cell.classes()]
         shown = shown_numbers(" ".join(cell.text() for cell in cells))
         counts = [float(m.n) for m in metrics if m.n is not None]

@@ -121,17 +121,18 @@ def test_the_search_is_drawn_with_its_loss_and_the_oracles_psnr(
     drawn: tuple[AuditResult, str],
 ) -> None:
     assert "which only the scorer sees (oracle)" in visible(Page(drawn[1]))
-    svg = search_by_iteration(drawn[0].findings, "name", "title")
-    assert svg is not None
+    (figure,) = search_by_iteration(drawn[0].findings, "name", "title")
+    svg = figure.drawing
+    assert [row["psnr"] for row in figure.rows] == [5.0, 4.0, 6.0]
     for words in ("attacker's own loss", "oracle: PSNR (dB)", "iteration", ">defense<"):
         assert words in svg
     assert "no-defense" not in svg  # it has no trace
     assert "mathdefault" not in svg
-    assert svg == search_by_iteration(drawn[0].findings, "name", "title")
+    assert [figure] == search_by_iteration(drawn[0].findings, "name", "title")
 
 
 def test_nothing_is_drawn_without_a_trace_or_of_one_that_is_not_finite() -> None:
     inf = math.inf
     trace = {"iteration": (0.0, 1.0), "loss": (inf, inf), "psnr": (5.0, 4.0)}
     findings = [small_finding(), small_finding(trace=trace)]
-    assert search_by_iteration(findings, "name", "title") is None
+    assert search_by_iteration(findings, "name", "title") == []

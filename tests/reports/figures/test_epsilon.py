@@ -99,7 +99,7 @@ def test_an_infinite_epsilon_is_an_arrow_at_the_edge(painted) -> None:
 
 def test_claims_of_one_adversary_share_a_figure_and_evidence_is_not_mixed_up(painted) -> None:
     findings = [*evidence(), *evidence(1, high=7.0), *evidence(0, "bob", high=9.0)]
-    captions = [caption for caption, _ in empirical_figures(findings, "x", TEXTS)]
+    captions = [figure.caption for figure in empirical_figures(findings, "x", TEXTS)]
     assert [c.split(":")[0].split(".")[0] for c in captions] == [
         "Epsilon certified against eve", "claim", "other", "Epsilon certified against bob", "claim",
     ]  # fmt: skip
@@ -129,8 +129,9 @@ def test_the_tradeoff_curve_is_the_best_error_up_to_each_rate_on_log_axes(painte
 
 
 def test_mu_by_round_marks_what_is_infinite(painted) -> None:
-    ((caption, _),) = accounting_figures(evidence(), "a")
-    assert caption.startswith("Exact leak by round of the view of eve")
+    (figure,) = accounting_figures(evidence(), "a")
+    assert [row["mu"] for row in figure.rows] == [1.0, INF, 0.5]
+    assert figure.caption.startswith("Exact leak by round of the view of eve")
     drawn = lines(painted[0])
     assert drawn["mu"] == [([1.0, 3.0], [1.0, 0.5])]
     assert drawn["infinite: shown without noise"][0][0] == [2.0]
@@ -143,8 +144,9 @@ def test_a_leak_that_several_claims_share_is_drawn_once() -> None:
 
 
 def test_the_matrix_has_a_cell_for_each_pair_and_marks_the_infinite_ones(painted) -> None:
-    ((caption, _),) = accounting_figures([matrix()], "a")
-    assert caption.startswith("Who learns what")
+    (figure,) = accounting_figures([matrix()], "a")
+    assert figure.rows[1] == {"adversary": 0, "victim": 2, "mu": 0.001}
+    assert figure.caption.startswith("Who learns what")
     (axes,) = painted
     cells = {
         (p.get_x() + 0.5, p.get_y() + 0.5): p for p in axes.patches if isinstance(p, Rectangle)
@@ -190,7 +192,7 @@ def test_findings_without_series_or_bounds_have_no_figure() -> None:
 
 def drawings(*findings: Finding, texts: dict[int, str] = TEXTS) -> list[str]:
     figures = [*empirical_figures(findings, "a", texts), *accounting_figures(findings, "b")]
-    return [str(svg) for _, svg in figures]
+    return [str(figure.drawing) for figure in figures]
 
 
 def test_a_drawing_is_the_same_to_the_byte() -> None:

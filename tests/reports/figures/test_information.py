@@ -12,6 +12,7 @@ from dpaudit.files.result import AuditResult
 from dpaudit.reports.arrangement import NumberedFinding
 from dpaudit.reports.figures.information import by_run, estimates, information_by_round, leaks
 from dpaudit.reports.html import render, render_comparison
+from dpaudit.reports.links import finding_links
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = AuditResult.read(Path(__file__).parents[2] / "golden" / "audit.json")
@@ -125,10 +126,10 @@ def test_one_round_or_many_without_shuffles_or_intervals_are_drawn(rounds) -> No
 
 def test_the_page_shows_every_number_note_and_finding() -> None:
     unseen = finding("defense", "w", (1,), {}, {})
-    page = render(result(*EVERYTHING, unseen), Path())
-    first = len(GOLDEN.findings)
-    for i in range(first, first + 5):
-        assert page.count(f'id="finding-{i}"') == 1
+    everything = result(*EVERYTHING, unseen)
+    page = render(everything, Path())
+    for link in finding_links(everything.findings, everything.claims)[len(GOLDEN.findings) :]:
+        assert page.count(f'id="{link}"') == 1
     for number in ("1.250", "[1.125, 1.375]", "n = 321", "0.138", "9.5", "0.750", "[0.500, 0.875]"):
         assert number in page, number
     assert "z, read by" in page

@@ -27,7 +27,18 @@ from dpaudit.information.reduction import Reduction
 from dpaudit.kept import Kept, Progress
 from dpaudit.progress import OnStep
 
-from .samples import Question, RoundSamples, Samples, blocks, last_round, samples, samples_bytes
+from .limits import Limits, beyond, limits
+from .limits import about as limits_note
+from .samples import (
+    Question,
+    RoundSamples,
+    Samples,
+    blocks,
+    heard_rounds,
+    last_round,
+    samples,
+    samples_bytes,
+)
 
 SHOWN = 200  # points of the scatter at most
 ALPHA = 0.05  # above this p-value nothing was found without noise either
@@ -172,10 +183,15 @@ class MutualInformation(Attack):
         kept = bench.kept.stage(world).stage("estimates")
         estimated, warned = without_warnings(lambda: self._estimate(bench, found.rounds, kept))
         notes = (random, *self._method(estimated, found), *about, *warned)
+        known: Limits | str = "the noise is off"
+        if world == "defense":
+            heard = heard_rounds(question, bench.defense)
+            known = limits(question, bench.defense, bench.setting, heard)
+            notes = (*notes, limits_note(known))
         if world == "no-defense" and estimated.p_value > ALPHA:
             notes = (_BLIND_CONTROL, *notes)
         return [
-            self._information(question, world, estimated, list(found.rounds), notes),
+            self._information(question, world, estimated, list(found.rounds), notes, known),
             self._guess(bench, question, world, estimated, found),
         ]
 
@@ -217,7 +233,9 @@ class MutualInformation(Attack):
         found: MaximumInformation,
         rounds: list[int],
         notes: tuple[str, ...],
+        known: Limits | str,
     ) -> Finding:
+        low = float(found.lows[rounds.index(1)]) if 1 in rounds else 0.0
         metrics: dict[str, Metric] = {
             Name.INFORMATION: _metric(found.bits, found.low, found.high, found.n),
             Name.M_NMI: Metric(value=found.m_nmi),
@@ -232,6 +250,8 @@ class MutualInformation(Attack):
         if self.n_permutations:
             metrics[Name.BASELINE] = Metric(value=found.baseline)
             metrics[Name.P_VALUE] = Metric(value=found.p_value)
+        if not isinstance(known, str):
+            metrics |= known.metrics()
         columns = {
             Column.ROUND: np.array(rounds),
             Column.INFORMATION: found.per_round,
@@ -245,7 +265,7 @@ class MutualInformation(Attack):
             world,
             f"information about {what}, most in round {rounds[found.round - 1]}",
             metrics,
-            notes,
+            (*beyond(known, low), *notes),
             {name: tuple(values.tolist()) for name, values in columns.items()},
         )
 

@@ -139,6 +139,11 @@ def _read_of(name: str, defense: Defense) -> Collection[str]:
     return defense.combinations[name].messages
 
 
+def heard_rounds(question: Question, defense: Defense) -> int:
+    """How many rounds are heard of what a victim does in round 1."""
+    return _span(question.message, defense, 1)[-1]
+
+
 def _span(name: str, defense: Defense, k: int) -> range:
     """The rounds whose messages show what is asked of round k; some may lie beyond the run."""
     if name == VIEW:

@@ -7,6 +7,8 @@ part of the message is clipped: the noise multiplier, where the algorithm adds i
 import math
 from collections.abc import Iterable
 
+from dpaudit.information.capacity import of_vector_in_gaussian
+
 
 def without_prior(s: float, squared_norm: float) -> float:
     """Expected MSE of an image X, by an attacker who knows nothing of images.
@@ -43,4 +45,4 @@ def bits(noises: Iterable[float], d: int, batch_size: int) -> float:
     s / batch_size in each coordinate: d / 2 log2(1 + 1 / (d std^2)) bits (Shannon 1949). Those of
     several messages add up at most.
     """
-    return sum(d / 2 * math.log2(1 + 1 / (d * (s / batch_size) ** 2)) for s in noises)
+    return sum(of_vector_in_gaussian(d, batch_size / s) for s in noises)

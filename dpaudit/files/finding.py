@@ -133,6 +133,9 @@ class Name(StrEnum):
     SELF_INFORMATION = "self-information"
     BASELINE = "baseline"
     VARIANCE_EXPLAINED = "variance explained"
+    CAPACITY = "capacity of the noise"
+    CAPACITY_FOR_A_NUMBER = "capacity for a number of one record"
+    CAPACITY_FOR_PRESENCE = "capacity for the presence of one record"
 
     LOSS = "loss"
     ACCURACY = "accuracy"

@@ -9,12 +9,18 @@ from markupsafe import Markup
 from dpaudit.files.finding import Column, Finding, Name
 from dpaudit.reports.arrangement import NumberedFinding
 
-from .drawing import LOOKS, MUTED, OTHER, SERIES, Look, _svg, whole_rounds
+from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Look, _svg, whole_rounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Drawn = Mapping[str, Finding]  # by world, or by run
+FAR = 3.0  # times the largest value drawn, beyond which a line would flatten all others
+CAPACITIES: Mapping[Name, tuple[str, tuple[int, ...]]] = {  # in words, and how it is dashed
+    Name.CAPACITY: ("capacity", (6, 2)),
+    Name.CAPACITY_FOR_A_NUMBER: ("of one record: a number", (3, 1, 1, 1)),
+    Name.CAPACITY_FOR_PRESENCE: ("of one record: its presence", (1, 2)),
+}
 
 
 class MessageInformation(NamedTuple):
@@ -97,18 +103,21 @@ def information_by_round(drawn: Drawn, name: str, title: str) -> Markup | None:
     ):
         return None
 
+    limited = any(Name.CAPACITY in f.metrics for f in drawn.values())
+
     def paint(axes: "Axes") -> None:
         for i, (label, finding) in enumerate(drawn.items()):
             look = LOOKS.get(label, SERIES[i % len(SERIES)])
             _band(axes, label, look, finding.series)
         _baseline(axes, drawn)
+        _capacities(axes, drawn)
         axes.axhline(0, color=MUTED, linewidth=0.8)
         axes.set(xlabel="round", ylabel="information (bits)")
         whole_rounds(axes)
         _ratio(axes, drawn)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2 if limited else 3)
 
-    return _svg(name, title, (4.2, 2.9), paint)
+    return _svg(name, title, (4.2, 3.3 if limited else 2.9), paint)
 
 
 def estimates(drawn: Drawn, name: str, title: str) -> Markup | None:
@@ -178,6 +187,21 @@ def _baseline(axes: "Axes", drawn: Drawn) -> None:
             linewidth=1,
             label="trials shuffled",
         )
+
+
+def _capacities(axes: "Axes", drawn: Drawn) -> None:
+    """What the declared noise lets through at most, where that is not far above all that is drawn.
+
+    A line for each kind of secret, as every world has the same noise declared, or none.
+    """
+    found = next((f for f in drawn.values() if Name.CAPACITY in f.metrics), None)
+    if found is None:
+        return
+    top = axes.get_ylim()[1]
+    for name, (label, dashes) in CAPACITIES.items():
+        bits = found.metrics[name].value
+        if bits <= FAR * top:
+            axes.axhline(bits, color=INK, linewidth=1, dashes=dashes, label=label)
 
 
 def _ratio(axes: "Axes", drawn: Drawn) -> None:

@@ -1,14 +1,16 @@
-"""Who learns what: how much each agent learns of each other agent's record, exactly.
+"""Who learns what: how much each agent learns of each other agent's record.
 
 Mixing spreads a record's effect over the network, and noise with it: an agent far away learns less
 than a neighbour. For each ordered pair of a curious agent and a victim this is the mu of one record
 of the victim that is used in round 1 alone, read over many rounds from all that the curious agent
-receives and sends, its own noise known.
+receives and sends, its own noise known. It is exact where gradients do not react to what the
+curious agent is not told, as in averaging; in training it is a lower end, and the mu of who reads
+every link the upper one (``dpaudit.game.reacting``).
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import isinf
+from math import inf, isinf
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -25,6 +27,7 @@ from dpaudit.game.game import CanaryGradient, Game
 from dpaudit.game.linearity import nonlinearity
 from dpaudit.game.needs import GameShape
 from dpaudit.game.probe import NOISELESS
+from dpaudit.game.reacting import Reaction, reacting_note, with_every_link
 from dpaudit.game.states import flat_state
 from dpaudit.game.tape import Tape
 from dpaudit.progress import OnStep
@@ -63,14 +66,19 @@ class WhoLearnsWhat(Attack):
         nonlinear = nonlinearity(game, ThreatModel(name="every link"), n_rounds)
         if nonlinear is not None and not (nonlinear.defined and nonlinear.quiet):
             return [_no_figures(nonlinear.note)]
-        cells: list[tuple[int, int, float]] = []
+        cells: list[tuple[int, int, float, float]] = []
         unhidden: dict[str, None] = {}  # messages that show a record without noise
+        reacts: Reaction | None = None
         for agent in bench.setting.holders:
             learned = learned_by(agent, defense, bench.setting, n_rounds)
-            cells += [(agent, *pair) for pair in learned.mu.items()]
+            most = learned.mu
+            if learned.reacts is not None:
+                reacts = reacts or learned.reacts
+                most = at_most(agent, defense, bench.setting, n_rounds)
+            cells += [(agent, victim, mu, most[victim]) for victim, mu in learned.mu.items()]
             unhidden |= dict.fromkeys(learned.unhidden.values())
             on_step(agent + 1, n_agents)
-        return [_finding(cells, tuple(unhidden), n_rounds)]
+        return [_finding(cells, tuple(unhidden), n_rounds, reacts)]
 
 
 class Learned(NamedTuple):
@@ -78,9 +86,18 @@ class Learned(NamedTuple):
 
     mu: dict[int, float]  # by victim: of its record of round 1; infinite: seen without noise
     unhidden: dict[int, str]  # victim -> the message that shows its record without noise
+    reacts: Reaction | None  # a gradient that may relay more than that; None: mu is exact
 
 
-def learned_by(agent: int, defense: Defense, setting: Setting, n_rounds: int) -> Learned:
+def at_most(agent: int, defense: Defense, setting: Setting, n_rounds: int) -> dict[int, float]:
+    """mu by victim to the agent if it read every link: no agent relays more than that."""
+    learned = learned_by(agent, defense, setting, n_rounds, every_link=True)
+    return dict.fromkeys(learned.mu, inf) if learned.reacts else learned.mu
+
+
+def learned_by(
+    agent: int, defense: Defense, setting: Setting, n_rounds: int, every_link: bool = False
+) -> Learned:
     """What an agent learns of every other agent's record of round 1, all victims at once.
 
     How the adversary filters the messages depends on the noise alone. So the filter is found once,
@@ -89,7 +106,8 @@ def learned_by(agent: int, defense: Defense, setting: Setting, n_rounds: int) ->
     victims = [i for i in setting.holders if i != agent]
     game = Game.of(defense, setting, victims[0], "add-remove", "poisson")
     curious = ThreatModel(name=f"agent {agent}", kind="curious", agents=(agent,))
-    adversary = Adversary(replace(game, sampling_rate=1.0), curious, n_rounds)
+    view = with_every_link(curious) if every_link else curious
+    adversary = Adversary(replace(game, sampling_rate=1.0), view, n_rounds)
     squares = torch.zeros(len(victims), dtype=torch.float64)
     unhidden: dict[int, str] = {}
     for innovation, bare in _innovations(adversary, torch.tensor(victims)):
@@ -98,7 +116,8 @@ def learned_by(agent: int, defense: Defense, setting: Setting, n_rounds: int) ->
             squares[i] = torch.inf
             shown = innovation.reading.messages[int(bare[i].int().argmax())][0]
             unhidden.setdefault(victims[i], shown)
-    return Learned(dict(zip(victims, squares.sqrt().tolist(), strict=True)), unhidden)
+    mu = dict(zip(victims, squares.sqrt().tolist(), strict=True))
+    return Learned(mu, unhidden, adversary.reacts)
 
 
 def _innovations(adversary: Adversary, victims: Tensor) -> Iterator[tuple[Innovation, Tensor]]:
@@ -139,14 +158,19 @@ def _no_figures(note: str) -> Finding:
 
 
 def _finding(
-    cells: list[tuple[int, int, float]], unhidden: tuple[str, ...], n_rounds: int
+    cells: list[tuple[int, int, float, float]],
+    unhidden: tuple[str, ...],
+    n_rounds: int,
+    reacts: Reaction | None,
 ) -> Finding:
-    adversaries, victims, mus = zip(*cells, strict=True)
+    adversaries, victims, mus, most = zip(*cells, strict=True)
     notes = [
         "mu of one record in one batch of round 1, in standard deviations of the noise that hides "
         f"it, from {n_rounds} rounds of all that a curious agent receives and sends",
-        "from the defense's own step, probed with unit noise around a run without records; exact "
-        "for defenses that are linear in their noise",
+        "from the defense's own step, probed with unit noise around a run without records",
+        "exact: every agent is told all models that gradients are taken at"
+        if reacts is None
+        else f"{reacting_note(reacts)}: largest {max(most):.3g}",
         *(f'"{message}" shows a record without noise to some agent' for message in unhidden),
     ]
     return Finding(
@@ -155,10 +179,15 @@ def _finding(
         title="who learns what",
         attack="who-learns-what",
         metrics={
-            Name.LARGEST_MU: Metric(value=max(mus)),
+            Name.LARGEST_MU: Metric(value=max(mus), low=max(mus), high=max(most)),
             Name.SMALLEST_MU: Metric(value=min(mus)),
             Name.PAIRS_WITHOUT_NOISE: Metric(value=sum(map(isinf, mus)), n=len(mus)),
         },
         notes=tuple(notes),
-        series={Column.ADVERSARY: adversaries, Column.VICTIM: victims, Column.MU: mus},
+        series={
+            Column.ADVERSARY: adversaries,
+            Column.VICTIM: victims,
+            Column.MU: mus,
+            Column.HIGH: most,
+        },
     )

@@ -47,6 +47,12 @@ class State(NamedTuple):
     V: Tensor  # [..., n_agents, d], momenta v
 
 
+_RELAYED = (
+    "models that this view does not tell decide about gradients, which may relay what it does not "
+    "read: the upper end is that of every link"
+)
+
+
 class DPDL(Defense):
     """Yuan, Xiao, Wang and Li, Algorithm 1; rows of X, V [..., n_agents, d] are agents.
 
@@ -217,37 +223,49 @@ class DPDL(Defense):
 
         The adversary subtracts from the momentum every cross-gradient it holds, noise and all
         (Theorem 1 counts that noise as hiding the record). What then hides the un-noised e_i is
-        z^ii and the noise of the cross-gradients it does not hold.
+        z^ii and the noise of the cross-gradients it does not hold. Who does not read every model is
+        told as much as who reads every link at most, as agents react to what they receive.
         """
-        graph, N = setting.network.at(1), setting.n_agents
-        W = graph.W
-        out = [i for i in graph.neighbours(victim) if threat_model.sees(victim, i)]
-        unseen = [
-            j for j in graph.neighbours(victim)
-            if not threat_model.sees(j, victim) and j not in threat_model.agents
-        ]  # fmt: skip
-        hiding = math.sqrt(sum(1 / W[victim, j].item() for j in [victim, *unseen]))
-        follows = all(
-            any(threat_model.sees(j, i) for i in graph.neighbours(j))
-            for j in [victim, *graph.neighbours(victim)]
-        )
+        graph, agents = setting.network.at(1), threat_model.agents
+        near = graph.neighbours(victim)
+        out = [i for i in near if threat_model.sees(victim, i)]
+        unseen = [j for j in near if not threat_model.sees(j, victim) and j not in agents]
 
-        def mechanism(calibration: float, momentum: bool) -> Mechanism:
-            own = 1 / math.sqrt(W[victim, victim].item()) + self.calibration * N * calibration
-            shift = math.sqrt(len(out) + (own / hiding) ** 2 * (momentum and bool(out)))
+        def told(j: int) -> bool:
+            return j in agents or any(threat_model.sees(j, i) for i in graph.neighbours(j))
+
+        def mechanism(calibration: float, n_links: int, unseen: list[int] | None) -> Mechanism:
+            shift = n_links**0.5
+            if unseen is not None and n_links:
+                shift = math.hypot(shift, self._of_momentum(calibration, graph, victim, unseen))
             return self._releases(shift, setting.sizes[victim])
 
+        everybody = all(told(j) for j in setting.holders)
+        follows = all(told(j) for j in [victim, *near])
         return Bracket(
-            least=mechanism(CALIBRATION_LEAST, momentum=follows),
-            most=mechanism(CALIBRATION_MOST, momentum=True),
+            least=mechanism(CALIBRATION_LEAST, len(out), unseen if follows else None),
+            most=(
+                mechanism(CALIBRATION_MOST, len(out), unseen)
+                if everybody
+                else mechanism(CALIBRATION_MOST, len(near), [])
+            ),
             assumptions=(
                 f"batches of {self.batch_size} from {setting.sizes[victim]} records are accounted "
                 "as Poisson sampling at that rate, the convention of the paper's Lemma 1",
                 "a record's effect through the calibration K_ij e_i is counted between "
                 f"{CALIBRATION_LEAST:.2f} and {CALIBRATION_MOST:.2f} of its effect on e_i, which "
                 "bound K and the Lipschitz constant of K(e) e; noise inside K_ii is not counted",
+                *(() if everybody else (_RELAYED,)),
             ),
         )
+
+    def _of_momentum(
+        self, calibration: float, graph: Graph, victim: int, unseen: list[int]
+    ) -> float:
+        """How far a record moves the momentum, in deviations of the noise that still hides it."""
+        w = graph.W[victim].tolist()
+        own = 1 / math.sqrt(w[victim]) + self.calibration * graph.n_agents * calibration
+        return float(own / math.sqrt(sum(1 / w[j] for j in [victim, *unseen])))
 
     def _releases(self, shift: float, size: int) -> Mechanism:
         """Equal rounds in each of which one record moves the view by shift / sigma deviations."""

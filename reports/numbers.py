@@ -23,6 +23,7 @@ METRIC_NAMES: Mapping[str, str] = {
     Name.GAUSSIAN_INFORMATION: "if Gaussian (bits)",
     Name.SELF_INFORMATION: "self-information (bits)",
     Name.BASELINE: "shuffled (bits)",
+    Name.MU_OF_GIVEN_GRADIENTS: "mu if gradients did not react",
 }
 
 

@@ -18,6 +18,7 @@ from dpaudit.game.game import Game
 from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.needs import GameShape
 from dpaudit.game.play import Worlds, play, without_noise
+from dpaudit.game.reacting import with_every_link
 from dpaudit.game.width import wider
 from dpaudit.game.worst import PLAYED, coordinates
 from dpaudit.kept import Kept
@@ -81,14 +82,19 @@ class LikelihoodRatio(Attack):
         return too_long(self.n_rounds, n_rounds)
 
     def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
-        """Two adversaries at most, and the runs that they score."""
+        """Its adversary and that of every link, and the runs that they score."""
         game = self._largest_game(bench, threat_model)
         if game is None:
             return 0
         n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
         shape = GameShape.of(game, threat_model)
+        everything = GameShape.of(game, with_every_link(threat_model))
         runs = max(self.trials, TRAINING) + self.trials
-        return 2 * shape.adversary(n_rounds) + shape.runs(game, runs, n_rounds)
+        return (
+            shape.adversary(n_rounds)
+            + everything.adversary(n_rounds)
+            + shape.runs(game, runs, n_rounds)
+        )
 
     def seconds(self, bench: Bench, threat_model: ThreatModel, pace: Pace) -> float | None:
         """Of its runs, by one block of runs of a few rounds; None: these would take long."""

@@ -9,6 +9,7 @@ from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.adversary import Adversary
+from dpaudit.game.reacting import reacting_note, with_every_link
 from dpaudit.game.width import Wider
 from dpaudit.game.worst import record_note, worst_epsilon
 
@@ -16,10 +17,8 @@ from .question import Question, is_pure
 
 KNOWN = {"knows_draws": True}
 EVERY_LINK = ThreatModel(name="every link")
-_PROBED = (
-    "from the defense's own step, probed with unit noise around a run without records; exact for "
-    "defenses that are linear in their noise"
-)
+_PROBED = "from the defense's own step, probed with unit noise around a run without records"
+_EXACT = "exact for steps linear in noise: the view tells every model that a gradient is taken at"
 
 
 def exact_leak(question: Question) -> Finding:
@@ -29,6 +28,7 @@ def exact_leak(question: Question) -> Finding:
     leak, claimed, delta = question.algebra.leak, question.claimed, question.delta
     at = delta if delta > 0 or is_pure(question.mechanism) else 1e-5
     found = _interval(question, at)
+    exact = question.algebra.reacts is None and found.high < inf
     verdict = None
     if leak.unhidden:
         verdict = Verdict.REFUTED
@@ -37,7 +37,7 @@ def exact_leak(question: Question) -> Finding:
     mu = leak.by_round.tolist()
     return question.finding(
         Role.EXACT_LEAK,
-        "exact leak of the view" if found.high - found.low < inf else "leak of the view",
+        "exact leak of the view" if exact else "leak of the view",
         message=next(iter(leak.unhidden.values()), None),
         rounds=(1, question.n_rounds),
         metrics={
@@ -57,6 +57,26 @@ def exact_leak(question: Question) -> Finding:
 def _interval(question: Question, delta: float) -> Interval:
     """Epsilon of the view, from both sides.
 
+    Where gradients react to what the view hides, the algebra gives the lower end (others may have
+    no gradients), and that of who reads every link gives the upper one, if no gradient reacts then.
+    """
+    assert question.algebra is not None
+    given = _of_given_gradients(question, delta)
+    if question.algebra.reacts is None:
+        return given
+    if question.nonlinear is not None:
+        return Interval(given.low, inf)
+    everybody = with_every_link(question.threat_model).model_copy(update=KNOWN)
+    game = replace(question.game, spread=1)
+    algebra = Adversary(game, everybody, question.n_rounds)
+    reads_all = replace(question, threat_model=everybody, adversary=algebra, algebra=algebra)
+    high = inf if algebra.reacts else _of_given_gradients(reads_all, delta).high
+    return Interval(given.low, max(given.low, high))
+
+
+def _of_given_gradients(question: Question, delta: float) -> Interval:
+    """Epsilon of the view where gradients do not depend on what it hides.
+
     The lower end is attained by a record whose gradients have directions of their own wherever they
     are taken: uses of one inclusion as ``directions`` has it, uses of different inclusions on
     coordinates of their own, so that their leaks compose. Where effects of different inclusions
@@ -71,7 +91,7 @@ def _interval(question: Question, delta: float) -> Interval:
         return Interval(0.0, _pure_loss_of_all(question))
     if question.guesses:
         known = replace(question, threat_model=question.threat_model.model_copy(update=KNOWN))
-        return Interval(0.0, _interval(known, delta).high)
+        return Interval(0.0, _of_given_gradients(known, delta).high)
     low, high = (leak.mechanism(game, in_round, high=end) for end in (False, True))
     apart = leak.separate or (in_round is not None and leak.batches == 1)
     if not apart and game.coordinates < len(leak.by_use):
@@ -124,7 +144,7 @@ def _notes(question: Question) -> Iterator[str]:
     assert question.algebra is not None
     leak, n_rounds, whole = question.algebra.leak, question.n_rounds, _whole(question)
     yield f"the record is agent {question.game.victim}'s"
-    yield _PROBED
+    yield from _scope(question)
     record = record_note(question.game)
     if record is not None:
         yield record
@@ -149,7 +169,7 @@ def _notes(question: Question) -> Iterator[str]:
             "this view does not recover every Laplace draw, so its mu is no epsilon: no lower end, "
             "and the loss of all draws together caps it"
         )
-    elif not leak.separate and question.in_round is None:
+    elif not leak.separate and question.in_round is None and question.algebra.reacts is None:
         yield (
             "a record's effect outlasts its round in this view: the lower end is that of a record "
             "whose gradient has another direction in each round; no upper end is proven"
@@ -157,6 +177,16 @@ def _notes(question: Question) -> Iterator[str]:
     if leak.shown is not None:
         k, message = leak.shown
         yield f'round {k}: "{message}" shows the record without noise'
+
+
+def _scope(question: Question) -> Iterator[str]:
+    """For which gradients of other agents the figure is what it is called."""
+    assert question.algebra is not None
+    yield _PROBED
+    if question.algebra.reacts is None:
+        yield _EXACT
+        return
+    yield reacting_note(question.algebra.reacts)
 
 
 def _whole(question: Question) -> int:

@@ -47,8 +47,9 @@ class Role(StrEnum):
     NULL_CONTROL = "null-control"  # a test in which there is nothing to find
     POSITIVE_CONTROL = "positive-control"  # a test in which the noise is off
     NOISE = "noise"  # the noise really drawn, held against what the defense asks for
-    EXACT_LEAK = "exact-leak"  # of a view, from the protocol's own algebra
+    EXACT_LEAK = "exact-leak"  # of a view, by the protocol's algebra: exact, or both ends
     WHO_LEARNS_WHAT = "who-learns-what"  # the same for every pair of agents
+    REACTING_GRADIENT = "reacting-gradient"  # a certified bound on what third agents relay
     DECLARED = "declared"  # accounting of what the defense declares
     SENSITIVITY = "sensitivity"  # how far a message moves
     DEPENDENCE = "dependence"  # what else differs between neighbouring worlds
@@ -66,6 +67,7 @@ KINDS: Mapping[Role, FindingKind] = {
     Role.NOISE: "control",
     Role.EXACT_LEAK: "accounting",
     Role.WHO_LEARNS_WHAT: "accounting",
+    Role.REACTING_GRADIENT: "empirical-epsilon",
     Role.DECLARED: "accounting",
     Role.SENSITIVITY: "sensitivity",
     Role.DEPENDENCE: "sensitivity",
@@ -94,6 +96,7 @@ class Name(StrEnum):
     MU_LOWER_BOUND = "mu lower bound"
     MU_OF_WHOLE_CURVE = "mu lower bound, whole curve"
     MU_OF_PROTOCOL = "mu of the protocol"
+    MU_OF_GIVEN_GRADIENTS = "mu of given gradients"
     CONFIDENCE = "confidence"
     P_VALUE = "p-value"
     FALSE_POSITIVES = "false positives"

@@ -48,7 +48,11 @@ _TERMS = {
     "from the exact leak before any run.",
     "ceiling": "The largest bound that a perfect attack could certify with as many trials.",
     "exact leak": "What the strongest adversary of a view learns of one record, by the protocol's "
-    "own algebra and without a run; a message that no noise hides is named.",
+    "own algebra and without a run; a message that no noise hides is named. Exact for gradients "
+    "that do not react to what the view hides; else an interval.",
+    "reacting gradient": "A gradient at a model that a view does not tell. It depends on what the "
+    "adversary is not shown, and may relay it: the algebra of given gradients is then a lower end, "
+    "and who reads every link the upper one.",
     "likelihood ratio": "How much more likely what is seen is with the record than without it: the "
     "best score there is for telling the two apart.",
     "canary": "A record planted on a secret coin. That an attack tells which coins came up bounds "

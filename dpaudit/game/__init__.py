@@ -1,1 +1,1 @@
-"""The canary game and its strongest adversary: what does a view leak, exactly?"""
+"""The canary game and its strongest adversary: what does a view leak?"""

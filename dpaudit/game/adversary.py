@@ -1,12 +1,14 @@
-"""What the strongest adversary of a threat model learns: exact, from the protocol's own algebra.
+"""What the strongest adversary of a threat model learns, from the protocol's own algebra.
 
 Around a run with no record in it, a defense is a linear system: the state and the messages of a
 round are linear in the state before, in the noise and in the record's gradient. The adversary knows
 that system, so it runs the protocol along with the agents and keeps an estimate of what it cannot
 see (a Kalman filter). Each round it subtracts from what it intercepted all that it could foretell,
 noise it already holds included. What is left is a combination of fresh noise and the record's
-gradient, and is whitened. Summed over rounds the whitened shifts are the exact leak of the view,
-mu^2 = a' (B B')^+ a for messages O = A G + B Z: nothing in a view tells more about the record.
+gradient, and is whitened. Summed over rounds the whitened shifts are the leak of the view,
+mu^2 = a' (B B')^+ a for messages O = A G + B Z: of gradients G that are given, nothing in a view
+tells more. So it is exact for averaging, and in training where the view tells every model that a
+gradient is taken at. Elsewhere agents may relay more (``reacts``), and it is a lower end.
 
 A record's effect on a combination of messages without noise is an infinite leak, and is named.
 
@@ -32,7 +34,8 @@ from dpaudit.graphs.graph import Graph
 
 from .directions import Squared, worst_directions
 from .game import Game
-from .probe import NOISELESS, RANK, Filter, Probe, Probed
+from .probe import NOISELESS, RANK, Filter, Probe, Probed, compressed
+from .reacting import Reaction, reaction
 from .states import flat_state
 from .tape import AskedNoise
 
@@ -146,17 +149,16 @@ class Adversary:
         self.game, self.threat_model, self.n_rounds = game, threat_model, n_rounds
         self._one_message, self._column = one_message, 0
         self._known_to: dict[int, Mapping[str, Tensor]] = {}
+        self.reacts: Reaction | None = None  # a gradient at a model that the view does not tell
         self.rounds = list(self._learn())
 
     @property
     def leak(self) -> Leak:
         """The exact leak of each round's use of the record, through this round and all later."""
         used = self._inclusions()
-        nothing = torch.zeros(0, 0, dtype=torch.float64)
-        grams = dict.fromkeys(used, nothing) | self._grams()
+        grams = dict.fromkeys(used, torch.zeros(0, 0, dtype=torch.float64)) | self._grams()
         pure = dict.fromkeys(used, 0.0)
-        unhidden: dict[int, str] = {}
-        parts: list[float] = []
+        unhidden, parts = dict[int, str](), list[float]()
         for r in self.rounds:
             for j, shift in r.shifts.items():
                 moved = (shift @ r.draws)[r.laplace].abs() * sqrt(2)
@@ -245,6 +247,8 @@ class Adversary:
         for k in range(1, self.n_rounds + 1):
             old = torch.stack([*remnants.values()]) if remnants else spread[:0]
             out = _probed(self, state, k, spread, old)
+            last = k == self.n_rounds
+            self.reacts = self.reacts or reaction(self, self.threat_model, state, out, last)
             scale = max(scale, out.scale)
             out = out._replace(scale=scale)
             if self._is_one_message(k):
@@ -254,7 +258,7 @@ class Adversary:
             reading, remnants = self._read(out, found, len(spread), list(remnants))
             yield reading
             state = out.next_state
-            spread = _compressed(out.state_noise - found.V.mT @ found.gain)  # (I - V'V) C
+            spread = compressed(out.state_noise - found.V.mT @ found.gain)  # (I - V'V) C
 
     def _read(
         self, out: Probed, found: Filter, n_states: int, used: list[Use]
@@ -376,7 +380,9 @@ def _probed(adversary: Adversary, state: Any, k: int, spread: Tensor, remnants: 
         return Probe(adversary, state, k).play(spread, remnants)
     out = Probe(adversary, state, k).play(spread, torch.eye(width, dtype=torch.float64))
     return out._replace(
-        remnants_seen=remnants @ out.remnants_seen, remnants=remnants @ out.remnants
+        remnants_seen=remnants @ out.remnants_seen,
+        remnants=remnants @ out.remnants,
+        models_remnants=remnants @ out.models_remnants,
     )
 
 
@@ -387,12 +393,3 @@ def visible_rows(sent: Sent, threat_model: ThreatModel) -> Tensor:
     if sent.readers is not None:
         seen &= torch.isin(sent.readers, torch.tensor(threat_model.agents, dtype=torch.long))
     return sent.rows[seen.bool()].unique() if len(senders) else sent.rows
-
-
-def _compressed(factor: Tensor) -> Tensor:
-    """Rows with the same Gram matrix, of which none is zero."""
-    if not factor.any():
-        return factor[:0]
-    _, S, V = torch.linalg.svd(factor, full_matrices=False)
-    keep = RANK * S.max() < S
-    return S[keep, None] * V[keep]

@@ -76,3 +76,72 @@ class Listening(Gradient):
                 return i
         self.asked.append((agent, self.step, model.clone()))
         return len(self.asked) - 1
+
+
+@dataclass(eq=False)
+class Watched(Gradient):
+    """Another oracle, of which the models are kept that it is asked at."""
+
+    of: Gradient
+    models: list[Tensor] = field(default_factory=list)  # of each call, [trials, m], one coordinate
+    askers: list[int] = field(default_factory=list)  # whose gradient each column of them is
+
+    @property
+    def batch_size(self) -> int:  # type: ignore[override]
+        return self.of.batch_size
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        self._keep(X, holders)
+        return self.of(X, holders)
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        self._keep(X, holders)
+        return self.of.clipped_sum(X, clip_norm, holders, norm)
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        self._keep(X[..., 0, :] if own else X, holders)
+        return self.of.per_record(X, holders, own)
+
+    def at_step(self, s: int) -> "Watched":
+        return replace(self, of=self.of.at_step(s))
+
+    def moved(self, trials: int) -> Tensor:
+        """How far from those of the first trial all models are, [trials, n_asked]."""
+        none = torch.zeros(trials, 0, dtype=torch.float64)
+        models = torch.cat([none, *(X.expand(trials, -1) for X in self.models)], dim=1)
+        return models - models[0]
+
+    def _keep(self, X: Tensor, holders: Tensor | None) -> None:
+        self.models.append(X[..., 0])
+        self.askers.extend(range(X.shape[-2]) if holders is None else holders.tolist())
+
+
+@dataclass(eq=False)
+class Alone(Gradient):
+    """In each trial the gradient that is asked for in one place, and 0 in all others."""
+
+    length: float
+    batch_size: int
+    chosen: Tensor  # [trials, n_asked]
+    asked: list[int] = field(default_factory=list)  # how many places each call so far had
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        first = sum(self.asked)
+        self.asked.append(X.shape[-2])
+        here = self.chosen[:, first : first + X.shape[-2], None]
+        return (self.length / self.batch_size * here).expand(X.shape)
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        return min(1.0, clip_norm / self.length) * self.batch_size * self(X, holders)
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        one = self(X[..., 0, :] if own else X, holders)
+        b = X.shape[-2] if own else self.batch_size
+        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])
+
+    def at_step(self, s: int) -> "Alone":
+        return self

@@ -25,6 +25,7 @@ from dpaudit.rng import Streams
 from .adversary import EVERY_ROUND, Adversary, Reading
 from .follow import Follower, Innovation
 from .game import Game
+from .steep import Steep
 from .tape import Overheard
 
 FEATURES = 192  # innovations kept of a run, for learned scores and the test of the noise
@@ -61,12 +62,14 @@ def play(
     on_round: OnStep = lambda done, total: None,
     dtype: torch.dtype = torch.float64,
     kept: Kept = NOT_KEPT,
+    others: Steep | None = None,
 ) -> Worlds:
     """Both worlds, ``trials`` runs of each, in blocks that fit in the processor's cache.
 
     Args:
         in_round: the only round in which the record may be drawn; None: in any.
         game: what is really played, if it is another game than the adversary believes in.
+        others: losses of third agents; None: they have no gradients.
 
     Raises:
         DpauditError: a score is NaN.
@@ -82,7 +85,7 @@ def play(
             on_round(i * total + done, n_blocks * total)
 
         with torch.inference_mode():
-            blocks.append(_block(adversary, len(part), own, in_round, game, counted, dtype))
+            blocks.append(_block(adversary, len(part), own, in_round, game, counted, dtype, others))
         kept.keep(partial(_progress_of, blocks))
     kept.done(_progress_of(blocks))
     return Worlds(*(_joined(list(world)) for world in zip(*blocks, strict=True)))
@@ -129,6 +132,7 @@ def _block(
     game: Game | None,
     on_round: OnStep,
     dtype: torch.dtype,
+    others: Steep | None,
 ) -> Worlds:
     game = game or adversary.game
     device = streams.device
@@ -147,7 +151,9 @@ def _block(
             game.draw(2 * trials, streams(*name), device).to(dtype) * sign * used
             for name in _draws_of(k, game.batches)
         ]
-        state, sent, *_ = game.defense.step(state, k, graph, game.gradient(*drawn), noise)
+        canary = game.gradient(*drawn)
+        gradient = canary if others is None else others.beside(canary, k)
+        state, sent, *_ = game.defense.step(state, k, graph, gradient, noise)
         if d > 1:
             sent = {m: replace(s, payload=_by_coordinate(s.payload)) for m, s in sent.items()}
             noise.units = {m: _by_coordinate(units) for m, units in noise.units.items()}

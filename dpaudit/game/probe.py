@@ -17,6 +17,7 @@ from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.graphs.graph import Graph
 
 from .game import Game
+from .inputs import Watched
 from .points import NOWHERE, at_points, points_of
 from .states import flat_state, state_of
 from .tape import AskedNoise, Tape
@@ -59,6 +60,10 @@ class Probed(NamedTuple):
     steps: list[int]  # of each point: the local step, whose batch it is of
     remnants_seen: Tensor  # [n_old, n]
     remnants: Tensor  # [n_old, width]
+    askers: list[int]  # whose gradients the round asks for, one by one
+    models_noise: Tensor  # [spread + draws, n_asked]: what noise does to the model of each
+    models_record: Tensor  # [n_points, n_asked]
+    models_remnants: Tensor  # [n_old, n_asked]
     next_state: Any  # of the run without noise and record
     scale: float  # size of the record's effect, which errors are relative to
 
@@ -129,11 +134,12 @@ class Probe:
         chosen = (torch.arange(trials) - last).clamp(min=NOWHERE)
         canary = self._game.gradient(torch.ones(trials, dtype=torch.float64))
 
-        gradient = at_points(canary, points, chosen)
+        gradient = Watched(at_points(canary, points, chosen))
         state, sent = self._step(state_of(self._state, start), Tape(units), gradient)
         observed = self._adversary.all_observations(self._k, sent, units)
         after = flat_state(state)
         moved, left = observed - observed[0], after - after[0]
+        models = gradient.moved(trials)
         laplace = [draws[m].family == "laplace" for m, size in sizes.items() for _ in range(size)]
         noise, old = slice(1 + len(remnants), last), slice(1, 1 + len(remnants))
         sizes_of = (t[last:].abs().max().item() for t in (moved, left) if t[last:].numel())
@@ -148,6 +154,10 @@ class Probe:
             steps=points.steps,
             remnants_seen=moved[old],
             remnants=left[old],
+            askers=gradient.askers,
+            models_noise=models[noise],
+            models_record=models[last:],
+            models_remnants=models[old],
             next_state=state_of(self._state, after[:1]),
             scale=max(sizes_of, default=0.0),
         )
@@ -180,3 +190,12 @@ def one_of_each(sizes: Mapping[str, int], trials: int, first: int) -> dict[str, 
         units[name][first + torch.arange(size), torch.arange(size), 0] = 1.0
         first += size
     return units
+
+
+def compressed(factor: Tensor) -> Tensor:
+    """Rows with the same Gram matrix, of which none is zero."""
+    if not factor.any():
+        return factor[:0]
+    _, S, V = torch.linalg.svd(factor, full_matrices=False)
+    keep = RANK * S.max() < S
+    return S[keep, None] * V[keep]

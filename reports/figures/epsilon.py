@@ -72,7 +72,7 @@ def _table(rows: Sequence["_Row"]) -> list[Row]:
 
 
 def accounting_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:
-    """Each adversary's exact leak by round, once however many claims share it; and the matrix."""
+    """Each adversary's leak by round, once however many claims share it; and the matrix."""
     figures: dict[tuple[object, ...], tuple[str, Markup | None, list[Row]]] = {}
     for i, f in enumerate(f for f in findings if f.kind == "accounting" and f.series):
         key = f.threat_model, *f.series.items()
@@ -81,7 +81,7 @@ def accounting_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:
         if f.role is Role.WHO_LEARNS_WHAT and f.series:
             figures[key] = (_MATRIX, who_learns_what(f, f"{name}{i}"), list(wide(f.series)))
         else:
-            about = f"Exact leak by round of the view of {f.threat_model or 'an adversary'}"
+            about = f"Leak by round of the view of {f.threat_model or 'an adversary'}"
             drawing = mu_by_round(f, f"{name}{i}", about)
             figures[key] = (f"{about}, {_MU}", drawing, list(wide(f.series)))
     return [Drawn(said, drawing, rows) for said, drawing, rows in figures.values() if drawing]
@@ -182,7 +182,7 @@ def _paint_row(axes: "Axes", y: int, row: _Row, far: float) -> None:
         )
     for role, at, colour, label in (
         (Role.DECLARED, y - 0.16, INK, "accounting of the declared noise"),
-        (Role.EXACT_LEAK, y - 0.28, MUTED, "exact leak of the view"),
+        (Role.EXACT_LEAK, y - 0.28, MUTED, "leak of the view"),
     ):
         if role in row.by_role and row.by_role[role].void is None:
             _paint_interval(axes, at, row.by_role[role], colour, label, far)
@@ -267,7 +267,7 @@ def tradeoff_curve(finding: Finding, name: str, title: str) -> Markup | None:
 
 
 def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
-    """The exact leak of each round's use of a record; infinite ones as arrows at the top.
+    """The leak of each round's use of a record; infinite ones as arrows at the top.
 
     Args:
         finding: its series has the columns "round" and "mu".

@@ -84,6 +84,32 @@ def test_every_claim_gets_an_exact_leak_a_bound_and_controls() -> None:
     assert found[Role.NOISE].verdict is None
 
 
+def test_a_partial_view_of_training_leaks_between_its_own_figure_and_that_of_every_link() -> None:
+    """Agents two links away may relay more than the algebra of given gradients says."""
+    options: dict[str, Any] = {"trials": 40, "records": 40, "d": 100}
+    training = dp_dpsgd(1.0, n_rounds=4, learning_rate=1.0)
+    given, every = (
+        findings(training, claim(2.0), threat_model=who, **options)[Role.EXACT_LEAK]
+        for who in (CURIOUS, EAVESDROPPER)
+    )
+    inner, outer = given.metrics["epsilon"], every.metrics["epsilon"]
+    assert inner.low < outer.low
+    assert inner.value == inner.high == outer.high  # no claim below it is supported
+    assert (every.title, given.title) == ("exact leak of the view", "leak of the view")
+    assert any("gradients that react" in note for note in given.notes)
+    between, below = ((inner.low + inner.high) / 2, inner.low / 2)
+    for claimed, verdict in ((between, None), (below, Verdict.UNSUPPORTED)):
+        found = findings(training, claim(claimed), threat_model=CURIOUS, **options)
+        assert found[Role.EXACT_LEAK].verdict is verdict
+
+
+def test_a_partial_view_of_one_round_is_exact() -> None:
+    """Its gradients are taken at initial models, which everybody knows."""
+    found = findings(dp_dpsgd(1.0), claim(9.0), threat_model=CURIOUS, trials=40)[Role.EXACT_LEAK]
+    assert found.title == "exact leak of the view"
+    assert any("tells every model" in note for note in found.notes)
+
+
 def test_a_claim_below_the_leak_is_refuted_by_its_p_value() -> None:
     found = findings(dp_dpsgd(1.0), claim(0.5))
     assert found[Role.EXACT_LEAK].verdict is Verdict.UNSUPPORTED

@@ -1,0 +1,196 @@
+"""Reacting gradients: does what the network hides stay hidden when agents train on it?
+
+Linear accounting of a partial view takes the gradients of all agents as given. This plays runs in
+which third agents, neither victim nor adversary, have losses that the auditor chose: steep where
+the victim's record decides, of either sign (``dpaudit.game.steep``). DP has to survive any data of
+theirs. What is certified from such runs above the linear figure says that the amplification by the
+network, which the linear figure has, does not survive training.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+from typing import Annotated, ClassVar, NamedTuple
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, missing_agent
+from dpaudit.defense.contract import Setting
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
+from dpaudit.game.linearity import nonlinearity
+from dpaudit.game.needs import GameShape
+from dpaudit.game.play import LearnedScore, Worlds, cross_fitted, play
+from dpaudit.game.reacting import with_every_link
+from dpaudit.game.steep import Steep
+from dpaudit.progress import OnStep
+from dpaudit.rng import Streams
+from dpaudit.statistics.bounds import ScoreBound, epsilon_lower_bound, family_from_scores
+from dpaudit.statistics.bounds import mu_p_value as p_value_of_mu
+
+DELTA = 1e-5  # of the epsilon that is certified beside mu
+
+
+class ReactingGradient(Attack):
+    """Bounds mu of one record to a partial view from below, while third agents' losses relay it.
+
+    The record is used in round 1 alone. Other runs choose the sign of the losses, the score (a
+    linear discriminant of what the adversary could not foretell) and its threshold; errors are
+    counted on ``trials`` runs of each world. It bears on no claim: that of a claim is sampled.
+    """
+
+    memory_grows_with: ClassVar[tuple[str, ...]] = ("n_rounds", "trials")
+
+    trials: Annotated[PositiveInt, Field(ge=40)] = 4000  # runs of each world that are counted
+    n_rounds: PositiveInt = 5  # the first ones, that are played; all of a shorter run
+    victim: NonNegativeInt | None = None  # None: an agent two links away, or else a neighbour
+    alpha: Significance = 0.05  # of a false lower bound
+
+    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+        return missing_agent(self.victim, n_agents)
+
+    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+        """Its adversary and that of every link, and the runs that they score."""
+        game = self._game(bench, threat_model)
+        if game is None:
+            return 0
+        n_rounds = min(self.n_rounds, bench.defense.n_rounds)
+        views = threat_model, with_every_link(threat_model)
+        shapes = [GameShape.of(game, view) for view in views]
+        playing = shapes[0].runs(game, 3 * self.trials, n_rounds)
+        return sum(shape.adversary(n_rounds) for shape in shapes) + playing
+
+    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+        game = self._game(bench, threat_model)
+        if game is None:
+            return [_unmeasured(threat_model, "no agent's record is left to protect here")]
+        n_rounds = min(self.n_rounds, bench.defense.n_rounds)
+        nonlinear = nonlinearity(game, threat_model, n_rounds)
+        if nonlinear is not None:
+            return [_unmeasured(threat_model, nonlinear.note)]
+        adversary = Adversary(game, threat_model, n_rounds)
+        if adversary.leak.has_laplace or adversary.leak.unhidden:
+            return [_unmeasured(threat_model, "a view of Gaussian noise alone has a mu")]
+        if adversary.reacts is None:
+            told = "the view tells every model that a gradient is taken at: its leak is exact"
+            return [_unmeasured(threat_model, told)]
+        return [self._measured(adversary, bench.streams, on_step)]
+
+    def _game(self, bench: Bench, threat_model: ThreatModel) -> Game | None:
+        """One record of the victim, used in round 1 for certain."""
+        victim = _victim(bench.setting, threat_model) if self.victim is None else self.victim
+        if victim is None or victim in threat_model.agents or bench.defense.function_distance():
+            return None
+        game = Game.of(bench.defense, bench.setting, victim, "add-remove", "poisson")
+        return replace(game, sampling_rate=1.0, in_one_round=True, cycle=1)
+
+    def _measured(self, adversary: Adversary, streams: Streams, on_step: OnStep) -> Finding:
+        game, n_rounds, view = adversary.game, adversary.n_rounds, adversary.threat_model
+        everything = Adversary(game, with_every_link(view), n_rounds)
+        third = tuple(i for i in game.setting.holders if i != game.victim and i not in view.agents)
+        pulling = Steep.of(game, third, n_rounds)
+        runs = _Runs(adversary, streams, on_step)
+        chosen = max(
+            (_Trained.of(runs, losses, self.trials) for losses in (pulling, pulling.opposite())),
+            key=lambda trained: trained.promised,
+        )
+        counted = runs.played("counted", self.trials, chosen.losses)
+        scores = chosen.score(counted.without), chosen.score(counted.with_record)
+        bound = family_from_scores(*scores, self.alpha, chosen.held_out)
+        given = float(adversary.leak.by_round[0])
+        most = inf if everything.reacts else float(everything.leak.by_round[0])
+        return _finding(adversary, bound, (given, most), chosen.losses, self.alpha)
+
+
+class _Runs(NamedTuple):
+    """Plays runs with third agents' losses."""
+
+    adversary: Adversary
+    streams: Streams
+    on_step: OnStep
+
+    def played(self, name: str, trials: int, losses: Steep) -> Worlds:
+        own = Streams(self.streams.numpy(name).integers(2**62).item(), self.streams.device)
+        return play(self.adversary, trials, own, 1, on_round=self.on_step, others=losses)
+
+
+class _Trained(NamedTuple):
+    """Losses of one sign, and a score learned from runs with them that are not counted."""
+
+    losses: Steep
+    score: LearnedScore
+    held_out: tuple[Array, Array]  # of those runs, each by a score learned from others of them
+    promised: float  # mu that these runs tell
+
+    @classmethod
+    def of(cls, runs: _Runs, losses: Steep, trials: int) -> "_Trained":
+        worlds = runs.played(f"training {losses.sign:g}", trials, losses)
+        held_out = cross_fitted(worlds)
+        promised = family_from_scores(*held_out, 0.05, np.random.default_rng(0)).value
+        return cls(losses, LearnedScore(worlds), held_out, promised)
+
+
+def _victim(setting: Setting, threat_model: ThreatModel) -> int | None:
+    """An agent whose messages the adversary does not read, but those of one who hears it."""
+    graph = setting.network.at(1)
+    heard = {j for j, i in graph.links if threat_model.sees(j, i)} | set(threat_model.agents)
+    honest = [i for i in setting.holders if i not in threat_model.agents]
+    far = [j for j, i in graph.links if i in heard and j in honest and j not in heard]
+    return next(iter([*sorted(far), *honest]), None)
+
+
+def _finding(
+    adversary: Adversary,
+    bound: ScoreBound,
+    given: tuple[float, float],
+    losses: Steep,
+    alpha: float,
+) -> Finding:
+    low, high = given
+    counts = bound.fp, bound.fn, bound.n0, bound.n1
+    p = p_value_of_mu(*counts, low)
+    relayed = "does not survive" if p <= alpha else "may or may not survive"
+    way = "away from" if losses.sign < 0 else "towards"
+    return Finding(
+        role=Role.REACTING_GRADIENT,
+        kind="empirical-epsilon",
+        title="gradients that react",
+        attack="reacting-gradient",
+        threat_model=adversary.threat_model.name,
+        rounds=(1, adversary.n_rounds),
+        world="defense",
+        metrics={
+            Name.MU_LOWER_BOUND: Metric(value=bound.value, n=bound.n0 + bound.n1),
+            Name.MU_OF_GIVEN_GRADIENTS: Metric(value=low, low=low, high=high),
+            Name.EPSILON_LOWER_BOUND: Metric(
+                value=float(epsilon_lower_bound(*counts, DELTA, alpha)), n=bound.n0 + bound.n1
+            ),
+            Name.DELTA: Metric(value=DELTA),
+            Name.CONFIDENCE: Metric(value=1 - alpha),
+            Name.P_VALUE: Metric(value=p),
+            Name.FALSE_POSITIVES: Metric(value=bound.fp, n=bound.n0),
+            Name.FALSE_NEGATIVES: Metric(value=bound.fn, n=bound.n1),
+        },
+        notes=(
+            f"a record of agent {adversary.game.victim}, used in round 1; third agents have "
+            f"batches of records alike, whose losses push steeply {way} the middle",
+            f"what the network hides of the record by linear accounting (mu {low:.3g}) {relayed} "
+            f"training; who reads every link has mu {high:.3g}",
+            f"{bound.n0} runs of each world; others chose the sign of the losses and the score",
+        ),
+    )
+
+
+def _unmeasured(threat_model: ThreatModel, why: str) -> Finding:
+    return Finding(
+        role=Role.REACTING_GRADIENT,
+        kind="empirical-epsilon",
+        title="gradients that react",
+        attack="reacting-gradient",
+        threat_model=threat_model.name,
+        notes=(why,),
+    )

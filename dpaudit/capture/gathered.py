@@ -104,10 +104,9 @@ class Receipts:
             generations[process.rank] += 1
             for record in process.of_kind("received"):
                 link = self._link(number, record, record["rank"])
-                if record["anyone"]:
+                self._numbered[(*link, record["number"])] = record["sha256"]
+                if record["anyone"]:  # which is numbered when it is complete, maybe out of order
                     self._from_anyone[link].append(record["sha256"])
-                else:
-                    self._numbered[(*link, record["number"])] = record["sha256"]
 
     def contradict(self, process: int, record: Record, sent: Sequence[SentTensor]) -> bool:
         """Whether a destination of a message received other bytes than were sent."""
@@ -115,9 +114,7 @@ class Receipts:
         for destination in record["destinations"]:
             link = self._link(process, record, destination)
             received = self._numbered.get((*link, record["number"]), hashes)
-            anyone = self._from_anyone.get(link, [])
-            lost = record["number"] < len(anyone) and hashes not in anyone
-            if received != hashes or lost:
+            if received != hashes and hashes not in self._from_anyone.get(link, ()):
                 return True
         return False
 

@@ -1,0 +1,61 @@
+"""What a guest's receivers got, written down by themselves, to be held beside what was recorded."""
+
+import json
+import os
+import threading
+
+import torch
+from torch.distributed import distributed_c10d
+
+
+class Sheet:
+    """The answers of one rank: a line for each tensor that it received."""
+
+    def __init__(self, rank):
+        self.rank, self._lock = rank, threading.Lock()
+        self._path = os.path.join(os.environ["SHEETS"], f"rank-{rank}.jsonl")
+
+    def got(self, source, tensor):
+        """A message from a rank of the default group."""
+        self._write({"source": source, "got": _told(tensor)})
+
+    def got_object(self, source, *objects):
+        """Objects, which travel as their lengths and as their bytes, one after the other."""
+        pairs = [distributed_c10d._object_to_tensor(o, torch.device("cpu"), None) for o in objects]
+        self.got(source, torch.cat([size for _, size in pairs]))
+        self.got(source, torch.cat([content for content, _ in pairs]))
+
+    def got_sum(self, total, own):
+        """What a reduction gave, and what this rank gave to it."""
+        self._write({"sum": _told(total), "own": _told(own)})
+
+    def _write(self, answer):
+        with self._lock, open(self._path, "a") as file:
+            file.write(json.dumps({"rank": self.rank, **answer}) + "\n")
+
+
+def _told(tensor):
+    flat = tensor.detach().clone().contiguous().flatten()
+    content = flat.view(torch.uint8).numpy().tobytes().hex()
+    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype)[6:], "bytes": content}
+
+
+def forked(n, play, port_file):
+    """Play n ranks in forks of this process; exits with 1 if one of them fails."""
+    children = []
+    for rank in range(n):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                torch.set_num_threads(1)
+                torch.distributed.init_process_group(
+                    "gloo", init_method=f"file://{port_file}", rank=rank, world_size=n
+                )
+                play(rank, n, Sheet(rank))
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    raise SystemExit(any(codes))

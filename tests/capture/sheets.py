@@ -1,0 +1,78 @@
+"""Recordings held beside the answer sheets that the receivers wrote."""
+
+import json
+import linecache
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dpaudit.capture.recording import Recording
+from dpaudit.files.recorded import Event
+
+GUESTS = Path(__file__).parent / "guests"
+REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
+OMITTED = "# not on the sheet"
+
+
+def on_the_sheet(events: Iterable[Event]) -> list[Event]:
+    """Without those of lines that say that they are left out."""
+    return [e for e in events if OMITTED not in _line(e.call_site)]
+
+
+def assert_every_message_on_its_link(recording: Recording, sheets: Path) -> None:
+    """In order and bit for bit; of reductions, that the contributions give the sum."""
+    sent: dict[tuple[int, int], list[tuple[str, tuple[int, ...], bytes]]] = defaultdict(list)
+    for event in on_the_sheet(recording.events):
+        if event.operator not in REDUCTIONS:
+            (tensor,) = event.tensors
+            content = recording.content(tensor)
+            for destination in event.destinations:
+                told = (tensor.dtype, tensor.shape, _bytes(content))
+                sent[event.source, destination].append(told)
+    got = defaultdict(list)
+    for answer in _answers(sheets):
+        if "got" in answer:
+            told = answer["got"]
+            link = answer["source"], answer["rank"]
+            content = bytes.fromhex(told["bytes"])
+            got[link].append((told["dtype"], tuple(told["shape"]), content))
+    assert set(sent) == set(got)
+    for link in sent:
+        assert sent[link] == got[link], link
+
+
+def assert_every_sum(recording: Recording, sheets: Path) -> None:
+    """The contributions of others that a rank was sent, and its own, are what it got."""
+    reduced = [e for e in recording.events if e.operator in REDUCTIONS]
+    for rank in recording.ranks:
+        to_rank = defaultdict(list)
+        for event in reduced:
+            if rank in event.destinations:
+                to_rank[event.source].append(recording.content(event.tensors[0]))
+        sums = [a for a in _answers(sheets) if a["rank"] == rank and "sum" in a]
+        assert {len(contributions) for contributions in to_rank.values()} == {len(sums)}
+        for k, answer in enumerate(sums):
+            others = sum(contributions[k] for contributions in to_rank.values())
+            assert torch.equal(others + _tensor(answer["own"]), _tensor(answer["sum"]))
+
+
+def _answers(sheets: Path) -> list[dict]:
+    paths = sorted(sheets.glob("rank-*.jsonl"))
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def _tensor(told: dict) -> Tensor:
+    content = bytearray(bytes.fromhex(told["bytes"]))
+    return torch.frombuffer(content, dtype=getattr(torch, told["dtype"])).reshape(told["shape"])
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _line(call_site: str) -> str:
+    file, _, number = call_site.rpartition(":")
+    return linecache.getline(str(GUESTS / file), int(number))

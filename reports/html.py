@@ -75,7 +75,7 @@ def render(result: AuditResult, run_directory: Path) -> str:
     Raises:
         DpauditError: an artifact's path leads out of the run directory.
     """
-    page = _pages().get_template("audit.html.j2")
+    page = pages().get_template("audit.html.j2")
     return lines(page.render(run=Run("", 0, result, run_directory)))
 
 
@@ -95,7 +95,7 @@ def render_comparison(results: Sequence[tuple[str, AuditResult, Path]]) -> str:
         (question, found, information_by_round(found, f"budgets{i}", _asked(question)))
         for i, (question, found) in enumerate(asked.items())
     ]
-    page = _pages().get_template("comparison.html.j2")
+    page = pages().get_template("comparison.html.j2")
     return lines(page.render(runs=runs, rows=rows, information=information))
 
 
@@ -105,15 +105,16 @@ def _asked(question: AskedMessage) -> str:
 
 
 @cache
-def _pages() -> Environment:
-    pages = Environment(
+def pages() -> Environment:
+    """The templates, with all text escaped."""
+    found = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters |= {
+    found.filters |= {
         "number": number,
         "estimate": estimate,
         "span": span,
@@ -123,7 +124,7 @@ def _pages() -> Environment:
         "filled": filled,
         "is_infinite": math.isinf,
     }
-    pages.globals |= {
+    found.globals |= {
         "css": Markup((TEMPLATES / "audit.css").read_text(encoding="utf-8")),
         "longest_table": LONGEST_TABLE,
         "meaning": MEANING,
@@ -132,4 +133,4 @@ def _pages() -> Environment:
         "metric_names": metric_names,
         "Name": Name,
     }
-    return pages
+    return found

@@ -15,10 +15,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.errors import RunError
-from dpaudit.files.recorded import Draw, Event, SentTensor, read_lines
-
-EVENTS, DRAWS, TRANSCRIPT = "events.jsonl", "draws.jsonl", "transcript"
-PAGE, DRAFT = "capture.html", "captured.toml"
+from dpaudit.files.recorded import DRAWS, EVENTS, Draw, Event, SentTensor, read_lines
 
 
 class Recording:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from dpaudit.errors import RunError
 from dpaudit.files.documents import reason
-from dpaudit.files.recorded import write_lines
+from dpaudit.files.recorded import DRAFT, DRAWS, EVENTS, PAGE, TRANSCRIPT, write_lines
 from dpaudit.files.whole import writing
 from dpaudit.memory import size_text
 
 from .gathered import Process, draws_of, events_of, processes_in
 from .inside.start import OPTIONS, TORCH
-from .recording import DRAFT, DRAWS, EVENTS, PAGE, TRANSCRIPT, Recording
+from .recording import Recording
 from .rounds import with_rounds
 from .transcript_files import TranscriptFiles
 

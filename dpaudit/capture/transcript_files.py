@@ -8,10 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from dpaudit.files.recorded import SentTensor
+from dpaudit.files.recorded import TRANSCRIPT, SentTensor
 from dpaudit.files.whole import writing
-
-from .recording import TRANSCRIPT
 
 MOST_TENSORS, MOST_BYTES = 10_000, 2**29  # of one file
 DTYPES = {

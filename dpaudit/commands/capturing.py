@@ -1,12 +1,14 @@
 """The command that records a program which was not written for dpaudit."""
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
+from dpaudit.files.recorded import DRAFT, PAGE
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import bytes_of
 
@@ -38,16 +40,29 @@ def capture(
             raise ConfigError(f"--seconds: expected more than 0, got {seconds:g}")
         size = bytes_of(max_bytes, "--max-bytes")
         from dpaudit.capture.draft import draft
-        from dpaudit.capture.recording import DRAFT, PAGE
         from dpaudit.capture.run import Options
         from dpaudit.capture.run import capture as record
         from dpaudit.reports.captured import render
 
-        recording = record(command, out, Options(seconds, size, cpu, round_starts_at))
-        write_whole(
-            out / PAGE, render(shlex.join(command), recording.events, recording.draws).encode()
-        )
-        if not (out / DRAFT).exists():
-            write_whole(out / DRAFT, draft(command, recording, seconds).encode())
-        for line in _said(recording, out):
+        options = Options(seconds, size, cpu, round_starts_at)
+        recording = record(command, out, options)
+        page = render(shlex.join(command), recording.events, recording.draws)
+        write_whole(out / PAGE, page.encode())
+        kept = (out / DRAFT).exists()
+        if not kept:
+            write_whole(out / DRAFT, draft(command, recording, options).encode())
+        for line in _said(recording, kept):
             complain(line)
+
+
+def _said(recording: "Recording", kept: bool) -> Iterator[str]:
+    """What was recorded, on stderr: stdout is the program's."""
+    events, out = recording.events, recording.path
+    rounds = max((event.round or 0 for event in events), default=0)
+    raced = sum(event.inconsistent for event in events)
+    known = f"{rounds} rounds" if rounds else "no rounds found: give --round-starts-at FILE:LINE"
+    yield f"recorded {len(events)} messages of {len(recording.ranks)} ranks, {known}: {out / PAGE}"
+    if raced:
+        yield f"{raced} messages were changed while they were on their way: see the page"
+    state = "kept as it was" if kept else "to be confirmed"
+    yield f"draft of an audit, {state}: {out / DRAFT}"

@@ -21,6 +21,7 @@ from dpaudit.memory import bytes_of
 from dpaudit.version import __version__
 
 from .calculator import epsilon
+from .capturing import capture
 from .glossary import explain
 from .last_word import leave_with
 from .results import print_outlook, report, show
@@ -293,7 +294,7 @@ def init(
     say(f"wrote {out}; next: dpaudit audit {out}")
 
 
-for command in (show, report, explain, epsilon):
+for command in (show, report, explain, epsilon, capture):
     app.command()(command)
 
 

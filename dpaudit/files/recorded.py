@@ -17,6 +17,8 @@ from dpaudit.strict import Strict
 from .documents import reason
 from .whole import write_whole
 
+EVENTS, DRAWS, TRANSCRIPT = "events.jsonl", "draws.jsonl", "transcript"  # in a capture's folder
+PAGE, DRAFT = "capture.html", "captured.toml"
 _Line = TypeVar("_Line", bound=Strict)
 
 

@@ -3,7 +3,7 @@
 import json
 import linecache
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("SHEETS", str(tmp_path / "sheets"))
     (tmp_path / "sheets").mkdir()
 
-    def started(*arguments: str, options: Options = Options(seconds=120)) -> Recording:
-        return capture([sys.executable, *arguments], tmp_path / "out", options)
+    def started(*arguments: str, **options: Any) -> Recording:
+        told = Options(**{"seconds": 120.0, **options})
+        return capture([sys.executable, *arguments], tmp_path / "out", told)
 
     return started
 

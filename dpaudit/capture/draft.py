@@ -1,0 +1,107 @@
+"""A draft of captured.toml: what a recording tells of the audit that a user may want of it."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpaudit.files.recorded import DRAFT
+
+from .recording import Recording
+from .rounds import start_site
+from .run import Options
+
+NOISE = ("normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_")  # operators
+AUDITED_ROUNDS = 3  # the first ones
+SECONDS = 120.0  # of one run, unless more were asked for
+
+_DRAFT = """\
+# A draft, from one recorded run. Confirm what it proposes, then: dpaudit audit {file}
+[program]
+command = {command}
+folder = {folder}
+ranks = {ranks}
+seconds = {seconds:g}  # that one run may take
+cpu = {cpu}  # whether the CPU answers for CUDA
+
+[messages]
+ignore = []  # lines whose messages are diagnostics; the report names them
+{rounds}
+reductions = "contributions"  # or "sum only", or "rows of a padded stack"
+
+[noise]
+# Lines that draw noise and nothing else: initial weights, the order of data and dropout are none.
+{sites}
+
+[record]
+victims = [0]  # ranks, one of whose records is changed
+rounds = {audited}
+
+[[claim]]  # what the program promises
+text = "what the program promises"
+epsilon = 1.0
+delta = 1e-5
+scope = "run"  # message | round | run
+adjacency = "replace-one"  # add-remove | replace-one
+
+[[threat_model]]
+name = "eavesdropper"
+kind = "external"  # reads every link
+"""
+
+
+def draft(command: Sequence[str], recording: Recording, options: Options) -> str:
+    """The text of a captured.toml that lies in the folder of the recording."""
+    rounds = sorted({event.round for event in recording.events if event.round is not None})
+    return _DRAFT.format(
+        file=recording.path / DRAFT,
+        command=_toml(list(command)),
+        folder=_toml(os.path.relpath(Path.cwd(), recording.path)),
+        ranks=len(recording.ranks),
+        seconds=max(SECONDS, options.seconds if options.seconds != Options.seconds else 0),
+        cpu=_toml(options.cpu),
+        rounds=_start(recording, options.round_starts_at),
+        sites=_sites(recording),
+        audited=rounds[:AUDITED_ROUNDS] or [1],
+    )
+
+
+def noise_sites(recording: Recording) -> list[str]:
+    """Lines that drew continuous numbers between two messages of one process, as first met.
+
+    What is drawn before all messages alone is of initial weights.
+    """
+    sent: dict[int, list[int]] = {}
+    for event in recording.events:
+        sent.setdefault(event.process, []).append(event.sequence)
+    between = (
+        draw.call_site
+        for draw in recording.draws
+        if draw.operator in NOISE
+        and draw.process in sent
+        and min(sent[draw.process]) < draw.sequence < max(sent[draw.process])
+    )
+    return list(dict.fromkeys(between))
+
+
+def _start(recording: Recording, given: str | None) -> str:
+    """Where rounds start: as given, or as found; or why nothing is proposed."""
+    site = given or start_site(recording.events, recording.draws)
+    if site is not None:
+        return f"round_starts_at = {_toml(site)}"
+    if any(event.round for event in recording.events):
+        return '# round_starts_at = "train.py:88"  # none: rounds are the period of the calls'
+    return 'round_starts_at = ""  # no rounds were found: name a line that sends or draws'
+
+
+def _sites(recording: Recording) -> str:
+    drawn = noise_sites(recording)
+    if not drawn:
+        return "sites = []  # no line draws continuous numbers between messages"
+    lines = "".join(f"    {_toml(site)},\n" for site in drawn)
+    return f"sites = [\n{lines}]"
+
+
+def _toml(value: object) -> str:
+    """Texts, lists of them and truth values are written as in JSON, but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,88 @@
+"""Rounds from a named line, or from what repeats in the calls of a process."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from dpaudit.capture.rounds import start_site, with_rounds
+from dpaudit.files.recorded import Draw, Event, SentTensor
+
+
+def recorded(lines: str, to: Sequence[int] = ()) -> tuple[list[Event], list[Draw]]:
+    """Calls of rank 0, a letter each: its line. Small letters draw, others send.
+
+    The shape that is sent is the digit after a letter; destinations are 1, or those given.
+    """
+    events, draws = [], []
+    listed = [(a, b) for a, b in zip(lines, lines[1:] + " ", strict=False) if a.isalpha()]
+    for i, (line, after) in enumerate(listed):
+        site = f"train.py:{line}"
+        told = {"process": 0, "rank": 0, "sequence": i, "time": i, "round": None}
+        told |= {"call_site": site, "occurrence": [a for a, _ in listed[:i]].count(line)}
+        shape = (int(after) if after.isdigit() else 4,)
+        if line.islower():
+            draws.append(
+                Draw(**told, operator="normal_", shape=shape, dtype="float32", parameters=(0, 1))
+            )
+            continue
+        tensor = SentTensor(name="0", shape=shape, dtype="float32", file="", key="", sha256="")
+        destination = to[len(events) % len(to)] if to else 1
+        told |= {"operator": "send", "group": (0, 1), "tag": 0, "source": 0}
+        told |= {"destinations": (destination,), "tensors": (tensor,), "inconsistent": False}
+        events.append(Event(**told))
+    return events, draws
+
+
+def rounds(lines: str, starts_at: str | None = None, to: Sequence[int] = ()) -> list[int]:
+    """The round of each call, 0 for none."""
+    events, draws = with_rounds(*recorded(lines, to), starts_at)
+    found = {call.sequence: call.round or 0 for call in [*events, *draws]}
+    return [found[i] for i in sorted(found)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("SSSS", [1, 2, 3, 4]),
+        ("ISSSS", [0, 1, 2, 3, 4]),  # something before the first round
+        ("nSnSnSn", [1, 1, 2, 2, 3, 3, 0]),  # a draw belongs to the message that follows
+        ("S1S2S3S1S2S3", [1, 1, 1, 2, 2, 2]),  # the layers of a model
+        ("ABABAB", [1, 1, 2, 2, 3, 3]),
+        ("S1S1T2S1S1T2S1S1T2", [1, 1, 1, 2, 2, 2, 3, 3, 3]),  # the first one is there twice
+        ("SSSSSESSSSSE", [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 10]),  # an evaluation now and then
+        ("ABCD", [0, 0, 0, 0]),
+        ("n", [0]),
+        ("", []),
+    ],
+)
+def test_rounds_are_the_period_of_the_calls(lines: str, expected: list[int]) -> None:
+    assert rounds(lines) == expected
+
+
+def test_neighbours_in_turn_are_one_round_and_a_rotating_one_is_a_round_each() -> None:
+    assert rounds("SSSSSS", to=[1, 2]) == [1, 1, 2, 2, 3, 3]
+    assert rounds("SSSSSSSS", to=[1, 2, 5, 1, 3, 4, 2, 6]) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_named_line_overrides_the_period() -> None:
+    assert rounds("nSSnSS", "train.py:n") == [1, 1, 1, 2, 2, 2]
+    assert rounds("nSSnSS", "train.py:S") == [1, 1, 2, 3, 3, 4]  # what repeats is a new round
+    assert rounds("nSSnSS", "train.py:S", to=[1, 2]) == [1, 1, 1, 2, 2, 2]
+    assert rounds("SSS", "train.py:X") == [0, 0, 0]
+
+
+def test_the_line_that_starts_rounds_is_proposed_only_if_it_gives_the_same() -> None:
+    found = with_rounds(*recorded("IABABAB"))
+    assert start_site(*found) == "train.py:A"
+    twice = with_rounds(*recorded("S1S1T2S1S1T2S1S1T2"))
+    assert start_site(*twice) is None
+
+
+def test_messages_of_one_call_are_of_one_round() -> None:
+    events, draws = recorded("SSSSSS", to=[1, 2])
+    scattered = [
+        event.model_copy(update={"operator": "scatter", "tag": None, "occurrence": i // 2})
+        for i, event in enumerate(events)
+    ]
+    again, _ = with_rounds(scattered, draws)
+    assert [event.round for event in again] == [1, 1, 2, 2, 3, 3]

@@ -11,7 +11,7 @@ from dpaudit.files.result import GraphSummary
 from dpaudit.memory import size_text
 from dpaudit.text import lines
 
-from .figures.drawing import GraphDrawing, graph_drawing
+from .figures.graph import GraphDrawing, graph_drawing
 from .html import pages
 
 MOST_ROWS = 300  # of the table of messages

@@ -5,21 +5,18 @@ security policy forbids both. All text is escaped, and shows what is not seen.
 """
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import MEANING
 from dpaudit.text import lines
 
 from .arrangement import metric_names
-from .figures.information import AskedMessage, by_run, information_by_round
 from .numbers import as_json, estimate, exact, metric_name, number, span
 from .run import Run
 from .tables import filled
@@ -77,31 +74,6 @@ def render(result: AuditResult, run_directory: Path) -> str:
     """
     page = pages().get_template("audit.html.j2")
     return lines(page.render(run=Run("", 0, result, run_directory)))
-
-
-def render_comparison(results: Sequence[tuple[str, AuditResult, Path]]) -> str:
-    """Several audits, each (label, result, run directory), side by side as one HTML page.
-
-    Raises:
-        DpauditError: there are no results, or an artifact's path leads out of its run directory.
-    """
-    if not results:
-        raise DpauditError("nothing to compare: expected at least one run")
-    runs = [Run(label, i, result, path) for i, (label, result, path) in enumerate(results)]
-    scored = ((s.key, k) for run in runs for s in run.scenarios if s.scored for k in s.rounds)
-    rows = list(dict.fromkeys(scored))
-    asked = by_run((run.label, run.entries("mutual-information")) for run in runs)
-    information = [
-        (question, found, information_by_round(found, f"budgets{i}", _asked(question)))
-        for i, (question, found) in enumerate(asked.items())
-    ]
-    page = pages().get_template("comparison.html.j2")
-    return lines(page.render(runs=runs, rows=rows, information=information))
-
-
-def _asked(question: AskedMessage) -> str:
-    who = question.threat_model or "an adversary"
-    return f"Information by round under each defense: {question.message} read by {who}"
 
 
 @cache

@@ -24,7 +24,8 @@ from .calculator import epsilon
 from .capturing import capture
 from .glossary import explain
 from .last_word import leave_with
-from .results import print_outlook, report, show
+from .report import report
+from .results import print_outlook, show
 from .running import passing_on, progress_bars
 from .terminal import (
     answer,

@@ -1,21 +1,19 @@
-"""Results on a terminal and in files: what was found, what a dry run foretells, a report."""
+"""Results on a terminal: what was found, and what a dry run foretells."""
 
 import webbrowser
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from dpaudit.errors import ConfigError, RunError
+from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name
-from dpaudit.files.result import AuditResult
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
-from .exports import write_figures, write_tables
+from .report import result_of
 from .terminal import errors_as_exit_codes, print_result, say
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ def show(
 ) -> None:
     """Print the result of a run again, as after its audit. Exits 0 whatever the verdict is."""
     with errors_as_exit_codes():
-        result = AuditResult.read(run_directory / "audit.json")
+        result = result_of(run_directory)
         print_result(result, run_directory, as_json)
         if open_:
             _open(run_directory / "report.html")
@@ -40,43 +38,6 @@ def _open(page: Path) -> None:
         raise RunError(f"{page}: there is no report; make it with dpaudit report {page.parent}")
     if not webbrowser.open(page.resolve().as_uri()):
         raise RunError(f"{page}: no browser could be started; open the file by hand")
-
-
-def report(
-    run_directories: Annotated[list[Path], Argument(metavar="DIR...", help="Run directories.")],
-    out: Annotated[Path | None, Option(help="The HTML file; default: report.html in DIR.")] = None,
-    figures: Annotated[
-        Path | None, Option(metavar="DIR", help="Its figures too, as SVG, PDF and PNG.")
-    ] = None,
-    tables: Annotated[Path | None, Option(metavar="DIR", help="Its numbers too, as CSV.")] = None,
-) -> None:
-    """Render one run, or several side by side, from their audit.json."""
-    with errors_as_exit_codes():
-        from dpaudit.reports.html import render, render_comparison
-        from dpaudit.training.run_directory import RunDirectory
-
-        exported = [("--figures", figures), ("--tables", tables)]
-        for option, folder in exported if len(run_directories) > 1 else []:
-            if folder is not None:
-                raise ConfigError(f"{option}: expected one run directory, got several")
-        results = [
-            (path.name, AuditResult.read(path / "audit.json"), path) for path in run_directories
-        ]
-        if len(results) == 1:
-            _, result, path = results[0]
-            target, page = out or path / "report.html", render(result, path)
-        else:
-            target, page = out or Path("comparison.html"), render_comparison(results)
-        directory = RunDirectory(target.parent)
-        with directory.held() if directory.has("run.json") else nullcontext(directory) as run:
-            run.write_text(target.name, page)
-        if figures is not None:
-            n = len(write_figures(results[0][1], run_directories[0], figures))
-            say(f"figures: {n} files in {figures}")
-        if tables is not None:
-            n = len(write_tables(results[0][1], tables))
-            say(f"tables: {n} files in {tables}")
-    say(f"report: {target}")
 
 
 def print_outlook(config: AuditConfig, found: "Outlook") -> None:

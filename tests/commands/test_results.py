@@ -61,4 +61,4 @@ def test_what_cannot_be_opened_is_one_line(run: Path, monkeypatch, report, said)
 def test_a_folder_without_a_result_is_one_line(tmp_path: Path) -> None:
     code, shown, error = command("show", tmp_path)
     assert (code, shown) == (2, "")
-    assert error == f"error: {tmp_path / 'audit.json'}: No such file or directory\n"
+    assert error == f"error: {tmp_path}: there is no audit.json in it: it is no run directory\n"

@@ -25,7 +25,8 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import accounting_finding, judge
 from dpaudit.pipeline.void import void_figures
-from dpaudit.reports.html import render, render_comparison
+from dpaudit.reports.comparison import render_comparison
+from dpaudit.reports.html import render
 from dpaudit.reports.numbers import number
 from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.selftest.zoo import NoiseHalved, WrongNorm

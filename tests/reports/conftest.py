@@ -6,7 +6,8 @@ import pytest
 
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
-from dpaudit.reports.html import render, render_comparison
+from dpaudit.reports.comparison import render_comparison
+from dpaudit.reports.html import render
 from tests.reports.pages import GOLDEN, Page, png
 
 
@@ -37,7 +38,7 @@ def page(html: str) -> Page:
 
 @pytest.fixture(scope="module")
 def comparison(golden: AuditResult, run_directory: Path) -> str:
-    other = golden.model_copy(
-        update={"verdict": Verdict.NOT_REFUTED, "findings": golden.findings[:9]}
-    )
+    claims = tuple(claim.model_copy(update={"because": ()}) for claim in golden.claims)
+    changes = {"verdict": Verdict.NOT_REFUTED, "claims": claims, "findings": golden.findings[:9]}
+    other = golden.model_copy(update=changes)
     return render_comparison([("first", golden, run_directory), ("second", other, run_directory)])

@@ -7,14 +7,13 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Metric, Role
 from dpaudit.files.result import AuditResult, Curve
 from dpaudit.files.verdict import MEANING, Verdict
 from dpaudit.reports.arrangement import NumberedFinding, scenarios
 from dpaudit.reports.figures.graph import graph_drawing
 from dpaudit.reports.figures.pictures import Picture
-from dpaudit.reports.html import render, render_comparison
+from dpaudit.reports.html import render
 from dpaudit.reports.links import finding_links
 from dpaudit.reports.numbers import estimate
 from tests.reports.pages import Page, small_finding, visible, with_findings
@@ -363,29 +362,3 @@ def test_drawing_leaves_the_settings_of_matplotlib_as_they_were(
         before = dict(matplotlib.rcParams)
         render(golden, run_directory)
         assert dict(matplotlib.rcParams) == before
-
-
-def test_a_comparison_sets_every_run_in_a_column_with_its_verdict(comparison: str) -> None:
-    page = Page(comparison)
-    verdicts = page.by_id("verdicts").text()
-    assert "× refuted" in verdicts
-    assert "○ not refuted" in verdicts
-    header = next(page.by_id("reconstruction").every("thead")).text()
-    assert header.endswith("first second")
-
-
-def test_a_scenario_that_a_run_does_not_have_is_left_blank(
-    golden: AuditResult, tmp_path: Path
-) -> None:
-    other = with_findings(golden, small_finding(message="only here"))
-    page = Page(render_comparison([("a", golden, tmp_path), ("b", other, tmp_path)]))
-    bodies = [e for e in page.by_id("reconstruction").every("tbody") if "only here" in e.text()]
-    (body,) = bodies
-    cells = [[cell.text() for cell in row.every("td")] for row in body.every("tr")]
-    blank, scored = ["–", "–"], ["–", "0.250 [0.125, 0.375] n = 8"]
-    assert cells == [blank, scored, blank, blank]
-
-
-def test_comparing_nothing_is_refused() -> None:
-    with pytest.raises(DpauditError, match="at least one run"):
-        render_comparison([])

@@ -13,8 +13,9 @@ import pytest
 from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Metric, Role
 from dpaudit.files.result import AuditResult
+from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.figures.pictures import embedded
-from dpaudit.reports.html import render, render_comparison
+from dpaudit.reports.html import render
 from tests.reports.pages import GOLDEN, Page, png, small_finding, visible, with_findings
 
 

@@ -1,0 +1,169 @@
+"""dpaudit report: one run as a page, or several side by side under labels of their own."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from dpaudit.errors import ConfigError, RunError, nearest
+from dpaudit.files.result import AuditResult
+
+from .exports import write_figures, write_tables
+from .terminal import errors_as_exit_codes, say
+
+_DIGEST = re.compile(r"[0-9a-f]{32,}")  # the name of a folder that a person has not named
+
+
+def report(
+    run_directories: Annotated[list[Path], Argument(metavar="DIR...", help="Run directories.")],
+    out: Annotated[
+        Path | None,
+        Option(help="The HTML file; default: report.html in DIR, comparison.html of several."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        Option(help="What a run is called in a comparison; repeatable, in the order of the runs."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        Option(metavar="RUN", help="What others are held against: a label or DIR; default: first."),
+    ] = None,
+    figures: Annotated[
+        Path | None, Option(metavar="DIR", help="Its figures too, as SVG, PDF and PNG.")
+    ] = None,
+    tables: Annotated[Path | None, Option(metavar="DIR", help="Its numbers too, as CSV.")] = None,
+) -> None:
+    """Render one run, or several side by side, from their audit.json."""
+    with errors_as_exit_codes():
+        several = {"--label": label, "--baseline": baseline}
+        single = {"--figures": figures, "--tables": tables}
+        _refuse_unfit(len(run_directories), several, single)
+        results = [result_of(path) for path in run_directories]
+        if len(results) == 1:
+            [result], [path] = results, run_directories
+            target = out or path / "report.html"
+            _write(target, _page(result, path))
+            _write_exports(result, path, figures, tables)
+        else:
+            names = labels(run_directories, results, label)
+            first = _place(baseline, names, run_directories)
+            target = out or Path("comparison.html")
+            _write(target, _comparison(names, results, run_directories, first))
+    say(f"report: {target}")
+
+
+def result_of(run_directory: Path) -> AuditResult:
+    """The result in a run directory.
+
+    Raises:
+        RunError: it is no folder, has no result, or one that cannot be read.
+    """
+    file = run_directory / "audit.json"
+    if not run_directory.exists():
+        raise RunError(f"{run_directory}: there is no such folder; expected a run directory")
+    if not run_directory.is_dir():
+        raise RunError(f"{run_directory}: not a folder; expected the run directory that it is in")
+    if not file.exists():
+        unfinished = (run_directory / "run.json").exists()
+        why = "its audit is not finished" if unfinished else "it is no run directory"
+        raise RunError(f"{run_directory}: there is no audit.json in it: {why}")
+    return AuditResult.read(file)
+
+
+def labels(
+    run_directories: Sequence[Path], results: Sequence[AuditResult], given: Sequence[str] | None
+) -> list[str]:
+    """What each run is called: as given, or by its folder; by its defense where that is a digest.
+
+    Raises:
+        ConfigError: not a label for each run, one that says nothing, or two alike.
+    """
+    _refuse_repeated(run_directories)
+    if given:
+        if len(given) != len(results):
+            n = len(results)
+            raise ConfigError(f"--label: expected one for each of the {n} runs, got {len(given)}")
+        for name, times in Counter(given).items():
+            if times > 1 or not name.strip():
+                raise ConfigError(f'--label: "{name}": expected a name of its own for each run')
+        return list(given)
+    names = [_name(*pair) for pair in zip(run_directories, results, strict=True)]
+    alike = {name for name, times in Counter(names).items() if times > 1}
+    return [
+        str(path) if name in alike else name
+        for name, path in zip(names, run_directories, strict=True)
+    ]
+
+
+def _name(run_directory: Path, result: AuditResult) -> str:
+    folder = run_directory.resolve().name
+    if not _DIGEST.fullmatch(folder):
+        return folder
+    defense = result.config.get("defense")
+    named = defense.get("name") if isinstance(defense, dict) else None
+    return f"{named or 'run'} {folder[:6]}"
+
+
+def _refuse_repeated(run_directories: Sequence[Path]) -> None:
+    for path, times in Counter(path.resolve() for path in run_directories).items():
+        if times > 1:
+            raise ConfigError(f"{path}: given {times} times; expected different runs")
+
+
+def _refuse_unfit(n: int, several: Mapping[str, object], single: Mapping[str, object]) -> None:
+    """Options that mean nothing of so many runs."""
+    for option, value in several.items() if n == 1 else ():
+        if value:
+            raise ConfigError(f"{option}: expected several run directories, got one")
+    for option, value in single.items() if n > 1 else ():
+        if value is not None:
+            raise ConfigError(f"{option}: expected one run directory, got several")
+
+
+def _place(baseline: str | None, names: list[str], run_directories: Sequence[Path]) -> int:
+    if baseline is None:
+        return 0
+    if baseline in names:
+        return names.index(baseline)
+    there = [path.resolve() for path in run_directories]
+    if Path(baseline).resolve() in there:
+        return there.index(Path(baseline).resolve())
+    known = ", ".join(names)
+    raise ConfigError(
+        f'--baseline: "{baseline}" is none of the runs{nearest(baseline, names)}; they are: {known}'
+    )
+
+
+def _page(result: AuditResult, run_directory: Path) -> str:
+    from dpaudit.reports.html import render
+
+    return render(result, run_directory)
+
+
+def _comparison(
+    names: list[str], results: list[AuditResult], paths: Sequence[Path], baseline: int
+) -> str:
+    from dpaudit.reports.comparison import render_comparison
+
+    return render_comparison(list(zip(names, results, paths, strict=True)), baseline)
+
+
+def _write(target: Path, page: str) -> None:
+    from dpaudit.training.run_directory import RunDirectory
+
+    directory = RunDirectory(target.parent)
+    with directory.held() if directory.has("run.json") else nullcontext(directory) as run:
+        run.write_text(target.name, page)
+
+
+def _write_exports(
+    result: AuditResult, run_directory: Path, figures: Path | None, tables: Path | None
+) -> None:
+    if figures is not None:
+        say(f"figures: {len(write_figures(result, run_directory, figures))} files in {figures}")
+    if tables is not None:
+        say(f"tables: {len(write_tables(result, tables))} files in {tables}")

@@ -84,7 +84,7 @@ class Traffic:
 
     @cached_property
     def messages(self) -> list[Row]:
-        """By round and in the order of time; equal ones of a round once, with their number."""
+        """By round, line and source; equal ones of a round once, with their number."""
         counts: Counter[tuple[object, ...]] = Counter()
         raced: Counter[tuple[object, ...]] = Counter()
         rows = {}
@@ -103,7 +103,9 @@ class Traffic:
             counts[row] += 1
             raced[row] += event.inconsistent
         found = [row._replace(number=counts[row], inconsistent=raced[row]) for row in rows]
-        return sorted(found, key=lambda row: row.round or 0)
+        lines_met = list(dict.fromkeys(row.call_site for row in found))
+        place = {site: i for i, site in enumerate(lines_met)}
+        return sorted(found, key=lambda r: (r.round or 0, place[r.call_site], r.source))
 
     @property
     def shown(self) -> list[Row]:

@@ -1,0 +1,172 @@
+"""What a reader of linear gossip could not foretell, and what that tells of a unit moved anywhere.
+
+Each round the reader subtracts from the messages that it reads all that it could foretell (a Kalman
+filter), and whitens what is left. A unit moved at v in round s stands at Phi(t, s) e_v in what the
+reader does not know in round t, and all rounds from t on tell J_t of a unit moved there:
+
+    H_v[s, t] = [J_t Phi(t, s)]_vv,    Phi(t, s) = A_(t-1) ... A_s,
+    J_t = c_t'c_t + A_t' J_(t+1) A_t,
+
+for all agents v at once, with c_t the rows of the whitened innovation and A_t = W_t (I - G_t c_t)
+what is left of an error after the round. Halving the rounds splits Phi(t, s) = Phi(t, m) Phi(m, s):
+O(T log T) products of [n, n] for a reader, and an inner product of n numbers for each entry.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.files.threat import ThreatModel
+
+from .linear_gossip import SINGULAR, Gossip
+from .participation import Participation
+from .probe import NOISELESS
+
+FORGOTTEN = 1e-15  # of a unit: what is left of it in the state is rounding
+LEAF = 4  # rounds between which entries are found one by one
+
+
+class Innovations(NamedTuple):
+    """Of each round, what the reader is told and what is left open."""
+
+    heard: list[list[int]]  # senders
+    told: list[Tensor]  # c_t, [rank, n]: whitened
+    bare: list[Tensor]  # [rest, n]: combinations of messages without noise
+    left: list[Tensor]  # A_t, [n, n]
+
+    @classmethod
+    def of(cls, gossip: Gossip, reader: ThreatModel) -> "Innovations":
+        sigma = gossip.unknown(reader.agents)
+        n, P = len(sigma), torch.zeros_like(sigma)
+        heard = [gossip.heard(t, reader) for t in range(min(gossip.period, gossip.n_rounds))]
+        found = cls([], [], [], [])
+        for t in range(gossip.n_rounds):
+            W, rows = gossip.at(t), heard[t % len(heard)]
+            M = P + sigma
+            values, U = torch.linalg.eigh(M[rows][:, rows])
+            noisy = values > SINGULAR * M.diagonal().max()
+            c = _placed(U[:, noisy] / values[noisy].sqrt(), rows, n)
+            G = M @ c.mT
+            rest = M - G @ G.mT
+            rest[rows], rest[:, rows] = 0.0, 0.0
+            P = W @ (rest + rest.mT) @ W.mT / 2
+            found.heard.append(rows)
+            found.told.append(c)
+            found.bare.append(_placed(U[:, ~noisy], rows, n))
+            found.left.append(W - (W @ G) @ c)
+        return found
+
+    def grams(self, schema: Participation, victims: list[int]) -> list[Tensor]:
+        """H of each class of rounds that a record may be used in, [n_victims, k, k]."""
+        J, classes = self._told_from(self.told), schema.classes(len(self.told))
+        grams = [torch.zeros(len(victims), len(c), len(c), dtype=torch.float64) for c in classes]
+        place = {int(t): (o, i) for o, c in enumerate(classes) for i, t in enumerate(c)}
+        for t, (o, i) in place.items():
+            grams[o][:, i, i] = J[t].diagonal()[victims]
+        if schema.times > 1:
+            self._between(0, len(J), J, _Entries(grams, place, victims))
+        for H in grams:
+            H += H.triu(1).mT
+        return grams
+
+    def shown(self, victims: list[int]) -> Iterator[tuple[int, tuple[int, int]]]:
+        """Victims of whom a use shows without noise; the round, from 1, and sender that show it."""
+        if not any(len(rows) for rows in self.bare):
+            return
+        J = self._told_from(self.bare)
+        for v in victims:
+            t = next((t for t, told in enumerate(J) if told[v, v] > NOISELESS**2), None)
+            if t is not None:
+                yield v, self._where(t, v)
+
+    def _where(self, t: int, v: int) -> tuple[int, int]:
+        """Which message shows a use of v in round t first."""
+        moved = torch.zeros(len(self.left[0]), dtype=torch.float64)
+        moved[v] = 1.0
+        while not (self.bare[t] @ moved).norm() > NOISELESS / len(self.left):
+            moved, t = self.left[t] @ moved, t + 1
+        seen = self.bare[t].mT @ (self.bare[t] @ moved)
+        return t + 1, int(seen.abs().argmax())
+
+    def _told_from(self, rows: list[Tensor]) -> list[Tensor]:
+        """J_t of each round: what these rows tell of a unit, from then on."""
+        found = [rows[-1].mT @ rows[-1]]
+        for c, A in zip(rows[-2::-1], self.left[-2::-1], strict=True):
+            found.append(c.mT @ c + A.mT @ (found[-1] @ A))
+        return found[::-1]
+
+    def _between(self, low: int, high: int, J: list[Tensor], entries: "_Entries") -> None:
+        """The entries of rounds low <= s < t < high."""
+        if high - low <= LEAF:
+            for t in range(low + 1, high):
+                self._one_by_one(low, t, J[t], entries)
+            return
+        middle = (low + high) // 2
+        entries.add(*self._before(low, middle), *self._after(middle, high, J))
+        self._between(low, middle, J, entries)
+        self._between(middle, high, J, entries)
+
+    def _one_by_one(self, low: int, t: int, J: Tensor, entries: "_Entries") -> None:
+        for s in range(t - 1, low - 1, -1):
+            entries.set(s, t, (J * self.left[s].mT).sum(1))
+            if s > low:
+                J = J @ self.left[s]
+
+    def _before(self, low: int, middle: int) -> tuple[range, list[Tensor]]:
+        """Phi(middle, s)' of the rounds s before, the last first, until it is nothing."""
+        found, phi = [], torch.eye(len(self.left[0]), dtype=torch.float64)
+        for s in range(middle - 1, low - 1, -1):
+            phi = phi @ self.left[s]
+            if phi.abs().max() < FORGOTTEN:
+                break
+            found.append(phi.mT)
+        return range(middle - 1, middle - 1 - len(found), -1), found
+
+    def _after(self, middle: int, high: int, J: list[Tensor]) -> tuple[range, list[Tensor]]:
+        """J_t Phi(t, middle) of the rounds t from the middle on, until it is nothing."""
+        found, phi = [J[middle]], torch.eye(len(J[0]), dtype=torch.float64)
+        for t in range(middle + 1, high):
+            phi = self.left[t - 1] @ phi
+            if phi.abs().max() < FORGOTTEN:
+                break
+            found.append(J[t] @ phi)
+        return range(middle, middle + len(found)), found
+
+
+class _Entries(NamedTuple):
+    """Entries of H above the diagonal, of each class of rounds."""
+
+    grams: list[Tensor]  # [n_victims, k, k]
+    place: dict[int, tuple[int, int]]  # round -> class, place in it
+    victims: list[int]
+
+    def set(self, s: int, t: int, values: Tensor) -> None:
+        if s in self.place and t in self.place and self.place[s][0] == self.place[t][0]:
+            (o, i), (_, j) = self.place[s], self.place[t]
+            self.grams[o][:, i, j] = values[self.victims]
+
+    def add(self, before: range, left: list[Tensor], after: range, right: list[Tensor]) -> None:
+        """H_v[s, t] = <left_s, right_t>_v of all rounds before and after the middle."""
+        for o, H in enumerate(self.grams):
+            sides = []
+            for rounds, factors in ((before, left), (after, right)):
+                here = {t: m for t, m in zip(rounds, factors, strict=True) if self._in(t, o)}
+                sides.append(here)
+            if not all(sides):
+                continue
+            of_victims = [torch.stack([*side.values()])[:, self.victims] for side in sides]
+            entries = of_victims[0].movedim(0, 1) @ of_victims[1].permute(1, 2, 0)
+            i, j = (torch.tensor([self.place[t][1] for t in side]) for side in sides)
+            H[:, i[:, None], j] = entries
+
+    def _in(self, t: int, o: int) -> bool:
+        return t in self.place and self.place[t][0] == o
+
+
+def _placed(combinations: Tensor, rows: list[int], n: int) -> Tensor:
+    """Columns over some agents as rows over all, [n_combinations, n]."""
+    placed = torch.zeros(combinations.shape[1], n, dtype=torch.float64)
+    placed[:, rows] = combinations.mT
+    return placed

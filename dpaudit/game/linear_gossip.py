@@ -1,0 +1,103 @@
+"""Linear gossip: mixing matrices, noise, and who reads and knows what of it.
+
+m_t = theta_t + g_t + n_t, sent to all that weigh it;    theta_(t+1) = W_t m_t,    n_t = F z_t
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.errors import ConfigError
+from dpaudit.files.threat import ThreatModel
+
+SINGULAR = 1e-12  # of the largest variance: below it a combination has no noise
+
+
+class Gossip(NamedTuple):
+    """Linear gossip: the matrices of all rounds, or one for all, and its noise."""
+
+    matrices: tuple[Tensor, ...]  # [n, n] each
+    n_rounds: int
+    factor: Tensor  # F, [n, n_draws]
+    known_to: tuple[frozenset[int], ...]  # of each draw, who knows it
+
+    @property
+    def n_agents(self) -> int:
+        return len(self.matrices[0])
+
+    @property
+    def period(self) -> int:
+        return len(self.matrices)
+
+    def at(self, t: int) -> Tensor:
+        """W of a round, counted from 0."""
+        return self.matrices[t % len(self.matrices)]
+
+    def unknown(self, agents: tuple[int, ...]) -> Tensor:
+        """Covariance [n, n] of a round's noise, to these agents.
+
+        They know their own noise, and the draws that one of them knows: secrets of pairs, seeds.
+        """
+        open_ = [i for i, who in enumerate(self.known_to) if not who & set(agents)]
+        F, S = self.factor[:, open_], list(agents)
+        sigma = F @ F.mT
+        if S:
+            cut = SINGULAR * float(sigma.diagonal().max())
+            told = torch.linalg.pinv(sigma[S][:, S], atol=cut, hermitian=True)
+            sigma = sigma - sigma[:, S] @ told @ sigma[S]
+            sigma[S] = 0.0
+            sigma[:, S] = 0.0
+        return sigma
+
+    def heard(self, t: int, reader: ThreatModel) -> list[int]:
+        """Whose messages a reader reads in a round, beside its own agents'."""
+        linked = self.at(t) != 0
+        linked.fill_diagonal_(False)
+        read = {
+            j for i, j in linked.nonzero().tolist() if j not in reader.agents and reader.sees(j, i)
+        }
+        return sorted(read)
+
+
+def gossip_of(
+    W: Tensor | Sequence[Tensor],
+    n_rounds: int,
+    noise: float | Tensor,
+    known_to: Sequence[Sequence[int]] | None,
+) -> Gossip:
+    """Checked. Raises ConfigError: a shape or a number that is none."""
+    matrices = tuple(w.double() for w in ([W] if isinstance(W, Tensor) else W))
+    n = len(matrices[0]) if matrices else 0
+    for k, w in enumerate(matrices, start=1):
+        if w.shape != (n, n) or n < 2:
+            raise ConfigError(f"W {k}: shape {tuple(w.shape)}; expected [n, n] of 2 agents or more")
+        if not w.isfinite().all():
+            raise ConfigError(f"W {k}: not all weights are finite")
+    if not matrices:
+        raise ConfigError("W: no matrix; expected one, or one for each round")
+    F = torch.as_tensor(noise, dtype=torch.float64)
+    F = F * torch.eye(n, dtype=torch.float64) if F.ndim == 0 else F
+    F = torch.diag(F) if F.ndim == 1 else F
+    if F.ndim != 2 or len(F) != n or not F.isfinite().all():
+        raise ConfigError(
+            f"noise: shape {tuple(F.shape)}; expected finite numbers: one, [{n}], or [{n}, n_draws]"
+        )
+    known = [[]] * F.shape[1] if known_to is None else known_to
+    if len(known) != F.shape[1]:
+        raise ConfigError(f"known_to: {len(known)} entries for {F.shape[1]} draws of the noise")
+    return Gossip(matrices, n_rounds, F, tuple(frozenset(who) for who in known))
+
+
+def refuse_reader(gossip: Gossip, reader: ThreatModel) -> None:
+    """Raises ConfigError: it has agents that are not there, nobody to attack, or no message."""
+    n = gossip.n_agents
+    absent = [a for a in reader.agents if not 0 <= a < n]
+    if absent:
+        raise ConfigError(f'reader "{reader.name}": agent {absent[0]}; expected 0 to {n - 1}')
+    if len(reader.agents) == n:
+        raise ConfigError(f'reader "{reader.name}": holds every agent, the victim among them')
+    rounds = range(min(gossip.n_rounds, len(gossip.matrices)))
+    if not any(gossip.heard(t, reader) for t in rounds):
+        raise ConfigError(f'reader "{reader.name}": reads no message in {gossip.n_rounds} rounds')

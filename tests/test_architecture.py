@@ -18,6 +18,7 @@ FLOORS = {  # a room imports rooms of lower floors
     "papers": 9,
     "selftest": 9,
     "capture": 8,
+    "tap": 3,
     "pipeline": 7,
     "attacks": 7,
     "attack": 6,

@@ -50,6 +50,7 @@ class Role(StrEnum):
     EXACT_LEAK = "exact-leak"  # of a view, by the protocol's algebra: exact, or both ends
     WHO_LEARNS_WHAT = "who-learns-what"  # the same for every pair of agents
     REACTING_GRADIENT = "reacting-gradient"  # a certified bound on what third agents relay
+    MEASURED = "measured"  # accounting of what was measured on a program
     DECLARED = "declared"  # accounting of what the defense declares
     SENSITIVITY = "sensitivity"  # how far a message moves
     DEPENDENCE = "dependence"  # what else differs between neighbouring worlds
@@ -68,6 +69,7 @@ KINDS: Mapping[Role, FindingKind] = {
     Role.EXACT_LEAK: "accounting",
     Role.WHO_LEARNS_WHAT: "accounting",
     Role.REACTING_GRADIENT: "empirical-epsilon",
+    Role.MEASURED: "accounting",
     Role.DECLARED: "accounting",
     Role.SENSITIVITY: "sensitivity",
     Role.DEPENDENCE: "sensitivity",
@@ -86,6 +88,7 @@ class Name(StrEnum):
     DELTA = "delta"
     CLAIMED_MU = "claimed mu"
     LARGEST_MU_OF_A_ROUND = "largest mu of a round"
+    MU_OF_MEASURED_ROUNDS = "mu of the measured rounds"
     LARGEST_MU = "largest mu"
     SMALLEST_MU = "smallest mu"
     PAIRS_WITHOUT_NOISE = "pairs without noise"

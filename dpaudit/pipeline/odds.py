@@ -40,7 +40,8 @@ def _least(case: Case) -> float:
     """The largest epsilon that is certainly reached."""
     lows = [
         float(finding.metrics[Name.EPSILON].low or 0)
-        for finding in (*case.of(Role.EXACT_LEAK), *case.of(Role.DECLARED))
+        for role in (Role.EXACT_LEAK, Role.MEASURED, Role.DECLARED)
+        for finding in case.of(role)
         if Name.EPSILON in finding.metrics
     ]
     bare = any(finding.verdict is Verdict.REFUTED for finding in case.of(Role.EXACT_LEAK))

@@ -19,6 +19,19 @@ PACKAGES = ("torch", "numpy", "scipy", "scikit-image", "scikit-learn")
 
 def provenance(learned: LoadedProblem, seed: int, device: torch.device) -> Provenance:
     """The provenance of a run that is about to be made here."""
+    data = learned.name, learned.fingerprint, learned.n_records, learned.sizes
+    return provenance_of(*data, seed, device)
+
+
+def provenance_of(
+    data: str,
+    fingerprint: str,
+    n_records: int,
+    agent_sizes: tuple[int, ...],
+    seed: int,
+    device: torch.device,
+) -> Provenance:
+    """The same, of data with this name and hash."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     commit = _git("rev-parse", "HEAD")
     return Provenance(
@@ -30,10 +43,10 @@ def provenance(learned: LoadedProblem, seed: int, device: torch.device) -> Prove
         seed=seed,
         git_commit=commit,
         git_dirty=None if commit is None else bool(_git("status", "--porcelain")),
-        data=learned.name,
-        data_fingerprint=learned.fingerprint,
-        n_records=learned.n_records,
-        agent_sizes=learned.sizes,
+        data=data,
+        data_fingerprint=fingerprint,
+        n_records=n_records,
+        agent_sizes=agent_sizes,
     )
 
 

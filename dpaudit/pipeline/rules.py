@@ -55,9 +55,13 @@ def _accounting_exceeds(case: Case) -> Decision | None:
     for role, what in (
         (Role.DECLARED, "declared"),
         (Role.EXACT_LEAK, "really added"),
+        (Role.MEASURED, "measured"),
     ):
         finding = case.first(role)
         if finding is not None and finding.verdict is Verdict.UNSUPPORTED:
+            if finding.message is not None and role is Role.MEASURED:
+                bare = f"{finding.message} moves with the record, and no noise hides it"
+                return Decision(Verdict.UNSUPPORTED, f"{case.claims}; {bare}{case.also}.", finding)
             gives = f"the noise that is {what} gives {epsilon_of(finding)} to {case.adversary}"
             return Decision(Verdict.UNSUPPORTED, f"{case.claims}; {gives}{case.also}.", finding)
     return None
@@ -173,7 +177,8 @@ def _accounted(case: Case) -> str:
     """
     declared = case.first(Role.DECLARED)
     if declared is None:
-        return case.claims
+        measured = case.first(Role.MEASURED)
+        return case.claims if measured is None else _of_measured(measured, case)
     if declared.void is None:
         return _stands("Accounting", declared, case)
     exact = case.first(Role.EXACT_LEAK)
@@ -181,6 +186,15 @@ def _accounted(case: Case) -> str:
     if exact is None or exact.void is not None or Name.EPSILON not in exact.metrics:
         return f"{case.claims}, which no accounting supports: {void}"
     return f"{_stands('The noise that is really added', exact, case)}; {void}"
+
+
+def _of_measured(finding: Finding, case: Case) -> str:
+    """Measurements contradict a claim, or they do not: they never support one."""
+    low = float(finding.metrics[Name.EPSILON].low or 0)
+    if low == 0:
+        return f"{case.claims}; what was measured says nothing of this adversary"
+    said = f"epsilon {low:.3g} at delta {finding.metrics[Name.DELTA].value:g}"
+    return f"{case.claims}; what was measured comes to {said}, which does not contradict it"
 
 
 def _stands(what: str, finding: Finding, case: Case) -> str:

@@ -1,0 +1,167 @@
+"""The audit of a program that was not written for dpaudit: runs, measures, accounts, judges."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from dpaudit.defense.claim_accounting import Accounted, record_adjacency
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding
+from dpaudit.files.result import AuditResult, GraphSummary, JudgedClaim, ThreatModelSummary
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import worst
+from dpaudit.graphs.mixing import positions
+from dpaudit.pipeline.case import Judging
+from dpaudit.pipeline.judge import bearing_on, judge
+from dpaudit.pipeline.provenance import provenance_of
+from dpaudit.progress import OnProgress
+from dpaudit.registry import load_plugin
+from dpaudit.source import hash_of, own_source
+from dpaudit.training.run_directory import RunDirectory
+
+from .accounted import measured_accounting
+from .certified import certified, played
+from .drawn import drawn_noise
+from .simulation import Simulation
+from .worlds import Worlds, measured_worlds
+
+SCRATCH = "worlds"  # of the run directory: what runs leave until they are read
+NOTE = (
+    "A program was audited by its runs: what it promises can be refuted or left unsupported by "
+    "what was measured, and is never supported by it."
+)
+
+
+def run_captured(
+    config: CapturedConfig,
+    folder: Path,
+    out: Path,
+    cores: int = os.cpu_count() or 1,
+    config_text: str = "",
+    resume: bool = False,
+    on_progress: OnProgress = lambda what, done, total: None,
+) -> AuditResult:
+    """Audit the program of a config, started in ``folder``; writes the run directory.
+
+    Raises:
+        DpauditError: the program fails, its runs cannot be compared, or the run directory does not
+            allow it.
+    """
+    began = time.perf_counter()
+    load_plugin("reports", "html")  # refused now and not after the last run
+    program = Simulation(config.program, folder, out / SCRATCH, cores)
+    fingerprint = {
+        "config": config.model_dump(mode="json"),
+        "code": {"dpaudit": hash_of(own_source()), "program": hash_of([program.script])},
+    }
+    with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
+        with program.running():
+            worlds = measured_worlds(config, program, _counter("worlds", on_progress))
+            claims, findings = _judged(config, program, worlds, on_progress)
+        seconds = {"runs": time.perf_counter() - began}
+        result = _result(config, worlds, fingerprint, claims, findings, seconds)
+        run.write_text("audit.json", result.to_json())
+        run.write_text("report.html", load_plugin("reports", "html")(result, run.path))
+        return result
+
+
+def _counter(what: str, on_progress: OnProgress, total: int = 0) -> Callable[[], None]:
+    done = 0
+
+    def one_more() -> None:
+        nonlocal done
+        done += 1
+        on_progress(what, done, max(total, done))
+
+    return one_more
+
+
+def _judged(
+    config: CapturedConfig, program: Simulation, worlds: Worlds, on_progress: OnProgress
+) -> tuple[list[JudgedClaim], list[Finding]]:
+    """All evidence on each claim against each adversary, and the verdicts."""
+    asked = [
+        (i, claim, model)
+        for i, claim in enumerate(config.claim)
+        for model in config.threat_model
+        if claim.threat_model in (None, model.name)
+    ]
+    findings = drawn_noise(worlds.plain, config.noise.sites)
+    accounted: list[Accounted] = []
+    for i, claim, model in asked:
+        finding, figure = measured_accounting(i, config, worlds, claim, model)
+        findings.append(finding)
+        accounted.append(figure)
+    findings += _tests(config, program, worlds, asked, on_progress)
+    judgings = [
+        Judging(i, claim, model, figure, tuple(bearing_on(i, claim, model, findings)))
+        for (i, claim, model), figure in zip(asked, accounted, strict=True)
+    ]
+    return judge(judgings, findings), findings
+
+
+def _tests(
+    config: CapturedConfig,
+    program: Simulation,
+    worlds: Worlds,
+    asked: list[tuple[int, Claim, ThreatModel]],
+    on_progress: OnProgress,
+) -> Iterator[Finding]:
+    """One set of short runs for each adjacency that is claimed."""
+    if not config.certify.runs:
+        return
+    k = config.record.rounds[0]
+    for adjacency in dict.fromkeys(record_adjacency(claim) for _, claim, _ in asked):
+        on_run = _counter("short runs", on_progress, config.certify.runs + 1)
+        neighbours, models = worlds.rounds[k], config.threat_model
+        scores = played(config, program, worlds.replay, neighbours, adjacency, models, on_run)
+        for i, claim, model in asked:
+            if record_adjacency(claim) == adjacency:
+                yield certified(i, claim, model, scores[model.name], k, config.seed)
+
+
+def _result(
+    config: CapturedConfig,
+    worlds: Worlds,
+    fingerprint: dict[str, dict[str, object]],
+    claims: list[JudgedClaim],
+    findings: list[Finding],
+    seconds: dict[str, float],
+) -> AuditResult:
+    links = sorted({(m.source, to) for m in worlds.base.messages for to in m.destinations})
+    n_agents = max(worlds.base.agents) + 1
+    program = str(fingerprint["code"]["program"])
+    sizes = (0,) * n_agents
+    return AuditResult(
+        config=config.model_dump(mode="json"),
+        calibrated={},
+        provenance=provenance_of(
+            "of the program", program, 0, sizes, config.seed, torch.device("cpu")
+        ),
+        verdict=worst([claim.verdict for claim in claims]),
+        notes=(NOTE,),
+        claims=tuple(claims),
+        threat_models=tuple(
+            ThreatModelSummary(
+                name=model.name,
+                sentence=model.sentence(),
+                agents=model.agents,
+                links=tuple(link for link in links if model.sees(*link)),
+            )
+            for model in config.threat_model
+        ),
+        graph=GraphSummary(
+            name="as captured",
+            n_agents=n_agents,
+            links=tuple(links),
+            positions=tuple(map(tuple, positions("ring", n_agents).tolist())),
+            spectral_gap=float("nan"),
+        ),
+        findings=tuple(findings),
+        utility={},
+        timing=seconds,
+    )

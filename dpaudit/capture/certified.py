@@ -1,0 +1,156 @@
+"""Short runs of a program with and without a record, and the lower bound that they certify.
+
+Each victim's record is there by a coin of its own in every run. A run ends with the first measured
+round; its noise is drawn afresh in that round, and is that of the first run before. The score of a
+victim is the likelihood ratio by what was measured: any other score is valid too, with less power.
+Counts of several victims are sums of independent trials whose chances may differ, for which the
+binomial bound holds (Hoeffding 1956).
+"""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit.accounting.families import GAUSSIAN
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.releases import RecordAdjacency
+from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.world import Change, World
+from dpaudit.statistics.bounds import family_from_scores, from_scores, mu_p_value, p_value
+from dpaudit.statistics.power import expected_bound, expected_family_bound, trials_needed
+
+from .measured import log_likelihood_ratio
+from .observed import Observed
+from .simulation import Simulation
+from .worlds import Neighbours, OnRun
+
+ALPHA = 0.05  # of a false bound of one test
+
+
+class Played(NamedTuple):
+    """Scores of one adversary, of records that are not there and that are."""
+
+    without: Array
+    having: Array
+
+
+def played(
+    config: CapturedConfig,
+    program: Simulation,
+    replay: World,
+    neighbours: Neighbours,
+    adjacency: RecordAdjacency,
+    threat_models: Sequence[ThreatModel],
+    on_run: OnRun,
+) -> Mapping[str, Played]:
+    """Scores by the name of each adversary. Raises RunError if a run fails."""
+    k, victims = config.record.rounds[0], list(config.record.victims)
+    everyone = ThreatModel(name="every link")
+    pairs = {v: neighbours.worst(v, everyone, adjacency)[0] for v in victims}
+    leaks = {
+        model.name: {v: neighbours.leak(v, model, pairs[v]) for v in victims}
+        for model in threat_models
+    }
+    coins = np.random.default_rng([config.seed, 1]).integers(
+        0, 2, (config.certify.runs, len(victims))
+    )
+
+    def world(i: int) -> World:
+        changes = tuple(
+            Change(agent=v, batch=neighbours.places[v].batch, how=pairs[v][coin])
+            for v, coin in zip(victims, coins[i].tolist(), strict=True)
+        )
+        update = {"noise": "fresh", "noise_seed": i + 1, "fresh_from": k, "last_round": k}
+        return replay.model_copy(update={**update, "changes": changes})
+
+    silent = tuple(draw.key for v in victims for draw in neighbours.places[v].draws)
+    out = tuple(Change(agent=v, batch=neighbours.places[v].batch, how=pairs[v][0]) for v in victims)
+    quiet = replay.model_copy(update={"silent": silent, "changes": out, "last_round": k})
+    [mean] = program.each([quiet], Observed.loaded, on_run)
+
+    def scores(run: Observed) -> dict[str, list[float]]:
+        return {
+            name: [log_likelihood_ratio(by_victim[v], run, mean) for v in victims]
+            for name, by_victim in leaks.items()
+        }
+
+    worlds = [world(i) for i in range(config.certify.runs)]
+    found = program.each(worlds, scores, on_run)
+    there = coins.astype(bool)
+    table = {name: np.array([scored[name] for scored in found]) for name in leaks}
+    seen = {
+        model.name: np.array([v not in model.agents for v in victims]) for model in threat_models
+    }
+    return {
+        name: Played(
+            values[:, seen[name]][~there[:, seen[name]]],
+            values[:, seen[name]][there[:, seen[name]]],
+        )
+        for name, values in table.items()
+    }
+
+
+def certified(
+    index: int, claim: Claim, threat_model: ThreatModel, played: Played, k: int, seed: int
+) -> Finding:
+    """The test of a claim by what was played of round k."""
+    delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
+    rng = np.random.default_rng([seed, 2])
+    if claim.mu is None:
+        bound = from_scores(*played, delta, ALPHA, rng)
+        value = bound.value
+        p = p_value(bound.fp, bound.fn, bound.n0, bound.n1, delta, claimed)
+    else:
+        bound = family_from_scores(*played, ALPHA, rng)
+        value = GAUSSIAN.epsilon(bound.value, delta)
+        p = mu_p_value(bound.fp, bound.fn, bound.n0, bound.n1, claim.mu)
+    metrics: dict[str, Metric] = {
+        Name.EPSILON_LOWER_BOUND: Metric(value=value, n=bound.n0 + bound.n1),
+        Name.CLAIMED_EPSILON: Metric(value=claimed),
+        Name.DELTA: Metric(value=delta),
+        Name.CONFIDENCE: Metric(value=1 - ALPHA),
+        Name.P_VALUE: Metric(value=p),
+        Name.FALSE_POSITIVES: Metric(value=bound.fp, n=bound.n0),
+        Name.FALSE_NEGATIVES: Metric(value=bound.fn, n=bound.n1),
+    }
+    if claim.mu is not None:
+        metrics[Name.MU_LOWER_BOUND] = Metric(value=bound.value)
+        metrics[Name.CLAIMED_MU] = Metric(value=claim.mu)
+    metrics |= _power(claim, delta, min(bound.n0, bound.n1))
+    return Finding(
+        role=Role.TEST,
+        kind="empirical-epsilon",
+        title="short runs with and without one record",
+        claim=index,
+        attack="captured",
+        threat_model=threat_model.name,
+        adjacency=claim.adjacency,
+        rounds=(k,),
+        world="defense",
+        metrics=metrics,
+        notes=(f"of round {k} alone: a bound on what the whole run leaks, too",),
+    )
+
+
+def _power(claim: Claim, delta: float, n: int) -> dict[str, Metric]:
+    """What a perfect attack could certify with as many scores."""
+
+    def perfect(n: int) -> float:
+        if claim.mu is not None:
+            return expected_family_bound(n, ALPHA, np.zeros_like)
+        return expected_bound(n, delta, ALPHA, np.zeros_like)
+
+    most = perfect(n)
+    enough = trials_needed(claim.mu or claimed_epsilon(claim), perfect)
+    return {
+        Name.CEILING: Metric(
+            value=most if claim.mu is None else GAUSSIAN.epsilon(most, delta), n=n
+        ),
+        Name.TRIALS_NEEDED: Metric(value=inf if enough is None else enough),
+    }

@@ -1,0 +1,83 @@
+"""The noise that a program really drew, by its own generators: repeats, and whether it is noise."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import ndtri
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.verdict import Verdict
+from dpaudit.statistics.white_noise import white_noise_test
+
+from .observed import NamedDraw, Observed
+
+LEVEL = 1e-4  # of a false alarm about the noise of one program
+
+
+def drawn_noise(plain: Observed, sites: Sequence[str]) -> list[Finding]:
+    """Whether the draws of a plain run are fresh, and of the law and scale that they are told with.
+
+    A draw of two numbers or more that equals another is repeated. Otherwise they are put in units
+    of their scale, Laplace noise by its quantiles, and tested for N(0, 1): sizes, means and
+    correlations, at ``LEVEL`` for all of a program together.
+    """
+    draws = [d for d in plain.draws if (not sites or d.name in sites) and d.scale > 0]
+    if not draws:
+        return []
+    repeated = _repeated(plain, draws)
+    groups: dict[tuple[str, int], list[Array]] = defaultdict(list)
+    for draw in draws:
+        values = _standard(plain.tape[draw.key] / draw.scale, draw.family)
+        groups[draw.name, len(values)].append(values)
+    found = [
+        (name, *white_noise_test(np.stack(group, axis=1))) for (name, _), group in groups.items()
+    ]
+    name, test, p = min(found, key=lambda one: one[2])
+    p = min(1.0, len(found) * p)
+    if repeated:
+        what = f"{len(repeated)} draws repeat an earlier one: {repeated[0]}"
+        p = 0.0
+    else:
+        what = f'"{name}": {test}'
+    odd = p < LEVEL
+    return [
+        Finding(
+            role=Role.NOISE,
+            kind="control",
+            title=what if odd else "the noise that was drawn",
+            world="defense",
+            metrics={
+                Name.P_VALUE: Metric(value=p, n=sum(len(plain.tape[d.key]) for d in draws)),
+                Name.FOUND: Metric(value=len(repeated), n=len(draws)),
+            },
+            verdict=Verdict.UNSUPPORTED if odd else None,
+            notes=(
+                f"{len(draws)} draws of a run with the program's own generators, held against the "
+                f"law and the scale that they are told with, at level {LEVEL:g}",
+            ),
+        )
+    ]
+
+
+def _standard(values: Array, family: str) -> Array:
+    """Standard normal, if the law is as told."""
+    if family == "gaussian":
+        return values
+    upper = 0.5 * np.exp(-np.abs(values))  # the mass beyond
+    return np.asarray(np.where(values > 0, -ndtri(upper), ndtri(upper)))
+
+
+def _repeated(plain: Observed, draws: Sequence[NamedDraw]) -> list[str]:
+    """Draws whose numbers were all drawn before, by the same or another agent, in words."""
+    first: dict[bytes, NamedDraw] = {}
+    said = []
+    for draw in draws:
+        values = plain.tape[draw.key]
+        if len(values) < 2:
+            continue  # a single number in single precision may come twice
+        seen = first.setdefault(values.tobytes(), draw)
+        if seen is not draw:
+            said.append(f'"{draw.name}" of agent {draw.agent} is that of agent {seen.agent} before')
+    return said

@@ -1,0 +1,177 @@
+"""Which runs of a program measure what one record moves, and what they show."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+from dpaudit.accounting.releases import RecordAdjacency
+from dpaudit.errors import RunError
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.world import Change, How, World
+
+from .measured import NO_LEAK, Leak, Noised, leak, noise_of
+from .observed import MessageId, Observed, Place, first_difference, place_of
+from .simulation import Simulation
+
+Pair = tuple[How, How]  # what the record is without, and with
+OnRun = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Worlds of one round that share all draws: each victim's record as one of several things."""
+
+    places: Mapping[int, Place]  # by victim
+    noised: Mapping[int, Mapping[MessageId, Noised]]
+    runs: Mapping[How, Observed]
+    base: Observed = field(repr=False)
+
+    def leak(self, victim: int, threat_model: ThreatModel, pair: Pair) -> Leak:
+        """What an adversary reads of the victim's record in this round."""
+        place = self.places[victim]
+        read = [m for m in place.messages if m.read_by(threat_model)]
+        if not read:
+            return NO_LEAK
+        found = leak(place, self.noised[victim], read, self.runs[pair[0]], self.runs[pair[1]])
+        everything = all(
+            m.source in threat_model.agents or m.read_by(threat_model) for m in self._before(place)
+        )
+        return found if everything else found._replace(upper=True)
+
+    def _before(self, place: Place) -> Iterator[MessageId]:
+        """The messages that the victim's own of this round may depend on."""
+        several = len({m.name for m in place.messages}) > 1
+        for m in self.base.messages:
+            inside = m.round == place.round and several and place.victim in m.destinations
+            if m.round < place.round or inside:
+                yield m
+
+    def worst(
+        self, victim: int, threat_model: ThreatModel, adjacency: RecordAdjacency
+    ) -> tuple[Pair, Leak]:
+        """The pair of worlds of this adjacency that shows most."""
+        found = [(pair, self.leak(victim, threat_model, pair)) for pair in self.pairs(adjacency)]
+        return max(found, key=lambda one: one[1].size)
+
+    def pairs(self, adjacency: RecordAdjacency) -> list[Pair]:
+        there: list[How] = [how for how in self.runs if how != "absent"]
+        if adjacency == "add-remove":
+            return [("absent", how) for how in there]
+        return list(combinations(there, 2))
+
+
+class Worlds(NamedTuple):
+    """The plain run, the same replayed, and neighbours in each round."""
+
+    plain: Observed
+    base: Observed
+    replay: World  # by which runs share every draw
+    rounds: Mapping[int, Neighbours]
+
+
+def measured_worlds(config: CapturedConfig, program: Simulation, on_run: OnRun) -> Worlds:
+    """Run the program as often as its record and its noise need.
+
+    Raises:
+        RunError: a run fails; it sends nothing; runs that share every draw differ; a victim takes
+            no batch or sends nothing in a round.
+    """
+    kept = program.scratch / "tape"
+    plain = _loaded(program, [World(out=kept, seed=config.seed)], on_run)[0]
+    _refuse_absent(config, plain)
+    replay = World(out=kept, seed=config.seed, noise="tape", tape=_written(plain, kept))
+    base, again = _loaded(program, [replay, replay], on_run)
+    for other in (plain, again):
+        _refuse_difference(first_difference(base, other))
+    rounds = {
+        k: _neighbours(config, program, replay, base, k, on_run) for k in config.record.rounds
+    }
+    return Worlds(plain, base, replay, rounds)
+
+
+def n_runs(config: CapturedConfig, draws: int) -> int:
+    """How many runs that takes where an agent draws so often in a round."""
+    each = 3 * draws + len(config.record.hows()) - 1
+    return 3 + len(config.record.rounds) * each
+
+
+def _neighbours(
+    config: CapturedConfig,
+    program: Simulation,
+    replay: World,
+    base: Observed,
+    k: int,
+    on_run: OnRun,
+) -> Neighbours:
+    victims = config.record.victims
+    places = {victim: place_of(base, victim, k) for victim in victims}
+    sites = config.noise.sites
+    places = {
+        v: p._replace(draws=tuple(d for d in p.draws if not sites or d.name in sites))
+        for v, p in places.items()
+    }
+    n_draws = max(len(place.draws) for place in places.values())
+    hows = [how for how in config.record.hows() if how != "present"]
+    planned = [replay.model_copy(update=u) for u in _perturbed(list(places.values()), n_draws)]
+    planned += [replay.model_copy(update={"changes": _changes(places, how)}) for how in hows]
+    runs = _loaded(program, planned, on_run)
+    earlier = [m for m in base.messages if m.round < k]
+    for run in runs:
+        _refuse_difference(first_difference(base, run, earlier))
+    silent, one, two = (runs[i : 3 * n_draws : 3] for i in range(3))
+    noised = {
+        victim: noise_of(place, silent, list(zip(one, two, strict=True)))
+        for victim, place in places.items()
+    }
+    changed: dict[How, Observed] = dict(zip(hows, runs[3 * n_draws :], strict=True))
+    everything: dict[How, Observed] = {"present": base, **changed}
+    return Neighbours(places, noised, everything, base)
+
+
+def _perturbed(places: Sequence[Place], n_draws: int) -> Iterator[dict[str, object]]:
+    """Of the j-th draw of every victim: without it, and with its signs one way and another."""
+    for j in range(n_draws):
+        keys = tuple(place.draws[j].key for place in places if j < len(place.draws))
+        yield {"silent": keys}
+        yield {"signs": keys, "sign_seed": 0}
+        yield {"signs": keys, "sign_seed": 1}
+
+
+def _changes(places: Mapping[int, Place], how: How) -> tuple[Change, ...]:
+    return tuple(Change(agent=v, batch=place.batch, how=how) for v, place in places.items())
+
+
+def _loaded(program: Simulation, worlds: Sequence[World], on_run: OnRun) -> list[Observed]:
+    return program.each(worlds, Observed.loaded, on_run)
+
+
+def _written(run: Observed, folder: Path) -> Path:
+    """A tape that stays when the run is gone."""
+    return run.write_tape(folder)
+
+
+def _refuse_absent(config: CapturedConfig, plain: Observed) -> None:
+    for victim in config.record.victims:
+        if victim not in plain.agents:
+            raise RunError(
+                f"record.victims: agent {victim} sends nothing; there are agents "
+                f"{', '.join(map(str, plain.agents))}"
+            )
+    for k in config.record.rounds:
+        if k > plain.n_rounds:
+            raise RunError(f"record.rounds: {k}; the program has {plain.n_rounds} rounds")
+    for site in config.noise.sites:
+        if site not in {draw.name for draw in plain.draws}:
+            names = ", ".join(dict.fromkeys(draw.name for draw in plain.draws)) or "none"
+            raise RunError(f'noise.sites: "{site}" is never reached; drawn were: {names}')
+
+
+def _refuse_difference(message: MessageId | None) -> None:
+    if message is not None:
+        raise RunError(
+            f"{message} differs between runs that share every draw and all data until then; "
+            "something of the program is random and not seeded, or not drawn by name"
+        )

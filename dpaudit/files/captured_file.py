@@ -1,0 +1,137 @@
+"""captured.toml: the audit of a program that was not written for dpaudit."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+
+from dpaudit.strict import Strict, Text
+
+from .claim import Claim
+from .config import MOST, read_toml
+from .file_problems import FileKey, FileProblem, problems_of, refusal
+from .threat import ThreatModel
+from .world import How
+
+Candidate = Literal["present", "scaled", "negated", "zeroed", "other-label"]
+CANDIDATES: tuple[Candidate, ...] = ("present", "scaled", "negated", "other-label")
+
+
+class ProgramOptions(Strict):
+    """What is run, in the folder of the file."""
+
+    command: Annotated[tuple[Text, ...], Field(min_length=1)]
+    ranks: PositiveInt | None = None  # processes of a torch.distributed program; None: a simulation
+    seconds: Annotated[float, Field(gt=0)] = 120.0  # of one run
+    cpu: bool = False  # answers what a script asks of CUDA with the CPU
+
+
+class MessageOptions(Strict):
+    """Which messages are the protocol's."""
+
+    ignore: tuple[str, ...] = ()  # names, or call sites: diagnostics
+    round_starts_at: str | None = None
+    reductions: Literal["contributions", "sum only", "rows of a padded stack"] = "contributions"
+
+
+class NoiseOptions(Strict):
+    """Which draws are noise."""
+
+    sites: tuple[str, ...] = ()  # names or call sites; empty: all that tap.noise is called with
+
+
+class RecordOptions(Strict):
+    """Whose records are changed, when, and how they come into a batch."""
+
+    victims: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
+    rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1,)
+    candidates: Annotated[tuple[Candidate, ...], Field(min_length=1)] = CANDIDATES
+    sampling: Literal["none", "poisson", "fixed"] = "none"
+    sampling_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @model_validator(mode="after")
+    def _once_each(self) -> Self:
+        for name in ("victims", "rounds", "candidates"):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name}: {values} names one twice")
+        if self.sampling == "none" and self.sampling_rate != 1:
+            raise ValueError('sampling_rate belongs to sampling = "poisson" or "fixed"')
+        return self
+
+    def hows(self) -> tuple[How, ...]:
+        """All that a record may become, the changes of either adjacency."""
+        return tuple(dict.fromkeys(("absent", *self.candidates)))
+
+
+class CertifyOptions(Strict):
+    """Short runs with a coin for each victim, which certify a lower bound."""
+
+    runs: NonNegativeInt = 400  # 0: none
+
+
+class CapturedConfig(Strict):
+    """Everything that decides the outcome of the audit of a program."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    program: ProgramOptions
+    messages: MessageOptions = MessageOptions()
+    noise: NoiseOptions = NoiseOptions()
+    record: RecordOptions = RecordOptions()
+    certify: CertifyOptions = CertifyOptions()
+    claim: Annotated[tuple[Claim, ...], Field(max_length=MOST)] = ()
+    threat_model: Annotated[tuple[ThreatModel, ...], Field(min_length=1, max_length=MOST)] = (
+        ThreatModel(name="eavesdropper", kind="external"),
+    )
+
+    @classmethod
+    def from_toml(cls, path: Path, seed: int | None = None) -> "CapturedConfig":
+        """Read a file; ``seed`` replaces the one in it.
+
+        Raises:
+            ConfigError: one line for each problem, with file, line and key.
+        """
+        content, text = read_toml(path)
+        return cls.from_table({**content, **({} if seed is None else {"seed": seed})}, path, text)
+
+    @classmethod
+    def from_table(
+        cls, content: dict[str, Any], path: Path, text: str, at: FileKey = ()
+    ) -> "CapturedConfig":
+        """The audit written at a key of a TOML file. Raises ConfigError as ``from_toml``."""
+        try:
+            config = cls.model_validate(content)
+        except ValidationError as error:
+            raise refusal(path, text, problems_of(error, cls, content), at) from None
+        if problems := list(_problems(config)):
+            raise refusal(path, text, problems, at)
+        return config
+
+
+def is_captured(content: dict[str, Any]) -> bool:
+    """Whether an audit's content is of a program."""
+    return "program" in content
+
+
+def _problems(config: CapturedConfig) -> list[FileProblem]:
+    problems: list[FileProblem] = []
+    names = [model.name for model in config.threat_model]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            problems.append((("threat_model", i, "name"), f'another one is called "{name}"'))
+    for i, claim in enumerate(config.claim):
+        if claim.threat_model is not None and claim.threat_model not in names:
+            said = f'no threat model is called "{claim.threat_model}"'
+            problems.append((("claim", i, "threat_model"), said))
+        if claim.adjacency not in ("add-remove", "replace-one"):
+            said = "a program is audited by its records; expected add-remove or replace-one"
+            problems.append((("claim", i, "adjacency"), said))
+        elif claim.adjacency == "replace-one" and len(config.record.candidates) < 2:
+            said = "replace-one needs two candidates at least, of which one takes another's place"
+            problems.append((("record", "candidates"), said))
+    for i, model in enumerate(config.threat_model):
+        held = sorted({*model.agents} & {*config.record.victims})
+        if held == sorted(config.record.victims):
+            said = f"it holds every victim ({held}); there is nobody to protect"
+            problems.append((("threat_model", i, "agents"), said))
+    return problems

@@ -1,0 +1,58 @@
+"""One run of somebody's program, as an audit wants it: which noise it adds, which record differs.
+
+Draws of noise are called by agent, by how many of this name the agent has drawn before, and by
+name; a record is in the batch that its agent takes as its first, second, ... one.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from dpaudit.strict import Strict
+
+WORLD = "DPAUDIT_WORLD"  # the environment's name for the path of a World
+TAPE, BATCHES = "tape.safetensors", "batches.jsonl"  # beside what was sent and drawn
+Noise = Literal["gaussian", "laplace"]
+How = Literal["present", "absent", "scaled", "negated", "zeroed", "other-label"]
+
+
+class Change(Strict):
+    """What becomes of the first record of a batch.
+
+    ``absent`` leaves it out; the others put another in its place: its inputs times 10, or times
+    -10, or 0, or with the label of another record of the batch.
+    """
+
+    agent: NonNegativeInt
+    batch: PositiveInt
+    how: How
+
+
+class World(Strict):
+    """What a program's run is to be; nothing else in it differs from another world's run."""
+
+    out: Path  # a folder for what is sent, drawn and taken
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of torch, NumPy and random, at its beginning
+    noise: Literal["own", "tape", "fresh"] = "own"
+    tape: Path | None = None  # draws in the place of its own, by name
+    noise_seed: NonNegativeInt = 0  # of fresh draws
+    fresh_from: PositiveInt = 1  # the round from which draws are fresh; earlier ones are the tape's
+    silent: tuple[str, ...] = ()  # draws that are 0
+    signs: tuple[str, ...] = ()  # draws whose every number is its scale, with a random sign
+    sign_seed: NonNegativeInt = 0
+    changes: tuple[Change, ...] = ()
+    last_round: PositiveInt | None = None  # after which it ends
+
+
+class Taken(Strict):
+    """One batch that an agent took."""
+
+    agent: NonNegativeInt
+    sequence: NonNegativeInt  # rises over batches, draws and messages together
+    records: PositiveInt
+
+
+def draw_key(agent: int, occurrence: int, name: str) -> str:
+    """What a draw is called: ``occurrence`` counts the earlier ones of this agent and name."""
+    return f"{agent}/{occurrence}/{name}"

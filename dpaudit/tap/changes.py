@@ -1,0 +1,92 @@
+"""How one record of a batch is changed, whatever the form that the batch has."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpaudit.errors import RunError
+from dpaudit.files.world import How
+
+FACTOR = 10.0  # of a record that is scaled up
+
+
+def n_records(batch: Any) -> int:
+    """Raises RunError for what is no batch."""
+    sizes = {len(part) for part in _parts(batch)}
+    if len(sizes) != 1 or 0 in sizes:
+        raise RunError(
+            "tap.batch: expected a tensor or array of records, or a tuple, list or dict of such "
+            f"with as many each; got {type(batch).__name__} with {sorted(sizes)}"
+        )
+    return sizes.pop()
+
+
+def changed(batch: Any, how: How) -> Any:
+    """The batch with its first record changed; the same one where a change has no place in it."""
+    if how == "present":
+        return batch
+    if how == "absent":
+        return _mapped(batch, lambda part: part[1:])
+    if how == "other-label":
+        return _mapped(batch, _with_other_label)
+    factor = {"scaled": FACTOR, "negated": -FACTOR, "zeroed": 0.0}[how]
+    return _mapped(batch, lambda part: _times(part, factor))
+
+
+def _parts(batch: Any) -> list[Any]:
+    if isinstance(batch, Tensor | np.ndarray):
+        return [batch]
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, tuple | list) and all(isinstance(p, Tensor | np.ndarray) for p in batch):
+        return list(batch)
+    raise RunError(
+        "tap.batch: expected a tensor or array of records, or a tuple, list or dict of such; got "
+        f"{type(batch).__name__}"
+    )
+
+
+def _mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(batch, Tensor | np.ndarray):
+        return change(batch)
+    if isinstance(batch, dict):
+        return {key: change(part) for key, part in batch.items()}
+    parts = [change(part) for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+
+
+def _is_float(part: Any) -> bool:
+    if isinstance(part, Tensor):
+        return part.is_floating_point()
+    return bool(np.issubdtype(part.dtype, np.floating))
+
+
+def _copy(part: Any) -> Any:
+    return part.clone() if isinstance(part, Tensor) else part.copy()
+
+
+def _times(part: Any, factor: float) -> Any:
+    """Of inputs; labels stay."""
+    if not _is_float(part):
+        return part
+    part = _copy(part)
+    part[0] *= factor
+    return part
+
+
+def _with_other_label(part: Any) -> Any:
+    if _is_float(part):
+        return part
+    others = [i for i in range(1, len(part)) if not _equal(part[i], part[0])]
+    if not others:
+        return part
+    part = _copy(part)
+    part[0] = part[others[0]]
+    return part
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return bool(torch.equal(a, b) if isinstance(a, Tensor) else np.array_equal(a, b))

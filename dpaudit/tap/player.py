@@ -1,0 +1,168 @@
+"""A world inside the process that runs it: draws are replayed, one record differs, all is noted."""
+
+import atexit
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dpaudit.errors import RunError
+from dpaudit.files.recorded import Draw, Event, SentTensor
+from dpaudit.files.world import BATCHES, TAPE, Noise, Taken, World, draw_key
+from dpaudit.strict import Strict
+
+from .changes import changed, n_records
+
+CONTENT = "transcript/messages.safetensors"
+
+
+class Ended(SystemExit):
+    """The last round that a world asks for is over."""
+
+
+class Player:
+    """What a process does of one world, and what it has seen; written when it ends."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._tape = {} if world.tape is None else load_file(world.tape)
+        self._drawn: dict[str, Tensor] = {}
+        self._contents: dict[str, Tensor] = {}
+        self._events: list[Event] = []
+        self._draws: list[Draw] = []
+        self._batches: list[Taken] = []
+        self._sequence = 0
+        self._times: Counter[Any] = Counter()  # that something was called
+        self._round: Counter[int] = Counter()  # of an agent's last message
+
+    @classmethod
+    def started(cls, path: str) -> "Player":
+        """The world of this process, written when it ends."""
+        player = cls(World.model_validate_json(Path(path).read_text()))
+        atexit.register(player.close)
+        return player
+
+    def batch(self, agent: int, records: Any) -> Any:
+        taken = self._count("batch", agent) + 1
+        self._batches.append(Taken(agent=agent, sequence=self._next(), records=n_records(records)))
+        for change in self.world.changes:
+            if (change.agent, change.batch) == (agent, taken):
+                records = changed(records, change.how)
+        return records
+
+    def noise(self, agent: int, name: str, draw: Any, scale: float, family: Noise) -> Any:
+        occurrence = self._count("noise", agent, name)
+        key, own = draw_key(agent, occurrence, name), _tensor(draw)
+        if not own.is_floating_point():
+            raise RunError(f'tap.noise: "{name}" draws {own.dtype}; expected floating point')
+        self._draws.append(
+            Draw(
+                process=0, rank=agent, sequence=self._next(), time=time.time(), operator=family,
+                call_site=name, occurrence=occurrence, round=self._round[agent] + 1,
+                shape=tuple(own.shape), dtype=str(own.dtype).removeprefix("torch."),
+                parameters=(0.0, float(scale)),
+            )
+        )  # fmt: skip
+        value = self._drawn_in(key, own, agent, float(scale), family)
+        self._drawn[key] = value.clone()
+        return _like(value, draw)
+
+    def _drawn_in(self, key: str, own: Tensor, agent: int, scale: float, family: Noise) -> Tensor:
+        """The draw of this world that is called so."""
+        if key in self.world.silent:
+            return torch.zeros_like(own)
+        if key in self.world.signs:
+            generator = _generator(self.world.sign_seed, key)
+            signs = generator.integers(0, 2, own.numel()) * 2.0 - 1
+            return torch.from_numpy(scale * signs).reshape(own.shape).to(own.dtype)
+        if self.world.noise == "own":
+            return own
+        if self.world.noise == "fresh" and self._round[agent] + 1 >= self.world.fresh_from:
+            generator = _generator(self.world.noise_seed, key)
+            kind = generator.standard_normal if family == "gaussian" else generator.laplace
+            values = scale * np.asarray(kind(size=own.numel()))
+            return torch.from_numpy(values).reshape(own.shape).to(own.dtype)
+        found = self._tape.get(key)
+        if found is None or found.shape != own.shape:
+            agent_said, occurrence, name = key.split("/", 2)
+            raise RunError(
+                f'draw {int(occurrence) + 1} of "{name}" by agent {agent_said} has another shape '
+                "or is not there in the first run: which draws are made depends on the noise or "
+                "the record, and such runs cannot be compared"
+            )
+        return found
+
+    def send(self, source: int, destinations: tuple[int, ...], name: str, value: Any) -> None:
+        to = tuple(sorted(set(destinations) - {source}))
+        occurrence = self._count("send", source, to, name)
+        if self.world.last_round is not None and occurrence >= self.world.last_round:
+            raise Ended(0)
+        content = _tensor(value).detach().clone().contiguous()
+        raw = content.reshape(-1).view(torch.uint8).numpy().tobytes()
+        key = hashlib.sha256(raw + repr((content.shape, content.dtype)).encode()).hexdigest()
+        self._contents[key] = content
+        self._round[source] = max(self._round[source], occurrence + 1)
+        sent = SentTensor(
+            name=name, shape=tuple(content.shape), dtype=str(content.dtype).removeprefix("torch."),
+            file=CONTENT, key=key, sha256=hashlib.sha256(raw).hexdigest(),
+        )  # fmt: skip
+        self._events.append(
+            Event(
+                process=0, rank=source, sequence=self._next(), time=time.time(), operator="tap",
+                call_site=name, occurrence=occurrence, group=(), tag=None, source=source,
+                destinations=to, round=occurrence + 1, tensors=(sent,), inconsistent=False,
+            )
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Write what was seen."""
+        out = self.world.out
+        (out / CONTENT).parent.mkdir(parents=True, exist_ok=True)
+        save_file(self._contents, out / CONTENT)
+        save_file({k: v.contiguous() for k, v in self._drawn.items()}, out / TAPE)
+        for name, values in (
+            ("events.jsonl", self._events),
+            ("draws.jsonl", self._draws),
+            (BATCHES, self._batches),
+        ):
+            _write(out / name, values)
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence - 1
+
+    def _count(self, *what: Any) -> int:
+        """How often it was called before."""
+        self._times[what] += 1
+        return self._times[what] - 1
+
+
+def _write(path: Path, values: Sequence[Strict]) -> None:
+    """Not synchronised with the disk, which hundreds of short runs would wait for."""
+    path.write_text("".join(value.model_dump_json() + "\n" for value in values))
+
+
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    return torch.as_tensor(np.asarray(value))
+
+
+def _like(found: Tensor, given: Any) -> Any:
+    """As what was given: a tensor on its device, an array or a number."""
+    if isinstance(given, Tensor):
+        return found.to(given.device)
+    array = found.numpy()
+    return array if isinstance(given, np.ndarray) else type(given)(array)
+
+
+def _generator(seed: int, key: str) -> np.random.Generator:
+    digest = hashlib.sha256(key.encode()).digest()
+    return np.random.default_rng([seed, *np.frombuffer(digest[:16], np.uint32).tolist()])

@@ -1,0 +1,160 @@
+"""Programs in one process, audited whole: a right one and planted faults."""
+
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpaudit.capture.audit import run_captured
+from dpaudit.errors import DpauditError
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.finding import Name, Role
+from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import Verdict
+
+PROGRAMS = Path(__file__).parent / "programs"
+CLAIM = {"text": "a round", "mu": 1.0, "scope": "round"}
+
+
+def audited(
+    out: Path, fault: str, runs: int = 0, claim: dict[str, Any] = CLAIM, **record: Any
+) -> AuditResult:
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "gossip.py", fault)},
+            "record": {"victims": (0, 1), "candidates": ("present", "negated"), **record},
+            "certify": {"runs": runs},
+            "claim": (claim,),
+        }
+    )
+    return run_captured(config, PROGRAMS, out / fault, cores=1)
+
+
+def mu_of(result: AuditResult) -> float | None:
+    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
+    return measured.value(Name.LARGEST_MU_OF_A_ROUND)
+
+
+def test_a_right_program_is_measured_at_its_claim_and_not_contradicted(tmp_path: Path) -> None:
+    """Twice with the same seed, which gives the same audit."""
+    result, again = (audited(tmp_path / name, "none", runs=4, rounds=(1, 3)) for name in "ab")
+    assert mu_of(result) == pytest.approx(1.0, abs=1e-3)
+    assert result.verdict is Verdict.UNDERPOWERED
+    assert "does not contradict it" in result.claims[0].reason
+    assert (tmp_path / "a" / "none" / "report.html").exists()
+    assert not (tmp_path / "a" / "none" / "worlds").exists()
+    assert AuditResult.read(tmp_path / "a" / "none" / "audit.json").to_json() == result.to_json()
+    timeless = [one.model_copy(update={"timing": {}}).to_json() for one in (result, again)]
+    assert timeless[0] == timeless[1]
+
+
+FAULTS = [
+    ("halved", "the noise that is measured gives epsilon at least", 1.999, 2.001),
+    (
+        "one-link",
+        '"bare" of round 1 from agent 0 to 2 moves with the record, and no noise',
+        inf,
+        inf,
+    ),
+    ("same-noise", "draws repeat an earlier one", 0.999, 1.001),
+    ("clip-of-the-batch", "the noise that is measured gives", 5, 20),
+    ("no-clip", "the noise that is measured gives", 8, 100),
+    ("difference", '"twice" of round 1 from agent 0 to 2 moves with the record', inf, inf),
+    ("told-too-much", "its size", 0.999, 1.001),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "least", "most"),
+    [
+        fault if i < 3 else pytest.param(*fault, marks=pytest.mark.slow)
+        for i, fault in enumerate(FAULTS)
+    ],
+    ids=[fault[0] for fault in FAULTS],
+)
+def test_a_fault_is_measured_and_named(
+    tmp_path: Path, fault: str, said: str, least: float, most: float
+) -> None:
+    result = audited(tmp_path, fault)
+    assert result.verdict is Verdict.UNSUPPORTED
+    assert said in result.claims[0].reason
+    assert least <= (mu_of(result) or 0) <= most
+
+
+@pytest.mark.slow
+def test_replacing_a_record_moves_twice_as_far(tmp_path: Path) -> None:
+    result = audited(tmp_path, "none", claim={**CLAIM, "adjacency": "replace-one"})
+    assert mu_of(result) == pytest.approx(2.0, abs=1e-3)
+    assert result.verdict is Verdict.UNSUPPORTED
+
+
+@pytest.mark.slow
+def test_a_program_that_seeds_nothing_is_seeded(tmp_path: Path) -> None:
+    assert mu_of(audited(tmp_path, "unseeded")) == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "refuted"), [("none", False), ("halved", True)])
+def test_short_runs_refute_halved_noise_and_not_the_right_one(
+    tmp_path: Path, fault: str, refuted: bool
+) -> None:
+    """Both seeds are fixed; a tight claim is refuted with probability 5% at most by another."""
+    result = audited(tmp_path, fault, runs=250)
+    [test] = [f for f in result.findings if f.role is Role.TEST]
+    assert (result.verdict is Verdict.REFUTED) == refuted
+    assert (test.metrics[Name.P_VALUE].value < 0.01) == refuted
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"victims": (7,)}, "record.victims: agent 7 sends nothing"),
+        ({"rounds": (9,)}, "record.rounds: 9; the program has 3 rounds"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    tmp_path: Path, record: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DpauditError) as error:
+        audited(tmp_path, "none", **record)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "import sys; print('no luck'); sys.exit(3)",
+            "ended with status 3; it said last:\nno luck",
+        ),
+        ("x = 1", "no message seen"),
+        ("while True: pass", "not done after 1 s (program.seconds)"),
+        (
+            "import os, torch\nfrom dpaudit import tap\n"
+            "x = tap.batch(0, torch.ones(2, 2))\n"
+            "tap.send(0, 1, 'x', x.sum() + int.from_bytes(os.urandom(2)))",
+            '"x" of round 1 from agent 0 to 1 differs between runs that share every draw',
+        ),
+        (
+            "import torch\nfrom dpaudit import tap\ntap.send(0, 1, 'x', torch.ones(2))",
+            "agent 0 takes no batch in round 1",
+        ),
+        ("from dpaudit import tap\ntap.batch(0, 'words')", "tap.batch: expected a tensor"),
+    ],
+)
+def test_a_program_that_fails_says_why(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "program.py").write_text(text)
+    config = CapturedConfig.model_validate(
+        {
+            "program": {
+                "command": ("python", "program.py"),
+                "seconds": 1 if "True" in text else 60,
+            },
+            "claim": (CLAIM,),
+        }
+    )
+    with pytest.raises(DpauditError) as error:
+        run_captured(config, tmp_path, tmp_path / "out", cores=1)
+    assert said in str(error.value)

@@ -1,0 +1,109 @@
+"""What one record moves, in units of the noise: closed forms, and what has to be refused."""
+
+from math import inf, sqrt
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from dpaudit.capture.measured import Leak, leak, log_likelihood_ratio, noise_of
+from dpaudit.capture.observed import MessageId, NamedDraw, Place
+from dpaudit.errors import RunError
+
+D = 6
+A, B = MessageId(0, (1,), "a", 1), MessageId(0, (2,), "b", 1)
+RNG = np.random.default_rng(5)
+SIGNS = [RNG.choice([-1.0, 1.0], D) for _ in range(4)]
+
+
+class Run(NamedTuple):
+    messages: dict[MessageId, np.ndarray]
+    tape: dict[str, np.ndarray]
+
+
+def draw(name: str, family: str = "gaussian") -> NamedDraw:
+    return NamedDraw(f"0/0/{name}", name, 0, 1, 1.0, family)
+
+
+def measured(messages, draws: list[NamedDraw], change) -> Leak:
+    """``messages(noises)`` and ``change``: contents by message, of noises by name [D]."""
+    zero = {d.name: np.zeros(D) for d in draws}
+
+    def run(j: int, values: np.ndarray) -> Run:
+        noises = {**zero, draws[j].name: values}
+        return Run(messages(noises), {draws[j].key: values})
+
+    n = len(draws)
+    silent = [run(j, np.zeros(D)) for j in range(n)]
+    signed = [(run(j, SIGNS[0]), run(j, SIGNS[1])) for j in range(n)]
+    without = Run(messages(zero), {})
+    place = Place(0, 1, tuple(without.messages), tuple(draws), 1)
+    having = Run({m: v + change.get(m, 0.0) for m, v in without.messages.items()}, {})
+    noised = noise_of(place, silent, signed)
+    return leak(place, noised, place.messages, without, having)
+
+
+CHANGE = RNG.standard_normal(D)
+
+
+@pytest.mark.parametrize("gain", [1.0, -0.25])
+def test_gaussian_noise_gives_the_norm_of_the_change_over_it(gain: float) -> None:
+    found = measured(lambda z: {A: 7 + gain * z["z"]}, [draw("z")], {A: CHANGE})
+    assert found.mu == pytest.approx(np.linalg.norm(CHANGE) / abs(gain))
+    assert (found.epsilon, found.bare, found.upper) == (0.0, None, False)
+
+
+def test_laplace_noise_gives_the_sum_of_ratios() -> None:
+    found = measured(lambda z: {A: z["z"] / 2}, [draw("z", "laplace")], {A: CHANGE})
+    assert found.epsilon == pytest.approx(2 * np.abs(CHANGE).sum())
+    assert found.mu == 0.0
+
+
+def test_two_messages_with_noise_of_their_own_add_up() -> None:
+    found = measured(
+        lambda z: {A: z["y"], B: 2 * z["z"]}, [draw("y"), draw("z")], {A: CHANGE, B: CHANGE}
+    )
+    assert found.mu == pytest.approx(sqrt(1 + 1 / 4) * np.linalg.norm(CHANGE))
+
+
+def test_the_same_noised_message_twice_counts_once() -> None:
+    found = measured(lambda z: {A: z["z"], B: 3 * z["z"]}, [draw("z")], {A: CHANGE, B: 3 * CHANGE})
+    assert found.mu == pytest.approx(np.linalg.norm(CHANGE))
+
+
+def test_common_noise_that_cancels_in_a_difference_shows_the_record() -> None:
+    found = measured(lambda z: {A: z["z"], B: z["z"]}, [draw("z")], {A: CHANGE, B: 2 * CHANGE})
+    assert (found.mu, found.bare) == (inf, B)
+
+
+def test_a_number_without_noise_shows_the_record() -> None:
+    found = measured(lambda z: {A: z["z"], B: np.ones(D)}, [draw("z")], {B: CHANGE})
+    assert (found.mu, found.bare) == (inf, B)
+
+
+def test_two_draws_on_one_number_are_an_upper_end() -> None:
+    found = measured(lambda z: {A: z["y"] + z["z"]}, [draw("y"), draw("z")], {A: CHANGE})
+    assert found.upper
+    assert found.mu == pytest.approx(np.linalg.norm(CHANGE) / sqrt(2))
+
+
+def test_noise_that_is_not_linear_or_moves_other_numbers_is_refused() -> None:
+    with pytest.raises(RunError, match="not linear in noise"):
+        measured(lambda z: {A: np.abs(z["z"])}, [draw("z")], {A: CHANGE})
+    with pytest.raises(RunError, match="not linear in noise"):
+        measured(lambda z: {A: np.roll(z["z"], 1)}, [draw("z")], {A: CHANGE})
+    with pytest.raises(RunError, match="6 numbers and moves 12"):
+        measured(lambda z: {A: np.tile(z["z"], 2)}, [draw("z")], {A: np.tile(CHANGE, 2)})
+
+
+@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+def test_the_score_is_the_log_likelihood_ratio(family: str) -> None:
+    found = measured(lambda z: {A: z["z"] / 2}, [draw("z", family)], {A: CHANGE})
+    mean, run = Run({A: np.zeros(D)}, {}), Run({A: RNG.standard_normal(D)}, {})
+    x, scale = run.messages[A], 0.5
+    if family == "gaussian":
+        exact = np.sum((x**2 - (x - CHANGE) ** 2) / (2 * scale**2))
+        exact += np.sum(CHANGE**2) / (2 * scale**2)  # the constant that is left out
+    else:
+        exact = np.sum(np.abs(x) - np.abs(x - CHANGE)) / scale
+    assert log_likelihood_ratio(found, run, mean) == pytest.approx(exact)

@@ -1,0 +1,138 @@
+"""The tap: nothing without an audit; in a world, draws by name and one record that differs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpaudit import tap
+from dpaudit.errors import RunError
+from dpaudit.files.recorded import Draw, Event, read_lines
+from dpaudit.files.world import WORLD, Change, World
+from dpaudit.tap.changes import changed, n_records
+from dpaudit.tap.player import Ended, Player
+
+GOSSIP = Path(__file__).parents[1] / "capture" / "programs" / "gossip.py"
+
+
+def test_without_an_audit_it_hands_back_what_it_was_given() -> None:
+    assert WORLD not in os.environ
+    records, draw, value = (torch.ones(3), torch.ones(3)), np.ones(3), torch.zeros(2)
+    assert tap.batch(0, records) is records
+    assert tap.noise(0, "noise", draw, 1.0) is draw
+    assert tap.send(0, [1, 2], "x", value) is value
+
+
+def test_a_simulation_without_an_audit_is_bit_for_bit_what_it_is_without_a_tap(
+    tmp_path: Path,
+) -> None:
+    """Against the same text with the tap's calls replaced by what they hand back."""
+    bare = GOSSIP.read_text().replace(
+        "from dpaudit import tap\n",
+        "class tap:\n"
+        "    batch = staticmethod(lambda agent, records: records)\n"
+        "    noise = staticmethod(lambda agent, name, draw, scale: draw)\n"
+        "    send = staticmethod(lambda source, to, name, value: value)\n",
+    )
+    (tmp_path / "bare.py").write_text(bare)
+    said = [
+        subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
+        for path in (GOSSIP, tmp_path / "bare.py")
+    ]
+    assert said[0] == said[1] != ""
+
+
+def player(tmp_path: Path, **world: Any) -> Player:
+    return Player(World(out=tmp_path, **world))
+
+
+def test_draws_are_replayed_silenced_or_put_at_their_scale(tmp_path: Path) -> None:
+    first = player(tmp_path)
+    own = torch.randn(5, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(first.noise(2, "z", own, 3.0, "gaussian"), own)
+    first.close()
+    tape = tmp_path / "tape.safetensors"
+    other = torch.full((5,), 9.0)
+
+    def drawn(**world: Any) -> torch.Tensor:
+        return player(tmp_path, tape=tape, **world).noise(2, "z", other, 3.0, "gaussian")
+
+    assert torch.equal(drawn(noise="tape"), own)
+    assert torch.equal(drawn(noise="tape", silent=("2/0/z",)), torch.zeros(5))
+    signs = [drawn(noise="tape", signs=("2/0/z",), sign_seed=i) for i in (0, 1, 2)]
+    assert all(torch.equal(one.abs(), torch.full((5,), 3.0)) for one in signs)
+    assert len({tuple(one.tolist()) for one in signs}) > 1
+    fresh = [drawn(noise="fresh", noise_seed=i) for i in (1, 1, 2)]
+    assert torch.equal(fresh[0], fresh[1])
+    assert not torch.equal(fresh[0], fresh[2])
+
+
+@pytest.mark.parametrize(("family", "variance"), [("gaussian", 1.0), ("laplace", 2.0)])
+def test_fresh_draws_have_the_law_that_is_told(
+    tmp_path: Path, family: Any, variance: float
+) -> None:
+    """20,000 draws of scale 3: a sample variance within 5% (6 standard errors or more)."""
+    fresh = player(tmp_path, noise="fresh", noise_seed=1)
+    values = fresh.noise(0, "z", np.zeros(20_000), 3.0, family)
+    assert isinstance(values, np.ndarray)
+    assert abs(values.var() / (9 * variance) - 1) < 0.07
+
+
+def test_a_draw_that_the_first_run_did_not_make_is_refused(tmp_path: Path) -> None:
+    first = player(tmp_path)
+    first.noise(0, "z", torch.zeros(5), 1.0, "gaussian")
+    first.close()
+    world = player(tmp_path, noise="tape", tape=tmp_path / "tape.safetensors")
+    with pytest.raises(RunError, match='draw 1 of "z" by agent 0 has another shape'):
+        world.noise(0, "z", torch.zeros(4), 1.0, "gaussian")
+
+
+def test_messages_and_draws_are_counted_by_round(tmp_path: Path) -> None:
+    seen = player(tmp_path, last_round=2)
+    for k in range(2):
+        seen.batch(0, torch.zeros(4, 2))
+        seen.noise(0, "z", torch.zeros(2), 0.5, "laplace")
+        seen.send(0, (1, 2), "x", torch.full((2,), float(k)))
+    with pytest.raises(Ended):
+        seen.send(0, (1, 2), "x", torch.zeros(2))
+    seen.close()
+    events = list(read_lines(tmp_path / "events.jsonl", Event))
+    draws = list(read_lines(tmp_path / "draws.jsonl", Draw))
+    assert [(e.source, e.destinations, e.call_site, e.round) for e in events] == [
+        (0, (1, 2), "x", 1),
+        (0, (1, 2), "x", 2),
+    ]
+    assert [(d.operator, d.round, d.parameters) for d in draws] == [
+        ("laplace", 1, (0.0, 0.5)),
+        ("laplace", 2, (0.0, 0.5)),
+    ]
+
+
+def test_only_the_record_of_the_named_batch_is_changed(tmp_path: Path) -> None:
+    world = player(tmp_path, changes=(Change(agent=1, batch=2, how="absent"),))
+    sizes = [len(world.batch(agent, torch.zeros(4, 2))) for agent in (0, 1, 0, 1, 1)]
+    assert sizes == [4, 4, 4, 3, 4]
+
+
+X, Y = torch.arange(6.0).reshape(3, 2) + 1, torch.tensor([1, 1, 0])
+
+
+def test_a_record_is_changed_in_batches_of_every_form() -> None:
+    x, y = changed((X, Y), "negated")
+    assert torch.equal(x, torch.cat([-10 * X[:1], X[1:]]))
+    assert torch.equal(y, Y)
+    assert changed({"x": X, "y": Y}, "other-label")["y"].tolist() == [0, 1, 0]
+    assert [len(part) for part in changed([X.numpy(), Y.numpy()], "absent")] == [2, 2]
+    assert changed(X.numpy(), "zeroed")[0].tolist() == [0, 0]
+    assert X[0].tolist() == [1, 2]  # the program's own are left as they are
+
+
+@pytest.mark.parametrize("batch", ["text", 3, (X, Y[:2]), X[:0], [1, 2]])
+def test_what_is_no_batch_is_refused(batch: Any) -> None:
+    with pytest.raises((RunError, TypeError), match=r"tap\.batch"):
+        n_records(batch)

@@ -69,17 +69,20 @@ def draft(command: Sequence[str], recording: Recording, options: Options) -> str
 def noise_sites(recording: Recording) -> list[str]:
     """Lines that drew continuous numbers between two messages of one process, as first met.
 
-    What is drawn before all messages alone is of initial weights.
+    They count from the first message of round 1 on, where there are rounds: what is drawn before
+    it alone is of data and of initial weights.
     """
-    sent: dict[int, list[int]] = {}
+    span: dict[int, list[int]] = {}
+    rounds = any(event.round is not None for event in recording.events)
     for event in recording.events:
-        sent.setdefault(event.process, []).append(event.sequence)
+        if event.round is not None or not rounds:
+            span.setdefault(event.process, []).append(event.sequence)
     between = (
         draw.call_site
         for draw in recording.draws
         if draw.operator in NOISE
-        and draw.process in sent
-        and min(sent[draw.process]) < draw.sequence < max(sent[draw.process])
+        and draw.process in span
+        and span[draw.process][0] < draw.sequence < span[draw.process][-1]
     )
     return list(dict.fromkeys(between))
 

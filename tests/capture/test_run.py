@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dpaudit.capture.draft import noise_sites
 from dpaudit.capture.recording import Recording
 from dpaudit.capture.run import Options, capture
 
@@ -58,3 +59,22 @@ def test_threads_and_ddp_of_spawned_processes_and_a_race(run: Run, tmp_path: Pat
     (raced,) = (event for event in recording.events if event.inconsistent)
     assert (raced.source, raced.call_site) == (0, "spawned.py:62")
     assert recording.content(raced.tensors[0]).sum() == 10_000  # as it was when it was sent
+
+
+def test_a_training_script_for_cuda_alone_under_torchrun(
+    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    recording = run(*launch, "train_push_sum.py", "--noise", "0.05", cpu=True)
+    assert_every_message_on_its_link(recording, tmp_path / "sheets")
+    pushed = [event for event in recording.events if event.operator == "send"]
+    assert [event.round for event in pushed if event.rank == 0] == [1, 2, 3, 4, 5, 6, 7, 8]
+    (site,) = {event.call_site for event in pushed}
+    assert "dist.isend" in (GUESTS / "train_push_sum.py").read_text().splitlines()[_number(site)]
+    (drawn,) = noise_sites(recording)
+    assert "randn_like" in (GUESTS / "train_push_sum.py").read_text().splitlines()[_number(drawn)]
+    assert "epoch 1 accuracy" in capfd.readouterr().out
+
+
+def _number(site: str) -> int:
+    return int(site.rpartition(":")[2]) - 1

@@ -48,6 +48,10 @@ def start() -> None:
         if ".".join(version.split(".")[:2]) not in TORCH:
             log.note("refused", f"torch {version} is not supported")
             os._exit(REFUSED)
+        if options["cpu"]:
+            from . import cpu
+
+            cpu.answer_for_cuda()
         from . import draws, messages, sites
 
         where = sites.Sites(options["origin"])

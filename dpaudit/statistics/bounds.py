@@ -209,7 +209,7 @@ def _chosen(seen0: Array, seen1: Array, bound: Bound, n0: int, n1: int) -> tuple
     """The threshold and direction that promise the best bound with n0 and n1 counted scores."""
     best = (-np.inf, 0.0, True)
     for sign in (1.0, -1.0):
-        thresholds = _candidates(np.sort(sign * np.concatenate([seen0, seen1])))
+        thresholds = thresholds_between(np.sort(sign * np.concatenate([seen0, seen1])))
         fp, fn, m0, m1 = _counts(sign * seen0, sign * seen1, thresholds)
         fpr, fnr = clopper_pearson(fp, m0, DOUBT), clopper_pearson(fn, m1, DOUBT)
         merit = bound(n0 * fpr, n1 * fnr, n0, n1)
@@ -233,7 +233,7 @@ def _tenth(scores: Array, generator: np.random.Generator) -> tuple[Array, Array]
     return mixed[:size], mixed[size:]
 
 
-def _candidates(ordered: Array) -> Array:
+def thresholds_between(ordered: Array) -> Array:
     """At most MAX_CANDIDATES thresholds half-way from a score to the next.
 
     They are densest at both ends, where few errors are made.

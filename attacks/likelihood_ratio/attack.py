@@ -1,6 +1,6 @@
 """Empirical epsilon: which world a run came from, told by the strongest adversary of a view."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Self
 
@@ -27,12 +27,12 @@ from dpaudit.rng import Streams
 from dpaudit.training.pace import Pace, seconds_of
 
 from .agents import as_asked, game_on_agents
-from .bound import certified_bound, power_of, untested
+from .bound import certified_bound, is_decided, power_of, untested
 from .controls import no_noise_control, noise_control, null_control, positive_control
 from .exact import exact_leak
 from .matched import matched_bound
 from .question import Question
-from .runs import Runs
+from .runs import Runs, Score
 
 WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
 TRAINING = 1000  # runs of each world, at least, that choose the score and its threshold
@@ -56,9 +56,11 @@ class LikelihoodRatio(Attack):
     learned from other runs tells the worlds apart better, that one is taken. Those other runs
     choose threshold and direction too, so that errors are counted on all ``trials``. Rounds beyond
     the first ``n_rounds`` are left out, which only loses power: what a part of a run leaks, it
-    leaks. Claims that are tested by the same game, as those that differ in epsilon alone, share
-    their runs; what is found on a claim does not depend on which others there are. With
-    ``candidates`` the same runs also tell how often one of so many is found out (``matched``).
+    leaks. With ``stop_early`` claims are tested by bets, which allow that, and not by the number of
+    errors in all ``trials``. Claims that are tested by the same game, as those that differ in
+    epsilon alone, share their runs; what is found on a claim does not depend on which others there
+    are, but that runs which stop early go on until all are decided. With ``candidates`` the same
+    runs also tell how often one of so many is found out (``matched``).
     """
 
     memory_grows_with: ClassVar[tuple[str, ...]] = ("n_rounds", "trials")
@@ -66,6 +68,7 @@ class LikelihoodRatio(Attack):
     trials: Annotated[PositiveInt, Field(ge=40)] = 2000  # runs of each world that are counted
     n_rounds: PositiveInt | None = None  # the first ones, that are played; None: what 20 s take
     alpha: Significance = 0.05  # of a false lower bound
+    stop_early: bool = False  # as soon as bets have refuted all claims that the runs test
     candidates: Annotated[int, Field(ge=2)] | None = None  # to be matched; None: none are
 
     @model_validator(mode="after")
@@ -76,6 +79,8 @@ class LikelihoodRatio(Attack):
                 f"times in {self.trials} trials; expected trials = {20 * (self.candidates - 1)} at "
                 "the least, for 20 times"
             )
+        if self.candidates is not None and self.stop_early:
+            raise ValueError("candidates are matched in all trials; leave out one of the two")
         return self
 
     def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
@@ -147,14 +152,13 @@ class LikelihoodRatio(Attack):
             first = self._question(bench, threat_model, indices[0], claims[indices[0]], streams)
             if first is None:
                 continue
+            asked = [replace(first, index=j, claim=claims[j]) for j in indices]
             if first.guesses:
-                asked = [replace(first, index=i, claim=claims[i]) for i in indices]
                 found |= {q.index: [exact_leak(q), untested(q, UNKNOWN_DRAWS)] for q in asked}
                 continue
-            runs = self._play(first, streams, on_round, bench.kept.stage(i))
-            for index in indices:
-                question = replace(first, index=index, claim=claims[index])
-                found[index] = [
+            runs = self._play(asked, streams, on_round, bench.kept.stage(i))
+            for question in asked:
+                found[question.index] = [
                     as_asked(f, question.game)
                     for f in _findings(question, runs, streams, self.candidates)
                 ]
@@ -177,7 +181,7 @@ class LikelihoodRatio(Attack):
             adversary = Adversary(game, ThreatModel(name=threat_model.name), 1)
             leaked = adversary.leak.mechanism(game, None)
             known = (game, adversary, adversary, None, None, leaked, 1)
-            return Question(index, claim, threat_model, *known, self.alpha)
+            return Question(index, claim, threat_model, *known, self.alpha, self.stop_early)
         victim = account_claim(claim, threat_model, defense, setting).victim
         declared = defense.mechanism(setting, threat_model, victim).most
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
@@ -197,7 +201,8 @@ class LikelihoodRatio(Attack):
         leaked = algebra.leak.mechanism(game, in_round) if algebra and game.held is None else ()
         return Question(
             index, claim, threat_model, game, adversary, algebra, nonlinear, in_round, leaked,
-            worst, self.alpha, wider(game, threat_model) if nonlinear is None else None,
+            worst, self.alpha, self.stop_early,
+            wider(game, threat_model) if nonlinear is None else None,
         )  # fmt: skip
 
     def _rounds(self, defense: Defense, setting: Setting, spread: int = 1) -> int:
@@ -209,19 +214,26 @@ class LikelihoodRatio(Attack):
         return max(1, min(n_rounds, WORK // messages))
 
     def _play(
-        self, question: Question, streams: Streams, on_round: OnStep, kept: Kept
+        self, asked: Sequence[Question], streams: Streams, on_round: OnStep, kept: Kept
     ) -> Runs | str:
         """The runs, or why there are none: a division by zero that no noise hides."""
+        question = asked[0]
 
-        def played(name: str, trials: int, game: Game | None = None) -> Worlds:
+        def played(
+            name: str, trials: int, game: Game | None = None, score: Score | None = None
+        ) -> Worlds:
+            def enough(so_far: Worlds) -> bool:
+                return score is not None and all(is_decided(q, score, so_far) for q in asked)
+
             own = Streams(streams.numpy(name).integers(2**62).item(), streams.device)
             game = game or question.game
             played_as = question.adversary, trials, own, question.in_round, game, on_round
-            return play(*played_as, kept=kept.stage(name))
+            return play(*played_as, kept=kept.stage(name), enough=enough)
 
         try:
-            counted = played("counted", self.trials)
             training = played("training", max(TRAINING, self.trials // 5))
+            score = Score.of(question.delta, training, streams)
+            counted = played("counted", self.trials, score=score if self.stop_early else None)
         except RunError:
             raise  # of the run's folder, not of the runs
         except DpauditError as not_numbers:
@@ -229,7 +241,7 @@ class LikelihoodRatio(Attack):
                 raise
             return str(not_numbers)
         silent = played("without noise", self.trials // 2, without_noise(question.adversary.game))
-        return Runs.of(question.delta, counted, training, silent, streams)
+        return Runs(counted, score, silent)
 
 
 def _claimed(bench: Bench, threat_model: ThreatModel) -> dict[int, Claim]:

@@ -1,6 +1,6 @@
 """What runs with and without one record prove: a certified lower bound on epsilon."""
 
-from math import inf
+from math import ceil, exp, inf, log, log1p
 
 import numpy as np
 
@@ -8,11 +8,22 @@ from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import false_negative_rate
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
-from dpaudit.game.play import error_rates
+from dpaudit.game.play import Worlds, error_rates
 from dpaudit.game.worst import played_mechanism
+from dpaudit.statistics.betting import (
+    SHARES,
+    Point,
+    anytime_p_value,
+    bets,
+    epsilon_from_bets,
+    gaussian_curve,
+    log_wealth,
+)
 from dpaudit.statistics.bounds import (
     ScoreBound,
+    epsilon_lower_bound,
     family_from_scores,
+    family_lower_bound,
     from_scores,
     mu_p_value,
     p_value,
@@ -20,40 +31,47 @@ from dpaudit.statistics.bounds import (
 from dpaudit.statistics.noise_factor import noise_factor_bound
 from dpaudit.statistics.power import (
     Tradeoff,
+    bound_error,
     expected_bound,
     expected_family_bound,
     trials_needed,
 )
 
 from .question import Question, is_pure
-from .runs import Runs
+from .runs import Runs, Score
 
 LARGE = 700.0  # an epsilon whose exponential is finite
+DECIDED = 1e-3  # p-value that still refutes among 50 statements of an audit
 FEW = 4  # distinct releases at most, for a bound that composes them again and again
 
 
 def certified_bound(question: Question, runs: Runs) -> Finding:
     """The test of the claim, from the scores of runs without and with the record."""
-    bound, p = _tested(question, runs)
-    shape = _declared_shape(question, bound)
+    path = _wealth(question, runs.score, runs.counted)
+    metrics = _by_bets(question, runs, path) if question.stop_early else _by_counts(question, runs)
+    metrics[Name.LOG_WEALTH] = Metric(value=float(path[-1]), n=len(path))
     game = question.game
     how = "scores are likelihood ratios under the noise that the defense asks for"
     notes = [
-        f"{bound.n0} runs of each world over {question.n_rounds} of {game.defense.n_rounds} "
+        f"{len(path)} runs of each world over {question.n_rounds} of {game.defense.n_rounds} "
         f"rounds, the canary in the batch with probability {game.sampling_rate:.3g} a round; "
-        f"{len(runs.choosing[0])} other runs of each chose the threshold",
-        "scores learned from other runs" if runs.learned else how,
+        f"{len(runs.score.choosing[0])} other runs of each chose the threshold",
+        "scores learned from other runs" if runs.score.learned else how,
     ]
+    if question.stop_early:
+        notes.append(
+            "bets on each pair of runs, which stop between blocks of runs once the claims are "
+            "decided: p is 1 / largest wealth"
+        )
     if game.spread > 1:
         notes.append(
             f"the record has the same size in each of {game.spread} coordinates, the worst "
             f"behind a clip in L2 under Laplace noise; of {game.coordinates} in the model"
         )
-    if shape:
+    if Name.NOISE_FACTOR in metrics:
         notes.append("the bound of the declared shape is proven for such mechanisms alone")
     if question.claim.mu is not None:
         notes.append("mu is of the Gaussian family")
-    metrics = _metrics(question, bound, p) | shape
     return _finding(question, tuple(notes), metrics, _tradeoff(question, runs.scores))
 
 
@@ -83,37 +101,73 @@ def _tested(question: Question, runs: Runs) -> tuple[ScoreBound, float]:
     """The bound, on epsilon or on mu, and the p-value of the claim."""
     alpha, delta = question.alpha, question.delta
     if question.claim.mu is None:
-        bound = from_scores(*runs.scores, delta, alpha, runs.choosing)
+        bound = from_scores(*runs.scores, delta, alpha, runs.score.choosing)
         p = p_value(bound.fp, bound.fn, bound.n0, bound.n1, delta, question.claimed)
         return bound, p
-    bound = family_from_scores(*runs.scores, alpha, runs.choosing)
+    bound = family_from_scores(*runs.scores, alpha, runs.score.choosing)
     return bound, mu_p_value(bound.fp, bound.fn, bound.n0, bound.n1, question.claim.mu)
 
 
-def _metrics(question: Question, bound: ScoreBound, p: float) -> dict[str, Metric]:
-    alpha, delta, mu = question.alpha, question.delta, question.claim.mu
-    counted = min(bound.n0, bound.n1)
-    epsilon = bound.value if mu is None else GAUSSIAN.epsilon(bound.value, delta)
-    metrics: dict[str, Metric] = {
-        Name.EPSILON_LOWER_BOUND: Metric(value=epsilon, n=bound.n0 + bound.n1),
-        Name.CLAIMED_EPSILON: Metric(value=question.claimed),
-        Name.DELTA: Metric(value=delta),
-        Name.CONFIDENCE: Metric(value=1 - alpha),
-        Name.P_VALUE: Metric(value=p),
-        Name.FALSE_POSITIVES: Metric(value=bound.fp, n=bound.n0),
-        Name.FALSE_NEGATIVES: Metric(value=bound.fn, n=bound.n1),
-    }
+def is_decided(question: Question, score: Score, so_far: Worlds) -> bool:
+    """Whether bets on these runs refute the claim, among some dozens of statements too."""
+    return anytime_p_value(_wealth(question, score, so_far)) <= DECIDED
+
+
+def _wealth(question: Question, score: Score, played: Worlds) -> Array:
+    """Log wealth after each pair of runs, of bets against the claim or its whole curve."""
+    mu = question.claim.mu
+    points = [Point(question.claimed, question.delta)] if mu is None else gaussian_curve(mu)
+    return log_wealth(bets(points, score.choosing), score(played))
+
+
+def _by_bets(question: Question, runs: Runs, path: Array) -> dict[str, Metric]:
+    """What holds wherever the runs were stopped."""
+    bound = epsilon_from_bets(runs.scores, question.delta, question.alpha, runs.score.choosing)
+    certified = Metric(value=bound, n=2 * len(path))
+    return _metrics(question, certified, anytime_p_value(path)) | power_of(question, len(path))
+
+
+def _by_counts(question: Question, runs: Runs) -> dict[str, Metric]:
+    """What the errors in a number of runs that was fixed beforehand prove."""
+    found, p = _tested(question, runs)
+    value, (fp, fn, n0, n1) = found.value, found[3:]
+    delta, alpha, mu, n = question.delta, question.alpha, question.claim.mu, n0 + n1
+    if mu is None:
+        error = bound_error(
+            fp, fn, n0, n1, lambda a, b: epsilon_lower_bound(a, b, n0, n1, delta, alpha)
+        )
+        certified = Metric(value=value, n=n, standard_error=error)
+    else:
+        error = bound_error(fp, fn, n0, n1, lambda a, b: family_lower_bound(a, b, n0, n1, alpha))
+        epsilon, more = (GAUSSIAN.epsilon(x, delta) for x in (value, value + error))
+        certified = Metric(value=epsilon, n=n, standard_error=more - epsilon)
+    metrics = _metrics(question, certified, p)
+    metrics[Name.FALSE_POSITIVES] = Metric(value=fp, n=n0)
+    metrics[Name.FALSE_NEGATIVES] = Metric(value=fn, n=n1)
     if mu is not None:
-        metrics[Name.MU_LOWER_BOUND] = Metric(value=bound.value)
+        metrics[Name.MU_LOWER_BOUND] = Metric(value=value)
         metrics[Name.CLAIMED_MU] = Metric(value=mu)
-    return metrics | power_of(question, counted)
+    return metrics | power_of(question, min(n0, n1)) | _declared_shape(question, found)
+
+
+def _metrics(question: Question, certified: Metric, p: float) -> dict[str, Metric]:
+    return {
+        Name.EPSILON_LOWER_BOUND: certified,
+        Name.CLAIMED_EPSILON: Metric(value=question.claimed),
+        Name.DELTA: Metric(value=question.delta),
+        Name.CONFIDENCE: Metric(value=1 - question.alpha),
+        Name.P_VALUE: Metric(value=p),
+    }
 
 
 def power_of(question: Question, counted: int) -> dict[str, Metric]:
     """What could be expected before any run: of these runs, at best, and how many would do.
 
-    By the bound that judges the claim, which for a claim of mu is that of the Gaussian family.
+    By the bound that judges the claim, which for a claim of mu is that of the Gaussian family. What
+    bets may expect is not known.
     """
+    if question.stop_early:
+        return _power_of_bets(question, counted)
     mechanism = played_mechanism(question.mechanism, question.game.spread)
     delta, alpha = question.delta, question.alpha
 
@@ -141,6 +195,20 @@ def power_of(question: Question, counted: int) -> dict[str, Metric]:
     if derived:  # else nothing is known of what is to be expected
         power[Name.EXPECTED_BOUND] = Metric(value=epsilon(expected(counted, really)))
     return power
+
+
+def _power_of_bets(question: Question, counted: int) -> dict[str, Metric]:
+    """Of an attack without errors."""
+    delta, alpha = question.delta, question.alpha
+    errorless = np.zeros(counted), np.ones(counted)
+    small = exp(-question.claimed)
+    gain = log1p(SHARES[0] * small * (1 - delta) / (1 + small * delta))
+    return {
+        Name.CEILING: Metric(
+            value=epsilon_from_bets(errorless, delta, alpha, errorless), n=counted
+        ),
+        Name.TRIALS_NEEDED: Metric(value=ceil(log(2 / alpha) / gain) if gain > 0 else inf),
+    }
 
 
 def _declared_shape(question: Question, bound: ScoreBound) -> dict[str, Metric]:

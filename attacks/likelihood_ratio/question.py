@@ -30,6 +30,7 @@ class Question:
     mechanism: Mechanism  # the exact leak of a record in one coordinate; () without one
     worst: int  # coordinates of the worst record; runs may play fewer
     alpha: float  # of a false lower bound
+    stop_early: bool  # whether runs are played until bets have refuted the claim
     wider: Wider | None = None  # what the model's own dimension shows beyond one coordinate
 
     @property

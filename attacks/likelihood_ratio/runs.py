@@ -11,25 +11,20 @@ BETTER = 0.5  # by which a learned score must certify more than the ratio does, 
 
 
 @dataclass(frozen=True)
-class Runs:
-    """What was played for all claims that one game tests."""
+class Score:
+    """How runs are scored, chosen by runs that are not counted."""
 
-    counted: Worlds
-    scores: tuple[Array, Array]  # of the counted runs, without and with the record
-    choosing: tuple[Array, Array]  # of other runs, by which the threshold is chosen
-    learned: bool  # whether scores are learned ones
-    silent: Worlds  # without noise
+    choosing: tuple[Array, Array]  # scores of those runs, without and with the record
+    learned: LearnedScore | None  # None: by the likelihood ratio
 
     @classmethod
-    def of(
-        cls, delta: float, counted: Worlds, training: Worlds, silent: Worlds, streams: Streams
-    ) -> "Runs":
-        """Scores by the likelihood ratio, or by the learned score where that does better.
+    def of(cls, delta: float, training: Worlds, streams: Streams) -> "Score":
+        """The likelihood ratio, or the learned score where that does better.
 
         A score that is learned from the very runs that choose its threshold would look too good
         there, so each of those runs is scored by what the others teach.
         """
-        ratio = cls(counted, counted.scores, training.scores, False, silent)
+        ratio = cls(training.scores, None)
         if not training.without.features.shape[1]:
             return ratio
         held_out, rng = cross_fitted(training), streams.numpy("choice of score")
@@ -37,6 +32,24 @@ class Runs:
         by_learned = from_scores(*held_out, delta, 0.05, rng)
         if by_learned.value <= by_ratio.value + BETTER:
             return ratio
-        score = LearnedScore(training)
-        scores = score(counted.without), score(counted.with_record)
-        return cls(counted, scores, held_out, True, silent)
+        return cls(held_out, LearnedScore(training))
+
+    def __call__(self, worlds: Worlds) -> tuple[Array, Array]:
+        """Scores of runs without and with the record."""
+        if self.learned is None:
+            return worlds.scores
+        return self.learned(worlds.without), self.learned(worlds.with_record)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What was played for all claims that one game tests."""
+
+    counted: Worlds
+    score: Score
+    silent: Worlds  # without noise
+
+    @property
+    def scores(self) -> tuple[Array, Array]:
+        """Of the counted runs, without and with the record."""
+        return self.score(self.counted)

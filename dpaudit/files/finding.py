@@ -102,6 +102,7 @@ class Name(StrEnum):
     MU_OF_GIVEN_GRADIENTS = "mu of given gradients"
     CONFIDENCE = "confidence"
     P_VALUE = "p-value"
+    LOG_WEALTH = "log wealth"
     FALSE_POSITIVES = "false positives"
     FALSE_NEGATIVES = "false negatives"
     GUESSES = "guesses"

@@ -7,7 +7,7 @@ scores being the right ones. Where they are not, a score that is learned from ot
 better: noise that repeats itself, say, shows in the covariance of the innovations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -63,6 +63,7 @@ def play(
     dtype: torch.dtype = torch.float64,
     kept: Kept = NOT_KEPT,
     others: Steep | None = None,
+    enough: Callable[[Worlds], bool] = lambda so_far: False,
 ) -> Worlds:
     """Both worlds, ``trials`` runs of each, in blocks that fit in the processor's cache.
 
@@ -70,6 +71,7 @@ def play(
         in_round: the only round in which the record may be drawn; None: in any.
         game: what is really played, if it is another game than the adversary believes in.
         others: losses of third agents; None: they have no gradients.
+        enough: whether the runs so far will do; asked between blocks.
 
     Raises:
         DpauditError: a score is NaN.
@@ -79,6 +81,8 @@ def play(
     n_blocks = -(-trials // size)
     blocks = _blocks_of(kept.last())
     for i, part in list(enumerate(np.array_split(np.arange(trials), n_blocks)))[len(blocks) :]:
+        if blocks and enough(_together(blocks)):
+            break
         own = Streams(streams.numpy("block", i).integers(2**62).item(), streams.device)
 
         def counted(done: int, total: int, i: int = i) -> None:
@@ -88,6 +92,10 @@ def play(
             blocks.append(_block(adversary, len(part), own, in_round, game, counted, dtype, others))
         kept.keep(partial(_progress_of, blocks))
     kept.done(_progress_of(blocks))
+    return _together(blocks)
+
+
+def _together(blocks: list[Worlds]) -> Worlds:
     return Worlds(*(_joined(list(world)) for world in zip(*blocks, strict=True)))
 
 

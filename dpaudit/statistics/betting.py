@@ -129,12 +129,13 @@ def _won(epsilon: Array, delta: Array, out: Array, into: Array) -> Array:
 
 
 def _growth(point: Point, out: Array, into: Array) -> Array:
-    """Expected log growth [n_thresholds, n_shares] where S has these probabilities [n_thresholds]."""
+    """Expected log growth [n_thresholds, n_shares] with these probabilities of S [n_thresholds]."""
     total = np.zeros((len(out), len(SHARES)))
     for was_out in (0.0, 1.0):
         for was_in in (0.0, 1.0):
             chance = np.abs(1 - was_out - out) * np.abs(1 - was_in - into)
-            won = _won(*np.array(point), np.array(was_out), np.array(was_in))
+            epsilon, delta, one, other = map(np.array, (*point, was_out, was_in))
+            won = _won(epsilon, delta, one, other)
             total += chance[:, None] * np.log1p(SHARES * won)
     return total
 

@@ -45,6 +45,18 @@ def expected_family_bound(
     return float(bound.mean(axis=(1, 2)).max())
 
 
+def bound_error(
+    fp: int, fn: int, n0: int, n1: int, bound: Callable[[Array, Array], Array]
+) -> float:
+    """The standard error of a bound that such counts give, as if each had one error more.
+
+    Args:
+        bound: from false positives and false negatives, which it broadcasts.
+    """
+    counts = [_quantiles(n, np.array([[(k + 1) / (n + 2)]]))[0] for k, n in ((fp, n0), (fn, n1))]
+    return float(np.std(bound(counts[0][:, None], counts[1][None, :])))
+
+
 def trials_needed(claimed: float, expected: Callable[[int], float]) -> int | None:
     """The least number of counted scores per world that is expected to refute a claim.
 

@@ -172,3 +172,13 @@ def test_the_same_seed_gives_the_same_scores(audited) -> None:
     assert torch.equal(
         torch.from_numpy(first.without.features), torch.from_numpy(second.without.features)
     )
+
+
+def test_runs_that_are_enough_are_the_first_blocks_of_all(audited) -> None:
+    adversary = audited("dp-dpsgd", noise_multiplier=1.0)
+    every = play(adversary, 8_000, Streams(1))
+    some = play(adversary, 8_000, Streams(1), enough=lambda so_far: len(so_far.scores[0]) > 2_000)
+    n = len(some.without.scores)
+    assert 2_000 < n < 8_000
+    for few, many in zip(some.scores, every.scores, strict=True):
+        assert np.array_equal(few, many[:n])

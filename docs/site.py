@@ -263,7 +263,8 @@ def _toml(value: Any) -> str:
 
 _GLOSSARY = "The same texts as `dpaudit explain TERM` prints."
 _COMMANDS = """Exit codes of all: 0 nothing speaks against the claims; 1 a claim is refuted or
-unsupported, and nothing else; 2 it could not run, one line for each problem; 130 interrupted."""
+unsupported, and nothing else; 2 it could not run, one line for each problem, and whatever was not
+foreseen, also where a plug-in ends the process; 130 interrupted."""
 _AUDIT_FILE = """Every key is checked: an unknown one is an error with file, line and the nearest
 known key. A relative path is relative to the file that names it. The keys of `[defense]` are on
 [a page of their own](defense-options.md), those of `[[attack]]` [too](attack-options.md)."""

@@ -65,8 +65,8 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
         problems = list(_problems(plugin, family))
     except (Exception, SystemExit) as error:  # whatever a module of someone else's does
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        expected = f"expected {EXPECTED[family]}"
-        raise ConfigError(f"{where} cannot be imported: {what}; {expected}") from error
+        expected = f"{_elsewhere(error, name)}; expected {EXPECTED[family]}"
+        raise ConfigError(f"{where} cannot be imported: {what}{expected}") from error
     if problems:
         raise ConfigError(f"{where}: {'; '.join(problems)}")
     return plugin
@@ -85,6 +85,13 @@ def _entry(family: PluginFamily, name: str) -> EntryPoint:
             raise ConfigError(f'no {family[:-1]} is called "{name}"{nearest(name, known)}')
         case several:
             raise ConfigError(_contest(family, name, several))
+
+
+def _elsewhere(error: BaseException, name: str) -> str:
+    """A hint where a module that is named as "module:Class" was not found at all."""
+    if not isinstance(error, ModuleNotFoundError) or error.name != name.partition(":")[0]:
+        return ""
+    return "; modules of the working folder are found with PYTHONPATH=. before the command"
 
 
 def _origin(plugin: EntryPoint) -> str:

@@ -203,6 +203,13 @@ def test_what_cannot_be_imported_is_one_line_with_the_first_error(installed, nam
     assert "\n" not in said
 
 
+def test_a_module_that_lies_nowhere_is_told_how_it_would_be_found(installed) -> None:
+    said = refusal("defenses", "no_such_module:Mine")
+    assert "No module named 'no_such_module'; modules of the working folder are found with" in said
+    assert "PYTHONPATH=. before the command; expected a class" in said
+    assert "PYTHONPATH" not in refusal("defenses", next(iter(IMPORTS)))
+
+
 def test_what_fits_is_loaded(installed) -> None:
     assert load_plugin("defenses", "fits").__name__ == "Fits"
     assert load_plugin("attacks", "measures").__name__ == "Measures"

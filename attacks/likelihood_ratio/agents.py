@@ -1,9 +1,13 @@
-"""The game of a claim on agents: one query of an agent is answered as it is, or as by another.
+"""The games of a claim on agents: an agent is as it is, or as another.
 
-A defense that claims this states how far apart the messages of two agents are before noise. In one
-round the victim's message lies that far away, or does not; its noise is what the defense draws. All
-else is the same in both worlds, as the claim has it: the history, and what agents tell of their
-data beside. Whether two agents can be further apart is for the sensitivity attack to find.
+Of one query: a defense that claims this states how far apart the messages of two agents are before
+noise. In one round the victim's message lies that far away, or does not; its noise is what the
+defense draws. All else is the same in both worlds, as the claim has it: the history, and what
+agents tell of their data beside. Where two agents of the run that was played, of whom one has a
+gradient and the others none, lie further apart than is stated, the message does too.
+
+Of a whole run: all of the victim's data are another agent's in every round. The agents have no
+gradient, and in one world the victim has: that of a batch whose records are all alike.
 
 Whoever reads the message is told those of all other agents too, which say nothing of the victim's
 query.
@@ -20,6 +24,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import Sent
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import LENGTH, CanaryGradient, Game
@@ -37,7 +42,8 @@ class Query(NamedTuple):
     round: int
     victim: int
     message: str
-    distance: float  # before noise, as the defense states it
+    distance: float  # before noise: as the defense states it, or as two agents really lie
+    stated: float
     std: float  # of the noise
     state: Any  # of the defense before the round, of one trial
 
@@ -103,15 +109,37 @@ def game_on_agents(
     return Game(asked, one, query.victim, "agent-identity", query.distance, 1.0, "none")
 
 
+def whole_agent(defense: Defense, setting: Setting, victim: int) -> Game:
+    """The game of a whole run in which an agent's data are another's.
+
+    Where functions are protected within a distance, the two agents' differ by as much.
+    """
+    alone, distance = setting.stand_in(1), defense.function_distance()
+    length = LENGTH if distance is None else float(distance)
+    game = Game(defense, alone, victim, "agent-identity", length, 1.0, "none")
+    return replace(game, coordinates=setting.d)
+
+
+def _apart(message: Sent, rows: Tensor) -> float:
+    """How far in L1 the farthest other agent's payload is from these rows."""
+    others = message.rows[~torch.isin(message.rows, rows)].unique()
+    if not len(others):
+        return 0.0
+    payload = message.payload[0]
+    return float(torch.cdist(payload[rows], payload[others], p=1).max())
+
+
 def as_asked(finding: Finding, game: Game) -> Finding:
     """The finding, which says of what query it is, if it is of one."""
     if not isinstance(game.defense, OneQuery):
         return finding
     query = game.defense.query
+    far = "as far as the defense says that another agent's may lie"
+    if query.distance > query.stated:
+        far = f"as far as another agent's lay, though the defense says {query.stated:.4g} at most"
     note = (
         f'agent {query.victim}\'s "{query.message}" of round {query.round} is moved by '
-        f"{query.distance:.4g}, as far as the defense says that another agent's may lie; all else "
-        "is the same in both worlds"
+        f"{query.distance:.4g}, {far}; all else is the same in both worlds"
     )
     return finding.model_copy(update={"rounds": (query.round,), "notes": (note, *finding.notes)})
 
@@ -137,8 +165,8 @@ def _queries(
         ones = {name: torch.ones(asked.shape).double() for name, asked in tape.draws.items()}
         loud = defense.step(state, k, graph, data, Tape(ones)).sent
         for victim in range(setting.n_agents):
-            stated = defense.sensitivity(k, setting, "agent-identity", victim, silent)
-            for name, bound in stated.items():
+            bounds = defense.sensitivity(k, setting, "agent-identity", victim, silent)
+            for name, bound in bounds.items():
                 message = silent[name]
                 mine = message.senders == victim
                 receivers = message.receivers[mine].tolist()
@@ -148,5 +176,7 @@ def _queries(
                     continue
                 rows = message.rows[mine].unique()
                 std = (loud[name].payload - message.payload)[..., rows, :].abs().min().item()
-                yield Query(k, victim, name, (1 - ROUNDING) * bound.value, std, state)
+                stated = (1 - ROUNDING) * bound.value
+                apart = max(stated, (1 - ROUNDING) * _apart(message, rows))
+                yield Query(k, victim, name, apart, stated, std, state)
         state = defense.step(state, k, graph, data, Noise(streams, k)).state

@@ -26,7 +26,7 @@ from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.pace import Pace, seconds_of
 
-from .agents import as_asked, game_on_agents
+from .agents import as_asked, game_on_agents, whole_agent
 from .bound import certified_bound, is_decided, power_of, untested
 from .controls import no_noise_control, noise_control, null_control, positive_control
 from .exact import exact_leak
@@ -173,7 +173,7 @@ class LikelihoodRatio(Attack):
         that this adversary sees is claimed to hide an agent.
         """
         defense, setting = bench.defense, bench.setting
-        if claim.adjacency == "agent-identity":
+        if claim.adjacency == "agent-identity" and claim.scope != "run":
             n_rounds = self._rounds(defense, setting)
             game = game_on_agents(defense, setting, threat_model, n_rounds, streams)
             if game is None:
@@ -186,6 +186,8 @@ class LikelihoodRatio(Attack):
         declared = defense.mechanism(setting, threat_model, victim).most
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
         game = Game.of(defense, setting, victim, claim.adjacency, sampling)
+        if claim.adjacency == "agent-identity":
+            game = whole_agent(defense, setting, victim)
         game, in_round = replace(game, in_one_round=claim.scope != "run"), None
         nonlinear = nonlinearity(game, threat_model, self._rounds(defense, setting))
         worst = coordinates(game) if nonlinear is None else 1

@@ -24,8 +24,8 @@ _TERMS = {
     "to twice as far as under add-remove.",
     "function": "Neighbours differ by one agent's whole function, within the distance of gradients "
     "that the defense states. It promises nothing for single records beyond that distance.",
-    "agent-identity": "Neighbours differ by which agent a message comes from. It says nothing of "
-    "records.",
+    "agent-identity": "Neighbours differ by which agent a message comes from; over a run, by all "
+    "that one agent puts in. It says nothing of records.",
     "user": "Neighbours differ by all records of one agent at once.",
     "scope": "What a claim's epsilon covers: one message, one round, or the whole run.",
     "threat model": "Who reads what: an external eavesdropper on all links or some, one curious "

@@ -270,6 +270,39 @@ def test_a_claim_on_each_round_is_tested_in_the_round_of_the_least_noise() -> No
     assert found[Role.TEST].rounds[0] >= 3
 
 
+def test_a_distance_that_is_stated_too_small_is_refuted_by_runs() -> None:
+    """C' = 0.2 in the place of 0.95: two agents really lie further apart than S(t)."""
+    broken = findings(dpps(sensitivity_factor=0.2), AGENTS, trials=2000)
+    assert broken[Role.TEST].metrics["p-value"].value < 1e-6
+    assert broken[Role.EXACT_LEAK].verdict is Verdict.UNSUPPORTED
+    assert "though the defense says" in broken[Role.TEST].notes[0]
+    correct = findings(dpps(), AGENTS, trials=40)
+    assert "as far as the defense says" in correct[Role.TEST].notes[0]
+
+
+@pytest.mark.parametrize("threat_model", [EAVESDROPPER, CURIOUS])
+def test_an_agent_is_replaced_as_a_whole_over_the_run(threat_model: ThreatModel) -> None:
+    """One record a batch, noise 2: four rounds of mu = 1/2 are 1 together.
+
+    The correct twin is not refuted in 95% of seeds, by its algebra never; half the noise leaks 2.
+    """
+    whole = Claim(text="claim", mu=1.01, adjacency="agent-identity")
+    options: dict[str, Any] = {"n_rounds": 4, "batch_size": 1, "sampling": "fixed"}
+    for defense, refuted in ((DPDPSGD, False), (HalfTheNoise, True)):
+        given = defense(noise_multiplier=2.0, **options)
+        found = findings(given, whole, threat_model=threat_model, trials=1000)
+        assert (found[Role.EXACT_LEAK].verdict is Verdict.UNSUPPORTED) is refuted
+        assert (found[Role.TEST].metrics["p-value"].value < 0.01) is refuted
+
+
+def test_a_scalar_of_every_round_shows_an_agent_that_is_replaced() -> None:
+    """DPPS claims each query; over a run its S_i tells whose data they are, without noise."""
+    whole = AGENTS.model_copy(update={"scope": "run"})
+    found = findings(dpps(), whole, trials=400)
+    assert found[Role.EXACT_LEAK].verdict is Verdict.REFUTED
+    assert found[Role.EXACT_LEAK].message == "sens"
+
+
 def test_nothing_is_played_where_no_distance_between_agents_is_stated() -> None:
     assert findings(dp_dpsgd(1.0), AGENTS.model_copy(update={"delta": 1e-5})) == {}
 

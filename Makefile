@@ -18,7 +18,7 @@ test: .venv/installed
 
 # The reports in a headless Chromium; `make test` runs these too, where it finds one.
 test-browser: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs tests/reports/test_in_a_browser.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs tests/reports/test_in_a_browser.py tests/reports/test_script.py
 
 slow: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m slow

@@ -300,11 +300,21 @@ def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
 
 
 def _legend_once(axes: "Axes") -> None:
-    """Each mark is named once, however many rows have it."""
+    """Each mark is named once, however many rows have it; names begin where the drawing does."""
+    from matplotlib.transforms import blended_transform_factory
+
+    figure = axes.get_figure(root=True)
+    assert figure is not None
     handles, labels = axes.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
     axes.legend(
-        list(named.values()), list(named), loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=2
+        list(named.values()),
+        list(named),
+        loc="lower left",
+        bbox_to_anchor=(0.02, 1.0),
+        bbox_transform=blended_transform_factory(figure.transFigure, axes.transAxes),
+        fontsize=8,
+        ncols=2,
     )
 
 

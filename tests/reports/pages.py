@@ -73,7 +73,7 @@ class Page(HTMLParser):
 
 
 def visible(page: Page) -> str:
-    return page.root.text(without=frozenset({"style", "svg", "head"}))
+    return page.root.text(without=frozenset({"style", "svg", "head", "script"}))
 
 
 def png(seed: int, width: int = 17, height: int = 8) -> bytes:

@@ -1,5 +1,7 @@
-"""The HTML report loads nothing, runs nothing, escapes all text and reads its run directory alone."""
+"""The HTML report loads nothing, runs its own script alone, escapes all text, reads its run only."""
 
+import base64
+import hashlib
 import os
 import re
 import subprocess
@@ -15,7 +17,7 @@ from dpaudit.files.finding import Metric, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.figures.pictures import embedded
-from dpaudit.reports.html import render
+from dpaudit.reports.html import TEMPLATES, render, script_hash
 from tests.reports.pages import GOLDEN, Page, png, small_finding, visible, with_findings
 
 
@@ -83,13 +85,13 @@ def test_the_page_is_the_same_to_the_byte_in_another_process(
     assert done.stdout.decode() == html
 
 
-def test_nothing_is_loaded_and_nothing_can_run(html: str, comparison: str) -> None:
+def test_nothing_is_loaded_and_no_script_but_ours_can_run(html: str, comparison: str) -> None:
     for text in (html, comparison):
         page = Page(text)
         assert "http://" not in text
         assert "https://" not in text
         for element in page.root.every():
-            assert element.tag not in {"script", "iframe", "object", "embed", "base", "form"}
+            assert element.tag not in {"iframe", "object", "embed", "base", "form"}
             assert not any(name.startswith("on") for name in element.attributes)
             for name in ("src", "href", "xlink:href", "srcset", "data", "poster"):
                 target = element.attributes.get(name, "#")
@@ -98,8 +100,10 @@ def test_nothing_is_loaded_and_nothing_can_run(html: str, comparison: str) -> No
         assert "@import" not in style
         assert "url(" not in style
         policy = next(e for e in page.root.every("meta") if "http-equiv" in e.attributes)
+        (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         assert policy.attributes["content"] == (
-            "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+            f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
             "form-action 'none'"
         )
 
@@ -125,6 +129,22 @@ def test_ids_are_unique_and_what_refers_to_one_finds_it(html: str, comparison: s
 HOSTILE = """"><script>alert('1')</script>' onerror=x {{ 7 }} $\\frac{$ <!-- --> &lt; ]]>"""
 
 
+def scripts(text: str) -> list[str]:
+    """What a browser would take for a script, however it is written."""
+    return [part.partition("</script>")[0].partition(">")[2] for part in text.split("<script")[1:]]
+
+
+def test_the_script_writes_no_markup_and_asks_for_nothing() -> None:
+    script = (TEMPLATES / "audit.js").read_text()
+    assert script.isascii()
+    for word in (
+        "innerHTML", "outerHTML", "insertAdjacentHTML", "eval", "Function(", "document.write",
+        "fetch", "XMLHttpRequest", "import", "WebSocket", "sendBeacon", "localStorage", "</",
+    ):  # fmt: skip
+        assert word not in script, word
+    assert script_hash("alert('1')\n") != script_hash("alert('1')")
+
+
 def hostile(value: Any) -> Any:
     """A result's content with every free text replaced, and every path kept."""
     if isinstance(value, dict):
@@ -139,8 +159,8 @@ def test_hostile_text_stays_text(golden: AuditResult, tmp_path: Path) -> None:
     result = AuditResult.model_validate(hostile(golden.model_dump(mode="json")))
     for text in (render(result, tmp_path), render_comparison([(HOSTILE, result, tmp_path)])):
         page = Page(text)
-        assert "<script" not in text
-        assert list(page.root.every("script")) == []
+        assert scripts(text) == [(TEMPLATES / "audit.js").read_text()]
+        assert len(list(page.root.every("script"))) == 1
         assert not any(name.startswith("on") for e in page.root.every() for name in e.attributes)
         assert " ".join(HOSTILE.split()) in visible(page)
 
@@ -156,6 +176,6 @@ def test_hostile_keys_and_paths_stay_text(golden: AuditResult, tmp_path: Path) -
     utility = {"<i>other": golden.utility["defense"]}
     text = render(with_findings(golden, finding, utility=utility, **changes), tmp_path)
     page = Page(text)
-    assert "<script" not in text
+    assert scripts(text) == [(TEMPLATES / "audit.js").read_text()]
     assert list(page.root.every("b")) == list(page.root.every("i")) == []
     assert "<b>.png" in visible(page)

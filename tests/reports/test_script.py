@@ -1,0 +1,151 @@
+"""What a reader can do with a report in a browser: sort, choose, find, copy, enlarge, point."""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpaudit.files.finding import Finding, Role
+from dpaudit.files.result import AuditResult
+from dpaudit.reports.html import render
+from dpaudit.reports.links import finding_links
+from dpaudit.reports.tables import training
+from tests.reports.browser import Browser, started
+
+WHO = ((0, 0, 1, 1), (1, 2, 0, 2), (0.5, 0.001, float("inf"), 0.1))  # reads, whose record, mu
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def result(golden: AuditResult) -> AuditResult:
+    """The golden result, with what each agent learns of each other."""
+    series = dict(zip(("adversary", "victim", "mu"), WHO, strict=True))
+    learnt = Finding(role=Role.WHO_LEARNS_WHAT, kind="accounting", title="Who", series=series)
+    return golden.model_copy(update={"findings": (*golden.findings, learnt)})
+
+
+@pytest.fixture(scope="module")
+def written(
+    result: AuditResult, run_directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(render(result, run_directory))
+    return path
+
+
+@pytest.fixture
+def page(browser: Browser, written: Path) -> Iterator[Any]:
+    with browser.open(written) as opened:
+        yield opened.page
+        assert not opened.errors
+
+
+def shown(page: Any, selector: str) -> int:
+    return page.locator(f"{selector}:visible").count()
+
+
+def test_a_heading_sorts_its_table_up_and_down(page: Any) -> None:
+    table = page.locator(".scenario table:not(.grid)").first
+    button = table.locator("th", has_text="PSNR").locator("button")
+    column = "rows => rows.map(row => parseFloat(row.cells[4].textContent.replace('−', '-')))"
+    for order in (1, -1):
+        button.click()
+        values = table.locator("tbody tr").evaluate_all(column)
+        finite = [x for x in values if x == x]
+        assert len(set(finite)) > 1
+        assert finite == sorted(finite, reverse=order < 0)
+    assert table.locator("th[aria-sort=descending]").count() == 1
+
+
+def test_one_adversary_one_round_and_rows_with_a_word_can_be_seen_alone(
+    page: Any, result: AuditResult
+) -> None:
+    first, second = (model.name for model in result.threat_models[:2])
+    everything = shown(page, "main article")
+    page.select_option("[data-choose=adversary]", label=second)
+    assert not page.get_by_role("heading", name=f"By {first}", exact=True).is_visible()
+    assert page.get_by_role("heading", name=f"By {second}", exact=True).is_visible()
+    assert 0 < shown(page, "main article") < everything
+    page.select_option("[data-choose=adversary]", "")
+    page.select_option("[data-choose=round]", "3")
+    assert shown(page, "th[data-round='3']")
+    assert not shown(page, "th[data-round='9']")
+    page.select_option("[data-choose=round]", "")
+    assert shown(page, "main article") == everything
+    rows = shown(page, "main tbody tr")
+    page.fill("input[type=search]", "no-defense")
+    assert 0 < shown(page, ".scenario table:not(.grid) tbody tr") < rows
+    assert "rows" in page.locator(".controls output").inner_text()
+
+
+def test_an_agent_lights_up_its_links_and_what_it_learns(page: Any) -> None:
+    page.locator("#learnt [data-node='1']").click()
+    assert page.locator("[data-choose=agent]").input_value() == "1"
+    said = page.locator("#learnt output").inner_text()
+    assert said == "Agent 1 learns most of agent 0 (mu infinite: no noise), agent 2 (mu 0.1)."
+    fills = page.locator("#learnt .agent").evaluate_all("all => all.map(one => one.style.fill)")
+    assert "--no-defense" in fills[0]
+    assert "--defense" in fills[2]
+    assert fills[1] == fills[3] == ""  # itself, and one of which nothing is known
+    lit = page.locator(".graph line.lit").evaluate_all("all => all.map(one => one.dataset.ends)")
+    assert lit
+    assert all("1" in ends.split() for ends in lit)
+    page.locator("#learnt [data-node='1']").click()
+    assert not page.locator(".graph line.lit").count()
+
+
+def test_what_is_copied_behind_a_figure_is_what_is_exported(
+    browser: Browser, written: Path, result: AuditResult
+) -> None:
+    with browser.open(written, permissions=["clipboard-read", "clipboard-write"]) as opened:
+        behind = opened.page.locator("#training details.data")
+        behind.locator("summary").click()
+        behind.locator("> button").click()
+        opened.page.wait_for_function("document.body.textContent.includes('Copied')")
+        text = opened.page.evaluate("navigator.clipboard.readText()")
+    copied = list(csv.DictReader(io.StringIO(text)))
+    exported = list(training(result))
+    assert len(copied) == len(exported)
+    for row, expected in zip(copied, exported, strict=True):
+        assert row["world"] == expected["world"]
+        assert float(row["loss"]) == expected["loss"]  # every digit
+
+
+def test_an_image_is_enlarged_by_keyboard_and_escape_closes_it(page: Any) -> None:
+    image = page.locator("main .zoom").first
+    image.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("dialog[open] img").bounding_box()["width"] > 300
+    page.keyboard.press("Escape")
+    assert not page.locator("dialog[open]").count()
+    assert page.evaluate("document.activeElement.className") == "zoom"
+
+
+def test_a_mark_says_its_value_where_a_pointer_rests(page: Any) -> None:
+    mark = page.locator("#training .figure use[data-value]").last
+    mark.scroll_into_view_if_needed()
+    mark.hover()
+    assert "round" in page.locator(".tip-text").inner_text()
+    page.mouse.move(1, 1)
+    assert not page.locator(".tip-text").is_visible()
+
+
+def test_a_link_to_a_finding_leads_to_it_whatever_is_hidden(page: Any, result: AuditResult) -> None:
+    scored = [i for i, f in enumerate(result.findings) if f.threat_model and f.metrics]
+    link = finding_links(result.findings, result.claims)[scored[0]]
+    page.fill("input[type=search]", "nothing has these words")
+    assert not page.locator(f"[id='{link}']").is_visible()
+    page.evaluate("link => location.hash = link", link)
+    page.locator(f"[id='{link}']").wait_for(state="visible")
+    anchor = page.locator(f"[id='{link}'] .anchor")
+    assert anchor.evaluate("one => getComputedStyle(one).opacity") == "0"
+    page.locator(f"[id='{link}']").hover()
+    assert anchor.evaluate("one => getComputedStyle(one).opacity") == "1"

@@ -14,6 +14,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
+from dpaudit.pipeline.case import CAPTURED
 
 from .measured import Leak
 from .worlds import Pair, Worlds
@@ -85,7 +86,7 @@ def measured_accounting(
         kind="accounting",
         title="measured releases, accounted",
         claim=index,
-        attack="captured",
+        attack=CAPTURED,
         threat_model=model.name,
         message=None if worst.bare is None else str(worst.bare),
         adjacency=claim.adjacency,

@@ -38,14 +38,13 @@ NOTE = (
 
 def run_captured(
     config: CapturedConfig,
-    folder: Path,
     out: Path,
     cores: int = os.cpu_count() or 1,
     config_text: str = "",
     resume: bool = False,
     on_progress: OnProgress = lambda what, done, total: None,
 ) -> AuditResult:
-    """Audit the program of a config, started in ``folder``; writes the run directory.
+    """Audit the program of a config; writes the run directory.
 
     Raises:
         DpauditError: the program fails, its runs cannot be compared, or the run directory does not
@@ -53,7 +52,7 @@ def run_captured(
     """
     began = time.perf_counter()
     load_plugin("reports", "html")  # refused now and not after the last run
-    program = Simulation(config.program, folder, out / SCRATCH, cores)
+    program = Simulation(config.program, out / SCRATCH, cores)
     fingerprint = {
         "config": config.model_dump(mode="json"),
         "code": {"dpaudit": hash_of(own_source()), "program": hash_of([program.script])},
@@ -140,7 +139,7 @@ def _result(
         config=config.model_dump(mode="json"),
         calibrated={},
         provenance=provenance_of(
-            "of the program", program, 0, sizes, config.seed, torch.device("cpu")
+            "the program's own data", program, 0, sizes, config.seed, torch.device("cpu")
         ),
         verdict=worst([claim.verdict for claim in claims]),
         notes=(NOTE,),
@@ -155,7 +154,7 @@ def _result(
             for model in config.threat_model
         ),
         graph=GraphSummary(
-            name="as captured",
+            name="captured",
             n_agents=n_agents,
             links=tuple(links),
             positions=tuple(map(tuple, positions("ring", n_agents).tolist())),

@@ -22,6 +22,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import Change, World
+from dpaudit.pipeline.case import CAPTURED
 from dpaudit.statistics.bounds import family_from_scores, from_scores, mu_p_value, p_value
 from dpaudit.statistics.power import expected_bound, expected_family_bound, trials_needed
 
@@ -128,7 +129,7 @@ def certified(
         kind="empirical-epsilon",
         title="short runs with and without one record",
         claim=index,
-        attack="captured",
+        attack=CAPTURED,
         threat_model=threat_model.name,
         adjacency=claim.adjacency,
         rounds=(k,),

@@ -28,11 +28,11 @@ class Simulation:
     Raises ConfigError for a command that is no Python script.
     """
 
-    def __init__(self, options: ProgramOptions, folder: Path, scratch: Path, workers: int) -> None:
-        self.options, self.folder, self.scratch = options, folder, scratch
+    def __init__(self, options: ProgramOptions, scratch: Path, workers: int) -> None:
+        self.options, self.folder, self.scratch = options, options.folder, scratch.resolve()
         self._free: Queue[subprocess.Popen[str]] = Queue()
-        self._script = _script(options, folder)
-        self.script = folder / self._script[0]
+        self._script = _script(options)
+        self.script = self.folder / self._script[0]
         self._workers = workers
         self._made = 0
 
@@ -119,7 +119,7 @@ class Simulation:
         )
 
 
-def _script(options: ProgramOptions, folder: Path) -> list[str]:
+def _script(options: ProgramOptions) -> list[str]:
     """A script and its arguments."""
     program, *rest = options.command
     if not Path(program).name.startswith("python") or not rest or not rest[0].endswith(".py"):
@@ -127,6 +127,6 @@ def _script(options: ProgramOptions, folder: Path) -> list[str]:
             f"program.command: {' '.join(options.command)}: expected python SCRIPT.py ... for a "
             "simulation in one process; a torch.distributed program needs program.ranks"
         )
-    if not (folder / rest[0]).is_file():
-        raise ConfigError(f"program.command: {folder / rest[0]}: no such file")
+    if not (script := options.folder / rest[0]).is_file():
+        raise ConfigError(f"program.command: {script}: no such file")
     return rest

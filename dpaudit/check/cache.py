@@ -166,6 +166,7 @@ def content_key(
         "plug-ins": {name: hash_of(files) for name, files in _plugin_source(audit).items()},
         "code": None if code is None else hash_of(below(code, ".py"), code),
         "data": _data_fingerprint(audit, folder, data_root),
+        "program": _program_source(audit, folder),
         "packages": {package: version(package) for package in DECIDING},
         "python": platform.python_version(),
         "device": device,
@@ -204,6 +205,15 @@ def _plugins(audit: Mapping[str, Any]) -> Iterator[tuple[PluginFamily, str]]:
     for attack in attacks if isinstance(attacks, list) else ():
         if isinstance(attack, dict):
             yield "attacks", str(attack.get("name"))
+
+
+def _program_source(audit: Mapping[str, Any], folder: Path) -> str | None:
+    """Of a program that is audited: all Python files below the folder that it is started in."""
+    program = audit.get("program")
+    if not isinstance(program, dict):
+        return None
+    started_in = folder / str(program.get("folder", "."))
+    return hash_of(below(started_in, ".py"), started_in)
 
 
 def _data_fingerprint(audit: Mapping[str, Any], folder: Path, data_root: Path | None) -> str:

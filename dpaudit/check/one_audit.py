@@ -58,6 +58,8 @@ def main() -> int:
 
 
 def _make(job: AuditJob) -> None:
+    from dpaudit.capture.audit import run_captured
+    from dpaudit.files.captured_file import CapturedConfig, is_captured
     from dpaudit.files.config import AuditConfig
     from dpaudit.pipeline.devices import torch_device
     from dpaudit.pipeline.run import Runtime, run_audit
@@ -71,9 +73,12 @@ def _make(job: AuditJob) -> None:
         begun = (partial / "run.json").exists()
         if not begun:
             shutil.rmtree(partial, ignore_errors=True)
-        runtime = Runtime(device, job.data_root, cores=job.cores, max_memory=job.max_memory)
-        config = AuditConfig.from_dict(job.config)
-        run_audit(config, partial, runtime, "", resume=begun)
+        if is_captured(job.config):
+            run_captured(CapturedConfig.model_validate(job.config), partial, job.cores, "", begun)
+        else:
+            runtime = Runtime(device, job.data_root, cores=job.cores, max_memory=job.max_memory)
+            config = AuditConfig.from_dict(job.config)
+            run_audit(config, partial, runtime, "", resume=begun)
         cache.keep(job.key)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.files.artifact_file import artifact_file
+from dpaudit.files.captured_file import CapturedConfig, is_captured
 from dpaudit.files.check_report import Checked, CheckReport, KeyFigure
 from dpaudit.files.claims_file import ClaimsFile
 from dpaudit.files.config import AuditConfig, read_toml
@@ -66,9 +67,10 @@ class Source:
     text: str
     at: tuple[str | int, ...]  # where in that file
 
-    def config(self) -> AuditConfig:
+    def config(self) -> AuditConfig | CapturedConfig:
         """Checked and completed, which imports its plug-ins. Raises ConfigError."""
-        return AuditConfig.from_table(self.content, self.path, self.text, self.at)
+        kind = CapturedConfig if is_captured(self.content) else AuditConfig
+        return kind.from_table(self.content, self.path, self.text, self.at)
 
 
 def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckReport:

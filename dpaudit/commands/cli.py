@@ -13,7 +13,8 @@ import typer
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.config import AuditConfig
+from dpaudit.files.captured_file import CapturedConfig, is_captured
+from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.data_folders import DATA_ROOT
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
@@ -24,6 +25,7 @@ from .calculator import epsilon
 from .capturing import capture
 from .glossary import explain
 from .last_word import leave_with
+from .programs import audit_program, print_runs
 from .report import report
 from .results import print_outlook, show
 from .running import passing_on, progress_bars
@@ -109,18 +111,26 @@ def audit(
     """Run one audit. Exits 1 if a claim is refuted or unsupported, 2 if it cannot run, else 0."""
     out = out or Path("runs") / config_file.stem
     with errors_as_exit_codes(same_command("--resume")):
-        config = AuditConfig.from_toml(config_file, seed, fix_model)
-        runtime = _runtime(device, data_root, download, workers, max_memory)
-        if dry_run:
-            from dpaudit.pipeline.dry_run import outlook
+        if is_captured(read_toml(config_file)[0]):
+            program = CapturedConfig.from_toml(config_file, seed)
+            if dry_run:
+                print_runs(program)
+                return
+            with progress_bars(quiet) as on_progress:
+                result = audit_program(program, config_file, out, workers, resume, on_progress)
+        else:
+            config = AuditConfig.from_toml(config_file, seed, fix_model)
+            runtime = _runtime(device, data_root, download, workers, max_memory)
+            if dry_run:
+                from dpaudit.pipeline.dry_run import outlook
 
-            print_outlook(config, outlook(config, runtime))
-            return
-        from dpaudit.pipeline.run import run_audit
+                print_outlook(config, outlook(config, runtime))
+                return
+            from dpaudit.pipeline.run import run_audit
 
-        with progress_bars(quiet) as on_progress:
-            text = config_file.read_text("utf-8")
-            result = run_audit(config, out, runtime, text, resume, on_progress, say=complain)
+            with progress_bars(quiet) as on_progress:
+                text = config_file.read_text("utf-8")
+                result = run_audit(config, out, runtime, text, resume, on_progress, say=complain)
     print_result(result, out, as_json)
     _exit(result, strict)
 

@@ -1,5 +1,6 @@
 """captured.toml: the audit of a program that was not written for dpaudit."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,9 +19,10 @@ CANDIDATES: tuple[Candidate, ...] = ("present", "scaled", "negated", "other-labe
 
 
 class ProgramOptions(Strict):
-    """What is run, in the folder of the file."""
+    """What is run, and where."""
 
     command: Annotated[tuple[Text, ...], Field(min_length=1)]
+    folder: Path = Path()  # that it is started in; relative to the file
     ranks: PositiveInt | None = None  # processes of a torch.distributed program; None: a simulation
     seconds: Annotated[float, Field(gt=0)] = 120.0  # of one run
     cpu: bool = False  # answers what a script asks of CUDA with the CPU
@@ -105,10 +107,12 @@ class CapturedConfig(Strict):
             raise refusal(path, text, problems_of(error, cls, content), at) from None
         if problems := list(_problems(config)):
             raise refusal(path, text, problems, at)
-        return config
+        started_in = (path.parent / config.program.folder).resolve()
+        program = config.program.model_copy(update={"folder": started_in})
+        return config.model_copy(update={"program": program})
 
 
-def is_captured(content: dict[str, Any]) -> bool:
+def is_captured(content: Mapping[str, Any]) -> bool:
     """Whether an audit's content is of a program."""
     return "program" in content
 

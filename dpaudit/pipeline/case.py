@@ -9,6 +9,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 
+CAPTURED = "captured"  # the attack of a test that counts records of short runs
 ALPHA = 0.05  # of one false refutation among all claims and adversaries of an audit
 
 
@@ -117,4 +118,6 @@ def _cases(test: Finding) -> str:
         return f"{canaries:,.0f} canaries"
     if guesses is not None:
         return f"{guesses:,.0f} guesses"
+    if test.attack == CAPTURED:
+        return f"{runs:,} records that short runs held or not"
     return "runs" if runs is None else f"{runs:,} runs"

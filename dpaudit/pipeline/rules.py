@@ -53,16 +53,16 @@ def _declared_without_noise(case: Case) -> Decision | None:
 
 def _accounting_exceeds(case: Case) -> Decision | None:
     for role, what in (
-        (Role.DECLARED, "declared"),
-        (Role.EXACT_LEAK, "really added"),
-        (Role.MEASURED, "measured"),
+        (Role.DECLARED, "the noise that is declared"),
+        (Role.EXACT_LEAK, "the noise that is really added"),
+        (Role.MEASURED, "what was measured of a record and the noise"),
     ):
         finding = case.first(role)
         if finding is not None and finding.verdict is Verdict.UNSUPPORTED:
             if finding.message is not None and role is Role.MEASURED:
                 bare = f"{finding.message} moves with the record, and no noise hides it"
                 return Decision(Verdict.UNSUPPORTED, f"{case.claims}; {bare}{case.also}.", finding)
-            gives = f"the noise that is {what} gives {epsilon_of(finding)} to {case.adversary}"
+            gives = f"{what} gives {epsilon_of(finding)} to {case.adversary}"
             return Decision(Verdict.UNSUPPORTED, f"{case.claims}; {gives}{case.also}.", finding)
     return None
 

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from dpaudit.capture.audit import run_captured
+from dpaudit.commands.cli import app
 from dpaudit.errors import DpauditError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
@@ -22,13 +24,13 @@ def audited(
 ) -> AuditResult:
     config = CapturedConfig.model_validate(
         {
-            "program": {"command": ("python", "gossip.py", fault)},
+            "program": {"command": ("python", "gossip.py", fault), "folder": PROGRAMS},
             "record": {"victims": (0, 1), "candidates": ("present", "negated"), **record},
             "certify": {"runs": runs},
             "claim": (claim,),
         }
     )
-    return run_captured(config, PROGRAMS, out / fault, cores=1)
+    return run_captured(config, out / fault, cores=1)
 
 
 def mu_of(result: AuditResult) -> float | None:
@@ -50,7 +52,7 @@ def test_a_right_program_is_measured_at_its_claim_and_not_contradicted(tmp_path:
 
 
 FAULTS = [
-    ("halved", "the noise that is measured gives epsilon at least", 1.999, 2.001),
+    ("halved", "what was measured of a record and the noise gives epsilon at least", 1.999, 2.001),
     (
         "one-link",
         '"bare" of round 1 from agent 0 to 2 moves with the record, and no noise',
@@ -58,8 +60,8 @@ FAULTS = [
         inf,
     ),
     ("same-noise", "draws repeat an earlier one", 0.999, 1.001),
-    ("clip-of-the-batch", "the noise that is measured gives", 5, 20),
-    ("no-clip", "the noise that is measured gives", 8, 100),
+    ("clip-of-the-batch", "what was measured of a record and the noise gives", 5, 20),
+    ("no-clip", "what was measured of a record and the noise gives", 8, 100),
     ("difference", '"twice" of round 1 from agent 0 to 2 moves with the record', inf, inf),
     ("told-too-much", "its size", 0.999, 1.001),
 ]
@@ -150,11 +152,38 @@ def test_a_program_that_fails_says_why(tmp_path: Path, text: str, said: str) -> 
         {
             "program": {
                 "command": ("python", "program.py"),
+                "folder": tmp_path,
                 "seconds": 1 if "True" in text else 60,
             },
             "claim": (CLAIM,),
         }
     )
     with pytest.raises(DpauditError) as error:
-        run_captured(config, tmp_path, tmp_path / "out", cores=1)
+        run_captured(config, tmp_path / "out", cores=1)
     assert said in str(error.value)
+
+
+def test_a_check_takes_the_audit_of_a_program_and_runs_it_again_when_its_code_changes(
+    tmp_path: Path,
+) -> None:
+    """Exit code 1 for halved noise; from the cache as long as no file of the program changes."""
+    (tmp_path / "gossip.py").write_text((PROGRAMS / "gossip.py").read_text())
+    (tmp_path / "captured.toml").write_text(
+        '[program]\ncommand = ["python", "gossip.py", "halved"]\n'
+        '[record]\ncandidates = ["present"]\n[certify]\nruns = 0\n'
+        '[[claim]]\ntext = "a round"\nmu = 1.0\nscope = "round"\n'
+    )
+    (tmp_path / "claims.toml").write_text('[[check]]\nname = "gossip"\naudit = "captured.toml"\n')
+
+    def checked() -> tuple[int, str]:
+        summary = tmp_path / "summary.md"
+        command = ["check", str(tmp_path / "claims.toml"), "--quiet", "--markdown", str(summary)]
+        return CliRunner().invoke(app, command).exit_code, summary.read_text()
+
+    code, said = checked()
+    assert code == 1
+    assert "what was measured of a record and the noise gives" in said
+    assert "from the cache" not in said
+    assert "from the cache" in checked()[1]
+    (tmp_path / "gossip.py").write_text((PROGRAMS / "gossip.py").read_text() + "\n")
+    assert "from the cache" not in checked()[1]

@@ -1,0 +1,34 @@
+"""dpaudit audit of a program that was not written for dpaudit."""
+
+import os
+from pathlib import Path
+
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.result import AuditResult
+from dpaudit.progress import OnProgress
+
+from .terminal import say
+
+
+def print_runs(config: CapturedConfig) -> None:
+    """How often an audit runs its program."""
+    rounds, ways = len(config.record.rounds), len(config.record.hows()) - 1
+    say(
+        f"{3 + rounds * (3 + ways)} runs of the program, and 3 more in each of {rounds} rounds "
+        f"for each further draw of noise; {config.certify.runs} short runs"
+    )
+
+
+def audit_program(
+    config: CapturedConfig,
+    config_file: Path,
+    out: Path,
+    workers: int | None,
+    resume: bool,
+    on_progress: OnProgress,
+) -> AuditResult:
+    """Run it."""
+    from dpaudit.capture.audit import run_captured
+
+    text, cores = config_file.read_text("utf-8"), workers or os.cpu_count() or 1
+    return run_captured(config, out, cores, text, resume, on_progress)

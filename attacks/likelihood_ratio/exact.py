@@ -16,6 +16,7 @@ from dpaudit.game.worst import record_note, worst_epsilon
 from .question import Question, is_pure
 
 KNOWN = {"knows_draws": True}
+ONCE = {"count": 1}
 EVERY_LINK = ThreatModel(name="every link")
 _PROBED = "from the defense's own step, probed with unit noise around a run without records"
 _EXACT = "exact for steps linear in noise: the view tells every model that a gradient is taken at"
@@ -25,10 +26,9 @@ def exact_leak(question: Question) -> Finding:
     """The leak of the strongest adversary; a verdict only where it is proven for this run."""
     if question.algebra is None:
         return _no_figure(question)
-    leak, claimed, delta = question.algebra.leak, question.claimed, question.delta
-    at = delta if delta > 0 or is_pure(question.mechanism) else 1e-5
+    leak, claimed, at = question.algebra.leak, question.claimed, _at(question)
     found = _interval(question, at)
-    exact = question.algebra.reacts is None and found.high < inf
+    exact = question.algebra.reacts is None and found.high < inf and not _meet(question)
     verdict = None
     if leak.unhidden:
         verdict = Verdict.REFUTED
@@ -49,9 +49,21 @@ def exact_leak(question: Question) -> Finding:
             Name.LARGEST_MU_OF_A_ROUND: Metric(value=max(mu, default=0.0)),
         },
         verdict=verdict,
-        notes=tuple(_notes(question)),
+        notes=tuple(_notes(question, found)),
         series={Column.ROUND: tuple(range(1, len(mu) + 1)), Column.MU: tuple(mu)},
     )
+
+
+def _at(question: Question) -> float:
+    """The delta of its epsilon."""
+    return question.delta if question.delta > 0 or is_pure(question.mechanism) else 1e-5
+
+
+def _meet(question: Question) -> bool:
+    """Whether uses of the record that are drawn one by one show in one round."""
+    assert question.algebra is not None
+    leak = question.algebra.leak
+    return not leak.separate and (question.in_round is None or leak.batches > 1)
 
 
 def _interval(question: Question, delta: float) -> Interval:
@@ -79,9 +91,11 @@ def _of_given_gradients(question: Question, delta: float) -> Interval:
 
     The lower end is attained by a record whose gradients have directions of their own wherever they
     are taken: uses of one inclusion as ``directions`` has it, uses of different inclusions on
-    coordinates of their own, so that their leaks compose. Where effects of different inclusions
-    meet in one round, no upper end is proven; nor where a view has Laplace draws that it does not
-    recover, whose loss is that of all draws at most.
+    coordinates of their own, so that their leaks compose; without a coordinate for each, that of
+    one inclusion. Where effects of different inclusions meet in one round, the upper end is that of
+    releases of which the view is a part (``uses``), or of which the view of every link is one,
+    whichever is less; none is proven of Laplace noise there. Nor is one where a view has Laplace
+    draws that it does not recover, whose loss is that of all draws at most.
     """
     assert question.algebra is not None
     leak, game, in_round = question.algebra.leak, question.game, question.in_round
@@ -93,15 +107,36 @@ def _of_given_gradients(question: Question, delta: float) -> Interval:
         known = replace(question, threat_model=question.threat_model.model_copy(update=KNOWN))
         return Interval(0.0, _of_given_gradients(known, delta).high)
     low, high = (leak.mechanism(game, in_round, high=end) for end in (False, True))
-    apart = leak.separate or (in_round is not None and leak.batches == 1)
-    if not apart and game.coordinates < len(leak.by_use):
-        return Interval(0.0, inf)  # no coordinate for each of the inclusions that meet
+    apart = not _meet(question)
+    if not apart and game.coordinates < len(leak.by_use):  # no coordinate for each inclusion
+        low = low[:1] and (min(low, key=lambda r: r.noise_multiplier).model_copy(update=ONCE),)
     d = question.worst if apart else 1  # inclusions that meet take a coordinate each
     least = worst_epsilon(low, d, delta, question.adjacency).low
     most = worst_epsilon(high, d, delta, question.adjacency).high
+    if not apart:
+        most = min(_of_part(question, delta), _of_every_link(question, delta))
     if question.wider is not None:
         return Interval(max(least, _of_one_message(question.wider, delta, question)), inf)
-    return Interval(least, most if apart and question.nonlinear is None else inf)
+    return Interval(least, most if question.nonlinear is None else inf)
+
+
+def _of_part(question: Question, delta: float) -> float:
+    """The upper end of uses that meet, by releases that tell no less."""
+    assert question.algebra is not None
+    leak = question.algebra.leak
+    if leak.has_laplace:
+        return inf
+    mechanism = leak.mechanism(question.game, question.in_round, high=True)
+    return worst_epsilon(mechanism, 1, delta, question.adjacency).high
+
+
+def _of_every_link(question: Question, delta: float) -> float:
+    """The upper end of who reads every link and knows what this adversary knows."""
+    everybody = with_every_link(question.threat_model)
+    if everybody == question.threat_model:
+        return inf
+    algebra = Adversary(question.game, everybody, question.n_rounds)
+    return _of_part(replace(question, algebra=algebra), delta)
 
 
 def _of_one_message(wider: Wider, delta: float, question: Question) -> float:
@@ -140,7 +175,7 @@ def _no_figure(question: Question) -> Finding:
     )
 
 
-def _notes(question: Question) -> Iterator[str]:
+def _notes(question: Question, found: Interval) -> Iterator[str]:
     assert question.algebra is not None
     leak, n_rounds, whole = question.algebra.leak, question.n_rounds, _whole(question)
     yield f"the record is agent {question.game.victim}'s"
@@ -169,14 +204,23 @@ def _notes(question: Question) -> Iterator[str]:
             "this view does not recover every Laplace draw, so its mu is no epsilon: no lower end, "
             "and the loss of all draws together caps it"
         )
-    elif not leak.separate and question.in_round is None and question.algebra.reacts is None:
+    elif _meet(question) and question.algebra.reacts is None:
         yield (
             "a record's effect outlasts its round in this view: the lower end is that of a record "
-            "whose gradient has another direction in each round; no upper end is proven"
+            f"whose gradient has another direction in each round; {_upper(question, found)}"
         )
     if leak.shown is not None:
         k, message = leak.shown
         yield f'round {k}: "{message}" shows the record without noise'
+
+
+def _upper(question: Question, found: Interval) -> str:
+    """Which upper end was proven of effects that outlast their rounds."""
+    if found.high == inf:
+        return "no upper end is proven"
+    if found.high < _of_part(question, _at(question)):
+        return "the upper end is that of who reads every link and knows the same"
+    return "the upper end is that of independent releases of which the view is a part"
 
 
 def _scope(question: Question) -> Iterator[str]:

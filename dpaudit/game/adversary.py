@@ -19,6 +19,7 @@ the scores on real runs, and bounds that assume nothing, show where it is not.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, sqrt
 from typing import Any, NamedTuple
 
@@ -38,13 +39,13 @@ from .probe import NOISELESS, RANK, Filter, Probe, Probed, compressed
 from .reacting import Reaction, reaction
 from .states import flat_state
 from .tape import AskedNoise
+from .uses import Use, independent
+from .uses import grams as grams_of
 
 FORGOTTEN = 1e-9  # of a record's effect: a smaller remnant in the state is rounding
 NEGLIGIBLE = 1e-12  # in nats: a loss that changes no epsilon anyone reads
 
 EVERY_ROUND = 0  # the inclusion that stands for a record used in all rounds
-
-Use = tuple[int, int, int]  # of the record: by which inclusion, in which round, at which point
 
 
 class Reading(NamedTuple):
@@ -77,6 +78,7 @@ class Leak:
     separate: bool  # whether a record in one batch shows in that round alone, with no other batch
     has_laplace: bool
     batches: int = 1  # of a round, which are consecutive uses
+    apart: tuple[float, ...] | None = None  # mu^2 of independent releases of which this is a part
 
     @property
     def by_round(self) -> Tensor:
@@ -115,6 +117,8 @@ class Leak:
         if self.is_pure and self.parts and not self.unhidden:
             return releases([1 / loss for loss in self.parts], "none", 1.0, "laplace")
         ends = [sqrt(squared.high if high else squared.low) for squared in self.by_use]
+        if high and self.apart is not None:
+            ends = [sqrt(square) for square in self.apart]
         size = self.pure.tolist() if self.is_pure else ends
         if in_round is not None:
             size = size[(in_round - 1) * self.batches : in_round * self.batches]
@@ -152,11 +156,14 @@ class Adversary:
         self.reacts: Reaction | None = None  # a gradient at a model that the view does not tell
         self.rounds = list(self._learn())
 
-    @property
+    @cached_property
     def leak(self) -> Leak:
         """The exact leak of each round's use of the record, through this round and all later."""
         used = self._inclusions()
-        grams = dict.fromkeys(used, torch.zeros(0, 0, dtype=torch.float64)) | self._grams()
+        columns = [r.columns for r in self.rounds]
+        found = grams_of(columns, lambda use: use[0])
+        grams = dict.fromkeys(used, torch.zeros(0, 0, dtype=torch.float64))
+        grams |= {j: H for j, (_, H) in found.items()}
         pure = dict.fromkeys(used, 0.0)
         unhidden, parts = dict[int, str](), list[float]()
         for r in self.rounds:
@@ -168,16 +175,20 @@ class Adversary:
                 pure[j] = inf
                 unhidden.setdefault(j, message)
         d = self.game.coordinates
+        by_use = tuple(
+            Squared(inf, inf) if j in unhidden else worst_directions(grams[j], d) for j in used
+        )
+        separate = self._is_separate()
+        apart = {} if separate else independent(columns)
         return Leak(
-            tuple(
-                Squared(inf, inf) if j in unhidden else worst_directions(grams[j], d) for j in used
-            ),
+            by_use,
             unhidden,
             torch.tensor([pure[j] for j in used], dtype=torch.float64),
             tuple(parts),
-            self._is_separate(),
+            separate,
             any(bool(r.laplace.any()) for r in self.rounds),
             self.game.batches,
+            None if separate else tuple(inf if j in unhidden else apart.get(j, 0.0) for j in used),
         )
 
     def _inclusions(self) -> list[int]:
@@ -196,23 +207,6 @@ class Adversary:
             if len(shown) > 1 and (r.laplace.any() or not _are_apart(uses, r.columns)):
                 return False
         return True
-
-    def _grams(self) -> dict[int, Tensor]:
-        """Of each inclusion, the Gram matrix of its uses' columns over all rounds."""
-        uses: dict[int, dict[Use, int]] = {}  # inclusion -> use -> its place
-        for r in self.rounds:
-            for use in r.columns:
-                places = uses.setdefault(use[0], {})
-                places.setdefault(use, len(places))
-        grams = {j: torch.zeros(len(p), len(p), dtype=torch.float64) for j, p in uses.items()}
-        for r in self.rounds:
-            for j, places in uses.items():
-                here = [use for use in r.columns if use in places]
-                if here:
-                    S = torch.stack([r.columns[use] for use in here])
-                    at = torch.tensor([places[use] for use in here])
-                    grams[j][at[:, None], at] += S @ S.mT
-        return grams
 
     def observe(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
         """Observations [trials, n] of round k: the messages of the view, and own noise."""

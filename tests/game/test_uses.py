@@ -1,0 +1,60 @@
+"""Uses that meet in one round: the releases of which the view is a part leak no less."""
+
+from itertools import product
+from math import sqrt
+
+import numpy as np
+import pytest
+import torch
+
+from dpaudit.accounting.releases import delta
+from dpaudit.defense.gossip import releases
+from dpaudit.game.uses import Use, grams, independent
+
+RATE = 0.3
+
+
+def columns_of(angle: float) -> dict[Use, torch.Tensor]:
+    found = {(1, 1, 0): (1.2, 0.0), (2, 2, 0): (0.9 * np.cos(angle), 0.9 * np.sin(angle))}
+    return {use: torch.tensor(column, dtype=torch.float64) for use, column in found.items()}
+
+
+def really(columns: dict[Use, torch.Tensor], epsilon: float, signs: tuple[int, int]) -> float:
+    """delta of the mixture over both draws, either way round, by integration in the plane."""
+    axis = np.linspace(-9, 9, 901)
+    x = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1)
+    silent = np.exp(-(x**2).sum(-1) / 2) / (2 * np.pi)
+    there = np.zeros_like(silent)
+    for drawn in product((0, 1), repeat=2):
+        weight = np.prod([RATE if d else 1 - RATE for d in drawn])
+        parts = zip(drawn, signs, columns.values(), strict=True)
+        mean = sum(d * sign * column.numpy() for d, sign, column in parts)
+        there += weight * np.exp(-((x - mean) ** 2).sum(-1) / 2) / (2 * np.pi)
+    cell = (axis[1] - axis[0]) ** 2
+    pairs = ((there, silent), (silent, there))
+    return max(float(np.maximum(p - np.exp(epsilon) * q, 0).sum() * cell) for p, q in pairs)
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.7, np.pi / 2, 2.0, 3.0])
+def test_a_mixture_with_correlated_shifts_leaks_no_more_than_the_releases(angle) -> None:
+    columns = columns_of(angle)
+    squares = independent([columns])
+    mechanism = releases([1 / sqrt(squares[j]) for j in (1, 2)], "poisson", RATE)
+    for epsilon in (0.1, 0.5, 1.0, 2.0):
+        most = delta(mechanism, epsilon).high
+        worst = max(really(columns, epsilon, signs) for signs in ((1, 1), (1, -1)))
+        assert worst <= most * (1 + 1e-6) + 1e-12
+        if angle == np.pi / 2:  # apart: the releases themselves
+            assert worst == pytest.approx(most, rel=1e-3, abs=1e-9)
+    assert squares[1] + squares[2] >= 1.2**2 + 0.9**2 + 2 * 1.2 * 0.9 * abs(np.cos(angle)) - 1e-9
+
+
+def test_columns_of_a_use_over_several_rounds_are_one_column() -> None:
+    one = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    rounds = [{(1, 1, 0): one}, {(1, 1, 0): one[:1], (2, 2, 0): 3 * one[:1]}]
+    (uses, H) = grams(rounds, lambda use: 0)[0]
+    assert uses == [(1, 1, 0), (2, 2, 0)]
+    assert H.tolist() == [[6.0, 3.0], [3.0, 9.0]]
+    apart = grams(rounds, lambda use: use[0])
+    assert [H.item() for _, H in apart.values()] == [6.0, 9.0]
+    assert independent([]) == {}

@@ -2,21 +2,23 @@
 
 Mixing spreads a record's effect over the network, and noise with it: an agent far away learns less
 than a neighbour. For each ordered pair of a curious agent and a victim this is the mu of one record
-of the victim that is used in round 1 alone, read over many rounds from all that the curious agent
-receives and sends, its own noise known. It is exact where gradients do not react to what the
-curious agent is not told, as in averaging; in training it is a lower end, and the mu of who reads
-every link the upper one (``dpaudit.game.reacting``).
+of the victim, read over many rounds from all that the curious agent receives and sends, its own
+noise known. The record is used in round 1 alone, or as ``participation`` says: then mu is that of
+the worst rounds and of the worst directions of its gradients. It is exact where gradients do not
+react to what the curious agent is not told, as in averaging; in training it is a lower end, and the
+mu of who reads every link the upper one (``dpaudit.game.reacting``).
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf, isinf
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
-from dpaudit.attack.contract import Attack, Bench
+from dpaudit.attack.contract import Attack, Bench, Misfit
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
@@ -25,7 +27,9 @@ from dpaudit.game.adversary import Adversary
 from dpaudit.game.follow import Follower, Innovation
 from dpaudit.game.game import CanaryGradient, Game
 from dpaudit.game.linearity import nonlinearity
-from dpaudit.game.needs import GameShape
+from dpaudit.game.needs import NUMBER, GameShape
+from dpaudit.game.network import mu_of
+from dpaudit.game.participation import Participation
 from dpaudit.game.probe import NOISELESS
 from dpaudit.game.reacting import Reaction, reacting_note, with_every_link
 from dpaudit.game.states import flat_state
@@ -45,6 +49,24 @@ class WhoLearnsWhat(Attack):
 
     per_threat_model: ClassVar[bool] = False  # each agent is the adversary in turn
 
+    # rounds that use the record: the first, all that are read, or [times, every how many rounds]
+    participation: Literal["once", "every-round"] | tuple[PositiveInt, PositiveInt] = "once"
+
+    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+        try:
+            self._schema(self._rounds(n_rounds, n_agents))
+        except ConfigError as error:
+            yield "participation", str(error).removeprefix("participation: ")
+
+    def _rounds(self, n_rounds: int, n_agents: int) -> int:
+        """How many are read."""
+        uses = self.participation
+        span = 1 if isinstance(uses, str) else 1 + (uses[0] - 1) * uses[1]
+        return min(max(2 * n_agents, span), n_rounds)
+
+    def _schema(self, n_rounds: int) -> Participation:
+        return Participation.of(self.participation, n_rounds)
+
     def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
         if not 2 <= setting.n_agents <= MOST:
             raise ConfigError(
@@ -55,12 +77,17 @@ class WhoLearnsWhat(Attack):
     def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
         """One adversary at a time, the agent with the most links at most."""
         game = Game.of(bench.defense, bench.setting, 0, "add-remove", "poisson")
-        n_rounds = min(2 * bench.setting.n_agents, bench.defense.n_rounds)
-        return GameShape.of(game, ThreatModel(name="every link")).adversary(n_rounds)
+        n_agents = bench.setting.n_agents
+        n_rounds = self._rounds(bench.defense.n_rounds, n_agents)
+        uses = 1 if self.participation == "once" else n_rounds
+        shape = GameShape.of(game, ThreatModel(name="every link"))
+        numbers = 4 * (shape.observed + shape.width + shape.draws) + 3 * uses
+        return shape.adversary(n_rounds) + NUMBER * n_agents * uses * numbers
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         defense, n_agents = bench.defense, bench.setting.n_agents
-        n_rounds = min(2 * n_agents, defense.n_rounds)
+        n_rounds = self._rounds(defense.n_rounds, n_agents)
+        schema = None if self.participation == "once" else self._schema(n_rounds)
         first = bench.setting.holders[0]
         game = Game.of(defense, bench.setting, first, "add-remove", "poisson")
         nonlinear = nonlinearity(game, ThreatModel(name="every link"), n_rounds)
@@ -70,15 +97,15 @@ class WhoLearnsWhat(Attack):
         unhidden: dict[str, None] = {}  # messages that show a record without noise
         reacts: Reaction | None = None
         for agent in bench.setting.holders:
-            learned = learned_by(agent, defense, bench.setting, n_rounds)
+            learned = learned_by(agent, defense, bench.setting, n_rounds, schema)
             most = learned.mu
             if learned.reacts is not None:
                 reacts = reacts or learned.reacts
-                most = at_most(agent, defense, bench.setting, n_rounds)
+                most = at_most(agent, defense, bench.setting, n_rounds, schema)
             cells += [(agent, victim, mu, most[victim]) for victim, mu in learned.mu.items()]
             unhidden |= dict.fromkeys(learned.unhidden.values())
             on_step(agent + 1, n_agents)
-        return [_finding(cells, tuple(unhidden), n_rounds, reacts)]
+        return [_finding(cells, tuple(unhidden), n_rounds, schema, reacts)]
 
 
 class Learned(NamedTuple):
@@ -89,42 +116,70 @@ class Learned(NamedTuple):
     reacts: Reaction | None  # a gradient that may relay more than that; None: mu is exact
 
 
-def at_most(agent: int, defense: Defense, setting: Setting, n_rounds: int) -> dict[int, float]:
+def at_most(
+    agent: int,
+    defense: Defense,
+    setting: Setting,
+    n_rounds: int,
+    schema: Participation | None = None,
+) -> dict[int, float]:
     """mu by victim to the agent if it read every link: no agent relays more than that."""
-    learned = learned_by(agent, defense, setting, n_rounds, every_link=True)
+    learned = learned_by(agent, defense, setting, n_rounds, schema, every_link=True)
     return dict.fromkeys(learned.mu, inf) if learned.reacts else learned.mu
 
 
 def learned_by(
-    agent: int, defense: Defense, setting: Setting, n_rounds: int, every_link: bool = False
+    agent: int,
+    defense: Defense,
+    setting: Setting,
+    n_rounds: int,
+    schema: Participation | None = None,
+    every_link: bool = False,
 ) -> Learned:
-    """What an agent learns of every other agent's record of round 1, all victims at once.
+    """What an agent learns of every other agent's record, all victims and uses at once.
 
     How the adversary filters the messages depends on the noise alone. So the filter is found once,
-    and what each victim's record changes is sent through it.
+    and what each use of each victim's record changes is sent through it.
+
+    Args:
+        schema: in which rounds the record is used; None: in round 1 alone.
+        every_link: whether it reads all links; mu is then the upper end of its last digits.
     """
     victims = [i for i in setting.holders if i != agent]
     game = Game.of(defense, setting, victims[0], "add-remove", "poisson")
     curious = ThreatModel(name=f"agent {agent}", kind="curious", agents=(agent,))
     view = with_every_link(curious) if every_link else curious
     adversary = Adversary(replace(game, sampling_rate=1.0), view, n_rounds)
-    squares = torch.zeros(len(victims), dtype=torch.float64)
+    classes = [torch.zeros(1).long()] if schema is None else schema.classes(n_rounds)
+    uses = torch.cat(classes)
+    H = torch.zeros(len(victims), len(uses), len(uses), dtype=torch.float64)
     unhidden: dict[int, str] = {}
-    for innovation, bare in _innovations(adversary, torch.tensor(victims)):
-        squares += innovation.whitened.square().sum(dim=1)
+    of_trial = torch.tensor(victims).repeat_interleave(len(uses)), uses.repeat(len(victims)) + 1
+    for innovation, bare in _innovations(adversary, *of_trial):
+        shifts = innovation.whitened.view(len(victims), len(uses), -1)
+        H += shifts @ shifts.mT
         for i in bare.any(dim=1).nonzero().flatten().tolist():
-            squares[i] = torch.inf
             shown = innovation.reading.messages[int(bare[i].int().argmax())][0]
-            unhidden.setdefault(victims[i], shown)
-    mu = dict(zip(victims, squares.sqrt().tolist(), strict=True))
+            unhidden.setdefault(victims[i // len(uses)], shown)
+    found = mu_of(_by_class(H, classes), 1 if schema is None else schema.times)[every_link]
+    mu = dict(zip(victims, found.tolist(), strict=True)) | dict.fromkeys(unhidden, inf)
     return Learned(mu, unhidden, adversary.reacts)
 
 
-def _innovations(adversary: Adversary, victims: Tensor) -> Iterator[tuple[Innovation, Tensor]]:
-    """Of each round without any noise, and what was seen bare [n_victims, n_observations].
+def _by_class(H: Tensor, classes: list[Tensor]) -> list[Tensor]:
+    """The blocks of H on its diagonal, one of each class of rounds."""
+    sizes = [len(rounds) for rounds in classes]
+    rows = H.split(sizes, dim=1)
+    return [part.split(sizes, dim=2)[i] for i, part in enumerate(rows)]
 
-    Trial i has victim i's record in round 1. Nothing else is random, so what the adversary cannot
-    foretell is that record alone.
+
+def _innovations(
+    adversary: Adversary, victims: Tensor, rounds: Tensor
+) -> Iterator[tuple[Innovation, Tensor]]:
+    """Of each round without any noise, and what was seen bare [n_trials, n_observations].
+
+    Trial i has the record of victim i in round i. Nothing else is random, so what the adversary
+    cannot foretell is that record alone.
     """
     game, n = adversary.game, len(victims)
     state = game.start(n, torch.float64, torch.device("cpu"))
@@ -132,15 +187,15 @@ def _innovations(adversary: Adversary, victims: Tensor) -> Iterator[tuple[Innova
     batch_size = game.gradient(torch.zeros(1)).batch_size
     scale = torch.zeros(n, 1, dtype=torch.float64)  # of each record's effect
     for k in range(1, adversary.n_rounds + 1):
-        drawn = torch.full((n,), float(k == 1), dtype=torch.float64)
+        drawn = (rounds == k).double()
         gradient, tape = CanaryGradient(victims, game.length, drawn, batch_size), Tape()
         state, sent, *_ = game.defense.step(state, k, game.setting.network.at(k), gradient, tape)
         own = {m: torch.zeros(d.shape, dtype=torch.float64) for m, d in tape.draws.items()}
         innovation = follower.hear(k, sent, own)
-        if k == 1:
+        if bool(drawn.any()):
             hidden = flat_state(state) - follower.believed
-            moved = torch.cat([innovation.raw, hidden], dim=1)
-            scale = moved.abs().amax(dim=1, keepdim=True)
+            moved = torch.cat([innovation.raw, hidden], dim=1).abs().amax(dim=1, keepdim=True)
+            scale = torch.where(drawn[:, None] > 0, moved, scale)
         U = innovation.reading.whiten
         U = U / torch.linalg.vector_norm(U, dim=0)
         bare = innovation.raw - innovation.raw @ U @ U.mT
@@ -161,12 +216,17 @@ def _finding(
     cells: list[tuple[int, int, float, float]],
     unhidden: tuple[str, ...],
     n_rounds: int,
+    schema: Participation | None,
     reacts: Reaction | None,
 ) -> Finding:
     adversaries, victims, mus, most = zip(*cells, strict=True)
+    used = "in one batch of round 1"
+    if schema is not None:
+        how = f"{schema.times} times" + f", every {schema.every} rounds" * (schema.times > 1)
+        used = f"used {how} from the worst round on, its gradients in the worst directions"
     notes = [
-        "mu of one record in one batch of round 1, in standard deviations of the noise that hides "
-        f"it, from {n_rounds} rounds of all that a curious agent receives and sends",
+        f"mu of one record {used}, in standard deviations of the noise that hides it, from "
+        f"{n_rounds} rounds of all that a curious agent receives and sends",
         "from the defense's own step, probed with unit noise around a run without records",
         "exact: every agent is told all models that gradients are taken at"
         if reacts is None

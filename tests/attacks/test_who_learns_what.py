@@ -1,6 +1,6 @@
 """Who learns what: against the values of plain gossip, the slow way, and symmetry."""
 
-from math import inf
+from math import inf, sqrt
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
@@ -16,6 +16,8 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.game.network import network_mu
+from dpaudit.game.participation import Participation
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -171,3 +173,42 @@ def test_the_games_gradient_may_have_another_victim_in_each_trial() -> None:
         [2, 0, 0],
         [0] * 3,
     ]
+
+
+@pytest.mark.parametrize("schema", ["every-round", (3, 2), (1, 1)])
+def test_uses_of_several_rounds_are_what_a_mixing_matrix_says(schema) -> None:
+    setting = setting_on("path", 5)
+    W, T = setting.network.at(1).W, 8
+    expected = network_mu(W, T, schema).low
+    for agent in (0, 2):
+        uses = Participation.of(schema, T)
+        learned = learned_by(agent, Gossip(n_rounds=T, batch_size=1), setting, T, uses)
+        for victim, mu in learned.mu.items():
+            assert mu == pytest.approx(float(expected[agent, victim]), rel=1e-5)
+
+
+def test_a_record_without_noise_in_a_later_round_is_named_too() -> None:
+    setting, uses = setting_on("ring", 4), Participation.of("every-round", 5)
+    learned = learned_by(0, Gossip(n_rounds=5, batch_size=1, noisy=False), setting, 5, uses)
+    assert set(learned.mu.values()) == {inf}
+    assert set(learned.unhidden.values()) == {"y"}
+
+
+def test_a_schema_of_uses_that_does_not_fit_is_a_misfit() -> None:
+    attack = WhoLearnsWhat(participation=(4, 5))
+    assert list(attack.misfits(16, 5)) == []
+    ((key, said),) = attack.misfits(15, 5)
+    assert key == "participation"
+    assert said.startswith("4 times every 5 rounds takes 16 rounds of 15; expected 3 times")
+
+
+def test_a_schema_of_uses_is_said_in_the_note() -> None:
+    setting = setting_on("ring", 4)
+    bench = Bench(None, setting, Gossip(n_rounds=9, batch_size=1), (), Streams(1), None)
+    threat_model = ThreatModel(name="agent 0", kind="curious", agents=(0,))
+    attack = WhoLearnsWhat(participation=(2, 4))
+    (finding,) = attack.measure(bench, threat_model, lambda done, total: None)
+    assert any("used 2 times, every 4 rounds from the worst round on" in n for n in finding.notes)
+    expected = network_mu(setting.network.at(1).W, 8, (2, 4)).low.nan_to_num(0.0)
+    assert finding.metrics["largest mu"].value == pytest.approx(float(expected.max()), rel=1e-6)
+    assert 1 < float(expected.max()) < sqrt(2)  # the second use adds to a model that is not known

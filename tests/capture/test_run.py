@@ -76,5 +76,29 @@ def test_a_training_script_for_cuda_alone_under_torchrun(
     assert "epoch 1 accuracy" in capfd.readouterr().out
 
 
+@pytest.mark.slow
+def test_a_gossip_script_of_spawned_processes_that_sends_layer_by_layer(
+    run: Run, tmp_path: Path
+) -> None:
+    recording = run("gossip_spawn.py", "--rounds", "4")
+    assert_every_message_on_its_link(recording, tmp_path / "sheets")
+    sent = [e for e in recording.events if e.operator == "send" and e.rank == 1]
+    assert [event.round for event in sent] == [k for k in (1, 2, 3, 4) for _ in range(4 * 2)]
+    (drawn,) = noise_sites(recording)
+    assert "Laplace" in (GUESTS / "gossip_spawn.py").read_text().splitlines()[_number(drawn)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guest", ["patterns.py", "spawned.py"])
+def test_forty_runs_of_threads_and_objects_do_not_hang(
+    guest: str, run: Run, tmp_path: Path
+) -> None:
+    for _ in range(40):
+        recording = run(guest, seconds=60.0)
+        assert_every_message_on_its_link(recording, tmp_path / "sheets")
+        for path in (tmp_path / "sheets").iterdir():
+            path.unlink()
+
+
 def _number(site: str) -> int:
     return int(site.rpartition(":")[2]) - 1

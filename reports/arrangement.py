@@ -199,14 +199,18 @@ class Telling(NamedTuple):
     candidates: int
 
 
+def group_key(finding: Finding) -> GroupKey:
+    """The scenario that a finding is of."""
+    return GroupKey(finding.threat_model, finding.attack, finding.message, finding.batch_size)
+
+
 def scenarios(entries: Iterable[NumberedFinding]) -> list[ReconstructionGroup]:
     """The reconstructions, grouped, in the order in which the result has them."""
     grouped: dict[GroupKey, list[NumberedFinding]] = {}
     for entry in entries:
         f = entry.finding
         if f.role is Role.RECONSTRUCTION:
-            key = GroupKey(f.threat_model, f.attack, f.message, f.batch_size)
-            grouped.setdefault(key, []).append(entry)
+            grouped.setdefault(group_key(f), []).append(entry)
     return [ReconstructionGroup(key, tuple(group)) for key, group in grouped.items()]
 
 

@@ -16,6 +16,7 @@ from .arrangement import (
     NumberedFinding,
     ReconstructionGroup,
     Telling,
+    group_key,
     most_telling,
     scenarios,
     shared_notes,
@@ -26,6 +27,7 @@ from .figures.epsilon import accounting_figures, empirical_figures
 from .figures.graph import GraphDrawing, graph_drawing
 from .figures.information import MessageInformation, estimates, information_by_round, leaks
 from .figures.pictures import Picture, embedded
+from .figures.reconstructed_share import share_figures
 from .figures.search import search_by_iteration
 from .figures.sensitivity import sensitivity_figures
 from .figures.ssim import Scored, ssim_intervals
@@ -278,6 +280,20 @@ class Run:
         found = [entry.finding for entry in scenario.by_round]
         title = f"Loss and PSNR by iteration: {_row_label(scenario.key, with_attack=False)}"
         return search_by_iteration(found, name, title)
+
+    def shares_of(self, scenario: ReconstructionGroup) -> list[NumberedFinding]:
+        """What shares of a scenario's targets were reconstructed, beside bounds."""
+        return [
+            entry
+            for entry in self.entries("reconstruction")
+            if entry.finding.role is Role.RECONSTRUCTED_SHARE
+            and group_key(entry.finding) == scenario.key
+        ]
+
+    def share_figures(self, entry: NumberedFinding) -> list[Drawn]:
+        """How many targets were reconstructed how well."""
+        name = f"run{self.number}-share{entry.number}"
+        return share_figures(entry.finding, name, self.claim_texts)
 
     def metric(self, key: GroupKey, round: int, name: str) -> dict[str, Metric]:
         """One metric of one scenario and round, by world; {} where this run has none."""

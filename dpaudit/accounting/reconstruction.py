@@ -52,7 +52,7 @@ def accounted(kappa: ArrayLike, mechanism: Mechanism) -> Array:
 
     Q is the law without the record, whatever the adjacency of a claim.
     """
-    return true_positive_rate(mechanism, kappa)[1]
+    return true_positive_rate(mechanism, kappa)
 
 
 def least_epsilon(success: float, kappa: float, delta: float) -> float:

@@ -163,29 +163,27 @@ def false_negative_rate(
     return np.maximum(missed.max(axis=-1), 0.0)
 
 
-def true_positive_rate(mechanism: Mechanism, false_positive_rate: ArrayLike) -> tuple[Array, Array]:
-    """How often the best test finds a record that was added: a lower and an upper bound.
+def true_positive_rate(
+    mechanism: Mechanism, false_positive_rate: ArrayLike, bound: Bound = "upper"
+) -> Array:
+    """A bound on how often the best test finds a record that was added to the worst data.
 
     Args:
         false_positive_rate: in [0, 1], of tests on releases without the record.
 
     Returns:
-        Two arrays of that shape: between them lies the largest rate of true positives against the
-        worst neighbour. One release, and Gaussian ones that are not sampled, have a closed form;
-        others follow from their composed losses, where the record is in the first world.
+        Of that shape. One release, and Gaussian ones that are not sampled, have a closed form; for
+        others it follows from their composed losses, where the record is in the first world.
     """
     rate = np.asarray(false_positive_rate, float)
     found = _closed_form(mechanism, rate)
     if found is not None:
-        return found, found
-    flat, tail = np.maximum(rate.ravel(), LEAST_TAIL), 1e-12
-    noisier = _with_least_noise(mechanism)
-    low = compose(_rounds(noisier, "add-remove", "remove", "lower"), "lower", tail).power(flat)
-    high = np.ones_like(flat)
-    if noisier == tuple(mechanism):
-        rounds = _rounds(mechanism, "add-remove", "remove", "upper")
-        high = compose(rounds, "upper", tail).power(flat)
-    return np.maximum(low, flat).reshape(rate.shape), np.maximum(high, flat).reshape(rate.shape)
+        return found
+    noisier, flat = _with_least_noise(mechanism), np.maximum(rate.ravel(), LEAST_TAIL)
+    if bound == "upper" and noisier != tuple(mechanism):
+        return np.ones_like(rate)
+    composed = compose(_rounds(noisier, "add-remove", "remove", bound), bound, 1e-12)
+    return np.maximum(composed.power(flat), flat).reshape(rate.shape)
 
 
 def _closed_form(mechanism: Mechanism, rate: Array) -> Array | None:

@@ -83,6 +83,23 @@ def psnr_alone(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, 
     return values.reshape(order.shape).mean(axis=1)
 
 
+class Each(NamedTuple):
+    """How near each image of m aligned batches came to its truth."""
+
+    psnr: Floats  # [m, batch_size], dB, capped at PSNR_CAP
+    ssim: Floats  # [m, batch_size]
+
+
+def score_each(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, float]) -> Each:
+    """As ``score``, image by image."""
+    _check(truth, reconstruction)
+    order = _order(truth, reconstruction)
+    pairs = _pairs(truth, reconstruction, order)
+    table = np.array([_score_image(t, r, value_range[1] - value_range[0]) for t, r in pairs])
+    _, psnr, ssim = table.reshape(*order.shape, 3).transpose(2, 0, 1)
+    return Each(psnr, ssim)
+
+
 def estimates(scores: Scores) -> dict[str, Estimate]:
     """Mean and interval over the targets of each score, by name."""
     return {name: interval(getattr(scores, name), within) for name, within in RANGES.items()}

@@ -7,6 +7,11 @@ part of the message is clipped: the noise multiplier, where the algorithm adds i
 import math
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import gammainc
+
+from dpaudit.accounting.privacy_loss import Array
 from dpaudit.information.capacity import of_vector_in_gaussian
 
 
@@ -26,6 +31,15 @@ def without_prior(s: float, squared_norm: float) -> float:
     Source: Riess et al. 2024, arXiv:2402.12861; the derivation is ours.
     """
     return s**2 * squared_norm
+
+
+def share_without_prior(mse: ArrayLike, s: float, squared_norm: float, n_pixels: int) -> Array:
+    """How often that attacker errs by at most each ``mse`` [t]: it errs by chi-square, N degrees.
+
+    P(MSE <= e) = P(N / 2, N e / (2 s^2 |X|^2)), the regularised incomplete gamma function.
+    """
+    expected = max(without_prior(s, squared_norm), 1e-300)
+    return np.asarray(gammainc(n_pixels / 2, n_pixels * np.asarray(mse) / (2 * expected)))
 
 
 def together(noises: Iterable[float]) -> float:

@@ -31,8 +31,10 @@ from .image_metrics import (
     interval,
     paired,
     score,
+    score_each,
 )
 from .observed import Observed, Reconstruction, Task
+from .reconstructed_share import Reached, reconstructed_share
 from .strips import strip
 from .victims import Attacked, Scenario, derived_targets
 
@@ -49,6 +51,7 @@ def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Find
         return [_not_available(scenario, attacked.refusals)]
     groups = _by_clip_norm(defense, attacked, scenario)
     findings: dict[tuple[int, ...], list[Finding]] = {}
+    reached: list[Reached] = []
     for i, group in enumerate(groups):
         reconstruction = scenario.reconstruct(
             group.observed,
@@ -59,12 +62,20 @@ def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Find
         _require_each(scenario, group, len(reconstruction.images))
         images, labels = _truth(scenario, group.targets, problem, streams)
         joined = _joined(scenario, group)
+        if scenario.world == "defense":
+            found = _of(reconstruction, list(range(len(images))), ())
+            each = score_each(images, found.images, problem.dataset.value_range)
+            n_joined = len(group.rounds[0])
+            reached.append(Reached(group.targets, images, labels, each, n_joined))
         for rounds in group.rounds:
             rows = [i for i, target in enumerate(group.targets) if target.round in rounds]
             truth = _Truth(rounds, [group.targets[i] for i in rows], images[rows], labels[rows])
             found = _of(reconstruction, rows, joined)
             findings[rounds] = _scored(scenario, found, truth, problem.dataset, streams, run)
-    return [finding for rounds in sorted(findings) for finding in findings[rounds]]
+    scored = [finding for rounds in sorted(findings) for finding in findings[rounds]]
+    return scored + (
+        reconstructed_share(scenario, bench, problem.dataset, reached) if reached else []
+    )
 
 
 class _Group(NamedTuple):

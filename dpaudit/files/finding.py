@@ -55,6 +55,7 @@ class Role(StrEnum):
     SENSITIVITY = "sensitivity"  # how far a message moves
     DEPENDENCE = "dependence"  # what else differs between neighbouring worlds
     RECONSTRUCTION = "reconstruction"
+    RECONSTRUCTED_SHARE = "reconstructed-share"  # how many targets, how well, beside its bounds
     MEMBERSHIP = "membership"  # which records a batch held
     INFORMATION = "information"  # how much a view tells about a private quantity
     BEST_ESTIMATE = "best-estimate"  # of that quantity, from the view
@@ -74,6 +75,7 @@ KINDS: Mapping[Role, FindingKind] = {
     Role.SENSITIVITY: "sensitivity",
     Role.DEPENDENCE: "sensitivity",
     Role.RECONSTRUCTION: "reconstruction",
+    Role.RECONSTRUCTED_SHARE: "reconstruction",
     Role.MEMBERSHIP: "membership",
     Role.INFORMATION: "mutual-information",
     Role.BEST_ESTIMATE: "mutual-information",
@@ -128,6 +130,7 @@ class Name(StrEnum):
     TPR_AT_001 = "tpr at 1% fpr"
     MATCHED = "matched"
     MATCHED_BLINDLY = "matched blindly"
+    THRESHOLD = "threshold (dB)"
     RECONSTRUCTED = "reconstructed"
     RECONSTRUCTED_BLINDLY = "reconstructed blindly, at most"
     CLAIM_ALLOWS = "success that the claim allows"
@@ -168,11 +171,27 @@ class Column(StrEnum):
     ESTIMATE = "estimate"
     CHOSEN_RESTART = "chosen restart"  # 1-based, by the attacker's own loss
     ITERATION = "iteration"
+    PSNR_AT_LEAST = "psnr at least"
+    SHARE = "share"
+    BLIND_AT_LEAST = "blind, at least"
+    BLIND_AT_MOST = "blind, at most"
+    ACCOUNTING_ALLOWS = "accounting allows"
+    WITHOUT_PRIOR = "without prior"
+    SSIM_AT_LEAST = "ssim at least"
+    SSIM_SHARE = "share by ssim"
+    SSIM_LOW = "low by ssim"
+    SSIM_HIGH = "high by ssim"
+    SSIM_BLIND = "blind by ssim, at least"
 
 
 def restart_column(i: int) -> str:
     """The column with the attacker's loss of restart i = 1, 2, ..., one row per target."""
     return f"loss of restart {i}"
+
+
+def claim_column(claim: int) -> str:
+    """The column with the share that a claim, by its index, allows."""
+    return f"claim {claim} allows"
 
 
 def canonical(name: str) -> str:

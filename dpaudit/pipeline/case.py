@@ -111,9 +111,11 @@ def epsilon_of(finding: Finding) -> str:
 
 
 def _cases(test: Finding) -> str:
-    """What a test counted: runs of both worlds, or guesses or canaries of one run."""
+    """What a test counted: runs of both worlds, or guesses, canaries or targets of one run."""
     guesses, runs = test.value(Name.GUESSES), test.metrics[Name.EPSILON_LOWER_BOUND].n
-    canaries = test.value(Name.CANARIES)
+    canaries, targets = test.value(Name.CANARIES), test.metrics.get(Name.RECONSTRUCTED)
+    if targets is not None:
+        return f"reconstructions of {targets.n:,} targets"
     if canaries is not None:
         return f"{canaries:,.0f} canaries"
     if guesses is not None:

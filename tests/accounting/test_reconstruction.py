@@ -1,5 +1,7 @@
 """The most that any attacker can succeed: closed forms, compositions, check values, simulation."""
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from scipy.special import ndtr
@@ -16,6 +18,7 @@ from dpaudit.accounting.reconstruction import (
 from dpaudit.accounting.releases import Release, delta, true_positive_rate
 
 KAPPA = (1e-4, 1e-3, 0.01, 0.1, 0.5)
+BOUNDS: tuple[Literal["lower", "upper"], ...] = ("lower", "upper")
 FALSE_FAILURE = 1e-9  # probability that a correct bound fails a statistical test, over fresh seeds
 
 
@@ -85,7 +88,7 @@ def test_check_values_of_many_sampled_rounds(
     run: tuple[float, float, int], low: tuple[float, ...], high: tuple[float, ...]
 ) -> None:
     q, s, T = run
-    lower, upper = true_positive_rate([gaussian(s, q, T)], KAPPA)
+    lower, upper = (true_positive_rate([gaussian(s, q, T)], KAPPA, side) for side in BOUNDS)
     assert (np.array(low) <= upper).all()
     assert (upper <= np.array(high)).all()
     assert (lower <= upper).all()
@@ -109,7 +112,7 @@ def test_the_bound_is_the_power_of_the_best_test_of_simulated_rounds() -> None:
 
     threshold = np.quantile(losses(False), 1 - kappa, method="higher")
     reached = int((losses(True) > threshold).sum())
-    low, high = (float(b) for b in true_positive_rate([gaussian(s, q, T)], kappa))
+    low, high = (float(true_positive_rate([gaussian(s, q, T)], kappa, b)) for b in BOUNDS)
     spread = 7 * np.sqrt(kappa * (1 - kappa) / n) * 5  # of the threshold's level, times the slope
     assert binom.ppf(FALSE_FAILURE / 2, n, low - spread) <= reached
     assert reached <= binom.isf(FALSE_FAILURE / 2, n, high + spread)

@@ -24,7 +24,7 @@ from dpaudit.source import hash_of, own_source
 from dpaudit.training.run_directory import RunDirectory
 
 from .accounted import measured_accounting
-from .certified import certified, played
+from .certified import ShortRuns, certified
 from .drawn import drawn_noise
 from .simulation import Simulation
 from .worlds import Worlds, measured_worlds
@@ -116,8 +116,8 @@ def _tests(
     k = config.record.rounds[0]
     for adjacency in dict.fromkeys(record_adjacency(claim) for _, claim, _ in asked):
         on_run = _counter("short runs", on_progress, config.certify.runs + 1)
-        neighbours, models = worlds.rounds[k], config.threat_model
-        scores = played(config, program, worlds.replay, neighbours, adjacency, models, on_run)
+        runs = ShortRuns(config, worlds.replay, worlds.rounds[k], adjacency)
+        scores = runs.played(program, config.threat_model, on_run)
         for i, claim, model in asked:
             if record_adjacency(claim) == adjacency:
                 yield certified(i, claim, model, scores[model.name], k, config.seed)

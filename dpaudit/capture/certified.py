@@ -8,10 +8,13 @@ binomial bound holds (Hoeffding 1956).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
@@ -29,7 +32,7 @@ from dpaudit.statistics.power import expected_bound, expected_family_bound, tria
 from .measured import log_likelihood_ratio
 from .observed import Observed
 from .simulation import Simulation
-from .worlds import Neighbours, OnRun
+from .worlds import Neighbours, OnRun, Pair
 
 ALPHA = 0.05  # of a false bound of one test
 
@@ -41,60 +44,69 @@ class Played(NamedTuple):
     having: Array
 
 
-def played(
-    config: CapturedConfig,
-    program: Simulation,
-    replay: World,
-    neighbours: Neighbours,
-    adjacency: RecordAdjacency,
-    threat_models: Sequence[ThreatModel],
-    on_run: OnRun,
-) -> Mapping[str, Played]:
-    """Scores by the name of each adversary. Raises RunError if a run fails."""
-    k, victims = config.record.rounds[0], list(config.record.victims)
-    everyone = ThreatModel(name="every link")
-    pairs = {v: neighbours.worst(v, everyone, adjacency)[0] for v in victims}
-    leaks = {
-        model.name: {v: neighbours.leak(v, model, pairs[v]) for v in victims}
-        for model in threat_models
-    }
-    coins = np.random.default_rng([config.seed, 1]).integers(
-        0, 2, (config.certify.runs, len(victims))
-    )
+@dataclass(frozen=True)
+class ShortRuns:
+    """Runs that end with one round, in which each victim's record is there by a coin of its own."""
 
-    def world(i: int) -> World:
-        changes = tuple(
-            Change(agent=v, batch=neighbours.places[v].batch, how=pairs[v][coin])
-            for v, coin in zip(victims, coins[i].tolist(), strict=True)
-        )
-        update = {"noise": "fresh", "noise_seed": i + 1, "fresh_from": k, "last_round": k}
-        return replay.model_copy(update={**update, "changes": changes})
+    config: CapturedConfig
+    replay: World
+    neighbours: Neighbours
+    adjacency: RecordAdjacency
 
-    silent = tuple(draw.key for v in victims for draw in neighbours.places[v].draws)
-    out = tuple(Change(agent=v, batch=neighbours.places[v].batch, how=pairs[v][0]) for v in victims)
-    quiet = replay.model_copy(update={"silent": silent, "changes": out, "last_round": k})
-    [mean] = program.each([quiet], Observed.loaded, on_run)
-
-    def scores(run: Observed) -> dict[str, list[float]]:
+    @cached_property
+    def pairs(self) -> Mapping[int, Pair]:
+        """What each victim's record is without and with: what shows most to who reads all."""
+        everyone = ThreatModel(name="every link")
         return {
-            name: [log_likelihood_ratio(by_victim[v], run, mean) for v in victims]
-            for name, by_victim in leaks.items()
+            victim: self.neighbours.worst(victim, everyone, self.adjacency)[0]
+            for victim in self.config.record.victims
         }
 
-    worlds = [world(i) for i in range(config.certify.runs)]
-    found = program.each(worlds, scores, on_run)
-    there = coins.astype(bool)
-    table = {name: np.array([scored[name] for scored in found]) for name in leaks}
-    seen = {
-        model.name: np.array([v not in model.agents for v in victims]) for model in threat_models
-    }
-    return {
-        name: Played(
-            values[:, seen[name]][~there[:, seen[name]]],
-            values[:, seen[name]][there[:, seen[name]]],
+    @cached_property
+    def coins(self) -> NDArray[np.intp]:
+        """[runs, victims]: 1 is with the record."""
+        shape = self.config.certify.runs, len(self.pairs)
+        return np.random.default_rng([self.config.seed, 1]).integers(0, 2, shape)
+
+    @property
+    def drawn(self) -> tuple[str, ...]:
+        """The noise of the round."""
+        return tuple(d.key for v in self.pairs for d in self.neighbours.places[v].draws)
+
+    def world(self, coins: Sequence[int], **update: object) -> World:
+        changes = tuple(
+            Change(agent=victim, batch=self.neighbours.places[victim].batch, how=pair[coin])
+            for (victim, pair), coin in zip(self.pairs.items(), coins, strict=True)
         )
-        for name, values in table.items()
-    }
+        last = self.neighbours.base.sent_until(self.config.record.rounds[0])
+        return self.replay.model_copy(update={"changes": changes, "last": last, **update})
+
+    def played(
+        self, program: Simulation, models: Sequence[ThreatModel], on_run: OnRun
+    ) -> Mapping[str, Played]:
+        """Scores by the name of each adversary. Raises RunError if a run fails."""
+        leaks = {
+            model.name: [self.neighbours.leak(v, model, pair) for v, pair in self.pairs.items()]
+            for model in models
+        }
+        quiet = self.world([0] * len(self.pairs), silent=self.drawn)
+        [mean] = program.each([quiet], Observed.loaded, on_run)
+
+        def scores(run: Observed) -> list[list[float]]:
+            return [[log_likelihood_ratio(x, run, mean) for x in some] for some in leaks.values()]
+
+        worlds = [
+            self.world(coins, fresh=self.drawn, noise_seed=i)
+            for i, coins in enumerate(self.coins.tolist())
+        ]
+        table = np.array(program.each(worlds, scores, on_run))  # [runs, models, victims]
+        there = self.coins.astype(bool)
+        found = {}
+        for j, model in enumerate(models):
+            of = [i for i, victim in enumerate(self.pairs) if victim not in model.agents]
+            values, having = table[:, j, of], there[:, of]
+            found[model.name] = Played(values[~having], values[having])
+        return found
 
 
 def certified(

@@ -1,5 +1,6 @@
 """What one run of a program sent, drew and took, as numbers that runs can be compared by."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,6 +95,16 @@ class Observed:
     @property
     def n_rounds(self) -> int:
         return max((message.round for message in self.messages), default=0)
+
+    def sent_until(self, k: int) -> dict[int, int]:
+        """By agent: how many messages it has sent when all of round k are sent."""
+        sent: dict[int, int] = {}
+        counts: Counter[int] = Counter()
+        for message in self.messages:
+            counts[message.source] += 1
+            if message.round <= k:
+                sent[message.source] = counts[message.source]
+        return sent
 
     def loaded(self) -> "Observed":
         """The same with everything read, so that its folder may go."""

@@ -82,7 +82,7 @@ def measured_worlds(config: CapturedConfig, program: Simulation, on_run: OnRun) 
     kept = program.scratch / "tape"
     plain = _loaded(program, [World(out=kept, seed=config.seed)], on_run)[0]
     _refuse_absent(config, plain)
-    replay = World(out=kept, seed=config.seed, noise="tape", tape=_written(plain, kept))
+    replay = World(out=kept, seed=config.seed, tape=_written(plain, kept))
     base, again = _loaded(program, [replay, replay], on_run)
     for other in (plain, again):
         _refuse_difference(first_difference(base, other))

@@ -34,15 +34,14 @@ class World(Strict):
 
     out: Path  # a folder for what is sent, drawn and taken
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of torch, NumPy and random, at its beginning
-    noise: Literal["own", "tape", "fresh"] = "own"
-    tape: Path | None = None  # draws in the place of its own, by name
-    noise_seed: NonNegativeInt = 0  # of fresh draws
-    fresh_from: PositiveInt = 1  # the round from which draws are fresh; earlier ones are the tape's
+    tape: Path | None = None  # draws in the place of its own, by name; None: its own
+    fresh: tuple[str, ...] = ()  # draws that are drawn anew, of the law that they are told with
+    noise_seed: NonNegativeInt = 0  # of these
     silent: tuple[str, ...] = ()  # draws that are 0
     signs: tuple[str, ...] = ()  # draws whose every number is its scale, with a random sign
     sign_seed: NonNegativeInt = 0
     changes: tuple[Change, ...] = ()
-    last_round: PositiveInt | None = None  # after which it ends
+    last: dict[NonNegativeInt, PositiveInt] = {}  # by agent: messages after which it may end
 
 
 class Taken(Strict):

@@ -24,7 +24,7 @@ CONTENT = "transcript/messages.safetensors"
 
 
 class Ended(SystemExit):
-    """The last round that a world asks for is over."""
+    """All that a world asks for is sent."""
 
 
 class Player:
@@ -41,6 +41,7 @@ class Player:
         self._sequence = 0
         self._times: Counter[Any] = Counter()  # that something was called
         self._round: Counter[int] = Counter()  # of an agent's last message
+        self._sent: Counter[int] = Counter()  # messages of an agent
 
     @classmethod
     def started(cls, path: str) -> "Player":
@@ -50,6 +51,7 @@ class Player:
         return player
 
     def batch(self, agent: int, records: Any) -> Any:
+        self._end_if_over()
         taken = self._count("batch", agent) + 1
         self._batches.append(Taken(agent=agent, sequence=self._next(), records=n_records(records)))
         for change in self.world.changes:
@@ -70,11 +72,11 @@ class Player:
                 parameters=(0.0, float(scale)),
             )
         )  # fmt: skip
-        value = self._drawn_in(key, own, agent, float(scale), family)
+        value = self._drawn_in(key, own, float(scale), family)
         self._drawn[key] = value.clone()
         return _like(value, draw)
 
-    def _drawn_in(self, key: str, own: Tensor, agent: int, scale: float, family: Noise) -> Tensor:
+    def _drawn_in(self, key: str, own: Tensor, scale: float, family: Noise) -> Tensor:
         """The draw of this world that is called so."""
         if key in self.world.silent:
             return torch.zeros_like(own)
@@ -82,13 +84,13 @@ class Player:
             generator = _generator(self.world.sign_seed, key)
             signs = generator.integers(0, 2, own.numel()) * 2.0 - 1
             return torch.from_numpy(scale * signs).reshape(own.shape).to(own.dtype)
-        if self.world.noise == "own":
-            return own
-        if self.world.noise == "fresh" and self._round[agent] + 1 >= self.world.fresh_from:
+        if key in self.world.fresh:
             generator = _generator(self.world.noise_seed, key)
             kind = generator.standard_normal if family == "gaussian" else generator.laplace
             values = scale * np.asarray(kind(size=own.numel()))
             return torch.from_numpy(values).reshape(own.shape).to(own.dtype)
+        if self.world.tape is None:
+            return own
         found = self._tape.get(key)
         if found is None or found.shape != own.shape:
             agent_said, occurrence, name = key.split("/", 2)
@@ -100,10 +102,10 @@ class Player:
         return found
 
     def send(self, source: int, destinations: tuple[int, ...], name: str, value: Any) -> None:
+        self._end_if_over()
         to = tuple(sorted(set(destinations) - {source}))
         occurrence = self._count("send", source, to, name)
-        if self.world.last_round is not None and occurrence >= self.world.last_round:
-            raise Ended(0)
+        self._sent[source] += 1
         content = _tensor(value).detach().clone().contiguous()
         raw = content.reshape(-1).view(torch.uint8).numpy().tobytes()
         key = hashlib.sha256(raw + repr((content.shape, content.dtype)).encode()).hexdigest()
@@ -120,6 +122,12 @@ class Player:
                 destinations=to, round=occurrence + 1, tensors=(sent,), inconsistent=False,
             )
         )  # fmt: skip
+
+    def _end_if_over(self) -> None:
+        """Once every agent has sent all that this world asks for."""
+        last = self.world.last
+        if last and all(self._sent[agent] >= n for agent, n in last.items()):
+            raise Ended(0)
 
     def close(self) -> None:
         """Write what was seen."""

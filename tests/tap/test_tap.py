@@ -62,12 +62,12 @@ def test_draws_are_replayed_silenced_or_put_at_their_scale(tmp_path: Path) -> No
     def drawn(**world: Any) -> torch.Tensor:
         return player(tmp_path, tape=tape, **world).noise(2, "z", other, 3.0, "gaussian")
 
-    assert torch.equal(drawn(noise="tape"), own)
-    assert torch.equal(drawn(noise="tape", silent=("2/0/z",)), torch.zeros(5))
-    signs = [drawn(noise="tape", signs=("2/0/z",), sign_seed=i) for i in (0, 1, 2)]
+    assert torch.equal(drawn(), own)
+    assert torch.equal(drawn(silent=("2/0/z",)), torch.zeros(5))
+    signs = [drawn(signs=("2/0/z",), sign_seed=i) for i in (0, 1, 2)]
     assert all(torch.equal(one.abs(), torch.full((5,), 3.0)) for one in signs)
     assert len({tuple(one.tolist()) for one in signs}) > 1
-    fresh = [drawn(noise="fresh", noise_seed=i) for i in (1, 1, 2)]
+    fresh = [drawn(fresh=("2/0/z",), noise_seed=i) for i in (1, 1, 2)]
     assert torch.equal(fresh[0], fresh[1])
     assert not torch.equal(fresh[0], fresh[2])
 
@@ -77,7 +77,7 @@ def test_fresh_draws_have_the_law_that_is_told(
     tmp_path: Path, family: Any, variance: float
 ) -> None:
     """20,000 draws of scale 3: a sample variance within 5% (6 standard errors or more)."""
-    fresh = player(tmp_path, noise="fresh", noise_seed=1)
+    fresh = player(tmp_path, fresh=("0/0/z",), noise_seed=1)
     values = fresh.noise(0, "z", np.zeros(20_000), 3.0, family)
     assert isinstance(values, np.ndarray)
     assert abs(values.var() / (9 * variance) - 1) < 0.07
@@ -87,13 +87,13 @@ def test_a_draw_that_the_first_run_did_not_make_is_refused(tmp_path: Path) -> No
     first = player(tmp_path)
     first.noise(0, "z", torch.zeros(5), 1.0, "gaussian")
     first.close()
-    world = player(tmp_path, noise="tape", tape=tmp_path / "tape.safetensors")
+    world = player(tmp_path, tape=tmp_path / "tape.safetensors")
     with pytest.raises(RunError, match='draw 1 of "z" by agent 0 has another shape'):
         world.noise(0, "z", torch.zeros(4), 1.0, "gaussian")
 
 
 def test_messages_and_draws_are_counted_by_round(tmp_path: Path) -> None:
-    seen = player(tmp_path, last_round=2)
+    seen = player(tmp_path, last={0: 2})
     for k in range(2):
         seen.batch(0, torch.zeros(4, 2))
         seen.noise(0, "z", torch.zeros(2), 0.5, "laplace")

@@ -20,6 +20,7 @@ SARIF_SCHEMA = (
 RULES = {
     "claim": "A privacy claim is refuted, unsupported or could not be tested",
     "threshold": "A metric of an audit breaks its limit",
+    "evidence": "A privacy claim is refuted by several audits together",
     "baseline": "More leaks than in the baseline",
 }
 LEVELS = {"fails": "error", "warning": "warning"}

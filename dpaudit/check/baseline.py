@@ -25,6 +25,8 @@ from dpaudit.statistics.p_values import Side, holm, p_worse
 from dpaudit.strict import Strict
 from dpaudit.version import __version__
 
+from .evidence import Stake, claim_label
+
 ALPHA = 0.005  # of a false alarm, ever: at most 1 of 200 histories, let alone checks
 
 # Which metrics tell how much leaks, and on which side is more. Those whose error is unknown, such
@@ -102,6 +104,7 @@ class Baseline(Strict):
     dpaudit: str = __version__
     checks: dict[str, CheckBaseline]
     ledger: Ledger = Ledger()
+    evidence: tuple[Stake, ...] = ()  # against claims, in the order in which it came
 
     @classmethod
     def read(cls, path: Path) -> "Baseline":
@@ -141,7 +144,7 @@ def check_baseline(audit: Mapping[str, Any], result: AuditResult) -> CheckBaseli
     return CheckBaseline(
         config=config_hash(audit),
         seed=result.provenance.seed,
-        claims={f"{c.sentence}; against {c.threat_model}": c.verdict for c in result.claims},
+        claims={claim_label(c.sentence, c.threat_model): c.verdict for c in result.claims},
         metrics={key.label: key.metric for key in key_metrics(result)},
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.files.artifact_file import artifact_file
 from dpaudit.files.captured_file import CapturedConfig, is_captured
-from dpaudit.files.check_report import Checked, CheckReport, KeyFigure
+from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
 from dpaudit.files.claims_file import ClaimsFile
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.finding import Name, Role
@@ -23,10 +23,13 @@ from dpaudit.version import __version__
 
 from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics
 from .cache import AuditCache, content_key
+from .evidence import History, Stake, as_notes, merged, of_notes, settled, stakes_of
 from .one_audit import AuditJob
 from .processes import Waiting, run_all
 from .seal import Seal, machine_key
-from .statements import beside_baseline, statements
+from .statements import beside_baseline, by_evidence, statements
+
+SEED_DIGITS = 12  # of a content's hash, of which a fresh seed is made
 
 
 @dataclass(frozen=True)
@@ -140,14 +143,21 @@ def _report(
         baseline = baseline.model_copy(
             update={"ledger": _noted(cache, file, baseline.ledger, content)}
         )
+        said += _evidence(file, cache, sources, results, baseline)[1]
         said += beside_baseline(file, results, baseline, content)
     if options.update_baseline:
         assert options.baseline is not None
         old = baseline.ledger if baseline is not None else Ledger()
         ledger = _noted(cache, file, old, content)
         checks = {s.name: check_baseline(s.content, results[s.name]) for s in sources}
-        Baseline(checks=checks, ledger=ledger).write(options.baseline)
+        stakes, _, refuted = _evidence(file, cache, sources, results, baseline)
+        evidence = _kept_on(settled(stakes, refuted), sources)
+        Baseline(checks=checks, ledger=ledger, evidence=evidence).write(options.baseline)
         notes.append(f"baseline written: {options.baseline}")
+        notes += [
+            f'note: "{h.check}": several audits together refute {h.claim}; evidence begins anew'
+            for h in refuted
+        ]
     return CheckReport(
         claims_file=str(file.path),
         version=__version__,
@@ -158,6 +168,33 @@ def _report(
         statements=tuple(said),
         notes=tuple(notes),
     )
+
+
+def _evidence(
+    file: ClaimsFile,
+    cache: AuditCache,
+    sources: list[Source],
+    results: Mapping[str, AuditResult],
+    baseline: Baseline | None,
+) -> tuple[tuple[Stake, ...], list[Statement], list[History]]:
+    """All evidence, what is said of it, and which claims it refutes.
+
+    It is the baseline's, then what came since and is noted in the cache, then that of these audits.
+    """
+    configs = {source.name: config_hash(source.content) for source in sources}
+    new = [s for name, result in results.items() for s in stakes_of(name, configs[name], result)]
+    name = f"evidence-{file.path.name}.json"
+    with cache.locked(name):
+        before = () if baseline is None else baseline.evidence
+        stakes = merged([*before, *of_notes(cache.noted(name) or ()), *new])
+        cache.note(name, as_notes(stakes))
+    return stakes, *by_evidence(file, results, configs, stakes)
+
+
+def _kept_on(stakes: tuple[Stake, ...], sources: list[Source]) -> tuple[Stake, ...]:
+    """Without those of checks that are gone or have another config, which count no more."""
+    there = {(source.name, config_hash(source.content)) for source in sources}
+    return tuple(stake for stake in stakes if (stake.check, stake.config) in there)
 
 
 def _share(options: Options, audits: int) -> int | None:
@@ -230,10 +267,15 @@ def _source(file: ClaimsFile, i: int, code: Path | None, options: Options) -> So
         raise file.problem(
             ("check", i), "nothing to check: no claim in the audit, no threshold, and no baseline"
         )
-    key = content_key(
-        content, path.parent, code, options.device, options.data_root, options.auditor.source
-    )
-    return Source(i, check.name, key, content, path, text, at)
+
+    def key_of(audit: dict[str, Any]) -> str:
+        decides = path.parent, code, options.device, options.data_root, options.auditor.source
+        return content_key(audit, *decides)
+
+    if check.fresh_seed:
+        content = {key: value for key, value in content.items() if key != "seed"}
+        content["seed"] = int(key_of(content)[:SEED_DIGITS], 16)
+    return Source(i, check.name, key_of(content), content, path, text, at)
 
 
 def _configs(sources: list[Source]) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """From the audits of a claims file to what is said about each claim, limit and key metric."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
+from math import exp, isfinite
 from typing import NamedTuple
 
 from dpaudit.errors import ConfigError, nearest
@@ -13,7 +13,9 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.p_values import Side, holm, p_beyond
 
 from .baseline import Baseline, compare, not_compared
+from .evidence import AGAINST, Carried, History, Stake, carried, stakes_of
 
+NOUNS = {"claim": "claims", "threshold": "thresholds", "evidence": "histories of claims"}
 CONFIDENCE = 0.95  # of a lower bound that does not say
 LOWER_BOUNDS = (Name.EPSILON_LOWER_BOUND, Name.EPSILON_OF_DECLARED_SHAPE, Name.MU_LOWER_BOUND)
 
@@ -87,10 +89,63 @@ def beside_baseline(
     return said
 
 
+def by_evidence(
+    file: ClaimsFile,
+    results: Mapping[str, AuditResult],
+    configs: Mapping[str, str],
+    stakes: Sequence[Stake],
+) -> tuple[list[Statement], list[History]]:
+    """What several audits say together of each claim that was bet against, and who is refuted.
+
+    Args:
+        configs: hash of each check's audit, without its seed.
+        stakes: all evidence there is, that of these results in it.
+    """
+    tested: list[Tested] = []
+    histories: list[History] = []
+    for i, check in enumerate(file.claims.check):
+        result, config = results[check.name], configs[check.name]
+        for stake in stakes_of(check.name, config, result):
+            found = carried(stakes, stake.history)
+            if found.n > 1:
+                line = file.line(("check", i))
+                tested.append(_together(stake.history, found, check, line))
+                histories.append(stake.history)
+    said = _decided(tested)
+    fails = [h for h, s in zip(histories, said, strict=True) if s.outcome == "fails"]
+    return said, fails
+
+
+def _together(history: History, found: Carried, check: Check, line: int) -> Tested:
+    """The statement on one claim; ``found.p`` holds however many audits there will be."""
+    sentence, _, adversary = history.claim.rpartition(AGAINST)
+    grown = f"{found.n} audits with seeds of their own, {history.attack}: largest wealth of bets "
+    grown += f"against it {exp(min(found.log_wealth, 700.0)):.3g}, p = {found.p:.2g}"
+    return Tested(
+        Statement(
+            check=check.name,
+            about="evidence",
+            subject=sentence,
+            adversary=adversary,
+            outcome="holds",
+            verdict=Verdict.NOT_REFUTED,
+            message=f'"{sentence}" against adversary "{adversary}" stands in {grown}',
+            line=line,
+        ),
+        found.p,
+        check.significance,
+        True,
+        "fails",
+        Verdict.REFUTED,
+        f'"{sentence}" against adversary "{adversary}" did not hold in all of {grown}. If that is '
+        "mended since, --update-baseline begins anew.",
+    )
+
+
 def _decided(tested: Sequence[Tested]) -> list[Statement]:
     adjusted = {i: t.p for i, t in enumerate(tested)}
     among = dict.fromkeys(adjusted, 1)
-    for about in ("claim", "threshold"):
+    for about in ("claim", "threshold", "evidence"):
         family = [i for i, t in enumerate(tested) if t.random and t.statement.about == about]
         adjusted |= zip(family, holm([tested[i].p for i in family]), strict=True)
         among |= dict.fromkeys(family, len(family))
@@ -106,8 +161,8 @@ def _decide(test: Tested, adjusted: float, among: int) -> Statement:
         outcome = "warning"
         message += (
             f" That is so by itself (p = {test.p:.2g}), but not at significance "
-            f"{test.significance:g} among the {among} {test.statement.about}s of this file that "
-            f"were tested (adjusted p = {adjusted:.2g})."
+            f"{test.significance:g} among the {among} {NOUNS[test.statement.about]} of this file "
+            f"that were tested (adjusted p = {adjusted:.2g})."
         )
     update = {"outcome": outcome, "verdict": test.verdict, "message": message}
     return test.statement.model_copy(update=update)

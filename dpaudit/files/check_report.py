@@ -13,7 +13,7 @@ class Statement(Strict):
     """One thing that a check says."""
 
     check: str  # name
-    about: Literal["claim", "threshold", "baseline"]
+    about: Literal["claim", "threshold", "evidence", "baseline"]
     subject: str  # the claim, the limit, or the metric
     adversary: str  # "" where it is about none
     outcome: StatementOutcome

@@ -84,12 +84,17 @@ class Threshold(Strict):
 
 
 class Check(Strict):
-    """One audit that must keep its claims and its limits."""
+    """One audit that must keep its claims and its limits.
+
+    With ``fresh_seed`` its seed follows from its content, so that evidence against claims adds up
+    from commit to commit; the same content has the same seed.
+    """
 
     name: Text
     audit: str | dict[str, Any]  # a path relative to the claims file, or an audit's content
     seconds: Annotated[float, Field(ge=LEAST_SECONDS)] = 600.0
     significance: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    fresh_seed: Annotated[bool, Field(strict=True)] = False
     threshold: tuple[Threshold, ...] = ()
 
 

@@ -22,6 +22,8 @@ from dpaudit.check.baseline import (
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.result import AuditResult
+from dpaudit.statistics.bounds import epsilon_lower_bound, from_scores
+from dpaudit.statistics.power import bound_error
 
 GOLDEN = AuditResult.read(Path(__file__).parents[1] / "golden" / "audit.json")
 FALSE_FAILURE = 1e-9
@@ -217,3 +219,47 @@ def test_what_a_baseline_or_a_result_leaves_out_is_named() -> None:
     blurred = {**old.metrics, first: Metric(value=0.2, n=8)}
     assert not_compared(old.model_copy(update={"metrics": blurred}), whole) == [first]
     assert not_compared(check_baseline(AUDIT, GOLDEN), GOLDEN) == []
+
+
+def certified(rng: np.random.Generator, mu: float, n: int = 1_000) -> AuditResult:
+    """An audit whose test certifies a lower bound on the epsilon of a Gaussian, with its error."""
+    scores = rng.normal(size=n), rng.normal(mu, size=n)
+    found = from_scores(*scores, 1e-5, 0.05, (rng.normal(size=400), rng.normal(mu, size=400)))
+
+    def bound(fp: np.ndarray, fn: np.ndarray) -> np.ndarray:
+        return epsilon_lower_bound(fp, fn, n, n, 1e-5, 0.05)
+
+    error = bound_error(found.fp, found.fn, n, n, bound)
+    test = Finding(
+        role=Role.TEST,
+        kind="empirical-epsilon",
+        title="runs",
+        attack="likelihood-ratio",
+        metrics={
+            "epsilon lower bound": Metric(value=found.value, n=2 * n, standard_error=error),
+        },
+    )
+    return GOLDEN.model_copy(update={"findings": (test,), "claims": ()})
+
+
+@pytest.mark.parametrize("mu", [0.5, 2.0])
+def test_a_certified_bound_that_has_not_moved_cries_wolf_in_1_of_200_checks_at_most(
+    mu: float,
+) -> None:
+    """Fails wrongly with probability 1e-9, of 400 checks at place 1 of the ledger."""
+    rng, alarms = np.random.default_rng(12), 0
+    for _ in range(400):
+        worse, compared = compare(
+            baseline_of(certified(rng, mu)), {"c": certified(rng, mu)}, "new content"
+        )
+        assert compared == 1
+        alarms += bool(worse)
+    assert alarms <= binom.isf(FALSE_FAILURE, 400, ALPHA)
+
+
+def test_a_certified_bound_that_rose_beyond_its_error_is_worse() -> None:
+    rng = np.random.default_rng(13)
+    worse, _ = compare(baseline_of(certified(rng, 1.0)), {"c": certified(rng, 2.0)}, "new content")
+    assert [w.label for w in worse] == [
+        "empirical-epsilon | likelihood-ratio | epsilon lower bound"
+    ]

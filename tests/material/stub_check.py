@@ -23,6 +23,7 @@ def run_audit(config: dict, out: Path, runtime: object, text: str, resume: bool 
     with open(Path("runs.log"), "a") as log:
         log.write("resumed\n" if resume else "begun\n")
     write_whole(out / "run.json", b"{}")
+    write_whole(Path("seed.json"), json.dumps(config.get("seed")).encode())
     for i in range(10):
         write_whole(out / "findings" / f"{i}.json", json.dumps(list(range(1000))).encode())
         time.sleep(0.01)

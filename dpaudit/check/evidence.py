@@ -65,7 +65,7 @@ def claim_label(sentence: str, threat_model: str) -> str:
 
 def stakes_of(check: str, config: str, result: AuditResult) -> list[Stake]:
     """What the tests of one audit have won, one for each claim, adversary and attack."""
-    found = {}
+    found: dict[History, Stake] = {}
     for claim in result.claims:
         for finding in (result.findings[i] for i in claim.because):
             won = finding.value(Name.LOG_WEALTH)

@@ -29,7 +29,7 @@ from .processes import Waiting, run_all
 from .seal import Seal, machine_key
 from .statements import beside_baseline, by_evidence, statements
 
-SEED_DIGITS = 12  # of a content's hash, of which a fresh seed is made
+SEED_DIGITS = 8  # of a content's hash, of which a fresh seed is made
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,12 @@ from dpaudit.pipeline.provenance import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OTHER_NAMES = {"scikit-learn": "sklearn", "scikit-image": "skimage", "pyyaml": "yaml"}
+OTHER_NAMES = {
+    "scikit-learn": "sklearn",
+    "scikit-image": "skimage",
+    "pyyaml": "yaml",
+    "ipython": "IPython",
+}
 PARTS = {"pydantic_core": "pydantic"}  # pydantic asks for one exact version of it
 LOADED_LAST = {  # modules that need an extra to be imported, and what imports them
     "dpaudit.commands.pytest_plugin": "pytest, by its entry point",

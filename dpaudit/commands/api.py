@@ -20,6 +20,8 @@ from dpaudit.pipeline.devices import torch_device
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnProgress
 
+from .notebook import in_notebook, notebook_progress
+
 _FROM_PYTHON = "# This audit was called from Python; its config is in audit.json.\n"
 
 
@@ -49,7 +51,8 @@ def audit(
         data: a Dataset, or arrays (x, y): float [n, features] or [n, channels, height, width],
             uint8 images [n, height, width(, channels)]; integer or string labels [n].
         model: a network from records [b, ...] to logits [b, n_classes]; every agent starts as it.
-        on_progress: called as ``on_progress(what, done, total)`` in this process.
+        on_progress: called as ``on_progress(what, done, total)`` in this process; None: a notebook
+            shows a line below its cell, a script nothing.
         device: where to compute.
         data_root: folder of mnist, fashion-mnist and cifar10.
         cores: processes at most; None: one for each core.
@@ -60,8 +63,7 @@ def audit(
     """
     checked, own, text = _checked(config, defense, data, model, fix_model)
     runtime = _runtime(device, data_root, cores, max_memory, own)
-    told = on_progress or (lambda what, done, total: None)
-    with _outliving_exits(), _folder(out) as folder:
+    with _outliving_exits(), _folder(out) as folder, _progress(on_progress) as told:
         return run_audit(checked, folder, runtime, text, on_progress=told, own=own)
 
 
@@ -117,6 +119,18 @@ def _outliving_exits() -> Iterator[None]:
         yield
     except SystemExit as error:
         raise RunError(f"no answer: code that is audited raised SystemExit({error})") from error
+
+
+@contextmanager
+def _progress(on_progress: OnProgress | None) -> Iterator[OnProgress]:
+    """The caller's, or a line below the cell of a notebook, or none."""
+    if on_progress is not None:
+        yield on_progress
+    elif in_notebook():
+        with notebook_progress() as line:
+            yield line
+    else:
+        yield lambda what, done, total: None
 
 
 @contextmanager

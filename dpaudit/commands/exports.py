@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpaudit.files.result import AuditResult
 from dpaudit.files.whole import write_whole
@@ -14,10 +14,6 @@ from dpaudit.text import one_line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMATS = ("svg", "pdf", "png")
-DPI = 200  # of PNG files
-_COLOURED = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
-_NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for one
 
 
@@ -28,18 +24,15 @@ def write_figures(result: AuditResult, run_directory: Path, folder: Path) -> lis
         DpauditError: a file cannot be written, or the report cannot be drawn.
     """
     from dpaudit.reports.figures.drawing import KEEP
+    from dpaudit.reports.figures.files import FORMATS, as_file
     from dpaudit.reports.html import render
 
     written: list[Path] = []
 
     def keep(name: str, figure: "Figure") -> None:
-        _colour(figure)
         for kind in FORMATS:
-            path = folder / f"{_file_name(name)}.{kind}"
-            content = io.BytesIO()
-            figure.savefig(content, format=kind, dpi=DPI, metadata=_NO_DATE.get(kind))
-            write_whole(path, content.getvalue())
-            written.append(path)
+            written.append(folder / f"{_file_name(name)}.{kind}")
+            write_whole(written[-1], as_file(figure, kind))
 
     token = KEEP.set(keep)
     try:
@@ -90,28 +83,3 @@ def _cell(value: object) -> object:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name.removeprefix("run0-"))
-
-
-def _colour(figure: "Figure") -> None:
-    """The variables of the page's theme by their values on the light page."""
-    from matplotlib.colors import to_hex, to_rgba_array
-
-    from dpaudit.reports.figures.drawing import THEME
-    from dpaudit.reports.html import TEMPLATES
-
-    css = (TEMPLATES / "audit.css").read_text("utf-8")
-    values = {}
-    for placeholder, variable in THEME.items():
-        found = re.search(rf"{variable[4:-1]}:\s*(#\w+)", css)
-        assert found is not None, variable
-        values[placeholder] = found[1]
-    for artist in figure.findobj():
-        for name in _COLOURED:
-            colours = getattr(artist, f"get_{name}", lambda: None)()
-            if colours is None or (isinstance(colours, str) and colours in ("none", "auto")):
-                continue
-            rgba = to_rgba_array(colours)
-            shown = [values.get(to_hex(colour), to_hex(colour)) for colour in rgba]
-            if shown != [to_hex(colour) for colour in rgba]:
-                new = to_rgba_array(shown, rgba[:, 3])
-                getattr(artist, f"set_{name}")(new if len(new) > 1 else new[0])

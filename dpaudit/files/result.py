@@ -1,21 +1,24 @@
 """audit.json: all that a report or a CI system reads. Nothing here imports torch."""
 
-from html import escape
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import NonNegativeInt, ValidationError, model_validator
 
 from dpaudit.errors import RunError
+from dpaudit.registry import load_plugin
 from dpaudit.strict import Strict
-from dpaudit.text import lines
 
 from .claim import Adjacency, Scope
 from .documents import read_json, reason
 from .file_problems import first_problem
 from .finding import Finding, Metric, Number
+from .shown import Notebook, ShownFigures
 from .verdict import MEANING, Verdict
 from .version_1 import upgraded
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Restated(Strict):
@@ -168,21 +171,25 @@ class AuditResult(Strict):
         """The text of audit.json."""
         return self.model_dump_json(indent=2) + "\n"
 
+    @property
+    def figures(self) -> ShownFigures:
+        """The report's figures by name, such as "trade-off": each is shown, saved and a frame."""
+        return self._in_a_notebook().figures
+
+    def to_frame(self, table: str = "claims") -> "pd.DataFrame":
+        """Its "claims", "findings" (a row for each metric), "series", "traces" or "training".
+
+        Raises ConfigError for another name.
+        """
+        return self._in_a_notebook().frame(table)
+
     def _repr_html_(self) -> str:
-        """The verdicts as a table, for notebooks."""
-        if not self.claims:
-            return "<p>No claim was made, so there is no verdict.</p>"
-        rows = "".join(
-            f"<tr><td><b>{escape(claim.verdict)}</b></td><td>{escape(claim.sentence)}</td>"
-            f"<td>{escape(claim.threat_model)}</td><td>{escape(claim.reason)}</td></tr>"
-            for claim in self.claims
-        )
-        meaning = escape(self.sentence)
-        head = "".join(f"<th>{name}</th>" for name in ("verdict", "claim", "adversary", "evidence"))
-        table = (
-            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>{meaning}</p>"
-        )
-        return lines(table)
+        """The verdict, the claims and what decided, for notebooks."""
+        return self._in_a_notebook().html()
+
+    def _in_a_notebook(self) -> Notebook:
+        shown: Notebook = load_plugin("reports", "notebook")(self, Path())
+        return shown
 
     @classmethod
     def read(cls, path: Path) -> "AuditResult":

@@ -8,6 +8,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -124,11 +125,10 @@ def _svg(
     panels: int = 1,
 ) -> Markup:
     """What ``paint`` makes of so many axes side by side."""
-    from matplotlib import style
     from matplotlib.figure import Figure
 
     buffer = io.StringIO()
-    with style.context(["default", _STYLE | {"svg.hashsalt": name}]):  # restored afterwards
+    with styled(name):
         figure = Figure(figsize=inches)
         paint(*figure.subplots(1, panels, squeeze=False)[0])
         with warnings.catch_warnings():
@@ -140,6 +140,15 @@ def _svg(
             if keep is not None:
                 keep(name, figure)
     return _inline(_with_values(buffer.getvalue(), values), name, title, inches[0])
+
+
+@contextmanager
+def styled(name: str) -> Iterator[None]:
+    """matplotlib's settings for a figure of this name; the caller's are restored afterwards."""
+    from matplotlib import style
+
+    with style.context(["default", _STYLE | {"svg.hashsalt": name}]):
+        yield
 
 
 def _fit(figure: "Figure") -> None:

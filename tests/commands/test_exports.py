@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
-from dpaudit.commands.exports import FORMATS, write_figures, write_tables
+from dpaudit.commands.exports import write_figures, write_tables
 from dpaudit.files.result import AuditResult
 from dpaudit.reports.figures.drawing import KEEP, THEME
+from dpaudit.reports.figures.files import FORMATS
 from dpaudit.reports.html import render
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"

@@ -7,6 +7,7 @@ and in all of them together, and everything that audit, check and report leave i
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -126,7 +127,8 @@ def invoke(*arguments: str) -> Result:
 
 def test_report_of_a_hostile_audit_json_is_a_page_of_ours(hostile: Path, tmp_path: Path) -> None:
     one, several = tmp_path / "one.html", tmp_path / "several.html"
-    for out, runs in ((one, [hostile]), (several, [hostile, hostile])):
+    other = shutil.copytree(hostile, tmp_path / "other")
+    for out, runs in ((one, [hostile]), (several, [hostile, other])):
         found = invoke("report", *map(str, runs), "--out", str(out))
         assert found.exit_code == 0, found.output
         assert_lines_of_ours(found.output)

@@ -1,0 +1,193 @@
+"""A result in Python and notebooks: figures by name, tables as frames, the verdict in a cell."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpaudit.errors import ConfigError, nearest
+from dpaudit.files.finding import Column, Role
+from dpaudit.files.result import AuditResult
+from dpaudit.files.whole import write_whole
+from dpaudit.text import lines
+
+from . import tables
+from .compared import ComparedRun
+from .figures.drawing import KEEP, Drawn, styled
+from .figures.epsilon import accounting_figures
+from .figures.files import FORMATS, as_file, on_light
+from .html import pages
+from .run import Run
+from .tables import Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+class ReportFigure:
+    """A figure of the report: shown by a notebook, saved as a file, and its numbers."""
+
+    def __init__(self, name: str, drawn: Drawn, identity: str, figure: "Figure") -> None:
+        self.name = name
+        self.caption = drawn.caption
+        self._rows = drawn.rows
+        self._identity, self._figure = identity, figure
+
+    def __repr__(self) -> str:
+        return f"<figure {self.name}: {self.caption}>"
+
+    def _repr_svg_(self) -> str:
+        return self._file("svg").decode()
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """The numbers behind the figure, a row for each point or interval."""
+        return _frame(self._rows)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as SVG, PDF or PNG, by the ending of the path.
+
+        Raises:
+            ConfigError: another ending.
+            RunError: the file cannot be written.
+        """
+        kind = Path(path).suffix.removeprefix(".").lower()
+        if kind not in FORMATS:
+            raise ConfigError(f"{path}: expected a name that ends in .svg, .pdf or .png")
+        write_whole(Path(path), self._file(kind))
+
+    def _file(self, kind: str) -> bytes:
+        with styled(self._identity):
+            return as_file(self._figure, kind)
+
+
+class Figures:
+    """The figures of a result by name; each is drawn when it is asked for.
+
+    Of several of a kind, as for several adversaries, the second is called "trade-off 2".
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __getitem__(self, name: str) -> ReportFigure:
+        kind, number = _parsed(name)
+        found = self._of_kind(kind) if kind in _SOURCES else []
+        if not 0 < number <= len(found):
+            names = list(self)
+            known = f"there are: {', '.join(names)}" if names else "this result has none"
+            raise ConfigError(f'no figure is called "{name}"{nearest(name, names)}; {known}')
+        return found[number - 1]
+
+    def __iter__(self) -> Iterator[str]:
+        for kind in _SOURCES:
+            yield from (figure.name for figure in self._of_kind(kind))
+
+    def __repr__(self) -> str:
+        return f"<figures: {', '.join(self)}>"
+
+    def _of_kind(self, kind: str) -> list[ReportFigure]:
+        part, draw = _SOURCES[kind]
+        kept: dict[str, Figure] = {}
+        token = KEEP.set(kept.__setitem__)
+        try:
+            drawn = draw(self._run)
+        finally:
+            KEEP.reset(token)
+        found = [
+            (one, identity)
+            for one in drawn
+            for identity in kept
+            if part in identity and f'id="{identity}-title"' in one.drawing
+        ]
+        return [
+            ReportFigure(kind if i == 0 else f"{kind} {i + 1}", one, identity, kept[identity])
+            for i, (one, identity) in enumerate(found)
+        ]
+
+
+class Notebook:
+    """What a notebook is shown of a result."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def figures(self) -> Figures:
+        return Figures(self._run)
+
+    def frame(self, table: str) -> "pd.DataFrame":
+        """One of ``TABLES``. Raises ConfigError for another name."""
+        if table not in TABLES:
+            known = ", ".join(TABLES)
+            raise ConfigError(
+                f'no table is called "{table}"{nearest(table, TABLES)}; known: {known}'
+            )
+        return _frame(list(TABLES[table](self._run.result)))
+
+    def html(self) -> str:
+        """The verdict, a table of claims and what there is to draw of what decided."""
+        decided = self._run.result.decided_by
+        drawn = self._run.decisive_figures(decided) if decided else []
+        page = pages().get_template("notebook.html.j2")
+        claims = ComparedRun(self._run, is_baseline=False).claims
+        return on_light(lines(page.render(run=self._run, claims=claims, drawn=drawn)))
+
+
+def notebook(result: AuditResult, run_directory: Path) -> Notebook:
+    """A result as Python and notebooks show it."""
+    return Notebook(Run("", 0, result, run_directory))
+
+
+TABLES: Mapping[str, Callable[[AuditResult], Iterator[Row]]] = {
+    "claims": tables.claims,
+    "findings": lambda result: tables.metrics(enumerate(result.findings)),
+    "series": tables.series,
+    "traces": tables.traces,
+    "training": tables.training,
+}
+
+
+def _curves(run: Run) -> list[Drawn]:
+    return [
+        Drawn("Training, a thin line for each agent", one, run.training()) for one in run.curves()
+    ]
+
+
+def _leaks(run: Run, is_matrix: bool) -> list[Drawn]:
+    found = [f for f in run.result.findings if (f.role is Role.WHO_LEARNS_WHAT) is is_matrix]
+    return accounting_figures(found, "run0-matrix" if is_matrix else "run0-exact")
+
+
+def _information(run: Run) -> list[Drawn]:
+    return [drawn for leak in run.leaks for drawn in run.drawings_of(leak)]
+
+
+# What a figure is called, a part of its identity on the page, and what draws it among others.
+_SOURCES: Mapping[str, tuple[str, Callable[[Run], list[Drawn]]]] = {
+    "bounds": ("-bounds", lambda run: run.figures_of("empirical-epsilon")),
+    "trade-off": ("-tradeoff", lambda run: run.figures_of("empirical-epsilon")),
+    "exact leak": ("-exact", lambda run: _leaks(run, is_matrix=False)),
+    "who learns what": ("-matrix", lambda run: _leaks(run, is_matrix=True)),
+    "sensitivity": ("-sensitivity", lambda run: run.figures_of("sensitivity")),
+    "information": (f"-{Column.ROUND}", _information),
+    "estimates": (f"-{Column.PRIVATE}", _information),
+    "SSIM": ("-ssim", lambda run: [d for who in run.adversaries for d in run.ssim_figures(who)]),
+    "search": ("-search", lambda run: [d for s in run.scenarios for d in run.search_figures(s)]),
+    "loss": ("-loss", _curves),
+    "accuracy": ("-accuracy", _curves),
+    "consensus distance": ("-consensus_distance", _curves),
+}
+
+
+def _parsed(name: str) -> tuple[str, int]:
+    """The kind of a figure, and which of them."""
+    numbered = re.fullmatch(r"(.+) (\d+)", name)
+    return (numbered[1], int(numbered[2])) if numbered else (name, 1)
+
+
+def _frame(rows: Sequence[Row]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(rows)

@@ -79,9 +79,7 @@ def test_claims_and_findings_are_frames(golden: AuditResult) -> None:
     assert len(findings) == sum(len(finding.metrics) for finding in golden.findings)
     first = next(iter(golden.utility.values()))
     assert golden.to_frame("training")["loss"].iloc[0] == pytest.approx(first.loss[0][0], rel=0)
-    with pytest.raises(
-        DpauditError, match=r'"claim" \(did you mean "claims"\?\); known: claims'
-    ):
+    with pytest.raises(DpauditError, match=r'"claim" \(did you mean "claims"\?\); known: claims'):
         golden.to_frame("claim")
 
 

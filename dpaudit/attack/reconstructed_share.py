@@ -51,7 +51,7 @@ class Reached(NamedTuple):
     truth: Tensor  # [m, batch_size, channels, height, width]
     labels: Tensor  # [m, batch_size]
     each: Each
-    joined: int  # rounds of which the gradients of a target were joined
+    rounds: list[tuple[int, ...]]  # attacked, those whose gradients were joined together
 
 
 def reconstructed_share(
@@ -125,7 +125,7 @@ class _Curve(NamedTuple):
         blind = blind_success(dataset, truth, labels, mse, SIMILARITIES)
         targets = [target for part in reached for target in part.targets]
         mechanism = _declared(scenario, bench, targets)
-        looks = max(part.joined for part in reached)
+        looks = max(len(rounds) for part in reached for rounds in part.rounds)
         return cls(
             scenario,
             len(psnr),
@@ -134,7 +134,7 @@ class _Curve(NamedTuple):
             blind,
             np.minimum(1.0, scenario.batch_size * blind.kappa.high),
             _without_prior(mse, mechanism, truth, looks),
-            tuple(sorted({target.round for target in targets})),
+            tuple(sorted({k for part in reached for rounds in part.rounds for k in rounds})),
             mechanism,
             looks * bench.defense.batches_per_round,
         )

@@ -65,8 +65,7 @@ def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Find
         if scenario.world == "defense":
             found = _of(reconstruction, list(range(len(images))), ())
             each = score_each(images, found.images, problem.dataset.value_range)
-            n_joined = len(group.rounds[0])
-            reached.append(Reached(group.targets, images, labels, each, n_joined))
+            reached.append(Reached(group.targets, images, labels, each, group.rounds))
         for rounds in group.rounds:
             rows = [i for i, target in enumerate(group.targets) if target.round in rounds]
             truth = _Truth(rounds, [group.targets[i] for i in rows], images[rows], labels[rows])

@@ -130,7 +130,7 @@ def test_gradients_of_one_batch_at_the_models_of_its_neighbours_are_joined(tmp_p
     assert noisy.n_secrets == 4  # two victims in each of two rounds
     assert noisy.secrets.bincount().tolist() == [3, 3, 3, 3]
     assert noisy.pooled().models.shape == noisy.models.shape  # all models differ
-    found = [f for f in result.findings if f.world == "defense" and f.kind == "reconstruction"]
+    found = [f for f in result.findings if f.world == "defense" and f.role == "reconstruction"]
     assert [f.rounds for f in found] == [(2,), (3,)]
     assert all(f.metrics["psnr"].n == 2 for f in found)
     assert all("each batch from 3 gradients of its round, joined" in f.notes for f in found)
@@ -149,7 +149,7 @@ def test_rounds_are_joined_where_their_batches_are_all_records(tmp_path: Path) -
     result = dpdl(tmp_path, join="rounds", rounds=[2, 3], batch_sizes=[ALL])
     assert HANDED[0].secrets is not None
     assert HANDED[0].secrets.bincount().tolist() == [6, 6]
-    found = [f for f in result.findings if f.kind == "reconstruction"]
+    found = [f for f in result.findings if f.role == "reconstruction"]
     assert {f.rounds for f in found} == {(2, 3)}
     note = (
         "each batch from 6 gradients of all these rounds, joined; that its records recur is given"
@@ -211,5 +211,5 @@ def test_gradient_inversion_joins_the_links_of_a_view_unless_told_otherwise(tmp_
     quick = {"name": "gradient-inversion", "iterations": 1, "rounds": [2], "batch_sizes": [1]}
     for join, joined in ({}, True), ({"join": "nothing"}, False):
         result = dpdl(tmp_path / str(joined), **quick, **join)
-        found = [f for f in result.findings if f.world == "defense" and f.kind == "reconstruction"]
+        found = [f for f in result.findings if f.world == "defense" and f.role == "reconstruction"]
         assert [any("joined" in note for note in f.notes) for f in found] == [joined]

@@ -15,12 +15,14 @@ from dpaudit.files.result import AuditResult, GraphSummary, JudgedClaim, ThreatM
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import worst
 from dpaudit.graphs.mixing import positions
+from dpaudit.kept import Kept
 from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import bearing_on, judge
 from dpaudit.pipeline.provenance import provenance_of
 from dpaudit.progress import OnProgress
 from dpaudit.registry import load_plugin
 from dpaudit.source import hash_of, own_source
+from dpaudit.training.checkpoints import Checkpoints
 from dpaudit.training.run_directory import RunDirectory
 
 from .accounted import measured_accounting
@@ -60,7 +62,8 @@ def run_captured(
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
         with program.running():
             worlds = measured_worlds(config, program, _counter("worlds", on_progress))
-            claims, findings = _judged(config, program, worlds, on_progress)
+            kept = Checkpoints.of(run.folder, "short-runs", run.binding, torch.device("cpu"))
+            claims, findings = _judged(config, program, worlds, on_progress, kept)
         seconds = {"runs": time.perf_counter() - began}
         result = _result(config, worlds, fingerprint, claims, findings, seconds)
         run.write_text("audit.json", result.to_json())
@@ -80,7 +83,11 @@ def _counter(what: str, on_progress: OnProgress, total: int = 0) -> Callable[[],
 
 
 def _judged(
-    config: CapturedConfig, program: Simulation, worlds: Worlds, on_progress: OnProgress
+    config: CapturedConfig,
+    program: Simulation,
+    worlds: Worlds,
+    on_progress: OnProgress,
+    kept: Kept,
 ) -> tuple[list[JudgedClaim], list[Finding]]:
     """All evidence on each claim against each adversary, and the verdicts."""
     asked = [
@@ -95,7 +102,7 @@ def _judged(
         finding, figure = measured_accounting(i, config, worlds, claim, model)
         findings.append(finding)
         accounted.append(figure)
-    findings += _tests(config, program, worlds, asked, on_progress)
+    findings += _tests(config, program, worlds, asked, on_progress, kept)
     judgings = [
         Judging(i, claim, model, figure, tuple(bearing_on(i, claim, model, findings)))
         for (i, claim, model), figure in zip(asked, accounted, strict=True)
@@ -109,6 +116,7 @@ def _tests(
     worlds: Worlds,
     asked: list[tuple[int, Claim, ThreatModel]],
     on_progress: OnProgress,
+    kept: Kept,
 ) -> Iterator[Finding]:
     """One set of short runs for each adjacency that is claimed."""
     if not config.certify.runs:
@@ -117,7 +125,7 @@ def _tests(
     for adjacency in dict.fromkeys(record_adjacency(claim) for _, claim, _ in asked):
         on_run = _counter("short runs", on_progress, config.certify.runs + 1)
         runs = ShortRuns(config, worlds.replay, worlds.rounds[k], adjacency)
-        scores = runs.played(program, config.threat_model, on_run)
+        scores = runs.played(program, config.threat_model, on_run, kept.stage(adjacency))
         for i, claim, model in asked:
             if record_adjacency(claim) == adjacency:
                 yield certified(i, claim, model, scores[model.name], k, config.seed)

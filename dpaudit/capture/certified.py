@@ -9,11 +9,12 @@ binomial bound holds (Hoeffding 1956).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from dpaudit.accounting.families import GAUSSIAN
@@ -25,6 +26,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import Change, World
+from dpaudit.kept import Kept, Progress
 from dpaudit.pipeline.case import CAPTURED
 from dpaudit.statistics.bounds import family_from_scores, from_scores, mu_p_value, p_value
 from dpaudit.statistics.power import expected_bound, expected_family_bound, trials_needed
@@ -35,6 +37,7 @@ from .simulation import Simulation
 from .worlds import Neighbours, OnRun, Pair
 
 ALPHA = 0.05  # of a false bound of one test
+BLOCK = 20  # runs after which scores are kept
 
 
 class Played(NamedTuple):
@@ -82,7 +85,7 @@ class ShortRuns:
         return self.replay.model_copy(update={"changes": changes, "last": last, **update})
 
     def played(
-        self, program: Simulation, models: Sequence[ThreatModel], on_run: OnRun
+        self, program: Simulation, models: Sequence[ThreatModel], on_run: OnRun, kept: Kept
     ) -> Mapping[str, Played]:
         """Scores by the name of each adversary. Raises RunError if a run fails."""
         leaks = {
@@ -99,7 +102,15 @@ class ShortRuns:
             self.world(coins, fresh=self.drawn, noise_seed=i)
             for i, coins in enumerate(self.coins.tolist())
         ]
-        table = np.array(program.each(worlds, scores, on_run))  # [runs, models, victims]
+        before = kept.last()
+        table: Array = np.empty((0, len(models), len(self.pairs)))
+        table = table if before is None else before.tensors["scores"].numpy()
+        for _ in range(len(table)):
+            on_run()
+        while len(table) < len(worlds):
+            block = program.each(worlds[len(table) :][:BLOCK], scores, on_run)
+            table = np.concatenate([table, block])  # [runs, models, victims]
+            kept.keep(partial(Progress, {"scores": torch.from_numpy(table)}))
         there = self.coins.astype(bool)
         found = {}
         for j, model in enumerate(models):

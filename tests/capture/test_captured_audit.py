@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from dpaudit.capture import certified
 from dpaudit.capture.audit import run_captured
 from dpaudit.commands.cli import app
 from dpaudit.errors import DpauditError
@@ -14,13 +15,21 @@ from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
+from dpaudit.progress import OnProgress
+from dpaudit.training import checkpoints
 
 PROGRAMS = Path(__file__).parent / "programs"
 CLAIM = {"text": "a round", "mu": 1.0, "scope": "round"}
 
 
 def audited(
-    out: Path, fault: str, runs: int = 0, claim: dict[str, Any] = CLAIM, **record: Any
+    out: Path,
+    fault: str,
+    runs: int = 0,
+    claim: dict[str, Any] = CLAIM,
+    resume: bool = False,
+    on_progress: OnProgress = lambda what, done, total: None,
+    **record: Any,
 ) -> AuditResult:
     config = CapturedConfig.model_validate(
         {
@@ -30,7 +39,7 @@ def audited(
             "claim": (claim,),
         }
     )
-    return run_captured(config, out / fault, cores=1)
+    return run_captured(config, out / fault, cores=1, resume=resume, on_progress=on_progress)
 
 
 def mu_of(result: AuditResult) -> float | None:
@@ -94,6 +103,29 @@ def test_replacing_a_record_moves_twice_as_far(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_program_that_seeds_nothing_is_seeded(tmp_path: Path) -> None:
     assert mu_of(audited(tmp_path, "unseeded")) == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_an_interrupted_audit_goes_on_with_the_runs_that_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
+    monkeypatch.setattr(certified, "BLOCK", 5)
+    whole = audited(tmp_path / "whole", "none", runs=20)
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        if (what, done) == ("short runs", 12):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audited(tmp_path, "none", runs=20, on_progress=interrupt)
+    said: list[tuple[str, int]] = []
+    resumed = audited(
+        tmp_path, "none", runs=20, resume=True, on_progress=lambda w, d, t: said.append((w, d))
+    )
+    assert said.index(("short runs", 11)) == said.index(("short runs", 2)) + 9  # at once
+    timeless = [one.model_copy(update={"timing": {}}).to_json() for one in (whole, resumed)]
+    assert timeless[0] == timeless[1]
 
 
 @pytest.mark.slow

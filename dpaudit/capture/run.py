@@ -1,5 +1,6 @@
 """A command with every one of its processes recorded, and what came of it."""
 
+import ast
 import json
 import os
 import shlex
@@ -12,12 +13,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpaudit.errors import RunError
-from dpaudit.files.documents import reason
+from dpaudit.errors import RunError, shortened
+from dpaudit.files.documents import reason, text_of
 from dpaudit.files.recorded import DRAFT, DRAWS, EVENTS, PAGE, TRANSCRIPT, write_lines
 from dpaudit.files.whole import writing
 from dpaudit.memory import size_text
+from dpaudit.text import one_line
 
+from .addresses import addressed
 from .gathered import Process, draws_of, events_of, processes_in
 from .inside.start import OPTIONS, TORCH
 from .recording import Recording
@@ -27,6 +30,7 @@ from .transcript_files import TranscriptFiles
 INSIDE = Path(__file__).parent / "inside"  # the folder that Python finds sitecustomize in
 RAW = "raw"  # what processes write while they run
 SECONDS, MOST_BYTES = 600.0, 2 * 10**9
+LONGEST_COMMAND = 160  # characters of it that an error shows
 _POLL = 0.1  # seconds
 _OF_LAUNCHER = "ChildFailedError"  # torchrun's own, about a process that failed
 
@@ -39,6 +43,7 @@ class Options:
     most_bytes: int = MOST_BYTES  # of contents of messages, over all processes
     cpu: bool = False  # answer for CUDA with the CPU, and for nccl with gloo
     round_starts_at: str | None = None  # a call site
+    transport: Path | None = None  # the adapter of another transport: docs/capture.md
 
 
 def capture(command: Sequence[str], out: Path, options: Options = Options()) -> Recording:
@@ -51,10 +56,12 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
             much, or uses a torch that is not supported; or ``out`` cannot be written, or holds
             something else than a capture. All its processes have ended then, and nothing is kept.
     """
+    if options.transport is not None:
+        _refuse_unfit_adapter(options.transport)
     with _raw_folder(out) as raw:
         environment = _environment(raw, options)
         code = _run(command, environment, raw, options)
-        processes = processes_in(raw)
+        processes = addressed(processes_in(raw))
         _refuse_failure(command, code, processes, options.most_bytes)
         files = TranscriptFiles(out)
         events, draws = with_rounds(
@@ -65,12 +72,32 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
     return Recording(out)
 
 
+def _refuse_unfit_adapter(path: Path) -> None:
+    """It is run inside the program, where it is too late to tell what is wrong with it."""
+    try:
+        body = ast.parse(text_of(path), str(path)).body
+    except (OSError, ValueError, SyntaxError) as error:
+        said = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else None
+        why = said or reason(error)  # type: ignore[arg-type]
+        raise RunError(f"--transport {path}: {why}") from None
+    names = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    names |= {
+        ast.unparse(to) for node in body if isinstance(node, ast.Assign) for to in node.targets
+    }
+    if missing := sorted({"MODULE", "hook"} - names):
+        raise RunError(
+            f"--transport {path}: has no {missing[0]}; expected MODULE, the name of the module "
+            "that sends, and a function hook(module, sent)"
+        )
+
+
 def _environment(raw: Path, options: Options) -> dict[str, str]:
     told = {
         "folder": str(raw.resolve()),
         "origin": os.getcwd(),
         "most_bytes": options.most_bytes,
         "cpu": options.cpu,
+        "transport": None if options.transport is None else str(options.transport.resolve()),
     }
     before = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(INSIDE.resolve()), *([before] if before else [])])
@@ -158,8 +185,9 @@ def _refuse_failure(
     command: Sequence[str], code: int, processes: Sequence[Process], most_bytes: int
 ) -> None:
     """Raises RunError for a command that gave no recording."""
+    said = shortened(one_line(shlex.join(command)), LONGEST_COMMAND)
     noted = {
-        kind: [r.get("text", "") for p in processes for r in p.of_kind(kind)]
+        kind: [one_line(r.get("text", "")) for p in processes for r in p.of_kind(kind)]
         for kind in ("refused", "failed", "full")
     }
     if noted["refused"]:
@@ -171,10 +199,10 @@ def _refuse_failure(
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         own = [text for text in noted["failed"] if not text.startswith(_OF_LAUNCHER)]
         why = f": {own[0]}" if own else "; its own output says why"
-        raise RunError(f"{shlex.join(command)}: {ended}{why}{_hint(why)}")
+        raise RunError(f"{said}: {ended}{why}{_hint(why)}")
     if not any(process.of_kind("sent") for process in processes):
         raise RunError(
-            f"{shlex.join(command)}: no message was seen; expected a program that sends by "
+            f"{said}: no message was seen; expected a program that sends by "
             "torch.distributed, and whose Python is not started with -E, -I or -S"
         )
 

@@ -33,6 +33,9 @@ def capture(
     round_starts_at: Annotated[
         str | None, Option(metavar="FILE:LINE", help="Where each round starts; default: a guess.")
     ] = None,
+    transport: Annotated[
+        Path | None, Option(metavar="FILE", help="An adapter that shows another transport.")
+    ] = None,
 ) -> None:
     """Run a torch.distributed program, with every message it sends recorded. Exits 0 or 2."""
     with errors_as_exit_codes():
@@ -44,7 +47,7 @@ def capture(
         from dpaudit.capture.run import capture as record
         from dpaudit.reports.captured import render
 
-        options = Options(seconds, size, cpu, round_starts_at)
+        options = Options(seconds, size, cpu, round_starts_at, transport)
         recording = record(command, out, options)
         page = render(shlex.join(command), recording.events, recording.draws)
         write_whole(out / PAGE, page.encode())

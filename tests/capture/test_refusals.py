@@ -62,7 +62,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
 def test_an_error_of_the_program_is_told_and_its_own_output_is_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code = "print('as it was'); raise ValueError('no such file: data.npz')"
+    code = "print('as it was')\nraise ValueError('no such file: data.npz')"
     line = refused([sys.executable, "-c", code], tmp_path)
     assert line.endswith("ended with exit code 1: ValueError: no such file: data.npz")
     shown = capfd.readouterr()

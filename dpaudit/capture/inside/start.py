@@ -10,7 +10,7 @@ from types import ModuleType, TracebackType
 
 from .log import Log
 
-OPTIONS = "DPAUDIT_CAPTURE"  # a JSON object: folder, origin, most_bytes, cpu
+OPTIONS = "DPAUDIT_CAPTURE"  # a JSON object: folder, origin, most_bytes, cpu, transport
 TORCH = ("2.13",)  # the versions whose internals the hooks were tried on
 REFUSED = 70  # exit code of a process that cannot be recorded
 
@@ -58,8 +58,33 @@ def start() -> None:
         messages.record(log, where)
         draws.record(log, where)
 
-    sys.meta_path.insert(0, AfterImport({"torch": hook_torch}))
+    def hook_zmq(zmq: ModuleType) -> None:
+        from . import sites, zeromq
+
+        zeromq.record(log, sites.Sites(options["origin"]))
+
+    hooks = {"torch": hook_torch, "zmq": hook_zmq}
+    if options["transport"]:
+        module, hook = _adapter(options["transport"])
+
+        def hook_transport(found: ModuleType) -> None:
+            from . import sent, sites
+
+            hook(found, sent.Sent(log, sites.Sites(options["origin"])))
+
+        hooks[module] = hook_transport
+    sys.meta_path.insert(0, AfterImport(hooks))
     _note_what_ends_it(log)
+
+
+def _adapter(file: str) -> tuple[str, Callable[..., None]]:
+    """The module that an adapter hooks, and its hook."""
+    spec = importlib.util.spec_from_file_location("_dpaudit_transport", file)
+    assert spec is not None
+    assert spec.loader is not None
+    adapter = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(adapter)
+    return adapter.MODULE, adapter.hook
 
 
 def _note_what_ends_it(log: Log) -> None:

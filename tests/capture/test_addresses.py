@@ -1,0 +1,113 @@
+"""Programs that talk by ZeroMQ, and by transports that an adapter shows."""
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from dpaudit.capture.recording import Recording
+from dpaudit.capture.run import Options, capture
+from dpaudit.errors import RunError
+
+from .sheets import GUESTS
+
+ADAPTER = """
+MODULE = "courier"
+
+def hook(courier, sent):
+    own = courier.Courier.deliver
+    def deliver(self, to, parcel):
+        sent(self.number, [to], [parcel])
+        return own(self, to, parcel)
+    courier.Courier.deliver = deliver
+"""
+COURIER = """
+class Courier:
+    def __init__(self, number):
+        self.number = number
+    def deliver(self, to, parcel):
+        print("to", to)
+"""
+
+
+def told(recording: Recording) -> dict[tuple[int, int], list[str]]:
+    """What was sent on each link, frame by frame, in hexadecimal digits."""
+    found = defaultdict(list)
+    for event in recording.events:
+        for destination in event.destinations:
+            for part in event.tensors:
+                content = recording.content(part).numpy().tobytes().hex()
+                found[event.source, destination].append(content)
+    return found
+
+
+def test_every_message_of_sockets_is_on_its_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("zmq")
+    monkeypatch.chdir(GUESTS)
+    monkeypatch.setenv("SHEETS", str(tmp_path))
+    recording = capture([sys.executable, "sockets.py"], tmp_path / "out", Options(seconds=60))
+    got = defaultdict(list)
+    for rank in range(3):
+        for source, content in json.loads((tmp_path / f"rank-{rank}.json").read_text()):
+            got[source, rank].append(content)
+    sent = told(recording)
+    ready = b"ready".hex()  # which nobody keeps
+    assert {link: [c for c in listed if c != ready] for link, listed in sent.items()} == got
+    assert {event.operator for event in recording.events} == {
+        "zmq.PUSH",
+        "zmq.ROUTER",
+        "zmq.DEALER",
+        "zmq.PUB",
+    }
+    assert all(event.call_site.startswith("sockets.py:") for event in recording.events)
+
+
+def test_which_of_several_peers_got_a_message_is_not_guessed(tmp_path: Path) -> None:
+    pytest.importorskip("zmq")
+    code = (
+        "import os, zmq\n"
+        f"at = [f'ipc://{tmp_path}/{{i}}' for i in range(2)]\n"
+        "for i in range(2):\n"
+        "    if os.fork() == 0:\n"
+        "        s = zmq.Context().socket(zmq.PULL); s.bind(at[i]); s.recv(); os._exit(0)\n"
+        "s = zmq.Context().socket(zmq.PUSH)\n"
+        "[s.connect(a) for a in at]; [s.send(b'x') for _ in range(2)]; os.wait(); os.wait()\n"
+    )
+    with pytest.raises(RunError, match=r"<string>:7: a zmq\.PUSH socket with several peers"):
+        capture([sys.executable, "-c", code], tmp_path / "out", Options(seconds=30))
+
+
+def test_an_adapter_shows_the_messages_of_another_transport(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "adapter.py").write_text(ADAPTER)
+    (tmp_path / "courier.py").write_text(COURIER)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "play.py").write_text(
+        "from courier import Courier\nfor k in range(3):\n    Courier(1).deliver(0, bytes([k]))\n"
+    )
+    options = Options(seconds=30, transport=tmp_path / "adapter.py")
+    recording = capture([sys.executable, "play.py"], tmp_path / "out", options)
+    assert told(recording) == {(1, 0): ["00", "01", "02"]}
+    assert [event.round for event in recording.events] == [1, 2, 3]
+    assert capfd.readouterr().out == "to 0\n" * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def hook(:", "line 1: invalid syntax"),
+        ("MODULE = 'a'", "has no hook; expected MODULE"),
+        ("def hook(a, b): pass", "has no MODULE"),
+    ],
+)
+def test_an_adapter_that_is_none(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "adapter.py").write_text(text)
+    with pytest.raises(RunError, match=said):
+        capture(["true"], tmp_path / "out", Options(transport=tmp_path / "adapter.py"))
+    with pytest.raises(RunError, match="No such file"):
+        capture(["true"], tmp_path / "out", Options(transport=tmp_path / "none.py"))

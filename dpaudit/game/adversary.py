@@ -153,6 +153,7 @@ class Adversary:
         self.game, self.threat_model, self.n_rounds = game, threat_model, n_rounds
         self._one_message, self._column = one_message, 0
         self._known_to: dict[int, Mapping[str, Tensor]] = {}
+        self._visible: dict[tuple[int, str], Tensor] = {}  # rows of payloads, by round and message
         self.reacts: Reaction | None = None  # a gradient at a model that the view does not tell
         self.rounds = list(self._learn())
 
@@ -216,7 +217,9 @@ class Adversary:
     def all_observations(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
         """Observations [trials, n] of round k, even where only one message of it is read."""
         graph = self.game.setting.network.at(k)
-        columns = [sent[name].payload[..., rows, 0] for name, rows in self._rows(sent).items()] + [
+        columns = [
+            sent[name].payload[..., rows, 0] for name, rows in self._rows(k, sent).items()
+        ] + [
             units[name][..., rows, 0]
             for name, rows in self._own(
                 k, {n: AskedNoise("gaussian", u.shape) for n, u in units.items()}, graph
@@ -318,19 +321,19 @@ class Adversary:
             if rest.numel() and rest.abs().max() > NOISELESS * out.scale
         }
 
-    def _rows(self, sent: Capture) -> dict[str, Tensor]:
-        """The rows of each message's payload that the view holds."""
-        return {
-            name: visible_rows(message, self.threat_model)
-            for name, message in sent.items()
-            if self._messages is None or name in self._messages
-        }
+    def _rows(self, k: int, sent: Capture) -> dict[str, Tensor]:
+        """The rows of each message's payload that the view holds, the same in all plays of k."""
+        read = {m: s for m, s in sent.items() if self._messages is None or m in self._messages}
+        for name in read:
+            if (k, name) not in self._visible:
+                self._visible[k, name] = visible_rows(read[name], self.threat_model)
+        return {name: self._visible[k, name] for name in read}
 
     def named(
         self, k: int, sent: Capture, draws: Mapping[str, AskedNoise], graph: Graph
     ) -> list[tuple[str, int]]:
         """What each observation is: message, or draw of the adversary's own, and row."""
-        rows = self._rows(sent) | {
+        rows = self._rows(k, sent) | {
             f"own noise of {name}": rows for name, rows in self._own(k, draws, graph).items()
         }
         return [(name, int(row)) for name, of in rows.items() for row in of]

@@ -11,12 +11,14 @@ from typing import Any
 
 from dpaudit.attack.contract import Bench
 from dpaudit.defense.claim_accounting import account_claim, account_restated
-from dpaudit.defense.contract import Setting
+from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.options import graph_options
 from dpaudit.files.result import JudgedClaim
 from dpaudit.files.threat import ThreatModel
+from dpaudit.game.game import Game
+from dpaudit.game.needs import GameShape
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import accounting_finding, bearing_on, judge
@@ -47,11 +49,13 @@ class PlayedScale:
     """How much is played: runs of each world, and rounds of them."""
 
     trials: int
-    rounds: int
+    rounds: int | None  # None: all
 
 
 COORDINATES = 10_000  # of the models: more than a record has uses, as in all of the papers
-SCALES = {"quick": PlayedScale(400, 20), "paper": PlayedScale(4000, 200)}
+WORK = 4 * 10**8  # numbers that runs of a world have in all: about a minute of two cores, all told
+MOST_RUNS = 20_000
+SCALES = {"quick": PlayedScale(400, 20), "paper": PlayedScale(MOST_RUNS, None)}
 
 
 XIE_NOISE = 0.001 * 0.99 / (0.99 - 0.97)  # nu_1 of Xie, Liu and Chai (5) at epsilon = 1
@@ -208,9 +212,10 @@ CASES = (
 def lines(scale: str, seed: int) -> Iterator[str]:
     """The printed form: for each case and adversary what was found, a block each."""
     played = SCALES[scale]
+    rounds = "all rounds" if played.rounds is None else f"the first {played.rounds} rounds"
     yield (
-        f"Five papers at published settings; {played.trials} runs of each world, the first "
-        f"{played.rounds} rounds, seed {seed}."
+        f"Five papers at published settings; {played.trials} runs of each world, less where they "
+        f"are long, of {rounds}, seed {seed}."
     )
     yield "Bounds and accounting are for one record and the adversary named; epsilon in nats."
     for i, case in enumerate(CASES):
@@ -234,7 +239,10 @@ def examined(
     network = build_graph(graph_options(**case.graph), case.n_agents, streams.numpy("graph"))
     setting = Setting(network, (case.records,) * case.n_agents, COORDINATES)
     defense = load_plugin("defenses", case.defense)(**case.options).calibrate(setting)
-    attack = load_plugin("attacks", "likelihood-ratio")(trials=scale.trials, n_rounds=scale.rounds)
+    trials = min(scale.trials, _affordable(defense, setting, scale.rounds))
+    attack = load_plugin("attacks", "likelihood-ratio")(
+        trials=trials, n_rounds=scale.rounds or defense.n_rounds
+    )
     bench = Bench(None, setting, defense, (case.claim,), streams, None)  # type: ignore[arg-type]
     findings = attack.measure(bench, threat_model, lambda done, total: None)
     because = bearing_on(0, case.claim, threat_model, findings)
@@ -246,6 +254,13 @@ def examined(
     judgings, findings = void_figures([judging], findings)
     (judged,) = judge(judgings, findings)
     return judged, findings
+
+
+def _affordable(defense: Defense, setting: Setting, n_rounds: int | None) -> int:
+    """Runs of each world that ``WORK`` gives, of so many rounds."""
+    game = Game.of(defense, setting, setting.holders[0], "add-remove")
+    rows = GameShape.of(game, EAVESDROPPER).observed + 2 * setting.n_agents
+    return max(40, WORK // ((n_rounds or defense.n_rounds) * rows))
 
 
 def _printed(claim: JudgedClaim, findings: list[Finding]) -> Iterator[str]:
@@ -262,9 +277,9 @@ def _printed(claim: JudgedClaim, findings: list[Finding]) -> Iterator[str]:
             epsilon = _interval(finding.metrics[Name.EPSILON])
             yield f"    exact leak, {rounds}: {epsilon}; mu {mu:.3g}"
         if finding.role is Role.TEST:
-            names = (Name.EPSILON_LOWER_BOUND, Name.CEILING)
-            bound, top = (finding.metrics[name].value for name in names)
-            yield f"    certified from runs: at least {bound:.3g} (ceiling {top:.3g})"
+            bound, top = (finding.metrics[n] for n in (Name.EPSILON_LOWER_BOUND, Name.CEILING))
+            runs = f"{bound.n:,} runs" if bound.n else "runs"
+            yield f"    certified from {runs}: at least {bound.value:.3g} (ceiling {top.value:.3g})"
 
 
 def _interval(metric: Metric) -> str:

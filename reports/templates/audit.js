@@ -34,9 +34,10 @@
     const spanned = table.querySelector("[rowspan]") || table.tHead.rows.length > 1;
     if (spanned || table.tBodies.length !== 1 || table.tBodies[0].rows.length < 3) continue;
     for (const heading of table.tHead.rows[0].cells) {
-      const button = make("button", content(heading), { type: "button", className: "sort" });
-      button.addEventListener("click", () => sort(table, heading));
-      heading.replaceChildren(button);
+      const button = make("button", "", { type: "button", className: "sort" });
+      button.setAttribute("aria-label", `Sort by ${content(heading)}`);
+      heading.addEventListener("click", () => sort(table, heading)); // by its button, too
+      heading.append(button);
     }
   }
 
@@ -146,9 +147,10 @@
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   for (const image of all("main .targets svg, main img")) {
     const said = image.getAttribute("aria-label") ?? image.alt;
-    const button = make("button", "", { type: "button", className: "zoom" });
+    const button = make("button", "+", { type: "button", className: "zoom" });
+    const framed = make("span", "", { className: "framed" });
     button.setAttribute("aria-label", `Enlarge ${said}`);
-    button.addEventListener("click", () => {
+    framed.addEventListener("click", () => {
       const figure = make("figure", "");
       const large = image.cloneNode(true);
       large.removeAttribute("style");
@@ -157,8 +159,8 @@
       dialog.replaceChildren(figure, close);
       dialog.showModal();
     });
-    image.replaceWith(button);
-    button.append(image);
+    image.replaceWith(framed);
+    framed.append(image, button);
   }
 
   // The value of a mark, at once where browsers wait.

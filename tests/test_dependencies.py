@@ -20,9 +20,11 @@ OTHER_NAMES = {
     "scikit-image": "skimage",
     "pyyaml": "yaml",
     "ipython": "IPython",
+    "pyzmq": "zmq",
 }
 PARTS = {"pydantic_core": "pydantic"}  # pydantic asks for one exact version of it
 LOADED_LAST = {  # modules that need an extra to be imported, and what imports them
+    "dpaudit.capture.inside.zeromq": "start, in a program that has imported zmq",
     "dpaudit.commands.pytest_plugin": "pytest, by its entry point",
     "dpaudit.information.neighbours_compiled": "neighbours, which does without numba",
 }

@@ -1,0 +1,48 @@
+"""The draft of an audit: what it proposes, and that the audit takes it."""
+
+from pathlib import Path
+
+import pytest
+
+from dpaudit.capture.draft import draft, noise_sites
+from dpaudit.capture.recording import Recording
+from dpaudit.capture.rounds import with_rounds
+from dpaudit.capture.run import Options
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.recorded import DRAFT, DRAWS, EVENTS, write_lines
+
+from .test_rounds import recorded
+
+
+def recording(folder: Path, lines: str) -> Recording:
+    """Calls of one rank, a letter each: small ones draw, others send."""
+    events, draws = with_rounds(*recorded(lines))
+    write_lines(folder / EVENTS, events)
+    write_lines(folder / DRAWS, draws)
+    return Recording(folder)
+
+
+def test_noise_is_what_is_drawn_between_the_messages_of_rounds(tmp_path: Path) -> None:
+    assert noise_sites(recording(tmp_path, "wInSnSnSe")) == ["train.py:n"]
+    assert noise_sites(recording(tmp_path / "none", "wSSSe")) == []
+
+
+def test_the_audit_takes_the_draft_whatever_the_command_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = recording(tmp_path / "out", "wInASBnASBnASB")
+    command = ["torchrun", 'tr"ain\x7f\n.py']
+    (found.path / DRAFT).write_text(draft(command, found, Options(cpu=True, seconds=300)))
+    config = CapturedConfig.from_toml(found.path / DRAFT)
+    assert config.program.command == tuple(command)
+    assert config.program.folder == tmp_path
+    assert (config.program.ranks, config.program.cpu, config.program.seconds) == (2, True, 300)
+    assert config.messages.round_starts_at == "train.py:A"
+    assert config.noise.sites == ("train.py:n",)
+    assert config.record.rounds == (1, 2, 3)
+
+
+def test_a_recording_without_rounds_asks_for_a_line(tmp_path: Path) -> None:
+    text = draft(["c"], recording(tmp_path, "AB"), Options())
+    assert 'round_starts_at = ""  # no rounds were found' in text

@@ -1,0 +1,59 @@
+"""dpaudit capture: the files that it leaves, what it says, and with what it exits."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ADAPTER = """
+MODULE = "courier"
+
+def hook(courier, sent):
+    own = courier.deliver
+    def deliver(source, to, parcel):
+        sent(source, [to], [parcel])
+        return own(source, to, parcel)
+    courier.deliver = deliver
+"""
+
+
+def dpaudit(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "dpaudit.commands.cli", "capture", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ})
+
+
+def test_a_capture_leaves_its_files_and_the_output_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "adapter.py").write_text(ADAPTER)
+    (tmp_path / "courier.py").write_text("def deliver(source, to, parcel): print('to', to)\n")
+    (tmp_path / "play.py").write_text(
+        "import courier\nfor k in range(3):\n    courier.deliver(1, 0, bytes([k]))\n"
+    )
+    options = ("--out", "out", "--transport", "adapter.py", "--", sys.executable, "play.py")
+    done = dpaudit(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "to 0\n" * 3
+    assert "recorded 3 messages of 2 ranks, 3 rounds: out/capture.html" in done.stderr
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {
+        "events.jsonl",
+        "draws.jsonl",
+        "transcript",
+        "capture.html",
+        "captured.toml",
+    }
+    (tmp_path / "out" / "captured.toml").write_text("# edited\n")
+    assert "kept as it was" in dpaudit(tmp_path, *options).stderr
+    assert (tmp_path / "out" / "captured.toml").read_text() == "# edited\n"
+
+
+def test_what_cannot_be_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    for options, said in (
+        (["--seconds", "0", "--", "true"], "--seconds: expected more than 0, got 0"),
+        (["--max-bytes", "lots", "--", "true"], '--max-bytes: "lots" is no size'),
+        (["--", "no-such-program"], "no-such-program: cannot be started"),
+    ):
+        done = dpaudit(tmp_path, "--out", "out", *options)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"error: {said}")

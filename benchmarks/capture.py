@@ -71,7 +71,8 @@ def measured(recorded: bool) -> dict[str, float]:
 
 def main() -> None:
     """Print a table."""
-    plain, recorded = ([measured(way) for _ in range(REPETITIONS)] for way in (False, True))
+    pairs = [(measured(False), measured(True)) for _ in range(REPETITIONS)]
+    plain, recorded = zip(*pairs, strict=True)
     print(f"{'':32}{'plain':>12}{'recorded':>12}{'ratio':>8}")
     for name in plain[0]:
         a, b = (min(times[name] for times in runs) for runs in (plain, recorded))

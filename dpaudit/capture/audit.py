@@ -61,7 +61,9 @@ def run_captured(
     }
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
         with program.running():
-            worlds = measured_worlds(config, program, _counter("worlds", on_progress))
+            worlds = measured_worlds(
+                config, program, _counter("worlds", on_progress, config.least_runs)
+            )
             kept = Checkpoints.of(run.folder, "short-runs", run.binding, torch.device("cpu"))
             claims, findings = _judged(config, program, worlds, on_progress, kept)
         seconds = {"runs": time.perf_counter() - began}
@@ -71,7 +73,7 @@ def run_captured(
         return result
 
 
-def _counter(what: str, on_progress: OnProgress, total: int = 0) -> Callable[[], None]:
+def _counter(what: str, on_progress: OnProgress, total: int) -> Callable[[], None]:
     done = 0
 
     def one_more() -> None:

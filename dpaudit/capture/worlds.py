@@ -92,12 +92,6 @@ def measured_worlds(config: CapturedConfig, program: Simulation, on_run: OnRun) 
     return Worlds(plain, base, replay, rounds)
 
 
-def n_runs(config: CapturedConfig, draws: int) -> int:
-    """How many runs that takes where an agent draws so often in a round."""
-    each = 3 * draws + len(config.record.hows()) - 1
-    return 3 + len(config.record.rounds) * each
-
-
 def _neighbours(
     config: CapturedConfig,
     program: Simulation,

@@ -12,10 +12,10 @@ from .terminal import say
 
 def print_runs(config: CapturedConfig) -> None:
     """How often an audit runs its program."""
-    rounds, ways = len(config.record.rounds), len(config.record.hows()) - 1
     say(
-        f"{3 + rounds * (3 + ways)} runs of the program, and 3 more in each of {rounds} rounds "
-        f"for each further draw of noise; {config.certify.runs} short runs"
+        f"{config.least_runs} runs of the program, and 3 more in each of "
+        f"{len(config.record.rounds)} rounds for each further draw of noise; "
+        f"{config.certify.runs} short runs"
     )
 
 

@@ -86,6 +86,14 @@ class CapturedConfig(Strict):
         ThreatModel(name="eavesdropper", kind="external"),
     )
 
+    @property
+    def least_runs(self) -> int:
+        """Of the program, beside the short ones, where an agent draws noise once a round.
+
+        Three that share every draw; in each round three for the noise, and one for each change.
+        """
+        return 3 + len(self.record.rounds) * (3 + len(self.record.hows()) - 1)
+
     @classmethod
     def from_toml(cls, path: Path, seed: int | None = None) -> "CapturedConfig":
         """Read a file; ``seed`` replaces the one in it.

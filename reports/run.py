@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,8 @@ class Run:
             return []
         if findings[claim.decisive].kind == "sensitivity":
             return sensitivity_figures([findings[claim.decisive]], name)
-        return empirical_figures([findings[i] for i in claim.because], name, self.claim_texts)[:1]
+        evidence = [findings[i] for i in claim.because]
+        return [*islice(empirical_figures(evidence, name, self.claim_texts), 1)]
 
     @cached_property
     def shared_notes(self) -> list[str]:
@@ -214,7 +216,7 @@ class Run:
         if kind == "accounting":
             return accounting_figures(findings, name)
         if kind == "empirical-epsilon":
-            return empirical_figures(findings, name, self.claim_texts)
+            return list(empirical_figures(findings, name, self.claim_texts))
         return sensitivity_figures(findings, name) if kind == "sensitivity" else []
 
     def claim_of(self, finding: Finding) -> str:

@@ -104,8 +104,11 @@ def whole_rounds(axes: "Axes") -> None:
 
 
 def plain_numbers(*every: "Axis") -> None:
-    """On logarithmic axes, for which matplotlib would write mathematics: 1, 2, 5, 10, 20, ..."""
-    from matplotlib.ticker import FuncFormatter
+    """On logarithmic axes, for which matplotlib would write mathematics: 1, 2, 5, 10, 20, ...
+
+    Once their limits are set: ticks at 2 and 5 are enough, and soon drawn, but within an octave.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     def between(x: float, axis: "Axis") -> str:
         low, high = axis.get_view_interval()
@@ -113,6 +116,9 @@ def plain_numbers(*every: "Axis") -> None:
         return f"{x:g}" if high <= 100 * low and f"{x:e}"[0] in labelled else ""
 
     for axis in every:
+        low, high = axis.get_view_interval()
+        if high > 2 * low:
+            axis.set_minor_locator(LogLocator(subs=(2, 5)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(FuncFormatter(lambda x, _, axis=axis: between(x, axis)))
 
@@ -161,7 +167,8 @@ def _fit(figure: "Figure") -> None:
     renderer = FigureCanvasAgg(figure).get_renderer()
     around = []  # left, bottom, right and top of each panel, in pixels
     for axes in figure.axes:
-        outer = axes.get_tightbbox(renderer)
+        beyond = [artist for artist in (axes.get_legend(), *axes.texts) if artist]  # not clipped
+        outer = axes.get_tightbbox(renderer, bbox_extra_artists=beyond)
         inner = axes.get_window_extent(renderer)
         assert outer is not None
         sides = inner.x0 - outer.x0, inner.y0 - outer.y0, outer.x1 - inner.x1, outer.y1 - inner.y1

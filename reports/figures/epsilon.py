@@ -1,7 +1,7 @@
 """Epsilon: certified bounds against claims, error rates against the claimed curve, mu by round."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,8 +40,8 @@ class _Row(NamedTuple):
 
 def empirical_figures(
     findings: Sequence[Finding], name: str, texts: Mapping[int, str]
-) -> list[Drawn]:
-    """For each adversary its bounds, and below them the trade-off curve of each claim.
+) -> Iterator[Drawn]:
+    """For each adversary its bounds, and below them the trade-off curve of each claim, when asked.
 
     Args:
         texts: of the claims, by their index.
@@ -49,19 +49,17 @@ def empirical_figures(
     tests = [
         f for f in findings if f.role is Role.TEST and f.value(Name.EPSILON_LOWER_BOUND) is not None
     ]
-    figures = []
     for i, adversary in enumerate(dict.fromkeys(f.threat_model for f in tests)):
         rows = [_row(f, findings, texts) for f in tests if f.threat_model == adversary]
         about = f"Epsilon certified against {adversary or 'an adversary'}"
         drawn = bounds_against_claims(rows, f"{name}-bounds{i}", about)
         if drawn is not None:
-            figures.append(Drawn(f"{about}. {_BOUNDS}", drawn, _table(rows)))
+            yield Drawn(f"{about}. {_BOUNDS}", drawn, _table(rows))
         for j, row in enumerate(rows):
             about = f"{row.claim}: errors of {adversary or 'an adversary'}"
             drawn = tradeoff_curve(row.test, f"{name}-tradeoff{i}-{j}", about)
             if drawn is not None:
-                figures.append(Drawn(f"{about}. {_CURVE}", drawn, list(wide(row.test.series))))
-    return figures
+                yield Drawn(f"{about}. {_CURVE}", drawn, list(wide(row.test.series)))
 
 
 def _table(rows: Sequence["_Row"]) -> list[Row]:

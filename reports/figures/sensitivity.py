@@ -45,9 +45,9 @@ def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
     def paint(axes: "Axes") -> None:
         _points(drawn, axes)
         axes.set(xlabel="round", ylabel="norm of the difference", yscale="log")
+        axes.set_ylim(min(low / 2, high / 20), high * 2)  # a decade at least
         plain_numbers(axes.yaxis)
         whole_rounds(axes)
-        axes.set_ylim(min(low / 2, high / 20), high * 2)  # a decade at least
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
     title = f"{finding.title}: measured by round, beside the stated bound if there is one"

@@ -76,7 +76,9 @@ def lines(axes) -> dict[str, list[tuple[list[float], list[float]]]]:
 
 
 def test_every_number_on_a_claim_stands_at_its_place(painted) -> None:
-    assert len(empirical_figures(evidence(), "a", TEXTS)) == 2  # the bounds and a trade-off curve
+    assert (
+        len([*empirical_figures(evidence(), "a", TEXTS)]) == 2
+    )  # the bounds and a trade-off curve
     drawn = lines(painted[0])
     assert drawn["certified lower bound"] == [([1.5], [0.0])]
     assert drawn["claim"] == [([2.0], [0.0])]
@@ -88,7 +90,7 @@ def test_every_number_on_a_claim_stands_at_its_place(painted) -> None:
 
 
 def test_an_infinite_epsilon_is_an_arrow_at_the_edge(painted) -> None:
-    empirical_figures(evidence(high=INF), "a", TEXTS)
+    list(empirical_figures(evidence(high=INF), "a", TEXTS))
     axes = painted[0]
     (low, far), _ = lines(axes)["accounting of the declared noise"][0]
     assert (low, far) == (3.0, 1.25 * 4.0)
@@ -113,7 +115,7 @@ def test_claims_of_one_adversary_share_a_figure_and_evidence_is_not_mixed_up(pai
 
 
 def test_the_tradeoff_curve_is_the_best_error_up_to_each_rate_on_log_axes(painted) -> None:
-    empirical_figures(evidence(), "a", TEXTS)
+    list(empirical_figures(evidence(), "a", TEXTS))
     axes = painted[1]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     (measured,), (claimed,) = lines(axes)["measured"], lines(axes)["claimed"]
@@ -171,8 +173,8 @@ def test_what_is_not_finite_breaks_no_drawing(bad) -> None:
             "metrics": metrics(epsilon_lower_bound=bad, claimed_epsilon=bad, ceiling=bad),
         }
     )
-    empirical_figures([test, *others], "a", TEXTS)
-    empirical_figures([test], "a", TEXTS)
+    list(empirical_figures([test, *others], "a", TEXTS))
+    list(empirical_figures([test], "a", TEXTS))
     round = {"round": (1,), "mu": (bad,)}
     leak = others[2].model_copy(update={"series": round})
     assert len(accounting_figures([leak], "a")) == (0 if math.isnan(bad) else 1)
@@ -183,8 +185,8 @@ def test_what_is_not_finite_breaks_no_drawing(bad) -> None:
 def test_findings_without_series_or_bounds_have_no_figure() -> None:
     test, *_ = evidence()
     bare = test.model_copy(update={"series": {}})
-    assert len(empirical_figures([bare], "a", TEXTS)) == 1
-    assert empirical_figures([test.model_copy(update={"metrics": {}})], "a", TEXTS) == []
+    assert len([*empirical_figures([bare], "a", TEXTS)]) == 1
+    assert not list(empirical_figures([test.model_copy(update={"metrics": {}})], "a", TEXTS))
     assert accounting_figures([evidence()[4]], "a") == []
     empty = matrix(series={"adversary": (), "victim": (), "mu": ()})
     assert accounting_figures([empty], "a") == []

@@ -13,13 +13,16 @@ from dpaudit.files.result import AuditResult
 from dpaudit.text import lines
 
 from .compared import ComparedRun, attack_columns, differing_keys
+from .figures.curves import training_by_run
+from .figures.drawing import Drawn
 from .figures.information import AskedMessage, by_run, information_by_round
 from .figures.privacy_utility import Point, privacy_utility
 from .html import TEMPLATES, pages
 from .numbers import number
 from .run import Run
 
-MOST_PICTURED = 8  # runs whose images are shown: all are in the report of each run
+ACCURACY = "test accuracy"
+MOST_PICTURED = 8  # runs whose images and curves are shown: all are in the report of each run
 
 
 def render_comparison(results: Sequence[tuple[str, AuditResult, Path]], baseline: int = 0) -> str:
@@ -52,6 +55,7 @@ def render_comparison(results: Sequence[tuple[str, AuditResult, Path]], baseline
         quantity=quantity,
         left_out=[run for run in runs if run.run.number + 1 not in {p.number for p in points}],
         pictured=len(runs) <= MOST_PICTURED,
+        courses=_courses(of_runs, quantity == ACCURACY) if len(runs) <= MOST_PICTURED else None,
         signed=signed,
     )
     return lines(page)
@@ -86,7 +90,14 @@ def _points(runs: Sequence[ComparedRun]) -> tuple[str, list[Point]]:
                 utility=utility,
             )
         )
-    return "test accuracy" if by_accuracy else loss_is, points
+    return ACCURACY if by_accuracy else loss_is, points
+
+
+def _courses(runs: Sequence[Run], by_accuracy: bool) -> Drawn | None:
+    """Training under each defense, round by round."""
+    found = {f"{run.number + 1} {run.label}": run.result.utility.get("defense") for run in runs}
+    curves = {run: curve for run, curve in found.items() if curve is not None}
+    return training_by_run(curves, by_accuracy, "courses")
 
 
 def _information(runs: Sequence[Run]) -> list[tuple[AskedMessage, dict, Markup | None]]:

@@ -204,7 +204,7 @@ class AuditResult(Strict):
             if version not in (1, 2):
                 raise RunError(
                     f"{path}: schema_version {version!r}, this dpaudit reads versions 1 and 2; "
-                    "run the audit again"
+                    "update dpaudit, or run the audit again"
                 )
             content = upgraded(content) if version == 1 else content
             return cls.model_validate(content)

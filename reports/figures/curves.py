@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from dpaudit.files.result import Curve
+from dpaudit.reports.tables import Row
 
-from .drawing import LOOKS, OTHER, _svg, plain_numbers, whole_rounds
+from .drawing import LOOKS, OTHER, SERIES, Drawn, _svg, plain_numbers, whole_rounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ AXIS = {
     "accuracy": "test accuracy",
     "consensus_distance": "consensus distance",
 }
+LONGEST = 28  # characters of a run's name in a legend
 MARKED = 12  # rounds at most that a line marks
 
 
@@ -53,6 +55,51 @@ def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Ma
 
     title = f"{label} over rounds: {' and '.join(worlds)}"
     return _svg(name, title, (4.0, 2.7), paint)
+
+
+def training_by_run(curves: Mapping[str, Curve], by_accuracy: bool, name: str) -> Drawn | None:
+    """A line for each run: the mean over its agents, in a band from the lowest to the highest.
+
+    Args:
+        curves: under the defense, by what names each run.
+        by_accuracy: whether accuracy is drawn, and not the loss.
+        name: unique on the page; becomes a part of ids.
+
+    Returns None where nothing finite was recorded.
+    """
+    said = "test accuracy" if by_accuracy else next((c.loss_is for c in curves.values()), "")
+    rows: list[Row] = [
+        {"run": run, "round": k, "agent": agent, said: value}
+        for run, curve in curves.items()
+        for k, values in zip(
+            curve.rounds, curve.accuracy if by_accuracy else curve.loss, strict=True
+        )
+        for agent, value in enumerate(values)
+        if math.isfinite(value)
+    ]
+    runs = list(dict.fromkeys(str(row["run"]) for row in rows))
+    if not runs:
+        return None
+    looks = {run: SERIES[i % len(SERIES)] for i, run in enumerate(runs)}
+
+    def paint(axes: "Axes") -> None:
+        import pandas as pd
+        import seaborn as sns  # a second that pages without this figure do not wait for
+
+        sns.lineplot(
+            pd.DataFrame(rows), x="round", y=said, errorbar=("pi", 100), ax=axes, legend=False,
+            hue="run", palette={run: look.colour for run, look in looks.items()},
+            style="run", dashes={run: look.dash for run, look in looks.items()},
+        )  # fmt: skip
+        for line, run in zip(axes.lines, runs, strict=True):
+            line.set_label(run if len(run) <= LONGEST else f"{run[: LONGEST - 1]}…")
+        whole_rounds(axes)
+        axes.set_ylabel(said, parse_math=False)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+
+    caption = f"{said} over rounds: mean over agents, in a band from the lowest to the highest"
+    inches = (5.4, 3.0 + 0.18 * ((len(runs) + 1) // 2))
+    return Drawn(caption, _svg(name, f"{caption}, of {', '.join(runs)}", inches, paint), rows)
 
 
 def _agents(row: float | Sequence[float]) -> tuple[float, ...]:

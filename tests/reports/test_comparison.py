@@ -133,8 +133,17 @@ def test_a_claim_that_the_baseline_does_not_make_is_compared_with_nothing(golden
 
 
 def test_utility_is_the_mean_over_agents_and_its_lowest_and_highest(golden: AuditResult) -> None:
-    [row] = cells(compared(run(golden)), "training")[1:]
+    row = cells(compared(run(golden)), "training")[-1]
     assert row[3:] == ["1.500 [1.500, 1.500] test loss", "0.600 [0.500, 0.700]", "0.25"]
+
+
+def test_training_is_drawn_round_by_round_with_every_value_behind_it(golden: AuditResult) -> None:
+    page = compared(run(golden), run(golden, utility={"defense": curve(0.25)}))
+    [figure] = page.by_id("training").every("svg")
+    assert "1 a" in figure.text()
+    behind = next(e for e in page.by_id("training").every("details"))
+    rows = [[cell.text() for cell in row.every("td")] for row in behind.every("tr")][1:]
+    assert rows == [["1 a", "4", "0", "0.5"], ["1 a", "4", "1", "0.7"], ["2 b", "4", "0", "0.25"]]
 
 
 def test_runs_without_accounting_or_training_are_named_and_not_drawn(golden: AuditResult) -> None:
@@ -218,6 +227,7 @@ def test_fifty_runs_are_one_page_of_a_few_megabytes_in_seconds(
     assert time.process_time() - began < 10
     assert len(page.encode()) < 20e6
     assert "Images are left out" in page
+    assert "courses-title" not in page
 
 
 def test_comparing_nothing_is_refused() -> None:

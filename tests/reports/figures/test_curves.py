@@ -1,0 +1,34 @@
+"""Training as it is drawn of several runs: what the lines are, and what is behind them."""
+
+import re
+
+from dpaudit.files.result import Curve
+from dpaudit.reports.figures.curves import training_by_run
+
+INF = float("inf")
+
+
+def curve(*loss: tuple[float, ...], accuracy: tuple[tuple[float, ...], ...] = ()) -> Curve:
+    rounds = tuple(range(1, len(loss) + 1))
+    return Curve(rounds=rounds, loss=loss, accuracy=accuracy, consensus_distance=(0.0,) * len(loss))
+
+
+def test_each_run_is_its_mean_over_agents_and_its_rows_are_all_values() -> None:
+    runs = {"1 a": curve((2.0, 4.0), (1.0, 2.0)), "2 " + "b" * 40: curve((8.0, 6.0), (5.0, 5.0))}
+    drawn = training_by_run(runs, False, "c")
+    assert drawn is not None
+    told = re.findall(r"<title>([^<]*test loss [^<]*)</title>", drawn.drawing)
+    long = "2 " + "b" * 25 + "…"
+    assert told == [
+        "1 a: round 1, test loss 3", "1 a: round 2, test loss 1.5",
+        f"{long}: round 1, test loss 7", f"{long}: round 2, test loss 5",
+    ]  # fmt: skip
+    assert [row["test loss"] for row in drawn.rows] == [2, 4, 1, 2, 8, 6, 5, 5]
+
+
+def test_accuracy_is_drawn_where_it_is_asked_for_and_nothing_where_nothing_is_finite() -> None:
+    drawn = training_by_run({"1 a": curve((2.0,), accuracy=((0.25,),))}, True, "c")
+    assert drawn is not None
+    assert [row["test accuracy"] for row in drawn.rows] == [0.25]
+    assert training_by_run({"1 a": curve((INF,))}, False, "c") is None
+    assert training_by_run({}, False, "c") is None

@@ -28,7 +28,7 @@ from dpaudit.training.run_directory import RunDirectory
 from .accounted import measured_accounting
 from .certified import ShortRuns, certified
 from .drawn import drawn_noise
-from .simulation import Simulation
+from .program import Program
 from .worlds import Worlds, measured_worlds
 
 SCRATCH = "worlds"  # of the run directory: what runs leave until they are read
@@ -54,7 +54,7 @@ def run_captured(
     """
     began = time.perf_counter()
     load_plugin("reports", "html")  # refused now and not after the last run
-    program = Simulation(config.program, out / SCRATCH, cores)
+    program = Program(config, out / SCRATCH, cores)
     fingerprint = {
         "config": config.model_dump(mode="json"),
         "code": {"dpaudit": hash_of(own_source()), "program": hash_of([program.script])},
@@ -86,7 +86,7 @@ def _counter(what: str, on_progress: OnProgress, total: int) -> Callable[[], Non
 
 def _judged(
     config: CapturedConfig,
-    program: Simulation,
+    program: Program,
     worlds: Worlds,
     on_progress: OnProgress,
     kept: Kept,
@@ -114,7 +114,7 @@ def _judged(
 
 def _tests(
     config: CapturedConfig,
-    program: Simulation,
+    program: Program,
     worlds: Worlds,
     asked: list[tuple[int, Claim, ThreatModel]],
     on_progress: OnProgress,

@@ -33,7 +33,7 @@ from dpaudit.statistics.power import expected_bound, expected_family_bound, tria
 
 from .measured import log_likelihood_ratio
 from .observed import Observed
-from .simulation import Simulation
+from .program import Program
 from .worlds import Neighbours, OnRun, Pair
 
 ALPHA = 0.05  # of a false bound of one test
@@ -85,7 +85,7 @@ class ShortRuns:
         return self.replay.model_copy(update={"changes": changes, "last": last, **update})
 
     def played(
-        self, program: Simulation, models: Sequence[ThreatModel], on_run: OnRun, kept: Kept
+        self, program: Program, models: Sequence[ThreatModel], on_run: OnRun, kept: Kept
     ) -> Mapping[str, Played]:
         """Scores by the name of each adversary. Raises RunError if a run fails."""
         leaks = {

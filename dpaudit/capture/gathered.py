@@ -75,12 +75,13 @@ def draws_of(processes: Sequence[Process]) -> list[Draw]:
         [
             Draw(
                 process=number,
-                rank=process.rank,
+                rank=record.get("rank", process.rank),
                 round=None,
                 call_site=record["site"],
                 **{key: record[key] for key in _OF_DRAW},
             )
-            for record in process.of_kind("drawn")
+            for record in process.records
+            if record["kind"] in ("drawn", "noise")  # the latter in worlds of an audit
         ]
         for number, process in enumerate(processes)
     ]

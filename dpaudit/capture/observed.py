@@ -14,11 +14,13 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.errors import RunError
+from dpaudit.files.captured_file import MessageOptions
 from dpaudit.files.recorded import Event, read_lines
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import BATCHES, TAPE, Taken, draw_key
 
 from .recording import Recording
+from .reductions import Contents, is_summed, numbers
 
 FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
 
@@ -30,10 +32,12 @@ class MessageId(NamedTuple):
     destinations: tuple[int, ...]
     name: str
     round: int
+    nth: int = 0  # of those of this name to these destinations in this round
 
     def __str__(self) -> str:
         to = ", ".join(map(str, self.destinations)) or "nobody"
-        return f'"{self.name}" of round {self.round} from agent {self.source} to {to}'
+        which = f" (number {self.nth + 1} of it)" if self.nth else ""
+        return f'"{self.name}"{which} of round {self.round} from agent {self.source} to {to}'
 
     def read_by(self, threat_model: ThreatModel) -> bool:
         return any(threat_model.sees(self.source, to) for to in self.destinations)
@@ -48,6 +52,7 @@ class NamedDraw(NamedTuple):
     sequence: int
     scale: float
     family: NoiseFamily
+    round: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,24 +60,50 @@ class Observed:
     """One run, read from the folder it has left."""
 
     path: Path
+    options: MessageOptions = MessageOptions()
 
     @cached_property
     def messages(self) -> dict[MessageId, Array]:
         """Contents, flat and in float64, in the order in which they were sent."""
-        recording = Recording(self.path)
+        contents = Contents(self._recording, self._events, self.options.reductions)
         return {
-            _id(event): np.concatenate([_numbers(recording.content(s)) for s in event.tensors])
-            for event in self._events
+            message: contents.of(event)
+            for message, event in zip(self._ids, self._events, strict=True)
         }
 
     @cached_property
     def sequence(self) -> dict[MessageId, int]:
         """When each was sent, among what its agent drew and took."""
-        return {_id(event): event.sequence for event in self._events}
+        return {m: event.sequence for m, event in zip(self._ids, self._events, strict=True)}
+
+    @cached_property
+    def summed(self) -> frozenset[MessageId]:
+        """Messages of which others see the sum alone."""
+        pairs = zip(self._ids, self._events, strict=True)
+        return frozenset(m for m, event in pairs if is_summed(event, self.options.reductions))
+
+    @cached_property
+    def _recording(self) -> Recording:
+        return Recording(self.path)
 
     @cached_property
     def _events(self) -> list[Event]:
-        return [event for event in Recording(self.path).events if event.round is not None]
+        return [
+            event
+            for event in self._recording.events
+            if event.round is not None and event.call_site not in self.options.ignore
+        ]
+
+    @cached_property
+    def _ids(self) -> list[MessageId]:
+        counts: Counter[MessageId] = Counter()
+        ids = []
+        for event in self._events:
+            assert event.round is not None
+            first = MessageId(event.source, event.destinations, event.call_site, event.round)
+            ids.append(first._replace(nth=counts[first]))
+            counts[first] += 1
+        return ids
 
     @cached_property
     def draws(self) -> list[NamedDraw]:
@@ -81,7 +112,7 @@ class Observed:
     @cached_property
     def tape(self) -> dict[str, Array]:
         """The numbers of each draw, flat and in float64."""
-        return {key: _numbers(values) for key, values in self.stored_tape.items()}
+        return {key: numbers(values) for key, values in self.stored_tape.items()}
 
     @cached_property
     def batches(self) -> list[Taken]:
@@ -97,18 +128,32 @@ class Observed:
         return max((message.round for message in self.messages), default=0)
 
     def sent_until(self, k: int) -> dict[int, int]:
-        """By agent: how many messages it has sent when all of round k are sent."""
+        """By agent: how many messages, ignored ones too, it has sent when round k is over."""
         sent: dict[int, int] = {}
         counts: Counter[int] = Counter()
-        for message in self.messages:
-            counts[message.source] += 1
-            if message.round <= k:
-                sent[message.source] = counts[message.source]
+        for event, of_round in self._all_rounds:
+            counts[event] += 1
+            if of_round is not None and of_round <= k:
+                sent[event] = counts[event]
         return sent
+
+    @cached_property
+    def _all_rounds(self) -> list[tuple[int, int | None]]:
+        """Source and round of every event; None: of a message that is none of the protocol's."""
+        ignored = self.options.ignore
+        return [
+            (e.source, None if e.call_site in ignored else e.round) for e in self._recording.events
+        ]
+
+    @cached_property
+    def drawing_lines(self) -> tuple[str, ...]:
+        """Names and call sites of all draws that were seen, noise or not."""
+        return tuple(dict.fromkeys(draw.call_site for draw in self._recording.draws))
 
     def loaded(self) -> "Observed":
         """The same with everything read, so that its folder may go."""
-        for part in (self.messages, self.sequence, self.draws, self.tape, self.batches):
+        parts = (self.messages, self.sequence, self.summed, self._all_rounds, self.drawing_lines)
+        for part in (*parts, self.draws, self.tape, self.batches):
             assert part is not None
         return self
 
@@ -127,12 +172,14 @@ class Observed:
         return folder / TAPE
 
     def _named_draws(self) -> Iterator[NamedDraw]:
-        for draw in Recording(self.path).draws:
+        for draw in self._recording.draws:
             scale = draw.parameters[1] if len(draw.parameters) > 1 else None
             if draw.rank is not None and draw.operator in FAMILIES and scale is not None:
                 key = draw_key(draw.rank, draw.occurrence, draw.call_site)
                 family = FAMILIES[draw.operator]
-                yield NamedDraw(key, draw.call_site, draw.rank, draw.sequence, scale, family)
+                yield NamedDraw(
+                    key, draw.call_site, draw.rank, draw.sequence, scale, family, draw.round
+                )
 
 
 class Place(NamedTuple):
@@ -157,6 +204,9 @@ def place_of(run: Observed, victim: int, k: int) -> Place:
     before = [s for m, s in run.sequence.items() if m.source == victim and m.round < k]
     begin, end = max(before, default=-1), max(run.sequence[m] for m in sent)
     draws = tuple(d for d in run.draws if d.agent == victim and begin < d.sequence < end)
+    if any(message in run.summed for message in sent):  # the noise of all is in a sum
+        of_round = [d for d in run.draws if d.round == k]
+        draws = tuple(sorted(of_round, key=lambda d: (d.agent, d.sequence)))
     own = [taken for taken in run.batches if taken.agent == victim]
     batch = next((i for i, t in enumerate(own, 1) if begin < t.sequence < end), None)
     if batch is None:
@@ -180,13 +230,3 @@ def first_difference(
         if one is None or other is None or not np.array_equal(one, other, equal_nan=True):
             return message
     return None
-
-
-def _id(event: Event) -> MessageId:
-    assert event.round is not None
-    name = event.call_site
-    return MessageId(event.source, event.destinations, name, event.round)
-
-
-def _numbers(content: Tensor) -> Array:
-    return content.reshape(-1).double().numpy()

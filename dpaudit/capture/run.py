@@ -144,10 +144,10 @@ def _run(
             time.sleep(_POLL)
         return code
     finally:
-        _end(started, environment[OPTIONS])
+        end(started, environment[OPTIONS])
 
 
-def _end(started: "subprocess.Popen[bytes]", told: str) -> None:
+def end(started: "subprocess.Popen[bytes]", told: str) -> None:
     """End a command and all that it started: their environment has what only they were told."""
     mark = f"{OPTIONS}={told}".encode()
     with suppress(ProcessLookupError):

@@ -14,7 +14,7 @@ from dpaudit.files.world import Change, How, World
 
 from .measured import NO_LEAK, Leak, Noised, leak, noise_of
 from .observed import MessageId, Observed, Place, first_difference, place_of
-from .simulation import Simulation
+from .program import Program
 
 Pair = tuple[How, How]  # what the record is without, and with
 OnRun = Callable[[], None]
@@ -72,7 +72,7 @@ class Worlds(NamedTuple):
     rounds: Mapping[int, Neighbours]
 
 
-def measured_worlds(config: CapturedConfig, program: Simulation, on_run: OnRun) -> Worlds:
+def measured_worlds(config: CapturedConfig, program: Program, on_run: OnRun) -> Worlds:
     """Run the program as often as its record and its noise need.
 
     Raises:
@@ -94,7 +94,7 @@ def measured_worlds(config: CapturedConfig, program: Simulation, on_run: OnRun) 
 
 def _neighbours(
     config: CapturedConfig,
-    program: Simulation,
+    program: Program,
     replay: World,
     base: Observed,
     k: int,
@@ -113,8 +113,10 @@ def _neighbours(
     planned += [replay.model_copy(update={"changes": _changes(places, how)}) for how in hows]
     runs = _loaded(program, planned, on_run)
     earlier = [m for m in base.messages if m.round < k]
+    own = [m for place in places.values() for m in place.messages]
     for run in runs:
         _refuse_difference(first_difference(base, run, earlier))
+        _refuse_other_shapes(base, run, own)
     silent, one, two = (runs[i : 3 * n_draws : 3] for i in range(3))
     noised = {
         victim: noise_of(place, silent, list(zip(one, two, strict=True)))
@@ -138,7 +140,7 @@ def _changes(places: Mapping[int, Place], how: How) -> tuple[Change, ...]:
     return tuple(Change(agent=v, batch=place.batch, how=how) for v, place in places.items())
 
 
-def _loaded(program: Simulation, worlds: Sequence[World], on_run: OnRun) -> list[Observed]:
+def _loaded(program: Program, worlds: Sequence[World], on_run: OnRun) -> list[Observed]:
     return program.each(worlds, Observed.loaded, on_run)
 
 
@@ -159,8 +161,12 @@ def _refuse_absent(config: CapturedConfig, plain: Observed) -> None:
             raise RunError(f"record.rounds: {k}; the program has {plain.n_rounds} rounds")
     for site in config.noise.sites:
         if site not in {draw.name for draw in plain.draws}:
-            names = ", ".join(dict.fromkeys(draw.name for draw in plain.draws)) or "none"
-            raise RunError(f'noise.sites: "{site}" is never reached; drawn were: {names}')
+            names = ", ".join(plain.drawing_lines) or "none"
+            hint = "; draws of NumPy and random are seen by tap.noise alone"
+            hint = hint if config.program.ranks else ""
+            raise RunError(f'noise.sites: "{site}" is never reached; drawn were: {names}{hint}')
+    if plain.summed and len(config.record.victims) > 1:
+        raise RunError('record.victims: expected one with messages.reductions = "sum only"')
 
 
 def _refuse_difference(message: MessageId | None) -> None:
@@ -169,3 +175,13 @@ def _refuse_difference(message: MessageId | None) -> None:
             f"{message} differs between runs that share every draw and all data until then; "
             "something of the program is random and not seeded, or not drawn by name"
         )
+
+
+def _refuse_other_shapes(base: Observed, run: Observed, messages: Sequence[MessageId]) -> None:
+    for message in messages:
+        found = run.messages.get(message)
+        if found is None or found.shape != base.messages[message].shape:
+            raise RunError(
+                f"{message} is not sent, or has another size, where a record or noise differs; "
+                "what it shows cannot be measured: messages.ignore leaves it out"
+            )

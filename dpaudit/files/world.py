@@ -12,6 +12,10 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from dpaudit.strict import Strict
 
 WORLD = "DPAUDIT_WORLD"  # the environment's name for the path of a World
+RANKS = "DPAUDIT_RANKS"  # there where each process of a program is one agent
+SAID, ERROR = "said.txt", "error.txt"  # what it printed, and what it did that cannot be audited
+FAILED = "failed.txt"  # the error of the process that failed first
+DONE = "done-"  # and a rank: it has sent all that the world asks for
 TAPE, BATCHES = "tape.safetensors", "batches.jsonl"  # beside what was sent and drawn
 Noise = Literal["gaussian", "laplace"]
 How = Literal["present", "absent", "scaled", "negated", "zeroed", "other-label"]
@@ -40,6 +44,7 @@ class World(Strict):
     silent: tuple[str, ...] = ()  # draws that are 0
     signs: tuple[str, ...] = ()  # draws whose every number is its scale, with a random sign
     sign_seed: NonNegativeInt = 0
+    sites: tuple[str, ...] = ()  # call sites whose draws are noise, beside those of tap.noise
     changes: tuple[Change, ...] = ()
     last: dict[NonNegativeInt, PositiveInt] = {}  # by agent: messages after which it may end
 

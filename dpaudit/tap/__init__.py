@@ -1,5 +1,7 @@
 """Four lines that make a simulation of many agents auditable, and change nothing otherwise.
 
+In a program of torch.distributed messages are seen without them, and the agent is the rank.
+
     from dpaudit import tap
 
     x, y = tap.batch(agent, (x, y))                      # the records of one step
@@ -16,10 +18,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from dpaudit.files.world import WORLD, Noise
+from dpaudit.files.world import RANKS, WORLD, Noise
 
 if TYPE_CHECKING:
     from .player import Player
+    from .rank import RankPlayer
 
 __all__ = ["batch", "noise", "send"]
 Value = TypeVar("Value")
@@ -60,10 +63,18 @@ def send(source: int, destinations: int | Sequence[int], name: str, value: Value
     return value
 
 
-@cache
-def _player() -> "Player | None":
+def _player() -> "Player | RankPlayer | None":
     if WORLD not in os.environ:
         return None
+    if RANKS in os.environ:
+        from .rank import here
+
+        return here()
+    return _started(os.environ[WORLD])
+
+
+@cache
+def _started(world: str) -> "Player":
     from .player import Player
 
-    return Player.started(os.environ[WORLD])
+    return Player.started(world)

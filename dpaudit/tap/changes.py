@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.errors import RunError
-from dpaudit.files.world import How
+from dpaudit.files.world import How, World
 
 FACTOR = 10.0  # of a record that is scaled up
 
@@ -22,6 +22,14 @@ def n_records(batch: Any) -> int:
             f"with as many each; got {type(batch).__name__} with {sorted(sizes)}"
         )
     return sizes.pop()
+
+
+def in_world(world: World, agent: int, taken: int, records: Any) -> Any:
+    """What an agent's batch of this number is in a world."""
+    for change in world.changes:
+        if (change.agent, change.batch) == (agent, taken):
+            records = changed(records, change.how)
+    return records
 
 
 def changed(batch: Any, how: How) -> Any:

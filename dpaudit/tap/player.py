@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from dpaudit.errors import RunError
 from dpaudit.files.recorded import Draw, Event, SentTensor
 from dpaudit.files.world import BATCHES, TAPE, Noise, Taken, World, draw_key
 from dpaudit.strict import Strict
 
-from .changes import changed, n_records
+from .changes import in_world, n_records
+from .tape import Tape, as_noise, as_tensor, like
 
 CONTENT = "transcript/messages.safetensors"
 
@@ -32,7 +31,7 @@ class Player:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._tape = {} if world.tape is None else load_file(world.tape)
+        self._tape = Tape(world)
         self._drawn: dict[str, Tensor] = {}
         self._contents: dict[str, Tensor] = {}
         self._events: list[Event] = []
@@ -54,16 +53,11 @@ class Player:
         self._end_if_over()
         taken = self._count("batch", agent) + 1
         self._batches.append(Taken(agent=agent, sequence=self._next(), records=n_records(records)))
-        for change in self.world.changes:
-            if (change.agent, change.batch) == (agent, taken):
-                records = changed(records, change.how)
-        return records
+        return in_world(self.world, agent, taken, records)
 
     def noise(self, agent: int, name: str, draw: Any, scale: float, family: Noise) -> Any:
         occurrence = self._count("noise", agent, name)
-        key, own = draw_key(agent, occurrence, name), _tensor(draw)
-        if not own.is_floating_point():
-            raise RunError(f'tap.noise: "{name}" draws {own.dtype}; expected floating point')
+        key, own = draw_key(agent, occurrence, name), as_noise(name, draw)
         self._draws.append(
             Draw(
                 process=0, rank=agent, sequence=self._next(), time=time.time(), operator=family,
@@ -72,41 +66,16 @@ class Player:
                 parameters=(0.0, float(scale)),
             )
         )  # fmt: skip
-        value = self._drawn_in(key, own, float(scale), family)
+        value = self._tape.draw(key, own, float(scale), family)
         self._drawn[key] = value.clone()
-        return _like(value, draw)
-
-    def _drawn_in(self, key: str, own: Tensor, scale: float, family: Noise) -> Tensor:
-        """The draw of this world that is called so."""
-        if key in self.world.silent:
-            return torch.zeros_like(own)
-        if key in self.world.signs:
-            generator = _generator(self.world.sign_seed, key)
-            signs = generator.integers(0, 2, own.numel()) * 2.0 - 1
-            return torch.from_numpy(scale * signs).reshape(own.shape).to(own.dtype)
-        if key in self.world.fresh:
-            generator = _generator(self.world.noise_seed, key)
-            kind = generator.standard_normal if family == "gaussian" else generator.laplace
-            values = scale * np.asarray(kind(size=own.numel()))
-            return torch.from_numpy(values).reshape(own.shape).to(own.dtype)
-        if self.world.tape is None:
-            return own
-        found = self._tape.get(key)
-        if found is None or found.shape != own.shape:
-            agent_said, occurrence, name = key.split("/", 2)
-            raise RunError(
-                f'draw {int(occurrence) + 1} of "{name}" by agent {agent_said} has another shape '
-                "or is not there in the first run: which draws are made depends on the noise or "
-                "the record, and such runs cannot be compared"
-            )
-        return found
+        return like(value, draw)
 
     def send(self, source: int, destinations: tuple[int, ...], name: str, value: Any) -> None:
         self._end_if_over()
         to = tuple(sorted(set(destinations) - {source}))
         occurrence = self._count("send", source, to, name)
         self._sent[source] += 1
-        content = _tensor(value).detach().clone().contiguous()
+        content = as_tensor(value).clone().contiguous()
         raw = content.reshape(-1).view(torch.uint8).numpy().tobytes()
         key = hashlib.sha256(raw + repr((content.shape, content.dtype)).encode()).hexdigest()
         self._contents[key] = content
@@ -155,22 +124,3 @@ class Player:
 def _write(path: Path, values: Sequence[Strict]) -> None:
     """Not synchronised with the disk, which hundreds of short runs would wait for."""
     path.write_text("".join(value.model_dump_json() + "\n" for value in values))
-
-
-def _tensor(value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.detach().cpu()
-    return torch.as_tensor(np.asarray(value))
-
-
-def _like(found: Tensor, given: Any) -> Any:
-    """As what was given: a tensor on its device, an array or a number."""
-    if isinstance(given, Tensor):
-        return found.to(given.device)
-    array = found.numpy()
-    return array if isinstance(given, np.ndarray) else type(given)(array)
-
-
-def _generator(seed: int, key: str) -> np.random.Generator:
-    digest = hashlib.sha256(key.encode()).digest()
-    return np.random.default_rng([seed, *np.frombuffer(digest[:16], np.uint32).tolist()])

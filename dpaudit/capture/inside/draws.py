@@ -18,6 +18,9 @@ from .sites import Sites
 
 OPERATORS = (
     "normal_",
+    "normal.Tensor_float",
+    "normal.float_Tensor",
+    "normal.Tensor_Tensor",
     "uniform_",
     "exponential_",
     "cauchy_",
@@ -36,35 +39,48 @@ _LIBRARY = Library("aten", "IMPL")
 _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
 
-def record(log: Log, sites: Sites) -> None:
-    """Put a kernel in the place of each operator."""
+def record(log: Log, sites: Sites, player: Any = None) -> None:
+    """Put a kernel in the place of each operator.
+
+    Args:
+        player: of a world of an audit, which has noise of its own; None: draws are left alone.
+    """
     for name in OPERATORS:
-        _LIBRARY.impl(name, _kernel(name, log, sites), "BackendSelect", with_keyset=True)
+        kernel = _kernel(name, log, sites, player)
+        _LIBRARY.impl(name, kernel, "BackendSelect", with_keyset=True)
 
 
-def _kernel(name: str, log: Log, sites: Sites) -> Callable[..., Any]:
+def _kernel(name: str, log: Log, sites: Sites, player: Any) -> Callable[..., Any]:
     family, _, overload = name.partition(".")
     op = getattr(getattr(torch.ops.aten, family), overload or "default")
-    defaults = [a.default_value for a in op._schema.arguments[1:] if not a.kwarg_only]
+    first = 0 if family == "normal" else 1  # of its arguments that is a parameter
+    defaults = [a.default_value for a in op._schema.arguments if not a.kwarg_only]
 
-    def handed_on(keys: Any, tensor: Tensor, *given: Any, **named: Any) -> Any:
-        if tensor.device.type != "meta":
-            site = sites.here()
-            with log.lock:
-                log.write(
-                    {
-                        "kind": "drawn",
-                        "sequence": log.number(),
-                        "time": time.time(),
-                        "operator": family,
-                        "site": site,
-                        "occurrence": log.count(("drawn", site)),
-                        "shape": tuple(tensor.shape),
-                        "dtype": str(tensor.dtype).removeprefix("torch."),
-                        "parameters": list(map(_number, (*given, *defaults[len(given) :]))),
-                    }
-                )
-        return op.redispatch(keys & _BELOW, tensor, *given, **named)
+    def handed_on(keys: Any, *given: Any, **named: Any) -> Any:
+        result = op.redispatch(keys & _BELOW, *given, **named)
+        if result.device.type != "meta":
+            parameters = [*given[first:], *defaults[max(len(given), first) :]]
+            drawn(result, parameters)
+        return result
+
+    def drawn(result: Tensor, parameters: list[Any]) -> None:
+        site = sites.here()
+        with log.lock:
+            record = {
+                "kind": "drawn",
+                "sequence": log.number(),
+                "time": time.time(),
+                "operator": family,
+                "site": site,
+                "occurrence": log.count(("drawn", site)),
+                "shape": tuple(result.shape),
+                "dtype": str(result.dtype).removeprefix("torch."),
+                "parameters": list(map(_number, parameters)),
+            }
+            if player is None or not player.is_noise(site):
+                log.write(record)
+            else:
+                player.drawn(record, result, parameters)
 
     return handed_on
 

@@ -54,8 +54,8 @@ class Awaited(NamedTuple):
 class Recorder:
     """The kernels of one process, and what they wait for."""
 
-    def __init__(self, log: Log, sites: Sites) -> None:
-        self._log, self._sites = log, sites
+    def __init__(self, log: Log, sites: Sites, player: Any) -> None:
+        self._log, self._sites, self._player = log, sites, player
         self._awaited: dict[int, Awaited] = {}
 
     def kernel(self, name: str, operator: Operator) -> Callable[..., Any]:
@@ -135,6 +135,8 @@ class Recorder:
                     "destinations": [group.ranks[rank] for rank in to],
                 }
                 self._log.write(record, contents(tensors))
+                if self._player is not None:
+                    self._player.sent()
 
     def _await(self, awaited: Awaited) -> None:
         """Works that only C++ waits for are let go, unhashed, once there are many."""
@@ -145,9 +147,13 @@ class Recorder:
         self._awaited[id(awaited.work)] = awaited
 
 
-def record(log: Log, sites: Sites) -> None:
-    """Put the kernels in place, and see the program wait."""
-    recorder = Recorder(log, sites)
+def record(log: Log, sites: Sites, player: Any = None) -> None:
+    """Put the kernels in place, and see the program wait.
+
+    Args:
+        player: of a world of an audit, which is told of each message.
+    """
+    recorder = Recorder(log, sites, player)
     for name, operator in OPERATORS.items():
         _LIBRARY.impl(name, recorder.kernel(name, operator), "BackendSelect", with_keyset=True)
 

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
+from typing import Any
 
 from .log import Log
 
-OPTIONS = "DPAUDIT_CAPTURE"  # a JSON object: folder, origin, most_bytes, cpu, transport
+OPTIONS = "DPAUDIT_CAPTURE"  # a JSON object: folder, origin, most_bytes, cpu, transport, world
 TORCH = ("2.13",)  # the versions whose internals the hooks were tried on
 REFUSED = 70  # exit code of a process that cannot be recorded
 
@@ -52,17 +53,22 @@ def start() -> None:
             from . import cpu
 
             cpu.answer_for_cuda()
-        from . import draws, messages, sites
+        from . import draws, loaders, messages, sites
 
         where = sites.Sites(options["origin"])
-        messages.record(log, where)
-        draws.record(log, where)
+        player = _player(log) if options.get("world") else None
+        messages.record(log, where, player)
+        draws.record(log, where, player)
+        if player is not None:
+            loaders.hook(player)
 
     def hook_zmq(zmq: ModuleType) -> None:
         from . import sites, zeromq
 
         zeromq.record(log, sites.Sites(options["origin"]))
 
+    if "torch" in sys.modules:  # by the fork of a process that had imported it
+        hook_torch(sys.modules["torch"])
     hooks = {"torch": hook_torch, "zmq": hook_zmq}
     if options["transport"]:
         module, hook = _adapter(options["transport"])
@@ -75,6 +81,19 @@ def start() -> None:
         hooks[module] = hook_transport
     sys.meta_path.insert(0, AfterImport(hooks))
     _note_what_ends_it(log)
+
+
+def _player(log: Log) -> Any:
+    """What a world of an audit does in this process; it needs dpaudit, which a recording does not.
+
+    A world is refused, and not recorded as if it were one, where dpaudit cannot be imported.
+    """
+    try:
+        rank = importlib.import_module("dpaudit.tap.rank")
+    except ImportError as error:
+        log.note("refused", f"the program's Python cannot import dpaudit: {error}")
+        os._exit(REFUSED)
+    return rank.player(log)
 
 
 def _adapter(file: str) -> tuple[str, Callable[..., None]]:

@@ -1,6 +1,7 @@
 """The base of everything that is written in an audit file or a result file."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Annotated, Any, get_args
 
 from pydantic import (
@@ -29,6 +30,7 @@ class Strict(BaseModel):
         }
 
     @classmethod
+    @cache
     def _takes_numbers(cls, key: str) -> bool:
         types = {*_leaves(cls.model_fields[key].annotation)}
         return bool(types & {int, float}) and not types & {bool, Any}

@@ -111,7 +111,7 @@ class LikelihoodRatio(Attack):
         n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
         own = Streams(bench.streams.numpy("pace").integers(2**62).item(), bench.streams.device)
         claimed = _claimed(bench, threat_model).values()
-        runs = self.trials + max(TRAINING, self.trials // 5) + self.trials // 2
+        runs = self.trials + self._choosing + self.trials // 2
         first = min(n_rounds, FIRST)
         adversary, n = Adversary(game, threat_model, first), min(runs, RUNS)
         one = seconds_of(lambda: play(adversary, n, own)) / (n * first)
@@ -215,6 +215,11 @@ class LikelihoodRatio(Attack):
         messages = 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * spread
         return max(1, min(n_rounds, WORK // messages))
 
+    @property
+    def _choosing(self) -> int:
+        """Runs of each world that choose the score and its threshold; few, if others may stop."""
+        return TRAINING if self.stop_early else max(TRAINING, self.trials // 5)
+
     def _play(
         self, asked: Sequence[Question], streams: Streams, on_round: OnStep, kept: Kept
     ) -> Runs | str:
@@ -233,7 +238,7 @@ class LikelihoodRatio(Attack):
             return play(*played_as, kept=kept.stage(name), enough=enough)
 
         try:
-            training = played("training", max(TRAINING, self.trials // 5))
+            training = played("training", self._choosing)
             score = Score.of(question.delta, training, streams)
             counted = played("counted", self.trials, score=score if self.stop_early else None)
         except RunError:
@@ -242,7 +247,8 @@ class LikelihoodRatio(Attack):
             if question.nonlinear is None or question.nonlinear.defined:
                 raise
             return str(not_numbers)
-        silent = played("without noise", self.trials // 2, without_noise(question.adversary.game))
+        fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
+        silent = played("without noise", fewer, without_noise(question.adversary.game))
         return Runs(counted, score, silent)
 
 

@@ -218,9 +218,9 @@ class Adversary:
         """Observations [trials, n] of round k, even where only one message of it is read."""
         graph = self.game.setting.network.at(k)
         columns = [
-            sent[name].payload[..., rows, 0] for name, rows in self._rows(k, sent).items()
+            _picked(sent[name].payload, rows) for name, rows in self._rows(k, sent).items()
         ] + [
-            units[name][..., rows, 0]
+            _picked(units[name], rows)
             for name, rows in self._own(
                 k, {n: AskedNoise("gaussian", u.shape) for n, u in units.items()}, graph
             ).items()
@@ -381,6 +381,14 @@ def _probed(adversary: Adversary, state: Any, k: int, spread: Tensor, remnants: 
         remnants=remnants @ out.remnants,
         models_remnants=remnants @ out.models_remnants,
     )
+
+
+def _picked(values: Tensor, rows: Tensor) -> Tensor:
+    """These rows, by rising number, of values [..., n_rows, 1]; a range is not copied."""
+    n = len(rows)
+    if n and int(rows[-1]) - int(rows[0]) == n - 1:
+        return values[..., int(rows[0]) : int(rows[0]) + n, 0]
+    return values[..., 0].index_select(-1, rows)
 
 
 def visible_rows(sent: Sent, threat_model: ThreatModel) -> Tensor:

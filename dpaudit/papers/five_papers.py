@@ -6,11 +6,16 @@ defense itself. What a paper leaves open is an option here, named beside the out
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import inf
+from math import exp, inf
 from typing import Any
 
 from dpaudit.attack.contract import Bench
-from dpaudit.defense.claim_accounting import account_claim, account_restated
+from dpaudit.defense.claim_accounting import (
+    Accounted,
+    account_claim,
+    account_restated,
+    claimed_epsilon,
+)
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
@@ -46,16 +51,19 @@ class PaperCase:
 
 @dataclass(frozen=True)
 class PlayedScale:
-    """How much is played: runs of each world, and rounds of them."""
+    """How much is played: runs of each world, and the first rounds of them."""
 
     trials: int
-    rounds: int | None  # None: all
+    rounds: int
+    work: int = 0  # numbers that whole runs of a world have in all; 0: none is played whole
 
 
 COORDINATES = 10_000  # of the models: more than a record has uses, as in all of the papers
-WORK = 4 * 10**8  # numbers that runs of a world have in all: about a minute of two cores, all told
-MOST_RUNS = 20_000
-SCALES = {"quick": PlayedScale(400, 20), "paper": PlayedScale(MOST_RUNS, None)}
+SCALES = {"quick": PlayedScale(400, 20), "paper": PlayedScale(4000, 200, 12 * 10**8)}
+MARGIN = 1.5  # of accounting over a claim, below which no runs in reach tell the two apart
+MOST_RUNS = 15_000
+LEAST_RUNS = 400
+BETS = 10  # times e^epsilon: runs that bets need to refute a claim
 
 
 XIE_NOISE = 0.001 * 0.99 / (0.99 - 0.97)  # nu_1 of Xie, Liu and Chai (5) at epsilon = 1
@@ -212,11 +220,15 @@ CASES = (
 def lines(scale: str, seed: int) -> Iterator[str]:
     """The printed form: for each case and adversary what was found, a block each."""
     played = SCALES[scale]
-    rounds = "all rounds" if played.rounds is None else f"the first {played.rounds} rounds"
     yield (
-        f"Five papers at published settings; {played.trials} runs of each world, less where they "
-        f"are long, of {rounds}, seed {seed}."
+        f"Five papers at published settings; {played.trials} runs of each world of the first "
+        f"{played.rounds} rounds, seed {seed}."
     )
+    if played.work:
+        yield (
+            f"Where accounting exceeds a claim on a run {MARGIN:g} times, runs are of all rounds, "
+            f"{MOST_RUNS} at most."
+        )
     yield "Bounds and accounting are for one record and the adversary named; epsilon in nats."
     for i, case in enumerate(CASES):
         yield f"\n{case.title}"
@@ -239,14 +251,13 @@ def examined(
     network = build_graph(graph_options(**case.graph), case.n_agents, streams.numpy("graph"))
     setting = Setting(network, (case.records,) * case.n_agents, COORDINATES)
     defense = load_plugin("defenses", case.defense)(**case.options).calibrate(setting)
-    trials = min(scale.trials, _affordable(defense, setting, scale.rounds))
+    accounted = account_claim(case.claim, threat_model, defense, setting)
     attack = load_plugin("attacks", "likelihood-ratio")(
-        trials=trials, n_rounds=scale.rounds or defense.n_rounds
+        **options_of(case.claim, accounted, defense, setting, scale)
     )
     bench = Bench(None, setting, defense, (case.claim,), streams, None)  # type: ignore[arg-type]
     findings = attack.measure(bench, threat_model, lambda done, total: None)
     because = bearing_on(0, case.claim, threat_model, findings)
-    accounted = account_claim(case.claim, threat_model, defense, setting)
     findings.append(accounting_finding(0, case.claim, threat_model, accounted))
     common = account_restated(case.claim, threat_model, defense, setting)
     because.append(len(findings) - 1)
@@ -256,11 +267,21 @@ def examined(
     return judged, findings
 
 
-def _affordable(defense: Defense, setting: Setting, n_rounds: int | None) -> int:
-    """Runs of each world that ``WORK`` gives, of so many rounds."""
-    game = Game.of(defense, setting, setting.holders[0], "add-remove")
+def options_of(
+    claim: Claim, accounted: Accounted, defense: Defense, setting: Setting, scale: PlayedScale
+) -> dict[str, Any]:
+    """Options of the game: whole runs where they may refute the claim, until bets have."""
+    claimed = claimed_epsilon(claim)
+    game = Game.of(defense, setting, accounted.victim, "add-remove")
     rows = GameShape.of(game, EAVESDROPPER).observed + 2 * setting.n_agents
-    return max(40, WORK // ((n_rounds or defense.n_rounds) * rows))
+    trials = min(MOST_RUNS, scale.work // (defense.n_rounds * rows))
+    if claim.scope != "run" or accounted.epsilon.low <= MARGIN * claimed or trials < LEAST_RUNS:
+        return {"trials": scale.trials, "n_rounds": scale.rounds}
+    return {
+        "trials": trials,
+        "n_rounds": defense.n_rounds,
+        "stop_early": trials > BETS * exp(claimed),
+    }
 
 
 def _printed(claim: JudgedClaim, findings: list[Finding]) -> Iterator[str]:
@@ -271,15 +292,19 @@ def _printed(claim: JudgedClaim, findings: list[Finding]) -> Iterator[str]:
         if finding.role is Role.EXACT_LEAK and not finding.metrics:
             yield "    no exact leak: not linear in its noise"
         elif finding.role is Role.EXACT_LEAK:
-            last = finding.rounds[-1]
-            rounds = f"rounds 1 to {last}" if len(finding.rounds) > 1 else f"round {last}"
             mu = finding.metrics[Name.LARGEST_MU_OF_A_ROUND].value
             epsilon = _interval(finding.metrics[Name.EPSILON])
-            yield f"    exact leak, {rounds}: {epsilon}; mu {mu:.3g}"
+            yield f"    exact leak, {_rounds(finding)}: {epsilon}; mu {mu:.3g}"
         if finding.role is Role.TEST:
             bound, top = (finding.metrics[n] for n in (Name.EPSILON_LOWER_BOUND, Name.CEILING))
             runs = f"{bound.n:,} runs" if bound.n else "runs"
-            yield f"    certified from {runs}: at least {bound.value:.3g} (ceiling {top.value:.3g})"
+            least = f"at least {bound.value:.3g} (ceiling {top.value:.3g})"
+            yield f"    certified from {runs}, {_rounds(finding)}: {least}"
+
+
+def _rounds(finding: Finding) -> str:
+    last = finding.rounds[-1]
+    return f"rounds 1 to {last}" if len(finding.rounds) > 1 else f"round {last}"
 
 
 def _interval(metric: Metric) -> str:

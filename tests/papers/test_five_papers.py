@@ -12,11 +12,13 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.papers.five_papers import (
     CASES,
     EAVESDROPPER,
+    NEIGHBOUR,
     SCALES,
     PaperCase,
     PlayedScale,
     examined,
     lines,
+    options_of,
 )
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -52,6 +54,29 @@ def test_a_scalar_without_noise_refutes_dpps() -> None:
     assert claim.verdict is Verdict.REFUTED
     assert "no noise at all" in claim.reason
     assert any(f.kind == "empirical-epsilon" for f in findings)
+
+
+@pytest.mark.parametrize(
+    "title, threat_model, expected",
+    [
+        ("DECOR, MNIST, ring of 16, example level", EAVESDROPPER, (1000, True)),
+        ("ADP-VRSGP, sigma follows the clip norm, claimed 8, c2 = 2", EAVESDROPPER, (1000, False)),
+        ("Xie, Liu, Chai, sensor fusion, as printed", EAVESDROPPER, (200, False)),
+        ("DPDL, MNIST, bipartite", NEIGHBOUR, (200, False)),
+        ("DPPS in SGPDP, MNIST, 4-Out", EAVESDROPPER, (200, False)),
+    ],
+)
+def test_runs_are_whole_where_accounting_exceeds_a_claim_by_far(
+    title, threat_model, expected
+) -> None:
+    """Bets need some e^epsilon runs: against a claimed 8 all are counted."""
+    case = BY_TITLE[title]
+    network = build_graph(graph_options(**case.graph), case.n_agents, Streams(1).numpy("graph"))
+    setting = Setting(network, (case.records,) * case.n_agents, 1)
+    defense = load_plugin("defenses", case.defense)(**case.options).calibrate(setting)
+    accounted = account_claim(case.claim, threat_model, defense, setting)
+    options = options_of(case.claim, accounted, defense, setting, SCALES["paper"])
+    assert (options["n_rounds"], options.get("stop_early", False)) == expected
 
 
 def test_the_printed_form_names_claim_assumption_and_verdict(monkeypatch) -> None:

@@ -48,6 +48,17 @@ def test_a_false_claim_needs_a_fraction_of_the_runs() -> None:
     assert "stop between blocks" in found.notes[-1]
 
 
+def test_runs_that_stop_have_no_more_runs_beside_them() -> None:
+    """1000 choose the threshold, and the control without noise has as many as were counted."""
+    attack = load_plugin("attacks", "likelihood-ratio")(trials=TRIALS, stop_early=True)
+    found = list(attack.measure(bench_of(claim(0.5)), EAVESDROPPER, lambda done, total: None))
+    [test] = [f for f in found if f.role is Role.TEST]
+    [control] = [f for f in found if f.role is Role.POSITIVE_CONTROL]
+    pairs = test.metrics[Name.LOG_WEALTH].n
+    assert control.metrics[Name.EPSILON_LOWER_BOUND].n <= 2 * pairs < TRIALS
+    assert "1000 other runs of each chose" in test.notes[0]
+
+
 def test_a_true_claim_has_all_of_its_runs() -> None:
     """Refuted all the same in 1 of 20 seeds, of which one is fixed."""
     [found] = found_of(claim(MU_1), stop_early=True)

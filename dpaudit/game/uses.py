@@ -34,12 +34,13 @@ def grams(
             places.setdefault(use, len(places))
     found = {j: torch.zeros(len(p), len(p), dtype=torch.float64) for j, p in uses.items()}
     for columns in rounds:
-        for j, places in uses.items():
-            here = [use for use in columns if use in places]
-            if here:
-                S = torch.stack([columns[use] for use in here])
-                at = torch.tensor([places[use] for use in here])
-                found[j][at[:, None], at] += S @ S.mT
+        groups: dict[int, list[Use]] = {}
+        for use in columns:
+            groups.setdefault(group(use), []).append(use)
+        for j, here in groups.items():
+            S = torch.stack([columns[use] for use in here])
+            at = torch.tensor([uses[j][use] for use in here])
+            found[j][at[:, None], at] += S @ S.mT
     return {j: (list(uses[j]), H) for j, H in found.items()}
 
 

@@ -63,7 +63,7 @@ SCALES = {"quick": PlayedScale(400, 20), "paper": PlayedScale(4000, 200, 12 * 10
 MARGIN = 1.5  # of accounting over a claim, below which no runs in reach tell the two apart
 MOST_RUNS = 15_000
 LEAST_RUNS = 400
-BETS = 10  # times e^epsilon: runs that bets need to refute a claim
+BETS = 5000  # times e^epsilon: runs of which bets need a part only, where accounting is far above
 
 
 XIE_NOISE = 0.001 * 0.99 / (0.99 - 0.97)  # nu_1 of Xie, Liu and Chai (5) at epsilon = 1

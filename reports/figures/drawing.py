@@ -51,6 +51,7 @@ class Drawn(NamedTuple):
     caption: str
     drawing: Markup
     rows: Sequence[Row] = ()
+    rounds: tuple[int, ...] = ()  # that it is about, where there are figures of others
 
 
 class Look(NamedTuple):

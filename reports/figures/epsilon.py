@@ -299,13 +299,14 @@ def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
 
 def _legend_once(axes: "Axes") -> None:
     """Each mark is named once, however many rows have it; names begin where the drawing does."""
+    from matplotlib.lines import Line2D
     from matplotlib.transforms import blended_transform_factory
 
     figure = axes.get_figure(root=True)
     assert figure is not None
     handles, labels = axes.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
-    axes.legend(
+    legend = axes.legend(
         list(named.values()),
         list(named),
         loc="lower left",
@@ -314,6 +315,9 @@ def _legend_once(axes: "Axes") -> None:
         fontsize=8,
         ncols=2,
     )
+    for mark in legend.legend_handles:
+        if isinstance(mark, Line2D):  # no higher than its name
+            mark.set_markersize(min(mark.get_markersize(), 9.0))
 
 
 def _short(text: str) -> str:

@@ -55,7 +55,8 @@ def search_by_iteration(findings: Sequence[Finding], name: str, title: str) -> l
         own = [course for course in courses if course.rounds == rounds]
         said = f"round {', '.join(map(str, rounds))}" if rounds else "round not stated"
         drawing = _one(own, scales, f"{name}-{i}", f"{title}, {said}")
-        figures.append(Drawn(said, drawing, [row for course in own for row in course.rows]))
+        rows = [row for course in own for row in course.rows]
+        figures.append(Drawn(said, drawing, rows, rounds))
     return figures
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.recorded import Draw, Event, SentTensor
 from dpaudit.files.result import AuditResult
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
+
+HOSTILE = """"><script>hacked=1</script><img src=x onerror=hacked=1>' {{ 7 }} $\\frac{$ <!-- --> &lt; ]]>"""
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -108,3 +111,44 @@ def small_finding(**changes: Any) -> Finding:
         "metrics": {"ssim": Metric(value=0.25, low=0.125, high=0.375, n=8)},
     }
     return Finding(**(fields | changes))
+
+
+def hostile(value: Any) -> Any:
+    """A result's content with every free text replaced, and every path kept."""
+    if isinstance(value, dict):
+        kept = {"role", "kind", "world", "verdict", "artifacts", "scope", "adjacency"}
+        return {k: v if k in kept else hostile(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [hostile(part) for part in value]
+    return HOSTILE if isinstance(value, str) and value not in ("inf", "-inf", "nan") else value
+
+
+EVENT = Event(
+    process=0,
+    rank=0,
+    sequence=0,
+    time=0,
+    operator="send",
+    call_site=f"{HOSTILE}.py:7",
+    occurrence=0,
+    group=(0, 1, 2),
+    tag=0,
+    source=2,
+    destinations=(0, 1),
+    round=3,
+    tensors=(SentTensor(name="0", shape=(2, 5), dtype="bfloat16", file="f", key="0", sha256="0"),),
+    inconsistent=True,
+)
+DRAW = Draw(
+    process=0,
+    rank=2,
+    sequence=1,
+    time=0,
+    operator="normal_",
+    call_site="train.py:63",
+    occurrence=0,
+    round=3,
+    shape=(10,),
+    dtype="float32",
+    parameters=(0.0, None),
+)

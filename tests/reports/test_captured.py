@@ -1,38 +1,7 @@
 """The page of a recording: all of its text escaped, who sent what to whom."""
 
-from dpaudit.files.recorded import Draw, Event, SentTensor
 from dpaudit.reports.captured import MOST_ROWS, render
-
-HOSTILE = "<script>alert(1)</script>"
-EVENT = Event(
-    process=0,
-    rank=0,
-    sequence=0,
-    time=0,
-    operator="send",
-    call_site=f"{HOSTILE}.py:7",
-    occurrence=0,
-    group=(0, 1, 2),
-    tag=0,
-    source=2,
-    destinations=(0, 1),
-    round=3,
-    tensors=(SentTensor(name="0", shape=(2, 5), dtype="bfloat16", file="f", key="0", sha256="0"),),
-    inconsistent=True,
-)
-DRAW = Draw(
-    process=0,
-    rank=2,
-    sequence=1,
-    time=0,
-    operator="normal_",
-    call_site="train.py:63",
-    occurrence=0,
-    round=3,
-    shape=(10,),
-    dtype="float32",
-    parameters=(0.0, None),
-)
+from tests.reports.pages import DRAW, EVENT, HOSTILE
 
 
 def test_the_page_says_who_sent_what_to_whom_in_which_round() -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,16 @@ from dpaudit.files.result import AuditResult
 from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.figures.pictures import embedded
 from dpaudit.reports.html import TEMPLATES, render, script_hash
-from tests.reports.pages import GOLDEN, Page, png, small_finding, visible, with_findings
+from tests.reports.pages import (
+    GOLDEN,
+    HOSTILE,
+    Page,
+    hostile,
+    png,
+    small_finding,
+    visible,
+    with_findings,
+)
 
 
 def test_an_artifact_that_is_no_png_is_said_to_be_none(tmp_path: Path) -> None:
@@ -126,9 +134,6 @@ def test_ids_are_unique_and_what_refers_to_one_finds_it(html: str, comparison: s
         assert used <= set(ids)
 
 
-HOSTILE = """"><script>alert('1')</script>' onerror=x {{ 7 }} $\\frac{$ <!-- --> &lt; ]]>"""
-
-
 def scripts(text: str) -> list[str]:
     """What a browser would take for a script, however it is written."""
     return [part.partition("</script>")[0].partition(">")[2] for part in text.split("<script")[1:]]
@@ -143,16 +148,6 @@ def test_the_script_writes_no_markup_and_asks_for_nothing() -> None:
     ):  # fmt: skip
         assert word not in script, word
     assert script_hash("alert('1')\n") != script_hash("alert('1')")
-
-
-def hostile(value: Any) -> Any:
-    """A result's content with every free text replaced, and every path kept."""
-    if isinstance(value, dict):
-        kept = {"role", "kind", "world", "verdict", "artifacts", "scope", "adjacency"}
-        return {k: v if k in kept else hostile(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [hostile(part) for part in value]
-    return HOSTILE if isinstance(value, str) and value not in ("inf", "-inf", "nan") else value
 
 
 def test_hostile_text_stays_text(golden: AuditResult, tmp_path: Path) -> None:

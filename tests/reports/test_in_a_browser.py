@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from dpaudit.files.result import AuditResult
+from dpaudit.reports import captured
+from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.html import render
 from tests.reports.browser import PHONE, WIDE, Browser, started
-from tests.reports.pages import small_finding, with_findings
+from tests.reports.pages import DRAW, EVENT, HOSTILE, hostile
 
 SIZES = pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-PAGES = pytest.mark.parametrize("name", ["report", "comparison"])
+PAGES = pytest.mark.parametrize("name", ["report", "comparison", "captured"])
 THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 
 
@@ -26,6 +28,7 @@ def folder(html: str, comparison: str, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("pages")
     (folder / "report.html").write_text(html)
     (folder / "comparison.html").write_text(comparison)
+    (folder / "captured.html").write_text(captured.render("torchrun train.py", [EVENT] * 3, [DRAW]))
     return folder
 
 
@@ -120,13 +123,57 @@ def test_a_page_is_printed(browser: Browser, folder: Path) -> None:
         assert not opened.page.locator("button:visible, input:visible, select:visible").count()
 
 
-HOSTILE = '"><img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+def test_headings_stay_with_what_follows_on_paper(browser: Browser, folder: Path) -> None:
+    with browser.open(folder / "report.html") as opened:
+        opened.page.emulate_media(media="print")
+        headings = opened.page.locator("main :is(h2, h3, h4, h5):visible")
+        kept = headings.evaluate_all("all => all.map(one => getComputedStyle(one).breakAfter)")
+        assert len(kept) > 10
+        assert set(kept) == {"avoid"}
+
+
+COLOURS = """() => ["body", ".hero", ".figure svg text"].map(where => {
+    const style = getComputedStyle(document.querySelector(where));
+    return [style.backgroundColor, style.color, style.fill].join(" ");
+})"""
+
+
+def test_a_page_has_the_colours_of_the_theme_and_its_drawings_too(
+    browser: Browser, folder: Path
+) -> None:
+    seen = {}
+    for theme in ("light", "dark"):
+        with browser.open(folder / "report.html", color_scheme=theme) as opened:
+            seen[theme] = opened.page.evaluate(COLOURS)
+    assert all(light != dark for light, dark in zip(seen["light"], seen["dark"], strict=True))
 
 
 def test_hostile_text_is_inert(browser: Browser, golden: AuditResult, tmp_path: Path) -> None:
-    finding = small_finding(title=HOSTILE, notes=[HOSTILE])
-    (tmp_path / "report.html").write_text(render(with_findings(golden, finding), tmp_path))
-    with browser.open(page := tmp_path / "report.html") as opened:
-        assert opened.page.evaluate("window.hacked") is None
-        assert [url for url in opened.requests if not url.startswith("data:")] == [page.as_uri()]
-        assert not opened.errors
+    """On each page, also when a reader copies, enlarges, sorts, finds and chooses all there is."""
+    result = AuditResult.model_validate(hostile(golden.model_dump(mode="json")))
+    pages = {
+        "report": render(result, tmp_path),
+        "comparison": render_comparison([(HOSTILE, result, tmp_path), ("b", golden, tmp_path)]),
+        "captured": captured.render(HOSTILE, [EVENT], [DRAW]),
+    }
+    for name, text in pages.items():
+        (page := tmp_path / f"{name}.html").write_text(text)
+        with browser.open(page) as opened:
+            opened.page.evaluate(USED)
+            assert opened.page.evaluate("window.hacked") is None
+            asked = [url for url in opened.requests if not url.startswith("data:")]
+            assert asked == [page.as_uri()]
+            assert not opened.errors
+
+
+USED = """() => {
+    document.querySelectorAll("details").forEach(one => (one.open = true));
+    document.querySelectorAll("button, [data-node]").forEach(one =>
+        one.dispatchEvent(new MouseEvent("click", { bubbles: true })));
+    document.querySelectorAll("[data-value]").forEach(one =>
+        one.dispatchEvent(new PointerEvent("pointerover", { bubbles: true })));
+    document.querySelectorAll(".controls :is(select, input)").forEach(one => {
+        one.value = one.options ? one.options[1].value : "<img src=x onerror=hacked=1>";
+        one.dispatchEvent(new Event("input", { bubbles: true }));
+    });
+}"""

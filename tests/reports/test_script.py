@@ -15,6 +15,7 @@ from dpaudit.reports.links import finding_links
 from dpaudit.reports.tables import training
 from tests.reports.browser import Browser, started
 
+TRACE = {"iteration": (0.0, 1.0, 9.0), "loss": (0.9, 0.8, 0.7), "psnr": (5.0, 4.0, 6.0)}
 WHO = ((0, 0, 1, 1), (1, 2, 0, 2), (0.5, 0.001, float("inf"), 0.1))  # reads, whose record, mu
 
 
@@ -26,10 +27,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def result(golden: AuditResult) -> AuditResult:
-    """The golden result, with what each agent learns of each other."""
+    """The golden result, with what each agent learns of each other, a second claim, and searches."""
     series = dict(zip(("adversary", "victim", "mu"), WHO, strict=True))
     learnt = Finding(role=Role.WHO_LEARNS_WHAT, kind="accounting", title="Who", series=series)
-    return golden.model_copy(update={"findings": (*golden.findings, learnt)})
+    traced = [f.model_copy(update={"trace": TRACE}) for f in golden.findings[:8]]
+    other = golden.claims[0].model_copy(update={"claim": 1, "sentence": "another claim"})
+    findings = (*traced, *golden.findings[8:], learnt)
+    return golden.model_copy(update={"findings": findings, "claims": (*golden.claims, other)})
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +57,7 @@ def shown(page: Any, selector: str) -> int:
 
 
 def test_a_heading_sorts_its_table_up_and_down(page: Any) -> None:
-    table = page.locator(".scenario table:not(.grid)").first
+    table = page.locator(".scenario > .scroll > table:not(.grid)").first
     button = table.locator("th", has_text="PSNR").locator("button")
     column = "rows => rows.map(row => parseFloat(row.cells[4].textContent.replace('−', '-')))"
     for order in (1, -1):
@@ -76,14 +80,23 @@ def test_one_adversary_one_round_and_rows_with_a_word_can_be_seen_alone(
     assert 0 < shown(page, "main article") < everything
     page.select_option("[data-choose=adversary]", "")
     page.select_option("[data-choose=round]", "3")
-    assert shown(page, "th[data-round='3']")
-    assert not shown(page, "th[data-round='9']")
+    for part in ("th", "figure"):  # of a grid, and of small multiples
+        assert shown(page, f"{part}[data-round='3']")
+        assert not shown(page, f"{part}[data-round='9']")
     page.select_option("[data-choose=round]", "")
     assert shown(page, "main article") == everything
     rows = shown(page, "main tbody tr")
     page.fill("input[type=search]", "no-defense")
     assert 0 < shown(page, ".scenario table:not(.grid) tbody tr") < rows
     assert "rows" in page.locator(".controls output").inner_text()
+
+
+def test_a_claim_is_seen_with_what_bears_on_it_alone(page: Any) -> None:
+    assert shown(page, "[data-claim='0']")
+    page.select_option("[data-choose=claim]", label="another claim")
+    assert not shown(page, "[data-claim='0']")
+    assert shown(page, "[data-claim='1']")
+    assert shown(page, ".scenario")  # what bears on no claim
 
 
 def test_an_agent_lights_up_its_links_and_what_it_learns(page: Any) -> None:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FAMILIES := attacks defenses reports
 
-.PHONY: audit audit-thorough test test-browser slow lint clean
+.PHONY: audit audit-thorough test test-browser slow lint docs clean
 
 audit: .venv/installed
 	@$(BIN)/dpaudit audit examples/dpdl-digits.toml --out runs/dpdl-digits || [ $$? -eq 1 ]

@@ -7,6 +7,7 @@ that run, as ``dpaudit.tap.run``. A run is over when its ranks have ended, when 
 when all that the world asks for is sent.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -32,6 +33,9 @@ POLL = 2e-3  # seconds
 def main() -> int:
     seconds, ranks, script = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     arguments = sys.argv[4:]
+    if "optim" in Path(script).read_text(errors="replace"):
+        # An optimizer's first step loads it, which takes seconds, in every rank of every world.
+        importlib.import_module("torch._dynamo")
 
     def run(path: Path) -> int:
         world = begun(path)

@@ -77,7 +77,7 @@ def test_a_right_program_is_measured_at_its_claim_and_not_contradicted(tmp_path:
     ("fault", "said", "least", "most"),
     [
         ("halved", "what was measured of a record and the noise gives", 1.999, 2.001),
-        ("no-clip", "what was measured of a record and the noise gives", 100, 1000),
+        ("no-clip", "what was measured of a record and the noise gives", 100, 10_000),
         ("clip-of-the-batch", "what was measured of a record and the noise gives", 5, 20),
         ("same-noise", "draws repeat an earlier one", 0.999, 1.001),
         ("one-link", "of round 1 from agent 1 to 0 moves with the record, and no noise", inf, inf),

@@ -1,6 +1,6 @@
 """What one run with many canaries proves: findings on epsilon and on the noise."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
+from dpaudit.game.reacting import reacting_note, with_every_link
 from dpaudit.statistics.bounds import smallest_alpha
 from dpaudit.statistics.guesses import (
     correct_guesses,
@@ -18,7 +19,7 @@ from dpaudit.statistics.guesses import (
 )
 
 from .channels import Evidence
-from .sums import CHECKED, Summed, bound_metrics, power_metrics
+from .sums import CHECKED, Summed, bound_metrics, by_level, power_metrics
 
 MOST_CANARIES = 10**5  # considered where too few are said to be used
 
@@ -91,10 +92,9 @@ def sum_test(
         return guess_test(index, claim, threat_model, adversary.n_rounds, evidence, guessing, notes)
     sizes, n = found.sizes, guessing.canaries
     metrics = bound_metrics(found, claimed_epsilon(claim), delta, alpha)
-    power = power_metrics(sizes, rate, n, delta, alpha)
-    return _test(
-        index, claim, threat_model, adversary.n_rounds, metrics | power, (common, found.note)
-    )
+    metrics |= power_metrics(sizes, rate, n, delta, alpha)
+    notes, levels = (common, found.note), by_level(found, delta)
+    return _test(index, claim, threat_model, adversary.n_rounds, metrics, notes, levels)
 
 
 def guess_test(
@@ -132,6 +132,7 @@ def _test(
     n_rounds: int,
     metrics: dict[str, Metric],
     notes: Sequence[str],
+    series: dict[str, tuple[float, ...]] | None = None,
 ) -> Finding:
     return Finding(
         role=Role.TEST,
@@ -144,6 +145,7 @@ def _test(
         world="defense",
         metrics=metrics,
         notes=tuple(notes),
+        series=series or {},
     )
 
 
@@ -175,7 +177,7 @@ def noise_bound(
         metrics={
             Name.MU_LOWER_BOUND: Metric(value=mu, n=m),
             Name.MU_OF_WHOLE_CURVE: Metric(value=shift_from_guesses(m, r, right, alpha), n=m),
-            Name.MU_OF_PROTOCOL: Metric(value=float(adversary.leak.by_round.max())),
+            Name.MU_OF_PROTOCOL: _mu_of_protocol(adversary),
             Name.CONFIDENCE: Metric(value=1 - alpha),
             Name.GUESSES: Metric(value=r),
             Name.RIGHT_GUESSES: Metric(value=right, n=r),
@@ -183,8 +185,26 @@ def noise_bound(
         notes=(
             common,
             how,
+            *_reacting(adversary),
             "bound of the whole curve of the Gaussian family by Mahloujifar, Melis and Chaudhuri",
             "these canaries are in every batch, so that sampling hides nothing: mu is of the "
             "noise alone, and is held against no claim",
         ),
     )
+
+
+def _mu_of_protocol(adversary: Adversary) -> Metric:
+    """mu of a record in every batch, by the algebra; both ends where gradients react."""
+    mu = float(adversary.leak.by_round.max())
+    if adversary.reacts is None:
+        return Metric(value=mu)
+    view = with_every_link(adversary.threat_model)
+    everything = Adversary(adversary.game, view, adversary.n_rounds)
+    most = inf if everything.reacts else float(everything.leak.by_round.max())
+    return Metric(value=mu, low=mu, high=max(mu, most))
+
+
+def _reacting(adversary: Adversary) -> Iterator[str]:
+    if adversary.reacts is not None:
+        yield reacting_note(adversary.reacts)
+        yield "no other agent has a gradient on a canary's coordinate: canaries play the lower end"

@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.gossip import releases
-from dpaudit.files.finding import Metric, Name
+from dpaudit.files.finding import Column, Metric, Name
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.linearity import nonlinearity
 from dpaudit.statistics.sums import (
@@ -33,7 +33,7 @@ from .channels import Evidence
 
 CHECKED = 1e-4  # of taking noise for what it is not, or its scale for too small or too large
 ONE_DEVIATION = 0.15865525393145707  # of a normal law lies above one standard deviation
-ENOUGH = 20  # canaries of a perfect attack, the fewest there are: without noise the sum has no end
+LEVELS = tuple(0.05 / 2**i for i in range(8))  # of an audit's statements, of which there are many
 NEAR = 2e-4  # relative, of the factor at which an epsilon is reached
 NOTE = (
     "bound of the sum of all canaries' scores: holds for Gaussian noise of one scale, independent "
@@ -142,13 +142,22 @@ def bound_metrics(found: Summed, claimed: float, delta: float, alpha: float) -> 
 def power_metrics(
     sizes: Array, rate: float, n_canaries: int, delta: float, alpha: float
 ) -> dict[str, Metric]:
-    """What could be expected before the run, of declared noise and of a perfect attack."""
+    """What could be expected before the run, of the declared noise.
+
+    There is no ceiling: the less noise there really is, the more any number of canaries proves. So
+    it is not their number that a refutation needs.
+    """
     expected = Summed.expected(sizes, rate, n_canaries)
     return {
         Name.CEILING: Metric(value=inf, n=n_canaries),
         Name.EXPECTED_BOUND: Metric(value=expected.epsilon(expected.factor(alpha), delta)),
-        Name.TRIALS_NEEDED: Metric(value=ENOUGH),
     }
+
+
+def by_level(found: Summed, delta: float) -> dict[str, tuple[float, ...]]:
+    """What the run's sum proves of epsilon at each level."""
+    certified = tuple(found.epsilon(found.factor(level), delta) for level in LEVELS)
+    return {Column.LEVEL: LEVELS, Column.CERTIFIED: certified}
 
 
 def _least_beyond(excess: Callable[[float], float]) -> float:

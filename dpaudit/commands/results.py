@@ -2,6 +2,7 @@
 
 import webbrowser
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,7 +79,9 @@ def _of_power(power: "Power") -> str:
     needed = metrics.get(Name.TRIALS_NEEDED)
     bound = "not known before its runs" if expected is None else f"{expected.value:.3g}"
     said = f"  {power.attack}: the epsilon expected to be certified is {bound}"
-    if ceiling is not None:
+    if ceiling is not None and ceiling.value == inf:
+        said += f"; {ceiling.n} trials have no ceiling: the less noise there is, the more they show"
+    elif ceiling is not None:
         said += f", at most {ceiling.value:.3g} by {ceiling.n} trials"
     if needed is not None:
         said += f"; a perfect attack refutes the claim with {needed.value:.0f} trials"

@@ -162,6 +162,8 @@ class Column(StrEnum):
     FALSE_POSITIVE_RATE = "false positive rate"
     FALSE_NEGATIVE_RATE = "false negative rate"
     LEAST_ALLOWED = "least that the claim allows"
+    LEVEL = "level"  # with which probability what is certified beside it is wrong, at most
+    CERTIFIED = "certified epsilon"
     STATED_BOUND = "stated bound"
     INFORMATION = "information"
     LOW = "low"

@@ -131,8 +131,9 @@ def _powerless(case: Case) -> str | None:
     test, accounted = case.best_test, _accounted(case)
     if test is None:
         return f"{accounted}, and no attack in this audit could certify a lower bound on epsilon."
-    top, needed = test.metrics[Name.CEILING].value, test.metrics[Name.TRIALS_NEEDED].value
+    top = test.metrics[Name.CEILING].value
     if top <= case.claimed:
+        needed = test.metrics[Name.TRIALS_NEEDED].value
         return (
             f"{accounted}. Even a perfect attack with these runs certifies {top:.3g} at most; "
             f"{needed:.3g} runs of each world would do."

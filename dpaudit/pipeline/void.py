@@ -5,7 +5,7 @@ from math import inf
 from typing import NamedTuple
 
 from dpaudit.accounting.releases import Interval
-from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.bounds import p_value
 from dpaudit.statistics.successes import EpsilonPromise, Successes
@@ -108,6 +108,10 @@ def _certified(test: Finding, most: float, n_tests: int) -> float:
     )
     if test.role is not Role.TEST or bound is None or not bound.value > most:
         return 0.0
+    if Column.LEVEL in test.series:
+        by_level = zip(test.series[Column.LEVEL], test.series[Column.CERTIFIED], strict=True)
+        proven = max((e for level, e in by_level if n_tests * level <= ALPHA), default=0.0)
+        return float(bound.value) if proven > most else 0.0
     found = _successes_of(test)
     if found is not None and delta is not None:
         p = found.p_value(EpsilonPromise(most, delta.value))

@@ -18,7 +18,7 @@ from dpaudit.check.statements import statements
 from dpaudit.defense.claim_accounting import Accounted
 from dpaudit.files.claim import Claim
 from dpaudit.files.claims_file import Claims, ClaimsFile
-from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
@@ -194,6 +194,35 @@ def test_matches_that_certify_more_than_is_declared_void_it() -> None:
         evidence = [matched(250, 0.82), accounting_finding(0, CLAIM, EAVESDROPPER, accounted)]
         _, findings = void_figures([Judging(0, CLAIM, EAVESDROPPER, accounted, (0, 1))], evidence)
         assert (findings[1].void is not None) is void
+
+
+def summed(*by_level: float) -> Finding:
+    """A sum over canaries, which certifies so much at levels 0.05, 0.025 and 0.0125."""
+    metrics = counted(0, by_level[0]).metrics | {Name.CANARIES: Metric(value=1000)}
+    for counts in (Name.FALSE_POSITIVES, Name.FALSE_NEGATIVES, Name.TRIALS_NEEDED):
+        del metrics[counts]
+    series = {Column.LEVEL: (0.05, 0.025, 0.0125), Column.CERTIFIED: by_level}
+    canaries = Finding(
+        role=Role.TEST, kind="empirical-epsilon", title="sum", claim=0, metrics=metrics
+    )
+    return canaries.model_copy(update={"series": series})
+
+
+@pytest.mark.parametrize(
+    "declares, tests, void",
+    [(0.5, 1, True), (0.5, 2, True), (0.65, 1, True), (0.65, 2, False), (0.9, 1, False)],
+)
+def test_a_sum_over_canaries_that_certifies_more_than_is_declared_voids_it(
+    declares: float, tests: int, void: bool
+) -> None:
+    """At 95%, of all tests of the audit together: of two, what each certifies at 97.5%."""
+    accounted = Accounted(Interval(declares, declares), 1e-5, 0, ())
+    evidence = [summed(0.7, 0.6, 0.55), accounting_finding(0, CLAIM, EAVESDROPPER, accounted)]
+    evidence += [counted(500, 0.0)] * (tests - 1)
+    which = tuple(range(len(evidence)))
+    judgings, findings = void_figures([Judging(0, CLAIM, EAVESDROPPER, accounted, which)], evidence)
+    assert (findings[1].void is not None) is void
+    assert (judgings[0].restated.epsilon.low == 0.7) is void
 
 
 def test_runs_that_certify_more_than_is_declared_void_it_and_leave_the_verdict() -> None:

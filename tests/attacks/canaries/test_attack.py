@@ -76,6 +76,23 @@ def test_one_run_refutes_a_claim_far_below_the_truth(bench_of) -> None:
     assert noise.metrics["mu lower bound"].value <= noise.metrics["mu of the protocol"].value
 
 
+def test_mu_of_the_protocol_has_both_ends_where_gradients_react(bench_of) -> None:
+    """Agent 0 of a ring of four does not hear agent 2, nor what agents 1 and 3 have of it."""
+    bench = bench_of("dp-dpsgd", n_rounds=4, noise_multiplier=1.0)
+    curious = ThreatModel(name="agent 0", kind="curious", agents=(0,))
+    attack = load_plugin("attacks", "canaries")(canaries=40)
+    for view, reacts in ((EAVESDROPPER, False), (curious, True)):
+        *_, noise = attack.measure(bench, view, lambda done, total: None)
+        mu = noise.metrics["mu of the protocol"]
+        assert any("gradients that react" in note for note in noise.notes) is reacts
+        if not reacts:
+            assert (mu.low, mu.high) == (None, None)
+            whole = mu.value
+            continue
+        assert mu.low == mu.value <= mu.high
+        assert mu.high == pytest.approx(whole)
+
+
 def test_half_of_the_noise_shows_in_the_bound_on_it(bench_of) -> None:
     """The run draws half of the noise that the adversary is told: its channels are twice as loud."""
     bench = bench_of("dp-dpsgd", n_rounds=1, noise_multiplier=2.0)

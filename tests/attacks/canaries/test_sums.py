@@ -1,5 +1,6 @@
 """The sum of all canaries' channels in the attack: when it is taken, and how often it errs."""
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dpaudit.attacks.canaries.bound import Guessing, sum_test
 from dpaudit.attacks.canaries.channels import Channels, Evidence
 from dpaudit.attacks.canaries.sums import CHECKED, Summed, not_gaussian
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Finding, Name
+from dpaudit.files.finding import Column, Finding, Name
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
@@ -48,8 +49,14 @@ def test_one_run_proves_most_of_a_sampled_claim_by_the_sum(bench_of) -> None:
     attack = load_plugin("attacks", "canaries")(canaries=400)
     [(claim, power)] = attack.power(bench, EAVESDROPPER)
     assert claim == 0
-    for name in (Name.CEILING, Name.EXPECTED_BOUND, Name.TRIALS_NEEDED):
+    for name in (Name.CEILING, Name.EXPECTED_BOUND):
         assert power[name] == found.metrics[name]
+    assert power[Name.CEILING].value == inf
+    assert Name.TRIALS_NEEDED not in {*power, *found.metrics}
+    levels, certified = found.series[Column.LEVEL], found.series[Column.CERTIFIED]
+    assert levels[0] == 0.05
+    assert certified[0] == found.metrics["epsilon lower bound"].value
+    assert list(certified) == sorted(certified, reverse=True)
 
 
 @pytest.mark.parametrize("claim, why", [(PURE, "no delta"), (SMALL, "not Gaussian")])

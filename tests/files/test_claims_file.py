@@ -77,7 +77,7 @@ def test_a_claims_file_names_audits_by_path_or_holds_them(folder: Path) -> None:
          'claims.toml:5: check[1].audit: there is no file "audti.toml" (did you mean "audit.toml"?)'),
         ("seconds = 60", "second = 60",
          'claims.toml:6: check[1].second: unknown key (did you mean "seconds"?); known here: name, '
-         "audit, seconds, significance, threshold"),
+         "audit, seconds, significance, fresh_seed, threshold"),
         ("seconds = 60", "seconds = 1",
          "claims.toml:6: check[1].seconds: Input should be greater than or equal to 5, got 1"),
         ("significance = 0.01", "significance = 0.5",

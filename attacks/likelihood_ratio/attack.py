@@ -19,6 +19,7 @@ from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.needs import GameShape
 from dpaudit.game.play import Worlds, play, without_noise
 from dpaudit.game.reacting import with_every_link
+from dpaudit.game.turns import in_worst_batch
 from dpaudit.game.width import wider
 from dpaudit.game.worst import PLAYED, coordinates
 from dpaudit.kept import Kept
@@ -188,11 +189,14 @@ class LikelihoodRatio(Attack):
         game = Game.of(defense, setting, victim, claim.adjacency, sampling)
         if claim.adjacency == "agent-identity":
             game = whole_agent(defense, setting, victim)
-        game, in_round = replace(game, in_one_round=claim.scope != "run"), None
+        if claim.scope != "run":  # whatever batch is taken there
+            game = replace(game, in_one_round=True, cycle=1)
+        in_round = None
         nonlinear = nonlinearity(game, threat_model, self._rounds(defense, setting))
         worst = coordinates(game) if nonlinear is None else 1
         game = replace(game, spread=min(worst, PLAYED))
         n_rounds, one = self._rounds(defense, setting, game.spread), False
+        game = in_worst_batch(game, threat_model, n_rounds)
         foretold = game if nonlinear is None or nonlinear.defined else defined(game)
         adversary = Adversary(foretold, threat_model, n_rounds)
         if game.in_one_round:

@@ -84,6 +84,7 @@ class Game:
     spread: int = 1  # over how many of them runs spread the record
     records: int = 1  # of the batch that are the canary, all at once; a user's are all of them
     cycle: int = 1  # rounds from one use of the record to the next
+    first: int = 1  # round in which it is used
     held: int | None = None  # records of which a user's batch is a Poisson sample; None: it is none
 
     @classmethod
@@ -146,7 +147,7 @@ class Game:
 
     def uses(self, k: int) -> bool:
         """Whether the record can be in a batch of round k."""
-        return (k - 1) % self.cycle == 0
+        return k >= self.first and (k - self.first) % self.cycle == 0
 
     @property
     def is_replacement(self) -> bool:

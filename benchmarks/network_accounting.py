@@ -1,18 +1,23 @@
 """Network accounting of linear gossip: how its cost grows, beside the dense formula in one run.
 
-    python benchmarks/network_accounting.py [--readers 4] [--target [--readers 148]]
+    python benchmarks/network_accounting.py [--readers 4] [--target [--readers 148] [--processes 2]]
 
 On an Erdos-Renyi graph with ten neighbours on average, W = D^-1 (A + I), each agent being the
 adversary in turn and every other agent its victim. The first table is of a few adversaries, and of
 records that are used in every round; the dense formula (``dpaudit.game.dense``) is run where its
 matrices take less than 2 GB. ``--target``: all pairs of 148 agents over 320 rounds, of batches
-taken in turn (20 epochs of 16 batches), on all cores, and its peak memory; of as many adversaries
-as ``--readers`` says, and what that makes for all.
+taken in turn (20 epochs of 16 batches) and of records used in every round, the adversaries shared
+out among ``--processes`` of one thread each; with the load of the machine, the peak memory of all
+processes together, and the published bound of the same pairs (``dpaudit.game.muffliato``).
 """
 
 import argparse
+import os
 import resource
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from time import perf_counter, process_time
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,12 +28,16 @@ from dpaudit.game import dense
 from dpaudit.game.dense import Stacked
 from dpaudit.game.innovations import Innovations
 from dpaudit.game.linear_gossip import gossip_of
-from dpaudit.game.network import network_mu
-from dpaudit.game.participation import Participation
+from dpaudit.game.muffliato import muffliato_mu_squared
+from dpaudit.game.network import NetworkMu, network_mu
+from dpaudit.game.participation import Participation, Schema
 
 SEED, NEIGHBOURS = 20240611, 10
 SIZES = ((16, 40), (32, 40), (64, 40), (148, 40), (32, 80), (32, 160), (32, 320), (148, 320))
 FITS = 2e9  # bytes
+AGENTS, ROUNDS = 148, 320
+SCHEMAS: tuple[Schema, ...] = ((20, 16), "every-round")
+GAP = 1e-4  # between both ends of mu^2, relative
 
 
 def mixing(n: int) -> Tensor:
@@ -62,26 +71,65 @@ def growth(n_readers: int) -> None:
         print(f"{n:>8}{n_rounds:>8}{np.mean(quick):>14.3f}{beside}", flush=True)
 
 
-def target(n_readers: int, n: int = 148, n_rounds: int = 320) -> None:
-    began, cpu = perf_counter(), process_time()
-    readers = [agent(a) for a in range(min(n_readers, n))]
-    found = network_mu(mixing(n), n_rounds, (20, 16), readers=readers)
-    wall, cpu = perf_counter() - began, process_time() - cpu
-    pairs = ~found.low.isnan()
-    gap = float((found.high - found.low)[pairs].max())
+class Share(NamedTuple):
+    """What one process found, of its adversaries in turn."""
+
+    low: Tensor
+    high: Tensor
+    cpu: float  # seconds
+    peak: float  # GiB
+
+
+def share(schema: Schema, readers: list[int]) -> Share:
+    torch.set_num_threads(1)
+    began = process_time()
+    them = [agent(a) for a in readers]
+    found: NetworkMu = network_mu(mixing(AGENTS), ROUNDS, schema, readers=them, gap=GAP)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{n} agents, {n_rounds} rounds, {int(pairs.sum())} pairs, 20 uses every 16 rounds:")
-    print(f"{cpu / len(readers):.2f} CPU s an adversary, {cpu * n / len(readers):.0f} for all;")
-    print(f"{wall:.0f} s ({cpu:.0f} CPU s), peak {peak:.2f} GiB, low and high apart by {gap:.1e}")
+    return Share(found.low, found.high, process_time() - began, peak)
+
+
+def target(n_readers: int, n_processes: int) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that are started now
+    print(f"{AGENTS} agents, {ROUNDS} rounds, {n_readers} adversaries, {n_processes} processes")
+    for schema in SCHEMAS:
+        began = perf_counter()
+        with ProcessPoolExecutor(n_processes, get_context("spawn")) as pool:
+            parts = [list(range(i, n_readers, n_processes)) for i in range(n_processes)]
+            found = list(pool.map(share, [schema] * n_processes, parts))
+        wall = perf_counter() - began
+        low, high = (torch.cat([s[end] for s in found]).square() for end in (0, 1))
+        pairs = ~low.isnan()
+        cpu, peak = sum(s.cpu for s in found), sum(s.peak for s in found)
+        apart = float(((high - low) / low.clamp(min=1e-12))[pairs].max())
+        print(f"{schema}: {int(pairs.sum())} pairs, {wall:.0f} s at a load of", end=" ")
+        print(f"{os.getloadavg()[1]:.1f} on {os.cpu_count()} cores, {cpu:.0f} CPU s, ", end="")
+        print(f"peak {peak:.2f} GiB, low and high of mu^2 apart by {apart:.1e}", flush=True)
+        if schema == "every-round":
+            compare(high[pairs], parts)
+
+
+def compare(exact: Tensor, parts: list[list[int]]) -> None:
+    """mu^2 beside the published bound, over the same pairs."""
+    raw = muffliato_mu_squared(mixing(AGENTS), ROUNDS)[[a for part in parts for a in part]]
+    raw = raw[torch.tensor([[v != a for v in range(AGENTS)] for part in parts for a in part])]
+    for name, values in (
+        ("exact", exact),
+        ("published", raw),
+        ("and clipped", raw.clamp(max=ROUNDS)),
+    ):
+        ends = values.quantile(torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)).tolist()
+        print(f"mu^2 {name:>12}: deciles 1, 5, 9:", *(f"{end:.3g}" for end in ends))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--readers", type=int, help="adversaries; default 4, all of the target")
     parser.add_argument("--target", action="store_true", help="all pairs of 148 agents")
+    parser.add_argument("--processes", type=int, default=2, help="of the target; default 2")
     arguments = parser.parse_args()
     if arguments.target:
-        target(arguments.readers or 148)
+        target(arguments.readers or AGENTS, arguments.processes)
     else:
         torch.set_num_threads(1)
         growth(arguments.readers or 4)

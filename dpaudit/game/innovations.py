@@ -60,16 +60,14 @@ class Innovations(NamedTuple):
 
     def grams(self, schema: Participation, victims: list[int]) -> list[Tensor]:
         """H of each class of rounds that a record may be used in, [n_victims, k, k]."""
-        J, classes = self._told_from(self.told), schema.classes(len(self.told))
-        grams = [torch.zeros(len(victims), len(c), len(c), dtype=torch.float64) for c in classes]
-        place = {int(t): (o, i) for o, c in enumerate(classes) for i, t in enumerate(c)}
-        for t, (o, i) in place.items():
-            grams[o][:, i, i] = J[t].diagonal()[victims]
+        J, sizes = self._told_from(self.told), map(len, schema.classes(len(self.told)))
+        grams = [torch.zeros(len(J[0]), k, k, dtype=torch.float64) for k in sizes]
+        entries = _Entries(grams, schema.every)
+        for t, told in enumerate(J):
+            entries.set(t, t, told.diagonal())
         if schema.times > 1:
-            self._between(0, len(J), J, _Entries(grams, place, victims))
-        for H in grams:
-            H += H.triu(1).mT
-        return grams
+            self._between(0, len(J), J, entries)
+        return [H[victims] for H in grams]
 
     def shown(self, victims: list[int]) -> Iterator[tuple[int, tuple[int, int]]]:
         """Victims of whom a use shows without noise; the round, from 1, and sender that show it."""
@@ -114,55 +112,54 @@ class Innovations(NamedTuple):
             if s > low:
                 J = J @ self.left[s]
 
-    def _before(self, low: int, middle: int) -> tuple[range, list[Tensor]]:
-        """Phi(middle, s)' of the rounds s before, the last first, until it is nothing."""
-        found, phi = [], torch.eye(len(self.left[0]), dtype=torch.float64)
+    def _before(self, low: int, middle: int) -> tuple[int, Tensor]:
+        """Phi(middle, s)' of the rounds s before, from the first on of which something is left."""
+        n = len(self.left[0])
+        phi, found = torch.eye(n, dtype=torch.float64), self.left[0].new_empty(middle - low, n, n)
         for s in range(middle - 1, low - 1, -1):
-            phi = phi @ self.left[s]
-            if phi.abs().max() < FORGOTTEN:
-                break
-            found.append(phi.mT)
-        return range(middle - 1, middle - 1 - len(found), -1), found
+            phi = torch.mm(self.left[s].mT, phi, out=found[s - low])
+            if phi.norm() < FORGOTTEN:
+                return s + 1, found[s + 1 - low :]
+        return low, found
 
-    def _after(self, middle: int, high: int, J: list[Tensor]) -> tuple[range, list[Tensor]]:
-        """J_t Phi(t, middle) of the rounds t from the middle on, until it is nothing."""
-        found, phi = [J[middle]], torch.eye(len(J[0]), dtype=torch.float64)
-        for t in range(middle + 1, high):
-            phi = self.left[t - 1] @ phi
-            if phi.abs().max() < FORGOTTEN:
-                break
-            found.append(J[t] @ phi)
-        return range(middle, middle + len(found)), found
+    def _after(self, middle: int, high: int, J: list[Tensor]) -> tuple[int, Tensor]:
+        """J_t Phi(t, middle) of the rounds t from the middle on, until nothing is left."""
+        n = len(J[0])
+        phi, found = torch.eye(n, dtype=torch.float64), J[0].new_empty(high - middle, n, n)
+        for t in range(middle, high):
+            torch.mm(J[t], phi, out=found[t - middle])
+            phi = self.left[t] @ phi
+            if phi.norm() < FORGOTTEN:
+                return middle, found[: t + 1 - middle]
+        return middle, found
 
 
 class _Entries(NamedTuple):
-    """Entries of H above the diagonal, of each class of rounds."""
+    """Entries of H of each class of rounds; round t is in class t % every, in place t // every."""
 
-    grams: list[Tensor]  # [n_victims, k, k]
-    place: dict[int, tuple[int, int]]  # round -> class, place in it
-    victims: list[int]
+    grams: list[Tensor]  # [n, k, k]
+    every: int
 
     def set(self, s: int, t: int, values: Tensor) -> None:
-        if s in self.place and t in self.place and self.place[s][0] == self.place[t][0]:
-            (o, i), (_, j) = self.place[s], self.place[t]
-            self.grams[o][:, i, j] = values[self.victims]
+        o = s % self.every
+        if (t - s) % self.every == 0 and o < len(self.grams):
+            i, j = s // self.every, t // self.every
+            self.grams[o][:, i, j] = self.grams[o][:, j, i] = values
 
-    def add(self, before: range, left: list[Tensor], after: range, right: list[Tensor]) -> None:
-        """H_v[s, t] = <left_s, right_t>_v of all rounds before and after the middle."""
+    def add(self, before: int, left: Tensor, after: int, right: Tensor) -> None:
+        """H_v[s, t] = <left_s, right_t>_v of the rounds from before on and from after on."""
         for o, H in enumerate(self.grams):
-            sides = []
-            for rounds, factors in ((before, left), (after, right)):
-                here = {t: m for t, m in zip(rounds, factors, strict=True) if self._in(t, o)}
-                sides.append(here)
-            if not all(sides):
-                continue
-            of_victims = [torch.stack([*side.values()])[:, self.victims] for side in sides]
-            entries = of_victims[0].movedim(0, 1) @ of_victims[1].permute(1, 2, 0)
-            i, j = (torch.tensor([self.place[t][1] for t in side]) for side in sides)
-            H[:, i[:, None], j] = entries
+            rows = left[(o - before) % self.every :: self.every]
+            columns = right[(o - after) % self.every :: self.every]
+            if len(rows) and len(columns):
+                found = rows.movedim(0, 1) @ columns.permute(1, 2, 0)
+                i, j = self._places(before, o, len(rows)), self._places(after, o, len(columns))
+                H[:, i, j], H[:, j, i] = found, found.mT
 
-    def _in(self, t: int, o: int) -> bool:
-        return t in self.place and self.place[t][0] == o
+    def _places(self, first: int, o: int, count: int) -> slice:
+        """Of so many rounds of class o from round ``first`` on."""
+        place = -(-(first - o) // self.every)
+        return slice(place, place + count)
 
 
 def _placed(combinations: Tensor, rows: list[int], n: int) -> Tensor:

@@ -33,7 +33,7 @@ from .channels import Evidence
 
 CHECKED = 1e-4  # of taking noise for what it is not, or its scale for too small or too large
 ONE_DEVIATION = 0.15865525393145707  # of a normal law lies above one standard deviation
-LEVELS = tuple(0.05 / 2**i for i in range(8))  # of an audit's statements, of which there are many
+LEVELS = tuple(0.05 / 2**i for i in range(6))  # of an audit's statements, up to 32 of them
 NEAR = 2e-4  # relative, of the factor at which an epsilon is reached
 NOTE = (
     "bound of the sum of all canaries' scores: holds for Gaussian noise of one scale, independent "

@@ -21,6 +21,7 @@ import typer
 import yaml
 
 from dpaudit.commands.cli import app
+from dpaudit.files.captured_file import CapturedConfig, is_captured
 from dpaudit.files.claims_file import Claims
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import Runtime
@@ -117,6 +118,9 @@ def check_fragment(code: str) -> None:
     content = tomllib.loads(code)
     if "check" in content:
         Claims.model_validate(content)
+        return
+    if is_captured(content):
+        CapturedConfig.model_validate(content)
         return
     AuditConfig.from_dict({**BASE, **content})
 

@@ -58,6 +58,7 @@ def dpaudit(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_package_is_audited_by_the_command_and_its_claim_does_not_hold(installed) -> None:
     done = dpaudit(installed, "audit", "audit.toml", "--out", "../run", "--workers", "1")
     assert done.returncode == 1, done.stderr
@@ -117,6 +118,7 @@ def test_the_attacks_are_audited_by_the_command_and_read_what_is_not_hidden(
     assert "noise of x, measured" in (installed_attacks / "run" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_attacks_pass_their_own_tests(installed_attacks) -> None:
     """In a process of their own, which finds the installed entry points."""
     done = subprocess.run(

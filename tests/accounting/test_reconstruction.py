@@ -118,6 +118,7 @@ def test_the_bound_is_the_power_of_the_best_test_of_simulated_rounds() -> None:
     assert reached <= binom.isf(FALSE_FAILURE / 2, n, high + spread)
 
 
+@pytest.mark.slow
 def test_gamma_lies_on_every_line_that_delta_allows_and_on_one_of_them() -> None:
     """min over e^t of e^t kappa + delta(t); for t below 0 of the reverse direction."""
     mechanism = [gaussian(1.0, 0.1, 20)]

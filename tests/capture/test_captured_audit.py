@@ -195,6 +195,7 @@ def test_a_program_that_fails_says_why(tmp_path: Path, text: str, said: str) -> 
     assert said in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_check_takes_the_audit_of_a_program_and_runs_it_again_when_its_code_changes(
     tmp_path: Path,
 ) -> None:

@@ -161,6 +161,7 @@ def test_a_baseline_with_evidence_that_is_no_number_is_refused_in_one_line(check
     assert "log_wealth" in error
 
 
+@pytest.mark.slow
 def test_a_fresh_seed_follows_from_the_content(checked) -> None:
     """The cache has an entry for each content, and none is made again."""
     claims = (checked / "claims.toml").read_text()

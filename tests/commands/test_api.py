@@ -217,6 +217,7 @@ def test_the_example_of_the_readme_works_as_a_script_without_a_guard(tmp_path: P
     assert line.startswith("unsupported value=")
 
 
+@pytest.mark.slow
 def test_a_class_of_the_script_inside_an_object_is_audited_on_one_core(tmp_path: Path) -> None:
     call = 'print(dpaudit.audit("audit.toml", cores=2, **OWN).verdict)\n'
     done = script(tmp_path, f"import dpaudit\n{OWN_LAYER}{call}")

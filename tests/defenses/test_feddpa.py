@@ -176,6 +176,7 @@ def test_other_data_move_an_update_by_no_more_than_twice_the_clip_norm(setting_o
     assert stated["x"].value == pytest.approx(2 * 0.05)
 
 
+@pytest.mark.slow
 def test_the_published_accounting_is_of_record_steps_and_the_release_is_of_an_agent() -> None:
     """The code's defaults: ten clients, 15 rounds, E = 2, B = 16, epsilon 1; 5,000 records each."""
     sizes = (0, *[5000] * 10)

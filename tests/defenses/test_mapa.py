@@ -155,6 +155,7 @@ def test_the_noisy_gradient_is_derived_exactly_from_all_links(
         torch.testing.assert_close(derived.gradient, expected, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_a_constant_multiplier_keeps_its_budget_and_the_scripts_noise_does_not() -> None:
     """With noise sigma C_m^2 and 0.64 left of the clip norm, a claimed 1 is 1.9 in truth."""
     setting = Setting(build_graph("ring", 8), (7500,) * 8, 100)

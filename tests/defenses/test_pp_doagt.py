@@ -176,6 +176,7 @@ def test_budgets_printed_for_it_belong_to_falling_epsilons_and_are_loose_by_hund
         assert eps < low < high < 4.2 * eps < printed / 400
 
 
+@pytest.mark.slow
 def test_at_equal_noise_algorithm_1_ends_closest_as_in_figures_2_to_4(residuals, sensors) -> None:
     """Figure 2 has DPOP further off, Figures 3 and 4 have PP-DOAGT and Diff-TV-AB comparable.
 

@@ -56,6 +56,7 @@ def test_a_scalar_without_noise_refutes_dpps() -> None:
     assert any(f.kind == "empirical-epsilon" for f in findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "title, threat_model, expected",
     [
@@ -79,6 +80,7 @@ def test_runs_are_whole_where_accounting_exceeds_a_claim_by_far(
     assert (options["n_rounds"], options.get("stop_early", False)) == expected
 
 
+@pytest.mark.slow
 def test_the_printed_form_names_claim_assumption_and_verdict(monkeypatch) -> None:
     monkeypatch.setattr("dpaudit.papers.five_papers.CASES", CASES[:1])
     monkeypatch.setitem(SCALES, "quick", PlayedScale(100, 3))

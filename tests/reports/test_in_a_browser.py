@@ -44,8 +44,15 @@ def test_a_page_asks_for_nothing_and_has_no_errors(
 
 
 @PAGES
-@THEMES
-@SIZES
+@pytest.mark.parametrize(
+    ("theme", "size"),
+    [
+        ("light", WIDE),
+        ("dark", PHONE),
+        pytest.param("dark", WIDE, marks=pytest.mark.slow),
+        pytest.param("light", PHONE, marks=pytest.mark.slow),
+    ],
+)
 def test_axe_finds_nothing_serious(
     browser: Browser, folder: Path, name: str, theme: str, size: tuple[int, int]
 ) -> None:

@@ -99,6 +99,7 @@ def test_the_curve_of_a_claim_on_mu_is_its_own() -> None:
     assert gaussian_curve(0.01)[0].epsilon == 0.0
 
 
+@pytest.mark.slow
 def test_the_bound_is_the_last_epsilon_that_is_refuted_with_all_below() -> None:
     """Of randomised response at epsilon 1: above 1 in 5% of audits at most."""
     rng = np.random.default_rng(6)

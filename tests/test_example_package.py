@@ -94,6 +94,7 @@ def test_the_package_passes_its_own_tests(installed, monkeypatch) -> None:
         own.test_quiet_gossip_keeps(promise)
 
 
+@pytest.mark.slow
 def test_the_attacks_are_audited_by_the_command_and_read_what_is_not_hidden(
     installed_attacks,
 ) -> None:

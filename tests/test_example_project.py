@@ -69,6 +69,7 @@ def test_the_example_holds_and_does_not_run_again_while_nothing_changed(project:
     assert min(seconds) < 2.0
 
 
+@pytest.mark.slow
 def test_halved_noise_fails_and_names_the_claim_the_adversary_and_the_bound(project: Path) -> None:
     code = project / "noisy_gossip.py"
     assert "NOISE = 4.0" in code.read_text()
@@ -122,6 +123,7 @@ claim = [
 """
 
 
+@pytest.mark.slow
 def test_two_claims_of_one_text_are_told_apart(project: Path) -> None:
     (project / "two").mkdir()
     (project / "two" / "claims.toml").write_text(TWO_CLAIMS)

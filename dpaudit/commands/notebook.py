@@ -5,19 +5,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
 
-from rich.console import Console
-
 from dpaudit.progress import OnProgress
 from dpaudit.text import one_line
 
 from .running import Tally
+from .terminal import stderr
 
 EVERY = 0.5  # seconds between lines
 
 
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
-    return bool(Console().is_jupyter)
+    return bool(stderr.is_jupyter)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dpaudit.attack.image_metrics import RANGES, Estimate, interval
 from dpaudit.attack.noise_limits import bits, decibels, together, without_prior
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.config import AuditConfig
-from dpaudit.files.finding import Column, Finding, Name
+from dpaudit.files.finding import Column, Finding, Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.game.estimate import Window
 from dpaudit.pipeline.jobs import Prepared
@@ -117,7 +117,8 @@ def scored(findings: Iterable[Finding], scenario: Scenario, rounds: tuple[int, .
     return _pooled(
         finding
         for finding in findings
-        if (finding.message, finding.world) == (scenario.message, scenario.world)
+        if finding.role is Role.RECONSTRUCTION
+        and (finding.message, finding.world) == (scenario.message, scenario.world)
         and finding.series
         and set(finding.rounds) <= set(rounds)
     )
@@ -126,7 +127,7 @@ def scored(findings: Iterable[Finding], scenario: Scenario, rounds: tuple[int, .
 def blind(findings: Iterable[Finding], message: str, rounds: tuple[int, ...]) -> Scored:
     """The guesses at a message's targets without it, of each round those with the least MSE."""
     least: dict[tuple[int, ...], Finding] = {}
-    for finding in findings:
+    for finding in (f for f in findings if f.role is Role.RECONSTRUCTION):
         here = finding.message == message and set(finding.rounds) <= set(rounds)
         if here and finding.world == "blind":
             best = least.setdefault(finding.rounds, finding)

@@ -78,6 +78,7 @@ def run(command: str, clean: dict[str, Path], **more: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.slow
 def test_every_command_of_the_workflow_runs_in_a_clean_copy(clean: dict[str, Path]) -> None:
     steps = {s["name"]: s["run"] for s in workflow()["jobs"]["claims"]["steps"] if "run" in s}
     assert tuple(steps) == WORKFLOW_STEPS

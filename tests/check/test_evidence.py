@@ -131,6 +131,7 @@ def checked(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_commits_add_up_until_a_claim_is_refuted_and_a_new_baseline_closes_that(checked) -> None:
     baseline = ("--baseline", "baseline.json")
     code, said = commit(checked, 1, 1, 1.2, *baseline)

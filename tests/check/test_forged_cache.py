@@ -54,6 +54,7 @@ def test_an_entry_is_bound_to_its_content(folder) -> None:
     assert runs(folder) == 3
 
 
+@pytest.mark.slow
 def test_an_entry_of_another_machine_needs_the_same_secret(folder, tmp_path_factory) -> None:
     here, there = (str(tmp_path_factory.mktemp(name)) for name in ("here", "there"))
     secret = "0123456789abcdef" * 4

@@ -226,15 +226,16 @@ def test_the_library_does_not_end_the_script_that_calls_it(folder) -> None:
 BROKEN = (
     ["attack", "{0}"],
     ["audit", "{0}"],
+    ["capture", "--out", "{1}", "--", "true"],
     ["check", "{0}"],
     ["epsilon", "--noise-multiplier", "1"],
     ["explain", "epsilon"],
     ["init", "--force", "--out", "{0}"],
     ["list", "attacks"],
-    ["report", "{0}"],
+    ["report", "{1}"],
     ["reproduce", "xie-table4"],
     ["selftest"],
-    ["show", "{0}"],
+    ["show", "{1}"],
 )
 
 
@@ -246,6 +247,7 @@ def test_every_command_answers_with_2_where_a_fault_is_its_own(
     started = {
         "attack": "dpaudit.pipeline.devices.torch_device",
         "audit": "dpaudit.files.config.AuditConfig.from_toml",
+        "capture": "dpaudit.capture.run.capture",
         "check": "dpaudit.files.claims_file.ClaimsFile.read",
         "epsilon": "dpaudit.accounting.Release",
         "explain": "dpaudit.commands.glossary.entry_of",
@@ -261,7 +263,10 @@ def test_every_command_answers_with_2_where_a_fault_is_its_own(
         raise SystemExit(0)
 
     monkeypatch.setattr(started[arguments[0]], leave)
-    done = CliRunner().invoke(app, [part.format(folder / "audit.toml") for part in arguments])
+    (folder / "audit.json").write_text("{}")  # report and show ask for it first
+    done = CliRunner().invoke(
+        app, [part.format(folder / "audit.toml", folder) for part in arguments]
+    )
     assert done.exit_code == 2, done.output
     [line] = done.stderr.splitlines()
     assert line.startswith("error: unforeseen SystemExit: 0")

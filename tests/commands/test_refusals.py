@@ -162,7 +162,7 @@ def test_scores_that_are_nan_are_one_line(tmp_path, monkeypatch) -> None:
     code, lines = said(tmp_path, CONFIG)
     assert code == 2, lines
     assert len(lines) == 1, lines
-    assert '60 of 120 runs played against "agent 3" have NaN as their score' in lines[0]
+    assert '1000 of 2000 runs played against "agent 3" have NaN as their score' in lines[0]
 
 
 class Overflowing(DPDPSGD):

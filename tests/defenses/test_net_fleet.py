@@ -154,7 +154,8 @@ def test_the_exact_leak_lies_between_the_declared_ends(K, agents) -> None:
     least = sorted(1 / r.noise_multiplier for r in bracket.least for _ in range(r.count))
     known = 3 if not agents else 1
     assert len(least) == known * (K + 1)
-    for declared, found in zip(least, sorted(mus)[-len(least) :], strict=True):
+    most = sorted(math.sqrt(squared.high) for squared in leak.by_use)
+    for declared, found in zip(least, most[-len(least) :], strict=True):
         assert declared <= found * (1 + 1e-9)
     low, high = (epsilon(end, 1e-5) for end in bracket[:2])
     assert low.low < high.high

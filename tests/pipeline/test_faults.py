@@ -171,6 +171,7 @@ def endless(folder: Path) -> None:
     (folder / "audit.toml").write_text(text)
 
 
+@pytest.mark.slow
 def test_the_second_of_two_audits_into_one_folder_does_not_touch_the_first(folder) -> None:
     endless(folder)
     first = started("audit", "audit.toml", "--out", "run", "--workers", "1")
@@ -233,6 +234,7 @@ def test_no_process_outlives_a_killed_audit(folder) -> None:
     assert not [pid for pid in those if alive(pid)]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_one_line_and_the_rest_is_gone_on_from(folder) -> None:
     (folder / "audit.toml").write_text(config_with().replace("n_rounds = 6", "n_rounds = 3_000"))
     process = started("audit", "audit.toml", "--out", "run", "--workers", "2")

@@ -118,13 +118,16 @@ def test_the_same_config_and_seed_give_the_same_result(folder) -> None:
     assert without_timing(run_audit(config, folder / "c", ONE_CORE, CONFIG)) != first
 
 
+@pytest.mark.slow
 def test_two_processes_give_what_one_gives(folder) -> None:
     config = AuditConfig.from_toml(folder / "audit.toml")
     two = run_audit(config, folder / "b", Runtime(cores=2), CONFIG)
     assert without_timing(two) == without_timing(audited(folder, "a"))
 
 
-@pytest.mark.parametrize("stop_at", [3, 12, 17, 26, 30])
+@pytest.mark.parametrize(
+    "stop_at", [3, 26, *(pytest.param(k, marks=pytest.mark.slow) for k in (12, 17, 30))]
+)
 def test_an_interrupted_audit_resumes_to_the_same_numbers(folder, stop_at, monkeypatch) -> None:
     monkeypatch.setattr("dpaudit.training.checkpoints.SECONDS", 0.0)
     expected = without_timing(audited(folder, "whole"))
@@ -175,7 +178,9 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "stop", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_killed_process_leaves_a_run_that_resumes_to_the_same_numbers(folder, stop) -> None:
     expected = without_timing(audited(folder, "whole"))
     process = dpaudit(folder, "--workers", "1")
@@ -191,6 +196,7 @@ def test_a_killed_process_leaves_a_run_that_resumes_to_the_same_numbers(folder, 
     assert without_timing(AuditResult.read(folder / "run" / "audit.json")) == expected
 
 
+@pytest.mark.slow
 def test_attacking_again_needs_no_training_and_gives_the_same(folder) -> None:
     first = audited(folder)
     seen: list[str] = []

@@ -190,6 +190,7 @@ def test_the_page_lists_the_bugs_of_the_zoo_and_what_catches_them() -> None:
     assert listed == [(bug.name, bug.mistake, bug.by) for bug in BUGS]
 
 
+@pytest.mark.slow
 def test_the_command_prints_rows_or_json_writes_the_page_and_fails_on_a_miss(
     monkeypatch, tmp_path
 ) -> None:

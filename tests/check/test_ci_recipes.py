@@ -128,6 +128,7 @@ def test_the_pre_commit_hook_runs(clean: dict[str, Path]) -> None:
     assert f"- id: {found['id']}" in documented
 
 
+@pytest.mark.slow
 def test_the_workflow_for_forks_holds_the_change_against_the_promises_of_the_base(
     clean: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -77,7 +77,11 @@ def test_the_process_of_an_audit_starts_without_them(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["check", "claims.toml"], ["audit", "audits/audit.toml", "--workers", "2"]]
+    "command",
+    [
+        ["check", "claims.toml"],
+        pytest.param(["audit", "audits/audit.toml", "--workers", "2"], marks=pytest.mark.slow),
+    ],
 )
 def test_a_command_runs_none_of_them_in_any_process(repository: Path, command: list[str]) -> None:
     done = run(repository, "-P", "-m", "dpaudit.commands.cli", *command)

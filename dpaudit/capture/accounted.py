@@ -33,13 +33,12 @@ class _Victim:
         self.by_round: dict[int, tuple[Pair, Leak]] = {
             k: neighbours.worst(victim, model, adjacency) for k, neighbours in worlds.rounds.items()
         }
-        self.upper = any(leak.upper for _, leak in self.by_round.values())
-        bare = (leak.bare for _, leak in self.by_round.values() if leak.bare is not None)
-        self.bare = next(bare, None)
+        self.sure = [leak for _, leak in self.by_round.values() if not leak.upper]
+        self.bare = next((leak.bare for leak in self.sure if leak.bare is not None), None)
         self.epsilon = self._epsilon(config, claim)
 
     def _epsilon(self, config: CapturedConfig, claim: Claim) -> float:
-        """Of the rounds that the claim's scope covers: all, or the worst."""
+        """A lower end, by the rounds that give one: of all of them, or of the worst."""
         if self.bare is not None:
             return inf
         delta, record = claimed_delta(claim), config.record
@@ -54,7 +53,7 @@ class _Victim:
                 for family, size in (("gaussian", leak.mu), ("laplace", leak.epsilon))
                 if size > 0
             ]
-            for _, leak in self.by_round.values()
+            for leak in self.sure
         ]
         if claim.scope == "run":
             mechanisms = [[release for some in mechanisms for release in some]]
@@ -70,14 +69,14 @@ def measured_accounting(
     """The evidence that measured releases give; ``unsupported`` if they exceed the claim.
 
     Records that were not tried may move messages further, and rounds that were not measured add to
-    these: a lower end, without an upper one. Where the adversary does not read all messages, or
-    noise of earlier rounds may hide behind that of this one, it is an upper figure of the measured
-    rounds, and speaks against nothing.
+    these: a lower end, without an upper one. Rounds in which the adversary has not read all that
+    was sent before, or in which several draws hide one number, give an upper figure, and count
+    nothing.
     """
     victims = [v for v in config.record.victims if v not in model.agents]
     found = [_Victim(config, worlds, claim, model, v) for v in victims]
-    worst = max(found, key=lambda one: (not one.upper, one.epsilon))
-    low = 0.0 if worst.upper else worst.epsilon
+    worst = max(found, key=lambda one: one.epsilon)
+    low = worst.epsilon
     delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
     mus = {k: leak.mu for k, (_, leak) in worst.by_round.items()}
     notes = list(_notes(config, worst))
@@ -107,18 +106,19 @@ def measured_accounting(
 
 def _notes(config: CapturedConfig, worst: _Victim) -> list[str]:
     k = max(worst.by_round, key=lambda k: worst.by_round[k][1].size)
-    pair, leak = worst.by_round[k]
+    pair, _ = worst.by_round[k]
     notes = [
         f"agent {worst.victim}; in round {k} the record {pair[0]} and {pair[1]} differ most, of "
         f"{len(config.record.hows())} ways that were tried; others may differ more",
         f"{len(worst.by_round)} rounds were measured, and others are not counted",
     ]
-    if worst.bare is not None and not worst.upper:
+    if worst.bare is not None:
         notes.append(f"{worst.bare} moves with the record, and no noise that was named hides it")
-    elif worst.upper:
+    if uncounted := [k for k, (_, leak) in worst.by_round.items() if leak.upper]:
         notes.append(
-            "this adversary does not read all messages, or several draws hide one number: what is "
-            f"measured is an upper figure (mu {leak.mu:.4g}), and speaks against no claim"
+            f"rounds {', '.join(map(str, uncounted))} count nothing: this adversary has not read "
+            "all that was sent before, or several draws hide one number, so that what was measured "
+            "of them is an upper figure"
         )
     if config.record.sampling == "none":
         notes.append("the record is in the batches of these rounds, and the adversary knows it")

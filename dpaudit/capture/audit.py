@@ -21,7 +21,7 @@ from dpaudit.pipeline.judge import bearing_on, judge
 from dpaudit.pipeline.provenance import provenance_of
 from dpaudit.progress import OnProgress
 from dpaudit.registry import load_plugin
-from dpaudit.source import hash_of, own_source
+from dpaudit.source import below, hash_of, own_source
 from dpaudit.training.checkpoints import Checkpoints
 from dpaudit.training.run_directory import RunDirectory
 
@@ -54,10 +54,13 @@ def run_captured(
     """
     began = time.perf_counter()
     load_plugin("reports", "html")  # refused now and not after the last run
-    program = Program(config, out / SCRATCH, cores)
+    program, folder = Program(config, out / SCRATCH, cores), config.program.folder
     fingerprint = {
         "config": config.model_dump(mode="json"),
-        "code": {"dpaudit": hash_of(own_source()), "program": hash_of([program.script])},
+        "code": {
+            "dpaudit": hash_of(own_source()),
+            "program": hash_of(below(folder, ".py"), folder),
+        },
     }
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
         with program.running():
@@ -129,8 +132,8 @@ def _tests(
         runs = ShortRuns(config, worlds.replay, worlds.rounds[k], adjacency)
         scores = runs.played(program, config.threat_model, on_run, kept.stage(adjacency))
         for i, claim, model in asked:
-            if record_adjacency(claim) == adjacency:
-                yield certified(i, claim, model, scores[model.name], k, config.seed)
+            if record_adjacency(claim) == adjacency and runs.can_test(model):
+                yield certified(i, claim, model, scores[model.name], k)
 
 
 def _result(

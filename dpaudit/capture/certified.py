@@ -4,7 +4,10 @@ Each victim's record is there by a coin of its own in every run. A run ends with
 round; its noise is drawn afresh in that round, and is that of the first run before. The score of a
 victim is the likelihood ratio by what was measured: any other score is valid too, with less power.
 Counts of several victims are sums of independent trials whose chances may differ, for which the
-binomial bound holds (Hoeffding 1956).
+binomial bound holds (Hoeffding 1956). Every victim has as many runs with its record as each other
+one, so that the mean error rates are those of one victim drawn at random, of which the claim holds
+if it holds of each. Where a round has messages of several names, what one victim sends may depend
+on another's coin, and only the first victim has one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +31,13 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import Change, World
 from dpaudit.kept import Kept, Progress
 from dpaudit.pipeline.case import CAPTURED
-from dpaudit.statistics.bounds import family_from_scores, from_scores, mu_p_value, p_value
+from dpaudit.statistics.bounds import (
+    Scores,
+    family_from_scores,
+    from_scores,
+    mu_p_value,
+    p_value,
+)
 from dpaudit.statistics.power import expected_bound, expected_family_bound, trials_needed
 
 from .measured import log_likelihood_ratio
@@ -38,13 +47,14 @@ from .worlds import Neighbours, OnRun, Pair
 
 ALPHA = 0.05  # of a false bound of one test
 BLOCK = 20  # runs after which scores are kept
+LEAST_CHOOSING = 4  # runs, two of each side
 
 
 class Played(NamedTuple):
     """Scores of one adversary, of records that are not there and that are."""
 
-    without: Array
-    having: Array
+    counted: Scores
+    choosing: Scores  # of other runs
 
 
 @dataclass(frozen=True)
@@ -60,21 +70,34 @@ class ShortRuns:
     def pairs(self) -> Mapping[int, Pair]:
         """What each victim's record is without and with: what shows most to who reads all."""
         everyone = ThreatModel(name="every link")
+        victims, places = self.config.record.victims, self.neighbours.places
+        one_phase = all(len({m.name for m in places[v].messages}) == 1 for v in victims)
         return {
             victim: self.neighbours.worst(victim, everyone, self.adjacency)[0]
-            for victim in self.config.record.victims
+            for victim in (victims if one_phase else victims[:1])
         }
 
     @cached_property
     def coins(self) -> NDArray[np.intp]:
-        """[runs, victims]: 1 is with the record."""
-        shape = self.config.certify.runs, len(self.pairs)
-        return np.random.default_rng([self.config.seed, 1]).integers(0, 2, shape)
+        """[runs, victims]: 1 is with the record, half of those that choose and of the rest."""
+        rng, runs = np.random.default_rng([self.config.seed, 1]), self.config.certify.runs
+        sides = [np.arange(n) % 2 for n in (self.n_choosing, runs - self.n_choosing)]
+        columns = [np.concatenate([rng.permutation(half) for half in sides]) for _ in self.pairs]
+        return np.stack(columns, axis=1)
+
+    @property
+    def n_choosing(self) -> int:
+        """Runs that choose the threshold."""
+        return max(LEAST_CHOOSING, self.config.certify.runs // 10)
 
     @property
     def drawn(self) -> tuple[str, ...]:
         """The noise of the round."""
         return tuple(d.key for v in self.pairs for d in self.neighbours.places[v].draws)
+
+    def can_test(self, threat_model: ThreatModel) -> bool:
+        """Whether a victim with a coin is none of the adversary's own agents."""
+        return any(victim not in threat_model.agents for victim in self.pairs)
 
     def world(self, coins: Sequence[int], **update: object) -> World:
         changes = tuple(
@@ -115,23 +138,23 @@ class ShortRuns:
         found = {}
         for j, model in enumerate(models):
             of = [i for i, victim in enumerate(self.pairs) if victim not in model.agents]
-            values, having = table[:, j, of], there[:, of]
-            found[model.name] = Played(values[~having], values[having])
+            values, having, n = table[:, j, of], there[:, of], self.n_choosing
+            parts = ((values[n:], having[n:]), (values[:n], having[:n]))
+            found[model.name] = Played(*((x[~present], x[present]) for x, present in parts))
         return found
 
 
 def certified(
-    index: int, claim: Claim, threat_model: ThreatModel, played: Played, k: int, seed: int
+    index: int, claim: Claim, threat_model: ThreatModel, played: Played, k: int
 ) -> Finding:
     """The test of a claim by what was played of round k."""
     delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
-    rng = np.random.default_rng([seed, 2])
     if claim.mu is None:
-        bound = from_scores(*played, delta, ALPHA, rng)
+        bound = from_scores(*played.counted, delta, ALPHA, played.choosing)
         value = bound.value
         p = p_value(bound.fp, bound.fn, bound.n0, bound.n1, delta, claimed)
     else:
-        bound = family_from_scores(*played, ALPHA, rng)
+        bound = family_from_scores(*played.counted, ALPHA, played.choosing)
         value = GAUSSIAN.epsilon(bound.value, delta)
         p = mu_p_value(bound.fp, bound.fn, bound.n0, bound.n1, claim.mu)
     metrics: dict[str, Metric] = {

@@ -31,9 +31,7 @@ def drawn_noise(plain: Observed, sites: Sequence[str]) -> list[Finding]:
     for draw in draws:
         values = _standard(plain.tape[draw.key] / draw.scale, draw.family)
         groups[draw.name, len(values)].append(values)
-    found = [
-        (name, *white_noise_test(np.stack(group, axis=1))) for (name, _), group in groups.items()
-    ]
+    found = [(name, *white_noise_test(_sample(group))) for (name, _), group in groups.items()]
     name, test, p = min(found, key=lambda one: one[2])
     p = min(1.0, len(found) * p)
     if repeated:
@@ -59,6 +57,12 @@ def drawn_noise(plain: Observed, sites: Sequence[str]) -> list[Finding]:
             ),
         )
     ]
+
+
+def _sample(draws: Sequence[Array]) -> Array:
+    """A column for each draw; draws of a single number together are one column."""
+    columns = np.stack(draws, axis=1)
+    return columns.T if len(columns) == 1 else columns
 
 
 def _standard(values: Array, family: str) -> Array:

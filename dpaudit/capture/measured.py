@@ -70,11 +70,15 @@ NO_LEAK = Leak(0.0, 0.0)
 
 
 def noise_of(
-    place: Place, silent: Sequence[Observed], signed: Sequence[tuple[Observed, Observed]]
+    place: Place,
+    base: Observed,
+    silent: Sequence[Observed],
+    signed: Sequence[tuple[Observed, Observed]],
 ) -> dict[MessageId, Noised]:
     """The noise of each message of a place.
 
     Args:
+        base: the run with every draw, by which a message without noise has its length.
         silent: by draw of the place: the run without that draw.
         signed: by draw: two runs in which its numbers are its scale with other signs.
 
@@ -85,7 +89,7 @@ def noise_of(
     return {
         message: _joined(
             [_response(place, message, j, silent[j], *signed[j]) for j in range(len(place.draws))],
-            len(silent[0].messages[message]) if silent else 0,
+            len(base.messages[message]),
         )
         for message in place.messages
     }

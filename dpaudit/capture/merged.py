@@ -11,9 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dpaudit.files.captured_file import MessageOptions
-from dpaudit.files.recorded import DRAWS, EVENTS, Draw, Event
+from dpaudit.files.recorded import DRAWS, EVENTS, Draw, Event, write_at_once
 from dpaudit.files.world import BATCHES, TAPE, Taken, draw_key
-from dpaudit.strict import Strict
 
 from .gathered import Process, draws_of, events_of, processes_in
 from .inside.start import TORCH
@@ -41,9 +40,9 @@ class Merging:
             for event, name in zip(events, _names(events), strict=True)
         ]
         draws = [d.model_copy(update={"round": self._of_draw.get(_name(d))}) for d in draws]
-        _write(out / EVENTS, events)
-        _write(out / DRAWS, draws)
-        _write(out / BATCHES, _batches(processes))
+        write_at_once(out / EVENTS, events)
+        write_at_once(out / DRAWS, draws)
+        write_at_once(out / BATCHES, _batches(processes))
         save_file(dict(_tape(processes)), out / TAPE)
         shutil.rmtree(out / RAW)
 
@@ -99,8 +98,3 @@ def _stored(held: bytes, name: str, shape: Sequence[int], dtype: str, at: int, s
     if not size:
         return torch.empty(list(shape), dtype=kind)
     return torch.frombuffer(bytearray(held[at : at + size]), dtype=kind).reshape(list(shape))
-
-
-def _write(path: Path, values: Iterable[Strict]) -> None:
-    """Not synchronised with the disk, which hundreds of short runs would wait for."""
-    path.write_text("".join(value.model_dump_json() + "\n" for value in values))

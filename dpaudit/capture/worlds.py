@@ -119,7 +119,7 @@ def _neighbours(
         _refuse_other_shapes(base, run, own)
     silent, one, two = (runs[i : 3 * n_draws : 3] for i in range(3))
     noised = {
-        victim: noise_of(place, silent, list(zip(one, two, strict=True)))
+        victim: noise_of(place, base, silent, list(zip(one, two, strict=True)))
         for victim, place in places.items()
     }
     changed: dict[How, Observed] = dict(zip(hows, runs[3 * n_draws :], strict=True))

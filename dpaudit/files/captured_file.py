@@ -15,6 +15,7 @@ from .threat import ThreatModel
 from .world import How
 
 Candidate = Literal["present", "scaled", "negated", "zeroed", "other-label"]
+LEAST_RUNS = 8  # a half chooses a threshold, and each half has two runs of each side
 CANDIDATES: tuple[Candidate, ...] = ("present", "scaled", "negated", "other-label")
 
 
@@ -70,6 +71,12 @@ class CertifyOptions(Strict):
     """Short runs with a coin for each victim, which certify a lower bound."""
 
     runs: NonNegativeInt = 400  # 0: none
+
+    @model_validator(mode="after")
+    def _enough_for_both_sides(self) -> Self:
+        if 0 < self.runs < LEAST_RUNS:
+            raise ValueError(f"runs = {self.runs}; expected 0, or {LEAST_RUNS} at least")
+        return self
 
 
 class CapturedConfig(Strict):

@@ -4,7 +4,6 @@ import atexit
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dpaudit.files.recorded import Draw, Event, SentTensor
+from dpaudit.files.recorded import Draw, Event, SentTensor, write_at_once
 from dpaudit.files.world import BATCHES, TAPE, Noise, Taken, World, draw_key
-from dpaudit.strict import Strict
 
 from .changes import in_world, n_records
 from .tape import Tape, as_noise, as_tensor, like
@@ -109,7 +107,7 @@ class Player:
             ("draws.jsonl", self._draws),
             (BATCHES, self._batches),
         ):
-            _write(out / name, values)
+            write_at_once(out / name, values)
 
     def _next(self) -> int:
         self._sequence += 1
@@ -119,8 +117,3 @@ class Player:
         """How often it was called before."""
         self._times[what] += 1
         return self._times[what] - 1
-
-
-def _write(path: Path, values: Sequence[Strict]) -> None:
-    """Not synchronised with the disk, which hundreds of short runs would wait for."""
-    path.write_text("".join(value.model_dump_json() + "\n" for value in values))

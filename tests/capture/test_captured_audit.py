@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from dpaudit.accounting.gaussian import gaussian_epsilon
 from dpaudit.capture import certified
 from dpaudit.capture.audit import run_captured
 from dpaudit.commands.cli import app
@@ -49,7 +50,7 @@ def mu_of(result: AuditResult) -> float | None:
 
 def test_a_right_program_is_measured_at_its_claim_and_not_contradicted(tmp_path: Path) -> None:
     """Twice with the same seed, which gives the same audit."""
-    result, again = (audited(tmp_path / name, "none", runs=4, rounds=(1, 3)) for name in "ab")
+    result, again = (audited(tmp_path / name, "none", runs=8, rounds=(1, 3)) for name in "ab")
     assert mu_of(result) == pytest.approx(1.0, abs=1e-3)
     assert result.verdict is Verdict.UNDERPOWERED
     assert "does not contradict it" in result.claims[0].reason
@@ -58,6 +59,38 @@ def test_a_right_program_is_measured_at_its_claim_and_not_contradicted(tmp_path:
     assert AuditResult.read(tmp_path / "a" / "none" / "audit.json").to_json() == result.to_json()
     timeless = [one.model_copy(update={"timing": {}}).to_json() for one in (result, again)]
     assert timeless[0] == timeless[1]
+
+
+def test_every_victim_has_as_many_runs_with_its_record_in_both_parts() -> None:
+    config = CapturedConfig.model_validate(
+        {"program": {"command": ("python", "x.py")}, "certify": {"runs": 61}}
+    )
+    runs = certified.ShortRuns(config, None, None, "add-remove")
+    runs.__dict__["pairs"] = dict.fromkeys(range(3), ("absent", "present"))
+    coins, n = runs.coins, runs.n_choosing
+    assert coins.shape == (61, 3)
+    for part in (coins[:n], coins[n:]):
+        assert set(part.sum(axis=0)) == {len(part) // 2}
+    assert not (coins[:, 0] == coins[:, 1]).all()
+
+
+def test_who_misses_messages_counts_the_rounds_before_any_was_missed(tmp_path: Path) -> None:
+    """Before round 1 nothing was sent; one link of a broadcast shows the whole of it."""
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "gossip.py", "none"), "folder": PROGRAMS},
+            "record": {"victims": (0,), "rounds": (1, 2), "candidates": ("present",)},
+            "certify": {"runs": 0},
+            "claim": ({"text": "the run", "mu": 0.5},),
+            "threat_model": ({"name": "one link", "links": ((0, 1),)},),
+        }
+    )
+    result = run_captured(config, tmp_path / "out", cores=1)
+    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
+    assert result.verdict is Verdict.UNSUPPORTED
+    low = measured.metrics[Name.EPSILON].low
+    assert low == pytest.approx(gaussian_epsilon(1e-5, 1 / 1.001), rel=1e-6)
+    assert any(note.startswith("rounds 2 count nothing") for note in measured.notes)
 
 
 FAULTS = [

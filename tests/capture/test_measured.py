@@ -39,7 +39,7 @@ def measured(messages, draws: list[NamedDraw], change) -> Leak:
     without = Run(messages(zero), {})
     place = Place(0, 1, tuple(without.messages), tuple(draws), 1)
     having = Run({m: v + change.get(m, 0.0) for m, v in without.messages.items()}, {})
-    noised = noise_of(place, silent, signed)
+    noised = noise_of(place, without, silent, signed)
     return leak(place, noised, place.messages, without, having)
 
 
@@ -94,6 +94,11 @@ def test_noise_that_is_not_linear_or_moves_other_numbers_is_refused() -> None:
         measured(lambda z: {A: np.roll(z["z"], 1)}, [draw("z")], {A: CHANGE})
     with pytest.raises(RunError, match="6 numbers and moves 12"):
         measured(lambda z: {A: np.tile(z["z"], 2)}, [draw("z")], {A: np.tile(CHANGE, 2)})
+
+
+def test_a_program_without_any_noise_shows_the_record() -> None:
+    found = measured(lambda z: {A: np.ones(D)}, [], {A: CHANGE})
+    assert (found.mu, found.bare) == (inf, A)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "laplace"])

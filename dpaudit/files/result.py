@@ -1,5 +1,6 @@
 """audit.json: all that a report or a CI system reads. Nothing here imports torch."""
 
+from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -92,13 +93,17 @@ class Curve(Strict):
     accuracy: tuple[tuple[Number, ...], ...]  # empty where nothing is classified
     consensus_distance: tuple[Number, ...]
     initial_loss: tuple[Number, ...] = ()  # of each agent, before round 1
+    messages: tuple[NonNegativeInt, ...] = ()  # sent on links, from round 1 to this one
+    bytes: tuple[NonNegativeInt, ...] = ()  # of them, in their dtype; of plaintext
 
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:
-        columns = [self.loss, self.consensus_distance]
-        columns += [self.accuracy] if self.accuracy else []
+        columns: list[Sized] = [self.loss, self.consensus_distance]
+        columns += [column for column in (self.accuracy, self.messages, self.bytes) if column]
         if any(len(column) != len(self.rounds) for column in columns):
-            raise ValueError("rounds, loss, accuracy and consensus_distance differ in length")
+            raise ValueError(
+                "rounds, loss, accuracy, consensus_distance, messages and bytes differ in length"
+            )
         return self
 
 

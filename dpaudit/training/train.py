@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,8 @@ from .run_directory import RunDirectory
 EVALUATIONS = 40  # points of the training curves
 TRANSCRIPT_BYTES = 4 * 2**30  # what a world's transcript may take on disk
 
-Point = tuple[int, list[float], list[float] | None, float]  # of the curve, by its columns
+# Of the curve, by its columns.
+Point = tuple[int, list[float], list[float] | None, float, int, int]
 
 
 class Learning(Protocol):
@@ -109,7 +110,7 @@ def train(
     """
     rounds = _Rounds(defense, problem, setting, streams)
     kept = Checkpoints.of(run.folder, world, run.binding, streams.device)
-    state, done, curve = _resumed(kept, rounds)
+    state, done, curve, traffic = _resumed(kept, rounds)
     every = max(1, defense.n_rounds // EVALUATIONS)
     for k in range(done + 1, defense.n_rounds + 1):
         for batch_size in sorted(recording.probes.get(k, ())):
@@ -120,10 +121,12 @@ def train(
             recording.refuse_if_too_large(sent)
         if k in recording.messages:
             run.write_capture(world, k, None, _chosen(sent, recording.messages[k]))
+        traffic = traffic.and_of(sent)
         del sent
         if k % every == 0 or k == defense.n_rounds:
-            curve.append(_measured(k, defense, state, problem, setting.network.server))
-        kept.keep(lambda: Progress(state._asdict(), [k, curve]))  # noqa: B023 (called at once)
+            measured = _measured(k, defense, state, problem, setting.network.server)
+            curve.append((*measured, *traffic))
+        kept.keep(lambda: Progress(state._asdict(), [k, curve, traffic]))  # noqa: B023 (at once)
         on_round(k, defense.n_rounds)
     initial, _ = problem.evaluate(defense.models(rounds.start()))
     return _by_columns(curve, problem.loss_is, initial)
@@ -147,13 +150,29 @@ class _Rounds:
         return self.defense.step(state, k, graph, gradient, Noise(self.streams, k))
 
 
-def _resumed(kept: Kept, rounds: _Rounds) -> tuple[Any, int, list[Point]]:
-    """State, rounds done and curve so far, from the last checkpoint or from the start."""
+class _Traffic(NamedTuple):
+    """How many messages travelled on links, and the bytes of their payloads as they are here."""
+
+    messages: int = 0
+    bytes: int = 0
+
+    def and_of(self, sent: Capture) -> "_Traffic":
+        """With those of one more round."""
+        messages, size = self
+        for message in sent.values():
+            links, payload = message.senders.numel(), message.payload
+            messages += links
+            size += links * payload.shape[-1] * payload.element_size()
+        return _Traffic(messages, size)
+
+
+def _resumed(kept: Kept, rounds: _Rounds) -> tuple[Any, int, list[Point], _Traffic]:
+    """State, rounds done, curve and traffic so far, from the last checkpoint or from the start."""
     state, last = rounds.start(), kept.last()
     if last is None:
-        return state, 0, []
-    done, curve = last.note
-    return type(state)(**last.tensors), done, curve
+        return state, 0, [], _Traffic()
+    done, curve, traffic = last.note
+    return type(state)(**last.tensors), done, curve, _Traffic(*traffic)
 
 
 def _write_probe(
@@ -187,7 +206,9 @@ def _chosen(sent: Capture, names: frozenset[str]) -> Capture:
     return {name: m for name, m in travels.items() if name in names or kind_of(name) in names}
 
 
-def _measured(k: int, defense: Defense, state: Any, problem: Learning, server: int | None) -> Point:
+def _measured(
+    k: int, defense: Defense, state: Any, problem: Learning, server: int | None
+) -> tuple[int, list[float], list[float] | None, float]:
     """Round, loss and accuracy of each agent, and root mean square distance to the mean.
 
     With a server its model is every agent's.
@@ -202,7 +223,7 @@ def _measured(k: int, defense: Defense, state: Any, problem: Learning, server: i
 
 
 def _by_columns(curve: list[Point], loss_is: str, initial_loss: Tensor) -> Curve:
-    rounds, loss, accuracy, consensus = zip(*curve, strict=True)
+    rounds, loss, accuracy, consensus, messages, sizes = zip(*curve, strict=True)
     return Curve(
         rounds=rounds,
         loss=loss,
@@ -210,4 +231,6 @@ def _by_columns(curve: list[Point], loss_is: str, initial_loss: Tensor) -> Curve
         accuracy=() if None in accuracy else accuracy,
         consensus_distance=consensus,
         initial_loss=tuple(initial_loss.tolist()),
+        messages=messages,
+        bytes=sizes,
     )

@@ -100,6 +100,16 @@ def test_the_schema_in_docs_is_the_one_of_the_models() -> None:
     )
 
 
+@pytest.mark.parametrize("graph, links", [("ring", 8), ("complete", 12)])
+def test_an_audit_says_how_much_was_sent_until_each_round(folder, graph, links) -> None:
+    text = images_audit("logistic", "dp-dpsgd", 3).replace('"ring"', f'"{graph}"')
+    (folder / "audit.toml").write_text(text)
+    numbers = 8 * 8 * 4 + 4  # of the model: all that an agent sends, on each link
+    for curve in audited(folder).utility.values():
+        assert curve.messages == (links, 2 * links, 3 * links)
+        assert curve.bytes == tuple(4 * numbers * n for n in curve.messages)
+
+
 def test_an_attack_out_of_an_adversarys_reach_is_said_to_be(folder) -> None:
     result = audited(folder)
     curious = [

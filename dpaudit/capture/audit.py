@@ -2,12 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 
 from dpaudit.defense.claim_accounting import Accounted, record_adjacency
+from dpaudit.files.captured_attacks import GradientInversion
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
@@ -28,6 +29,7 @@ from dpaudit.training.run_directory import RunDirectory
 from .accounted import measured_accounting
 from .certified import ShortRuns, certified
 from .drawn import drawn_noise
+from .inverted import Inversion, Known, known_models
 from .program import Program
 from .worlds import Worlds, measured_worlds
 
@@ -54,6 +56,7 @@ def run_captured(
     """
     began = time.perf_counter()
     load_plugin("reports", "html")  # refused now and not after the last run
+    known = known_models(config)
     program, folder = Program(config, out / SCRATCH, cores), config.program.folder
     fingerprint = {
         "config": config.model_dump(mode="json"),
@@ -67,8 +70,7 @@ def run_captured(
             worlds = measured_worlds(
                 config, program, _counter("worlds", on_progress, config.least_runs)
             )
-            kept = Checkpoints.of(run.folder, "short-runs", run.binding, torch.device("cpu"))
-            claims, findings = _judged(config, program, worlds, on_progress, kept)
+            claims, findings = _judged(config, known, program, worlds, on_progress, run)
         seconds = {"runs": time.perf_counter() - began}
         result = _result(config, worlds, fingerprint, claims, findings, seconds)
         run.write_text("audit.json", result.to_json())
@@ -89,10 +91,11 @@ def _counter(what: str, on_progress: OnProgress, total: int) -> Callable[[], Non
 
 def _judged(
     config: CapturedConfig,
+    known: Mapping[int, Known],
     program: Program,
     worlds: Worlds,
     on_progress: OnProgress,
-    kept: Kept,
+    run: RunDirectory,
 ) -> tuple[list[JudgedClaim], list[Finding]]:
     """All evidence on each claim against each adversary, and the verdicts."""
     asked = [
@@ -107,7 +110,8 @@ def _judged(
         finding, figure = measured_accounting(i, config, worlds, claim, model)
         findings.append(finding)
         accounted.append(figure)
-    findings += _tests(config, program, worlds, asked, on_progress, kept)
+    findings += _tests(config, program, worlds, asked, on_progress, _kept(run, "short-runs"))
+    findings += _inverted(config, known, program, worlds, on_progress, run)
     judgings = [
         Judging(i, claim, model, figure, tuple(bearing_on(i, claim, model, findings)))
         for (i, claim, model), figure in zip(asked, accounted, strict=True)
@@ -134,6 +138,25 @@ def _tests(
         for i, claim, model in asked:
             if record_adjacency(claim) == adjacency and runs.can_test(model):
                 yield certified(i, claim, model, scores[model.name], k)
+
+
+def _inverted(
+    config: CapturedConfig,
+    known: Mapping[int, Known],
+    program: Program,
+    worlds: Worlds,
+    on_progress: OnProgress,
+    run: RunDirectory,
+) -> Iterator[Finding]:
+    attacks = [(i, a) for i, a in enumerate(config.attack) if isinstance(a, GradientInversion)]
+    for done, (i, attack) in enumerate(attacks, 1):
+        inversion = Inversion(i, attack, known[i], config, worlds, run)
+        yield from inversion.findings(program, _kept(run, f"attack-{i}"))
+        on_progress(attack.name, done, len(attacks))
+
+
+def _kept(run: RunDirectory, job: str) -> Kept:
+    return Checkpoints.of(run.folder, job, run.binding, torch.device("cpu"))
 
 
 def _result(

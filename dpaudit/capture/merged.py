@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpaudit.files.captured_file import MessageOptions
 from dpaudit.files.recorded import DRAWS, EVENTS, Draw, Event, write_at_once
-from dpaudit.files.world import BATCHES, TAPE, Taken, draw_key
+from dpaudit.files.world import BATCHES, RECORDS, TAPE, Taken, draw_key, record_key
 
 from .gathered import Process, draws_of, events_of, processes_in
 from .inside.start import TORCH
@@ -44,6 +44,7 @@ class Merging:
         write_at_once(out / DRAWS, draws)
         write_at_once(out / BATCHES, _batches(processes))
         save_file(dict(_tape(processes)), out / TAPE)
+        save_file(dict(_records(processes)), out / RECORDS)
         shutil.rmtree(out / RAW)
 
     def _learn(self, events: Sequence[Event], draws: Sequence[Draw]) -> None:
@@ -91,6 +92,14 @@ def _tape(processes: Sequence[Process]) -> Iterable[tuple[str, Tensor]]:
         for record in process.of_kind("noise"):
             key = draw_key(record["rank"], record["occurrence"], record["site"])
             yield key, _stored(held, *record["tensors"][0])
+
+
+def _records(processes: Sequence[Process]) -> Iterable[tuple[str, Tensor]]:
+    for process in processes:
+        held = process.path.with_suffix(".bin").read_bytes()
+        for record in process.of_kind("batch"):
+            for i, part in enumerate(record.get("tensors", ())):
+                yield record_key(record["agent"], record["number"], i), _stored(held, *part)
 
 
 def _stored(held: bytes, name: str, shape: Sequence[int], dtype: str, at: int, size: int) -> Tensor:

@@ -17,7 +17,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.captured_file import MessageOptions
 from dpaudit.files.recorded import Event, read_lines
 from dpaudit.files.threat import ThreatModel
-from dpaudit.files.world import BATCHES, TAPE, Taken, draw_key
+from dpaudit.files.world import BATCHES, RECORDS, TAPE, Taken, draw_key
 
 from .recording import Recording
 from .reductions import Contents, is_summed, numbers
@@ -117,6 +117,28 @@ class Observed:
     @cached_property
     def batches(self) -> list[Taken]:
         return list(read_lines(self.path / BATCHES, Taken))
+
+    @cached_property
+    def records(self) -> dict[tuple[int, int], list[Tensor]]:
+        """The parts of batches, by agent and by 1, 2, ..., where the world keeps them."""
+        found: dict[tuple[int, int], list[Tensor]] = {}
+        stored = load_file(self.path / RECORDS)
+        for key in sorted(stored, key=lambda key: [int(part) for part in key.split("/")]):
+            agent, batch, _ = map(int, key.split("/"))
+            found.setdefault((agent, batch), []).append(stored[key])
+        return found
+
+    def told_before(self, message: MessageId, name: str) -> list[tuple[Event, Array]]:
+        """What its agent had sent or been sent by a name, before round 1 too, in order of time."""
+        end = next(e for m, e in zip(self._ids, self._events, strict=True) if m == message).time
+        agent, events = message.source, self._recording.events
+        told = [
+            e
+            for e in events
+            if e.call_site == name and e.time < end and agent in (e.source, *e.destinations)
+        ]
+        contents = Contents(self._recording, told, self.options.reductions)
+        return [(event, contents.of(event)) for event in told]
 
     @property
     def agents(self) -> list[int]:

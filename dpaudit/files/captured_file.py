@@ -1,13 +1,16 @@
 """captured.toml: the audit of a program that was not written for dpaudit."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
+from dpaudit.errors import ConfigError
+from dpaudit.registry import load_plugin
 from dpaudit.strict import Strict, Text
 
+from .captured_attacks import CapturedAttack, GradientInversion
 from .claim import Claim
 from .config import MOST, read_toml
 from .file_problems import FileKey, FileProblem, problems_of, refusal
@@ -92,6 +95,7 @@ class CapturedConfig(Strict):
     threat_model: Annotated[tuple[ThreatModel, ...], Field(min_length=1, max_length=MOST)] = (
         ThreatModel(name="eavesdropper", kind="external"),
     )
+    attack: Annotated[tuple[CapturedAttack, ...], Field(max_length=MOST)] = ()
 
     @property
     def least_runs(self) -> int:
@@ -124,7 +128,8 @@ class CapturedConfig(Strict):
             raise refusal(path, text, problems, at)
         started_in = (path.parent / config.program.folder).resolve()
         program = config.program.model_copy(update={"folder": started_in})
-        return config.model_copy(update={"program": program})
+        attacks = tuple(_with_weights_relative_to(path.parent, one) for one in config.attack)
+        return config.model_copy(update={"program": program, "attack": attacks})
 
 
 def is_captured(content: Mapping[str, Any]) -> bool:
@@ -132,8 +137,30 @@ def is_captured(content: Mapping[str, Any]) -> bool:
     return "program" in content
 
 
+def _with_weights_relative_to(folder: Path, attack: CapturedAttack) -> CapturedAttack:
+    if not isinstance(attack, GradientInversion) or attack.weights is None:
+        return attack
+    return attack.model_copy(update={"weights": (folder / attack.weights).resolve()})
+
+
+def _attack_problems(config: CapturedConfig) -> Iterator[FileProblem]:
+    for i, attack in enumerate(config.attack):
+        if not isinstance(attack, GradientInversion):
+            if not config.certify.runs:
+                said = f"{attack.name} is made from short runs; expected certify.runs above 0"
+                yield ("attack", i, "name"), said
+            continue
+        try:
+            attack.plugin(config.record.rounds)
+        except ValidationError as error:
+            found = problems_of(error, load_plugin("attacks", attack.name), attack.options)
+            yield from ((("attack", i, "options", *key), said) for key, said in found)
+        except ConfigError as error:
+            yield ("attack", i, "name"), str(error)
+
+
 def _problems(config: CapturedConfig) -> list[FileProblem]:
-    problems: list[FileProblem] = []
+    problems: list[FileProblem] = list(_attack_problems(config))
     names = [model.name for model in config.threat_model]
     for i, name in enumerate(names):
         if name in names[:i]:

@@ -17,6 +17,7 @@ SAID, ERROR = "said.txt", "error.txt"  # what it printed, and what it did that c
 FAILED = "failed.txt"  # the error of the process that failed first
 DONE = "done-"  # and a rank: it has sent all that the world asks for
 TAPE, BATCHES = "tape.safetensors", "batches.jsonl"  # beside what was sent and drawn
+RECORDS = "records.safetensors"  # the contents of batches, where a world asks for them
 Noise = Literal["gaussian", "laplace"]
 How = Literal["present", "absent", "scaled", "negated", "zeroed", "other-label"]
 
@@ -46,6 +47,7 @@ class World(Strict):
     sign_seed: NonNegativeInt = 0
     sites: tuple[str, ...] = ()  # call sites whose draws are noise, beside those of tap.noise
     changes: tuple[Change, ...] = ()
+    keeps_records: bool = False  # writes down what is in the batches
     last: dict[NonNegativeInt, PositiveInt] = {}  # by agent: messages after which it may end
 
 
@@ -60,3 +62,8 @@ class Taken(Strict):
 def draw_key(agent: int, occurrence: int, name: str) -> str:
     """What a draw is called: ``occurrence`` counts the earlier ones of this agent and name."""
     return f"{agent}/{occurrence}/{name}"
+
+
+def record_key(agent: int, batch: int, part: int) -> str:
+    """What a part of a batch is called: inputs or labels, in the order that the batch has."""
+    return f"{agent}/{batch}/{part}"

@@ -10,6 +10,8 @@ from torch import Tensor
 from dpaudit.errors import RunError
 from dpaudit.files.world import How, World
 
+from .tape import as_tensor
+
 FACTOR = 10.0  # of a record that is scaled up
 
 
@@ -22,6 +24,11 @@ def n_records(batch: Any) -> int:
             f"with as many each; got {type(batch).__name__} with {sorted(sizes)}"
         )
     return sizes.pop()
+
+
+def parts_of(batch: Any) -> list[Tensor]:
+    """Its tensors and arrays, in their order. Raises RunError for what is no batch."""
+    return [as_tensor(part) for part in _parts(batch)]
 
 
 def in_world(world: World, agent: int, taken: int, records: Any) -> Any:

@@ -12,9 +12,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dpaudit.files.recorded import Draw, Event, SentTensor, write_at_once
-from dpaudit.files.world import BATCHES, TAPE, Noise, Taken, World, draw_key
+from dpaudit.files.world import (
+    BATCHES,
+    RECORDS,
+    TAPE,
+    Noise,
+    Taken,
+    World,
+    draw_key,
+    record_key,
+)
 
-from .changes import in_world, n_records
+from .changes import in_world, n_records, parts_of
 from .tape import Tape, as_noise, as_tensor, like
 
 CONTENT = "transcript/messages.safetensors"
@@ -32,6 +41,7 @@ class Player:
         self._tape = Tape(world)
         self._drawn: dict[str, Tensor] = {}
         self._contents: dict[str, Tensor] = {}
+        self._records: dict[str, Tensor] = {}
         self._events: list[Event] = []
         self._draws: list[Draw] = []
         self._batches: list[Taken] = []
@@ -51,7 +61,11 @@ class Player:
         self._end_if_over()
         taken = self._count("batch", agent) + 1
         self._batches.append(Taken(agent=agent, sequence=self._next(), records=n_records(records)))
-        return in_world(self.world, agent, taken, records)
+        found = in_world(self.world, agent, taken, records)
+        if self.world.keeps_records:
+            for i, part in enumerate(parts_of(found)):
+                self._records[record_key(agent, taken, i)] = part.clone().contiguous()
+        return found
 
     def noise(self, agent: int, name: str, draw: Any, scale: float, family: Noise) -> Any:
         occurrence = self._count("noise", agent, name)
@@ -102,6 +116,7 @@ class Player:
         (out / CONTENT).parent.mkdir(parents=True, exist_ok=True)
         save_file(self._contents, out / CONTENT)
         save_file({k: v.contiguous() for k, v in self._drawn.items()}, out / TAPE)
+        save_file(self._records, out / RECORDS)
         for name, values in (
             ("events.jsonl", self._events),
             ("draws.jsonl", self._draws),

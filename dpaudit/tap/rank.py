@@ -19,7 +19,7 @@ from torch import Tensor
 from dpaudit.errors import DpauditError
 from dpaudit.files.world import DONE, ERROR, WORLD, Noise, World, draw_key
 
-from .changes import in_world, n_records
+from .changes import in_world, n_records, parts_of
 from .seeds import seed_all
 from .tape import Tape, as_noise, as_tensor, like
 
@@ -98,8 +98,10 @@ class RankPlayer:
         taken = self._log.count(("batch", agent)) + 1
         with self._log.lock:
             about = {"agent": agent, "sequence": self._log.number(), "records": n}
-            self._log.write({"kind": "batch", **about})
-        return in_world(self.world, agent, taken, records)
+            found = in_world(self.world, agent, taken, records)
+            kept = map(_content, parts_of(found)) if self.world.keeps_records else ()
+            self._log.write({"kind": "batch", "number": taken, **about}, kept)
+        return found
 
     def noise(self, agent: int, name: str, draw: Any, scale: float, family: Noise) -> Any:
         own = as_noise(name, draw)

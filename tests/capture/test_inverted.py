@@ -1,0 +1,117 @@
+"""Gradients that a program sends, inverted: found where they are bare, and not under noise."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpaudit.capture.audit import run_captured
+from dpaudit.errors import DpauditError
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.finding import Finding, Name, Role
+from dpaudit.files.result import AuditResult
+
+PROGRAMS = Path(__file__).parent / "programs"
+ATTACK = {
+    "name": "gradient-inversion",
+    "message": "gradient",
+    "model": "gradients:Net",
+    "weights_message": "model",
+}
+
+
+def audited(
+    out: Path, sigma: str, *models: dict[str, Any], rounds: tuple[int, ...] = (2,), **attack: Any
+) -> AuditResult:
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "gradients.py", sigma), "folder": PROGRAMS},
+            "record": {"victims": (1, 2), "candidates": ("present",), "rounds": rounds},
+            "certify": {"runs": 0},
+            "attack": ({**ATTACK, **attack},),
+            "threat_model": models or ({"name": "eavesdropper"},),
+        }
+    )
+    return run_captured(config, out, cores=1)
+
+
+def inverted(result: AuditResult, world: str = "defense") -> list[Finding]:
+    """The findings of the attack itself, by round."""
+    found = [f for f in result.findings if f.role is Role.RECONSTRUCTION]
+    assert {f.world for f in found} >= {world}
+    return [f for f in found if f.world == world]
+
+
+def test_a_bare_gradient_gives_the_image_and_its_label(tmp_path: Path) -> None:
+    """The message is the gradient times a learning rate, which the algorithm makes public."""
+    result = audited(tmp_path, "0", rounds=(1, 3))
+    for k, finding in zip((1, 3), inverted(result), strict=True):
+        assert finding.rounds == (k,)
+        assert finding.batch_size == 1
+        assert finding.metrics[Name.SSIM].value > 0.99
+        assert finding.metrics[Name.LABEL_ACCURACY].value == 1.0
+        assert finding.metrics[Name.SSIM_OVER_BLIND].value > 0.2
+    assert len(inverted(result, "blind")) == 4
+    assert "no-defense" not in {f.world for f in result.findings}
+    assert (tmp_path / "report.html").exists()
+
+
+def test_noise_hides_it_and_without_the_noise_it_is_found(tmp_path: Path) -> None:
+    result = audited(tmp_path, "1")
+    assert all(f.metrics[Name.SSIM].value < 0.4 for f in inverted(result))
+    assert all(f.metrics[Name.SSIM].value > 0.99 for f in inverted(result, "no-defense"))
+
+
+def test_an_adversary_that_reads_no_gradient_is_told_so(tmp_path: Path) -> None:
+    links = {"name": "one link", "links": ((0, 1),)}
+    result = audited(tmp_path, "0", links, {"name": "agent 0", "kind": "curious", "agents": (0,)})
+    first = [f for f in inverted(result) if f.threat_model == "one link"]
+    assert all("not available to this adversary" in f.notes[0] for f in first)
+    own = [f for f in inverted(result) if f.threat_model == "agent 0"]
+    assert all(f.metrics[Name.SSIM].value > 0.99 for f in own)
+
+
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        ({"model": "gradients:Nett"}, "module 'gradients' has no attribute 'Nett'"),
+        ({"model": "gone:Net"}, "ModuleNotFoundError: No module named 'gone'"),
+        ({"model": "gradients:SIDE"}, "TypeError: 'int' object is not callable"),
+        ({"model": "collections:Counter"}, "is of Counter; expected a network"),
+        ({"model": "torch.nn:Flatten"}, 'model "torch.nn:Flatten" has no parameters'),
+        ({"weights_message": None, "weights": "gone.safetensors"}, "gone.safetensors: No such"),
+    ],
+)
+def test_a_model_that_there_is_not_is_refused_before_anything_is_run(
+    tmp_path: Path, attack: dict[str, Any], said: str
+) -> None:
+    assert said in refused(tmp_path, **attack)
+    assert not (tmp_path / "run.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        (
+            {"message": "gradent"},
+            'attack[1].message: agent 1 sends no "gradent" in round 2 (did you mean "gradient"?); '
+            "it sends gradient",
+        ),
+        ({"message": "model"}, 'attack[1].message: agent 1 sends no "model" in round 2;'),
+        ({"weights_message": None}, "is not the gradient of gradients:Net on the batch of agent 1"),
+        ({"weights_message": "modell"}, 'sent and was sent 0 numbers by "modell" before'),
+        ({"model": "gradients:smaller"}, "has 260 numbers, and gradients:smaller has 130 parameters"),
+    ],
+)
+def test_what_cannot_be_inverted_is_one_line(
+    tmp_path: Path, attack: dict[str, Any], said: str
+) -> None:
+    assert said in refused(tmp_path, **attack)
+
+
+def refused(out: Path, **attack: Any) -> str:
+    with pytest.raises(DpauditError) as error:
+        audited(out, "0", **attack)
+    assert "\n" not in str(error.value)
+    return str(error.value)

@@ -11,6 +11,9 @@ from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Finding, Name, Role
 from dpaudit.files.result import AuditResult
 
+from .sheets import GUESTS
+from .test_audited_ranks import TORCHRUN, line
+
 PROGRAMS = Path(__file__).parent / "programs"
 ATTACK = {
     "name": "gradient-inversion",
@@ -71,6 +74,33 @@ def test_an_adversary_that_reads_no_gradient_is_told_so(tmp_path: Path) -> None:
     assert all(f.metrics[Name.SSIM].value > 0.99 for f in own)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("sigma", "found"), [("0", True), ("1", False)])
+def test_gradients_of_ranks_sent_layer_by_layer(tmp_path: Path, sigma: str, found: bool) -> None:
+    """Weights came by a broadcast before round 1; the class stands in the script itself."""
+    script = GUESTS / "gradients.py"
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": (*TORCHRUN, script.name, "--sigma", sigma), "folder": GUESTS}
+            | {"ranks": 2},
+            "noise": {"sites": (line(script, "randn_like"),)},
+            "record": {"victims": (0, 1), "candidates": ("present",)},
+            "certify": {"runs": 0},
+            "attack": (
+                {
+                    **ATTACK,
+                    "message": line(script, "dist.all_gather"),
+                    "weights_message": line(script, "dist.broadcast"),
+                },
+            ),
+        }
+    )
+    [finding] = inverted(run_captured(config, tmp_path, cores=1))
+    assert finding.metrics[Name.SSIM].n == 2
+    assert (finding.metrics[Name.SSIM].value > 0.95) == found
+    assert (finding.metrics[Name.SSIM].value < 0.5) == (not found)
+
+
 @pytest.mark.parametrize(
     ("attack", "said"),
     [
@@ -101,7 +131,10 @@ def test_a_model_that_there_is_not_is_refused_before_anything_is_run(
         ({"message": "model"}, 'attack[1].message: agent 1 sends no "model" in round 2;'),
         ({"weights_message": None}, "is not the gradient of gradients:Net on the batch of agent 1"),
         ({"weights_message": "modell"}, 'sent and was sent 0 numbers by "modell" before'),
-        ({"model": "gradients:smaller"}, "has 260 numbers, and gradients:smaller has 130 parameters"),
+        (
+            {"model": "gradients:smaller"},
+            "has 260 numbers, and gradients:smaller has 130 parameters",
+        ),
     ],
 )
 def test_what_cannot_be_inverted_is_one_line(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.check.cache import DECIDING
+from dpaudit.pipeline.content import DECIDING
 from dpaudit.pipeline.provenance import PACKAGES
 
 ROOT = Path(__file__).parents[1]

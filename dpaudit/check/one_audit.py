@@ -58,7 +58,6 @@ def main() -> int:
 
 
 def _make(job: AuditJob) -> None:
-    from dpaudit.capture.audit import run_captured
     from dpaudit.files.captured_file import CapturedConfig, is_captured
     from dpaudit.files.config import AuditConfig
     from dpaudit.pipeline.devices import torch_device
@@ -74,6 +73,8 @@ def _make(job: AuditJob) -> None:
         if not begun:
             shutil.rmtree(partial, ignore_errors=True)
         if is_captured(job.config):
+            from dpaudit.capture.audit import run_captured
+
             run_captured(CapturedConfig.model_validate(job.config), partial, job.cores, "", begun)
         else:
             runtime = Runtime(device, job.data_root, cores=job.cores, max_memory=job.max_memory)

@@ -18,14 +18,16 @@ from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.memory import available
+from dpaudit.pipeline.content import content_key
+from dpaudit.pipeline.processes import Waiting
 from dpaudit.source import own_source
 from dpaudit.version import __version__
 
 from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics
-from .cache import AuditCache, content_key
+from .cache import AuditCache
 from .evidence import History, Stake, as_notes, merged, of_notes, settled, stakes_of
 from .one_audit import AuditJob
-from .processes import Waiting, run_all
+from .processes import run_all
 from .seal import Seal, machine_key
 from .statements import beside_baseline, by_evidence, statements
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpaudit.progress import OnProgress
@@ -14,8 +15,7 @@ from dpaudit.text import duration, one_line
 from .terminal import complain, stderr
 
 if TYPE_CHECKING:
-    from dpaudit.check.one_audit import AuditJob
-    from dpaudit.check.processes import Waiting
+    from dpaudit.pipeline.processes import Waiting
 
 EVERY = 30.0  # seconds between lines where there is no terminal
 
@@ -111,10 +111,10 @@ def _lines(every: float) -> Iterator[OnProgress]:
 def passing_on(on_progress: OnProgress) -> "Waiting":
     """What audits in processes of their own leave in progress.json, reported here."""
 
-    def waiting(running: "Mapping[str, AuditJob]") -> None:
-        for name, job in running.items():
+    def waiting(running: Mapping[str, Path]) -> None:
+        for name, file in running.items():
             try:
-                progress = json.loads(job.progress.read_text("utf-8"))
+                progress = json.loads(file.read_text("utf-8"))
             except (OSError, ValueError):
                 continue  # not begun
             for what, (done, total) in progress.items():

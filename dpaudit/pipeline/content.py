@@ -1,0 +1,111 @@
+"""What decides an audit's numbers, as one hash: its config, the code, the data and the versions.
+
+Nothing here imports a plug-in or anything heavy, so that what was made before is found at once.
+"""
+
+import json
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dpaudit.files.data_folders import DATA_FOLDERS, root_folder
+from dpaudit.registry import PluginFamily, installed
+from dpaudit.source import below, hash_of
+from dpaudit.version import __version__
+
+DECIDING = ("torch", "numpy", "scipy", "scikit-learn", "scikit-image", "pydantic")
+
+
+def content_key(
+    audit: Mapping[str, Any],
+    folder: Path,
+    code: Path | None,
+    device: str,
+    data_root: Path | None,
+    source: Iterable[Path],
+) -> str:
+    """The hash of everything that decides an audit's numbers, without importing any of it.
+
+    Defaults are not filled in: they are part of the hashed code.
+
+    Args:
+        audit: the content of an audit file.
+        folder: what its relative paths are relative to.
+        code: a folder of the caller's own modules; all Python files below it count.
+        device: where it is computed.
+        data_root: where torchvision's data sets are.
+        source: the files of dpaudit itself.
+    """
+    parts = {
+        "audit": _without_path(audit),
+        "dpaudit": __version__,
+        "source": hash_of(source),
+        "plug-ins": {name: hash_of(files) for name, files in _plugin_source(audit).items()},
+        "code": None if code is None else hash_of(below(code, ".py"), code),
+        "data": _data_fingerprint(audit, folder, data_root),
+        "program": _program_source(audit, folder),
+        "packages": {package: version(package) for package in DECIDING},
+        "python": platform.python_version(),
+        "device": device,
+    }
+    return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _without_path(audit: Mapping[str, Any]) -> dict[str, Any]:
+    data = audit.get("data")
+    if not isinstance(data, dict) or "path" not in data:
+        return dict(audit)
+    return {**audit, "data": {**data, "path": Path(str(data["path"])).name}}
+
+
+def _plugin_source(audit: Mapping[str, Any]) -> dict[str, list[Path]]:
+    """The files of each plug-in that is neither ours nor in the caller's folder of code."""
+    found = {}
+    for family, name in _plugins(audit):
+        plugin = installed(family).get(name)
+        module = (plugin.value if plugin else name).partition(":")[0]
+        if plugin and not module.startswith("dpaudit."):
+            spec = find_spec(module.partition(".")[0])
+            places = list((spec.submodule_search_locations or ()) if spec else ())
+            if places:
+                found[name] = [path for place in places for path in below(Path(place), ".py")]
+            elif spec and spec.origin:
+                found[name] = [Path(spec.origin)]
+    return found
+
+
+def _plugins(audit: Mapping[str, Any]) -> Iterator[tuple[PluginFamily, str]]:
+    """Name and family of each plug-in; what is malformed is said when the config is checked."""
+    defense, attacks = audit.get("defense"), audit.get("attack")
+    if isinstance(defense, dict):
+        yield "defenses", str(defense.get("name"))
+    for attack in attacks if isinstance(attacks, list) else ():
+        if isinstance(attack, dict):
+            yield "attacks", str(attack.get("name"))
+
+
+def _program_source(audit: Mapping[str, Any], folder: Path) -> str | None:
+    """Of a program that is audited: all Python files below the folder that it is started in."""
+    program = audit.get("program")
+    if not isinstance(program, dict):
+        return None
+    started_in = folder / str(program.get("folder", "."))
+    return hash_of(below(started_in, ".py"), started_in)
+
+
+def _data_fingerprint(audit: Mapping[str, Any], folder: Path, data_root: Path | None) -> str:
+    """Of the data's files; what comes with a package is fixed by that package's version."""
+    data = audit.get("data")
+    if not isinstance(data, dict):
+        return ""
+    if "path" in data:
+        return hash_of([folder / str(data["path"])])
+    name = str(data.get("name"))
+    root = root_folder(data_root)
+    if name not in DATA_FOLDERS or root is None:
+        return name
+    return hash_of(below(root / DATA_FOLDERS[name].folder, ""))

@@ -12,7 +12,7 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.config import SENSORS
 from dpaudit.graphs import mixing
 from dpaudit.models import models
-from dpaudit.papers.reproductions import REPRODUCTIONS
+from dpaudit.papers.reproductions import described, experiments
 from dpaudit.registry import PluginFamily, contested, installed, load_plugin
 
 Listing = dict[str, str]
@@ -41,7 +41,9 @@ def catalogue(kind: str) -> Catalogue:
         "graphs": lambda: _described(mixing.graph_names()),
         "datasets": lambda: _described({**data.dataset_names(), SENSORS: _SENSORS}),
         "models": lambda: Catalogue([{"name": name} for name in models.model_names()], []),
-        "experiments": lambda: _described({n: r.description for n, r in REPRODUCTIONS.items()}),
+        "experiments": lambda: Catalogue(
+            [{"name": name, **described(one)} for name, one in experiments().items()], []
+        ),
     }[kind]()
 
 

@@ -27,6 +27,7 @@ from .glossary import explain
 from .last_word import leave_with
 from .programs import audit_program, print_runs
 from .report import report
+from .reproducing import reproduce
 from .results import print_outlook, show
 from .running import passing_on, progress_bars
 from .terminal import (
@@ -206,26 +207,6 @@ def check(
 
 
 @app.command()
-def reproduce(
-    name: Annotated[str, Argument(metavar="NAME", help="See: dpaudit list experiments.")],
-    scale: Annotated[Literal["quick", "paper"], Option(help="How much of it.")] = "quick",
-    seed: Annotated[int, Option(min=0)] = 0,
-    data_root: Annotated[
-        Path | None, Option(help=f"Folder of data sets, for those on images; or {DATA_ROOT}.")
-    ] = None,
-) -> None:
-    """A table or figure of a paper, published numbers beside ours."""
-    with errors_as_exit_codes(), warnings_as_lines():
-        from dpaudit.papers.reproductions import reproduction
-
-        chosen = reproduction(name)
-        if data_root is not None and not chosen.reads_data:
-            raise ConfigError(f"--data-root: {name} reads no data set; leave it out")
-        for line in chosen.lines(scale, seed, data_root):
-            say(line)
-
-
-@app.command()
 def selftest(
     seed: Annotated[int, Option(min=0)] = 0,
     markdown: Annotated[Path | None, Option(help="Write a page like docs/selftest.md.")] = None,
@@ -305,7 +286,7 @@ def init(
     say(f"wrote {out}; next: dpaudit audit {out}")
 
 
-for command in (show, report, explain, epsilon, capture):
+for command in (show, report, reproduce, explain, epsilon, capture):
     app.command()(command)
 
 

@@ -5,16 +5,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpaudit.errors import ConfigError, nearest
+from dpaudit.memory import size_text
+from dpaudit.text import duration
+
+from .experiment import Experiment
 
 Line = str
 
 
-class Reproduction(NamedTuple):
-    """What is reproduced, and the function that yields the lines of its printed form."""
+class Printed(NamedTuple):
+    """What has a printed form of its own: the function that yields its lines."""
 
-    description: str
+    paper: str
+    table: str
+    shows: str
     lines: Callable[[str, int, Path | None], Iterator[Line]]  # scale, seed, folder of data sets
-    reads_data: bool = False  # whether there is a use for that folder
+    scales: dict[str, tuple[float, int]]  # seconds and bytes of each
+    data: str = ""  # the name of its data set, if it has a use for that folder
 
 
 def _xie_table4(scale: str, seed: int, data_root: Path | None) -> Iterator[Line]:
@@ -41,28 +48,64 @@ def _dpdl_table3(scale: str, seed: int, data_root: Path | None) -> Iterator[Line
     return printed(scale, seed, data_root)
 
 
-REPRODUCTIONS = {
-    "dpdl-table3": Reproduction(
-        "Yuan, Xiao, Wang and Li (DPDL), Table III: gradient inversion at the published noise; "
-        "MNIST from --data-root, else the embedded digits",
+PRINTED = {
+    "dpdl-table3": Printed(
+        "Yuan, Xiao, Wang and Li (DPDL)",
+        "Table III",
+        "gradient inversion at the published noise, ten agents, bipartite; without --data-root on "
+        "the embedded digits",
         _dpdl_table3,
-        reads_data=True,
+        {"quick": (290, 10**9), "paper": (1680, 2 * 10**9)},
+        data="mnist",
     ),
-    "findings": Reproduction(
-        "five papers at published settings: claims, accounting, exact leaks, certified bounds",
+    "findings": Printed(
+        "five papers",
+        "none",
+        "at published settings: claims, accounting, exact leaks, certified bounds",
         _findings,
+        {"quick": (120, 10**9), "paper": (7200, 3 * 10**9)},
     ),
-    "xie-table4": Reproduction(
-        "Xie, Liu and Chai, Table 4: M-NMI and accuracy of three families of methods", _xie_table4
+    "xie-table4": Printed(
+        "Xie, Liu and Chai",
+        "Table 4",
+        "M-NMI and accuracy of three families of methods",
+        _xie_table4,
+        {"quick": (20, 10**9), "paper": (1800, 10**9)},
     ),
 }
 
 
-def reproduction(name: str) -> Reproduction:
-    """The reproduction of this name. Raises ConfigError if there is none."""
-    if name not in REPRODUCTIONS:
+def experiments() -> dict[str, Experiment | Printed]:
+    """Every experiment by name."""
+    from .declared import DECLARED
+
+    every: dict[str, Experiment | Printed] = {**PRINTED, **DECLARED}
+    return dict(sorted(every.items()))
+
+
+def reproduction(name: str) -> Experiment | Printed:
+    """The experiment of this name. Raises ConfigError if there is none."""
+    known = experiments()
+    if name not in known:
         raise ConfigError(
-            f'nothing called "{name}" can be reproduced{nearest(name, REPRODUCTIONS)}; '
-            f"known: {', '.join(REPRODUCTIONS)}"
+            f'nothing called "{name}" can be reproduced{nearest(name, known)}; '
+            f"known: {', '.join(known)}"
         )
-    return REPRODUCTIONS[name]
+    return known[name]
+
+
+def described(experiment: Experiment | Printed) -> dict[str, str]:
+    """What there is to say of it before it is run."""
+    if isinstance(experiment, Printed):
+        costs, cuts, keys = experiment.scales, {}, ""
+    else:
+        costs = {name: (s.seconds, s.bytes) for name, s in experiment.scales.items()}
+        cuts = {name: f": {s.cut}" for name, s in experiment.scales.items() if s.cut}
+        keys = ", ".join(dict.fromkeys(one.key for one in experiment.open))
+    said = {
+        name: f"{name}: {duration(seconds)}, {size_text(size)}{cuts.get(name, '')}"
+        for name, (seconds, size) in costs.items()
+    }
+    about = {"of": experiment.paper, "table": experiment.table, "shows": experiment.shows}
+    data = {"data": f"learns from {experiment.data}" if experiment.data else "needs no data"}
+    return {**about, **data, **said, "open": f"open: {keys}" if keys else ""}

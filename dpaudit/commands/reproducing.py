@@ -1,0 +1,194 @@
+"""dpaudit reproduce: a table or figure of a paper, and the page on what was reproduced."""
+
+import os
+import re
+import tomllib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Argument, Option
+
+from dpaudit.errors import ConfigError
+from dpaudit.files.data_folders import DATA_ROOT
+from dpaudit.files.whole import write_whole
+from dpaudit.memory import size_text
+from dpaudit.text import duration
+
+from .running import progress_bars
+from .terminal import errors_as_exit_codes, same_command, say, warnings_as_lines
+
+if TYPE_CHECKING:
+    from dpaudit.papers.cells import Request
+    from dpaudit.papers.experiment import Experiment
+    from dpaudit.papers.reproductions import Printed
+
+NOT_TYPED = ("--out", "--markdown", "--data-root", "--workers", "--quiet", "-q")
+
+
+def reproduce(
+    name: Annotated[str, Argument(metavar="NAME", help="See: dpaudit list experiments.")],
+    scale: Annotated[Literal["quick", "paper"], Option(help="How much of it.")] = "quick",
+    seed: Annotated[int, Option(min=0, help="The first one.")] = 0,
+    seeds: Annotated[
+        int | None, Option(min=1, help="How many; default: as the scale has them.")
+    ] = None,
+    out: Annotated[
+        Path | None, Option(help="Folder of cells, CSV and report; default: runs/NAME-SCALE.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        Option(metavar="COLUMN=LABEL", help="Only cells with this label; repeatable."),
+    ] = None,
+    changed: Annotated[
+        list[str] | None,
+        Option("--set", metavar="KEY=VALUE", help="Another reading of what is open; repeatable."),
+    ] = None,
+    data: Annotated[
+        str | None, Option(help="Other data than the paper's: mnist, digits, ..., or an .npz.")
+    ] = None,
+    data_root: Annotated[
+        Path | None, Option(help=f"Folder of data sets, for those on images; or {DATA_ROOT}.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, Option(help="Put its section into a page like docs/reproductions.md.")
+    ] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only say what it takes.")] = False,
+    workers: Annotated[
+        int | None, Option(min=1, help="Processes; default: one for each core.")
+    ] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """A table or figure of a paper, published numbers beside ours.
+
+    What was run lies in --out and is not run again: the same command goes on where it stopped.
+    """
+    with errors_as_exit_codes(same_command()), warnings_as_lines():
+        from dpaudit.papers.reproductions import Printed, reproduction
+
+        chosen = reproduction(name)
+        if isinstance(chosen, Printed):
+            given: dict[str, object] = {"--out": out, "--seeds": seeds, "--only": only}
+            given |= {"--set": changed, "--data": data, "--markdown": markdown}
+            given |= {"--dry-run": dry_run}
+            _print(name, chosen, given, scale, seed, data_root)
+            return
+        from dpaudit.papers.cells import Request
+
+        if data_root is not None and not chosen.data:
+            raise ConfigError(f"--data-root: {name} reads no data set; leave it out")
+        labels, readings = _labels(only or ()), _readings(changed or ())
+        request = Request(name, scale, seed, seeds, labels, readings, data, data_root)
+        folder = out or Path("runs") / f"{name}-{scale}"
+        if dry_run:
+            _foretell(chosen, request, folder)
+            return
+        _reproduce(chosen, request, folder, markdown, workers or os.cpu_count() or 1, quiet)
+
+
+def _print(
+    name: str,
+    chosen: "Printed",
+    given: dict[str, object],
+    scale: str,
+    seed: int,
+    data_root: Path | None,
+) -> None:
+    for option, value in given.items():
+        if value:
+            raise ConfigError(f"{option}: {name} is printed and no more; leave {option} out")
+    if data_root is not None and not chosen.data:
+        raise ConfigError(f"--data-root: {name} reads no data set; leave it out")
+    for line in chosen.lines(scale, seed, data_root):
+        say(line)
+
+
+def _reproduce(
+    chosen: "Experiment",
+    request: "Request",
+    folder: Path,
+    markdown: Path | None,
+    workers: int,
+    quiet: bool,
+) -> None:
+    from dpaudit.papers.outcome import reproduced
+    from dpaudit.reports import experiment as report
+
+    with progress_bars(quiet) as on_progress:
+        result = reproduced(chosen, request, folder, workers, on_progress)
+    write_whole(folder / "experiment.json", (result.model_dump_json(indent=2) + "\n").encode())
+    write_whole(folder / "experiment.csv", report.as_csv(result).encode())
+    write_whole(folder / "report.html", report.render_experiment(result).encode())
+    for line in report.text(result):
+        say(line)
+    if markdown is not None:
+        when = datetime.now(UTC).date().isoformat()
+        section = report.as_markdown(result, _typed(), when)
+        _put(markdown, f"{request.name} {request.scale}", section)
+    say(f"report: {folder / 'report.html'}")
+
+
+def _foretell(chosen: "Experiment", request: "Request", folder: Path) -> None:
+    """Time and memory of each cell, and of all."""
+    from dpaudit.papers.cells import foretold, seeds_of
+
+    whole, unknown, n = 0.0, False, len(seeds_of(chosen, request))
+    say(f"{'time':>8}  {'memory':>8}  cell, of one seed on one thread")
+    for cell, cost in foretold(chosen, request, folder):
+        time = "unknown" if cost.seconds is None else duration(cost.seconds)
+        say(f"{time:>8}  {size_text(cost.bytes):>8}  {', '.join(cell.labels.values())}")
+        whole, unknown = whole + (cost.seconds or 0.0), unknown or cost.seconds is None
+    seeds = f"{n} seed{'s' * (n > 1)}"
+    say(f"all of it, {seeds}: {'at least ' * unknown}about {duration(n * whole)} on one core")
+
+
+def _labels(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for text in given:
+        column, label = _pair("--only", text, "COLUMN=LABEL")
+        found[column] = (*found.get(column, ()), label)
+    return found
+
+
+def _readings(given: Sequence[str]) -> dict[str, Any]:
+    return {key: _value(text) for key, text in (_pair("--set", g, "KEY=VALUE") for g in given)}
+
+
+def _pair(option: str, text: str, expected: str) -> tuple[str, str]:
+    key, found, value = text.partition("=")
+    if not (found and key.strip() and value.strip()):
+        raise ConfigError(f'{option} "{text}": expected {expected}')
+    return key.strip(), value.strip()
+
+
+def _value(text: str) -> Any:
+    """As TOML has it; what is none is a word."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _typed() -> str:
+    """What another would type to have the same: without what is of this machine alone."""
+    words = same_command().split(" ")
+    kept, skip = [], False
+    for word in words:
+        if not skip and word not in NOT_TYPED:
+            kept.append(word)
+        skip = not skip and word in NOT_TYPED[:4]
+    return " ".join(["dpaudit", *kept[1:]])
+
+
+def _put(page: Path, name: str, section: str) -> None:
+    """A section in the place of the one of this name; at the end, if there is none yet."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    block = f"{begin}\n{section}\n{end}"
+    text = page.read_text("utf-8") if page.is_file() else "# Reproductions\n"
+    old = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if old.search(text):
+        text = old.sub(lambda _: block, text, count=1)
+    else:
+        text = f"{text.rstrip()}\n\n{block}\n"
+    write_whole(page, text.encode())

@@ -1,0 +1,94 @@
+"""Test accuracy of trained defenses, as an experiment measures it: settings are an audit file's."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from dpaudit.errors import ConfigError
+from dpaudit.files.config import AuditConfig
+from dpaudit.memory import available, size_text
+from dpaudit.pipeline.caller_objects import NOTHING
+from dpaudit.pipeline.jobs import Prepared, faults_in_a_line
+from dpaudit.pipeline.run import Runtime, prepare
+from dpaudit.pipeline.workers import one_thread
+from dpaudit.training.needs import training_bytes
+from dpaudit.training.pace import measured as pace_of
+from dpaudit.training.train import NOTHING_RECORDED, train
+from dpaudit.training.woven import global_randomness
+
+from .experiment import Around, Cost, Measured, Settings
+
+ACCURACY = "test accuracy, %"
+CURVE = "test accuracy by round, %"
+WORLD = "world"  # the setting that turns the noise off: "no-defense"
+BESIDE = 600 * 10**6  # bytes of a process beside what training counts: libraries and data
+
+
+def accuracy(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
+    """After the last round, the mean over agents, on the first 2,000 test records at most.
+
+    Raises:
+        DpauditError: it cannot be trained, does not fit in memory, or a number stops being one.
+    """
+    yield Measured(ACCURACY, list(curve(settings, seed, around))[-1].value)
+
+
+def curve(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
+    """The same at each round that is evaluated. Raises as ``accuracy``."""
+    prepared, world = prepared_of(settings, seed, around)
+    defense = prepared.defenses[world]
+    need, free = _bytes(prepared, world), available()
+    if free is not None and need > free:
+        raise ConfigError(
+            f"training takes about {size_text(need)} of memory, and {size_text(free)} is free"
+        )
+    with faults_in_a_line(f"training, {around.stage}", defense):
+        trained = train(
+            defense,
+            prepared.learned.problem,
+            prepared.setting,
+            prepared.streams,
+            NOTHING_RECORDED,
+            around.run,
+            around.stage,
+            around.on_step,
+        )
+    around.run.forget(f"checkpoints/{around.stage}/*")
+    for k, agents in zip(trained.rounds, trained.accuracy, strict=True):
+        yield Measured(CURVE, 100 * sum(agents) / len(agents), at=k)
+
+
+def foretell(settings: Settings, seed: int, around: Around) -> Cost:
+    """By short measurements of this machine on one thread."""
+    prepared, world = prepared_of(settings, seed, around)
+    defense, problem = prepared.defenses[world], prepared.learned.problem
+    with one_thread(), global_randomness(0):
+        pace = pace_of(defense, problem, prepared.setting, prepared.streams)
+    seconds = pace.training(defense.n_rounds, NOTHING_RECORDED)
+    return Cost(seconds, _bytes(prepared, world) + BESIDE)
+
+
+def prepared_of(settings: Settings, seed: int, around: Around) -> tuple[Prepared, str]:
+    """The audit of these settings, up to its first round, and which world is trained."""
+    table = nested(settings)
+    world = table.pop(WORLD, "defense")
+    config = AuditConfig.from_dict({**table, "seed": seed})
+    return prepare(config, Runtime(), replace(NOTHING, data=around.dataset)), world
+
+
+def nested(settings: Settings) -> dict[str, Any]:
+    """Settings by dotted keys as the tables of an audit file."""
+    table: dict[str, Any] = {}
+    for key, value in settings.items():
+        *path, name = key.split(".")
+        inner = table
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[name] = value
+    return table
+
+
+def _bytes(prepared: Prepared, world: str) -> int:
+    learned = prepared.learned
+    defense = prepared.defenses[world]
+    return training_bytes(defense, learned.problem, prepared.setting, NOTHING_RECORDED)

@@ -1,0 +1,264 @@
+"""Running the cells of an experiment: each is kept on disk once it is done and not run twice."""
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from dpaudit.data.datasets import Dataset, load_dataset
+from dpaudit.errors import ConfigError, DataError, DpauditError, RunError, nearest
+from dpaudit.files.data_folders import DATA_FOLDERS, DATA_ROOT, missing_files, root_folder
+from dpaudit.memory import available, size_text
+from dpaudit.pipeline.provenance import code_of
+from dpaudit.pipeline.workers import Work, run_jobs
+from dpaudit.progress import OnProgress
+from dpaudit.training.held_folder import LOCK
+from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.seals import bound_to
+
+from .experiment import Around, Cell, Cost, Experiment, Measured, Scale, Settings
+
+Job = tuple[int, int]  # which cell, which seed
+
+
+@dataclass(frozen=True)
+class Request:
+    """What of an experiment is asked for."""
+
+    name: str
+    scale: str = "quick"
+    seed: int = 0  # the first one
+    seeds: int | None = None  # how many; None: as the scale says
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # labels by column
+    changed: Settings = field(default_factory=dict)
+    data: str | None = None  # in the place of the paper's: a name, or an .npz file
+    data_root: Path | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a cell gave for one seed."""
+
+    measured: tuple[Measured, ...]
+    seconds: float
+    error: str = ""
+
+
+def scale_of(experiment: Experiment, request: Request) -> Scale:
+    return experiment.scales[request.scale]
+
+
+def seeds_of(experiment: Experiment, request: Request) -> tuple[int, ...]:
+    count = request.seeds or scale_of(experiment, request).seeds
+    return tuple(range(request.seed, request.seed + count))
+
+
+def chosen(experiment: Experiment, request: Request) -> list[Cell]:
+    """The cells that are asked for, each with all of its settings.
+
+    Raises:
+        ConfigError: a column, label or setting that there is not.
+    """
+    scale = scale_of(experiment, request)
+    only = {**scale.only, **request.only}
+    _refuse_unknown_labels(experiment, request.only)
+    known = {one.key for one in experiment.open}
+    for key in request.changed:
+        if key not in known:
+            raise ConfigError(
+                f'--set: {request.name} leaves no "{key}" open{nearest(key, known)}; it leaves '
+                f"{', '.join(sorted(known)) or 'nothing'}"
+            )
+    found = [
+        Cell(cell.labels, _settings(experiment, cell, scale, request))
+        for cell in experiment.cells
+        if all(cell.labels.get(column) in labels for column, labels in only.items())
+    ]
+    if not found:
+        said = " ".join(f"{column}={','.join(labels)}" for column, labels in only.items())
+        raise ConfigError(f"--only: no cell of {request.name} has {said}")
+    return found
+
+
+def _refuse_unknown_labels(experiment: Experiment, only: Mapping[str, tuple[str, ...]]) -> None:
+    columns = [name for name in experiment.columns if experiment.values(name)]
+    for column, labels in only.items():
+        if column not in columns:
+            raise ConfigError(
+                f'--only: there is no column "{column}"{nearest(column, columns)}; there are '
+                f"{', '.join(columns)}"
+            )
+        values = experiment.values(column)
+        for label in labels:
+            if label not in values:
+                raise ConfigError(
+                    f'--only: {column} has no "{label}"{nearest(label, values)}; it has '
+                    f"{', '.join(values)}"
+                )
+
+
+def _settings(experiment: Experiment, cell: Cell, scale: Scale, request: Request) -> dict[str, Any]:
+    """Those of the experiment, the cell, our readings, the scale and the caller, the last wins."""
+    open_ = [one for one in experiment.open if one.where.items() <= cell.labels.items()]
+    settings = {**experiment.settings, **cell.settings}
+    settings |= {one.key: one.value for one in open_}
+    settings |= scale.settings
+    settings |= {one.key: request.changed[one.key] for one in open_ if one.key in request.changed}
+    if experiment.data:
+        is_file = request.data is not None and request.data.endswith(".npz")
+        settings |= {"data.path": request.data} if is_file else {}
+        settings["data.name"] = None if is_file else request.data or experiment.data
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def refuse_missing_data(experiment: Experiment, request: Request) -> None:
+    """Raises DataError: which file is missing, and where it belongs."""
+    if request.data is not None and not experiment.data:
+        raise ConfigError(f"--data: {request.name} learns from no data set; leave it out")
+    name = request.data or experiment.data
+    if name not in DATA_FOLDERS:
+        return
+    root = root_folder(request.data_root)
+    files = missing_files(name, root or Path("FOLDER"))
+    if not files:
+        return
+    more = f", and {len(files) - 1} more beside it" if len(files) > 1 else ""
+    ask = "" if root else f": name FOLDER with --data-root or {DATA_ROOT}"
+    raise DataError(
+        f"{request.name} learns from {name}: {files[0]} is missing{more}{ask}; --data digits runs "
+        "the same on other data, which needs no file"
+    )
+
+
+def workers_that_fit(experiment: Experiment, request: Request, workers: int) -> int:
+    """How many processes have room side by side.
+
+    Raises:
+        ConfigError: not even one has.
+    """
+    need, free = scale_of(experiment, request).bytes, available()
+    if free is None or need * workers <= free:
+        return workers
+    if need > free:
+        others = {n: s.bytes for n, s in experiment.scales.items() if s.bytes <= free}
+        remedy = "".join(f"; --scale {n} takes {size_text(b)}" for n, b in others.items())
+        raise ConfigError(
+            f"{request.name}, scale {request.scale}, takes about {size_text(need)} of memory, and "
+            f"{size_text(free)} is free{remedy}"
+        )
+    return free // need
+
+
+def run_cells(
+    experiment: Experiment,
+    request: Request,
+    out: Path,
+    workers: int,
+    on_progress: OnProgress,
+) -> list[tuple[Cell, dict[int, Done]]]:
+    """What every cell gave for every seed. Those that lie in the folder already are not run again.
+
+    Raises:
+        DpauditError: nothing can be run, or no cell could.
+    """
+    cells, seeds = chosen(experiment, request), seeds_of(experiment, request)
+    refuse_missing_data(experiment, request)
+    workers = workers_that_fit(experiment, request, workers)
+    if out.is_dir() and any(out.iterdir()) and not (out / LOCK).exists():
+        raise RunError(f"{out}: not empty, and not an experiment of dpaudit; give another --out")
+    jobs = [(i, seed) for i in range(len(cells)) for seed in seeds]
+    with RunDirectory(out).held() as run:
+        run_jobs(_worker, (experiment, request, run), jobs, workers, on_progress)
+        kept = _Kept(run, cells, dataset_of(experiment, request))
+        found = [(cell, {s: kept.done((i, s)) for s in seeds}) for i, cell in enumerate(cells)]
+    errors = [done.error for _, by_seed in found for done in by_seed.values()]
+    if all(errors):
+        raise RunError(errors[0])
+    return found
+
+
+def foretold(experiment: Experiment, request: Request, out: Path) -> Iterator[tuple[Cell, Cost]]:
+    """What each chosen cell takes for one seed; nothing is run but short measurements.
+
+    Raises:
+        ConfigError: nothing is foretold of this experiment.
+    """
+    if experiment.foretell is None:
+        raise ConfigError(f"--dry-run: what {request.name} takes is said by dpaudit list alone")
+    cells = chosen(experiment, request)
+    refuse_missing_data(experiment, request)
+    dataset = dataset_of(experiment, request)
+    for cell in cells:
+        around = Around(RunDirectory(out), "", dataset, lambda done, total: None)
+        yield cell, experiment.foretell(cell.settings, request.seed, around)
+
+
+def dataset_of(experiment: Experiment, request: Request) -> Dataset | None:
+    """What the cells learn from; None if they learn from nothing."""
+    if not experiment.data:
+        return None
+    return load_dataset(request.data or experiment.data, data_root=request.data_root)
+
+
+def _worker(experiment: Experiment, request: Request, run: RunDirectory) -> Work[Job]:
+    cells = chosen(experiment, request)
+    dataset = dataset_of(experiment, request)
+    kept = _Kept(run, cells, dataset)
+
+    def work(job: Job, on_progress: OnProgress) -> None:
+        if not kept.done(job).error:
+            return
+        cell, name = cells[job[0]], kept.name(job)
+
+        def on_step(done: int, total: int) -> None:
+            on_progress(name, done, total)
+
+        began = time.process_time()
+        run.binding = kept.binding(job)
+        around = Around(run, name, dataset, on_step, request.data_root)
+        try:
+            measured = tuple(experiment.measure(cell.settings, job[1], around))
+            done = Done(measured, time.process_time() - began)
+        except DpauditError as error:
+            done = Done((), time.process_time() - began, str(error).partition("\n")[0])
+        kept.keep(job, done)
+
+    return work
+
+
+class _Kept:
+    """Results of cells in a folder, each believed only for the settings, data and code it is of."""
+
+    def __init__(self, run: RunDirectory, cells: list[Cell], dataset: Dataset | None) -> None:
+        self._run, self._cells = run, cells
+        self._code, self._data = code_of(), dataset.fingerprint if dataset else ""
+
+    def name(self, job: Job) -> str:
+        """A cell and seed, as files and progress name them."""
+        labels = "-".join(self._cells[job[0]].labels.values()) or "all"
+        return f"{re.sub('[^a-z0-9.=]+', '-', labels.lower()).strip('-.')}-seed-{job[1]}"
+
+    def binding(self, job: Job) -> str:
+        cell = self._cells[job[0]]
+        about = {"settings": dict(cell.settings), "labels": dict(cell.labels), "seed": job[1]}
+        return bound_to({**about, "code": self._code, "data": self._data})
+
+    def keep(self, job: Job, done: Done) -> None:
+        rows = [[m.quantity, _written(m.value), m.at, dict(m.labels)] for m in done.measured]
+        content = {"measured": rows, "seconds": done.seconds, "error": done.error}
+        self._run.write_result(f"cells/{self.name(job)}.json", content, self.binding(job))
+
+    def done(self, job: Job) -> Done:
+        """Of a cell that was not run yet an error says so."""
+        found = self._run.read_result(f"cells/{self.name(job)}.json", self.binding(job))
+        if found is None:
+            return Done((), 0.0, "not run")
+        rows = (Measured(q, float(v), at, labels) for q, v, at, labels in found["measured"])
+        return Done(tuple(rows), found["seconds"], found["error"])
+
+
+def _written(value: float) -> float | str:
+    return value if isfinite(value) else str(value)

@@ -1,0 +1,176 @@
+"""A reproduced table or figure as text, as CSV, as Markdown and as a page of HTML."""
+
+import csv
+import io
+from collections.abc import Iterator
+
+from dpaudit.files.experiment_result import ExperimentLine, ExperimentResult, HeldOrdering
+from dpaudit.text import duration, lines
+
+from .figures.experiment import drawn_by_label
+from .html import pages
+from .numbers import number
+
+HEADER = ("published", "ours", "difference", "n")
+MOST_POINTS = 4  # of a line of a figure that are written as a table
+
+
+def render_experiment(result: ExperimentResult) -> str:
+    """The page: published, ours with its interval, the difference, and all that was assumed."""
+    page = pages().get_template("experiment.html.j2")
+    figures = list(drawn_by_label(result))
+    return lines(
+        page.render(
+            result=result,
+            header=(*result.columns, "quantity", *_at(result), *HEADER),
+            rows=[_row(result, line) for line in shown(result)],
+            orderings=[ordering_text(held, len(result.seeds)) for held in result.orderings],
+            figures=figures,
+            took=duration(result.seconds),
+        )
+    )
+
+
+def text(result: ExperimentResult) -> Iterator[str]:
+    """What a terminal shows."""
+    yield result.title
+    yield result.shows
+    yield from (f"cut: {result.cut}" for _ in [0] if result.cut)
+    yield "assumed, as the paper does not say (--set KEY=VALUE for another reading):"
+    yield from (f"  {a.key} = {a.value}: {a.says}" for a in result.assumed)
+    header = (*result.columns, "quantity", *_at(result), *HEADER)
+    table = [header, *(_row(result, line) for line in shown(result))]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    for row in table:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(padded).rstrip()
+    yield from (f"{line.error}: {_labels(line)}" for line in result.lines if line.error)
+    yield from (ordering_text(held, len(result.seeds)) for held in result.orderings)
+    yield from result.remarks
+    yield (
+        f"ours: mean over {len(result.seeds)} seed{'s' * (len(result.seeds) > 1)} with its 95% "
+        f"Student-t interval; {duration(result.seconds)} of CPU time"
+    )
+
+
+def as_csv(result: ExperimentResult) -> str:
+    """All lines with all digits, a row for each."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    own = ("published", "published_spread", "ours", "low", "high", "n", "difference", "values")
+    writer.writerow([*result.columns, "quantity", "at", *own, "data", "scale", "error"])
+    for line in result.lines:
+        ours = line.ours
+        found = (ours.value, ours.low, ours.high, ours.n) if ours else (None,) * 4
+        writer.writerow(
+            [
+                *(line.labels.get(column, "") for column in result.columns),
+                *(line.quantity, line.at, line.published, line.published_spread, *found),
+                line.difference,
+                " ".join(map(repr, line.values)),
+                *(result.data, result.scale, line.error),
+            ]
+        )
+    return out.getvalue()
+
+
+def as_markdown(result: ExperimentResult, command: str, when: str) -> str:
+    """A section of a page on what was reproduced."""
+    header = (*result.columns, "quantity", *_at(result), *HEADER)
+    seeds = ", ".join(map(str, result.seeds))
+    told = [
+        f"### {result.table}: {result.name}, scale {result.scale}",
+        f"    {command}",
+        f"{result.paper}: {result.shows}. {_on(result)}seeds {seeds}, "
+        f"{duration(result.seconds)} of CPU time, {when}, version {result.version}."
+        + (f" Cut: {result.cut}." if result.cut else ""),
+        "\n".join(_markdown_rows(header, [_row(result, line) for line in shown(result)])),
+        *_listed(
+            "Orderings:", [ordering_text(held, len(result.seeds)) for held in result.orderings]
+        ),
+        *_listed("Assumed:", [f"`{a.key}` = {a.value}: {a.says}" for a in result.assumed]),
+        *_listed("Did not end:", [f"{_labels(x)}: {x.error}" for x in result.lines if x.error]),
+        *_listed("To know:", list(result.remarks)),
+    ]
+    return "\n\n".join(told) + "\n"
+
+
+def ordering_text(held: HeldOrdering, n_seeds: int) -> str:
+    """How often something that the paper says held here."""
+    if not held.compared:
+        return f"{held.says}: not compared in this run"
+    said = f"{held.says}: so in {held.as_published} of {held.compared} pairs"
+    if n_seeds < 2:
+        return f"{said}, of one run each"
+    return f"{said}, confirmed by {held.confirmed}, contradicted by {held.contradicted} intervals"
+
+
+def shown(result: ExperimentResult) -> list[ExperimentLine]:
+    """The lines of a table; of each line of a figure some points, the first and last among them."""
+    if not result.at:
+        return list(result.lines)
+    groups: dict[tuple[object, ...], list[ExperimentLine]] = {}
+    for line in result.lines:
+        groups.setdefault((*line.labels.items(), line.quantity), []).append(line)
+    return [line for points in groups.values() for line in _some(points)]
+
+
+def _some(points: list[ExperimentLine]) -> list[ExperimentLine]:
+    n = len(points)
+    if n <= MOST_POINTS:
+        return points
+    places = {round(i * (n - 1) / (MOST_POINTS - 1)) for i in range(MOST_POINTS)}
+    return [points[i] for i in sorted(places)]
+
+
+def _row(result: ExperimentResult, line: ExperimentLine) -> tuple[str, ...]:
+    ours, difference = line.ours, line.difference
+    at = [("" if line.at is None else number(line.at)) for _ in _at(result)]
+    return (
+        *(line.labels.get(column, "") for column in result.columns),
+        *(line.quantity, *at, _published(line), _ours(line)),
+        "" if difference is None else f"{difference:+.3g}",
+        "" if ours is None else str(ours.n),
+    )
+
+
+def _published(line: ExperimentLine) -> str:
+    if line.published is None:
+        return ""
+    spread = "" if line.published_spread is None else f" ± {line.published_spread:g}"
+    return f"{line.published:g}{spread}"
+
+
+def _ours(line: ExperimentLine) -> str:
+    if line.ours is None:
+        return "did not end"
+    if line.ours.low is None:
+        return f"{line.ours.value:.3g}"
+    return f"{line.ours.value:.3g} [{line.ours.low:.3g}, {line.ours.high:.3g}]"
+
+
+def _at(result: ExperimentResult) -> tuple[str, ...]:
+    return (result.at,) if result.at else ()
+
+
+def _on(result: ExperimentResult) -> str:
+    if result.other_data:
+        return f"On {result.data}, not the paper's {result.data_of_the_paper}; "
+    return f"On {result.data}; " if result.data else ""
+
+
+def _labels(line: ExperimentLine) -> str:
+    return ", ".join(line.labels.values())
+
+
+def _listed(title: str, points: list[str]) -> list[str]:
+    once = list(dict.fromkeys(points))
+    return ["\n".join([title, "", *(f"- {point}" for point in once)])] if once else []
+
+
+def _markdown_rows(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(header)} |"
+    yield f"|{'---|' * len(header)}"
+    for row in rows:
+        cells = (cell.replace("|", "\\|") for cell in row)
+        yield f"| {' | '.join(cells)} |"

@@ -1,0 +1,88 @@
+"""dpaudit reproduce: what it writes, what it refuses, and the page that it keeps."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dpaudit.commands import reproducing
+from dpaudit.commands.cli import app
+from dpaudit.papers import reproductions
+from tests.papers.toy import CALLS, LEARNS, TOY
+
+
+@pytest.fixture(autouse=True)
+def _toys(monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DPAUDIT_DATA", raising=False)
+    monkeypatch.setattr(reproductions, "experiments", lambda: {"toy": TOY, "learns": LEARNS})
+
+
+def reproduce(*arguments: str):
+    return CliRunner().invoke(app, ["reproduce", *arguments, "--workers", "1", "--quiet"])
+
+
+def test_it_leaves_json_csv_and_a_page_and_runs_nothing_twice(tmp_path) -> None:
+    CALLS.clear()
+    done = reproduce("toy")
+    assert done.exit_code == 0, done.output
+    assert "published" in done.stdout
+    out = tmp_path / "runs" / "toy-quick"
+    assert json.loads((out / "experiment.json").read_text())["name"] == "toy"
+    assert (out / "experiment.csv").read_text().startswith("method,budget,view,quantity")
+    assert "<h1>Toy, Table 1" in (out / "report.html").read_text()
+    assert len(CALLS) == 6
+    again = reproduce("toy")
+    assert again.stdout == done.stdout
+    assert len(CALLS) == 6
+
+
+def test_readings_and_labels_are_options() -> None:
+    done = reproduce("toy", "--set", "shift=1.5", "--only", "method=A", "--seeds", "2")
+    assert done.exit_code == 0, done.output
+    assert "shift = 1.5: not printed" in done.stdout
+    assert "B       4" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (("toyy",), 'did you mean "toy"'),
+        (("toy", "--set", "shfit=1"), 'did you mean "shift"'),
+        (("toy", "--set", "shift"), "expected KEY=VALUE"),
+        (("toy", "--only", "=A"), "expected COLUMN=LABEL"),
+        (("toy", "--data", "digits"), "learns from no data set"),
+        (("toy", "--data-root", "."), "reads no data set"),
+        (("learns",), "train-images-idx3-ubyte is missing"),
+        (("learns", "--data", "digitz"), 'did you mean "digits"'),
+        (("toy", "--dry-run"), "dpaudit list"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments, line) -> None:
+    done = reproduce(*arguments)
+    assert done.exit_code == 2
+    [said] = done.stderr.strip().splitlines()
+    assert said.startswith("error: ")
+    assert line in said
+
+
+def test_the_page_has_each_section_once_and_keeps_what_else_is_in_it(tmp_path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Mine\n\nwords\n")
+    for _ in range(2):
+        assert reproduce("toy", "--markdown", str(page)).exit_code == 0
+    page.write_text(page.read_text() + "\nmore words\n")
+    assert reproduce("toy", "--seeds", "1", "--markdown", str(page)).exit_code == 0
+    text = page.read_text()
+    assert text.count("### Table 1: toy, scale quick") == 1
+    assert text.startswith("# Mine\n\nwords\n")
+    assert text.endswith("\nmore words\n")
+    assert "seeds 0, " in text
+
+
+def test_the_command_on_the_page_has_nothing_of_the_machine(monkeypatch) -> None:
+    typed = (
+        "/home/me/bin/dpaudit reproduce toy --out /tmp/x --quiet --seeds 2 --markdown p --set a=1"
+    )
+    monkeypatch.setattr(reproducing, "same_command", lambda: typed)
+    assert reproducing._typed() == "dpaudit reproduce toy --seeds 2 --set a=1"

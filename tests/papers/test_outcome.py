@@ -1,0 +1,51 @@
+"""What came out beside what was published: means, differences, and what the paper says is larger."""
+
+import pytest
+
+from dpaudit.files.experiment_result import ExperimentResult, HeldOrdering
+from dpaudit.papers.outcome import reproduced
+from tests.papers.toy import TOY, ask
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory) -> ExperimentResult:
+    out = tmp_path_factory.mktemp("toy")
+    return reproduced(TOY, ask(), out, 1, lambda what, done, total: None)
+
+
+def test_ours_stands_beside_the_published_number_of_the_same_labels(result) -> None:
+    [line] = [line for line in result.lines if line.published is not None]
+    assert line.labels == {"method": "B", "budget": "4"}
+    assert (line.published, line.published_spread) == (7.5, 0.5)
+    assert line.values == (8.0, 8.01, 8.02)
+    assert line.difference == pytest.approx(8.01 - 7.5)
+    margin = 4.302652729911275 * 0.01 / 3**0.5  # Student's t with 2 degrees of freedom
+    assert line.ours.low == pytest.approx(8.01 - margin)
+    assert line.ours.high == pytest.approx(8.01 + margin)
+
+
+def test_labels_that_a_measurement_adds_make_a_line_of_its_own(result) -> None:
+    others = [line for line in result.lines if line.labels.get("view") == "other"]
+    assert [line.values for line in others] == [(10.0, 10.0, 10.0)] * 4
+
+
+def test_orderings_are_counted_by_intervals_of_paired_differences(result) -> None:
+    """The seed moves both methods by the same, so the differences have no spread at all."""
+    above, below, absent = result.orderings
+    assert above == HeldOrdering(
+        says="Table 1: B is above A", compared=4, as_published=2, confirmed=2, contradicted=0
+    )  # two of the four pairs are the other view, where both are 10
+    assert (below.compared, below.as_published, below.contradicted) == (2, 0, 1)
+    assert absent.compared == 0
+
+
+def test_what_was_assumed_is_told_with_its_value(result, tmp_path) -> None:
+    assert [(a.key, a.value, a.says) for a in result.assumed] == [
+        ("shift", "0.0", "not printed"),
+        ("tilt", "1", "of B alone (B)"),
+    ]
+
+
+def test_the_file_is_read_as_it_was_written(result, tmp_path) -> None:
+    (tmp_path / "experiment.json").write_text(result.model_dump_json())
+    assert ExperimentResult.read(tmp_path / "experiment.json") == result

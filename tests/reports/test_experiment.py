@@ -1,0 +1,122 @@
+"""A reproduced table as text, CSV, Markdown and a page: what is said of each number."""
+
+import csv
+import io
+
+import pytest
+
+from dpaudit.files.experiment_result import (
+    Assumption,
+    ExperimentLine,
+    ExperimentResult,
+    HeldOrdering,
+)
+from dpaudit.files.finding import Metric
+from dpaudit.reports.experiment import as_csv, as_markdown, render_experiment, text
+
+LINES = (
+    ExperimentLine(
+        labels={"method": "<b>DPDL</b>", "N": "10"},
+        quantity="accuracy, %",
+        published=94.4,
+        published_spread=0.6,
+        ours=Metric(value=91.25, low=90.5, high=92.0, n=3),
+        values=(91.0, 91.25, 91.5),
+    ),
+    ExperimentLine(
+        labels={"method": "CGA", "N": "10"},
+        quantity="accuracy, %",
+        published=88.0,
+        error="round 3 has a model that is infinite",
+    ),
+)
+
+
+def result(**changed) -> ExperimentResult:
+    about = {
+        "name": "dpdl-table1",
+        "paper": "Yuan and others",
+        "table": "Table I",
+        "shows": "accuracy",
+        "scale": "quick",
+        "cut": "20 rounds",
+        "data": "digits",
+        "data_of_the_paper": "mnist",
+        "seeds": (0, 1, 2),
+        "assumed": (Assumption(key="defense.delta", value=1e-5, says="not printed"),),
+        "columns": ("method", "N"),
+        "lines": LINES,
+        "orderings": (
+            HeldOrdering(says="DPDL is best", compared=4, as_published=3, confirmed=2),
+            HeldOrdering(says="N matters"),
+        ),
+        "seconds": 90.0,
+        "version": "0.2.0",
+    }
+    return ExperimentResult(**{**about, **changed})
+
+
+def test_the_terminal_has_published_ours_interval_and_difference() -> None:
+    told = "\n".join(text(result()))
+    assert "on digits and not on mnist" in told
+    assert "94.4 ± 0.6  91.2 [90.5, 92]  -3.15" in told
+    assert "did not end" in told
+    assert "defense.delta = 1e-05: not printed" in told
+    assert "DPDL is best: so in 3 of 4 pairs, confirmed by 2, contradicted by 0" in told
+    assert "N matters: not compared" in told
+
+
+def test_csv_has_all_digits() -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(result()))))
+    assert [row["method"] for row in rows] == ["<b>DPDL</b>", "CGA"]
+    assert float(rows[0]["difference"]) == 91.25 - 94.4
+    assert rows[0]["values"] == "91.0 91.25 91.5"
+    assert (rows[1]["ours"], rows[1]["error"]) == ("", "round 3 has a model that is infinite")
+
+
+def test_markdown_says_how_to_have_it_again_and_what_did_not_end() -> None:
+    page = as_markdown(result(), "dpaudit reproduce dpdl-table1", "2026-11-22")
+    for said in (
+        "    dpaudit reproduce dpdl-table1\n",
+        "On digits, not the paper's mnist",
+        "seeds 0, 1, 2, 1.5 min of CPU time, 2026-11-22",
+        "Cut: 20 rounds.",
+        "| CGA | 10 | accuracy, % | 88 | did not end |  |  |",
+        "- CGA, 10: round 3 has a model that is infinite",
+    ):
+        assert said in page
+
+
+def test_the_page_escapes_what_it_shows_and_names_other_data() -> None:
+    page = render_experiment(result())
+    assert "&lt;b&gt;DPDL&lt;/b&gt;" in page
+    assert "<b>DPDL" not in page
+    assert "not from the paper's mnist" in page
+    assert len(page) < 200_000
+
+
+@pytest.mark.parametrize("values", [(1.0, 1e4), (0.0, 2.0), (-1.0, float("inf"))])
+def test_a_figure_draws_what_is_finite(values) -> None:
+    points = tuple(
+        ExperimentLine(
+            labels={"method": "A", "N": "10"}, quantity="residual", at=float(k),
+            ours=Metric(value=value, n=1), values=(value,),
+        )
+        for k, value in enumerate(values, start=1)
+    )  # fmt: skip
+    page = render_experiment(result(lines=points, at="round"))
+    assert page.count('role="img"') == 1
+
+
+def test_of_a_long_curve_the_table_has_its_ends() -> None:
+    points = tuple(
+        ExperimentLine(
+            labels={"method": "A", "N": "10"}, quantity="residual", at=float(k),
+            ours=Metric(value=float(k), n=1), values=(float(k),),
+        )
+        for k in range(1, 101)
+    )  # fmt: skip
+    told = [line for line in text(result(lines=points, at="round")) if line.startswith("A ")]
+    assert len(told) == 4
+    assert told[0].split()[3] == "1"
+    assert told[-1].split()[3] == "100"

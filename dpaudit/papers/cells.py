@@ -19,7 +19,7 @@ from dpaudit.training.held_folder import LOCK
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import bound_to
 
-from .experiment import Around, Cell, Cost, Experiment, Measured, Scale, Settings
+from .experiment import ABSENT, Around, Cell, Cost, Experiment, Measured, Open, Scale, Settings
 
 Job = tuple[int, int]  # which cell, which seed
 
@@ -100,18 +100,25 @@ def _refuse_unknown_labels(experiment: Experiment, only: Mapping[str, tuple[str,
                 )
 
 
+def readings(experiment: Experiment, cell: Cell) -> dict[str, Open]:
+    """What the paper leaves open of a declared cell, by its key; of several the last one counts."""
+    return {
+        one.key: one
+        for one in experiment.open
+        if one.where.items() <= cell.labels.items() and one.key not in cell.settings
+    }
+
+
 def _settings(experiment: Experiment, cell: Cell, scale: Scale, request: Request) -> dict[str, Any]:
-    """Those of the experiment, the cell, our readings, the scale and the caller, the last wins."""
-    open_ = [one for one in experiment.open if one.where.items() <= cell.labels.items()]
-    settings = {**experiment.settings, **cell.settings}
-    settings |= {one.key: one.value for one in open_}
-    settings |= scale.settings
-    settings |= {one.key: request.changed[one.key] for one in open_ if one.key in request.changed}
+    """Those of the experiment, our readings, the cell, the scale and the caller; the last wins."""
+    open_ = {key: one.value for key, one in readings(experiment, cell).items()}
+    settings = {**experiment.settings, **open_, **cell.settings, **scale.settings}
+    settings |= {k: v for k, v in request.changed.items() if open_.get(k, ABSENT) != ABSENT}
     if experiment.data:
         is_file = request.data is not None and request.data.endswith(".npz")
         settings |= {"data.path": request.data} if is_file else {}
-        settings["data.name"] = None if is_file else request.data or experiment.data
-    return {key: value for key, value in settings.items() if value is not None}
+        settings["data.name"] = ABSENT if is_file else request.data or experiment.data
+    return {key: value for key, value in settings.items() if value != ABSENT}
 
 
 def refuse_missing_data(experiment: Experiment, request: Request) -> None:

@@ -2,8 +2,7 @@
 
 Whoever adds a paper writes these values; ``cells`` runs them and ``outcome`` holds what came out
 beside what was published. Settings are flat, by the dotted keys of an audit file
-("defense.n_rounds"), or by names that an experiment without a network reads itself. A setting that
-is None is absent.
+("defense.n_rounds"), or by names that an experiment without a network reads itself.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +16,7 @@ from dpaudit.training.run_directory import RunDirectory
 
 Settings = Mapping[str, Any]
 Labels = Mapping[str, str]
+ABSENT = "absent"  # the value of a setting that others have and this cell has not
 
 
 class Measured(NamedTuple):

@@ -17,8 +17,8 @@ from dpaudit.files.finding import Metric
 from dpaudit.progress import OnProgress
 from dpaudit.version import __version__
 
-from .cells import Done, Request, run_cells, scale_of, seeds_of
-from .experiment import Cell, Experiment, Labels, Ordering
+from .cells import Done, Request, readings, run_cells, scale_of, seeds_of
+from .experiment import ABSENT, Cell, Experiment, Labels, Ordering
 
 FEWEST = 3  # seeds of which an interval is told
 Found = list[tuple[Cell, dict[int, Done]]]
@@ -48,7 +48,7 @@ def reproduced(
         chosen={**scale.only, **request.only},
         changed=dict(request.changed),
         at=experiment.at,
-        assumed=tuple(_assumed(experiment, request, found)),
+        assumed=tuple(_assumed(experiment, found)),
         columns=experiment.columns,
         lines=lines,
         orderings=tuple(held(ordering, lines) for ordering in experiment.orderings),
@@ -58,15 +58,18 @@ def reproduced(
     )
 
 
-def _assumed(experiment: Experiment, request: Request, found: Found) -> Iterator[Assumption]:
+def _assumed(experiment: Experiment, found: Found) -> Iterator[Assumption]:
     """What is left open of the cells that were run, as it was read."""
+    own = {tuple(cell.labels.items()): readings(experiment, cell) for cell in experiment.cells}
     for one in experiment.open:
-        settings = [c.settings for c, _ in found if one.where.items() <= c.labels.items()]
-        values = list(dict.fromkeys(str(own[one.key]) for own in settings if one.key in own))
-        where = "".join(f" ({label})" for label in one.where.values())
-        if settings:
-            value = values[0] if len(values) == 1 else ", ".join(values) or "none"
-            yield Assumption(key=one.key, value=value, says=one.says + where)
+        values = dict.fromkeys(
+            str(cell.settings.get(one.key, ABSENT))
+            for cell, _ in found
+            if own[tuple(cell.labels.items())].get(one.key) is one
+        )
+        if values:
+            where = "".join(f" ({label})" for label in one.where.values())
+            yield Assumption(key=one.key, value=", ".join(values), says=one.says + where)
 
 
 def _lines(experiment: Experiment, found: Found) -> Iterator[ExperimentLine]:

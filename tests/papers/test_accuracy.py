@@ -1,0 +1,83 @@
+"""Accuracy of trained defenses as a cell measures it, and the sensitivities of PartPSP."""
+
+from dataclasses import replace
+
+import pytest
+
+from dpaudit.data.datasets import load_dataset
+from dpaudit.errors import ConfigError
+from dpaudit.files.config import AuditConfig
+from dpaudit.papers import accuracy as room
+from dpaudit.papers.accuracy import ACCURACY, CURVE, accuracy, curve, foretell, nested
+from dpaudit.papers.experiment import Around
+from dpaudit.papers.partpsp_figures import EXCEEDED, FIGURE_2, SENSITIVITY, sensitivities
+from dpaudit.pipeline.run import Runtime, run_audit
+from dpaudit.training.run_directory import RunDirectory
+
+SETTINGS = {
+    "data.name": "digits",
+    "data.n_agents": 4,
+    "graph.name": "ring",
+    "model.name": "logistic",
+    "defense.name": "dp-dpsgd",
+    "defense.n_rounds": 6,
+    "defense.batch_size": 16,
+    "defense.epsilon": 5.0,
+}
+
+
+@pytest.fixture
+def around(tmp_path) -> Around:
+    with RunDirectory(tmp_path / "out").held() as run:
+        run.binding = "cell"
+        yield Around(run, "cell", load_dataset("digits", seed=3), lambda done, total: None)
+
+
+def test_dotted_keys_are_the_tables_of_an_audit_file() -> None:
+    assert nested({"a.b.c": 1, "a.b.d": None, "e": 2}) == {"a": {"b": {"c": 1, "d": None}}, "e": 2}
+
+
+@pytest.mark.parametrize("world", ["defense", "no-defense"])
+def test_a_cell_measures_what_an_audit_of_its_settings_says(world, around, tmp_path) -> None:
+    config = AuditConfig.from_dict({**nested(SETTINGS), "seed": 3})
+    audited = run_audit(config, tmp_path / "audit", Runtime(cores=1)).utility[world]
+    found = list(curve({**SETTINGS, "world": world}, 3, around))
+    assert [m.at for m in found] == list(audited.rounds)
+    expected = [100 * sum(agents) / 4 for agents in audited.accuracy]
+    assert [m.value for m in found] == pytest.approx(expected)
+    assert {m.quantity for m in found} == {CURVE}
+    [last] = accuracy({**SETTINGS, "world": world}, 3, around)
+    assert (last.quantity, last.value, last.at) == (ACCURACY, found[-1].value, None)
+
+
+def test_what_does_not_fit_is_one_line(around, monkeypatch) -> None:
+    monkeypatch.setattr(room, "available", lambda: 10)
+    with pytest.raises(ConfigError, match="^training takes about .* and 0.01 kB is free$"):
+        list(accuracy(SETTINGS, 3, around))
+
+
+def test_time_and_memory_are_foretold_and_grow_with_rounds(around) -> None:
+    short = foretell(SETTINGS, 3, around)
+    long = foretell({**SETTINGS, "defense.n_rounds": 6000}, 3, around)
+    assert 0 < short.seconds < 60
+    assert long.seconds > 20 * short.seconds
+    assert long.bytes > 10**8
+
+
+def test_the_first_round_after_a_synchronisation_has_the_estimate_of_22(around) -> None:
+    """S = 2 C' max_i ||gamma_s g_i||_1 there; and the real one is at most twice that norm."""
+    cell = FIGURE_2.cells[0]
+    settings = {**FIGURE_2.settings, **{one.key: one.value for one in FIGURE_2.open}}
+    settings |= {**cell.settings, "data.name": "digits", "defense.n_rounds": 6}
+    settings["defense.batch_size"] = 20
+    dataset = replace(around, dataset=load_dataset("digits").in_units())
+    settings.pop("data.scale")
+    found = list(sensitivities(settings, 0, dataset))
+    real = {m.at: m.value for m in found if m.labels == {"which": "real"} and m.at}
+    estimated = {m.at: m.value for m in found if m.labels == {"which": "estimated"}}
+    assert set(real) == set(estimated) == {1, 2, 3, 4, 5, 6}
+    for k in (1, 6):  # T_sync = 5
+        assert real[k] <= estimated[k] / 0.78 * (1 + 1e-5)
+    [share] = [m.value for m in found if m.quantity == EXCEEDED]
+    assert share == pytest.approx(100 * sum(real[k] > estimated[k] for k in real) / 6)
+    assert {m.quantity for m in found} == {SENSITIVITY, EXCEEDED}

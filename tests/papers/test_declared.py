@@ -1,0 +1,108 @@
+"""All declared experiments: their settings are audits, their numbers belong to cells, labels exist."""
+
+from itertools import product
+
+import pytest
+
+from dpaudit.files.config import AuditConfig
+from dpaudit.papers.accuracy import WORLD, nested
+from dpaudit.papers.cells import Request, _Kept, chosen
+from dpaudit.papers.declared import DECLARED
+from dpaudit.papers.experiment import ABSENT
+from dpaudit.papers.reproductions import described, experiments
+
+NAMES = sorted(DECLARED)
+ON_DATA = [name for name in NAMES if DECLARED[name].data]
+
+
+@pytest.mark.parametrize("name, scale", [*product(ON_DATA, ("quick", "paper"))])
+def test_every_cell_is_an_audit(name: str, scale: str) -> None:
+    """Each different set of options is checked by the plug-in's own class."""
+    seen = set()
+    for cell in chosen(DECLARED[name], Request(name, scale)):
+        settings = {**cell.settings, WORLD: ABSENT}
+        settings = {k: v for k, v in settings.items() if v != ABSENT and k != "attack.targets"}
+        kind = tuple(sorted((k, type(v).__name__) for k, v in settings.items()))
+        kind += (settings["defense.name"], settings["graph.name"])
+        if kind not in seen:
+            seen.add(kind)
+            AuditConfig.from_dict(nested(settings))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cells_have_names_of_their_own_and_every_column(name: str) -> None:
+    experiment = DECLARED[name]
+    cells = chosen(experiment, Request(name, "paper"))
+    names = {_Kept.name(_Named(cells), (i, 0)) for i in range(len(cells))}
+    assert len(names) == len(cells)
+    assert all(set(cell.labels) <= set(experiment.columns) for cell in cells)
+
+
+class _Named:
+    def __init__(self, cells) -> None:
+        self._cells = cells
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_published_number_has_a_cell(name: str) -> None:
+    experiment = DECLARED[name]
+    for number in experiment.published:
+        assert any(cell.labels.items() <= number.labels.items() for cell in experiment.cells)
+    keys = [(tuple(sorted(p.labels.items())), p.quantity) for p in experiment.published]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_orderings_and_scales_name_labels_that_there_are(name: str) -> None:
+    experiment = DECLARED[name]
+    known = {column: set(experiment.values(column)) for column in experiment.columns}
+    for number in experiment.published:
+        for column, label in number.labels.items():
+            known[column].add(label)
+    for ordering in experiment.orderings:
+        named = {ordering.along: (ordering.above, *ordering.below)}
+        named |= {column: (label,) for column, label in ordering.where.items()}
+        for column, labels in named.items():
+            assert set(labels) <= known[column] or not known[column], (column, labels)
+    for scale in experiment.scales.values():
+        for column, labels in scale.only.items():
+            assert set(labels) <= known[column]
+    assert set(experiment.scales) == {"quick", "paper"}
+    assert experiment.scales["quick"].seconds <= 300
+
+
+@pytest.mark.parametrize(
+    "name, labels, value",
+    [
+        ("dpdl-table1", ("DPDL", "0.25", "0.25", "bipartite", "20"), 92.3),
+        ("dpdl-table1", ("DP-CGA", "1.0", "0.25", "complete", "30"), 55.8),
+        ("dpdl-table2", ("DPDL", "0.25", "4.0", "bipartite", "20"), 62.1),
+        ("dpdl-table5", ("MUFFLIATO", "1.0", "0.5", "ring", "10"), 87.4),
+        ("dpdl-table6", ("DPDL", "0.25", "4.0", "ring", "10"), 60.2),
+        ("dyn-d2p-table1", ("Dyn-D2P", "0.3"), 71.87),
+        ("dyn-d2p-table2", ("Non-private", "none"), 89.98),
+        ("adp-vrsgp-table2", ("ADP-VRSGP", "6"), 97.36),
+        ("adp-vrsgp-table4", ("FedDPA", "128"), 37.85),
+        ("adp-vrsgp-table7", ("ADP-VRSGP", "0.5"), 44.65),
+        ("partpsp-table2", ("PartPSP-1", "3", "8-Out"), 88.87),
+        ("partpsp-table3", ("estimated", "2", "EXP"), 53.99),
+        ("xie-budgets", ("Diff-TV-AB", "10"), 102.40),
+    ],
+)
+def test_numbers_are_as_printed(name: str, labels: tuple[str, ...], value: float) -> None:
+    experiment = DECLARED[name]
+    found = [
+        p.value
+        for p in experiment.published
+        if tuple(p.labels[c] for c in experiment.columns if c in p.labels) == labels
+    ]
+    assert found == [value]
+
+
+def test_what_is_listed_says_time_memory_data_and_what_is_open() -> None:
+    for name, experiment in experiments().items():
+        listed = described(experiment)
+        assert listed["quick"].startswith("quick: "), name
+        assert listed["paper"].startswith("paper: "), name
+        assert all(listed[key] for key in ("of", "table", "shows", "data"))
+    assert "defense.n_rounds" in described(DECLARED["dpdl-table1"])["open"]

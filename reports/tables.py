@@ -1,11 +1,15 @@
 """A result's numbers as rows: behind each figure of the page, and in the files of --tables."""
 
+import csv
+import io
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult
+from dpaudit.text import one_line
 
 Row = dict[str, object]
+_FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for one
 _ABOUT = {"kind", "title", "claim", "attack", "threat_model", "message", "world", "batch_size"}
 _INDEXES = ("finding", "kind", "standard_error")
 
@@ -80,3 +84,21 @@ def training(result: AuditResult) -> Iterator[Row]:
                     "world": world, "round": k, "agent": agent, **own,
                     "consensus_distance": distance,
                 }  # fmt: skip
+
+
+def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
+    """Rows of the same columns as a CSV file, with their names in the first line."""
+    found = list(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(found[0]) if found else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in found)
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    """A text shows what is not seen, and is no formula of a spreadsheet."""
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -89,7 +89,7 @@ def test_every_dependency_is_imported() -> None:
     assert RUNTIME - imported(for_types=False).keys() == set()
 
 
-@pytest.mark.parametrize("extra", ["fast", "paillier"])
+@pytest.mark.parametrize("extra", ["fast", "paillier", "parquet"])
 def test_every_extra_of_the_packages_is_imported_and_tested(extra: str) -> None:
     assert EXTRAS[extra] <= imported(for_types=False).keys()
     assert EXTRAS[extra] <= EXTRAS["test"]

@@ -1,20 +1,14 @@
 """The figures and tables of a report as files, for a paper: SVG, PDF and PNG, and CSV."""
 
-import csv
-import io
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpaudit.files.result import AuditResult
 from dpaudit.files.whole import write_whole
-from dpaudit.text import one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for one
 
 
 def write_figures(result: AuditResult, run_directory: Path, folder: Path) -> list[Path]:
@@ -60,25 +54,8 @@ def write_tables(result: AuditResult, folder: Path) -> list[Path]:
     paths = []
     for name, rows in every.items():
         paths.append(folder / f"{name}.csv")
-        write_whole(paths[-1], _csv(rows).encode())
+        write_whole(paths[-1], tables.as_csv(rows).encode())
     return paths
-
-
-def _csv(rows: Iterable[Mapping[str, object]]) -> str:
-    found = list(rows)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(found[0]) if found else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in found)
-    return text.getvalue()
-
-
-def _cell(value: object) -> object:
-    """A text shows what is not seen, and is no formula of a spreadsheet."""
-    if not isinstance(value, str):
-        return value
-    text = one_line(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _file_name(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -15,6 +15,7 @@ from .epsilon import TICKS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+EDGE = 1.35  # times the largest epsilon: where what has no upper end is marked
 FEW = 12  # runs that are named beside their marks; more are numbered
 LONGEST = 24  # characters of a name
 LOOKS: Mapping[Verdict | None, tuple[str, str]] = {  # marker, colour
@@ -53,25 +54,24 @@ def privacy_utility(points: Sequence[Point], name: str, title: str, utility: str
     """
     if not points:
         return None
-    known = [x for p in points for x in (*_ends(p), p.certified) if x is not None]
-    largest = max([1.0, *(x for x in known if math.isfinite(x))])
-    edge = 1.35 * largest
+    largest = largest_epsilon(points)
 
     def paint(axes: "Axes") -> None:
         for point in points:
-            _paint(axes, point, edge, len(points) <= FEW)
-        if largest > 10:
-            axes.set_xscale("symlog", linthresh=1.0)
-            ticks = [tick for tick in TICKS if tick <= largest]
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
-            axes.set_xticks([], minor=True)
-        axes.set_xlim(0, edge * (1.6 if largest > 10 else 1.15))
-        axes.set_xlabel("epsilon of one record, whole run, by accounting")
+            text = point.label if len(points) <= FEW else str(point.number)
+            mark(axes, point, EDGE * largest, text)
+        epsilon_axis(axes, largest)
         axes.set_ylabel(utility, parse_math=False)
         axes.margins(y=0.12)
-        _legend(axes, {point.verdict for point in points})
+        verdict_legend(axes, {point.verdict for point in points})
 
     return _svg(name, title, (7.0, 4.2), paint)
+
+
+def largest_epsilon(points: Sequence[Point]) -> float:
+    """The largest that is finite of all that is drawn of them, at least 1."""
+    known = [x for p in points for x in (*_ends(p), p.certified) if x is not None]
+    return max([1.0, *(x for x in known if math.isfinite(x))])
 
 
 def _ends(point: Point) -> tuple[float, float]:
@@ -81,28 +81,42 @@ def _ends(point: Point) -> tuple[float, float]:
     return low, epsilon.value if epsilon.high is None else epsilon.high
 
 
-def _paint(axes: "Axes", point: Point, edge: float, named: bool) -> None:
+def mark(axes: "Axes", point: Point, edge: float, text: str = "", alpha: float = 1.0) -> None:
+    """A point with its intervals and a text above it; ``edge`` is where an arrow begins."""
     marker, colour = LOOKS[point.verdict]
+    thin: Any = {"color": colour, "linewidth": 1.2, "alpha": alpha}
     low, high = _ends(point)
     x, y = (high if math.isfinite(high) else edge), point.utility.value
-    axes.plot([min(low, x), x], [y, y], color=colour, linewidth=1.2)
+    axes.plot([min(low, x), x], [y, y], **thin)
     if point.utility.low is not None and point.utility.high is not None:
-        axes.plot([x, x], [point.utility.low, point.utility.high], color=colour, linewidth=1.2)
+        axes.plot([x, x], [point.utility.low, point.utility.high], **thin)
     if point.certified is not None and math.isfinite(point.certified):
-        axes.plot([point.certified], [y], "|", color=colour, markersize=9)
-    axes.plot([x], [y], marker, color=colour, markersize=6, label=point.label)
+        axes.plot([point.certified], [y], "|", color=colour, markersize=9, alpha=alpha)
+    axes.plot([x], [y], marker, color=colour, markersize=6, alpha=alpha, label=point.label)
     if math.isinf(high):
-        axes.annotate(
-            "", (1.12 * edge, y), (x, y), arrowprops={"arrowstyle": "->", "color": colour}
-        )
-    text = point.label if named else str(point.number)
+        arrow = {"arrowstyle": "->", "color": colour, "alpha": alpha}
+        axes.annotate("", (1.12 * edge, y), (x, y), arrowprops=arrow)
     text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-    axes.annotate(
-        text, (x, y), (0, 6), textcoords="offset points", fontsize=8, ha="center", parse_math=False
-    )
+    if text:
+        axes.annotate(
+            text, (x, y), (0, 6), textcoords="offset points", fontsize=8, ha="center",
+            parse_math=False,
+        )  # fmt: skip
 
 
-def _legend(axes: "Axes", verdicts: set[Verdict | None]) -> None:
+def epsilon_axis(axes: "Axes", largest: float) -> None:
+    """From 0 to beyond the largest epsilon that is drawn; logarithmic where that is over 10."""
+    if largest > 10:
+        axes.set_xscale("symlog", linthresh=1.0)
+        ticks = [tick for tick in TICKS if tick <= largest]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
+        axes.set_xticks([], minor=True)
+    axes.set_xlim(0, EDGE * largest * (1.6 if largest > 10 else 1.15))
+    axes.set_xlabel("epsilon of one record, whole run, by accounting")
+
+
+def verdict_legend(axes: "Axes", verdicts: set[Verdict | None]) -> None:
+    """The marks of some verdicts, above the axes."""
     from matplotlib.lines import Line2D
 
     marks = [

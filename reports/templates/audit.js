@@ -15,18 +15,18 @@
     parseFloat(text.replace(/,/g, "").replace("\u2212", "-").replace(/inf$|\u221e/, "Infinity"));
 
   // Sorting, by a button in each heading of a table that has no cells over several rows.
-  const inOrder = (a, b) => {
+  const inOrder = (a, b, falling) => {
     const [x, y] = [amount(a), amount(b)];
-    if (isNaN(x) && isNaN(y)) return a.localeCompare(b);
-    if (isNaN(x) || isNaN(y)) return isNaN(x) ? 1 : -1;
-    return x < y ? -1 : x > y ? 1 : 0;
+    if (isNaN(x) !== isNaN(y)) return isNaN(x) ? 1 : -1; // what is no number is last, both ways
+    const order = isNaN(x) ? a.localeCompare(b) : x < y ? -1 : x > y ? 1 : 0;
+    return falling ? -order : order;
   };
   const sort = (table, heading) => {
     const falling = heading.getAttribute("aria-sort") === "ascending";
     for (const other of heading.parentNode.cells) other.removeAttribute("aria-sort");
     heading.setAttribute("aria-sort", falling ? "descending" : "ascending");
     const rows = [...table.tBodies[0].rows].map((row) => [content(row.cells[heading.cellIndex]), row]);
-    rows.sort(([a], [b]) => (falling ? inOrder(b, a) : inOrder(a, b)));
+    rows.sort(([a], [b]) => inOrder(a, b, falling));
     table.tBodies[0].append(...rows.map(([, row]) => row));
   };
   const tables = all("main table").filter((table) => table.tHead && !table.matches(".grid"));
@@ -69,14 +69,15 @@
     behind.querySelector("summary").after(button);
   }
 
-  // Choosing an adversary, a claim, a round; finding rows.
+  // Choosing an adversary, a claim, a round, a value of an axis; finding rows.
   const controls = document.querySelector(".controls");
   const choices = controls ? all("select", controls) : [];
   const search = controls?.querySelector("input");
   const chosen = (key) => choices.find((one) => one.dataset.choose === key)?.value ?? "";
+  const keys = choices.map((one) => one.dataset.choose).filter((key) => key !== "agent");
   const show = () => {
-    for (const part of all("[data-adversary], [data-claim], [data-round]")) {
-      part.hidden = ["adversary", "claim", "round"].some((key) => {
+    for (const part of keys.length ? all(keys.map((key) => `main [data-${key}]`).join(", ")) : []) {
+      part.hidden = keys.some((key) => {
         const about = part.dataset[key];
         return about && chosen(key) && !about.split(" ").includes(chosen(key));
       });

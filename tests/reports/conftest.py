@@ -8,6 +8,8 @@ from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.html import render
+from dpaudit.reports.leaderboard import Leaderboard
+from tests.reports.benchmarks import audited, benchmark, cell, written
 from tests.reports.pages import GOLDEN, Page, png
 
 
@@ -42,3 +44,22 @@ def comparison(golden: AuditResult, run_directory: Path) -> str:
     changes = {"verdict": Verdict.NOT_REFUTED, "claims": claims, "findings": golden.findings[:9]}
     other = golden.model_copy(update=changes)
     return render_comparison([("first", golden, run_directory), ("second", other, run_directory)])
+
+
+@pytest.fixture(scope="module")
+def leaderboard(golden: AuditResult, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of six combinations in two seeds, of which some failed."""
+    cells, results = [], {}
+    for i, defense in enumerate(("dpdl", "dpop", "zip-dl")):
+        for graph in ("ring", "complete"):
+            for seed in (1, 2):
+                name = f"{defense}-{graph}-{seed}"
+                values = defense, graph, 2.0
+                if (defense, seed) == ("zip-dl", 2):
+                    failed = {"state": "failed", "error": "out of memory"}
+                    cells.append(cell(name, seed, values=values, **failed))
+                    continue
+                cells.append(cell(name, seed, values=values))
+                results[name] = audited(golden, 0.4 + 0.1 * (i + seed), graph, epsilon=1.0 + i)
+    folder = written(tmp_path_factory.mktemp("benchmark"), results)
+    return Leaderboard(benchmark(*cells), folder).html()

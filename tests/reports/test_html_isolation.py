@@ -93,8 +93,10 @@ def test_the_page_is_the_same_to_the_byte_in_another_process(
     assert done.stdout.decode() == html
 
 
-def test_nothing_is_loaded_and_no_script_but_ours_can_run(html: str, comparison: str) -> None:
-    for text in (html, comparison):
+def test_nothing_is_loaded_and_no_script_but_ours_can_run(
+    html: str, comparison: str, leaderboard: str
+) -> None:
+    for text in (html, comparison, leaderboard):
         page = Page(text)
         assert "http://" not in text
         assert "https://" not in text
@@ -116,8 +118,10 @@ def test_nothing_is_loaded_and_no_script_but_ours_can_run(html: str, comparison:
         )
 
 
-def test_ids_are_unique_and_what_refers_to_one_finds_it(html: str, comparison: str) -> None:
-    for text in (html, comparison):
+def test_ids_are_unique_and_what_refers_to_one_finds_it(
+    html: str, comparison: str, leaderboard: str
+) -> None:
+    for text in (html, comparison, leaderboard):
         page = Page(text)
         ids = [e.attributes["id"] for e in page.root.every() if "id" in e.attributes]
         assert len(ids) == len(set(ids))

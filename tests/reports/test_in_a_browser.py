@@ -9,11 +9,13 @@ from dpaudit.files.result import AuditResult
 from dpaudit.reports import captured
 from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.html import render
+from dpaudit.reports.leaderboard import Leaderboard
+from tests.reports.benchmarks import benchmark, cell, written
 from tests.reports.browser import PHONE, WIDE, Browser, started
 from tests.reports.pages import DRAW, EVENT, HOSTILE, hostile
 
 SIZES = pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-PAGES = pytest.mark.parametrize("name", ["report", "comparison", "captured"])
+PAGES = pytest.mark.parametrize("name", ["report", "comparison", "captured", "leaderboard"])
 THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 
 
@@ -24,10 +26,13 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def folder(html: str, comparison: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(
+    html: str, comparison: str, leaderboard: str, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     (folder / "report.html").write_text(html)
     (folder / "comparison.html").write_text(comparison)
+    (folder / "leaderboard.html").write_text(leaderboard)
     (folder / "captured.html").write_text(captured.render("torchrun train.py", [EVENT] * 3, [DRAW]))
     return folder
 
@@ -81,19 +86,21 @@ def test_the_first_screen_of_a_phone_holds_the_verdict(
         assert box["x"] + box["width"] <= PHONE[0]
 
 
-def test_all_is_there_without_script(browser: Browser, folder: Path) -> None:
+@pytest.mark.parametrize("name", ["report", "leaderboard"])
+def test_all_is_there_without_script(browser: Browser, folder: Path, name: str) -> None:
     read = {}
     for runs in (True, False):
-        with browser.open(folder / "report.html", java_script_enabled=runs) as opened:
+        with browser.open(folder / f"{name}.html", java_script_enabled=runs) as opened:
             read[runs] = set(opened.page.locator("main, body").first.inner_text().split())
     missing = read[True] - read[False]
     assert len(missing) <= 40, missing  # controls alone, which only the script adds
 
 
+@pytest.mark.parametrize("name", ["report", "leaderboard"])
 def test_the_keyboard_alone_reaches_and_opens_what_is_folded(
-    browser: Browser, folder: Path
+    browser: Browser, folder: Path, name: str
 ) -> None:
-    with browser.open(folder / "report.html") as opened:
+    with browser.open(folder / f"{name}.html") as opened:
         folded = opened.page.locator("summary").count()
         reached = set()
         for _ in range(2000):
@@ -113,8 +120,11 @@ def test_the_keyboard_alone_reaches_and_opens_what_is_folded(
         assert opened.page.locator("details[open]").count() == folded
 
 
-def test_every_region_that_scrolls_can_be_focused(browser: Browser, folder: Path) -> None:
-    with browser.open(folder / "report.html", PHONE) as opened:
+@pytest.mark.parametrize("name", ["report", "leaderboard"])
+def test_every_region_that_scrolls_can_be_focused(
+    browser: Browser, folder: Path, name: str
+) -> None:
+    with browser.open(folder / f"{name}.html", PHONE) as opened:
         stuck = opened.page.evaluate(
             "() => [...document.querySelectorAll('*')].filter(e => e.scrollWidth > e.clientWidth "
             "+ 1 && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && e.tabIndex < 0)"
@@ -158,8 +168,15 @@ def test_a_page_has_the_colours_of_the_theme_and_its_drawings_too(
 def test_hostile_text_is_inert(browser: Browser, golden: AuditResult, tmp_path: Path) -> None:
     """On each page, also when a reader copies, enlarges, sorts, finds and chooses all there is."""
     result = AuditResult.model_validate(hostile(golden.model_dump(mode="json")))
+    values = dict.fromkeys(("defense.name", "graph.name", "claim.epsilon"), HOSTILE)
+    cells = [
+        cell("a").model_copy(update={"values": values}),
+        cell("b", state="failed", error=HOSTILE),
+    ]
+    board = Leaderboard(benchmark(*cells), written(tmp_path, {"a": result}))
     pages = {
         "report": render(result, tmp_path),
+        "leaderboard": board.html(),
         "comparison": render_comparison([(HOSTILE, result, tmp_path), ("b", golden, tmp_path)]),
         "captured": captured.render(HOSTILE, [EVENT], [DRAW]),
     }

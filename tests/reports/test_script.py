@@ -162,3 +162,40 @@ def test_a_link_to_a_finding_leads_to_it_whatever_is_hidden(page: Any, result: A
     assert anchor.evaluate("one => getComputedStyle(one).opacity") == "0"
     page.locator(f"[id='{link}']").hover()
     assert anchor.evaluate("one => getComputedStyle(one).opacity") == "1"
+
+
+@pytest.fixture
+def board(browser: Browser, leaderboard: str, tmp_path: Path) -> Iterator[Any]:
+    (path := tmp_path / "leaderboard.html").write_text(leaderboard)
+    with browser.open(path) as opened:
+        yield opened.page
+        assert not opened.errors
+
+
+def test_rows_and_panels_of_one_value_of_an_axis_can_be_seen_alone(board: Any) -> None:
+    assert shown(board, "#rows tbody tr") == 6
+    board.select_option("[data-choose=axis0]", label="dpop")
+    assert shown(board, "#rows tbody tr") == 2
+    board.select_option("[data-choose=axis1]", label="ring")
+    assert shown(board, "#rows tbody tr") == 1
+    assert shown(board, "#utility .multiples figure") == 1
+    board.select_option("[data-choose=axis0]", label="all")
+    board.fill("input[type=search]", "zip-dl")
+    assert shown(board, "#rows tbody tr") == 1
+
+
+def test_rows_without_a_number_are_sorted_last_both_ways(board: Any) -> None:
+    heading = board.locator("#rows th", has_text="accounted epsilon")
+    column = heading.evaluate("one => one.cellIndex")
+    board.locator("#rows tbody tr").first.evaluate(
+        f"row => (row.cells[{column}].textContent = '–')"
+    )
+    for order in (1, -1):
+        heading.locator("button").click()
+        cells = board.locator("#rows tbody tr").evaluate_all(
+            f"rows => rows.map(row => row.cells[{column}].innerText)"
+        )
+        assert cells[-1] == "–"
+        ends = [float(cell.split(" to ")[1]) for cell in cells[:-1]]
+        assert ends == sorted(ends, reverse=order < 0)
+        assert ends[0] != ends[-1]

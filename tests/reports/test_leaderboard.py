@@ -1,0 +1,167 @@
+"""The leaderboard's page and files: all rows, what is void, gaps by name, nothing of others."""
+
+import csv
+import io
+import math
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dpaudit.errors import ConfigError
+from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import Verdict
+from dpaudit.registry import load_plugin
+from dpaudit.reports.leaderboard import Leaderboard
+from tests.reports.benchmarks import audited, benchmark, cell, written
+from tests.reports.pages import HOSTILE, Element, Page, visible
+
+
+@pytest.fixture
+def board(golden: AuditResult, tmp_path: Path) -> Leaderboard:
+    """Two seeds on a ring, of which one is void, one on a complete graph, and one that failed."""
+    written(tmp_path, {
+        "a": audited(golden, 0.5),
+        "b": audited(golden, 0.75, void="it moves too far", verdict=Verdict.UNSUPPORTED),
+        "c": audited(golden, 0.25, "complete", epsilon=0.5),
+    })  # fmt: skip
+    cells = (
+        cell("a"),
+        cell("b", seed=2),
+        cell("c", values=("dpdl", "complete", 2.0)),
+        cell("d", values=("dpop", "ring", 2.0), state="failed", error="no graph <b>fits</b>"),
+    )
+    found: Leaderboard = load_plugin("reports", "leaderboard")(benchmark(*cells), tmp_path)
+    return found
+
+
+def rows(page: Page, section: str) -> list[list[str]]:
+    found = next(page.by_id(section).every("tbody")).every("tr")
+    return [[c.text() for c in row.every() if c.tag in ("td", "th")] for row in found]
+
+
+def headings(page: Page) -> list[str]:
+    return [th.text() for th in next(page.by_id("rows").every("thead")).every("th")]
+
+
+def test_the_page_has_a_row_for_each_combination_and_names_gaps(board: Leaderboard) -> None:
+    page = Page(board.html())
+    told = [dict(zip(headings(page), row, strict=True)) for row in rows(page, "rows")]
+    ring, complete, failed = told
+    assert (ring["defense"], ring["graph"], ring["seeds"]) == ("dpdl", "ring", "2")
+    assert ring["claimed epsilon"].startswith("2 delta 1e−05, add-remove, run")
+    assert ring["accounted epsilon"].startswith("void : it moves too far")
+    assert "unsupported in 1 of 2 seeds" in ring["verdict"]
+    assert ring["test accuracy"] == "0.625 [0.000, 1.000]"  # an interval of two
+    assert complete["accounted epsilon"] == "0.25 to 0.5"
+    assert complete["test accuracy"] == "0.25"  # of one seed, without an interval
+    assert complete["messages a round"] == "8"
+    assert failed["verdict"] == "no graph <b>fits</b>"
+    assert failed["test accuracy"] == "–"
+    [gap] = rows(page, "gaps")
+    assert gap == ["d", "dpop", "ring", "2.0", "1", "no graph <b>fits</b>"]
+    assert "3 of 4 audits are done, 1 failed ." in visible(page)
+
+
+def test_what_tests_may_find_by_chance_is_said(board: Leaderboard) -> None:
+    said = visible(Page(board.html()))
+    assert "3 claims were tested" in said
+    assert "0.15 would be refuted wrongly on average, at most" in said  # 3 at 95% each
+
+
+def test_a_figure_for_each_adversary_and_small_ones_for_each_graph(board: Leaderboard) -> None:
+    page = Page(board.html())
+    [article] = page.by_id("utility").every("article")
+    whole, *small = article.every("svg")
+    assert "read by eavesdropper" in next(whole.every("title")).text()
+    assert [next(svg.every("title")).text() for svg in small] == [
+        "Privacy against utility: ring, read by eavesdropper",
+        "Privacy against utility: complete, read by eavesdropper",
+    ]
+    figure = next(e for e in article.every("figure"))
+    assert "On the front: 1 dpdl" in figure.text()  # the one that is not void
+
+
+def test_rows_and_figures_are_marked_by_what_a_reader_can_choose(board: Leaderboard) -> None:
+    page = Page(board.html())
+    body = next(page.by_id("rows").every("tbody"))
+    marks = [row.attributes for row in body.every("tr")]
+    assert [mark["data-axis0"] for mark in marks] == ["0", "0", "1"]
+    assert [mark.get("data-verdict") for mark in marks] == ["0", "1", None]
+    chosen = {e.attributes["data-choose"]: options(e) for e in page.root.every("select")}
+    assert chosen["axis0"] == ["all", "dpdl", "dpop"]
+    assert chosen["verdict"] == ["all", "unsupported", "not refuted"]
+    assert "axis2" not in chosen  # one value alone
+    panels = [e for e in page.root.every("figure") if "data-axis1" in e.attributes]
+    assert [panel.attributes["data-axis1"] for panel in panels] == ["0", "1"]
+
+
+def options(select: Element) -> list[str]:
+    return [option.text() for option in select.every("option")]
+
+
+def test_the_files_have_every_row_with_every_digit(board: Leaderboard) -> None:
+    paths = board.write()
+    assert [path.name for path in paths] == [
+        "leaderboard.html", "leaderboard.csv", "leaderboard.parquet",
+    ]  # fmt: skip
+    frame, as_parquet = board.frame(), pd.read_parquet(paths[2])
+    as_csv = list(csv.DictReader(io.StringIO(paths[1].read_text())))
+    assert len(frame) == len(as_parquet) == len(as_csv) == 3
+    assert list(frame) == list(as_parquet) == list(as_csv[0])
+    for one, two, three in zip(board.rows, as_parquet.to_dict("records"), as_csv, strict=True):
+        for key, value in one.items():
+            if isinstance(value, float):
+                assert two[key] == value == float(three[key])
+    assert as_parquet["accounted_epsilon_high"].tolist() == [math.inf, 0.5, pytest.approx(math.nan, nan_ok=True)]  # fmt: skip
+
+
+def test_without_pyarrow_the_line_says_what_to_install(
+    board: Leaderboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r'pip install "dpaudit\[parquet\]"'):
+        board.parquet()
+    assert [path.suffix for path in board.write()] == [".html", ".csv"]
+
+
+def test_the_same_benchmark_gives_the_same_files(board: Leaderboard) -> None:
+    before = [path.read_bytes() for path in board.write()]
+    again = Leaderboard(board.benchmark, board.folder)
+    assert [path.read_bytes() for path in again.write()] == before
+
+
+def test_a_benchmark_of_which_nothing_is_done_has_a_page(tmp_path: Path) -> None:
+    page = Page(Leaderboard(benchmark(cell("a", state="waiting")), tmp_path).html())
+    assert "0 of 1 audits are done, 1 are not run yet" in visible(page)
+    assert "Nothing can be drawn" in visible(page)
+    assert Page(Leaderboard(benchmark(), tmp_path).html())
+
+
+def test_hostile_text_stays_text_on_the_page_and_is_no_formula(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    values = ("=1+1", HOSTILE, 2.0)
+    written(tmp_path, {"a": audited(golden, void=HOSTILE)})
+    cells = cell("a", values=values), cell("b", values=values, state="failed", error=HOSTILE)
+    board = Leaderboard(benchmark(*cells).model_copy(update={"name": HOSTILE}), tmp_path)
+    text = board.html()
+    assert text.count("<script") == 1
+    assert not list(Page(text).root.every("img"))
+    assert board.csv().splitlines()[1].startswith("'=1+1,")
+
+
+def test_two_hundred_cells_are_under_20_megabytes(golden: AuditResult, tmp_path: Path) -> None:
+    """100 combinations, two seeds each."""
+    names, graphs = [f"defense {i}" for i in range(10)], ["ring", "bipartite"]
+    cells, results = [], {}
+    for i in range(200):
+        combination = i // 2
+        values = names[combination % 10], graphs[combination // 10 % 2], combination // 20
+        graph, accuracy = values[1], 0.3 + combination / 200
+        results[f"c{i}"] = audited(golden, accuracy, graph, epsilon=0.1 + combination / 10)
+        cells.append(cell(f"c{i}", seed=i % 2, values=values))
+    board = Leaderboard(benchmark(*cells), written(tmp_path, results))
+    assert len(board.standings) == 100
+    assert sum(path.stat().st_size for path in board.write()) < 20e6

@@ -3,17 +3,16 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from dpaudit.defense.claim_accounting import Accounted, record_adjacency
+from dpaudit.defense.claim_accounting import Accounted
 from dpaudit.files.captured_attacks import GradientInversion
 from dpaudit.files.captured_file import CapturedConfig
-from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, GraphSummary, JudgedClaim, ThreatModelSummary
-from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import worst
 from dpaudit.graphs.mixing import positions
 from dpaudit.kept import Kept
@@ -27,10 +26,10 @@ from dpaudit.training.checkpoints import Checkpoints
 from dpaudit.training.run_directory import RunDirectory
 
 from .accounted import measured_accounting
-from .certified import ShortRuns, certified
 from .drawn import drawn_noise
 from .inverted import Inversion, Known, known_models
 from .program import Program
+from .tested import Asked, Testing
 from .worlds import Worlds, measured_worlds
 
 SCRATCH = "worlds"  # of the run directory: what runs leave until they are read
@@ -68,7 +67,7 @@ def run_captured(
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
         with program.running():
             worlds = measured_worlds(
-                config, program, _counter("worlds", on_progress, config.least_runs)
+                config, program, _counter(on_progress, "worlds", config.least_runs)
             )
             claims, findings = _judged(config, known, program, worlds, on_progress, run)
         seconds = {"runs": time.perf_counter() - began}
@@ -78,7 +77,7 @@ def run_captured(
         return result
 
 
-def _counter(what: str, on_progress: OnProgress, total: int) -> Callable[[], None]:
+def _counter(on_progress: OnProgress, what: str, total: int) -> Callable[[], None]:
     done = 0
 
     def one_more() -> None:
@@ -99,7 +98,7 @@ def _judged(
 ) -> tuple[list[JudgedClaim], list[Finding]]:
     """All evidence on each claim against each adversary, and the verdicts."""
     asked = [
-        (i, claim, model)
+        Asked(i, claim, model)
         for i, claim in enumerate(config.claim)
         for model in config.threat_model
         if claim.threat_model in (None, model.name)
@@ -110,34 +109,15 @@ def _judged(
         finding, figure = measured_accounting(i, config, worlds, claim, model)
         findings.append(finding)
         accounted.append(figure)
-    findings += _tests(config, program, worlds, asked, on_progress, _kept(run, "short-runs"))
+    counter = partial(_counter, on_progress)
+    testing = Testing(config, worlds, asked)
+    findings += testing.findings(program, counter, _kept(run, "short-runs"))
     findings += _inverted(config, known, program, worlds, on_progress, run)
     judgings = [
         Judging(i, claim, model, figure, tuple(bearing_on(i, claim, model, findings)))
         for (i, claim, model), figure in zip(asked, accounted, strict=True)
     ]
     return judge(judgings, findings), findings
-
-
-def _tests(
-    config: CapturedConfig,
-    program: Program,
-    worlds: Worlds,
-    asked: list[tuple[int, Claim, ThreatModel]],
-    on_progress: OnProgress,
-    kept: Kept,
-) -> Iterator[Finding]:
-    """One set of short runs for each adjacency that is claimed."""
-    if not config.certify.runs:
-        return
-    k = config.record.rounds[0]
-    for adjacency in dict.fromkeys(record_adjacency(claim) for _, claim, _ in asked):
-        on_run = _counter("short runs", on_progress, config.certify.runs + 1)
-        runs = ShortRuns(config, worlds.replay, worlds.rounds[k], adjacency)
-        scores = runs.played(program, config.threat_model, on_run, kept.stage(adjacency))
-        for i, claim, model in asked:
-            if record_adjacency(claim) == adjacency and runs.can_test(model):
-                yield certified(i, claim, model, scores[model.name], k)
 
 
 def _inverted(

@@ -50,11 +50,34 @@ BLOCK = 20  # runs after which scores are kept
 LEAST_CHOOSING = 4  # runs, two of each side
 
 
-class Played(NamedTuple):
-    """Scores of one adversary, of records that are not there and that are."""
+class Channel(NamedTuple):
+    """Whose view a score is made from."""
 
-    counted: Scores
-    choosing: Scores  # of other runs
+    threat_model: ThreatModel
+    message: str | None = None  # by name; None: all that it reads in the round
+
+
+class Played(NamedTuple):
+    """Scores of one channel, of victims that are not the adversary's own."""
+
+    victims: tuple[int, ...]
+    values: Array  # [runs, victims]
+    having: NDArray[np.bool_]  # [runs, victims]: with the record
+    n_choosing: int  # of the runs, the first ones
+
+    @property
+    def counted(self) -> Scores:
+        """Without the record and with it."""
+        return self._sides(slice(self.n_choosing, None))
+
+    @property
+    def choosing(self) -> Scores:
+        """The same of other runs."""
+        return self._sides(slice(self.n_choosing))
+
+    def _sides(self, runs: slice) -> Scores:
+        values, having = self.values[runs], self.having[runs]
+        return values[~having], values[having]
 
 
 @dataclass(frozen=True)
@@ -95,9 +118,12 @@ class ShortRuns:
         """The noise of the round."""
         return tuple(d.key for v in self.pairs for d in self.neighbours.places[v].draws)
 
-    def can_test(self, threat_model: ThreatModel) -> bool:
-        """Whether a victim with a coin is none of the adversary's own agents."""
-        return any(victim not in threat_model.agents for victim in self.pairs)
+    def can_test(self, channel: Channel) -> bool:
+        """Whether a victim with a coin is none of the adversary's own agents, and it is read."""
+        victims = [v for v in self.pairs if v not in channel.threat_model.agents]
+        if channel.message is None:
+            return bool(victims)
+        return any(self.neighbours.read(v, *channel) for v in victims)
 
     def world(self, coins: Sequence[int], **update: object) -> World:
         changes = tuple(
@@ -108,45 +134,43 @@ class ShortRuns:
         return self.replay.model_copy(update={"changes": changes, "last": last, **update})
 
     def played(
-        self, program: Program, models: Sequence[ThreatModel], on_run: OnRun, kept: Kept
-    ) -> Mapping[str, Played]:
-        """Scores by the name of each adversary. Raises RunError if a run fails."""
-        leaks = {
-            model.name: [self.neighbours.leak(v, model, pair) for v, pair in self.pairs.items()]
-            for model in models
-        }
+        self, program: Program, channels: Sequence[Channel], on_run: OnRun, kept: Kept
+    ) -> Mapping[Channel, Played]:
+        """The scores of each channel. Raises RunError if a run fails."""
+        leaks = [
+            [self.neighbours.leak(v, model, pair, name) for v, pair in self.pairs.items()]
+            for model, name in channels
+        ]
         quiet = self.world([0] * len(self.pairs), silent=self.drawn)
         [mean] = program.each([quiet], Observed.loaded, on_run)
 
         def scores(run: Observed) -> list[list[float]]:
-            return [[log_likelihood_ratio(x, run, mean) for x in some] for some in leaks.values()]
+            return [[log_likelihood_ratio(x, run, mean) for x in some] for some in leaks]
 
         worlds = [
             self.world(coins, fresh=self.drawn, noise_seed=i)
             for i, coins in enumerate(self.coins.tolist())
         ]
         before = kept.last()
-        table: Array = np.empty((0, len(models), len(self.pairs)))
+        table: Array = np.empty((0, len(channels), len(self.pairs)))
         table = table if before is None else before.tensors["scores"].numpy()
         for _ in range(len(table)):
             on_run()
         while len(table) < len(worlds):
             block = program.each(worlds[len(table) :][:BLOCK], scores, on_run)
-            table = np.concatenate([table, block])  # [runs, models, victims]
+            table = np.concatenate([table, block])  # [runs, channels, victims]
             kept.keep(partial(Progress, {"scores": torch.from_numpy(table)}))
-        there = self.coins.astype(bool)
-        found = {}
-        for j, model in enumerate(models):
-            of = [i for i, victim in enumerate(self.pairs) if victim not in model.agents]
-            values, having, n = table[:, j, of], there[:, of], self.n_choosing
-            parts = ((values[n:], having[n:]), (values[:n], having[:n]))
-            found[model.name] = Played(*((x[~present], x[present]) for x, present in parts))
-        return found
+        return {channel: self._of(channel, table[:, j]) for j, channel in enumerate(channels)}
+
+    def _of(self, channel: Channel, values: Array) -> Played:
+        """Values [runs, victims] of those victims that are none of the adversary's own."""
+        honest = [i for i, v in enumerate(self.pairs) if v not in channel.threat_model.agents]
+        victims = tuple(list(self.pairs)[i] for i in honest)
+        having = self.coins.astype(bool)[:, honest]
+        return Played(victims, values[:, honest], having, self.n_choosing)
 
 
-def certified(
-    index: int, claim: Claim, threat_model: ThreatModel, played: Played, k: int
-) -> Finding:
+def certified(index: int, claim: Claim, channel: Channel, played: Played, k: int) -> Finding:
     """The test of a claim by what was played of round k."""
     delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
     if claim.mu is None:
@@ -173,10 +197,11 @@ def certified(
     return Finding(
         role=Role.TEST,
         kind="empirical-epsilon",
-        title="short runs with and without one record",
+        title="likelihood ratio of short runs with and without one record",
         claim=index,
         attack=CAPTURED,
-        threat_model=threat_model.name,
+        threat_model=channel.threat_model.name,
+        message=channel.message,
         adjacency=claim.adjacency,
         rounds=(k,),
         world="defense",

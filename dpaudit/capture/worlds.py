@@ -29,10 +29,16 @@ class Neighbours:
     runs: Mapping[How, Observed]
     base: Observed = field(repr=False)
 
-    def leak(self, victim: int, threat_model: ThreatModel, pair: Pair) -> Leak:
+    def read(self, victim: int, threat_model: ThreatModel, name: str | None) -> list[MessageId]:
+        """The victim's messages of this round that an adversary reads; None: of all names."""
+        sent = self.places[victim].messages
+        return [m for m in sent if m.read_by(threat_model) and name in (None, m.name)]
+
+    def leak(
+        self, victim: int, threat_model: ThreatModel, pair: Pair, name: str | None = None
+    ) -> Leak:
         """What an adversary reads of the victim's record in this round."""
-        place = self.places[victim]
-        read = [m for m in place.messages if m.read_by(threat_model)]
+        place, read = self.places[victim], self.read(victim, threat_model, name)
         if not read:
             return NO_LEAK
         found = leak(place, self.noised[victim], read, self.runs[pair[0]], self.runs[pair[1]])

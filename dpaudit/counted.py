@@ -28,6 +28,11 @@ class Counted(TorchDispatchMode):
     Tensors that were there before are not counted, nor is what an operator holds within itself.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch would import its compiler, which takes seconds, to be told to stay away."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.live = self.peak = 0

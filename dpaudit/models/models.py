@@ -11,6 +11,7 @@ from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from dpaudit.errors import ConfigError, nearest
 
@@ -26,7 +27,10 @@ def build_network(name: str, shape: Shape, n_classes: int) -> nn.Module:
         ConfigError: no such network, or it cannot take images of this size.
     """
     if name not in NETWORKS:
-        raise ConfigError(f'no network is called "{name}"{nearest(name, NETWORKS)}')
+        raise ConfigError(
+            f'no network is called "{name}"{nearest(name, NETWORKS)}; '
+            f"known: {', '.join(model_names())}"
+        )
     try:
         return _attempt(name, shape, n_classes)
     except IndexError:  # fewer than three dimensions
@@ -50,8 +54,7 @@ def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
         )
     copy = deepcopy(module).to("meta")
     try:
-        with torch.no_grad():
-            logits = copy(torch.empty(2, *shape, device="meta"))
+        logits = _logits(copy, shape)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{name} cannot take records of shape {list(shape)}: {reason}") from None
@@ -151,9 +154,20 @@ def coordinates(module: nn.Module, layers: Iterable[str]) -> Tensor:
 def _attempt(name: str, shape: Shape, n_classes: int) -> nn.Module:
     with torch.device("meta"):
         module = NETWORKS[name](shape, n_classes)
-        with torch.no_grad():
-            module(torch.empty(2, *shape))
+    _logits(module, shape)
     return module
+
+
+@torch.no_grad()
+def _logits(module: nn.Module, shape: Shape) -> Tensor:
+    """Of two records, where all numbers are 0: for its shape, or for what it raises.
+
+    On the CPU: the meta device would import torch's compiler, which takes longer than all this.
+    """
+    named = (*module.named_parameters(), *module.named_buffers())
+    zeros = {name: torch.zeros(t.shape, dtype=t.dtype) for name, t in named}
+    logits: Tensor = functional_call(module, zeros, (torch.zeros(2, *shape),))
+    return logits
 
 
 def _fits(name: str, shape: Shape, n_classes: int) -> bool:

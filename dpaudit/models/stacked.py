@@ -99,7 +99,7 @@ class Stacked:
         leaves = [m for m in self.network.modules() if not any(True for _ in m.children())]
         hooks = [m.register_forward_hook(add) for m in leaves]
         size = sum(p.numel() for p in self.module.parameters())
-        X, inputs = torch.empty(1, 1, size, device="meta"), torch.empty(1, 1, *shape, device="meta")
+        X, inputs = torch.zeros(1, 1, size), torch.zeros(1, 1, *shape)
         with torch.no_grad():
             self.logits(X, inputs)
         for hook in hooks:

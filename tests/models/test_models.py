@@ -169,7 +169,6 @@ def test_a_layer_that_is_not_there_is_refused() -> None:
 @pytest.mark.parametrize(
     "name, shape, message",
     [
-        ("lenett", GREY, 'no network is called "lenett" (did you mean "lenet"?)'),
         ("lenet", (1, 3, 8), "lenet needs images of at least 4x4, got 3x8"),
         ("cnn-dyn-d2p", SMALL, "cnn-dyn-d2p needs images of at least 16x16, got 8x8"),
         ("cnn-xie-batchnorm", (1, 2, 2), "cnn-xie-batchnorm needs images of at least 4x4, got 2x2"),
@@ -181,6 +180,13 @@ def test_what_a_network_cannot_take_is_refused_in_one_line(name: str, shape, mes
     with pytest.raises(ConfigError) as error:
         build_network(name, shape, 10)
     assert str(error.value) == message
+
+
+def test_a_name_that_is_not_there_is_told_the_names_that_are() -> None:
+    with pytest.raises(ConfigError) as error:
+        build_network("lenett", GREY, 10)
+    said = 'no network is called "lenett" (did you mean "lenet"?); known: cnn-adp-vrsgp, '
+    assert str(error.value).startswith(said)
 
 
 @pytest.mark.parametrize("name", model_names())

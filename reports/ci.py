@@ -101,7 +101,8 @@ def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
     failed = sum(s.outcome == "fails" for s in report.statements)
     warned = sum(s.outcome == "warning" for s in report.statements)
     lines = [
-        f"## dpaudit: {failed} of {len(report.statements)} statements fail, {warned} warnings",
+        f"## dpaudit: {failed} of {len(report.statements)} statements fail, "
+        f"{warned} warning{'s' * (warned != 1)}",
         "",
         "| | check | about | adversary | verdict | in one sentence |",
         "|---|---|---|---|---|---|",

@@ -1,18 +1,22 @@
 """All experiments that are declared as settings and published numbers."""
 
 from .adp_vrsgp_tables import ADP_VRSGP
+from .dpdl_images import DPDL_IMAGES
 from .dpdl_tables import DPDL
 from .dyn_d2p_tables import DYN_D2P
 from .experiment import Experiment
 from .partpsp_figures import PARTPSP_FIGURES
 from .partpsp_tables import PARTPSP_TABLES
 from .xie_figures import XIE
+from .xie_mnist import XIE_MNIST
 
 DECLARED: dict[str, Experiment] = {
     **ADP_VRSGP,
     **DPDL,
+    **DPDL_IMAGES,
     **DYN_D2P,
     **PARTPSP_FIGURES,
     **PARTPSP_TABLES,
     **XIE,
+    **XIE_MNIST,
 }

@@ -37,13 +37,17 @@ def test_dotted_keys_are_the_tables_of_an_audit_file() -> None:
     assert nested({"a.b.c": 1, "a.b.d": None, "e": 2}) == {"a": {"b": {"c": 1, "d": None}}, "e": 2}
 
 
-@pytest.mark.parametrize("world", ["defense", "no-defense"])
-def test_a_cell_measures_what_an_audit_of_its_settings_says(world, around, tmp_path) -> None:
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
     config = AuditConfig.from_dict({**nested(SETTINGS), "seed": 3})
-    audited = run_audit(config, tmp_path / "audit", Runtime(cores=1)).utility[world]
+    return run_audit(config, tmp_path_factory.mktemp("audit"), Runtime(cores=1)).utility
+
+
+@pytest.mark.parametrize("world", ["defense", "no-defense"])
+def test_a_cell_measures_what_an_audit_of_its_settings_says(world, around, audited) -> None:
     found = list(curve({**SETTINGS, "world": world}, 3, around))
-    assert [m.at for m in found] == list(audited.rounds)
-    expected = [100 * sum(agents) / 4 for agents in audited.accuracy]
+    assert [m.at for m in found] == list(audited[world].rounds)
+    expected = [100 * sum(agents) / 4 for agents in audited[world].accuracy]
     assert [m.value for m in found] == pytest.approx(expected)
     assert {m.quantity for m in found} == {CURVE}
     [last] = accuracy({**SETTINGS, "world": world}, 3, around)

@@ -17,9 +17,11 @@ class DpauditError(Exception):
     may be part of it, so lines are bounded in length and number, and show what is not seen.
     """
 
+    most_lines = MOST_LINES
+
     def __init__(self, text: str) -> None:
         lines = text.split("\n")
-        shown = [shortened(one_line(line), LONGEST_LINE) for line in lines[:MOST_LINES]]
+        shown = [shortened(one_line(line), LONGEST_LINE) for line in lines[: self.most_lines]]
         more = len(lines) - len(shown)
         super().__init__("\n".join([*shown, f"and {more} more"] if more else shown))
 

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 FAMILIES = ("attacks", "defenses", "reports")  # at the top of the repository, dpaudit.* to import
 FLOORS = {  # a room imports rooms of lower floors
     "commands": 10,
+    "benchmark": 9,
     "check": 9,
     "papers": 9,
     "selftest": 9,

@@ -4,17 +4,13 @@ Reads an AuditJob as one line of JSON from stdin, whose end means that whoever a
 0 with the entry in the cache, 2 with a line on stderr for each problem.
 """
 
-import os
 import shutil
 import sys
-import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
-from dpaudit.errors import DpauditError, is_out_of_memory
+from dpaudit.pipeline.processes import carried_out
 from dpaudit.strict import Strict
-from dpaudit.unforeseen import unforeseen
 
 from .cache import AuditCache, partial_folder
 from .seal import Seal
@@ -40,24 +36,13 @@ class AuditJob(Strict):
 
 
 def main() -> int:
-    job = AuditJob.model_validate_json(sys.stdin.readline())
-    threading.Thread(target=_end_with_the_asker, daemon=True).start()
+    return carried_out(_make)
+
+
+def _make(order: str) -> None:
+    job = AuditJob.model_validate_json(order)
     if job.import_from is not None:
         sys.path.insert(0, str(job.import_from))
-    warnings.simplefilter("ignore")
-    try:
-        _make(job)
-    except DpauditError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except BaseException as error:  # SystemExit of the code that is audited, too
-        memory = "out of memory; give --workers 1, or audit less at once"
-        print(memory if is_out_of_memory(error) else unforeseen(error), file=sys.stderr)
-        return 2
-    return 0
-
-
-def _make(job: AuditJob) -> None:
     from dpaudit.files.captured_file import CapturedConfig, is_captured
     from dpaudit.files.config import AuditConfig
     from dpaudit.pipeline.devices import torch_device
@@ -81,11 +66,6 @@ def _make(job: AuditJob) -> None:
             config = AuditConfig.from_dict(job.config)
             run_audit(config, partial, runtime, "", resume=begun)
         cache.keep(job.key)
-
-
-def _end_with_the_asker() -> None:
-    sys.stdin.read()
-    os._exit(1)
 
 
 if __name__ == "__main__":

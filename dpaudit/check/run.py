@@ -17,10 +17,9 @@ from dpaudit.files.claims_file import ClaimsFile
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
-from dpaudit.memory import available
 from dpaudit.pipeline.content import content_key
-from dpaudit.pipeline.processes import Waiting
-from dpaudit.source import own_source
+from dpaudit.pipeline.processes import Waiting, share_of_memory
+from dpaudit.source import hash_of, own_source
 from dpaudit.version import __version__
 
 from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics
@@ -87,7 +86,8 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
     baseline = _baseline(file, options)
     code = None if file.claims.import_from is None else file.folder / file.claims.import_from
     with _importing_from(code):
-        sources = [_source(file, i, code, options) for i in range(len(file.claims.check))]
+        own = hash_of(options.auditor.source)
+        sources = [_source(file, i, code, options, own) for i in range(len(file.claims.check))]
         if baseline is not None and not options.update_baseline:
             _refuse_another_config(baseline, options, sources)
         seal = Seal(machine_key())
@@ -98,7 +98,8 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
         notes = [_not_taken(source) for source in missing if cache.holds(source.key)]
         configs = _configs(missing)
     audits = _of_each_content(file, missing)
-    share = _share(options, len(audits))
+    abreast = min(options.cores, len(audits))
+    share = share_of_memory(options.max_memory, abreast, options.device)
     jobs = {
         source.name: AuditJob(
             config=configs[source.name],
@@ -199,15 +200,6 @@ def _kept_on(stakes: tuple[Stake, ...], sources: list[Source]) -> tuple[Stake, .
     return tuple(stake for stake in stakes if (stake.check, stake.config) in there)
 
 
-def _share(options: Options, audits: int) -> int | None:
-    """Bytes for each of so many audits, of which some run side by side; None: what is free."""
-    abreast = min(options.cores, audits)
-    if options.device != "cpu" or (abreast <= 1 and options.max_memory is None):
-        return options.max_memory
-    whole = options.max_memory or available()
-    return None if whole is None else whole // max(1, abreast)
-
-
 def _baseline(file: ClaimsFile, options: Options) -> Baseline | None:
     """The baseline as it is. One that is about to be replaced only lends its ledger."""
     if options.baseline is None:
@@ -256,7 +248,7 @@ def _noted(cache: AuditCache, file: ClaimsFile, ledger: Ledger, content: str) ->
     return ledger
 
 
-def _source(file: ClaimsFile, i: int, code: Path | None, options: Options) -> Source:
+def _source(file: ClaimsFile, i: int, code: Path | None, options: Options, own: str) -> Source:
     check = file.claims.check[i]
     at: tuple[str | int, ...] = ()
     if isinstance(check.audit, str):
@@ -271,7 +263,7 @@ def _source(file: ClaimsFile, i: int, code: Path | None, options: Options) -> So
         )
 
     def key_of(audit: dict[str, Any]) -> str:
-        decides = path.parent, code, options.device, options.data_root, options.auditor.source
+        decides = path.parent, code, options.device, options.data_root, own
         return content_key(audit, *decides)
 
     if check.fresh_seed:

@@ -15,16 +15,16 @@ from typer import Argument, Option
 from dpaudit.errors import ConfigError
 from dpaudit.files.captured_file import CapturedConfig, is_captured
 from dpaudit.files.config import AuditConfig, read_toml
-from dpaudit.files.data_folders import DATA_ROOT
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
-from dpaudit.memory import bytes_of
 from dpaudit.version import __version__
 
+from .benchmarking import benchmark
 from .calculator import epsilon
 from .capturing import capture
 from .glossary import explain
 from .last_word import leave_with
+from .options import DataRoot, Device, Download, DryRun, MaxMemory, Quiet, Workers, bytes_in
 from .programs import audit_program, print_runs
 from .report import report
 from .reproducing import reproduce
@@ -56,20 +56,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Device = Literal["cpu", "cuda"]
-DataRoot = Annotated[
-    Path | None,
-    Option(envvar=DATA_ROOT, help="Folder of mnist, fashion-mnist and cifar10."),
-]
-Download = Annotated[bool, Option("--download", help="Fetch a data set that is not there.")]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress.")]
-MaxMemory = Annotated[
-    str | None, Option(help="At most, like 8GB; default: what is free.", metavar="SIZE")
-]
-DryRun = Annotated[
-    bool, Option("--dry-run", help="Only say what it takes and what it could prove.")
-]
-Workers = Annotated[int | None, Option(min=1, help="Processes; default: one for each core.")]
 BaselineFile = Annotated[
     Path | None, Option(help="What leaked before; default: baseline.json beside CLAIMS.")
 ]
@@ -196,7 +182,7 @@ def check(
             device=device,
             data_root=data_root,
             cores=workers or Options.cores,
-            max_memory=_bytes(max_memory),
+            max_memory=bytes_in(max_memory),
             auditor=context.obj or Auditor(),
         )
         remove_outputs(junit, sarif, markdown)
@@ -286,7 +272,7 @@ def init(
     say(f"wrote {out}; next: dpaudit audit {out}")
 
 
-for command in (show, report, reproduce, explain, epsilon, capture):
+for command in (benchmark, show, report, reproduce, explain, epsilon, capture):
     app.command()(command)
 
 
@@ -330,12 +316,8 @@ def _runtime(
         data_root,
         download,
         workers or Runtime.cores,
-        _bytes(max_memory),
+        bytes_in(max_memory),
     )
-
-
-def _bytes(max_memory: str | None) -> int | None:
-    return None if max_memory is None else bytes_of(max_memory, "--max-memory")
 
 
 def _baseline_beside(claims: Path, update: bool) -> Path | None:

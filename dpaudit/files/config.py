@@ -102,7 +102,7 @@ class AuditConfig(Strict):
         Args:
             defense: in the place of the one that ``content`` names and describes.
         """
-        config, problems = _validated(content, defense)
+        config, problems = validated(content, defense)
         if problems:
             raise refusal(path, text, problems, at)
         assert config is not None
@@ -111,7 +111,7 @@ class AuditConfig(Strict):
     @classmethod
     def from_dict(cls, content: dict[str, Any], defense: Any = None) -> "AuditConfig":
         """The same from a dictionary, for code. Raises ConfigError."""
-        config, problems = _validated(content, defense)
+        config, problems = validated(content, defense)
         if problems:
             raise ConfigError("\n".join(f"{dotted(key)}: {text}" for key, text in problems))
         assert config is not None
@@ -142,9 +142,10 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"{path}: not valid TOML: {reason(error)}") from None
 
 
-def _validated(
-    content: dict[str, Any], defense: Any
+def validated(
+    content: dict[str, Any], defense: Any = None
 ) -> tuple[AuditConfig | None, list[FileProblem]]:
+    """The audit of this content, complete, and what is wrong with it; None with some problems."""
     missing = list(_model_problems(content))
     try:
         config = AuditConfig.model_validate(content)

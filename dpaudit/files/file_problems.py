@@ -105,7 +105,7 @@ def _siblings(model: type[BaseModel], location: FileKey) -> list[str]:
     current: Any = model
     for part in location:
         current = _step(current, part)
-    models = _models_in(current)
+    models = models_in(current)
     return list(models[0].model_fields) if len(models) == 1 else []
 
 
@@ -113,16 +113,17 @@ def _step(annotation: Any, part: str | int) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         field = annotation.model_fields.get(str(part))
         return field.annotation if field is not None else annotation
-    candidates = _models_in(annotation)
+    candidates = models_in(annotation)
     tagged = [m for m in candidates if str(part) in _tags(m)]
     return tagged[0] if tagged else (candidates[0] if len(candidates) == 1 else annotation)
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that an annotation names, of a union each."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     arguments = getattr(annotation, "__args__", ())
-    return [model for argument in arguments for model in _models_in(argument)]
+    return [model for argument in arguments for model in models_in(argument)]
 
 
 def _tags(model: type[BaseModel]) -> set[str]:

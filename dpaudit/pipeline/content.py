@@ -5,8 +5,10 @@ Nothing here imports a plug-in or anything heavy, so that what was made before i
 
 import json
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from hashlib import sha256
+from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +28,7 @@ def content_key(
     code: Path | None,
     device: str,
     data_root: Path | None,
-    source: Iterable[Path],
+    source: str,
 ) -> str:
     """The hash of everything that decides an audit's numbers, without importing any of it.
 
@@ -38,21 +40,29 @@ def content_key(
         code: a folder of the caller's own modules; all Python files below it count.
         device: where it is computed.
         data_root: where torchvision's data sets are.
-        source: the files of dpaudit itself.
+        source: the hash of the files of dpaudit itself.
     """
     parts = {
         "audit": _without_path(audit),
         "dpaudit": __version__,
-        "source": hash_of(source),
+        "source": source,
         "plug-ins": {name: hash_of(files) for name, files in _plugin_source(audit).items()},
         "code": None if code is None else hash_of(below(code, ".py"), code),
         "data": _data_fingerprint(audit, folder, data_root),
         "program": _program_source(audit, folder),
-        "packages": {package: version(package) for package in DECIDING},
+        "packages": _versions(),
         "python": platform.python_version(),
         "device": device,
     }
     return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {package: version(package) for package in DECIDING}
+
+
+_installed = cache(installed)  # which reads the metadata of every package
 
 
 def _without_path(audit: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,19 +73,27 @@ def _without_path(audit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plugin_source(audit: Mapping[str, Any]) -> dict[str, list[Path]]:
-    """The files of each plug-in that is neither ours nor in the caller's folder of code."""
+    """The files of each plug-in that is not ours: of its package, or its module if it has none."""
     found = {}
     for family, name in _plugins(audit):
-        plugin = installed(family).get(name)
+        plugin = _installed(family).get(name)
         module = (plugin.value if plugin else name).partition(":")[0]
-        if plugin and not module.startswith("dpaudit."):
-            spec = find_spec(module.partition(".")[0])
+        if (plugin or ":" in name) and not module.startswith("dpaudit."):
+            spec = _found(module.partition(".")[0])
             places = list((spec.submodule_search_locations or ()) if spec else ())
             if places:
                 found[name] = [path for place in places for path in below(Path(place), ".py")]
             elif spec and spec.origin:
                 found[name] = [Path(spec.origin)]
     return found
+
+
+def _found(module: str) -> ModuleSpec | None:
+    """Where a module is, without importing it; of one that cannot be found, the audit will say."""
+    try:
+        return find_spec(module)
+    except (ImportError, ValueError):
+        return None
 
 
 def _plugins(audit: Mapping[str, Any]) -> Iterator[tuple[PluginFamily, str]]:

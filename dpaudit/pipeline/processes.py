@@ -4,13 +4,20 @@ import math
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
+
+from dpaudit.errors import DpauditError, is_out_of_memory
+from dpaudit.memory import available
+from dpaudit.unforeseen import unforeseen
 
 Waiting = Callable[[Mapping[str, Path]], None]  # where each audit that runs says how far it is
 
@@ -120,3 +127,39 @@ def side_by_side(
     finally:
         for started in running.values():
             started.stop()
+
+
+def carried_out(make: Callable[[str], None]) -> int:
+    """The exit code of a process that ``Started`` began, once ``make`` has done its order."""
+    order = sys.stdin.readline()
+    threading.Thread(target=_end_with_the_asker, daemon=True).start()
+    warnings.simplefilter("ignore")
+    try:
+        make(order)
+    except BaseException as error:  # SystemExit of the code that is audited, too
+        for line in problems_of(error):
+            print(line, file=sys.stderr)
+        return 2
+    return 0
+
+
+def problems_of(error: BaseException) -> list[str]:
+    """Why an audit has no result, in lines."""
+    if isinstance(error, DpauditError) and (text := str(error)):
+        return text.split("\n")
+    if is_out_of_memory(error):
+        return ["out of memory; give --workers 1, or audit less at once"]
+    return [unforeseen(error)]
+
+
+def _end_with_the_asker() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+def share_of_memory(max_memory: int | None, abreast: int, device: str) -> int | None:
+    """Bytes for each of so many audits that run side by side; None: what is free."""
+    if device != "cpu" or (abreast <= 1 and max_memory is None):
+        return max_memory
+    whole = max_memory or available()
+    return None if whole is None else whole // max(1, abreast)

@@ -226,6 +226,7 @@ def test_the_library_does_not_end_the_script_that_calls_it(folder) -> None:
 BROKEN = (
     ["attack", "{0}"],
     ["audit", "{0}"],
+    ["benchmark", "{0}"],
     ["capture", "--out", "{1}", "--", "true"],
     ["check", "{0}"],
     ["epsilon", "--noise-multiplier", "1"],
@@ -247,6 +248,7 @@ def test_every_command_answers_with_2_where_a_fault_is_its_own(
     started = {
         "attack": "dpaudit.pipeline.devices.torch_device",
         "audit": "dpaudit.files.config.AuditConfig.from_toml",
+        "benchmark": "dpaudit.files.benchmark_file.BenchmarkFile.read",
         "capture": "dpaudit.capture.run.capture",
         "check": "dpaudit.files.claims_file.ClaimsFile.read",
         "epsilon": "dpaudit.accounting.Release",

@@ -9,6 +9,7 @@ import pytest
 
 from dpaudit.files.data_folders import DATA_FOLDERS
 from dpaudit.pipeline.content import content_key
+from dpaudit.source import hash_of
 
 REPOSITORY = Path(__file__).parents[2]
 FAMILIES = ("attacks", "defenses", "reports")  # they lie beside dpaudit, and import from inside it
@@ -27,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def key(folder: Path, audit: dict = AUDIT, device: str = "cpu") -> str:
-    own = [folder / "dpaudit.py"]
+    own = hash_of([folder / "dpaudit.py"])
     return content_key(audit, folder, folder / "code", device, folder / "data", own)
 
 
@@ -66,6 +67,19 @@ def test_another_config_device_or_file_of_code_is_another_content(folder: Path) 
     assert len(keys) == 6
 
 
+def test_the_code_of_a_class_that_is_named_by_its_module_is_a_part_of_the_content(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    (folder / "named.py").write_text("x = 1")
+    audit = {**AUDIT, "defense": {"name": "named:Mine"}}
+    before = content_key(audit, folder, None, "cpu", None, "")
+    (folder / "named.py").write_text("x = 2")
+    assert content_key(audit, folder, None, "cpu", None, "") != before
+    for nowhere in (":Mine", "absent:Mine", "__main__:Mine"):
+        assert key(folder, {**AUDIT, "defense": {"name": nowhere}})
+
+
 def test_where_a_repository_lies_and_what_is_no_code_does_not_matter(folder: Path) -> None:
     before = key(folder)
     (folder / "code" / ".venv").mkdir()
@@ -97,7 +111,7 @@ def test_no_plug_in_is_imported_for_a_key() -> None:
     code = (
         "import sys; from pathlib import Path; from dpaudit.pipeline.content import content_key; "
         "content_key({'defense': {'name': 'dpdl'}, 'attack': [{'name': 'gradient-inversion'}], "
-        "'data': {'name': 'digits'}}, Path('.'), None, 'cpu', None, ()); "
+        "'data': {'name': 'digits'}}, Path('.'), None, 'cpu', None, ''); "
         "assert not {'torch', 'numpy', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -112,10 +126,10 @@ import dpaudit
 root, names = Path(sys.argv[1]), sys.argv[2:]
 dpaudit.__path__ = [*dpaudit.__path__, str(root)]  # the families are found here too
 from dpaudit.pipeline.content import content_key
-from dpaudit.source import own_source
+from dpaudit.source import hash_of, own_source
 
 def key():
-    return content_key({}, root, None, "cpu", None, own_source())
+    return content_key({}, root, None, "cpu", None, hash_of(own_source()))
 
 print(key(), key())
 for name in names:

@@ -1,0 +1,49 @@
+"""Cells in processes of this machine, side by side; on CUDA devices one at a time on each."""
+
+import os
+import sys
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+from dpaudit.pipeline.processes import Ended, Started, Waiting, share_of_memory, side_by_side
+
+from .one_cell import CellJob
+
+COMMAND = (sys.executable, "-P", "-m", "dpaudit.benchmark.one_cell")
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # the environment variable by which CUDA knows its devices
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """Runs cells; nothing here changes what they find."""
+
+    device: str = "cpu"
+    workers: int | None = None  # processes; None: one for each core, or CUDA device
+    max_memory: int | None = None  # bytes of all of them together; None: what is free
+
+    def __call__(self, jobs: Mapping[str, CellJob], waiting: Waiting) -> Generator[Ended]:
+        """Each cell as it ends. Cores that are left take parts of a cell."""
+        places = self._environments()
+        cores = max(1, len(places) // max(1, len(jobs)))
+        abreast = min(len(places), len(jobs))
+        share = share_of_memory(self.max_memory, abreast, self.device)
+
+        def start(name: str, place: int) -> Started:
+            job = jobs[name].model_copy(update={"cores": cores, "max_memory": share})
+            order, progress = job.model_dump_json(), job.folder / "progress.json"
+            return Started.of(name, COMMAND, order, progress, places[place])
+
+        return side_by_side(list(jobs), start, len(places), waiting)
+
+    def _environments(self) -> list[dict[str, str]]:
+        """What is set for the process in each place. Raises ConfigError: no such device."""
+        if self.device == "cpu":
+            return [{}] * (self.workers or os.cpu_count() or 1)
+        import torch
+
+        from dpaudit.pipeline.devices import torch_device
+
+        torch_device(self.device, f"--device {self.device}")
+        named = os.environ.get(VISIBLE)
+        devices = named.split(",") if named else list(map(str, range(torch.cuda.device_count())))
+        return [{VISIBLE: device} for device in devices[: self.workers]]

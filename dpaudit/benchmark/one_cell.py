@@ -1,0 +1,40 @@
+"""One cell in a process of its own, into its run directory: started by a benchmark."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from dpaudit.pipeline.processes import carried_out
+from dpaudit.strict import Strict
+
+
+class CellJob(Strict):
+    """Which audit, with all defaults filled in, and where it is computed and goes."""
+
+    config: dict[str, Any]
+    text: str  # of its config.toml
+    folder: Path
+    device: str
+    data_root: Path | None
+    cores: int = 1
+    max_memory: int | None = None  # bytes; None: what is free
+
+
+def main() -> int:
+    return carried_out(_make)
+
+
+def _make(order: str) -> None:
+    from dpaudit.files.config import AuditConfig
+    from dpaudit.pipeline.devices import torch_device
+    from dpaudit.pipeline.run import Runtime, run_audit
+
+    job = CellJob.model_validate_json(order)
+    device = torch_device(job.device, f"--device {job.device}")
+    runtime = Runtime(device, job.data_root, cores=job.cores, max_memory=job.max_memory)
+    begun = (job.folder / "run.json").exists()
+    run_audit(AuditConfig.from_dict(job.config), job.folder, runtime, job.text, resume=begun)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""A benchmark from its plan to its leaderboard: cells that are done are not run again.
+
+A cell's folder is an ordinary run directory, and holds the hash of all that decides its numbers
+(``content``), by which it is known again.
+"""
+
+import shutil
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpaudit.errors import DpauditError, RunError
+from dpaudit.files.benchmark_result import BenchmarkResult, Cell
+from dpaudit.files.result import AuditResult
+from dpaudit.files.toml_text import toml_text
+from dpaudit.files.whole import writing
+from dpaudit.pipeline.content import content_key
+from dpaudit.pipeline.processes import Ended, Waiting
+from dpaudit.registry import load_plugin
+from dpaudit.source import hash_of, own_source
+from dpaudit.training.held_folder import LOCK, Folder
+from dpaudit.version import __version__
+
+from .grid import Plan, PlannedCell
+from .one_cell import CellJob
+
+RESULT, CONTENT = "benchmark.json", "content"
+LEADERBOARD = "leaderboard"  # the report that is drawn at the end
+
+Backend = Callable[[Mapping[str, CellJob], Waiting], Generator[Ended]]
+OnCells = Callable[[int, int], None]  # cells that are over, cells in all
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the cells of a benchmark are computed and kept."""
+
+    out: Path
+    device: str = "cpu"
+    data_root: Path | None = None
+    source: str = field(default_factory=lambda: hash_of(own_source()))  # of dpaudit's own files
+
+    def key(self, cell: PlannedCell) -> str:
+        """The hash of all that decides a cell's numbers."""
+        here = self.out, None, self.device, self.data_root, self.source
+        return content_key(cell.content, *here)
+
+    def folder(self, cell: str) -> Path:
+        """The run directory of a cell."""
+        return self.out / "cells" / cell
+
+
+def run_benchmark(
+    plan: Plan,
+    place: Place,
+    backend: Backend,
+    resume: bool = False,
+    waiting: Waiting = lambda running: None,
+    on_cells: OnCells = lambda done, total: None,
+) -> BenchmarkResult:
+    """Run the cells that are not done, and draw the leaderboard.
+
+    A cell that fails is kept as failed, with a line that says why, and the others go on.
+
+    Raises:
+        DpauditError: the folder cannot be written, is in use, is no benchmark's, or ``resume`` is
+            asked for and there is nothing to resume.
+    """
+    with _held(place.out, resume) as folder:
+        keys = {cell.name: place.key(cell) for cell in plan.cells}
+        cells = {cell.name: _as_found(cell, place, keys[cell.name]) for cell in plan.cells}
+        timing = _earlier_timing(place.out)
+        waits = [cell for cell in plan.cells if cells[cell.name].state == "waiting"]
+        jobs = {cell.name: _begun(cell, place, keys[cell.name]) for cell in waits}
+
+        def kept() -> BenchmarkResult:
+            result = BenchmarkResult(
+                name=plan.name,
+                version=__version__,
+                axes=plan.axes,
+                cells=tuple(cells.values()),
+                timing={name: timing[name] for name in cells if name in timing},
+            )
+            folder.write(RESULT, (result.model_dump_json(indent=2) + "\n").encode())
+            return result
+
+        result = kept()
+        with closing(backend(jobs, waiting)) as over:
+            for ended in over:
+                timing[ended.name] = ended.seconds
+                cells[ended.name] = _ended(cells[ended.name], ended, place)
+                result = kept()
+                on_cells(sum(cell.state != "waiting" for cell in result.cells), len(cells))
+        load_plugin("reports", LEADERBOARD)(result, place.out).write()
+        return result
+
+
+@contextmanager
+def _held(out: Path, resume: bool) -> Iterator[Folder]:
+    """The benchmark's folder, for this process alone. Raises RunError."""
+    with writing(out):
+        begun = (out / RESULT).exists() or (
+            (out / LOCK).exists() and not (out / "run.json").exists()
+        )
+        if not begun and out.exists() and any(out.iterdir()):
+            raise RunError(f"{out}: not empty, and not a benchmark of dpaudit; give --out")
+    if resume and not (out / RESULT).exists():
+        raise RunError(f"{out}: nothing to resume: no {RESULT} in it")
+    with Folder(out).held() as folder:
+        yield folder
+
+
+def _as_found(cell: PlannedCell, place: Place, key: str) -> Cell:
+    """A cell, done if its folder holds the audit of this very content, and else waiting."""
+    folder = place.folder(cell.name)
+    try:
+        same = (folder / CONTENT).read_text("utf-8").strip() == key
+        done = same and (folder / "report.html").exists()  # which is written last
+        if done:
+            AuditResult.read(folder / "audit.json")
+    except (OSError, ValueError, DpauditError):
+        done = False
+    state = "done" if done else "waiting"
+    return Cell(name=cell.name, values=cell.values, seed=cell.config.seed, state=state)
+
+
+def _begun(cell: PlannedCell, place: Place, key: str) -> CellJob:
+    """What is to be run; of another content nothing is left, of this one what was done."""
+    path = place.folder(cell.name)
+    with writing(path):
+        there = path / CONTENT
+        if not there.is_file() or there.read_text("utf-8").strip() != key:
+            shutil.rmtree(path, ignore_errors=True)
+            with Folder(path).held() as folder:
+                folder.write(CONTENT, f"{key}\n".encode())
+    return CellJob(
+        config=cell.config.model_dump(mode="json"),
+        text=toml_text(cell.content),
+        folder=path.resolve(),
+        device=place.device,
+        data_root=None if place.data_root is None else place.data_root.resolve(),
+    )
+
+
+def _ended(cell: Cell, ended: Ended, place: Place) -> Cell:
+    problems = list(ended.problems)
+    if not problems:
+        try:
+            AuditResult.read(place.folder(cell.name) / "audit.json")
+        except DpauditError as error:
+            problems = [str(error)]
+    state = "failed" if problems else "done"
+    return cell.model_copy(update={"state": state, "error": "; ".join(problems)})
+
+
+def _earlier_timing(out: Path) -> dict[str, float]:
+    """Seconds of cells that an earlier run took; none where nothing can be read."""
+    try:
+        text = (out / RESULT).read_text("utf-8")
+        return BenchmarkResult.model_validate_json(text).timing
+    except (OSError, ValueError):
+        return {}

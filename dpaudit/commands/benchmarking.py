@@ -1,0 +1,165 @@
+"""dpaudit benchmark: many audits from one file, and what they found side by side."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from typer import Argument, Option
+
+from dpaudit.files.benchmark_file import BenchmarkFile
+from dpaudit.files.benchmark_result import BenchmarkResult, Cell
+from dpaudit.files.result import AuditResult
+from dpaudit.memory import size_text
+from dpaudit.text import duration
+
+from .options import DataRoot, Device, DryRun, MaxMemory, Quiet, Workers, bytes_in
+from .running import passing_on, progress_bars
+from .terminal import complain, errors_as_exit_codes, same_command, say
+
+if TYPE_CHECKING:
+    from dpaudit.benchmark.dry_run import CellAhead
+    from dpaudit.benchmark.grid import Plan
+    from dpaudit.benchmark.run import Backend
+
+MOST_CELLS = 1000
+COLUMNS = ("verdict", "accounted", "certified", "accuracy", "cell")
+
+
+def benchmark(
+    named: Annotated[str, Argument(metavar="FILE|SUITE", help="A benchmark.toml; or a suite.")],
+    out: Annotated[Path | None, Option(help="Its folder; default: runs/NAME.")] = None,
+    scale: Annotated[
+        Literal["quick", "full"] | None, Option(help="Of a suite; default: quick.")
+    ] = None,
+    device: Annotated[Device, Option(help="Where to compute.")] = "cpu",
+    data_root: DataRoot = None,
+    workers: Workers = None,
+    max_memory: MaxMemory = None,
+    max_cells: Annotated[int, Option(min=1, help="Audits at most.")] = MOST_CELLS,
+    resume: Annotated[bool, Option("--resume", help="Finish an interrupted benchmark.")] = False,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+) -> None:
+    """Many audits from one file, and their leaderboard; cells that are done are not run again.
+
+    Exits 0 when every cell has a result, whatever its verdict is, and 2 if one could not be run.
+    """
+    with errors_as_exit_codes(same_command("--resume")):
+        from dpaudit.benchmark.grid import plan_of
+        from dpaudit.benchmark.suites import benchmark_path
+
+        path = benchmark_path(named, scale)
+        plan = plan_of(BenchmarkFile.read(path), max_cells)
+        out = out or Path("runs") / path.stem
+        if dry_run:
+            _print_ahead(plan, device, data_root, workers, bytes_in(max_memory), quiet)
+            return
+        with _backend(device, workers, bytes_in(max_memory)) as backend:
+            result = _run(plan, out, device, data_root, backend, resume, quiet)
+    _print_cells(result, out)
+    failed = [cell for cell in result.cells if cell.state == "failed"]
+    for cell in failed:
+        complain(f"could not run: {cell.name}: {cell.error}")
+    raise typer.Exit(2 if failed else 0)
+
+
+@contextmanager
+def _backend(device: Device, workers: int | None, max_memory: int | None) -> "Iterator[Backend]":
+    from dpaudit.benchmark.local import LocalProcesses
+
+    yield LocalProcesses(device, workers, max_memory)
+
+
+def _run(
+    plan: "Plan",
+    out: Path,
+    device: Device,
+    data_root: Path | None,
+    backend: "Backend",
+    resume: bool,
+    quiet: bool,
+) -> BenchmarkResult:
+    from dpaudit.benchmark.run import Place, run_benchmark
+
+    with progress_bars(quiet) as on_progress:
+        return run_benchmark(
+            plan,
+            Place(out, device, data_root),
+            backend,
+            resume,
+            passing_on(on_progress),
+            lambda done, total: on_progress("cells", done, total),
+        )
+
+
+def _print_ahead(
+    plan: "Plan",
+    device: Device,
+    data_root: Path | None,
+    workers: int | None,
+    max_memory: int | None,
+    quiet: bool,
+) -> None:
+    """Time, memory and power of cells that were not begun."""
+    from dpaudit.benchmark.dry_run import cells_ahead, seconds_of
+    from dpaudit.pipeline.devices import torch_device
+    from dpaudit.pipeline.run import Runtime
+
+    runtime = Runtime(
+        torch_device(device, f"--device {device}"), data_root, cores=1, max_memory=max_memory
+    )
+    with progress_bars(quiet) as on_progress:
+        ahead = cells_ahead(plan, runtime, lambda n, of: on_progress("configs", n, of))
+    say(f"{'time':>9}  {'memory':>8}  {'certifies':>9}  cell")
+    for cell in ahead:
+        say(_of_cell(cell, plan.name))
+    cores = workers or os.cpu_count() or 1
+    least = "at least " if any(cell.seconds is None or cell.at_least for cell in ahead) else ""
+    whole = f"{least}about {duration(seconds_of(ahead, cores))}"
+    say(f"{len(plan.cells)} cells: {whole} on {cores} core{'s' * (cores > 1)}")
+    say(
+        "time is of one core, memory of the largest part; certifies is the largest epsilon expected"
+    )
+
+
+def _of_cell(cell: "CellAhead", plan_name: str) -> str:
+    time = "unknown" if cell.seconds is None else duration(cell.seconds)
+    time = f">{time}" if cell.at_least and cell.seconds is not None else time
+    size = "unknown" if cell.size is None else size_text(cell.size)
+    seeds = f" ({cell.n_seeds} seeds)" if cell.n_seeds > 1 else ""
+    expected = "unknown" if cell.expected is None else f"{cell.expected:.3g}"
+    return f"{time:>9}  {size:>8}  {expected:>9}  {cell.group or plan_name}{seeds}"
+
+
+def _print_cells(result: BenchmarkResult, out: Path) -> None:
+    """A line for each cell that has a result, and where all of it is."""
+    rows = [_row(cell, out) for cell in result.cells if cell.state == "done"]
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
+    for row in (COLUMNS, *rows) if rows else ():
+        say("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+    done = f"{len(rows)} of {len(result.cells)} cells have a result"
+    page = out / "leaderboard.html"
+    say(f"{done}: {page if page.exists() else out / 'benchmark.json'}")
+
+
+def _row(cell: Cell, out: Path) -> tuple[str, ...]:
+    """Verdict, figures of the claim that may lose most, mean accuracy over agents, and the name."""
+    from dpaudit.reports.compared import ComparedRun
+    from dpaudit.reports.run import Run
+
+    folder = out / "cells" / cell.name
+    result = AuditResult.read(folder / "audit.json")
+    run = ComparedRun(Run(cell.name, 0, result, folder), False)
+    claim, final = run.worst_accounted, run.utility.get("defense")
+    accuracy = None if final is None or final.accuracy is None else final.accuracy.value
+    accounted = None if claim is None else claim.accounted.most
+    certified = run.certified.most
+    verdict = "no claim" if result.verdict is None else str(result.verdict)
+    return verdict, *map(_shown, (accounted, certified, accuracy)), cell.name
+
+
+def _shown(figure: float | None) -> str:
+    return "-" if figure is None else f"{figure:.3g}"

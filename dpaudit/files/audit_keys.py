@@ -1,0 +1,50 @@
+"""The keys that an audit file can have, by their paths."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, get_origin
+
+from dpaudit.errors import nearest
+
+from .config import AuditConfig, Plugin
+from .file_problems import models_in
+
+Options = Mapping[str, Iterable[str]]  # of the plug-ins at "defense" and "attack"; none: any
+
+
+def unknown_key(path: str, options: Options) -> str | None:
+    """Why no audit has a key of this path; None if one can have it.
+
+    Args:
+        path: such as "defense.epsilon" or "claim.0.epsilon".
+        options: the names of the options that the plug-ins at hand have.
+    """
+    annotation: Any = AuditConfig
+    parts = path.split(".")
+    for i, part in enumerate(parts):
+        before = ".".join(parts[:i])
+        if get_origin(annotation) is tuple and models_in(annotation):
+            if not (part.isascii() and part.isdigit()):
+                return f'"{path}": expected a number after "{before}", whose tables count from 0'
+            annotation = models_in(annotation)[0]
+            continue
+        known = _inside(annotation, options.get(parts[0], ()))
+        if known is None:
+            return None
+        if part not in known:
+            paths = [f"{before}.{name}".lstrip(".") for name in known]
+            own = ".".join(parts[: i + 1])
+            said = f'an audit has no key "{own}"{nearest(own, paths)}'
+            return f"{said}; known here: {', '.join(known)}" if known else said
+        annotation = known[part]
+    return None
+
+
+def _inside(annotation: Any, options: Iterable[str]) -> dict[str, Any] | None:
+    """The keys of a table and what each holds; None where any is possible."""
+    models = models_in(annotation)
+    if Plugin in models:
+        named = dict.fromkeys(options, Any)
+        return {"name": str, **named} if named else None
+    if annotation is Any:
+        return None
+    return {name: field.annotation for m in models for name, field in m.model_fields.items()}

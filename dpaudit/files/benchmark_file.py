@@ -1,0 +1,142 @@
+"""benchmark.toml: a base audit, axes over its keys, and which of their combinations are audits.
+
+A key is written as its path, "defense.epsilon"; tables of an array are counted from 0, as in
+"claim.0.epsilon".
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from dpaudit.errors import ConfigError
+from dpaudit.strict import Strict, Text
+
+from .config import read_toml
+from .file_problems import FileKey, FileProblem, problem_line, problems_of, refusal
+
+Setting = dict[str, Any]  # values by the path of the key at which each is set
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+
+
+class Axis(Strict):
+    """A list of values of which every cell of the grid has one.
+
+    With ``key`` a value is set there, or at each of several keys. Without it every value is a table
+    of what is set where.
+    """
+
+    key: str | tuple[str, ...] = ()
+    values: Annotated[tuple[Any, ...], Field(min_length=1)]
+
+    @property
+    def settings(self) -> list[Setting]:
+        """What each value sets."""
+        keys = (self.key,) if isinstance(self.key, str) else self.key
+        return [{key: value for key in keys} if keys else dict(value) for value in self.values]
+
+
+class Benchmark(Strict):
+    """The content of a benchmark file.
+
+    Its cells are the combinations of all values of all axes but those that are excluded, and those
+    that are listed beside them; each is an audit for every seed.
+    """
+
+    name: Text | None = None  # default: the file's
+    audit: str | dict[str, Any]  # a path relative to this file, or an audit's content
+    seeds: tuple[Seed, ...] = ()  # default: that of the audit
+    axis: tuple[Axis, ...] = ()
+    cell: tuple[Annotated[Setting, Field(min_length=1)], ...] = ()  # beside the grid: what it sets
+    exclude: tuple[Annotated[Setting, Field(min_length=1)], ...] = ()  # values, or lists of some
+
+
+@dataclass(frozen=True)
+class BenchmarkFile:
+    """A benchmark with the text it comes from, and its base audit with its own."""
+
+    path: Path
+    text: str
+    benchmark: Benchmark
+    base: dict[str, Any]  # the content of the audit, in which the path of data is absolute
+    base_path: Path
+    base_text: str
+    base_at: FileKey  # where in that file the audit is
+
+    @classmethod
+    def read(cls, path: Path) -> "BenchmarkFile":
+        """Read a benchmark file and its base; whether its cells are audits is not checked.
+
+        Raises:
+            ConfigError: one line for each problem, with file, line and key.
+        """
+        content, text = read_toml(path)
+        try:
+            benchmark = Benchmark.model_validate(content)
+            problems = list(_cross_checks(benchmark, path.parent))
+        except ValidationError as error:
+            problems = list(problems_of(error, Benchmark, content))
+        if problems:
+            raise refusal(path, text, problems)
+        at: FileKey = ()
+        if isinstance(benchmark.audit, str):
+            base_path = path.parent / benchmark.audit
+            base, base_text = read_toml(base_path)
+        else:
+            base_path, at = path, ("audit",)
+            base, base_text = benchmark.audit, text
+        base = {key: with_absolute_data(key, part, base_path.parent) for key, part in base.items()}
+        return cls(path, text, benchmark, base, base_path, base_text, at)
+
+    @property
+    def name(self) -> str:
+        return self.benchmark.name or self.path.stem
+
+    def line(self, key: FileKey, message: str) -> str:
+        """A problem at a key of this file."""
+        return problem_line(self.path, self.text, key, message)
+
+    def base_line(self, key: FileKey, message: str) -> str:
+        """A problem at a key of the base audit."""
+        return problem_line(self.base_path, self.base_text, (*self.base_at, *key), message)
+
+    def refusal(self, key: FileKey, message: str) -> ConfigError:
+        """What is to be raised for a problem at a key of this file."""
+        return ConfigError(self.line(key, message))
+
+
+def with_absolute_data(key: str, value: Any, folder: Path) -> Any:
+    """What is set at a key of an audit; a path of data is relative to the file that names it."""
+    if key == "data.path" and isinstance(value, str):
+        return str((folder / value).resolve())
+    if key == "data" and isinstance(value, Mapping) and isinstance(value.get("path"), str):
+        return {**value, "path": str((folder / value["path"]).resolve())}
+    return value
+
+
+def _cross_checks(benchmark: Benchmark, folder: Path) -> Iterator[FileProblem]:
+    if isinstance(benchmark.audit, str) and not (folder / benchmark.audit).is_file():
+        yield ("audit",), f'there is no file "{benchmark.audit}"'
+    if len(set(benchmark.seeds)) < len(benchmark.seeds):
+        yield ("seeds",), "a seed is there twice; each gives the same audit again"
+    for i, axis in enumerate(benchmark.axis):
+        if not axis.key and not all(isinstance(value, dict) and value for value in axis.values):
+            yield (
+                ("axis", i),
+                "expected a key, or values that are tables of what is set where, like "
+                '{ "graph.name" = "ring" }',
+            )
+            continue
+        for j, value in enumerate(axis.values):
+            if value in axis.values[:j]:
+                yield ("axis", i, "values"), f"{value!r} is there twice"
+    yield from _repeated(benchmark.cell, "cell")
+    yield from _repeated(benchmark.exclude, "exclude")
+
+
+def _repeated(tables: tuple[Setting, ...], name: str) -> Iterator[FileProblem]:
+    for i, table in enumerate(tables):
+        if table in tables[:i]:
+            yield (name, i), f"is {name}[{tables.index(table) + 1}] again"

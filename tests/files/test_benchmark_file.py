@@ -1,0 +1,44 @@
+"""Benchmark files that cannot be meant: one line each, with file, line and key."""
+
+from pathlib import Path
+
+import pytest
+
+from dpaudit.errors import ConfigError
+from dpaudit.files.benchmark_file import BenchmarkFile
+from tests.benchmark.small_benchmarks import BASE, GRAPHS
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (GRAPHS, "bench.toml: audit: Field required"),
+        ('audit = "absent.toml"\n', 'bench.toml:1: audit: there is no file "absent.toml"'),
+        (f"axes = 1\n{BASE}", 'bench.toml:1: axes: unknown key (did you mean "axis"?)'),
+        (f"seeds = [1, 1]\n{BASE}", "bench.toml:1: seeds: a seed is there twice"),
+        (f"seeds = [-1]\n{BASE}", "bench.toml:1: seeds[1]: Input should be greater than"),
+        (f"[[axis]]\nvalues = [1]\n{BASE}", "bench.toml:1: axis[1]: expected a key, or values"),
+        (
+            f'[[axis]]\nkey = "seed"\nvalues = [2, 2]\n{BASE}',
+            "bench.toml:3: axis[1].values: 2 is there twice",
+        ),
+        (
+            f"[[cell]]\nseed = 1\n[[cell]]\nseed = 1\n{BASE}",
+            "bench.toml:3: cell[2]: is cell[1] again",
+        ),
+    ],
+)
+def test_a_line_for_each_problem(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "bench.toml").write_text(text)
+    with pytest.raises(ConfigError) as found:
+        BenchmarkFile.read(tmp_path / "bench.toml")
+    [line] = str(found.value).replace(f"{tmp_path}/", "").split("\n")
+    assert line.startswith(said)
+
+
+def test_a_benchmark_is_called_as_it_says_or_as_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "bench.toml"
+    path.write_text(BASE)
+    assert BenchmarkFile.read(path).name == "bench"
+    path.write_text(f'name = "ours"\n{BASE}')
+    assert BenchmarkFile.read(path).name == "ours"

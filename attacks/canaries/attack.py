@@ -14,6 +14,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.needs import GameShape
+from dpaudit.game.reacting import with_every_link
 from dpaudit.progress import OnStep
 from dpaudit.training.classification import Classification
 from dpaudit.training.needs import training_bytes
@@ -51,7 +52,7 @@ class Canaries(Attack):
             yield "guesses", f"there are {self.canaries} canaries; each is guessed once at most"
 
     def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
-        """One run with wider models and two adversaries, or with a gradient for each canary."""
+        """A run with wider models, and adversaries; or a run and a gradient for each canary."""
         defense, setting, problem = bench.defense, bench.setting, bench.problem
         if not isinstance(problem, Classification):
             return 0  # refused
@@ -63,9 +64,11 @@ class Canaries(Attack):
         game = Game.of(defense, setting, 0, "add-remove", "poisson")
         read, wide = GameShape.of(game, threat_model), setting.d + 2 * self.canaries
         following = read.footprint.round(1, self.canaries, 8) + 32 * self.canaries * read.observed
-        channels = 32 * self.canaries * self._trained(bench) * defense.batches_per_round
+        n_rounds = self._trained(bench)
+        channels = 32 * self.canaries * n_rounds * defense.batches_per_round
         widened = int(run * wide / setting.d)
-        return widened + 2 * (read.adversary(self._trained(bench)) + following + channels)
+        everything = GameShape.of(game, with_every_link(threat_model)).adversary(n_rounds)
+        return widened + everything + 2 * (read.adversary(n_rounds) + following + channels)
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         claims = self._claimed(bench, threat_model)

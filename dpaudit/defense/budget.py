@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC
+from functools import cache
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -84,23 +85,11 @@ class GaussianDefense(Defense, ABC):
             ConfigError: next to no noise does, or none is certain to.
         """
         assert self.epsilon is not None
-        budget = self.epsilon
-
-        def excess(log_sigma: float) -> float:
-            mechanism = releases([math.exp(log_sigma)] * count, sampling, rate)
-            spent = epsilon(mechanism, self.delta, self.adjacency).high
-            return math.log(min(max(spent, 1e-9), 1e9) / budget)  # nearly straight, and finite
-
-        low = high = 0.0
-        while excess(high) > 0:
-            if high == MOST_LOG_SIGMA:
-                raise ConfigError(self._unspent(high))
-            low, high = high, high + 1
-        while low == high or excess(low) < 0:
-            if low == LEAST_LOG_SIGMA:
-                raise ConfigError(self._unspent(low))
-            low -= 1
-        return math.exp(brentq(excess, low, high, xtol=PRECISION) + PRECISION)
+        asked = self.epsilon, self.delta, self.adjacency
+        log_sigma = _least_log_sigma(*asked, rate, count, sampling)
+        if log_sigma in (LEAST_LOG_SIGMA, MOST_LOG_SIGMA):
+            raise ConfigError(self._unspent(log_sigma))
+        return math.exp(log_sigma)
 
     def _unspent(self, log_sigma: float) -> str:
         """Why there is no sigma up to this one, or down to it."""
@@ -117,3 +106,31 @@ class GaussianDefense(Defense, ABC):
             f"{sigma:.0e}), as a record is drawn less often than that; expected delta far below "
             "1 / (number of records), or noise_multiplier instead of epsilon"
         )
+
+
+@cache  # of seconds, and asked for by every process of an audit several times
+def _least_log_sigma(
+    budget: float,
+    delta: float,
+    adjacency: RecordAdjacency,
+    rate: float,
+    count: int,
+    sampling: Literal["none", "fixed", "poisson"],
+) -> float:
+    """Of the noise multiplier; one of the ends between which it is looked for if none is right."""
+
+    def excess(log_sigma: float) -> float:
+        mechanism = releases([math.exp(log_sigma)] * count, sampling, rate)
+        spent = epsilon(mechanism, delta, adjacency).high
+        return math.log(min(max(spent, 1e-9), 1e9) / budget)  # nearly straight, and finite
+
+    low = high = 0.0
+    while excess(high) > 0:
+        if high == MOST_LOG_SIGMA:
+            return high
+        low, high = high, high + 1
+    while low == high or excess(low) < 0:
+        if low == LEAST_LOG_SIGMA:
+            return low
+        low -= 1
+    return float(brentq(excess, low, high, xtol=PRECISION)) + PRECISION

@@ -1,5 +1,6 @@
 """Test accuracy of trained defenses, as an experiment measures it: settings are an audit file's."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -59,11 +60,11 @@ def curve(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
 
 
 def foretell(settings: Settings, seed: int, around: Around) -> Cost:
-    """By short measurements of this machine on one thread."""
+    """By short measurements on one thread, in CPU time, which a busy machine does not stretch."""
     prepared, world = prepared_of(settings, seed, around)
     defense, problem = prepared.defenses[world], prepared.learned.problem
     with one_thread(), global_randomness(0):
-        pace = pace_of(defense, problem, prepared.setting, prepared.streams)
+        pace = pace_of(defense, problem, prepared.setting, prepared.streams, time.process_time)
     seconds = pace.training(defense.n_rounds, NOTHING_RECORDED)
     return Cost(seconds, _bytes(prepared, world) + BESIDE)
 

@@ -8,6 +8,7 @@ from .experiment import Experiment
 from .partpsp_figures import PARTPSP_FIGURES
 from .partpsp_tables import PARTPSP_TABLES
 from .xie_figures import XIE
+from .xie_leaks import XIE_LEAKS
 from .xie_mnist import XIE_MNIST
 
 DECLARED: dict[str, Experiment] = {
@@ -18,5 +19,6 @@ DECLARED: dict[str, Experiment] = {
     **PARTPSP_FIGURES,
     **PARTPSP_TABLES,
     **XIE,
+    **XIE_LEAKS,
     **XIE_MNIST,
 }

@@ -79,6 +79,7 @@ class TableRow(NamedTuple):
     concerns: tuple[str, ...]  # what the estimator cannot read well
     residual: float  # mean over trials of ||x - x*||^2 after the last round
     residual_error: float  # its standard error
+    rounds: dict[str, tuple[int, ...]] = {}  # of each observation set: where it is estimated
 
 
 def table(
@@ -96,7 +97,7 @@ def table(
     rows = []
     for published in PUBLISHED:
         on_row(published.method)
-        rows.append(_row(published, SCALES[scale], Streams(seed), random))
+        rows.append(table_row(published, SCALES[scale], Streams(seed), random))
     return rows
 
 
@@ -157,7 +158,8 @@ def _printed(row: TableRow) -> Iterator[str]:
                 "sees ciphertexts alone"
             )
             continue
-        interval = f"{found.bits:.2f} [{found.low:.2f}, {found.high:.2f}], round {found.round}"
+        most = row.rounds[name][found.round - 1]
+        interval = f"{found.bits:.2f} [{found.low:.2f}, {found.high:.2f}], round {most}"
         yield (
             f"{row.published.method:28} {name:18} {found.m_nmi:6.3f} {published:9.3f}  "
             f"{interval:31} {found.correlation:6.3f} {found.p_value:5.3f}"
@@ -168,7 +170,10 @@ def _printed(row: TableRow) -> Iterator[str]:
     )
 
 
-def _row(published: Published, scale: TableScale, streams: Streams, random: Random) -> TableRow:
+def table_row(
+    published: Published, scale: TableScale, streams: Streams, random: Random
+) -> TableRow:
+    """One row: the method is played, and what each observation set tells is estimated."""
     defense, observe = _method(published.method, scale.n_rounds)
     redrawn = {"agent 1": [0], "all agents": None, "noise alone": []}[random]
     problem = SensorFusion.draw(
@@ -189,6 +194,10 @@ def _row(published: Published, scale: TableScale, streams: Streams, random: Rand
         concerns,
         residual.mean().item(),
         residual.std().item() / len(residual) ** 0.5,
+        {
+            name: tuple(recorder.rounds[i] for i in recorder.telling(name))
+            for name in recorder.views
+        },
     )
 
 
@@ -286,19 +295,27 @@ class _Recorder:
                     self.views.setdefault(name, []).append(values.cpu().numpy())
         self._last = round
 
+    def telling(self, name: str) -> list[int]:
+        """Which of the recorded rounds are estimated for one observation set, by their places.
+
+        Left out are rounds in which nothing differs between trials in what is seen, or nothing is
+        private any more: without noise all trials converge to one gradient if they share all
+        measurements.
+        """
+        return [
+            i
+            for i, (seen, private) in enumerate(zip(self.views[name], self._private, strict=True))
+            if varying(seen).any() and varying(private).all()
+        ]
+
     def information(self, name: str, scale: TableScale, streams: Streams) -> MaximumInformation:
         """M-NMI of one observation set over the recorded rounds.
 
         Quantities that are the same in all trials (the balance in round 1) tell nothing and are
-        left out, and so are rounds in which nothing else is seen, or nothing is private any more:
-        without noise all trials converge to one gradient if they share all measurements.
+        left out.
         """
         seen = [values[:, varying(values)] for values in self.views[name]]
-        rounds = [
-            i
-            for i, (values, private) in enumerate(zip(seen, self._private, strict=True))
-            if values.shape[1] and varying(private).all()
-        ]
+        rounds = self.telling(name)
         return maximum_information(
             [self._private[i] for i in rounds],
             [seen[i] for i in rounds],

@@ -149,3 +149,13 @@ def test_an_unknown_reproduction_is_one_line() -> None:
 def test_rounds_are_spread_evenly_on_a_logarithmic_scale() -> None:
     assert _spread(5, 9) == [1, 2, 3, 4, 5]
     assert _spread(1000, 4) == [1, 10, 100, 1000]
+
+
+def test_the_most_telling_round_is_printed_by_its_number_and_not_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(SCALES, "quick", TableScale(60, 40, 3, 3, 2))
+    told = [line for line in lines("quick", 0) if "], round " in line]
+    rounds = {int(re.search(r"], round (\d+)", line)[1]) for line in told}
+    assert rounds <= set(_spread(39, 3))
+    assert max(rounds) > 3

@@ -1,14 +1,14 @@
 """dpaudit benchmark: many audits from one file, and what they found side by side."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Argument, Option
 
+from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.files.benchmark_result import BenchmarkResult, Cell
 from dpaudit.files.result import AuditResult
@@ -34,6 +34,12 @@ def benchmark(
     scale: Annotated[
         Literal["quick", "full"] | None, Option(help="Of a suite; default: quick.")
     ] = None,
+    backend: Annotated[
+        Literal["local", "ray"], Option(help="Processes of this machine, or a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None, Option(help="Of a Ray cluster; default: one of this machine.")
+    ] = None,
     device: Annotated[Device, Option(help="Where to compute.")] = "cpu",
     data_root: DataRoot = None,
     workers: Workers = None,
@@ -57,8 +63,8 @@ def benchmark(
         if dry_run:
             _print_ahead(plan, device, data_root, workers, bytes_in(max_memory), quiet)
             return
-        with _backend(device, workers, bytes_in(max_memory)) as backend:
-            result = _run(plan, out, device, data_root, backend, resume, quiet)
+        with _backend(backend, address, device, workers, bytes_in(max_memory)) as run_cells:
+            result = _run(plan, out, device, data_root, run_cells, resume, quiet)
     _print_cells(result, out)
     failed = [cell for cell in result.cells if cell.state == "failed"]
     for cell in failed:
@@ -66,11 +72,18 @@ def benchmark(
     raise typer.Exit(2 if failed else 0)
 
 
-@contextmanager
-def _backend(device: Device, workers: int | None, max_memory: int | None) -> "Iterator[Backend]":
+def _backend(
+    name: str, address: str | None, device: Device, workers: int | None, max_memory: int | None
+) -> "AbstractContextManager[Backend]":
+    if name == "ray":
+        from dpaudit.benchmark.on_ray import connected
+
+        return connected(address, device, workers)
+    if address is not None:
+        raise ConfigError("--address belongs to --backend ray; leave it out")
     from dpaudit.benchmark.local import LocalProcesses
 
-    yield LocalProcesses(device, workers, max_memory)
+    return nullcontext(LocalProcesses(device, workers, max_memory))
 
 
 def _run(

@@ -166,6 +166,12 @@ def jobs_of(config: AuditConfig, prepared: Prepared) -> Iterator[AttackJob]:
                 yield AttackJob(i, config.attack[i].name, attack, model, part)
 
 
+def names_of_attacks(config: AuditConfig, prepared: Prepared) -> list[str]:
+    """The jobs that come after training."""
+    names = [job.name for job in jobs_of(config, prepared)]
+    return [*names, NOISE_OF_THE_RUN] if config.claim else names
+
+
 def recording_for(prepared: Prepared) -> Recording:
     """All that the attacks read of the training."""
     defense = prepared.defenses["defense"]

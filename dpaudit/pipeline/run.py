@@ -35,6 +35,7 @@ from .jobs import (
     Prepared,
     faults_in_a_line,
     jobs_of,
+    names_of_attacks,
     recording_for,
     run_attack,
     train_world,
@@ -88,7 +89,7 @@ def run_audit(
     began = time.perf_counter()
     load_plugin("reports", "html")  # refused now and not after the last attack
     prepared = prepare(config, runtime, own)
-    fingerprint = _fingerprint(config, prepared, runtime)
+    fingerprint = fingerprint_of(config, prepared, runtime)
     plan = plan_of(config, prepared, runtime.max_memory, partial(prepared_again, runtime, own))
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
         if say is not None:
@@ -96,7 +97,7 @@ def run_audit(
                 say(line)
         on_progress = _noted(run, on_progress)
         workers = plan.workers(plan.training, runtime.workers)
-        run_jobs(_worker, (config, run, run.binding, runtime, own), WORLDS, workers, on_progress)
+        run_jobs(worker, (config, run, run.binding, runtime, own), WORLDS, workers, on_progress)
         seconds = {"training": time.perf_counter() - began}
         return _attack_and_judge(
             config, prepared, run, run.binding, runtime, plan, on_progress, seconds, own
@@ -123,7 +124,7 @@ def attack_again(
         recorded = _recorded(run)
         config = _edited(out, recorded["config"], names)
         prepared = prepare(config, runtime)
-        now = _fingerprint(config, prepared, runtime)
+        now = fingerprint_of(config, prepared, runtime)
         if any(now[key] != recorded.get(key) for key in ("data", "device")):
             raise RunError(f"{out}: data or device differ from those of the recorded run")
         _refuse_unrecorded(run, prepared)
@@ -147,10 +148,9 @@ def _attack_and_judge(
     own: CallerObjects = NOTHING,
 ) -> AuditResult:
     began = time.perf_counter()
-    jobs = [job.name for job in jobs_of(config, prepared)]
-    jobs += [NOISE_OF_THE_RUN] if config.claim else []
+    jobs = names_of_attacks(config, prepared)
     arguments = (config, run, binding, runtime, own)
-    run_jobs(_worker, arguments, jobs, plan.workers(plan.attacks, runtime.workers), on_progress)
+    run_jobs(worker, arguments, jobs, plan.workers(plan.attacks, runtime.workers), on_progress)
     seconds = {**seconds, "attacks": time.perf_counter() - began}
     evidence = [finding for job in jobs for finding in _stored(run, job, binding)]
     claims, findings = judged_claims(config, prepared, evidence)
@@ -292,7 +292,7 @@ def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:
     return loaded.in_units() if config.data.scale == "unit" else loaded
 
 
-def _worker(
+def worker(
     config: AuditConfig, run: RunDirectory, binding: str, runtime: Runtime, own: CallerObjects
 ) -> Work[str]:
     """What a process does with a job: train a world, or run a scenario, by name.
@@ -364,7 +364,8 @@ def _result_of(run: RunDirectory, job: str, binding: str) -> Any:
     return found
 
 
-def _fingerprint(config: AuditConfig, prepared: Prepared, runtime: Runtime) -> dict[str, object]:
+def fingerprint_of(config: AuditConfig, prepared: Prepared, runtime: Runtime) -> dict[str, object]:
+    """All that decides what comes out: no other run is resumed."""
     return {
         "config": config.model_dump(mode="json"),
         "device": runtime.device.type,

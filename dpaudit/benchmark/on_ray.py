@@ -1,0 +1,237 @@
+"""Cells on a Ray cluster: every part of an audit is a task, and what it leaves comes back as bytes.
+
+No folder is shared. What a machine that is lost was doing is done again on another one; what was
+finished is kept by whoever runs the benchmark.
+"""
+
+import json
+import os
+import signal
+import socket
+import warnings
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import chdir, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from dpaudit.errors import ConfigError, RunError
+from dpaudit.files.whole import PARTIAL
+from dpaudit.pipeline.processes import Ended, Waiting, problems_of
+from dpaudit.training.held_folder import LOCK, Folder
+
+from .one_cell import CellJob
+
+if TYPE_CHECKING:
+    from dpaudit.pipeline.apart import Parts
+
+Files = dict[str, bytes]  # content by path within a run directory
+Stage = Literal["begin", "part", "finish"]
+Reference = Any  # of Ray: what a task will leave
+
+LOST = 4  # machines that one task may lose before its cell fails
+CONNECT_SECONDS = 10.0
+PROGRESS = "progress.json"
+OWN = (LOCK, PROGRESS, "content")  # files that stay in the folder that they are of
+_POLL_SECONDS = 0.1
+
+
+class Left(NamedTuple):
+    """What a task leaves."""
+
+    files: Files  # new or changed
+    parts: "Parts | None" = None  # of the first task: what is to be done
+    problems: tuple[str, ...] = ()  # why it failed
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Ray cluster that this process is connected to."""
+
+    abreast: int  # cells at once; parts of each run side by side
+    n_gpus: int = 0  # for each task
+
+    def __call__(self, jobs: Mapping[str, CellJob], waiting: Waiting) -> Generator[Ended]:
+        """Each cell as it ends."""
+        pool = ThreadPoolExecutor(self.abreast)
+        pending = {pool.submit(self._cell, name, job) for name, job in jobs.items()}
+        progress = {name: job.folder / PROGRESS for name, job in jobs.items()}
+        try:
+            while pending:
+                over, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
+                waiting(progress)
+                for cell in over:
+                    ended = cell.result()
+                    del progress[ended.name]
+                    yield ended
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _cell(self, name: str, job: CellJob) -> Ended:
+        from ray.exceptions import RayError
+
+        began = monotonic()
+        try:
+            with Folder(job.folder).held() as folder:
+                self._run(job, folder)
+            problems: list[str] = []
+        except RayError as error:
+            problems = [f"lost on the cluster: {str(error).strip().partition(chr(10))[0]}"]
+        except Exception as error:
+            problems = problems_of(error)
+        return Ended(name, monotonic() - began, tuple(problems))
+
+    def _run(self, job: CellJob, folder: Folder) -> None:
+        """All parts of a cell in turn: what is left of each is in its folder at once."""
+        import ray
+
+        begun = (job.folder / "run.json").exists()
+        had = ray.put(Left(_files(job.folder) if begun else {}))
+        first = self._task(job, "begin", "", had)
+        [left] = self._kept(folder, [first])
+        assert left.parts is not None
+        given, total = [had, first], 1 + sum(map(len, left.parts))
+        for names in left.parts:
+            parts = [self._task(job, "part", name, *given) for name in names]
+            self._kept(folder, parts, done=len(given) - 2, total=total)
+            given += parts
+        self._kept(folder, [self._task(job, "finish", "", *given)], total - 1, total)
+
+    def _task(self, job: CellJob, stage: Stage, name: str, *given: Reference) -> Reference:
+        import ray
+
+        options = {"num_cpus": 1, "num_gpus": self.n_gpus, "max_retries": LOST}
+        task = ray.remote(_done).options(**options)
+        return task.remote(job.model_dump_json(), str(Path.cwd()), stage, name, *given)
+
+    def _kept(
+        self, folder: Folder, tasks: Sequence[Reference], done: int = 0, total: int = 0
+    ) -> list[Left]:
+        """What tasks left, written as each of them ends. Raises RunError where one failed."""
+        import ray
+
+        found, waits = [], list(tasks)
+        while waits:
+            [over], waits = ray.wait(waits)
+            left = ray.get(over)
+            if left.problems:
+                for task in waits:
+                    ray.cancel(task)
+                raise RunError("\n".join(left.problems))
+            for path, content in left.files.items():
+                folder.write(path, content)
+            found.append(left)
+            if total:
+                said = {"parts": [done + len(found), total]}
+                folder.write(PROGRESS, json.dumps(said).encode())
+        return found
+
+
+@contextmanager
+def connected(
+    address: str | None, device: str = "cpu", workers: int | None = None
+) -> Iterator[Cluster]:
+    """The cluster at an address, or one of this machine alone that ends with the block.
+
+    Args:
+        workers: cells at once, and without an address the CPUs of the cluster.
+
+    Raises:
+        ConfigError: Ray is not installed, no cluster answers, or it has no such device.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is told to anybody
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError(
+            "--backend ray: Ray is not installed; it comes with pip install 'dpaudit[ray]'"
+        ) from None
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    started = {"num_cpus": workers or os.cpu_count(), "include_dashboard": False}
+    try:
+        if address is not None:
+            _refuse_unreachable(address)
+        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        ray.init(address or "local", **(started if address is None else {}), **quiet)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        said = " ".join(str(error).split())
+        raise ConfigError(f"--address {address}: no Ray cluster answers there: {said}") from None
+    try:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)  # Ray leaves with a code of its own
+        yield _cluster(device, workers)
+    finally:
+        ray.shutdown()
+
+
+def _cluster(device: str, workers: int | None) -> Cluster:
+    import ray
+
+    has = ray.cluster_resources()
+    places = int(has.get("CPU" if device == "cpu" else "GPU", 0))
+    if device != "cpu" and not places:
+        raise ConfigError(f"--device {device}: the Ray cluster has no GPU")
+    return Cluster(workers or max(1, places), int(device != "cpu"))
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Ray itself waits for minutes. Raises ConnectionError."""
+    if address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ConnectionError('expected "auto", HOST:PORT or ray://HOST:PORT')
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(error.strerror or str(error)) from None
+
+
+def _done(order: str, cwd: str, stage: Stage, name: str, *given: Left) -> Left:
+    """A task: a part of an audit, in a folder of its own that is laid out as it was left."""
+    warnings.simplefilter("ignore")
+    files = {path: content for left in given for path, content in left.files.items()}
+    with (
+        TemporaryDirectory(prefix="dpaudit-") as place,
+        chdir(cwd) if Path(cwd).is_dir() else nullcontext(),  # whose state of git is recorded
+    ):
+        out = Path(place) / "run"
+        try:
+            for path, content in files.items():
+                (out / path).parent.mkdir(parents=True, exist_ok=True)
+                (out / path).write_bytes(content)
+            parts = _do(CellJob.model_validate_json(order), out, stage, name)
+        except (Exception, SystemExit) as error:
+            return Left({}, problems=tuple(problems_of(error)))
+        changed = {p: content for p, content in _files(out).items() if files.get(p) != content}
+        return Left(changed, parts)
+
+
+def _do(job: CellJob, out: Path, stage: Stage, name: str) -> "Parts | None":
+    from dpaudit.files.config import AuditConfig
+    from dpaudit.pipeline import apart
+    from dpaudit.pipeline.devices import torch_device
+    from dpaudit.pipeline.run import Runtime
+
+    device = torch_device(job.device, f"--device {job.device}")
+    runtime = Runtime(device, job.data_root, cores=1, max_memory=job.max_memory)
+    config = AuditConfig.from_dict(job.config)
+    if stage == "begin":
+        resume = (out / "run.json").exists()
+        return apart.begin(config, out, runtime, job.text, resume)
+    if stage == "part":
+        apart.do_part(config, out, runtime, name)
+    else:
+        apart.finish(config, out, runtime, job.text)
+    return None
+
+
+def _files(folder: Path) -> Files:
+    """All files of a run directory but those that stay in it."""
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    names = {path.relative_to(folder).as_posix(): path for path in found}
+    kept = {name: p for name, p in names.items() if name not in OWN and p.suffix != PARTIAL}
+    return {name: path.read_bytes() for name, path in sorted(kept.items())}

@@ -1,6 +1,8 @@
 """Small benchmarks, as files."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 BASE = """
 [audit]
@@ -39,3 +41,40 @@ def written(folder: Path, *parts: str) -> Path:
     path = folder / "bench.toml"
     path.write_text("".join([*parts, BASE]))
     return path
+
+
+SENSORS = """
+[audit]
+seed = 4
+graph.name = "star"
+
+[audit.data]
+name = "sensor-fusion"
+n_agents = 5
+sensors = { m = 4, p = 3, scale = 5.0 }
+
+[audit.defense]
+name = "sensitivity-reduced"
+n_rounds = 20
+epsilon = 2.0
+
+[[audit.claim]]
+text = "Theorem 4.5"
+epsilon = 2.0
+adjacency = "function"
+"""  # whose audits take a second
+
+
+def same_but_for_time(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same cells with the same audits."""
+    found = [
+        {path.parent.name: _without_time(path) for path in folder.glob("cells/*/audit.json")}
+        for folder in (one, other)
+    ]
+    return bool(found[0]) and found[0] == found[1]
+
+
+def _without_time(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    del content["timing"]
+    return content

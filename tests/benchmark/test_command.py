@@ -1,0 +1,132 @@
+"""dpaudit benchmark as a command: what it prints, its exit codes, and what it refuses."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dpaudit.benchmark import suites
+from dpaudit.commands.cli import app
+from tests.benchmark.small_benchmarks import GRAPHS, SENSORS, written
+
+AXIS = '[[axis]]\nkey = "graph.name"\nvalues = ["star", "complete"]\n'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bench.toml").write_text(AXIS + SENSORS)
+    return tmp_path
+
+
+def command(*arguments: str) -> tuple[int, list[str], list[str]]:
+    done = CliRunner().invoke(app, ["benchmark", *arguments])
+    return done.exit_code, done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def refused(*arguments: str) -> str:
+    code, said, [line] = command(*arguments)
+    assert (code, said) == (2, [])
+    return line
+
+
+def test_a_benchmark_runs_from_a_file_to_a_leaderboard_and_to_gaps(folder) -> None:
+    code, said, error = command("bench.toml", "--quiet", "--workers", "1")
+    assert (code, error) == (0, [])
+    assert said[0].split() == ["verdict", "accounted", "certified", "accuracy", "cell"]
+    assert [line.split()[-1] for line in said[1:3]] == ["star-seed-4", "complete-seed-4"]
+    assert said[3] == "2 of 2 cells have a result: runs/bench/leaderboard.html"
+    assert Path("runs/bench/leaderboard.csv").exists()
+    config = (folder / "runs/bench/cells/complete-seed-4/config.toml").read_text()
+    assert 'name = "complete"' in config
+    far = AXIS.replace('"complete"', '"bipartite"')  # of which 5 agents have none
+    (folder / "bench.toml").write_text(far + SENSORS)
+    code, said, error = command("bench.toml", "--quiet", "--resume")
+    assert code == 2
+    assert len(said) == 3
+    [line] = error
+    assert line.startswith("could not run: bipartite-seed-4: ")
+    assert said[2] == "1 of 2 cells have a result: runs/bench/leaderboard.html"
+    cells = json.loads(Path("runs/bench/benchmark.json").read_text())["cells"]
+    assert [cell["state"] for cell in cells] == ["done", "failed"]
+    assert cells[1]["error"] in line
+
+
+def test_a_dry_run_says_cells_time_memory_and_power_and_runs_nothing(folder) -> None:
+    (folder / "bench.toml").write_text("seeds = [1, 2, 3]\n" + AXIS + SENSORS)
+    code, said, error = command("bench.toml", "--dry-run", "--quiet", "--workers", "2")
+    assert (code, error) == (0, [])
+    assert said[0].split() == ["time", "memory", "certifies", "cell"]
+    assert [line.split()[-3:] for line in said[1:3]] == [
+        ["star", "(3", "seeds)"],
+        ["complete", "(3", "seeds)"],
+    ]
+    assert all(" MB " in line and " unknown " in line for line in said[1:3])  # no attack foretells
+    assert said[3].startswith("6 cells: about ")
+    assert said[3].endswith(" on 2 cores")
+    assert not Path("runs").exists()
+
+
+def test_a_dry_run_lists_every_cell_that_cannot_be_run(folder) -> None:
+    graphs = AXIS.replace('"complete"', '"bipartite", "exponential", "half-exponential"')
+    (folder / "bench.toml").write_text(graphs + SENSORS)
+    code, said, error = command("bench.toml", "--dry-run", "--quiet")
+    assert (code, said) == (2, [])
+    assert error
+    assert all(line.startswith('error: cell "') for line in error)
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["absent.toml"], "error: absent.toml: No such file or directory"),
+        (["bench.toml", "--scale", "full"], "error: --scale: bench.toml is a file and no suite"),
+        (["bench.toml", "--address", "auto"], "error: --address belongs to --backend ray"),
+        (["bench.toml", "--max-cells", "1"], "error: bench.toml: 2 cells are more than the 1 of"),
+        (["bench.toml", "--resume"], "error: runs/bench: nothing to resume"),
+        (
+            ["bench.toml", "--backend", "ray", "--address", "127.0.0.1:1"],
+            "error: --address 127.0.0.1:1: no Ray cluster answers there: Connection refused",
+        ),
+        (
+            ["bench.toml", "--backend", "ray", "--address", "nowhere"],
+            'error: --address nowhere: no Ray cluster answers there: expected "auto", HOST:PORT',
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(arguments: list[str], said: str) -> None:
+    if "ray" in arguments:
+        pytest.importorskip("ray", reason="the extra ray is not installed")
+    assert refused(*arguments).startswith(said)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    line = refused("bench.toml", "--backend", "ray")
+    assert line == (
+        "error: --backend ray: Ray is not installed; it comes with pip install 'dpaudit[ray]'"
+    )
+
+
+def test_a_suite_is_found_by_its_name(folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "suites").mkdir()
+    monkeypatch.setattr(suites, "FOLDER", folder / "suites")
+    for scale in ("quick", "full"):
+        (folder / "suites" / f"ours-{scale}.toml").write_text(f'name = "{scale}"\n{SENSORS}')
+    assert suites.benchmark_path("ours", None).stem == "ours-quick"
+    assert suites.benchmark_path("ours", "full").stem == "ours-full"
+    assert refused("our") == (
+        'error: no file and no suite is called "our" (did you mean "ours"?); suites: ours'
+    )
+
+
+def test_all_invalid_cells_are_told_before_anything_runs(folder) -> None:
+    many = ", ".join(f"{-i}" for i in range(12))
+    written(folder, f'{GRAPHS}[[axis]]\nkey = "data.n_agents"\nvalues = [4, {many}]\n')
+    code, said, error = command("bench.toml")
+    assert (code, said) == (2, [])
+    assert len(error) == 24
+    assert len(set(error)) == 24
+    assert not Path("runs").exists()

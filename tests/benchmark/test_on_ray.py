@@ -1,0 +1,135 @@
+"""Cells on a local Ray cluster of several nodes: the numbers of local processes, whatever is lost."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dpaudit.benchmark.grid import Plan, plan_of
+from dpaudit.benchmark.local import LocalProcesses
+from dpaudit.benchmark.on_ray import Left, _done, connected
+from dpaudit.benchmark.one_cell import CellJob
+from dpaudit.benchmark.run import Place, run_benchmark
+from dpaudit.errors import ConfigError
+from dpaudit.files.benchmark_file import BenchmarkFile
+from dpaudit.files.toml_text import toml_text
+from tests.benchmark.small_benchmarks import BASE, SENSORS, same_but_for_time
+
+ATTACKED = f"""
+seeds = [1, 2]
+[[axis]]
+key = "graph.name"
+values = ["ring", "complete"]
+{BASE}
+[[audit.attack]]
+name = "likelihood-ratio"
+trials = 100
+[[audit.attack]]
+name = "sensitivity"
+rounds = [1, 2]
+restarts = 1
+steps = 2
+"""
+
+
+def planned(folder: Path, text: str) -> Plan:
+    (folder / "bench.toml").write_text(text)
+    return plan_of(BenchmarkFile.read(folder / "bench.toml"), 99)
+
+
+def test_parts_in_folders_of_their_own_are_the_audit_of_one_process(tmp_path: Path) -> None:
+    """By the tasks themselves, without a cluster."""
+    plan = planned(tmp_path, SENSORS)
+    [cell] = plan.cells
+    run_benchmark(plan, Place(tmp_path / "local"), LocalProcesses(workers=1))
+    job = CellJob(
+        config=cell.config.model_dump(mode="json"),
+        text=toml_text(cell.content),
+        folder=tmp_path / "nowhere",
+        device="cpu",
+        data_root=None,
+    )
+    order, here = job.model_dump_json(), str(Path.cwd())
+    given = [_done(order, here, "begin", "")]
+    assert given[0].parts is not None
+    assert given[0].parts.training == ("defense", "no-defense")
+    for names in given[0].parts:
+        given += [_done(order, here, "part", name, *given) for name in names]
+    last = _done(order, here, "finish", "", *given)
+    assert [left.problems for left in (*given, last)] == [()] * (len(given) + 1)
+    assert not (tmp_path / "nowhere").exists()
+    target = tmp_path / "apart" / "cells" / cell.name
+    target.mkdir(parents=True)
+    (target / "audit.json").write_bytes(last.files["audit.json"])
+    assert same_but_for_time(tmp_path / "local", tmp_path / "apart")
+
+
+def test_a_part_that_fails_says_why(tmp_path: Path) -> None:
+    job = CellJob(config={}, text="", folder=tmp_path, device="cpu", data_root=None)
+    left = _done(job.model_dump_json(), str(tmp_path / "absent"), "begin", "", Left({}))
+    assert left.files == {}
+    assert "data: Field required" in left.problems
+
+
+@pytest.mark.slow
+def test_a_machine_is_lost_and_nothing_else(tmp_path: Path) -> None:
+    """Two nodes beside the one that this process is on; one is killed while it works."""
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    from ray.cluster_utils import Cluster as Nodes
+
+    plan = planned(tmp_path, ATTACKED)
+    run_benchmark(plan, Place(tmp_path / "local"), LocalProcesses(workers=2))
+    nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        lost = nodes.add_node(num_cpus=1)
+        nodes.add_node(num_cpus=1)
+
+        def lose() -> None:
+            """After the first part of some cell has come back."""
+            deadline = time.monotonic() + 120
+            while not list(tmp_path.glob("ray/cells/*/findings/*")) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            nodes.remove_node(lost, allow_graceful=False)
+
+        loser = threading.Thread(target=lose)
+        loser.start()
+        with connected(nodes.address) as cluster:
+            assert cluster.abreast == 2
+            result = run_benchmark(plan, Place(tmp_path / "ray"), cluster)
+        loser.join()
+    finally:
+        nodes.shutdown()
+    assert [(cell.state, cell.error) for cell in result.cells] == [("done", "")] * 4
+    assert same_but_for_time(tmp_path / "local", tmp_path / "ray")
+
+
+@pytest.mark.slow
+def test_a_cell_that_was_begun_here_goes_on_there(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    plan = planned(tmp_path, SENSORS)
+    [cell] = plan.cells
+    run_benchmark(plan, Place(tmp_path / "local"), LocalProcesses(workers=1))
+    run_benchmark(plan, Place(tmp_path / "ray"), LocalProcesses(workers=1))
+    folder = tmp_path / "ray" / "cells" / cell.name
+    trained = (folder / "findings" / "defense.json").stat().st_mtime_ns
+    for name in ("report.html", "audit.json", "findings/noise-of-the-run.json"):
+        (folder / name).unlink()
+    with connected(None, workers=1) as cluster:
+        run_benchmark(plan, Place(tmp_path / "ray"), cluster, resume=True)
+    assert (folder / "findings" / "defense.json").stat().st_mtime_ns == trained
+    assert same_but_for_time(tmp_path / "local", tmp_path / "ray")
+
+
+@pytest.mark.slow
+def test_a_cluster_without_a_gpu_is_one_line() -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with (
+        pytest.raises(ConfigError, match="--device cuda: the Ray cluster has no GPU"),
+        connected(None, "cuda", 1),
+    ):
+        pass

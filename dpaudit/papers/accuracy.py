@@ -1,12 +1,14 @@
 """Test accuracy of trained defenses, as an experiment measures it: settings are an audit file's."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig
+from dpaudit.files.result import Curve
 from dpaudit.memory import available, size_text
 from dpaudit.pipeline.caller_objects import NOTHING
 from dpaudit.pipeline.jobs import Prepared, faults_in_a_line
@@ -14,7 +16,7 @@ from dpaudit.pipeline.run import Runtime, prepare
 from dpaudit.pipeline.workers import one_thread
 from dpaudit.training.needs import training_bytes
 from dpaudit.training.pace import measured as pace_of
-from dpaudit.training.train import NOTHING_RECORDED, train
+from dpaudit.training.train import EVALUATIONS, NOTHING_RECORDED, train
 from dpaudit.training.woven import global_randomness
 
 from .experiment import Around, Cost, Measured, Settings
@@ -31,11 +33,22 @@ def accuracy(settings: Settings, seed: int, around: Around) -> Iterator[Measured
     Raises:
         DpauditError: it cannot be trained, does not fit in memory, or a number stops being one.
     """
-    yield Measured(ACCURACY, list(curve(settings, seed, around))[-1].value)
+    trained = _trained(settings, seed, around, evaluations=1)
+    yield Measured(ACCURACY, _percent(trained.accuracy[-1]))
 
 
 def curve(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
     """The same at each round that is evaluated. Raises as ``accuracy``."""
+    trained = _trained(settings, seed, around, EVALUATIONS)
+    for k, agents in zip(trained.rounds, trained.accuracy, strict=True):
+        yield Measured(CURVE, _percent(agents), at=k)
+
+
+def _percent(agents: Sequence[float]) -> float:
+    return 100 * fmean(agents)
+
+
+def _trained(settings: Settings, seed: int, around: Around, evaluations: int) -> Curve:
     prepared, world = prepared_of(settings, seed, around)
     defense = prepared.defenses[world]
     need, free = _bytes(prepared, world), available()
@@ -53,10 +66,10 @@ def curve(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
             around.run,
             around.stage,
             around.on_step,
+            evaluations,
         )
     around.run.forget(f"checkpoints/{around.stage}/*")
-    for k, agents in zip(trained.rounds, trained.accuracy, strict=True):
-        yield Measured(CURVE, 100 * sum(agents) / len(agents), at=k)
+    return trained
 
 
 def foretell(settings: Settings, seed: int, around: Around) -> Cost:
@@ -65,7 +78,7 @@ def foretell(settings: Settings, seed: int, around: Around) -> Cost:
     defense, problem = prepared.defenses[world], prepared.learned.problem
     with one_thread(), global_randomness(0):
         pace = pace_of(defense, problem, prepared.setting, prepared.streams, time.process_time)
-    seconds = pace.training(defense.n_rounds, NOTHING_RECORDED)
+    seconds = defense.n_rounds * pace.round + pace.evaluation
     return Cost(seconds, _bytes(prepared, world) + BESIDE)
 
 

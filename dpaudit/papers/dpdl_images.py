@@ -181,7 +181,7 @@ DPDL_IMAGES = {
             "defense.clip_norm": 2.0,
             "defense.epsilon": 0.5,
         },
-        {"quick": _QUICK, "paper": Scale(3, 3600 * 30, 3 * 10**9)},
+        {"quick": _QUICK, "paper": Scale(3, 3600 * 10, 3 * 10**9)},
     ),
     "dpdl-table4": _table(
         "Table IV and Figure 6",
@@ -193,6 +193,6 @@ DPDL_IMAGES = {
             "defense.clip_norm": 3.0,
             "defense.epsilon": 4.0,
         },
-        {"quick": _QUICK, "paper": Scale(3, 3600 * 100, 4 * 10**9)},
+        {"quick": _QUICK, "paper": Scale(3, 3600 * 40, 4 * 10**9)},
     ),
 }

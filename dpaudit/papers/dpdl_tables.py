@@ -136,7 +136,7 @@ DPDL = {
         ),
         "mnist",
         False,
-        _scales("0.5", _PAIRED, 4000, 120),
+        _scales("0.5", _PAIRED, 2000, 100),
     ),
     "dpdl-table2": _table(
         "Table II",
@@ -145,20 +145,20 @@ DPDL = {
         ),
         "cifar10",
         False,
-        _scales("4.0", _PAIRED, 10000, 200),
+        _scales("4.0", _PAIRED, 7700, 200),
     ),
     "dpdl-table5": _table(
         "Table V",
         printed(numbers.TABLE_V, ("epsilon", "method"), OF_RINGS, ACCURACY),
         "mnist",
         True,
-        _scales("0.5", ("ring",), 1000, 60),
+        _scales("0.5", ("ring",), 400, 40),
     ),
     "dpdl-table6": _table(
         "Table VI",
         printed(numbers.TABLE_VI, ("epsilon", "method"), OF_RINGS, ACCURACY),
         "cifar10",
         True,
-        _scales("4.0", ("ring",), 3000, 100),
+        _scales("4.0", ("ring",), 1550, 80),
     ),
 }

@@ -177,7 +177,7 @@ DYN_D2P = {
          "paper": Scale(5, 3600 * 3000, 12 * 10**9)},
     ),
     "dyn-d2p-table2": _table(
-        "Table 2", TABLE_2, "fashion-mnist", CNN, _open(1.0, 4.0), _scales(150, 30)
+        "Table 2", TABLE_2, "fashion-mnist", CNN, _open(1.0, 4.0), _scales(60, 8)
     ),
     "dyn-d2p-figure5": FIGURE_5,
 }  # fmt: skip

@@ -103,7 +103,7 @@ def described(experiment: Experiment | Printed) -> dict[str, str]:
         cuts = {name: f": {s.cut}" for name, s in experiment.scales.items() if s.cut}
         keys = ", ".join(dict.fromkeys(one.key for one in experiment.open))
     said = {
-        name: f"{name}: {duration(seconds)}, {size_text(size)}{cuts.get(name, '')}"
+        name: f"{name}: {duration(seconds)} on two cores, {size_text(size)}{cuts.get(name, '')}"
         for name, (seconds, size) in costs.items()
     }
     about = {"of": experiment.paper, "table": experiment.table, "shows": experiment.shows}

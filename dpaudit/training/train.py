@@ -98,8 +98,11 @@ def train(
     run: RunDirectory,
     world: str,
     on_round: OnStep,
+    evaluations: int = EVALUATIONS,
 ) -> Curve:
     """Play every round, write the recorded ones, and return the training curves.
+
+    ``evaluations``: points of these, evenly spaced; the last round is always one.
 
     Goes on from the last checkpoint of this world if the run directory has one; since every stream
     is named by its round, the result is the one of an uninterrupted run.
@@ -111,7 +114,7 @@ def train(
     rounds = _Rounds(defense, problem, setting, streams)
     kept = Checkpoints.of(run.folder, world, run.binding, streams.device)
     state, done, curve, traffic = _resumed(kept, rounds)
-    every = max(1, defense.n_rounds // EVALUATIONS)
+    every = max(1, defense.n_rounds // evaluations)
     for k in range(done + 1, defense.n_rounds + 1):
         for batch_size in sorted(recording.probes.get(k, ())):
             _write_probe(run, world, rounds, state, k, batch_size, recording.messages[k])

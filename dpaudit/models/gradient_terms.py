@@ -4,6 +4,7 @@ A pass has n data holders, r records of each one's batch, and k models on each b
 records and models are [n, r, k, ...].
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import torch
@@ -39,6 +40,31 @@ class Each(NamedTuple):
 
     def each(self) -> Tensor:
         return self.G
+
+
+class Kernels(NamedTuple):
+    """Gradients of a convolution held one by one, with entries as in a patch: channels last."""
+
+    G: Tensor  # [n, r, k, o, entries], entries of (height, width, channel), then the bias if any
+    shape: torch.Size  # of the weight: o, channels, height, width
+
+    def powers(self, norm: int) -> Tensor:
+        return Each(self.G.flatten(3)).powers(norm)
+
+    def weighted(self, factors: Tensor) -> Tensor:
+        return self._natural(
+            Each(self.G.flatten(3)).weighted(factors).unflatten(-1, (self.shape[0], -1))
+        )
+
+    def each(self) -> Tensor:
+        return self._natural(self.G)
+
+    def _natural(self, joint: Tensor) -> Tensor:
+        """In the order of the parameters: all of the weight, and then all of the bias."""
+        _, c, *kernel = self.shape
+        weight, bias = joint.tensor_split([self.shape[1:].numel()], dim=-1)
+        weight = weight.unflatten(-1, (*kernel, c)).movedim(-1, -3).flatten(-4)
+        return torch.cat([weight, bias.flatten(-2)], dim=-1)
 
 
 class Outer(NamedTuple):
@@ -82,11 +108,10 @@ class Records(NamedTuple):
         """L1 norm (1) or squared L2 norm (2) of each record's gradient, [n, r, k]."""
         return torch.stack([term.powers(norm) for term in self.terms]).sum(0)
 
-    def weighted(self, factors: Tensor) -> Tensor:
-        """The sum over records times factors [n, r, k]: [n, k, d], in the engine's order."""
-        parts = [term.weighted(factors) for term in self.terms]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    def weighted(self, factors: Tensor) -> Iterator[Tensor]:
+        """The sum over records times factors [n, r, k]: parts [n, k, size] that follow in d."""
+        return (term.weighted(factors) for term in self.terms)
 
     def each(self) -> Tensor:
-        """Every record's gradient, [n, r, k, d], in the engine's order."""
+        """Every record's gradient, [n, r, k, d]."""
         return torch.cat([term.each() for term in self.terms], dim=-1)

@@ -1,6 +1,6 @@
 """Per-record gradients of stacked models: clipped and summed, averaged, or one by one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import ceil, inf, isinf
 from sys import maxsize
 from typing import NamedTuple, Protocol
@@ -40,10 +40,6 @@ class Engine(Protocol):
         """Every record's gradient of the cross-entropy; labels [n, r] or [n, r, n_classes]."""
         ...
 
-    def natural(self, vectors: Tensor) -> Tensor:
-        """Vectors [..., d] in the order of the records' terms, in that of the parameters."""
-        ...
-
     def floats(self, shape: torch.Size) -> int:
         """How many numbers a pass holds for each record and model."""
         ...
@@ -52,7 +48,7 @@ class Engine(Protocol):
 class Pass(NamedTuple):
     """What is computed at once: models of some holders, and records of these holders' batches."""
 
-    models: Rows  # [n, k], or n consecutive ones for k = 1
+    models: Rows  # n k of them
     records: slice  # r of them
     X: Tensor  # [n, k, d]
     inputs: Tensor  # [n, r, ...]
@@ -111,8 +107,9 @@ class Gradients:
             factors = p.weights.expand(*p.labels.shape[:2], p.X.shape[1])
             if not isinf(C):
                 factors = factors * _clipping(records.powers(norm), C, norm)
-            _add(total, p.models, records.weighted(factors))
-        return self._engine.natural(total)
+            parts = records.weighted(factors)
+            _add(total, p.models, [torch.cat([*parts], dim=-1)] if create_graph else parts)
+        return total
 
     def mean(
         self,
@@ -144,7 +141,7 @@ class Gradients:
         for p in self._passes(X, inputs, labels, holders):
             records = self._engine.records(p.X, p.inputs, p.labels, False)
             lengths = (records.powers(norm) ** (1 / norm)).transpose(1, 2)
-            result[p.models, ..., p.records] = lengths.squeeze(1) if holders is None else lengths
+            result[p.models, p.records] = lengths.flatten(0, 1)
         return result
 
     def per_record(
@@ -159,9 +156,8 @@ class Gradients:
         result = X.new_empty(len(X), inputs.shape[1], self.d)
         for p in self._passes(X, inputs, labels, holders, whole=create_graph):
             records = self._engine.records(p.X, p.inputs, p.labels, create_graph)
-            each = records.each().transpose(1, 2)
-            result[p.models, ..., p.records, :] = each.squeeze(1) if holders is None else each
-        return self._engine.natural(result)
+            result[p.models, p.records] = records.each().transpose(1, 2).flatten(0, 1)
+        return result
 
     def evaluate(
         self, X: Tensor, inputs: Tensor, labels: Tensor, holders: Tensor | None = None
@@ -173,8 +169,8 @@ class Gradients:
                 logits = self._engine.logits(p.X, p.inputs)
                 truth = p.labels if p.labels.ndim == 2 else p.labels.argmax(-1)
                 hits = (logits.argmax(-1) == truth[..., None]).to(X.dtype)
-                _add(loss, p.models, cross_entropy(logits, p.labels).sum(1))
-                _add(correct, p.models, hits.sum(1))
+                loss[p.models] += cross_entropy(logits, p.labels).sum(1).flatten()
+                correct[p.models] += hits.sum(1).flatten()
         return loss / inputs.shape[1], correct / inputs.shape[1]
 
     def _passes(
@@ -193,13 +189,12 @@ class Gradients:
         elif self._engine.mixes_records:
             raise DpauditError("with batch normalisation, records cannot be weighted or padded")
         b = inputs.shape[1]
-        X = X.unsqueeze(1) if holders is None else X
         data = (inputs, labels, weights.to(X.dtype).unsqueeze(-1))
-        pairs = maxsize if whole else self._pairs(X, inputs)
-        least = b if self._engine.mixes_records else _RECORDS
+        pairs = maxsize if whole else self._most_pairs(inputs.shape[2:], X.element_size())
+        least = b if self._engine.mixes_records else self._least_records(inputs.shape[2:])
         shares = self._engine.shares and not whole
-        for models, rows, size in _blocks(inputs.shape, holders, shares, pairs, least):
-            x, batches = X[models], [t[rows] for t in data]
+        for models, k, rows, size in _blocks(inputs.shape, holders, shares, pairs, least):
+            x, batches = X[models].unflatten(0, (-1, k)), [t[rows] for t in data]
             for start in range(0, b, size):
                 records = slice(start, start + size)
                 yield Pass(models, records, x, *(t[:, records] for t in batches))
@@ -249,12 +244,13 @@ class Gradients:
 
         return counted(compute)
 
-    def _pairs(self, X: Tensor, inputs: Tensor) -> int:
-        return self._most_pairs(inputs.shape[2:], X.element_size())
-
     def _most_pairs(self, shape: torch.Size, itemsize: int) -> int:
         """How many records times models one pass may have."""
-        return max(1, max(_CHUNK // itemsize, 4 * self.d) // self._floats_of(shape))
+        return max(1, _CHUNK // itemsize // self._floats_of(shape))
+
+    def _least_records(self, shape: torch.Size) -> int:
+        """So many of a batch that reading the model is the smaller part of a pass."""
+        return max(_RECORDS, 4 * self.d // self._floats_of(shape))
 
     def _floats_of(self, shape: torch.Size) -> int:
         if shape not in self._floats:
@@ -272,27 +268,34 @@ def _engine(module: nn.Module) -> Engine:
 
 def _blocks(
     shape: torch.Size, holders: Tensor | None, shares: bool, pairs: int, least: int
-) -> Iterator[tuple[Rows, Rows, int]]:
-    """Models [n, k], their holders [n], and how many records of their batches make one pass."""
+) -> Iterator[tuple[Rows, int, Rows, int]]:
+    """n k models, k, their n holders, and how many records of their batches make one pass."""
     n, b, *_ = shape
     if holders is None:
         r, _, size = _sizes(b, 1, pairs, least)
         for start in range(0, n, size):
             rows = slice(start, start + size)
-            yield rows, rows, r
+            yield rows, 1, rows, r
         return
     models = torch.arange(len(holders), device=holders.device).unsqueeze(1)
     for group in _by_holder(holders) if shares else [models]:
         r, k, size = _sizes(b, group.shape[1], pairs, least)
         for rows_of_models in group.split(size):
             for some in rows_of_models.split(k, dim=1):
-                yield some, holders[some[:, 0]], r
+                yield _rows(some.flatten()), some.shape[1], _rows(holders[some[:, 0]]), r
+
+
+def _rows(indices: Tensor) -> Rows:
+    """Rows that follow each other as a slice, which takes no copy."""
+    start, stop = int(indices[0]), int(indices[-1]) + 1
+    follow = torch.arange(start, start + len(indices), device=indices.device)
+    return slice(start, stop) if torch.equal(indices, follow) else indices
 
 
 def _sizes(b: int, k: int, pairs: int, least: int) -> tuple[int, int, int]:
     """r, k and n of a pass with about so many pairs of a record and a model."""
     r = max(1, min(b, max(pairs // k, least)))
-    r = ceil(b / ceil(b / r))  # passes of equal length
+    r = ceil(b / ceil(max(b, 1) / r)) or 1  # passes of equal length
     k = min(k, max(pairs // r, 1))
     return r, k, max(pairs // (r * k), 1)
 
@@ -310,9 +313,14 @@ def _clipping(powers: Tensor, C: float, norm: int) -> Tensor:
     return (bound / powers.clamp(min=bound)) ** (1 / norm)
 
 
-def _add(total: Tensor, models: Rows, parts: Tensor) -> None:
-    """Add parts [n, k, ...] to the rows of these models."""
-    if isinstance(models, slice):
-        total[models].add_(parts.squeeze(1))
-    else:
-        total.index_add_(0, models.flatten(), parts.flatten(0, 1))
+def _add(total: Tensor, models: Rows, parts: Iterable[Tensor]) -> None:
+    """Add parts [n, k, size], which follow each other in d, to the rows of these models."""
+    start = 0
+    for part in parts:
+        stop = start + part.shape[-1]
+        rows, columns = part.flatten(0, 1), slice(start, stop)
+        if isinstance(models, slice):
+            total[models, columns].add_(rows)
+        else:
+            total[:, columns].index_add_(0, models, rows)
+        start = stop

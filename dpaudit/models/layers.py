@@ -17,10 +17,9 @@ from torch.nn.grad import conv2d_weight
 
 from dpaudit.errors import DpauditError
 
-from .gradient_terms import Each, Outer, Term, prefer_gram
+from .gradient_terms import Each, Kernels, Outer, Term, prefer_gram
 from .networks import ClassToken, PositionEmbedding
 
-_GROUPED = 16  # records of a model up to which grouped convolutions are faster than a loop
 _PIECE = 2**20  # bytes of patches at a time, which a core's cache holds
 
 
@@ -63,10 +62,6 @@ class Layer(nn.Module, ABC):
     def terms(self, kept: Tensor, G: Tensor) -> list[Term]:
         """The gradients of the parameters from those of the outputs."""
 
-    def natural(self, vectors: Tensor) -> Tensor:
-        """Vectors [..., size] in the order of the terms, in that of the parameters."""
-        return vectors
-
     def floats(self, y: Tensor) -> int:
         """How many numbers a pass holds for each record, given the outputs of one; an estimate."""
         return 2 * y.numel()
@@ -93,41 +88,35 @@ class _Linear(Layer):
 
 
 class _Conv2d(Layer):
-    """A linear layer on patches, whose entries are ordered (height, width, channel), then a 1."""
+    """A linear layer on patches.
+
+    Where records' gradients are small beside Gram matrices of their positions, they are held one
+    by one, and patches, into which they are cut then, have channels last, which is far faster.
+    """
 
     def __init__(self, path: str, layer: nn.Conv2d) -> None:
         super().__init__(path, layer)
         assert not isinstance(layer.padding, str)
         self.stride: tuple[int, ...] = layer.stride
         self.padding: tuple[int, ...] = layer.padding
+        self.dilation: tuple[int, ...] = layer.dilation
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """One call for each model: as groups of channels of one call, models are slower."""
         n, c = self.block.n, self.shapes["weight"][1]
         s = x.shape[1] // c
-        if s == 1 and torch.is_grad_enabled() and not x.requires_grad:
+        if s == 1 and torch.is_grad_enabled() and not x.requires_grad and self._one_by_one(x):
             return self._from_patches(x)
         weights = [w.reshape(n, s, -1, *w.shape[3:]) for w in self.weights.values()]
-        convolve = self._grouped if self.block.r <= _GROUPED else self._one_by_one
-        return convolve(x.unflatten(0, (n, -1)), s, *weights), x
-
-    def _grouped(self, x: Tensor, s: int, W: Tensor, b: Tensor | None = None) -> Tensor:
-        """Models as groups of channels: one call, which many models with few records need."""
-        channels = x.transpose(0, 1).flatten(1, 2)
-        b = None if b is None else b.flatten()
-        y = self._convolve(channels, W.flatten(0, 2), b, groups=len(x) * s)
-        return y.unflatten(1, (len(x), -1)).transpose(0, 1).flatten(0, 1)
-
-    def _one_by_one(self, x: Tensor, s: int, *weights: Tensor) -> Tensor:
-        """One call for each model: the fastest for many records."""
         holders = []
-        for x_i, *w_i in zip(x, *weights, strict=True):
+        for x_i, *w_i in zip(x.unflatten(0, (n, -1)), *weights, strict=True):
             x_i = x_i.unflatten(1, (s, -1)).transpose(0, 1).contiguous()
             y_i = [self._convolve(*model) for model in zip(x_i, *w_i, strict=True)]
             holders.append(torch.cat(y_i, dim=1) if s > 1 else y_i[0])
-        return torch.cat(holders) if len(x) > 1 else holders[0]
+        return torch.cat(holders) if n > 1 else holders[0], x
 
-    def _convolve(self, x: Tensor, W: Tensor, b: Tensor | None = None, groups: int = 1) -> Tensor:
-        return F.conv2d(x, W, b, self.stride, self.padding, groups=groups)
+    def _convolve(self, x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
+        return F.conv2d(x, W, b, self.stride, self.padding, self.dilation)
 
     def _from_patches(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The first layer needs its patches anyway: one product with them serves all models."""
@@ -140,75 +129,95 @@ class _Conv2d(Layer):
         return y.mT.unflatten(-1, self._extent(x)), patches.unsqueeze(0)
 
     def terms(self, kept: Tensor, G: Tensor) -> list[Term]:
-        (n, r, k), o, t = self.block, self.shapes["weight"][0], G[0, 0].numel()
-        if prefer_gram(t, o, self._size()) or kept.ndim == 5:
-            A = kept if kept.ndim == 5 else self._patches(kept)
-            term = Outer(A.view(n, r, -1, *A.shape[-2:]), G.reshape(n, r, k, o, t))
-            return [term if prefer_gram(t, o, self._size()) else Each(term.each())]
-        each = self._differentiable(kept, G) if G.requires_grad else self._in_pieces(kept, G)
-        return [Each(each.view(n, r, k, -1))]
+        (n, r, k), shape = self.block, self.shapes["weight"]
+        if kept.ndim == 5:  # patches
+            G = G.reshape(n, r, -1, kept.shape[-2])
+            each = G @ kept.view(n, r, *kept.shape[-2:])
+            return [Kernels(each.unflatten(2, (k, -1)), shape)]
+        if self._one_by_one(kept) and not G.requires_grad:
+            return [Kernels(self._in_pieces(kept, G), shape)]
+        flat = G.reshape(n, r, k, shape[0], -1)
+        weight: Term
+        if self._one_by_one(kept):
+            weight = Each(self._differentiable(kept, G))
+        else:
+            weight = Outer(self._columns(kept), flat)
+        return [weight, Each(flat.sum(-1))] if "bias" in self.shapes else [weight]
+
+    def _one_by_one(self, x: Tensor) -> bool:
+        o, *size = self.shapes["weight"]
+        return not prefer_gram(math.prod(self._extent(x)), o, math.prod(size))
 
     def _in_pieces(self, x: Tensor, G: Tensor) -> Tensor:
         """Patches of few records after the other, in the same memory: it stays in the cache."""
-        t, size = G[0, 0].numel(), self._size()
-        each = G.new_empty(len(G), self.block.k, self.shapes["weight"][0], size)
+        t, size, o = G[0, 0].numel(), self._size(), self.shapes["weight"][0]
+        each = G.new_empty(len(G), self.block.k, o, size)
         q = max(1, _PIECE // (G.element_size() * self.block.k * t * size))
         memory = None
         for part, x_i, G_i in zip(each.split(q), x.split(q), G.split(q), strict=True):
             patches = self._patches(x_i, memory)
             memory = patches if memory is None else memory
-            G_i = G_i.reshape(-1, each.shape[2], t)
-            torch.bmm(G_i, patches.flatten(0, 1), out=part.view(-1, *each.shape[2:]))
-        return each
+            G_i = G_i.reshape(-1, o, t)
+            torch.bmm(G_i, patches.flatten(0, 1), out=part.view(-1, o, size))
+        return each.view(*self.block, o, size)
 
     def _differentiable(self, x: Tensor, G: Tensor) -> Tensor:
         """Each record's gradient by a convolution with records as groups, twice differentiable."""
         (n, r, k), (o, c, *kernel) = self.block, self.shapes["weight"]
         size, groups = (n * r * k * o, c, *kernel), n * r * k
         x, g = x.reshape(1, -1, *x.shape[2:]), G.reshape(1, -1, *G.shape[2:])
-        weight = conv2d_weight(x, size, g, self.stride, self.padding, groups=groups)
-        joint = weight.movedim(1, -1).reshape(n, r, k, o, -1)
-        if "bias" in self.shapes:
-            joint = torch.cat([joint, G.reshape(n, r, k, o, -1).sum(-1, keepdim=True)], dim=-1)
-        return joint.flatten(-2)
+        options = self.stride, self.padding, self.dilation
+        return conv2d_weight(x, size, g, *options, groups=groups).reshape(n, r, k, -1)
 
     def _patches(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """[n r, s, t, entries], laid out in memory such that it is filled in the longest runs."""
+        """[n r, s, t, entries], entries of (height, width, channel), then 1 if there is a bias.
+
+        Laid out in memory such that it is filled in the longest runs.
+        """
         _, c, *kernel = self.shapes["weight"]
         by_position = self._extent(x)[1] > kernel[1] * c
-        x = x.unflatten(1, (-1, c))
-        if any(self.padding):
-            x = F.pad(x, (self.padding[1],) * 2 + (self.padding[0],) * 2)
+        x = self._padded(x).unflatten(1, (-1, c))
         x = x.contiguous() if by_position else x.movedim(2, -1).contiguous().movedim(-1, 2)
-        windows = x.unfold(3, kernel[0], self.stride[0]).unfold(4, kernel[1], self.stride[1])
-        windows = windows.permute(0, 1, 3, 4, 5, 6, 2)  # [n r, s, height, width, *kernel, c]
+        windows = self._windows(x).permute(0, 1, 3, 4, 5, 6, 2)
+        size = math.prod(windows.shape[4:])
         if memory is None:
             sizes = (math.prod(windows.shape[2:4]), self._size())
             memory = x.new_empty(*x.shape[:2], *(sizes[::-1] if by_position else sizes))
             memory = memory.mT if by_position else memory
-            memory[..., windows[0, 0, 0, 0].numel() :].fill_(1)
+            memory[..., size:].fill_(1)
         patches = memory[: len(x)]
-        entries = patches[..., : windows[0, 0, 0, 0].numel()]
-        entries.unflatten(-1, windows.shape[4:]).unflatten(2, windows.shape[2:4]).copy_(windows)
+        entries = patches[..., :size].unflatten(-1, windows.shape[4:])
+        entries.unflatten(2, windows.shape[2:4]).copy_(windows)
         return patches
+
+    def _columns(self, x: Tensor) -> Tensor:
+        """Patches [n, r, s, t, f] in the order of the weight, with positions last in memory."""
+        x = self._padded(x).unflatten(1, (-1, self.shapes["weight"][1]))
+        windows = self._windows(x).permute(1, 2, 5, 6, 0, 3, 4)  # [s, c, *kernel, n r, *extent]
+        columns = windows.reshape(len(windows), math.prod(windows.shape[1:4]), *self.block[:2], -1)
+        return columns.permute(2, 3, 0, 4, 1)
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """[n r, s, c, *extent, *kernel] of padded x [n r, s, c, height, width]: a view."""
+        kernel = self.shapes["weight"][2:]
+        for i, (f, step, apart) in enumerate(zip(kernel, self.stride, self.dilation, strict=True)):
+            x = x.unfold(3 + i, apart * (f - 1) + 1, step)[..., ::apart]
+        return x
+
+    def _padded(self, x: Tensor) -> Tensor:
+        height, width = self.padding
+        return F.pad(x, (width, width, height, height)) if height or width else x
 
     def _extent(self, x: Tensor) -> tuple[int, int]:
         """Height and width of the output."""
         kernel = self.shapes["weight"][2:]
-        sides = zip(x.shape[2:], self.padding, kernel, self.stride, strict=True)
-        height, width = ((side + 2 * p - f) // step + 1 for side, p, f, step in sides)
+        sides = zip(x.shape[2:], self.padding, kernel, self.stride, self.dilation, strict=True)
+        height, width = ((y + 2 * p - e * (f - 1) - 1) // step + 1 for y, p, f, step, e in sides)
         return height, width
 
     def _size(self) -> int:
         """Entries of a patch, with the 1 that stands for the bias."""
         return self.shapes["weight"][1:].numel() + ("bias" in self.shapes)
-
-    def natural(self, vectors: Tensor) -> Tensor:
-        o, c, *kernel = self.shapes["weight"]
-        size = self.shapes["weight"][1:].numel()
-        joint = vectors.unflatten(-1, (o, -1))
-        weight = joint[..., :size].unflatten(-1, (*kernel, c)).movedim(-1, -3)
-        return torch.cat([weight.flatten(-4), joint[..., size:].flatten(-2)], dim=-1)
 
     def floats(self, y: Tensor) -> int:
         size, t = self._size(), y[0, 0].numel()

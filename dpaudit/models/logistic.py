@@ -45,10 +45,6 @@ class Logistic:
             A, X, labels = inputs.detach().flatten(2), X.detach(), labels.detach()
             return Records([Affine(A, self._slopes(X, A, labels))])
 
-    def natural(self, vectors: Tensor) -> Tensor:
-        """Records' terms come in the order of the parameters."""
-        return vectors
-
     def floats(self, shape: torch.Size) -> int:
         """How many numbers a pass holds for each record and model; an estimate from above."""
         return self._stacked.floats(shape)

@@ -41,9 +41,6 @@ class Stacked:
         self.shares = all(map(_featurewise, module.modules()))
         self.network = _counterpart(deepcopy(module), "")
         self.layers = [m for m in self.network.modules() if isinstance(m, Layer)]
-        self.sizes = [
-            sum(shape.numel() for shape in layer.shapes.values()) for layer in self.layers
-        ]
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
@@ -80,13 +77,6 @@ class Stacked:
             ]
         self._prepare(Block(0, 0, 0), {})
         return Records(terms)
-
-    def natural(self, vectors: Tensor) -> Tensor:
-        """Vectors [..., d] in the order of the records' terms, in that of the parameters."""
-        if all(type(layer).natural is Layer.natural for layer in self.layers):
-            return vectors
-        parts = zip(self.layers, vectors.split(self.sizes, dim=-1), strict=True)
-        return torch.cat([layer.natural(part) for layer, part in parts], dim=-1)
 
     def floats(self, shape: torch.Size) -> int:
         """How many numbers a pass holds for each record and model; an estimate from above."""
@@ -143,7 +133,7 @@ def _known(layer: nn.Module) -> bool:
         return False
     if isinstance(layer, nn.Conv2d):
         padded_plainly = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-        if layer.groups > 1 or layer.dilation != (1, 1) or not padded_plainly:
+        if layer.groups > 1 or not padded_plainly:
             return False
     return type(layer) in LAYERS
 

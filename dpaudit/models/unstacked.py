@@ -37,9 +37,6 @@ class RecordByRecord:
         batch = zip(inputs, labels, strict=True)
         return torch.stack([grad(self._loss)(x, *record) for record in batch])
 
-    def natural(self, vectors: Tensor) -> Tensor:
-        return vectors
-
     def floats(self, shape: torch.Size) -> int:
         return 3 * n_parameters(self.module)
 
@@ -67,9 +64,6 @@ class WholeBatch:
             batches = zip(X, inputs, labels, strict=True)
             G = [torch.stack([self._gradient(x, *batch) for x in xs]) for xs, *batch in batches]
             return Records([_Total(torch.stack(G))])
-
-    def natural(self, vectors: Tensor) -> Tensor:
-        return vectors
 
     def floats(self, shape: torch.Size) -> int:
         return n_parameters(self.module)

@@ -74,6 +74,21 @@ LAYERS = {
     "wide convolution on few positions": lambda: sequential(
         nn.Conv2d(1, 8, 3, stride=3), nn.Tanh(), nn.Conv2d(8, 20, 2), nn.Flatten(), nn.Linear(20, 4)
     ),
+    "dilated convolutions": lambda: sequential(
+        nn.Conv2d(1, 3, 3, dilation=(1, 2), padding=(0, 2)), nn.Tanh(),
+        nn.Conv2d(3, 20, 2, stride=(3, 4), dilation=2, bias=False), nn.Flatten(), nn.Linear(80, 4),
+    ),
+    "convolutions of one by one": lambda: sequential(
+        nn.Conv2d(1, 4, 1), nn.Tanh(), nn.Conv2d(4, 20, 1, stride=4, bias=False), nn.Flatten(),
+        nn.Linear(80, 4),
+    ),
+    "grouped convolution": lambda: sequential(
+        nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Conv2d(4, 6, 3, groups=2), nn.Flatten(), nn.Linear(96, 4)
+    ),
+    "normalisation without parameters": lambda: sequential(
+        nn.Conv2d(1, 8, 3, stride=4, bias=False), nn.GroupNorm(2, 8, affine=False),
+        nn.Conv2d(8, 12, 2, padding=1), nn.Flatten(), nn.Linear(108, 4),
+    ),
     "group normalisation": lambda: sequential(
         nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
         nn.Linear(36, 4),
@@ -140,7 +155,9 @@ def test_every_network_has_the_gradients_of_plain_autograd(name: str, shape) -> 
         torch.testing.assert_close(actual, clipped_sum(G, C, norm), **ROUNDING)
 
 
-@pytest.mark.parametrize("engine", ["linear", "two convolutions", "vmap"])
+@pytest.mark.parametrize(
+    "engine", ["linear", "two convolutions", "wide convolution on few positions", "vmap"]
+)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float64])
 def test_weights_multiply_clipped_gradients(engine: str, dtype: torch.dtype) -> None:
     case = Case(_any_network() if engine == "vmap" else LAYERS[engine]())
@@ -156,6 +173,62 @@ def test_weights_multiply_clipped_gradients(engine: str, dtype: torch.dtype) -> 
     actual = case.gradients.mean(*data, weights, holders)
     torch.testing.assert_close(actual, mean, **ROUNDING)
     assert not actual[2].any()  # the holder without records
+
+
+@pytest.mark.parametrize("name", ["two convolutions", "dilated convolutions", "linear"])
+def test_a_batch_of_no_records_has_no_gradient(name: str) -> None:
+    case = Case(LAYERS[name](), b=0)
+    data = (case.X, case.inputs, case.labels)
+    assert not case.gradients.clipped_sum(*data, 1.0).any()
+    assert not case.gradients.mean(*data, holders=torch.tensor([0, 0, 1])).any()
+    assert case.gradients.norms(*data).shape == (3, 0)
+
+
+@pytest.mark.parametrize("side", [(5, 7), (9, 6)])
+@pytest.mark.parametrize("C", [1e-3, 1e3])  # all records are clipped; none is
+def test_odd_sides_where_every_record_or_none_is_clipped(side: tuple[int, int], C: float) -> None:
+    module = sequential(
+        nn.Conv2d(2, 6, 3, stride=2, padding=1), nn.GroupNorm(3, 6), nn.ReLU(inplace=True),
+        nn.Conv2d(6, 12, (2, 3), padding=(1, 0)), nn.MaxPool2d(2, ceil_mode=True),
+        nn.Conv2d(12, 16, 1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4),
+    )  # fmt: skip
+    case = Case(module, (2, *side))
+    for holders in (None, torch.tensor([0, 0, 2])):
+        G = case.per_record(holders)
+        actual = case.gradients.clipped_sum(case.X, case.inputs, case.labels, C, holders=holders)
+        torch.testing.assert_close(actual, clipped_sum(G, C, 2), **ROUNDING)
+
+
+def test_clip_factors_in_float32_are_right_to_six_digits_however_small_gradients_are() -> None:
+    """Norms from Gram matrices, of records from large to tiny and of a uniform one.
+
+    Behind the normalisation the output gradients of a uniform image sum to 0 over positions where
+    the inputs are all alike: what is left of the norm is small beside the terms of the sum.
+    """
+    module = sequential(
+        nn.Conv2d(1, 8, 3, stride=2, padding=1, bias=False), nn.GroupNorm(4, 8), nn.ReLU(),
+        nn.Conv2d(8, 32, 3, padding=1, bias=False), nn.GroupNorm(8, 32), nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1, bias=False), nn.GroupNorm(8, 64), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 4),
+    )  # fmt: skip
+    case = Case(module, m=1, n=1, b=6)
+    case.inputs *= torch.tensor([1, 1e-2, 1e-4, 1e-6, 1, 1]).double()[:, None, None, None]
+    case.inputs[0, 4:] = 1
+    soft = nn.functional.one_hot(case.labels, 4) + 0.0
+    certain = soft.clone()  # of which the network is all but certain: hardly any gradient
+    logits = functional_call(module, parameters_of(module, case.X[0]), (case.inputs[0, 5:],))
+    certain[0, 5] = logits.softmax(1)[0] + 1e-5 * torch.tensor([1, -1, 0, 0])
+    single = [v.float() for v in (case.X, case.inputs, certain)]
+    X, inputs, labels = (v.double() for v in single)
+    exact = [
+        torch.linalg.vector_norm(record_gradient(module, X[0], a, y))
+        for a, y in zip(inputs[0], labels[0], strict=True)
+    ]
+    actual = case.gradients.norms(*single)[0].double() / torch.stack(exact)
+    assert exact[5] < 1e-3 * exact[4]
+    assert (actual[:5] - 1).abs().max() < 1e-6, actual
+    # softmax minus label is known to one rounding of the softmax, here 1e-7 of 1e-5
+    assert (actual[5] - 1).abs() < 2e-2, actual
 
 
 @pytest.mark.parametrize("C", [None, float("inf"), 1e9])

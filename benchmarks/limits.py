@@ -1,0 +1,64 @@
+"""What one thread of this machine can do at most, measured: products, copies, noise.
+
+    python benchmarks/limits.py
+
+The benchmarks beside this file say by it how far they are from the limit of the machine.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+
+class Limits(NamedTuple):
+    """Of one thread, in CPU time."""
+
+    products: float  # floating-point operations a second, in a product of 1024 x 1024 matrices
+    copies: float  # bytes a second read and written, by a copy of 64 MiB
+    normals: float  # draws of ``normal_`` a second, a million at once
+
+    def __str__(self) -> str:
+        return (
+            f"limits of one thread: products {self.products / 1e9:.0f} GF/s, copies "
+            f"{self.copies / 1e9:.1f} GB/s, normal_ {self.normals / 1e6:.0f} million draws/s"
+        )
+
+
+def measured(dtype: torch.dtype = torch.float32, repeats: int = 9) -> Limits:
+    """Medians on one thread; leaves torch with one thread."""
+    torch.set_num_threads(1)
+    square, long = torch.ones(1024, 1024, dtype=dtype), torch.ones(2**23, dtype=torch.float64)
+    product, copy, draws = torch.empty_like(square), torch.ones_like(long), torch.ones(2**20)
+    draws = draws.to(dtype)
+    return Limits(
+        2 * 1024**3 / cpu_seconds(lambda: torch.mm(square, square, out=product), repeats),
+        2 * 8 * len(long) / cpu_seconds(lambda: copy.copy_(long), repeats),
+        len(draws) / cpu_seconds(draws.normal_, repeats),
+    )
+
+
+def cpu_seconds(method: Callable[[], object], repeats: int) -> float:
+    """The median, after one call that is not timed."""
+    method()
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        method()
+        times.append(time.process_time() - start)
+    return statistics.median(times)
+
+
+def operations(method: Callable[[], Tensor]) -> int:
+    """Floating-point operations of the matrix products and convolutions in one call."""
+    with FlopCounterMode(display=False) as counter:
+        method()
+    return int(counter.get_total_flops())
+
+
+if __name__ == "__main__":
+    print(measured())

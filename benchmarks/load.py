@@ -1,11 +1,14 @@
-"""Time, memory and files of audits, reports and checks as they grow, and how steeply they do.
+"""Time, memory and files of audits, reports, checks and benchmarks as they grow, and how steeply.
 
     python benchmarks/load.py [--part agents ...] [--markdown docs/load.md]
 
 agents   an audit of DP-DPSGD on a ring: three rounds, 16 records at each agent
 rounds   the same with 8 agents
+trials   the same with 8 agents, three rounds, and runs of each world
+features the same with 8 agents and three rounds: half of the model's parameters
 runs     `dpaudit report` of many run directories side by side
 checks   `dpaudit check` of many checks with a limit each, all of one audit that is in the cache
+cells    `dpaudit benchmark` of that audit with so many seeds
 
 Each measurement is a process of its own on one thread and one worker. Records are drawn: ten
 features and two classes for a logistic regression, a claim on the whole run, an eavesdropper on all
@@ -68,8 +71,12 @@ kind = "external"
 
 [[attack]]
 name = "likelihood-ratio"
-trials = 200
+trials = {trials}
 n_rounds = 3
+"""
+BENCHMARK = """
+audit = "audit.toml"
+seeds = {seeds}
 """
 CHECK = """
 [[check]]
@@ -77,7 +84,7 @@ name = "{name}"
 audit = "audit.toml"
 threshold = [{{ metric = "epsilon lower bound", at_most = 1000.0 }}]
 """
-PAGE = """# Load: how audits, reports and checks grow
+PAGE = """# Load: how audits, reports, checks and benchmarks grow
 
 `python benchmarks/load.py --markdown docs/load.md`, {today}, dpaudit {version}, {system}.
 
@@ -93,22 +100,29 @@ linear growth; "flat" grows by less than 5% of the first row.
   likelihood ratio with 200 trials over three rounds.
 - **rounds**: the same with 8 agents; the attack plays the first three rounds, the accounting is
   of all.
+- **trials**: the same with 8 agents; so many runs of each world.
+- **features**: the same with 8 agents; of each record, and half of the model's parameters.
 - **runs**: `dpaudit report` of so many run directories of 8 agents and 10 rounds side by side.
 - **checks**: `dpaudit check` of a claims file of so many checks with a limit each, all of one audit
   that is in the cache, with JUnit XML, SARIF and Markdown.
+- **cells**: `dpaudit benchmark` of the audit of 8 agents and 10 rounds with so many seeds, with its
+  leaderboard.
 
 Not linear is what more agents add to an audit. Mixing matrices are held dense, [n, n], which is
 the likely cause; it was not measured apart.
 """
 
 
-def audit_of(agents: int, rounds: int, folder: Path) -> list[str]:
+def audit_of(
+    agents: int, rounds: int, folder: Path, trials: int = 200, features: int = 10
+) -> list[str]:
     """Writes the audit and its records; returns the command that runs it."""
     rng = np.random.default_rng(SEED)
-    x = rng.standard_normal((RECORDS * agents, 10)).astype(np.float32)
+    x = rng.standard_normal((RECORDS * agents, features)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
     np.savez(folder / "records.npz", x=x, y=y, x_test=x[:100], y_test=y[:100])
-    (folder / "audit.toml").write_text(AUDIT.format(agents=agents, rounds=rounds))
+    text = AUDIT.format(agents=agents, rounds=rounds, trials=trials)
+    (folder / "audit.toml").write_text(text)
     return ["audit", "audit.toml", "--out", "out", "--workers", "1", "--quiet"]
 
 
@@ -118,6 +132,14 @@ def agents(size: int, folder: Path) -> list[str]:
 
 def rounds(size: int, folder: Path) -> list[str]:
     return audit_of(8, size, folder)
+
+
+def trials(size: int, folder: Path) -> list[str]:
+    return audit_of(8, 3, folder, trials=size)
+
+
+def features(size: int, folder: Path) -> list[str]:
+    return audit_of(8, 3, folder, features=size)
 
 
 def runs(size: int, folder: Path) -> list[str]:
@@ -141,6 +163,12 @@ def checks(size: int, folder: Path) -> list[str]:
     return command
 
 
+def cells(size: int, folder: Path) -> list[str]:
+    audit_of(8, 10, folder)
+    (folder / "benchmark.toml").write_text(BENCHMARK.format(seeds=list(range(size))))
+    return ["benchmark", "benchmark.toml", "--out", "out/cells", "--workers", "1", "--quiet"]
+
+
 class Part(NamedTuple):
     """A command that grows with one thing; the first size is the one that others are held to."""
 
@@ -151,8 +179,11 @@ class Part(NamedTuple):
 PARTS = {
     "agents": Part(agents, (8, 125, 250, 500, 1_000)),
     "rounds": Part(rounds, (10, 1_250, 2_500, 5_000, 10_000)),
+    "trials": Part(trials, (1_000, 50_000, 100_000, 200_000, 400_000)),
+    "features": Part(features, (10, 25_000, 50_000, 100_000, 200_000)),
     "runs": Part(runs, (2, 25, 50, 100, 200)),
     "checks": Part(checks, (1, 25, 50, 100, 200)),
+    "cells": Part(cells, (1, 4, 8, 16, 32)),
 }
 
 

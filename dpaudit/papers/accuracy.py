@@ -87,7 +87,10 @@ def prepared_of(settings: Settings, seed: int, around: Around) -> tuple[Prepared
     table = nested(settings)
     world = table.pop(WORLD, "defense")
     config = AuditConfig.from_dict({**table, "seed": seed})
-    return prepare(config, Runtime(), replace(NOTHING, data=around.dataset)), world
+    dataset = around.dataset
+    if dataset is not None and config.data.scale == "unit":
+        dataset = dataset.in_units()  # prepare takes a caller's data as they are
+    return prepare(config, Runtime(), replace(NOTHING, data=dataset)), world
 
 
 def nested(settings: Settings) -> dict[str, Any]:

@@ -1,14 +1,12 @@
 """Accuracy of trained defenses as a cell measures it, and the sensitivities of PartPSP."""
 
-from dataclasses import replace
-
 import pytest
 
 from dpaudit.data.datasets import load_dataset
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig
 from dpaudit.papers import accuracy as room
-from dpaudit.papers.accuracy import ACCURACY, CURVE, accuracy, curve, foretell, nested
+from dpaudit.papers.accuracy import ACCURACY, CURVE, accuracy, curve, foretell, nested, prepared_of
 from dpaudit.papers.experiment import Around
 from dpaudit.papers.partpsp_figures import EXCEEDED, FIGURE_2, SENSITIVITY, sensitivities
 from dpaudit.pipeline.run import Runtime, run_audit
@@ -54,6 +52,12 @@ def test_a_cell_measures_what_an_audit_of_its_settings_says(world, around, audit
     assert (last.quantity, last.value, last.at) == (ACCURACY, found[-1].value, None)
 
 
+@pytest.mark.parametrize("scale, low", [("unit", 0.0), ("symmetric", -1.0)])
+def test_records_are_in_the_scale_that_is_asked_for(scale, low, around) -> None:
+    prepared, _ = prepared_of({**SETTINGS, "data.scale": scale}, 3, around)
+    assert prepared.learned.dataset.x.min() == low
+
+
 def test_what_does_not_fit_is_one_line(around, monkeypatch) -> None:
     monkeypatch.setattr(room, "available", lambda: 10)
     with pytest.raises(ConfigError, match="^training takes about .* and 0.01 kB is free$"):
@@ -74,9 +78,7 @@ def test_the_first_round_after_a_synchronisation_has_the_estimate_of_22(around) 
     settings = {**FIGURE_2.settings, **{one.key: one.value for one in FIGURE_2.open}}
     settings |= {**cell.settings, "data.name": "digits", "defense.n_rounds": 6}
     settings["defense.batch_size"] = 20
-    dataset = replace(around, dataset=load_dataset("digits").in_units())
-    settings.pop("data.scale")
-    found = list(sensitivities(settings, 0, dataset))
+    found = list(sensitivities(settings, 0, around))
     real = {m.at: m.value for m in found if m.labels == {"which": "real"} and m.at}
     estimated = {m.at: m.value for m in found if m.labels == {"which": "estimated"}}
     assert set(real) == set(estimated) == {1, 2, 3, 4, 5, 6}

@@ -17,9 +17,9 @@ from pathlib import Path
 
 GUEST = "--guest"
 SIZES = (100, 10_000, 1_000_000)  # floats of a message
-CALLS = {100: 500, 10_000: 500, 1_000_000: 30}
-ROUNDS, SECONDS_OF_COMPUTE = 100, 0.01
-REPETITIONS = 3
+CALLS = {100: 200, 10_000: 200, 1_000_000: 15}
+ROUNDS, SECONDS_OF_COMPUTE = 50, 0.01
+REPETITIONS = 6
 
 
 def guest(out: Path) -> None:

@@ -9,9 +9,9 @@ from heapq import merge
 from pathlib import Path
 from typing import Any
 
-from dpaudit.files.recorded import Draw, Event, SentTensor
+from dpaudit.files.recorded import Draw, Event
 
-from .transcript_files import TranscriptFiles
+from .transcript_files import Contents, TranscriptFiles
 
 Record = dict[str, Any]
 _OF_DRAW = ("sequence", "time", "operator", "occurrence", "shape", "dtype", "parameters")
@@ -59,13 +59,9 @@ def events_of(processes: Sequence[Process], files: TranscriptFiles) -> list[Even
     receipts = Receipts(processes)
     each = []
     for number, process in enumerate(processes):
-        with files.contents_of(number, process.path.with_suffix(".bin")) as stored:
-            each.append(
-                [
-                    _event(number, record, tuple(map(stored, record.get("tensors", ()))), receipts)
-                    for record in process.of_kind("sent")
-                ]
-            )
+        with files.contents_of(number, process.path.with_suffix(".bin")) as contents:
+            sent = process.of_kind("sent")
+            each.append([_event(number, record, contents, receipts) for record in sent])
     return list(merge(*each, key=lambda event: event.time))
 
 
@@ -98,24 +94,23 @@ class Receipts:
     def __init__(self, processes: Sequence[Process]) -> None:
         generations: defaultdict[int | None, int] = defaultdict(int)
         self._generation: dict[int, int] = {}
-        self._numbered: dict[tuple[Any, ...], list[str]] = {}
-        self._from_anyone: defaultdict[tuple[Any, ...], list[list[str]]] = defaultdict(list)
+        self._numbered: dict[tuple[Any, ...], list[int]] = {}
+        self._from_anyone: defaultdict[tuple[Any, ...], list[list[int]]] = defaultdict(list)
         for number, process in enumerate(processes):
             self._generation[number] = generations[process.rank]
             generations[process.rank] += 1
             for record in process.of_kind("received"):
                 link = self._link(number, record, record["rank"])
-                self._numbered[(*link, record["number"])] = record["sha256"]
+                self._numbered[(*link, record["number"])] = record["crc32"]
                 if record["anyone"]:  # which is numbered when it is complete, maybe out of order
-                    self._from_anyone[link].append(record["sha256"])
+                    self._from_anyone[link].append(record["crc32"])
 
-    def contradict(self, process: int, record: Record, sent: Sequence[SentTensor]) -> bool:
-        """Whether a destination of a message received other bytes than were sent."""
-        hashes = [tensor.sha256 for tensor in sent]
+    def contradict(self, process: int, record: Record, sent: list[int]) -> bool:
+        """Whether a destination received other bytes than were sent, by the checksum of each."""
         for destination in record["destinations"]:
             link = self._link(process, record, destination)
-            received = self._numbered.get((*link, record["number"]), hashes)
-            if received != hashes and hashes not in self._from_anyone.get(link, ()):
+            received = self._numbered.get((*link, record["number"]), sent)
+            if received != sent and sent not in self._from_anyone.get(link, ()):
                 return True
         return False
 
@@ -124,14 +119,15 @@ class Receipts:
         return generation, record["group"], record["tag"], record["source"], destination
 
 
-def _event(process: int, record: Record, sent: tuple[SentTensor, ...], receipts: Receipts) -> Event:
+def _event(process: int, record: Record, contents: Contents, receipts: Receipts) -> Event:
+    listed = record.get("tensors", ())
     return Event(
         process=process,
         rank=record["source"],
         call_site=record["site"],
         group=tuple(sorted(record["ranks"])),
         round=None,
-        tensors=sent,
-        inconsistent=receipts.contradict(process, record, sent),
+        tensors=tuple(map(contents.store, listed)),
+        inconsistent=receipts.contradict(process, record, list(map(contents.checksum, listed))),
         **{key: record[key] for key in _OF_EVENT},
     )

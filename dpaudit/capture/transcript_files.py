@@ -2,11 +2,12 @@
 
 import json
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from dpaudit.files.recorded import TRANSCRIPT, SentTensor
 from dpaudit.files.whole import writing
@@ -46,20 +47,18 @@ class TranscriptFiles:
         self._folder = folder
 
     @contextmanager
-    def contents_of(
-        self, process: int, path: Path
-    ) -> Iterator[Callable[[Sequence[object]], SentTensor]]:
-        """How to store what a process sent; when the block ends, the files are written."""
+    def contents_of(self, process: int, path: Path) -> Iterator["Contents"]:
+        """What a process sent, to be stored; when the block ends, the files are written."""
         with writing(self._folder / TRANSCRIPT), open(path, "rb") as file:
             (self._folder / TRANSCRIPT).mkdir(parents=True, exist_ok=True)
             size = path.stat().st_size
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
-            contents = _Contents(process, memoryview(held) if held else memoryview(b""))
-            yield contents.store
+            contents = Contents(process, memoryview(held) if held else memoryview(b""))
+            yield contents
             contents.write(self._folder)
 
 
-class _Contents:
+class Contents:
     """What one process sent: every content has a key, and a file of the transcript."""
 
     def __init__(self, process: int, raw: memoryview) -> None:
@@ -68,7 +67,13 @@ class _Contents:
         self._files: dict[str, list[tuple[str, Place]]] = {}
         self._room = 0
 
+    def checksum(self, listed: Sequence[object]) -> int:
+        """The CRC-32, as receivers know it."""
+        place = Place(*listed)  # type: ignore[arg-type]
+        return crc32(self._raw[place.at : place.at + place.size])
+
     def store(self, listed: Sequence[object]) -> SentTensor:
+        """Where its content will be."""
         place = Place(*listed)  # type: ignore[arg-type]
         digest = sha256(self._raw[place.at : place.at + place.size]).hexdigest()
         if (digest, place.dtype) not in self._known:

@@ -63,6 +63,10 @@ class Log:
 
     def write(self, record: dict[str, Any], contents: Iterable[Content] = ()) -> None:
         """A record, with the place of each content in the other file: [name, ..., at, size]."""
+        self.end(json.dumps(record)[:-1], contents)
+
+    def end(self, begun: str, contents: Iterable[Content] = ()) -> None:
+        """The same, of a record as JSON without its closing brace."""
         with self.lock:
             if self._full:
                 return
@@ -72,14 +76,13 @@ class Log:
                 size = memoryview(content).nbytes
                 if self._size + size > self._most_bytes:
                     self._full = True
-                    record = {"kind": "full"}
-                    break
+                    _write(log, b'{"kind": "full"}\n')
+                    return
                 _write(data, content)
-                places.append((name, shape, dtype, self._size, size))
+                places.append(f'["{name}", {list(shape)}, "{dtype}", {self._size}, {size}]')
                 self._size += size
-            if places:
-                record["tensors"] = places
-            _write(log, (json.dumps(record) + "\n").encode())
+            tensors = f', "tensors": [{", ".join(places)}]' if places else ""
+            _write(log, f"{begun}{tensors}}}\n".encode())
 
     def _open(self) -> tuple[int, int]:
         name = os.path.join(self._folder, f"{os.getpid()}-{time.time_ns()}")
@@ -91,6 +94,6 @@ class Log:
 
 
 def _write(file: int, content: Bytes) -> None:
-    left = memoryview(content)
-    while left:
-        left = left[os.write(file, left) :]
+    written, size = os.write(file, content), memoryview(content).nbytes
+    while written < size:
+        written += os.write(file, memoryview(content).cast("B")[written:])

@@ -2,19 +2,21 @@
 
 A kernel of each operator stands where the dispatcher chooses the backend, which every caller
 passes, of Python, of C++ and in inference mode, and hands the call on as it is. What is sent is
-read before, what is received once the program has waited for it. Works are told apart by the
+read before the program goes on, and before the call where its result takes the place of what is
+sent; what is received once the program has waited for it. Works are told apart by the
 address of their Python object, which torch makes once as long as it is held.
 """
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.library import Library
 
-from .contents import contents, hashes
+from .contents import checksums, contents
 from .log import Log
 from .operators import OPERATORS, Arguments, Operator, nothing
 from .sites import Sites
@@ -34,9 +36,8 @@ class Group(NamedTuple):
     me: int  # rank in this group
 
     @classmethod
-    def of(cls, boxed: Any) -> "Group":
-        group = dist.ProcessGroup.unbox(boxed)
-        known = dist.distributed_c10d._world.pg_group_ranks.get(group)
+    def of(cls, group: Any, known: dict[int, int] | None) -> "Group":
+        """Of torch's group, and its ranks there by those of the default group."""
         ranks = list(range(group.size())) if known is None else sorted(known, key=known.__getitem__)
         return cls(group.group_name, ranks, group.rank())
 
@@ -57,6 +58,8 @@ class Recorder:
     def __init__(self, log: Log, sites: Sites, player: Any) -> None:
         self._log, self._sites, self._player = log, sites, player
         self._awaited: dict[int, Awaited] = {}
+        self._groups: dict[int, tuple[dict[int, int], Group]] = {}  # by what they were read from
+        self._heads: dict[Hashable, str] = {}
 
     def kernel(self, name: str, operator: Operator) -> Callable[..., Any]:
         """What stands for an operator where the backend is chosen."""
@@ -65,10 +68,14 @@ class Recorder:
 
         def handed_on(keys: Any, *given: Any) -> Any:
             call = dict(zip(names, given, strict=False))
-            group = Group.of(call["process_group"])
+            group = self._group(call["process_group"])
             number = self._number(call, group)
-            self._record_sent(operator, call, group, number)
+            now = time.time()
+            if operator.overwrites:
+                self._record_sent(operator, call, group, number, now)
             result = op.redispatch(keys & _BELOW, *given)
+            if not operator.overwrites:  # it is on its way while it is written down
+                self._record_sent(operator, call, group, number, now)
             if operator.receives is not nothing:
                 boxed = result[-1] if isinstance(result, tuple | list) else result
                 work = _WORK.unbox(boxed)
@@ -78,7 +85,7 @@ class Recorder:
         return handed_on
 
     def completed(self, work: Any) -> None:
-        """The program has waited for a work: what it brought is there, and its hash is recorded."""
+        """The program has waited for a work: what it brought is there, and its checksum is kept."""
         awaited = self._awaited.pop(id(work), None)
         if awaited is None:
             return
@@ -88,18 +95,20 @@ class Recorder:
             source = work._source_rank() if anyone else sources[0]
             if anyone:
                 number = self._log.count((group.name, call["tag"], "from", source))
-            self._log.write(
-                {
-                    "kind": "received",
-                    "group": group.name,
-                    "number": number,
-                    "tag": call.get("tag"),
-                    "anyone": anyone,
-                    "source": group.ranks[source],
-                    "rank": group.ranks[group.me],
-                    "sha256": hashes(tensors),
-                }
+            tag, rank = call.get("tag"), group.ranks[group.me]
+            head = self._head(
+                "received", group.name, tag, anyone=anyone, source=group.ranks[source], rank=rank
             )
+            self._log.end(f'{head}, "number": {number}, "crc32": {checksums(tensors)}')
+
+    def _group(self, boxed: Any) -> Group:
+        group = dist.ProcessGroup.unbox(boxed)
+        known = dist.distributed_c10d._world.pg_group_ranks.get(group)
+        if known is None:
+            return Group.of(group, known)
+        if id(known) not in self._groups:
+            self._groups[id(known)] = known, Group.of(group, known)  # held, and so no other's id
+        return self._groups[id(known)][1]
 
     def _number(self, call: Arguments, group: Group) -> int:
         """How many calls came before it: collective ones of its group, or others on its link."""
@@ -111,35 +120,43 @@ class Recorder:
             return self._log.count((group.name, call["tag"], "from", call["src"]))
         return 0  # of a receive from anyone it is known when it is complete
 
-    def _record_sent(self, operator: Operator, call: Arguments, group: Group, number: int) -> None:
+    def _record_sent(
+        self, operator: Operator, call: Arguments, group: Group, number: int, now: float
+    ) -> None:
         sides = operator.sends(call, group.me, len(group.ranks))
         messages = [(to, tensors) for to, tensors in sides if to]
         if not messages:
             return
-        site = self._sites.here()
+        site, tag = self._sites.here(), call.get("tag")
         occurrence = self._log.count((operator.name, site))
         for to, tensors in messages:
+            head = self._head(
+                "sent",
+                group.name,
+                tag,
+                operator=operator.name,
+                site=site,
+                ranks=tuple(group.ranks),
+                source=group.ranks[group.me],
+                destinations=tuple([group.ranks[rank] for rank in to]),
+            )
             with self._log.lock:
-                record = {
-                    "kind": "sent",
-                    "sequence": self._log.number(),
-                    "time": time.time(),
-                    "operator": operator.name,
-                    "site": site,
-                    "occurrence": occurrence,
-                    "group": group.name,
-                    "ranks": group.ranks,
-                    "number": number,
-                    "tag": call.get("tag"),
-                    "source": group.ranks[group.me],
-                    "destinations": [group.ranks[rank] for rank in to],
-                }
-                self._log.write(record, contents(tensors))
+                numbers = f'"sequence": {self._log.number()}, "time": {now!r}'
+                begun = f'{head}, {numbers}, "occurrence": {occurrence}, "number": {number}'
+                self._log.end(begun, contents(tensors))
                 if self._player is not None:
                     self._player.sent()
 
+    def _head(self, kind: str, group: str, tag: int | None, **known: Hashable) -> str:
+        """The beginning of a record as JSON, which the calls of one line have in common."""
+        key = kind, group, tag, *known.values()
+        if key not in self._heads:
+            about = {"kind": kind, "group": group, "tag": tag, **known}
+            self._heads[key] = json.dumps(about)[:-1]
+        return self._heads[key]
+
     def _await(self, awaited: Awaited) -> None:
-        """Works that only C++ waits for are let go, unhashed, once there are many."""
+        """Works that only C++ waits for are let go, unread, once there are many."""
         if len(self._awaited) >= MOST_AWAITED:
             for key, other in list(self._awaited.items()):
                 if _IS_COMPLETED(other.work):

@@ -20,6 +20,7 @@ class Operator(NamedTuple):
     name: str  # as torch.distributed calls the function
     sends: Callable[[Arguments, int, int], Sides]  # to whom
     receives: Callable[[Arguments, int, int], Sides]  # from whom, to be read once it is complete
+    overwrites: bool = True  # may write to what it sends, before the program goes on
 
 
 def _others(me: int, n: int) -> list[int]:
@@ -136,20 +137,24 @@ def _listed(argument: Any) -> Sequence[Tensor]:
 
 
 OPERATORS = {
-    "send": Operator("send", _to_destination, nothing),
+    "send": Operator("send", _to_destination, nothing, False),
     "recv_": Operator("recv", nothing, _from_source),
     "recv_any_source_": Operator("recv", nothing, _from_anyone),
-    "broadcast_": Operator("broadcast", _broadcast, _from_root),
+    "broadcast_": Operator("broadcast", _broadcast, _from_root, False),
     "allreduce_": Operator("all_reduce", _to_all("tensors"), nothing),
     "allreduce_coalesced_": Operator("all_reduce", _to_all("tensors"), nothing),
     "reduce_": Operator("reduce", _to_root("tensors"), nothing),
-    "allgather_": Operator("all_gather", _to_all("input_tensors"), _gathered),
-    "allgather_coalesced_": Operator("all_gather", _to_all("input_list"), _coalesced_gathered),
-    "_allgather_base_": Operator("all_gather", _to_all("input_tensor"), _parts("output_tensor")),
-    "allgather_into_tensor_coalesced_": Operator(
-        "all_gather", _to_all("inputs"), _parts("outputs")
+    "allgather_": Operator("all_gather", _to_all("input_tensors"), _gathered, False),
+    "allgather_coalesced_": Operator(
+        "all_gather", _to_all("input_list"), _coalesced_gathered, False
     ),
-    "gather_": Operator("gather", _to_root("input_tensors"), _gathered_at_root),
+    "_allgather_base_": Operator(
+        "all_gather", _to_all("input_tensor"), _parts("output_tensor"), False
+    ),
+    "allgather_into_tensor_coalesced_": Operator(
+        "all_gather", _to_all("inputs"), _parts("outputs"), False
+    ),
+    "gather_": Operator("gather", _to_root("input_tensors"), _gathered_at_root, False),
     "scatter_": Operator("scatter", _scattered, _scattered_from_root),
     "reduce_scatter_": Operator("reduce_scatter", _reduced_parts, nothing),
     "_reduce_scatter_base_": Operator("reduce_scatter", _parts("input_tensor"), nothing),

@@ -20,7 +20,15 @@ import typer
 from pydantic import BaseModel
 
 from dpaudit.commands.cli import app
-from dpaudit.files import claims_file, config, finding, options, result
+from dpaudit.files import (
+    benchmark_file,
+    benchmark_result,
+    claims_file,
+    config,
+    finding,
+    options,
+    result,
+)
 from dpaudit.files.claim import Claim
 from dpaudit.files.glossary import ENTRIES
 from dpaudit.files.threat import ThreatModel
@@ -46,6 +54,12 @@ CLAIMS_FILE = {
     "[[check]]": claims_file.Check,
     "[[check.threshold]]": claims_file.Threshold,
 }
+BENCHMARK_FILE = {
+    "top of the file": benchmark_file.Benchmark,
+    "[[axis]]": benchmark_file.Axis,
+    "benchmark.json": benchmark_result.BenchmarkResult,
+    "benchmark.json cells[]": benchmark_result.Cell,
+}
 RESULT = {
     "audit.json": result.AuditResult,
     "claims[]": result.JudgedClaim,
@@ -66,6 +80,9 @@ def generated() -> dict[str, Callable[[], str]]:
         "reference/commands.md": commands,
         "reference/audit-file.md": partial(tables, "The audit file", _AUDIT_FILE, AUDIT_FILE),
         "reference/claims-file.md": partial(tables, "The claims file", _CLAIMS_FILE, CLAIMS_FILE),
+        "reference/benchmark-file.md": partial(
+            tables, "The benchmark file", _BENCHMARK_FILE, BENCHMARK_FILE
+        ),
         "reference/defense-options.md": partial(
             plugins, "defenses", "Options of defenses", "[defense]"
         ),
@@ -269,6 +286,7 @@ _AUDIT_FILE = """Every key is checked: an unknown one is an error with file, lin
 known key. A relative path is relative to the file that names it. The keys of `[defense]` are on
 [a page of their own](defense-options.md), those of `[[attack]]` [too](attack-options.md)."""
 _CLAIMS_FILE = "What `dpaudit check` reads; [how it judges](../ci.md)."
+_BENCHMARK_FILE = "What `dpaudit benchmark` reads and writes; [how it runs](../benchmark.md)."
 _RESULT = """What an audit writes, and reports, checks and baselines read;
 the same as [JSON Schema](../audit.schema.json). A number that is not finite is the text `inf`,
 `-inf` or `nan`."""

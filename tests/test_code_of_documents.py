@@ -21,6 +21,7 @@ import typer
 import yaml
 
 from dpaudit.commands.cli import app
+from dpaudit.files.benchmark_file import Benchmark
 from dpaudit.files.captured_file import CapturedConfig, is_captured
 from dpaudit.files.claims_file import Claims
 from dpaudit.files.config import AuditConfig
@@ -35,6 +36,7 @@ FENCE = re.compile(
 )
 INDENTED = re.compile(r"^    (?:\S+=\S+ )*(dpaudit .+)$", re.M)
 NOT_RUN = {  # page: how many blocks say that they are not run
+    "benchmark.md": 2,
     "tutorial.md": 1,
 }
 BASE: dict[str, Any] = {  # what fragments of audit files stand in
@@ -116,6 +118,9 @@ def run_command(command: str, printed: list[str], folder: Path) -> None:
 def check_fragment(code: str) -> None:
     """Raises what a file with these tables would be refused for."""
     content = tomllib.loads(code)
+    if "axis" in content:
+        Benchmark.model_validate({"audit": {}, **content})
+        return
     if "check" in content:
         Claims.model_validate(content)
         return

@@ -150,12 +150,14 @@ def connected(
             "--backend ray: Ray is not installed; it comes with pip install 'dpaudit[ray]'"
         ) from None
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    started = {"num_cpus": workers or os.cpu_count(), "include_dashboard": False}
+    started: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        started |= {"num_cpus": workers or os.cpu_count(), "include_dashboard": False}
+        started["_system_config"] = {"task_oom_retries": LOST}  # by default without end
     try:
         if address is not None:
             _refuse_unreachable(address)
-        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-        ray.init(address or "local", **(started if address is None else {}), **quiet)
+        ray.init(address or "local", **started)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         said = " ".join(str(error).split())
         raise ConfigError(f"--address {address}: no Ray cluster answers there: {said}") from None

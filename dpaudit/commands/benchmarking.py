@@ -78,6 +78,8 @@ def _backend(
     if name == "ray":
         from dpaudit.benchmark.on_ray import connected
 
+        if max_memory is not None:
+            raise ConfigError("--max-memory belongs to --backend local; leave it out")
         return connected(address, device, workers)
     if address is not None:
         raise ConfigError("--address belongs to --backend ray; leave it out")

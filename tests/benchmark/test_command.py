@@ -84,6 +84,10 @@ def test_a_dry_run_lists_every_cell_that_cannot_be_run(folder) -> None:
         (["absent.toml"], "error: absent.toml: No such file or directory"),
         (["bench.toml", "--scale", "full"], "error: --scale: bench.toml is a file and no suite"),
         (["bench.toml", "--address", "auto"], "error: --address belongs to --backend ray"),
+        (
+            ["bench.toml", "--backend", "ray", "--max-memory", "1GB"],
+            "error: --max-memory belongs to --backend local; leave it out",
+        ),
         (["bench.toml", "--max-cells", "1"], "error: bench.toml: 2 cells are more than the 1 of"),
         (["bench.toml", "--resume"], "error: runs/bench: nothing to resume"),
         (

@@ -17,7 +17,6 @@ from dpaudit.files.toml_text import toml_text
 from tests.benchmark.small_benchmarks import BASE, SENSORS, same_but_for_time
 
 ATTACKED = f"""
-seeds = [1, 2]
 [[axis]]
 key = "graph.name"
 values = ["ring", "complete"]
@@ -26,10 +25,7 @@ values = ["ring", "complete"]
 name = "likelihood-ratio"
 trials = 100
 [[audit.attack]]
-name = "sensitivity"
-rounds = [1, 2]
-restarts = 1
-steps = 2
+name = "who-learns-what"
 """
 
 
@@ -72,6 +68,12 @@ def test_a_part_that_fails_says_why(tmp_path: Path) -> None:
     assert "data: Field required" in left.problems
 
 
+@pytest.fixture(autouse=True)
+def as_important_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray lets its tasks wait for whatever else a machine does, which may be other tests."""
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+
+
 @pytest.mark.slow
 def test_a_machine_is_lost_and_nothing_else(tmp_path: Path) -> None:
     """Two nodes beside the one that this process is on; one is killed while it works."""
@@ -100,7 +102,7 @@ def test_a_machine_is_lost_and_nothing_else(tmp_path: Path) -> None:
         loser.join()
     finally:
         nodes.shutdown()
-    assert [(cell.state, cell.error) for cell in result.cells] == [("done", "")] * 4
+    assert [(cell.state, cell.error) for cell in result.cells] == [("done", "")] * 2
     assert same_but_for_time(tmp_path / "local", tmp_path / "ray")
 
 

@@ -111,7 +111,7 @@ def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
         report.statements, key=lambda s: ("fails", "warning", "holds").index(s.outcome)
     ):
         cells = (MARKS[s.outcome], s.check, s.subject, s.adversary, s.verdict, s.message)
-        lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+        lines.append(f"| {' | '.join(markdown_cell(cell) for cell in cells)} |")
     for check in report.checks:
         lines += ["", *_summary(check, pictures.get(check.name))]
     meanings = [v for v in Verdict if any(s.verdict == v for s in report.statements)]
@@ -185,11 +185,11 @@ def _without_links(text: str) -> str:
 
 def _summary(check: Checked, picture: str | None) -> list[str]:
     where = "unchanged, from the cache" if check.cached else f"{check.seconds:.0f} s"
-    lines = [f"### {_cell(check.name)} ({where})", ""]
+    lines = [f"### {markdown_cell(check.name)} ({where})", ""]
     if check.figures:
         lines += ["| key figure | now | baseline |", "|---|---|---|"]
         lines += [
-            f"| {_cell(figure.label)} | {_number(figure.now)} | {_before(figure)} |"
+            f"| {markdown_cell(figure.label)} | {_number(figure.now)} | {_before(figure)} |"
             for figure in check.figures
         ]
     if picture is not None:
@@ -209,7 +209,7 @@ def _number(metric: Metric) -> str:
     return f"{value} ({metric.low:.4g} to {metric.high:.4g})"
 
 
-def _cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
     """Text that Markdown and HTML leave alone."""
     shown = escape(one_line(text), quote=False)
     shown = re.sub(r"([\\`*_{}\[\]|#!~])", r"\\\1", shown)

@@ -18,18 +18,21 @@ from dpaudit.files.verdict import SEVERITY
 from dpaudit.files.whole import write_whole
 from dpaudit.text import lines
 
-from .figures.drawing import Drawn
+from .figures.drawing import KEEP, Drawn, styled
+from .figures.files import as_file
 from .figures.pareto import Scale, common_scale, pareto, pareto_front
 from .figures.privacy_utility import Point
 from .html import TEMPLATES, pages
 from .measured import FIGURES
 from .standings import Gap, Standing, as_rows, gaps_of, standings
+from .standings_text import as_markdown
 from .tables import Row, as_csv
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
-GRAPH = "graph.name"  # the axis that panels are of, where it is one
+PARETO = "pareto"  # begins the names of figures
 MOST_PANELS = 24  # small figures of the page
 
 
@@ -88,18 +91,35 @@ class Leaderboard:
         template = pages().get_template("leaderboard.html.j2")
         return lines(template.render(page=Page(self), css=_css()))
 
+    def markdown(self) -> str:
+        """The rows as a table in Markdown, with what fits on a page."""
+        return as_markdown(list(map(heading, self.benchmark.axes)), self.standings)
+
     def write(self) -> list[Path]:
-        """leaderboard.html and leaderboard.csv in the folder, and .parquet where that can be.
+        """leaderboard.html, .csv and .md in the folder, and .parquet where that can be written.
+
+        And for each adversary privacy against utility as leaderboard-NUMBER.svg.
 
         Raises:
             RunError: a file cannot be written.
         """
-        content = {"html": self.html().encode(), "csv": self.csv().encode()}
+        figures: dict[str, Figure] = {}
+        token = KEEP.set(figures.__setitem__)
+        try:
+            page = self.html()
+        finally:
+            KEEP.reset(token)
+        content = {".html": page.encode(), ".csv": self.csv().encode()}
+        content[".md"] = self.markdown().encode()
         with suppress(ConfigError):  # an extra that most do without; the CSV has the same
-            content["parquet"] = self.parquet()
-        for kind, data in content.items():
-            write_whole(self.folder / f"leaderboard.{kind}", data)
-        return [self.folder / f"leaderboard.{kind}" for kind in content]
+            content[".parquet"] = self.parquet()
+        whole = [name for name in figures if name.removeprefix(PARETO).isdigit()]
+        for i, name in enumerate(whole, start=1):
+            with styled(name):
+                content[f"-{i}.svg"] = as_file(figures[name], "svg")
+        for ending, data in content.items():
+            write_whole(self.folder / f"leaderboard{ending}", data)
+        return [self.folder / f"leaderboard{ending}" for ending in content]
 
 
 def leaderboard(benchmark: BenchmarkResult, folder: Path) -> Leaderboard:
@@ -218,10 +238,12 @@ class Page:
             by_graph.setdefault(self._graph(row), []).append(point)
         several = list(by_graph.items())[:MOST_PANELS] if len(by_graph) > 1 else []
         small = [
-            (graph, _drawn(some, f"pareto{i}-{j}", f"{graph}, read by {adversary}", scale, True))
+            (graph, _drawn(some, f"{PARETO}{i}-{j}", f"{graph}, read by {adversary}", scale, True))
             for j, (graph, some) in enumerate(several)
         ]
-        return Panels(adversary, _drawn(points, f"pareto{i}", f"read by {adversary}", scale), small)
+        return Panels(
+            adversary, _drawn(points, f"{PARETO}{i}", f"read by {adversary}", scale), small
+        )
 
     def _graph(self, row: Standing) -> str:
         return row.seeds[0].graph if self._axis is None else row.values[self._axis]

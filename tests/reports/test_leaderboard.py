@@ -104,9 +104,10 @@ def options(select: Element) -> list[str]:
 def test_the_files_have_every_row_with_every_digit(board: Leaderboard) -> None:
     paths = board.write()
     assert [path.name for path in paths] == [
-        "leaderboard.html", "leaderboard.csv", "leaderboard.parquet",
+        "leaderboard.html", "leaderboard.csv", "leaderboard.md", "leaderboard.parquet",
+        "leaderboard-1.svg",
     ]  # fmt: skip
-    frame, as_parquet = board.frame(), pd.read_parquet(paths[2])
+    frame, as_parquet = board.frame(), pd.read_parquet(paths[3])
     as_csv = list(csv.DictReader(io.StringIO(paths[1].read_text())))
     assert len(frame) == len(as_parquet) == len(as_csv) == 3
     assert list(frame) == list(as_parquet) == list(as_csv[0])
@@ -123,7 +124,7 @@ def test_without_pyarrow_the_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r'pip install "dpaudit\[parquet\]"'):
         board.parquet()
-    assert [path.suffix for path in board.write()] == [".html", ".csv"]
+    assert [path.suffix for path in board.write()] == [".html", ".csv", ".md", ".svg"]
 
 
 def test_the_same_benchmark_gives_the_same_files(board: Leaderboard) -> None:
@@ -137,6 +138,17 @@ def test_a_benchmark_of_which_nothing_is_done_has_a_page(tmp_path: Path) -> None
     assert "0 of 1 audits are done, 1 are not run yet" in visible(page)
     assert "Nothing can be drawn" in visible(page)
     assert Page(Leaderboard(benchmark(), tmp_path).html())
+
+
+def test_the_table_in_markdown_has_every_row(board: Leaderboard) -> None:
+    head, rule, ring, complete, failed = board.markdown().splitlines()
+    assert head.startswith("| defense | graph | claim.epsilon | claimed epsilon | accounted |")
+    assert set(rule) == {"|", "-", " "}
+    assert ring.startswith("| dpdl | ring | 2.0 | 2, add-remove, run | void | unsupported in 1 of")
+    assert "| 0.625 (0 to 1) |" in ring
+    assert complete.startswith("| dpdl | complete | 2.0 | 2, add-remove, run | 0.25 to 0.5 |")
+    assert "| no graph &lt;b&gt;fits&lt;/b&gt; |" in failed
+    assert len({line.count("|") for line in board.markdown().splitlines()}) == 1
 
 
 def test_hostile_text_stays_text_on_the_page_and_is_no_formula(

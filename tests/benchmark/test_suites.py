@@ -1,0 +1,101 @@
+"""The suites that ship: every defense that makes a claim, budgets and graphs, and what is left out."""
+
+from collections import defaultdict
+from functools import cache
+
+import pytest
+
+from dpaudit.benchmark.grid import Plan, PlannedCell, plan_of
+from dpaudit.benchmark.suites import benchmark_path, suites
+from dpaudit.errors import ConfigError, DpauditError
+from dpaudit.files.benchmark_file import BenchmarkFile
+from dpaudit.pipeline.run import Runtime, prepare
+from dpaudit.registry import installed, load_plugin
+
+BUDGETS, GRAPHS = {0.5, 2.0, 8.0}, {"ring", "bipartite", "exponential"}
+SUITE = "decentralized"
+
+
+@cache
+def plan(scale: str) -> Plan:
+    return plan_of(BenchmarkFile.read(benchmark_path(SUITE, scale)), 1000)
+
+
+def claiming() -> set[str]:
+    """The defenses that come with dpaudit and promise an epsilon."""
+    ours = {name for name, entry in installed("defenses").items() if entry.dist.name == "dpaudit"}
+    return {
+        name
+        for name in ours
+        if not load_plugin("defenses", name).claims.startswith(("none", "no "))
+    }
+
+
+def by_defense(scale: str) -> dict[str, dict[str, set[float]]]:
+    """The budgets of each graph of each defense."""
+    found: dict[str, dict[str, set[float]]] = defaultdict(lambda: defaultdict(set))
+    for cell in plan(scale).cells:
+        name, graph = cell.values["defense.name"], cell.values["graph.name"]
+        found[name][graph].add(cell.values["claim.0.epsilon"])
+    return found
+
+
+def test_the_suite_is_there() -> None:
+    assert SUITE in suites()
+
+
+@pytest.mark.parametrize("scale", ["quick", "full"])
+def test_every_defense_that_makes_a_claim_is_there_at_every_budget(scale: str) -> None:
+    found = by_defense(scale)
+    assert found.keys() == claiming()
+    for name, graphs in found.items():
+        assert graphs["ring"] == BUDGETS, name
+        assert graphs["bipartite"] == (BUDGETS if scale == "full" else {2.0}), name
+
+
+def test_on_a_graph_that_varies_are_the_same_defenses_at_both_scales() -> None:
+    quick, full = by_defense("quick"), by_defense("full")
+    there = {name for name, graphs in quick.items() if "exponential" in graphs}
+    assert there == {name for name, graphs in full.items() if "exponential" in graphs}
+    assert all(full[name]["exponential"] == BUDGETS for name in there)
+
+
+@pytest.mark.parametrize("scale", ["quick", "full"])
+def test_what_is_claimed_is_what_the_noise_is_set_for(scale: str) -> None:
+    for cell in plan(scale).cells:
+        [claim] = cell.config.claim
+        options = cell.content["defense"]
+        assert options.get("epsilon", options.get("protocol", {}).get("epsilon")) == claim.epsilon
+        said = load_plugin("defenses", cell.config.defense.name).claims
+        assert (claim.delta == 0) == said.startswith("pure"), cell.name
+        assert (claim.adjacency == "function") == ("function" in said), cell.name
+        assert (claim.scope == "round") == ("each round" in said), cell.name
+        assert (claim.scope == "message") == ("one message" in said), cell.name
+        kinds = {attack.name for attack in cell.config.attack}
+        assert kinds == {
+            "likelihood-ratio", "gradient-inversion", "membership", "mutual-information",
+        }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_every_cell_can_be_prepared_and_what_is_left_out_cannot() -> None:
+    """On the graph that varies a defense of the quick suite is left out because it refuses it."""
+    cells = {(c.values["defense.name"], c.values["graph.name"]): c for c in plan("quick").cells}
+    for cell in cells.values():
+        prepare(cell.config, Runtime(cores=1))
+    left_out = {name for name, _ in cells if (name, "exponential") not in cells}
+    assert left_out
+    for name in left_out:
+        with pytest.raises(DpauditError, match="graph"):
+            prepare(on_exponential(cells[name, "ring"]).config, Runtime(cores=1))
+
+
+def on_exponential(cell: PlannedCell) -> PlannedCell:
+    graph = {"graph": {"name": "exponential"}}
+    config = type(cell.config).from_dict({**cell.content, **graph})
+    return PlannedCell(cell.name, cell.values, cell.group, {**cell.content, **graph}, config)
+
+
+def test_no_suite_of_another_name_is_taken_for_one() -> None:
+    with pytest.raises(ConfigError, match="suites: decentralized"):
+        benchmark_path("decentralised-learning", None)

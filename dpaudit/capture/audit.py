@@ -62,6 +62,7 @@ def run_captured(
         "code": {
             "dpaudit": hash_of(own_source()),
             "program": hash_of(below(folder, ".py"), folder),
+            "weights": hash_of(config.weights),
         },
     }
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:

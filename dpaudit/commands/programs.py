@@ -15,7 +15,7 @@ def print_runs(config: CapturedConfig) -> None:
     say(
         f"{config.least_runs} runs of the program, and 3 more in each of "
         f"{len(config.record.rounds)} rounds for each further draw of noise; "
-        f"{config.certify.runs} short runs"
+        f"{config.certify.runs} short runs, and {config.attack_runs} for attacks"
     )
 
 

@@ -105,6 +105,18 @@ class CapturedConfig(Strict):
         """
         return 3 + len(self.record.rounds) * (3 + len(self.record.hows()) - 1)
 
+    @property
+    def attack_runs(self) -> int:
+        """Of the program, for gradient inversion: with its noise and without, in each round."""
+        n = sum(isinstance(attack, GradientInversion) for attack in self.attack)
+        return 2 * n * len(self.record.rounds)
+
+    @property
+    def weights(self) -> tuple[Path, ...]:
+        """The files that attacks read weights from."""
+        inversions = (one for one in self.attack if isinstance(one, GradientInversion))
+        return tuple(one.weights for one in inversions if one.weights is not None)
+
     @classmethod
     def from_toml(cls, path: Path, seed: int | None = None) -> "CapturedConfig":
         """Read a file; ``seed`` replaces the one in it.

@@ -107,12 +107,16 @@ def _plugins(audit: Mapping[str, Any]) -> Iterator[tuple[PluginFamily, str]]:
 
 
 def _program_source(audit: Mapping[str, Any], folder: Path) -> str | None:
-    """Of a program that is audited: all Python files below the folder that it is started in."""
+    """Of a program that is audited: Python files below its folder, and weights that are named."""
     program = audit.get("program")
     if not isinstance(program, dict):
         return None
     started_in = folder / str(program.get("folder", "."))
-    return hash_of(below(started_in, ".py"), started_in)
+    attacks = audit.get("attack")
+    attacks = attacks if isinstance(attacks, list) else []
+    named = [one["weights"] for one in attacks if isinstance(one, dict) and "weights" in one]
+    weights = hash_of([folder / str(name) for name in named]) if named else ""
+    return hash_of(below(started_in, ".py"), started_in) + weights
 
 
 def _data_fingerprint(audit: Mapping[str, Any], folder: Path, data_root: Path | None) -> str:

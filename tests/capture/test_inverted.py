@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from dpaudit.capture.audit import run_captured
 from dpaudit.errors import DpauditError
@@ -56,7 +58,7 @@ def test_a_bare_gradient_gives_the_image_and_its_label(tmp_path: Path) -> None:
         assert finding.metrics[Name.SSIM_OVER_BLIND].value > 0.2
     assert len(inverted(result, "blind")) == 4
     assert "no-defense" not in {f.world for f in result.findings}
-    assert (tmp_path / "report.html").exists()
+    assert "gradient inversion of gradient" in (tmp_path / "report.html").read_text()
 
 
 def test_noise_hides_it_and_without_the_noise_it_is_found(tmp_path: Path) -> None:
@@ -72,6 +74,22 @@ def test_an_adversary_that_reads_no_gradient_is_told_so(tmp_path: Path) -> None:
     assert all("not available to this adversary" in f.notes[0] for f in first)
     own = [f for f in inverted(result) if f.threat_model == "agent 0"]
     assert all(f.metrics[Name.SSIM].value > 0.99 for f in own)
+
+
+@pytest.mark.slow
+def test_weights_of_a_file(tmp_path: Path) -> None:
+    """Those that the program begins with, which round 1 is at and round 2 is not."""
+    torch.manual_seed(3)
+    layer = torch.nn.Linear(64, 4)
+    stored = {"last.weight": layer.weight.detach(), "last.bias": layer.bias.detach()}
+    save_file(stored, tmp_path / "w.safetensors")
+    attack = {"weights": tmp_path / "w.safetensors", "weights_message": None}
+    [finding] = inverted(audited(tmp_path / "out", "0", rounds=(1,), **attack))
+    assert finding.metrics[Name.SSIM].value > 0.99
+    assert "not the gradient of gradients:Net" in refused(tmp_path / "out", **attack)
+    save_file({"last.weight": layer.weight.detach()}, tmp_path / "w.safetensors")
+    said = "w.safetensors: last.bias: expected [4], found nothing"
+    assert said in refused(tmp_path / "out", **attack)
 
 
 @pytest.mark.slow

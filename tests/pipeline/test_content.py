@@ -100,6 +100,18 @@ def test_missing_data_and_malformed_tables_have_a_key_and_are_refused_later(fold
     assert key(folder, {"data": 3, "defense": "dpdl", "attack": {"name": 1}})
 
 
+def test_another_byte_of_the_weights_that_an_attack_on_a_program_names_is_another_content(
+    folder: Path,
+) -> None:
+    audit = {"program": {"command": ["python", "a.py"]}, "attack": [{"weights": "w.safetensors"}]}
+    (folder / "w.safetensors").write_bytes(b"1")
+    before = key(folder, audit)
+    assert key(folder, audit) == before
+    (folder / "w.safetensors").write_bytes(b"2")
+    assert key(folder, audit) != before
+    assert key(folder, {**audit, "attack": 3})
+
+
 @pytest.mark.parametrize("device", ["null", "zero"])
 def test_data_that_is_no_regular_file_is_not_read(folder: Path, device: str) -> None:
     named = {**AUDIT, "data": {"path": f"/dev/{device}"}}

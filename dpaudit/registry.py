@@ -1,7 +1,10 @@
 """Plug-ins by name, from entry points: ours and those of other installed packages alike."""
 
 import inspect
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from itertools import groupby
 from typing import Any, Literal
@@ -40,14 +43,32 @@ def _contest(family: PluginFamily, name: str, found: list[EntryPoint]) -> str:
     )
 
 
-def _registered(family: PluginFamily) -> Iterator[tuple[str, list[EntryPoint]]]:
-    """Each name of a family, in order, with the entry points of all packages that register it."""
+def _registered(family: PluginFamily) -> tuple[tuple[str, list[EntryPoint]], ...]:
+    """Each name of a family, in order, with the entry points of all packages that register it.
 
+    Files of every installed package are read for it, so it is kept until a folder changes in which
+    packages are looked for.
+    """
+    return _grouped(family, entry_points, tuple((place, _changed(place)) for place in sys.path))
+
+
+@lru_cache(maxsize=12)
+def _grouped(
+    family: PluginFamily, find: Callable[..., Iterable[EntryPoint]], places: object
+) -> tuple[tuple[str, list[EntryPoint]], ...]:
     def name(plugin: EntryPoint) -> str:
         return plugin.name
 
-    for shared, found in groupby(sorted(entry_points(group=f"dpaudit.{family}"), key=name), name):
-        yield shared, list(found)
+    every = sorted(find(group=f"dpaudit.{family}"), key=name)
+    return tuple((shared, list(found)) for shared, found in groupby(every, name))
+
+
+def _changed(place: str) -> int | None:
+    """When a folder changed last; None where there is none."""
+    try:
+        return os.stat(place or os.curdir).st_mtime_ns
+    except (OSError, ValueError):
+        return None
 
 
 def load_plugin(family: PluginFamily, name: str) -> Any:
@@ -59,17 +80,22 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
             what was expected and found.
     """
     entry = _entry(family, name)
-    where = f'{family[:-1]} "{name}"{_origin(entry)}'
     try:
         plugin = entry.load()
         problems = list(_problems(plugin, family))
     except (Exception, SystemExit) as error:  # whatever a module of someone else's does
         what = " ".join(f"{type(error).__name__}: {error}".split())
         expected = f"{_elsewhere(error, name)}; expected {EXPECTED[family]}"
+        where = _named(family, name, entry)
         raise ConfigError(f"{where} cannot be imported: {what}{expected}") from error
     if problems:
-        raise ConfigError(f"{where}: {'; '.join(problems)}")
+        raise ConfigError(f"{_named(family, name, entry)}: {'; '.join(problems)}")
     return plugin
+
+
+def _named(family: PluginFamily, name: str, entry: EntryPoint) -> str:
+    """A plug-in, and where it comes from."""
+    return f'{family[:-1]} "{name}"{_origin(entry)}'
 
 
 def _entry(family: PluginFamily, name: str) -> EntryPoint:

@@ -15,6 +15,7 @@ from dpaudit.commands.catalogue import catalogue
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import run_audit
+from dpaudit.registry import installed as listed
 from dpaudit.registry import load_plugin
 
 MODULE = '''\
@@ -360,5 +361,34 @@ def test_loading_a_plug_in_looks_through_the_installed_packages_once(
 
     monkeypatch.setattr("dpaudit.registry.entry_points", counted)
     with suppress(ConfigError):
+        load_plugin("defenses", name)
+    assert looked == ["dpaudit.defenses"]
+
+
+def test_plug_ins_that_are_installed_later_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without starting again: what was looked up is kept only while no folder changes."""
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "later" not in listed("reports")
+    metadata = tmp_path / "later-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: later\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[dpaudit.reports]\nlater = later:render\n")
+    os.utime(tmp_path, ns=(1, 1))  # however coarse the clock of the file system is
+    assert "later" in listed("reports")
+
+
+def test_loading_many_plug_ins_looks_through_the_installed_packages_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = []
+
+    def counted(group: str) -> object:
+        looked.append(group)
+        return entry_points(group=group)
+
+    monkeypatch.setattr("dpaudit.registry.entry_points", counted)
+    for name in ("dpdl", "dpop", "dpdl"):
         load_plugin("defenses", name)
     assert looked == ["dpaudit.defenses"]

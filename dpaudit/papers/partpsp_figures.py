@@ -17,6 +17,7 @@ from .experiment import Around, Cell, Experiment, Measured, Open, Ordering, Scal
 
 PAPER = "Zhou, Xue and Chen (DPPS, PartPSP)"
 SENSITIVITY = "sensitivity"
+MEAN = "sensitivity, mean over rounds"
 EXCEEDED = "rounds in which the real one exceeds the estimate, %"
 RAS = "real average sensitivity"
 REAL, ESTIMATED = {"which": "real"}, {"which": "estimated"}
@@ -57,6 +58,8 @@ def sensitivities(settings: Settings, seed: int, around: Around) -> Iterator[Mea
     for k, (one, other) in enumerate(zip(real, estimated, strict=True), start=1):
         yield Measured(SENSITIVITY, one, k, REAL)
         yield Measured(SENSITIVITY, other, k, ESTIMATED)
+    yield Measured(MEAN, sum(real) / len(real), labels=REAL)
+    yield Measured(MEAN, sum(estimated) / len(estimated), labels=ESTIMATED)
     above = sum(one > other for one, other in zip(real, estimated, strict=True))
     yield Measured(EXCEEDED, 100 * above / len(real), labels=REAL)
 

@@ -140,6 +140,12 @@ def _kept(run: RunDirectory, job: str) -> Kept:
     return Checkpoints.of(run.folder, job, run.binding, torch.device("cpu"))
 
 
+def _ignored(config: CapturedConfig) -> Iterator[str]:
+    if config.messages.ignore:
+        names = ", ".join(config.messages.ignore)
+        yield f"Messages of {names} were left out as diagnostics: whatever they show is not judged."
+
+
 def _result(
     config: CapturedConfig,
     worlds: Worlds,
@@ -159,7 +165,7 @@ def _result(
             "the program's own data", program, 0, sizes, config.seed, torch.device("cpu")
         ),
         verdict=worst([claim.verdict for claim in claims]),
-        notes=(NOTE,),
+        notes=(NOTE, *_ignored(config)),
         claims=tuple(claims),
         threat_models=tuple(
             ThreatModelSummary(

@@ -17,7 +17,7 @@ from dpaudit.files.world import BATCHES, RECORDS, TAPE, Taken, draw_key, record_
 from .gathered import Process, draws_of, events_of, processes_in
 from .inside.start import TORCH
 from .rounds import with_rounds
-from .run import RAW
+from .run import MOST_BYTES, RAW, too_large
 from .transcript_files import TranscriptFiles
 
 
@@ -30,8 +30,13 @@ class Merging:
         self._of_draw: dict[Hashable, int | None] = {}
 
     def merge(self, out: Path, plain: bool) -> None:
-        """Write the files of a run; a run that ends early has too few rounds to be told by."""
+        """Write the files of a run; a run that ends early has too few rounds to be told by.
+
+        Raises RunError if it sent more than is kept.
+        """
         processes = processes_in(out / RAW)
+        if any(process.of_kind("full") for process in processes):
+            raise too_large(MOST_BYTES)
         events, draws = events_of(processes, TranscriptFiles(out)), draws_of(processes)
         if plain:
             self._learn(events, draws)

@@ -17,6 +17,7 @@ from .commands import script_of, torchrun
 from .merged import Merging, noted
 from .observed import Observed
 from .recording import EVENTS
+from .run import port_hint
 from .servers import Anew, Servers
 
 Found = TypeVar("Found")
@@ -109,9 +110,9 @@ class Program:
         if refused := noted(out):
             raise RunError(f"{self.name}: {refused}")
         if status != 0:
-            said = _said(out).strip().splitlines()[-LAST_LINES:]
-            ended = f"{self.name}: ended with status {status}; it said last:"
-            raise RunError("\n".join([ended, *said]))
+            said = _said(out)
+            ended = f"{self.name}: ended with status {status}{port_hint(said)}; it said last:"
+            raise RunError("\n".join([ended, *said.strip().splitlines()[-LAST_LINES:]]))
 
     def _refuse_silence(self, out: Path) -> None:
         events = out / EVENTS

@@ -171,13 +171,14 @@ def _refuse_excess(raw: Path, most_bytes: int) -> None:
     """More than may be kept; each process stops writing by itself when it alone has that much."""
     size = sum(path.stat().st_size for path in raw.glob("*.bin"))
     if size > most_bytes:
-        raise _too_large(most_bytes)
+        raise too_large(most_bytes, ", or give a larger --max-bytes")
 
 
-def _too_large(most_bytes: int) -> RunError:
+def too_large(most_bytes: int, remedy: str = "") -> RunError:
+    """Of what a program sends; ``remedy``: another one."""
     return RunError(
         f"the transcript is larger than {size_text(most_bytes)}; run fewer rounds or a smaller "
-        "model, or give a larger --max-bytes"
+        f"model{remedy}"
     )
 
 
@@ -194,12 +195,12 @@ def _refuse_failure(
         supported = " and ".join(TORCH)
         raise RunError(f"{noted['refused'][0]}; supported are: {supported}")
     if noted["full"]:
-        raise _too_large(most_bytes)
+        raise too_large(most_bytes, ", or give a larger --max-bytes")
     if code:
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         own = [text for text in noted["failed"] if not text.startswith(_OF_LAUNCHER)]
         why = f": {own[0]}" if own else "; its own output says why"
-        raise RunError(f"{said}: {ended}{why}{_hint(why)}")
+        raise RunError(f"{said}: {ended}{why}{port_hint(why)}")
     if not any(process.of_kind("sent") for process in processes):
         raise RunError(
             f"{said}: no message was seen; expected a program that sends by "
@@ -207,6 +208,7 @@ def _refuse_failure(
         )
 
 
-def _hint(why: str) -> str:
+def port_hint(why: str) -> str:
+    """What to do about a port in use, if that is what an error says."""
     in_use = any(text in why for text in ("EADDRINUSE", "Address already in use"))
     return "; the port is in use: end what holds it, or give another one" if in_use else ""

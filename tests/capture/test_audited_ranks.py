@@ -1,5 +1,6 @@
 """Programs of torch.distributed, audited whole: a right one, planted faults, and what is refused."""
 
+import socket
 import sys
 from math import inf
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dpaudit.capture import servers
 from dpaudit.capture.audit import run_captured
 from dpaudit.errors import DpauditError
 from dpaudit.files.captured_file import CapturedConfig
@@ -120,7 +122,6 @@ def test_short_runs_refute_halved_noise_and_not_the_right_one(
 SCRIPT = """
 import os, sys
 import numpy as np, torch, torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, TensorDataset
 from dpaudit import tap
 
@@ -128,7 +129,7 @@ def work(rank):
     dist.init_process_group("gloo", rank=rank, world_size=2)
     torch.manual_seed(rank)
     data = TensorDataset(torch.ones(8, 3) / 3**0.5)
-    for (x,) in DataLoader(data, 4, num_workers=NUM_WORKERS):
+    for (x,) in LOADER:
         torch.randn(1)  # a round begins
         parts = [x[:, i].sum() for i in range(3)]
         message = [part + NOISE for part in parts]
@@ -136,6 +137,8 @@ def work(rank):
         stack = torch.zeros(2, 3)
         stack[rank] = total
         EXCHANGE
+
+work(int(os.environ["RANK"]))
 """
 LAYERS = """for part in message:  # one line sends every layer
             got = torch.empty(())
@@ -150,12 +153,11 @@ def script(
     folder: Path,
     noise: str = "torch.normal(0.0, 1.0, ())",
     exchange: str = LAYERS,
-    workers: int = 0,
-    start: str = 'work(int(os.environ["RANK"]))',
+    loader: str = "DataLoader(data, 4)",
 ) -> Path:
     folder.mkdir(exist_ok=True)
-    text = SCRIPT.replace("NUM_WORKERS", str(workers)).replace("NOISE", noise)
-    (folder / "train.py").write_text(f"{text.replace('EXCHANGE', exchange)}\n{start}\n")
+    text = SCRIPT.replace("LOADER", loader).replace("NOISE", noise)
+    (folder / "train.py").write_text(text.replace("EXCHANGE", exchange))
     return folder / "train.py"
 
 
@@ -193,22 +195,57 @@ def test_what_a_reduction_shows(
 
 
 @pytest.mark.slow
-def test_a_program_that_starts_its_ranks_itself_is_started_anew(tmp_path: Path) -> None:
-    start = (
-        'os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29871")\n'
-        'if __name__ == "__main__":\n    mp.spawn(work, nprocs=2)'
-    )
-    path = script(tmp_path / "program", exchange=GATHER, start=start)
-    sites = (line(path, "message = ["),)
-    result = audited(tmp_path / "out", (sys.executable, "train.py"), path.parent, sites)
+def test_a_message_that_is_a_diagnostic_is_left_out_and_named_in_the_report(tmp_path: Path) -> None:
+    """What it shows, the record without noise, is judged only where it is not ignored."""
+    mean = "dist.all_reduce(x.mean(0))  # for the log"
+    exchange = f"{GATHER}\n        {mean}"
+    site = line(script(tmp_path / "program", exchange=exchange), "# for the log")
+    result = played(tmp_path, exchange=exchange, messages={"ignore": (site,)})
     assert measured(result) == pytest.approx(10.0, rel=1e-3)
+    assert f"Messages of {site} were left out as diagnostics" in result.notes[1]
+    assert site in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_what_is_no_diagnostic_is_judged(tmp_path: Path) -> None:
+    exchange = f"{GATHER}\n        dist.all_reduce(x.mean(0))"
+    assert measured(played(tmp_path, exchange=exchange)) == inf
+
+
+@pytest.mark.slow
+def test_the_tap_shows_what_ranks_draw_take_and_send_otherwise(tmp_path: Path) -> None:
+    """Noise of NumPy, batches without a loader, and messages that torch.distributed never sees."""
+    path = script(
+        tmp_path / "program",
+        noise="tap.noise(rank, 'numpy', np.random.normal(), 1.0)",
+        exchange="tap.send(rank, 1 - rank, 'stack', total)\n        dist.barrier()",
+        loader="(tap.batch(rank, (data.tensors[0][:4],)) for _ in range(2))",
+    )
+    result = audited(tmp_path / "out", (*TORCHRUN, "train.py"), path.parent, ("numpy",))
+    assert measured(result) == pytest.approx(10.0, rel=1e-3)
+    assert {f.role for f in result.findings} >= {Role.MEASURED, Role.NOISE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "mu"), [("none", 1.0), ("halved", 2.0)])
+def test_a_program_that_starts_its_ranks_itself_is_started_anew(
+    tmp_path: Path, fault: str, mu: float
+) -> None:
+    with socket.create_server(("localhost", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = (sys.executable, "dp_gossip.py", "--fault", fault, "--rounds", "1", "--port", port)
+    sites = (line(GUESTS / "dp_gossip.py", "randn_like"),)
+    record = {"victims": (0,), "candidates": ("present",)}
+    result = audited(tmp_path, command, sites=sites, record=record)
+    assert measured(result) == pytest.approx(mu, abs=1e-3)
+    assert (result.verdict is Verdict.UNSUPPORTED) == (fault == "halved")
 
 
 REFUSED = [
     ({"at": "import numpy"}, 'noise.sites: "train.py:3" is never reached'),
     ({"noise": "torch.empty(()).exponential_()"}, "draws by exponential_(1.0,); expected"),
     ({"noise": "torch.rand(())"}, "draws by uniform_(0.0, 1.0); expected of a line of noise"),
-    ({"workers": 1}, "a DataLoader with 1 workers"),
+    ({"loader": "DataLoader(data, 4, num_workers=1)"}, "a DataLoader with 1 workers"),
     ({"noise": "os.urandom(1)[0] * torch.normal(0.0, 1.0, ())"}, "differs between runs that share"),
     ({"exchange": "sys.exit('no data here')"}, "ended with status 1; it said last:\nno data here"),
     ({"exchange": "import time; time.sleep(60)", "seconds": 2.0}, "not done after 2 s"),
@@ -224,12 +261,28 @@ def test_what_cannot_be_audited_says_why(tmp_path: Path, kinds: dict[str, Any], 
     assert said in str(error.value)
 
 
+def test_more_than_may_be_kept_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "MOST_BYTES", 10)
+    with pytest.raises(DpauditError, match="the transcript is larger than"):
+        gossip(tmp_path, "none")
+
+
+@pytest.mark.slow
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("localhost", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = (sys.executable, "dp_gossip.py", "--port", port)
+        with pytest.raises(DpauditError, match="the port is in use: end what holds it"):
+            audited(tmp_path, command, seconds=60.0)
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
         (("torchrun", "--nproc-per-node", "3", "dp_gossip.py"), "ranks: 2; the command starts 3"),
         ((*TORCHRUN, "gone.py"), "gone.py: no such file"),
         (("sleep", "1"), "names no script"),
+        (("no-such-launcher", "dp_gossip.py"), "no-such-launcher: cannot be started: No such file"),
     ],
 )
 def test_a_command_that_cannot_be_run_is_refused(

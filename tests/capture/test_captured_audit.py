@@ -30,12 +30,14 @@ def audited(
     claim: dict[str, Any] = CLAIM,
     resume: bool = False,
     on_progress: OnProgress = lambda what, done, total: None,
+    ignore: tuple[str, ...] = (),
     **record: Any,
 ) -> AuditResult:
     config = CapturedConfig.model_validate(
         {
             "program": {"command": ("python", "gossip.py", fault), "folder": PROGRAMS},
             "record": {"victims": (0, 1), "candidates": ("present", "negated"), **record},
+            "messages": {"ignore": ignore},
             "certify": {"runs": runs},
             "claim": (claim,),
         }
@@ -124,6 +126,14 @@ def test_a_fault_is_measured_and_named(
     assert result.verdict is Verdict.UNSUPPORTED
     assert said in result.claims[0].reason
     assert least <= (mu_of(result) or 0) <= most
+
+
+def test_a_message_that_is_a_diagnostic_is_left_out_and_named(tmp_path: Path) -> None:
+    """The one that is bare: what it shows is not judged, and the report says so."""
+    result = audited(tmp_path, "one-link", ignore=("bare",))
+    assert mu_of(result) == pytest.approx(1.0, abs=1e-3)
+    assert "Messages of bare were left out as diagnostics" in result.notes[1]
+    assert "left out as diagnostics" in (tmp_path / "one-link" / "report.html").read_text()
 
 
 @pytest.mark.slow

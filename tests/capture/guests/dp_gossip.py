@@ -1,12 +1,15 @@
 """Private gossip of two ranks for torchrun: gradients clipped by record, noise, exchange, mean.
 
---fault plants one; "none" is right: of one record in a round, mu = 1.
+--fault plants one; "none" is right: of one record in a round, mu = 1. With --port it starts its
+ranks itself.
 """
 
 import argparse
+import os
 
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -17,6 +20,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--fault", choices=FAULTS, default="none")
 parser.add_argument("--rounds", type=int, default=3)
 parser.add_argument("--laplace", action="store_true")
+parser.add_argument("--port")
 args = parser.parse_args()
 
 
@@ -58,6 +62,12 @@ def noise(like, rank):
     return sigma * torch.randn_like(like)
 
 
+def spawned(rank):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=args.port)
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+    main()
+
+
 def main():
     dist.init_process_group("gloo")
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -81,4 +91,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    if args.port:
+        mp.spawn(spawned, nprocs=2)
+    else:
+        main()

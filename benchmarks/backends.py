@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import time
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,7 +55,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=4000)
     arguments = parser.parse_args()
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (as Ray spells it); as local processes
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as place, chdir(place):  # no repository, which may change meanwhile
         folder = Path(place)
         (folder / "bench.toml").write_text(toml_text(content(arguments.cells, arguments.trials)))
         plan = plan_of(BenchmarkFile.read(folder / "bench.toml"), arguments.cells)

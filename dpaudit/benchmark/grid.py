@@ -119,7 +119,7 @@ def _told_apart(leaves: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Every value that is no table, by the path of its key."""
     tables = isinstance(value, list) and value and all(isinstance(part, dict) for part in value)
-    if isinstance(value, dict) or tables:
+    if (isinstance(value, dict) and value) or tables:
         inside = value.items() if isinstance(value, dict) else enumerate(value)
         for key, part in inside:
             yield from _leaves(part, f"{path}.{key}" if path else str(key))
@@ -164,7 +164,8 @@ def _grid(file: BenchmarkFile, axes: list[list[_Part]], any_listed: bool) -> lis
     combinations = list(product(*axes)) if axes or not any_listed else []
     keys = {key: None for parts in axes for part in parts for key in part.leaves}
     gone = set[int]()
-    for i, exclusion in enumerate(file.benchmark.exclude):
+    for i, table in enumerate(file.benchmark.exclude):
+        exclusion = dict(_leaves(table))
         for key in (key for key in exclusion if key not in keys):
             said = f'no axis sets "{key}"{nearest(key, keys)}; known here: {", ".join(keys)}'
             raise file.refusal(("exclude", i), said)

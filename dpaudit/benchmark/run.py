@@ -73,27 +73,30 @@ def run_benchmark(
         timing = _earlier_timing(place.out)
         waits = [cell for cell in plan.cells if cells[cell.name].state == "waiting"]
         jobs = {cell.name: _begun(cell, place, keys[cell.name]) for cell in waits}
-
-        def kept() -> BenchmarkResult:
-            result = BenchmarkResult(
-                name=plan.name,
-                version=__version__,
-                axes=plan.axes,
-                cells=tuple(cells.values()),
-                timing={name: timing[name] for name in cells if name in timing},
-            )
-            folder.write(RESULT, (result.model_dump_json(indent=2) + "\n").encode())
-            return result
-
-        result = kept()
+        result = _kept(plan, cells, timing, folder)
         with closing(backend(jobs, waiting)) as over:
             for ended in over:
                 timing[ended.name] = ended.seconds
                 cells[ended.name] = _ended(cells[ended.name], ended, place)
-                result = kept()
+                result = _kept(plan, cells, timing, folder)
                 on_cells(sum(cell.state != "waiting" for cell in result.cells), len(cells))
         load_plugin("reports", LEADERBOARD)(result, place.out).write()
         return result
+
+
+def _kept(
+    plan: Plan, cells: Mapping[str, Cell], timing: Mapping[str, float], folder: Folder
+) -> BenchmarkResult:
+    """How far a benchmark is, as its folder says it now."""
+    result = BenchmarkResult(
+        name=plan.name,
+        version=__version__,
+        axes=plan.axes,
+        cells=tuple(cells.values()),
+        timing={name: timing[name] for name in cells if name in timing},
+    )
+    folder.write(RESULT, (result.model_dump_json(indent=2) + "\n").encode())
+    return result
 
 
 @contextmanager

@@ -100,6 +100,8 @@ def test_exclusions_leave_out_what_has_all_of_their_values(tmp_path: Path) -> No
         "epsilon-0.5-complete-seed-0",
         "epsilon-8-complete-seed-0",
     ]
+    unquoted = one.replace('"graph.name"', "graph.name")
+    assert [cell.name for cell in planned(tmp_path, EPSILONS, GRAPHS, unquoted).cells] == names
     several = '[[exclude]]\n"graph.name" = ["ring", "star"]\n'
     assert len(planned(tmp_path, EPSILONS, GRAPHS, several).cells) == 2
 
@@ -183,6 +185,7 @@ def test_more_cells_than_asked_for_are_refused_before_any_is_made(tmp_path: Path
             ["seeds = [1]\n", '[[axis]]\nkey = "seed"\nvalues = [1, 2]\n'],
             "sets the seed, and so does seeds; leave one of them out",
         ),
+        ([GRAPHS, "[[cell]]\ngraph = {}\n"], 'bench.toml:5: cell[1]: cell "graph": graph: '),
         (
             [GRAPHS, '[[cell]]\n"graph.name" = "ring"\n'],
             'bench.toml: cell "ring-2" is the same audit as cell "ring"',

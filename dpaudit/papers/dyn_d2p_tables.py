@@ -88,7 +88,7 @@ _REMARKS = (
     "BatchNorm.",
 )
 _FEW = {"defense.n_rounds": 300, "defense.batch_size": 4}
-_SHALLOW = {**_FEW, "model.name": "cnn-dyn-d2p", "defense.clip_norm": 4.0}
+_SHALLOW = {**_FEW, "model.name": "cnn-dyn-d2p"}
 _CUT = "300 rounds of 4 expected records, epsilon of 0.3 and 3"
 
 

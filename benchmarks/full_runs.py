@@ -196,8 +196,8 @@ def on_all_cores(cores: int, trials: int, blocks: int) -> float:
 def prepared_here() -> tuple[Defense, Classification, Setting]:
     torch.set_num_threads(1)
     prepared = prepare(AuditConfig.from_dict(CONFIG), Runtime())
-    assert isinstance(prepared.subject.problem, Classification)
-    return prepared.defenses["defense"], prepared.subject.problem, prepared.setting
+    assert isinstance(prepared.learned.problem, Classification)
+    return prepared.defenses["defense"], prepared.learned.problem, prepared.setting
 
 
 def block(seed: int, trials: int) -> None:

@@ -8,11 +8,12 @@ The benchmarks beside this file say by it how far they are from the limit of the
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 
 class Limits(NamedTuple):
@@ -55,9 +56,21 @@ def cpu_seconds(method: Callable[[], object], repeats: int) -> float:
 
 def operations(method: Callable[[], Tensor]) -> int:
     """Floating-point operations of the matrix products and convolutions in one call."""
-    with FlopCounterMode(display=False) as counter:
+    with _Counter() as counter:
         method()
-    return int(counter.get_total_flops())
+    return counter.total
+
+
+class _Counter(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func.overloadpacket)
+        self.total += int(count(*args, **(kwargs or {}), out_val=out)) if count else 0
+        return out
 
 
 if __name__ == "__main__":

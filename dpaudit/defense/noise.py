@@ -62,8 +62,8 @@ def standard_laplace(like: Tensor, generator: torch.Generator) -> Tensor:
     """
     u = torch.empty_like(like).uniform_(-1, 1, generator=generator)
     largest = 1 - torch.finfo(like.dtype).eps / 2
-    negated = u.sign().neg_()
-    return u.abs_().clamp_(max=largest).neg_().log1p_().mul_(negated)
+    magnitudes = u.abs().clamp_(max=largest).neg_().log1p_()  # times -1
+    return torch.copysign(magnitudes, u, out=magnitudes)
 
 
 def _scaled(draws: Tensor, scale: Scale) -> Tensor:

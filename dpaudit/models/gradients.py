@@ -17,7 +17,7 @@ from .models import n_parameters
 from .stacked import Stacked, cross_entropy
 from .unstacked import RecordByRecord, WholeBatch
 
-_CHUNK = 2**26  # bytes that one pass may hold: less costs calls, more costs memory
+_CHUNK = 2**27  # bytes that one pass may hold: less costs calls, more costs memory
 _RECORDS = 16  # of a batch in one pass, before there are several models or holders in it
 # Numbers of a pass that is computed to count its memory; a larger one is so on the meta device,
 # which makes torch import its compiler.

@@ -162,7 +162,7 @@ FIGURE_5 = Experiment(
         "In the paper each agent has 1,250 records whatever their number; here they share all.",
     ),
     scales={
-        "quick": Scale(1, 60, 10**9, {**_SHALLOW, "defense.n_rounds": 100},
+        "quick": Scale(1, 150, 10**9, {**_SHALLOW, "defense.n_rounds": 100},
                        cut="100 rounds of 4 expected records, the shallow CNN of Table 2"),
         "paper": Scale(5, 3600 * 550, 13 * 10**9),
     },
@@ -172,12 +172,12 @@ FIGURE_5 = Experiment(
 DYN_D2P = {
     "dyn-d2p-table1": _table(
         "Table 1", TABLE_1, "cifar10", RESNET, _open(2.0, 7.0),
-        {"quick": Scale(1, 60, 10**9, _SHALLOW, {"epsilon": ("0.3", "3", "none")},
+        {"quick": Scale(1, 280, 10**9, _SHALLOW, {"epsilon": ("0.3", "3", "none")},
                         _CUT + ", the shallow CNN of Table 2"),
          "paper": Scale(5, 3600 * 1400, 7 * 10**9)},
     ),
     "dyn-d2p-table2": _table(
-        "Table 2", TABLE_2, "fashion-mnist", CNN, _open(1.0, 4.0), _scales(60, 8)
+        "Table 2", TABLE_2, "fashion-mnist", CNN, _open(1.0, 4.0), _scales(200, 8)
     ),
     "dyn-d2p-figure5": FIGURE_5,
 }  # fmt: skip

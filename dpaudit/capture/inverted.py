@@ -40,6 +40,7 @@ from .program import Program
 from .worlds import Worlds
 
 AGREE = 1e-2  # relative, between a message without noise and the model's gradient
+KNOWN = "the adversary knows the factor between the two, and the size of the noise (Kerckhoffs)"
 PUBLIC = (
     "public images are those of the run's other batches, beside which a blind guess is better than "
     "without them"
@@ -147,7 +148,7 @@ class Inversion:
             torch.stack([one.batch.images for one in seen]),
             torch.stack([one.batch.labels for one in seen]),
         )
-        notes = (f"the gradient of {self.options.model}, as it is sent", PUBLIC)
+        notes = (f"the gradient of {self.options.model}, as it is sent", KNOWN, PUBLIC)
         scores = scored(scenario, found, truth, public, streams, self.run)
         return [one.model_copy(update={"notes": (*one.notes, *notes)}) for one in scores]
 

@@ -233,7 +233,7 @@ def test_a_program_that_starts_its_ranks_itself_is_started_anew(
 ) -> None:
     with socket.create_server(("localhost", 0)) as free:
         port = str(free.getsockname()[1])
-    command = (sys.executable, "dp_gossip.py", "--fault", fault, "--rounds", "1", "--port", port)
+    command = (sys.executable, "dp_gossip.py", "--fault", fault, "--rounds", "2", "--port", port)
     sites = (line(GUESTS / "dp_gossip.py", "randn_like"),)
     record = {"victims": (0,), "candidates": ("present",)}
     result = audited(tmp_path, command, sites=sites, record=record)

@@ -90,10 +90,21 @@ def told_of(
         return told, [str(reason)]
     for victim in victims:
         try:
-            told[victim] = window.estimates(view, k, victim)
+            estimates = window.estimates(view, k, victim)
+            _refuse_part(len(estimates[0].gradient), setting.d)
+            told[victim] = estimates
         except NotObservable as reason:
             refusals.append(str(reason))
     return told, refusals
+
+
+def _refuse_part(known: int, d: int) -> None:
+    """Raises NotObservable unless a gradient has all coordinates, at a model with all of its."""
+    if known < d:
+        raise NotObservable(
+            f"only {known} of {d} parameters are sent: what stays with the agent is part of the "
+            "model at which the gradient was taken"
+        )
 
 
 def derived_targets(

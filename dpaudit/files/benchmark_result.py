@@ -1,8 +1,19 @@
 """benchmark.json: which audits a benchmark is made of, and what became of each."""
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import ValidationError
+
+from dpaudit.errors import RunError
+from dpaudit.registry import load_plugin
 from dpaudit.strict import Strict
+
+from .documents import read_json, reason
+from .file_problems import first_problem
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 State = Literal["waiting", "done", "failed"]
 
@@ -26,3 +37,25 @@ class BenchmarkResult(Strict):
     axes: tuple[str, ...]  # paths of keys, in the order of the file; without the seed
     cells: tuple[Cell, ...]
     timing: dict[str, float] = {}  # seconds by name of a cell: all that differs between two runs
+
+    @classmethod
+    def read(cls, path: Path) -> "BenchmarkResult":
+        """Read a benchmark.json.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        try:
+            content = read_json(path)
+            return cls.model_validate(content)
+        except OSError as error:
+            raise RunError(f"{path}: {reason(error)}") from None
+        except ValidationError as error:
+            raise RunError(first_problem(path, error, cls, content)) from None
+        except ValueError as error:
+            raise RunError(f"{path}: not a benchmark.json ({reason(error)})") from None
+
+    def to_frame(self, folder: Path) -> "pd.DataFrame":
+        """The leaderboard as a table, of the cells that lie in the benchmark's folder."""
+        frame: pd.DataFrame = load_plugin("reports", "leaderboard")(self, folder).frame()
+        return frame

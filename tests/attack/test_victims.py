@@ -21,6 +21,7 @@ from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.run_directory import RunDirectory
+from tests.small_audits import digits_config
 
 HANDED: list[Observed] = []
 
@@ -213,3 +214,19 @@ def test_gradient_inversion_joins_the_links_of_a_view_unless_told_otherwise(tmp_
         result = dpdl(tmp_path / str(joined), **quick, **join)
         found = [f for f in result.findings if f.world == "defense" and f.role == "reconstruction"]
         assert [any("joined" in note for note in f.notes) for f in found] == [joined]
+
+
+def test_a_gradient_of_which_a_part_stays_at_home_is_out_of_reach(tmp_path: Path) -> None:
+    """PartPSP sends some layers alone: neither the rest of the gradient nor its model is known."""
+    own = {"name": "partpsp", "n_rounds": 3, "batch_size": 4, "share": ["1.bias"]}
+    attacks = (
+        {"name": "gradient-inversion", "message": "view", "rounds": [2], "batch_sizes": [4]},
+        {"name": "membership", "rounds": [2]},
+    )
+    config = digits_config(*attacks, model="logistic", n_agents=4, defense=own)
+    found = run_audit(config.model_copy(update={"claim": ()}), tmp_path, Runtime(cores=1)).findings
+    attacked = [f for f in found if f.attack is not None]
+    assert {f.attack for f in attacked} == {"gradient-inversion", "membership"}
+    for finding in attacked:
+        assert not finding.metrics
+        assert "only 10 of 650 parameters are sent" in finding.notes[0]

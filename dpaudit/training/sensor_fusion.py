@@ -33,8 +33,8 @@ class QuadraticGradient(Gradient):
         if holders is not None:
             H, c = H[..., holders, :, :], c[..., holders, :]
         if X.shape[-1] == 1:  # one unknown: without what einsum costs beside one product
-            return H[..., 0] * X - c
-        return torch.einsum("...nij,...nj->...ni", H, X) - c
+            return (H[..., 0] * X).sub_(c)
+        return torch.einsum("...nij,...nj->...ni", H, X).sub_(c)
 
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2

@@ -33,25 +33,26 @@ def refused(*arguments: str) -> str:
 
 
 def test_a_benchmark_runs_from_a_file_to_a_leaderboard_and_to_gaps(folder) -> None:
-    code, said, error = command("bench.toml", "--quiet", "--workers", "1")
-    assert (code, error) == (0, [])
-    assert said[0].split() == ["verdict", "accounted", "certified", "accuracy", "cell"]
-    assert [line.split()[-1] for line in said[1:3]] == ["star-seed-4", "complete-seed-4"]
-    assert said[3] == "2 of 2 cells have a result: runs/bench/leaderboard.html"
-    assert Path("runs/bench/leaderboard.csv").exists()
-    config = (folder / "runs/bench/cells/complete-seed-4/config.toml").read_text()
-    assert 'name = "complete"' in config
     far = AXIS.replace('"complete"', '"bipartite"')  # of which 5 agents have none
     (folder / "bench.toml").write_text(far + SENSORS)
-    code, said, error = command("bench.toml", "--quiet", "--resume")
+    code, said, error = command("bench.toml", "--quiet", "--workers", "1")
     assert code == 2
-    assert len(said) == 3
+    assert said[0].split() == ["verdict", "accounted", "certified", "accuracy", "cell"]
+    assert said[1].split()[-1] == "star-seed-4"
+    assert said[2:] == ["1 of 2 cells have a result: runs/bench/leaderboard.html"]
+    assert Path("runs/bench/leaderboard.csv").exists()
+    assert 'name = "star"' in (folder / "runs/bench/cells/star-seed-4/config.toml").read_text()
     [line] = error
     assert line.startswith("could not run: bipartite-seed-4: ")
-    assert said[2] == "1 of 2 cells have a result: runs/bench/leaderboard.html"
     cells = json.loads(Path("runs/bench/benchmark.json").read_text())["cells"]
     assert [cell["state"] for cell in cells] == ["done", "failed"]
     assert cells[1]["error"] in line
+    began = (folder / "runs/bench/cells/star-seed-4/audit.json").stat().st_mtime_ns
+    (folder / "bench.toml").write_text(AXIS.replace(', "complete"', "") + SENSORS)
+    code, said, error = command("bench.toml", "--quiet", "--resume")
+    assert (code, error) == (0, [])
+    assert said[2:] == ["1 of 1 cells have a result: runs/bench/leaderboard.html"]
+    assert (folder / "runs/bench/cells/star-seed-4/audit.json").stat().st_mtime_ns == began
 
 
 def test_a_dry_run_says_cells_time_memory_and_power_and_runs_nothing(folder) -> None:

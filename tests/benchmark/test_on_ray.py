@@ -14,6 +14,7 @@ from dpaudit.benchmark.run import Place, run_benchmark
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.files.toml_text import toml_text
+from dpaudit.pipeline.run import Runtime, run_audit
 from tests.benchmark.small_benchmarks import BASE, SENSORS, same_but_for_time
 
 ATTACKED = f"""
@@ -38,7 +39,7 @@ def test_parts_in_folders_of_their_own_are_the_audit_of_one_process(tmp_path: Pa
     """By the tasks themselves, without a cluster."""
     plan = planned(tmp_path, SENSORS)
     [cell] = plan.cells
-    run_benchmark(plan, Place(tmp_path / "local"), LocalProcesses(workers=1))
+    run_audit(cell.config, tmp_path / "local" / "cells" / cell.name, Runtime(cores=1))
     job = CellJob(
         config=cell.config.model_dump(mode="json"),
         text=toml_text(cell.content),

@@ -90,22 +90,20 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
         sources = [_source(file, i, code, options, own) for i in range(len(file.claims.check))]
         if baseline is not None and not options.update_baseline:
             _refuse_another_config(baseline, options, sources)
-        seal = Seal(machine_key())
-        cache = AuditCache(options.cache, seal)
+        cache = AuditCache(options.cache, Seal(machine_key()))
         for source in sources if options.fresh else ():
             cache.forget(source.key)
         missing = [source for source in sources if cache.find(source.key) is None]
         notes = [_not_taken(source) for source in missing if cache.holds(source.key)]
         configs = _configs(missing)
     audits = _of_each_content(file, missing)
-    abreast = min(options.cores, len(audits))
-    share = share_of_memory(options.max_memory, abreast, options.device)
+    share = share_of_memory(options.max_memory, min(options.cores, len(audits)), options.device)
     jobs = {
         source.name: AuditJob(
             config=configs[source.name],
             cache=options.cache.resolve(),
             key=source.key,
-            seal=seal.key,
+            seal=cache.seal.key,
             device=options.device,
             data_root=options.data_root,
             cores=1,

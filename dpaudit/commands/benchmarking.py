@@ -66,10 +66,7 @@ def benchmark(
         with _backend(backend, address, device, workers, bytes_in(max_memory)) as run_cells:
             result = _run(plan, out, device, data_root, run_cells, resume, quiet)
     _print_cells(result, out)
-    failed = [cell for cell in result.cells if cell.state == "failed"]
-    for cell in failed:
-        complain(f"could not run: {cell.name}: {cell.error}")
-    raise typer.Exit(2 if failed else 0)
+    raise typer.Exit(2 if any(cell.state == "failed" for cell in result.cells) else 0)
 
 
 def _backend(
@@ -150,7 +147,7 @@ def _of_cell(cell: "CellAhead", plan_name: str) -> str:
 
 
 def _print_cells(result: BenchmarkResult, out: Path) -> None:
-    """A line for each cell that has a result, and where all of it is."""
+    """A line for each cell, what kept it from a result if it has none, and where all of it is."""
     rows = [_row(cell, out) for cell in result.cells if cell.state == "done"]
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
     for row in (COLUMNS, *rows) if rows else ():
@@ -158,6 +155,9 @@ def _print_cells(result: BenchmarkResult, out: Path) -> None:
     done = f"{len(rows)} of {len(result.cells)} cells have a result"
     page = out / "leaderboard.html"
     say(f"{done}: {page if page.exists() else out / 'benchmark.json'}")
+    for cell in result.cells:
+        if cell.state == "failed":
+            complain(f"could not run: {cell.name}: {cell.error}")
 
 
 def _row(cell: Cell, out: Path) -> tuple[str, ...]:

@@ -38,7 +38,9 @@ def repository(tmp_path: Path) -> Path:
     return repository
 
 
-def run(repository: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def run(
+    repository: Path, *command: str, stdin: int = subprocess.DEVNULL
+) -> subprocess.CompletedProcess[str]:
     """A command in the repository, which leaves a mark for each module of it that is run."""
     environment = {name: v for name, v in os.environ.items() if not name.startswith("PYTHON")}
     started = repository / "src" / "json.py"  # what only a prompt would run
@@ -48,7 +50,7 @@ def run(repository: Path, *command: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         timeout=240,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         env={
             **environment,
             "MARKS": str(repository.parent / "marks"),
@@ -71,8 +73,11 @@ def test_the_planted_modules_would_be_run_by_a_process_that_is_started_carelessl
 
 def test_the_process_of_an_audit_starts_without_them(repository: Path) -> None:
     _, *command = Auditor().command
-    done = run(repository, *command)  # which finds no job on its stdin
-    assert "validation error for AuditJob" in done.stderr
+    read, write = os.pipe()  # which stays open: a process whose asker is gone ends at once
+    with open(read), open(write, "w") as asker:
+        print("{}", file=asker, flush=True)
+        done = run(repository, *command, stdin=read)
+    assert "validation errors for AuditJob" in done.stderr
     assert marks(repository) == []
 
 

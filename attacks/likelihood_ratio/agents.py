@@ -30,7 +30,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import LENGTH, CanaryGradient, Game
 from dpaudit.game.states import flat_state, state_of
 from dpaudit.game.tape import Tape
-from dpaudit.graphs.graph import Graph, Network
+from dpaudit.graphs.graph import Graph
 from dpaudit.rng import Streams
 
 ROUNDING = 1e-9  # of a stated distance: a tight claim is not to be exceeded by rounding
@@ -104,7 +104,7 @@ def game_on_agents(
     if not queries:
         return None
     query = max(queries, key=lambda query: query.loss)
-    one = replace(alone, network=Network((alone.network.at(query.round),)))
+    one = replace(alone, network=alone.network.only(query.round))
     asked = OneQuery(n_rounds=1, asked=defense, query=query, holder=holder)
     return Game(asked, one, query.victim, "agent-identity", query.distance, 1.0, "none")
 

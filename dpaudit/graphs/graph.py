@@ -254,6 +254,10 @@ class Network:
             raise ValueError(f"rounds count from 1, got {round}")
         return self.graphs[(round - 1) % self.period]
 
+    def only(self, round: int) -> "Network":
+        """One round by itself, which need not connect everybody."""
+        return Network((self.at(round),), drawn=True)
+
 
 def build_graph(
     graph: str | GraphOptions,

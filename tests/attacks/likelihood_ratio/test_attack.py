@@ -49,9 +49,11 @@ def all_findings(
     threat_model: ThreatModel = EAVESDROPPER,
     records: int = 8,
     d: int = 1,
+    graph: str = "ring",
+    n: int = 5,
     **options: Any,
 ) -> list[Finding]:
-    setting = Setting(build_graph("ring", 5), (records,) * 5, d)
+    setting = Setting(build_graph(graph, n), (records,) * n, d)
     bench = Bench(None, setting, defense.calibrate(setting), claims, Streams(11), None)  # type: ignore[arg-type]
     attack = LikelihoodRatio(**{"trials": 2000, **options})
     return attack.measure(bench, threat_model, lambda done, total: None)
@@ -235,6 +237,11 @@ def test_a_query_of_an_agent_is_replaced_by_anothers(threat_model: ThreatModel) 
     assert '"m" of round' in bound.notes[0]
     assert found[Role.NULL_CONTROL].metrics["epsilon lower bound"].value == 0
     assert found[Role.POSITIVE_CONTROL].verdict is Verdict.REFUTED
+
+
+def test_a_query_is_replaced_where_no_single_round_connects_everybody() -> None:
+    found = findings(dpps(), AGENTS, graph="exponential", n=8, trials=400)
+    assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(1.0)
 
 
 class QuietDPPS(DPPS):  # type: ignore[misc, valid-type]

@@ -19,9 +19,6 @@ from .unstacked import RecordByRecord, WholeBatch
 
 _CHUNK = 2**27  # bytes that one pass may hold: less costs calls, more costs memory
 _RECORDS = 16  # of a batch in one pass, before there are several models or holders in it
-# Numbers of a pass that is computed to count its memory; a larger one is so on the meta device,
-# which makes torch import its compiler.
-_SOON = 2**24
 
 Rows = Tensor | slice
 
@@ -228,8 +225,8 @@ class Gradients:
     def _counted(
         self, models: int, b: int, shape: torch.Size, dtype: torch.dtype, create_graph: bool
     ) -> int:
-        numbers = models * (self.d + b * self._floats_of(shape))
-        device = "cpu" if numbers <= _SOON else "meta"
+        size = dtype.itemsize * models * (self.d + b * self._floats_of(shape))
+        device = "cpu" if size <= 2 * _CHUNK else "meta"  # for which torch imports its compiler
         X = torch.zeros(models, self.d, dtype=dtype, device=device)
         inputs = torch.zeros(models, b, *shape, dtype=dtype, device=device)
         labels = torch.zeros(models, b, dtype=torch.long, device=device)

@@ -11,11 +11,10 @@ from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from dpaudit.errors import ConfigError, nearest
 
-from .networks import NETWORKS, PositionEmbedding, Shape
+from .networks import NETWORKS, PositionEmbedding, Shape, outputs
 
 _LARGEST = 64  # pixels; the sides tried when an image is too small
 
@@ -54,7 +53,7 @@ def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
         )
     copy = deepcopy(module).to("meta")
     try:
-        logits = _logits(copy, shape)
+        logits = outputs(copy, shape)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{name} cannot take records of shape {list(shape)}: {reason}") from None
@@ -154,20 +153,8 @@ def coordinates(module: nn.Module, layers: Iterable[str]) -> Tensor:
 def _attempt(name: str, shape: Shape, n_classes: int) -> nn.Module:
     with torch.device("meta"):
         module = NETWORKS[name](shape, n_classes)
-    _logits(module, shape)
+    outputs(module, shape)
     return module
-
-
-@torch.no_grad()
-def _logits(module: nn.Module, shape: Shape) -> Tensor:
-    """Of two records, where all numbers are 0: for its shape, or for what it raises.
-
-    On the CPU: the meta device would import torch's compiler, which takes longer than all this.
-    """
-    named = (*module.named_parameters(), *module.named_buffers())
-    zeros = {name: torch.zeros(t.shape, dtype=t.dtype) for name, t in named}
-    logits: Tensor = functional_call(module, zeros, (torch.zeros(2, *shape),))
-    return logits
 
 
 def _fits(name: str, shape: Shape, n_classes: int) -> bool:

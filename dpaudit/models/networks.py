@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import Conv2d, Flatten, GroupNorm, LayerNorm, Linear, MaxPool2d, ReLU, Sequential
 from torch.nn import functional as F
 
@@ -20,6 +21,18 @@ from dpaudit.errors import ConfigError
 
 Shape = tuple[int, ...]  # channels, height, width of one image; or the number of features
 Build = Callable[[Shape, int], nn.Module]
+
+
+@torch.no_grad()
+def outputs(module: nn.Module, shape: Shape) -> Tensor:
+    """Of two records, where all numbers are 0: for its shape, or for what it raises.
+
+    On the CPU: the meta device would import torch's compiler, which takes longer than all this.
+    """
+    named = (*module.named_parameters(), *module.named_buffers())
+    zeros = {name: torch.zeros(t.shape, dtype=t.dtype, device="cpu") for name, t in named}
+    found: Tensor = functional_call(module, zeros, (torch.zeros(2, *shape, device="cpu"),))
+    return found
 
 
 def logistic(shape: Shape, n_classes: int) -> nn.Module:
@@ -121,7 +134,7 @@ def cnn_adp_vrsgp(shape: Shape, n_classes: int) -> nn.Module:
 
 def _with_head(features: Sequential, shape: Shape, widths: list[int]) -> Sequential:
     """Linear layers of these widths behind the features, ReLU between them."""
-    width = features(torch.empty(2, *shape))[0].numel()
+    width = outputs(features, shape)[0].numel()
     layers: list[nn.Module] = [*features, Flatten(), Linear(width, widths[0])]
     for before, after in pairwise(widths):
         layers += [ReLU(), Linear(before, after)]

@@ -130,7 +130,7 @@ def test_a_cluster_without_a_gpu_is_one_line() -> None:
     import torch
 
     if torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("this machine has the device whose absence is tested")
     with (
         pytest.raises(ConfigError, match="--device cuda: the Ray cluster has no GPU"),
         connected(None, "cuda", 1),

@@ -149,7 +149,7 @@ def test_a_device_that_is_not_there_is_one_line() -> None:
     import torch
 
     if torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("this machine has the device whose absence is tested")
     with pytest.raises(ConfigError, match="--device cuda: this torch sees no CUDA device"):
         LocalProcesses("cuda")({}, lambda running: None)
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
-from dpaudit.pipeline.processes import Ended, Started, Waiting, share_of_memory, side_by_side
+from dpaudit.pipeline.processes import Ended, Order, Waiting, share_of_memory, side_by_side
 
 from .one_cell import CellJob
 
@@ -28,12 +28,12 @@ class LocalProcesses:
         abreast = min(len(places), len(jobs))
         share = share_of_memory(self.max_memory, abreast, self.device)
 
-        def start(name: str, place: int) -> Started:
-            job = jobs[name].model_copy(update={"cores": cores, "max_memory": share})
-            order, progress = job.model_dump_json(), job.folder / "progress.json"
-            return Started.of(name, COMMAND, order, progress, places[place])
+        def order(job: CellJob) -> Order:
+            told = job.model_copy(update={"cores": cores, "max_memory": share})
+            return Order(told.model_dump_json(), job.folder / "progress.json")
 
-        return side_by_side(list(jobs), start, len(places), waiting)
+        orders = {name: order(job) for name, job in jobs.items()}
+        return side_by_side(COMMAND, orders, places, waiting)
 
     def _environments(self) -> list[dict[str, str]]:
         """What is set for the process in each place. Raises ConfigError: no such device."""

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.whole import PARTIAL
-from dpaudit.pipeline.processes import Ended, Waiting, problems_of
+from dpaudit.pipeline.orders import problems_of
+from dpaudit.pipeline.processes import Ended, Waiting
 from dpaudit.training.held_folder import LOCK, Folder
 
 from .one_cell import CellJob

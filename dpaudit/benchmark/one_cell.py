@@ -1,10 +1,10 @@
-"""One cell in a process of its own, into its run directory: started by a benchmark."""
+"""Cells one after the other, each into its run directory: a process that a benchmark starts."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
-from dpaudit.pipeline.processes import carried_out
+from dpaudit.pipeline.orders import serve
 from dpaudit.strict import Strict
 
 
@@ -21,7 +21,7 @@ class CellJob(Strict):
 
 
 def main() -> int:
-    return carried_out(_make)
+    return serve(_make)
 
 
 def _make(order: str) -> None:

@@ -1,7 +1,6 @@
-"""One audit in a process of its own, into the cache: started by a check, which may stop it.
+"""Audits one after the other, into the cache: a process that a check starts, and may stop.
 
-Reads an AuditJob as one line of JSON from stdin, whose end means that whoever asked is gone. Exits
-0 with the entry in the cache, 2 with a line on stderr for each problem.
+Reads an AuditJob as one line of JSON, and leaves its entry in the cache (``pipeline/orders.py``).
 """
 
 import shutil
@@ -9,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dpaudit.pipeline.processes import carried_out
+from dpaudit.pipeline.orders import serve
 from dpaudit.strict import Strict
 
 from .cache import AuditCache, partial_folder
@@ -36,7 +35,7 @@ class AuditJob(Strict):
 
 
 def main() -> int:
-    return carried_out(_make)
+    return serve(_make)
 
 
 def _make(order: str) -> None:

@@ -5,7 +5,7 @@ from contextlib import closing
 
 from dpaudit.errors import RunError
 from dpaudit.files.claims_file import ClaimsFile
-from dpaudit.pipeline.processes import Ended, Started, Waiting, side_by_side
+from dpaudit.pipeline.processes import Ended, Order, Waiting, side_by_side
 
 from .one_audit import AuditJob
 
@@ -20,7 +20,7 @@ def run_all(
     """Run jobs by the name of their check, as many at once as there are cores; seconds of each.
 
     Args:
-        command: what is started for each, and reads its job from stdin.
+        command: what is started, and reads jobs from stdin.
 
     Raises:
         DpauditError: one could not be run, or not in its time; all others are finished, and a line
@@ -29,16 +29,16 @@ def run_all(
     share = max(1, cores // max(1, len(jobs)))
     index = {check.name: i for i, check in enumerate(file.claims.check)}
 
-    def start(name: str, place: int) -> Started:
-        job = jobs[name].model_copy(update={"cores": share})
-        return Started.of(name, command, job.model_dump_json(), job.progress)
+    def order(job: AuditJob) -> Order:
+        return Order(job.model_copy(update={"cores": share}).model_dump_json(), job.progress)
 
     def budget(name: str) -> float:
         return file.claims.check[index[name]].seconds
 
     took: dict[str, float] = {}
     problems: list[str] = []
-    with closing(side_by_side(list(jobs), start, cores, waiting, budget)) as over:
+    orders = {name: order(job) for name, job in jobs.items()}
+    with closing(side_by_side(command, orders, [{}] * cores, waiting, budget)) as over:
         for ended in over:
             took[ended.name] = ended.seconds
             problems += _problems(file, index[ended.name], ended)

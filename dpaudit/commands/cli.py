@@ -67,6 +67,7 @@ CacheFolder = Annotated[
 ]
 
 COMPLETION = "_DPAUDIT_COMPLETE"
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # one: NumPy's matrices are small, and more threads spin
 FIRST_STEPS = (
     "dpaudit init               writes audit.toml: a claim, adversaries, attacks",
     "dpaudit audit audit.toml   runs it; --dry-run says what it takes and could prove",
@@ -294,6 +295,7 @@ def main() -> None:
     """The console script."""
     if COMPLETION in os.environ:
         app(prog_name="dpaudit")  # a shell asks what can be typed next
+    os.environ.setdefault(BLAS_THREADS, "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of what the terminal's encoding lacks

@@ -1,13 +1,12 @@
-"""Audits side by side, each in processes of its own, which end with whoever started them."""
+"""Audits side by side, by processes that carry out one after the other and end with this one."""
 
+import json
 import math
 import os
+import select
 import signal
 import subprocess
-import sys
-import threading
 import time
-import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,14 +14,19 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 
-from dpaudit.errors import DpauditError, is_out_of_memory
 from dpaudit.memory import available
-from dpaudit.unforeseen import unforeseen
 
 Waiting = Callable[[Mapping[str, Path]], None]  # where each audit that runs says how far it is
 
 _POLL_SECONDS = 0.05
 _INTERACTIVE = ("PYTHONINSPECT", "PYTHONSTARTUP")  # would go on at a prompt, or run a file
+
+
+class Order(NamedTuple):
+    """What a process is told to do."""
+
+    text: str  # one line
+    progress: Path  # where it says how far it is
 
 
 class Ended(NamedTuple):
@@ -35,60 +39,50 @@ class Ended(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Started:
-    """A process that reads its order from stdin, whose end tells it that the one who asked is gone.
+class Server:
+    """A process that carries out orders (``orders.serve``), one after the other."""
 
-    It exits 0 when it is done and 2 with a line on stderr for each problem.
-    """
-
-    name: str
-    progress: Path
     process: subprocess.Popen[str]
     errors: IO[str]
-    began: float
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        command: Sequence[str],
-        order: str,
-        progress: Path,
-        environment: Mapping[str, str] | None = None,
-    ) -> "Started":
-        """Start a command with an order of one line, and with more in its environment."""
+    def of(cls, command: Sequence[str], environment: Mapping[str, str]) -> "Server":
+        """Start a command, with more in its environment."""
         errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (read later)
         kept = {key: value for key, value in os.environ.items() if key not in _INTERACTIVE}
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             start_new_session=True,
-            env={**kept, **(environment or {})},
+            env={**kept, **environment},
         )
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, and its exit code says why
-            process.stdin.write(f"{order}\n")
-            process.stdin.flush()  # and left open
-        return cls(name, progress, process, errors, time.monotonic())
+        return cls(process, errors)
 
-    def ended(self, most_seconds: float) -> Ended | None:
-        """What became of it; None while it runs. It is stopped after so many seconds."""
-        code, seconds = self.process.poll(), time.monotonic() - self.began
-        if code is None and seconds <= most_seconds:
+    def order(self, text: str) -> None:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, and its exit code says why
+            self.process.stdin.write(f"{text}\n")
+            self.process.stdin.flush()  # and left open
+
+    def answer(self) -> tuple[int, str] | None:
+        """The exit code of its order and what was said; None while there is no answer."""
+        assert self.process.stdout is not None
+        if select.select([self.process.stdout], [], [], 0)[0]:
+            line = self.process.stdout.readline()
+            if line.endswith("\n"):
+                code, said = json.loads(line)
+                return code, said
+        if (ended := self.process.poll()) is None:
             return None
-        if code is None:
-            self.stop()
-            return Ended(self.name, seconds, out_of_time=True)
         self.errors.seek(0)
-        said = self.errors.read().strip().splitlines() if code else []
-        if code == -signal.SIGKILL:
-            said = ["killed, perhaps for lack of memory; give fewer --workers"]
-        elif code not in (0, 2):
-            said = [f"a bug in dpaudit or a plug-in (exit code {code}): {' / '.join(said[-3:])}"]
-        return Ended(self.name, seconds, tuple(said or (["no reason was said"] if code else [])))
+        return ended, self.errors.read()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
 
     def stop(self) -> None:
         """Kill it and all processes that it started."""
@@ -97,64 +91,70 @@ class Started:
         self.process.wait()
 
 
+class _Running(NamedTuple):
+    """An order that a process carries out."""
+
+    name: str
+    progress: Path
+    server: Server
+    began: float
+
+    def ended(self, most_seconds: float) -> Ended | None:
+        """What became of it; None while it runs. Its process is stopped after so many seconds."""
+        answer, seconds = self.server.answer(), time.monotonic() - self.began
+        if answer is not None:
+            return Ended(self.name, seconds, _problems(*answer))
+        if seconds <= most_seconds:
+            return None
+        self.server.stop()
+        return Ended(self.name, seconds, out_of_time=True)
+
+
+def _problems(code: int, text: str) -> tuple[str, ...]:
+    said = text.strip().splitlines() if code else []
+    if code == -signal.SIGKILL:
+        said = ["killed, perhaps for lack of memory; give fewer --workers"]
+    elif code not in (0, 2):
+        said = [f"a bug in dpaudit or a plug-in (exit code {code}): {' / '.join(said[-3:])}"]
+    return tuple(said or (["no reason was said"] if code else []))
+
+
 def side_by_side(
-    names: Sequence[str],
-    start: Callable[[str, int], Started],
-    most: int,
+    command: Sequence[str],
+    orders: Mapping[str, Order],
+    places: Sequence[Mapping[str, str]],
     waiting: Waiting,
     seconds: Callable[[str], float] = lambda name: math.inf,
 ) -> Generator[Ended]:
-    """Each audit as it ends; at most so many run at once, and none is left when this is closed.
+    """Each order as it ends; at most one in each place, and none is left when this is closed.
 
     Args:
-        start: begins one, in a place from 0 below ``most`` that no other has meanwhile.
+        command: what is started in a place, for all orders in turn until it is stopped or ends.
+        places: what each has in its environment besides.
         waiting: called often.
         seconds: when one is stopped.
     """
-    queue, running = list(names), dict[int, Started]()
+    queue, servers, running = list(orders), dict[int, Server](), dict[int, _Running]()
     try:
         while queue or running:
-            for place in range(most):
+            for place, environment in enumerate(places):
                 if queue and place not in running:
-                    running[place] = start(queue.pop(0), place)
-            waiting({started.name: started.progress for started in running.values()})
+                    if place not in servers or servers[place].has_ended:
+                        servers[place] = Server.of(command, environment)
+                    name = queue.pop(0)
+                    servers[place].order(orders[name].text)
+                    progress, began = orders[name].progress, time.monotonic()
+                    running[place] = _Running(name, progress, servers[place], began)
+            waiting({one.name: one.progress for one in running.values()})
             time.sleep(_POLL_SECONDS)
-            for place, started in list(running.items()):
-                ended = started.ended(seconds(started.name))
+            for place, one in list(running.items()):
+                ended = one.ended(seconds(one.name))
                 if ended is not None:
                     del running[place]
                     yield ended
     finally:
-        for started in running.values():
-            started.stop()
-
-
-def carried_out(make: Callable[[str], None]) -> int:
-    """The exit code of a process that ``Started`` began, once ``make`` has done its order."""
-    order = sys.stdin.readline()
-    threading.Thread(target=_end_with_the_asker, daemon=True).start()
-    warnings.simplefilter("ignore")
-    try:
-        make(order)
-    except BaseException as error:  # SystemExit of the code that is audited, too
-        for line in problems_of(error):
-            print(line, file=sys.stderr)
-        return 2
-    return 0
-
-
-def problems_of(error: BaseException) -> list[str]:
-    """Why an audit has no result, in lines."""
-    if isinstance(error, DpauditError) and (text := str(error)):
-        return text.split("\n")
-    if is_out_of_memory(error):
-        return ["out of memory; give --workers 1, or audit less at once"]
-    return [unforeseen(error)]
-
-
-def _end_with_the_asker() -> None:
-    sys.stdin.read()
-    os._exit(1)
+        for server in servers.values():
+            server.stop()
 
 
 def share_of_memory(max_memory: int | None, abreast: int, device: str) -> int | None:

@@ -153,7 +153,7 @@ def test_checks_of_one_audit_share_its_process_and_its_time(folder) -> None:
     (folder / "claims.toml").write_text("\n".join([CLAIMS, *same, SECOND]))
     code, _, error = check(folder, "--junit", "junit.xml")
     assert code == 1, error
-    assert len((folder / "starts.log").read_text().splitlines()) == runs(folder) == 2
+    assert runs(folder) == 2
     times = [
         suite.get("time") for suite in ElementTree.parse(folder / "junit.xml").iter("testsuite")
     ]

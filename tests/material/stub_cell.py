@@ -1,4 +1,4 @@
-"""The process of a benchmark's cell that leaves a finished audit at once, or does what it is told.
+"""The process of a benchmark's cells that leaves a finished audit at once, or does what it is told.
 
 What each cell does is in acts.json of the working folder, by the graph of its config: "fail",
 "die", "hang" or "leave"; of others it says in runs.log whether they were begun or resumed.
@@ -15,7 +15,7 @@ from pathlib import Path
 from dpaudit.benchmark.one_cell import CellJob
 from dpaudit.errors import RunError
 from dpaudit.files.whole import write_whole
-from dpaudit.pipeline.processes import carried_out
+from dpaudit.pipeline.orders import serve
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 
@@ -42,4 +42,4 @@ def make(order: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(carried_out(make))
+    sys.exit(serve(make, modules=()))

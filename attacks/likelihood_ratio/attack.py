@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, PositiveInt, model_validator
@@ -233,12 +234,10 @@ class LikelihoodRatio(Attack):
         def played(
             name: str, trials: int, game: Game | None = None, score: Score | None = None
         ) -> Worlds:
-            def enough(so_far: Worlds) -> bool:
-                return score is not None and all(is_decided(q, score, so_far) for q in asked)
-
             own = Streams(streams.numpy(name).integers(2**62).item(), streams.device)
             game = game or question.game
             played_as = question.adversary, trials, own, question.in_round, game, on_round
+            enough = None if score is None else partial(_are_decided, asked, score)
             return play(*played_as, kept=kept.stage(name), enough=enough)
 
         try:
@@ -254,6 +253,10 @@ class LikelihoodRatio(Attack):
         fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
         silent = played("without noise", fewer, without_noise(question.adversary.game))
         return Runs(counted, score, silent)
+
+
+def _are_decided(asked: Sequence[Question], score: Score, so_far: Worlds) -> bool:
+    return all(is_decided(question, score, so_far) for question in asked)
 
 
 def _claimed(bench: Bench, threat_model: ThreatModel) -> dict[int, Claim]:

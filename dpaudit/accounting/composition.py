@@ -83,6 +83,16 @@ class Composed:
         gain = -np.expm1(np.minimum(short, 0.0)) @ self.masses
         return float(np.clip(gain + self._sign * self.slack, 0.0, 1.0))
 
+    def deltas(self, epsilons: Array) -> Array:
+        """``delta`` at each epsilon >= 0 [n] but for rounding, from the tails of all losses."""
+        p, scaled = _tails(self.losses, self.masses)
+        shifted = epsilons - self._sign * self.blur
+        above = np.searchsorted(self.losses, shifted, side="right")
+        some = np.minimum(above, len(p) - 1)
+        gain = p[some] - np.exp(np.minimum(shifted - self.losses[some], 0.0)) * scaled[some]
+        gain = np.where(above < len(p), gain, 0.0)
+        return np.clip(gain + self._sign * self.slack, 0.0, 1.0)
+
     def epsilon(self, delta: float) -> float:
         """The bound on the smallest epsilon >= 0 with this delta; infinite where there is none."""
         target = delta - self._sign * self.slack

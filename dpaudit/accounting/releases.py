@@ -157,7 +157,7 @@ def false_negative_rate(
         return GAUSSIAN.false_negative_rate(mu, rate)
     composed = _composed(mechanism, adjacency, "upper", 1e-9)
     epsilons = np.concatenate([[0.0], np.geomspace(1e-3, 60.0, 200)])
-    remove, add = (np.array([c.delta(e) for e in epsilons]) for c in (composed[0], composed[-1]))
+    remove, add = (c.deltas(epsilons) for c in (composed[0], composed[-1]))
     rate = rate[..., None]
     missed = np.maximum(1 - remove - np.exp(epsilons) * rate, np.exp(-epsilons) * (1 - add - rate))
     return np.maximum(missed.max(axis=-1), 0.0)

@@ -10,6 +10,7 @@ better: noise that repeats itself, say, shows in the covariance of the innovatio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import floor, log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from .tape import Overheard
 
 FEATURES = 192  # innovations kept of a run, for learned scores and the test of the noise
 BLOCK = 40_000  # messages of a round that are simulated at once for each world
+ASKED = 1.05  # times as many blocks as before are asked about next
 POINTS = 80  # of a trade-off curve
 CERTAIN = 30.0  # nats that a record seen without noise is worth
 SHRINKAGE = 1e-3  # of the learned covariance, towards its diagonal
@@ -63,7 +65,7 @@ def play(
     dtype: torch.dtype = torch.float64,
     kept: Kept = NOT_KEPT,
     others: Steep | None = None,
-    enough: Callable[[Worlds], bool] = lambda so_far: False,
+    enough: Callable[[Worlds], bool] | None = None,
 ) -> Worlds:
     """Both worlds, ``trials`` runs of each, in blocks that fit in the processor's cache.
 
@@ -71,7 +73,8 @@ def play(
         in_round: the only round in which the record may be drawn; None: in any.
         game: what is really played, if it is another game than the adversary believes in.
         others: losses of third agents; None: they have no gradients.
-        enough: whether the runs so far will do; asked between blocks.
+        enough: whether the runs so far will do; asked between blocks, of many in each twentieth, so
+            that all answers take time in proportion to the runs. None: they never will.
 
     Raises:
         DpauditError: a score is NaN.
@@ -81,7 +84,7 @@ def play(
     n_blocks = -(-trials // size)
     blocks = _blocks_of(kept.last())
     for i, part in list(enumerate(np.array_split(np.arange(trials), n_blocks)))[len(blocks) :]:
-        if blocks and enough(_together(blocks)):
+        if enough is not None and _is_due(len(blocks)) and enough(_together(blocks)):
             break
         own = Streams(streams.numpy("block", i).integers(2**62).item(), streams.device)
 
@@ -93,6 +96,13 @@ def play(
         kept.keep(partial(_progress_of, blocks))
     kept.done(_progress_of(blocks))
     return _together(blocks)
+
+
+def _is_due(n_blocks: int) -> bool:
+    """Whether these are the first blocks that are ``ASKED`` to another whole power."""
+    if n_blocks < 2:
+        return n_blocks == 1
+    return floor(log(n_blocks, ASKED)) > floor(log(n_blocks - 1, ASKED))
 
 
 def _together(blocks: list[Worlds]) -> Worlds:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from dpaudit.accounting.composition import MAX_LEVELS, compose, each_exactly, on_levels
+from dpaudit.accounting.composition import MAX_LEVELS, Bound, compose, each_exactly, on_levels
 from dpaudit.accounting.fourier import Product
 from dpaudit.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpaudit.accounting.privacy_loss import NoiseFamily, Pairs
@@ -57,6 +57,18 @@ def test_composed_gaussians_bracket_the_closed_form(mu: float, count: int) -> No
         assert exact <= upper.epsilon(delta) <= exact + 5e-4 * total
     for epsilon in (0.0, 0.5, 2.0):
         assert lower.delta(epsilon) <= gaussian_delta(epsilon, total) <= upper.delta(epsilon)
+
+
+@pytest.mark.parametrize("bound", ["upper", "lower"])
+@pytest.mark.parametrize(("family", "scale"), [("gaussian", 0.6), ("laplace", 2.0)])
+def test_deltas_are_each_delta(family: NoiseFamily, scale: float, bound: Bound) -> None:
+    rounds = [each_exactly(pairs(family, "remove", np.array([scale]), 0.3), np.array([40]))]
+    composed = compose(rounds, bound, 1e-10)
+    largest = composed.losses[-1]
+    epsilons = np.concatenate([[0.0], np.geomspace(1e-3, 2 * largest, 300), [largest]])
+    each = np.array([composed.delta(epsilon) for epsilon in epsilons])
+    assert 0 < np.count_nonzero(each > 1e-6) < len(each)
+    assert np.abs(composed.deltas(epsilons) - each).max() < 1e-15 * len(composed.losses) ** 0.5
 
 
 def test_distinct_gaussians_bracket_the_closed_form() -> None:

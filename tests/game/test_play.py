@@ -1,6 +1,7 @@
 """Runs of two worlds: calibrated scores, power, and bounds that hold for correct mechanisms."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.play import (
+    ASKED,
     LearnedScore,
     Scored,
     Worlds,
+    _is_due,
     cross_fitted,
     play,
     without_noise,
@@ -172,6 +175,13 @@ def test_the_same_seed_gives_the_same_scores(audited) -> None:
     assert torch.equal(
         torch.from_numpy(first.without.features), torch.from_numpy(second.without.features)
     )
+
+
+def test_of_many_runs_it_is_asked_in_each_twentieth_whether_they_are_enough() -> None:
+    asked = [n for n in range(1, 2_001) if _is_due(n)]
+    assert asked[:10] == list(range(1, 11))
+    assert len(asked) < 120
+    assert max(b / a for a, b in pairwise(asked[20:])) < ASKED**2
 
 
 def test_runs_that_are_enough_are_the_first_blocks_of_all(audited) -> None:

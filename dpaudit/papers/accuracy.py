@@ -16,13 +16,14 @@ from dpaudit.pipeline.run import Runtime, prepare
 from dpaudit.pipeline.workers import one_thread
 from dpaudit.training.needs import training_bytes
 from dpaudit.training.pace import measured as pace_of
-from dpaudit.training.train import EVALUATIONS, NOTHING_RECORDED, train
+from dpaudit.training.train import NOTHING_RECORDED, train
 from dpaudit.training.woven import global_randomness
 
 from .experiment import Around, Cost, Measured, Settings
 
 ACCURACY = "test accuracy, %"
 CURVE = "test accuracy by round, %"
+POINTS = 7  # of a curve, even in rounds: one takes as long as some rounds do
 WORLD = "world"  # the setting that turns the noise off: "no-defense"
 BESIDE = 600 * 10**6  # bytes of a process beside what training counts: libraries and data
 
@@ -38,8 +39,8 @@ def accuracy(settings: Settings, seed: int, around: Around) -> Iterator[Measured
 
 
 def curve(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
-    """The same at each round that is evaluated. Raises as ``accuracy``."""
-    trained = _trained(settings, seed, around, EVALUATIONS)
+    """The same at each of some rounds. Raises as ``accuracy``."""
+    trained = _trained(settings, seed, around, POINTS)
     for k, agents in zip(trained.rounds, trained.accuracy, strict=True):
         yield Measured(CURVE, _percent(agents), at=k)
 
@@ -72,13 +73,13 @@ def _trained(settings: Settings, seed: int, around: Around, evaluations: int) ->
     return trained
 
 
-def foretell(settings: Settings, seed: int, around: Around) -> Cost:
+def foretell(settings: Settings, seed: int, around: Around, evaluations: int = 1) -> Cost:
     """By short measurements on one thread, in CPU time, which a busy machine does not stretch."""
     prepared, world = prepared_of(settings, seed, around)
     defense, problem = prepared.defenses[world], prepared.learned.problem
     with one_thread(), global_randomness(0):
         pace = pace_of(defense, problem, prepared.setting, prepared.streams, time.process_time)
-    seconds = defense.n_rounds * pace.round + pace.evaluation
+    seconds = defense.n_rounds * pace.round + evaluations * pace.evaluation
     return Cost(seconds, _bytes(prepared, world) + BESIDE)
 
 

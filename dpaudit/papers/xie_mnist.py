@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from .accuracy import ACCURACY, CURVE, accuracy, curve, foretell
+from .accuracy import ACCURACY, CURVE, POINTS, accuracy, curve, foretell
 from .experiment import (
     ABSENT,
     Around,
@@ -84,6 +84,10 @@ def cost(settings: Settings, seed: int, around: Around) -> Cost:
     return foretell(with_noise(settings), seed, around)
 
 
+def cost_of_curves(settings: Settings, seed: int, around: Around) -> Cost:
+    return foretell(with_noise(settings), seed, around, POINTS + 1)
+
+
 _STEPS = ("0.001", "0.005", "0.01", "0.05", "0.1")
 _BETAS = ("0.1", "1", "10", "100", "1000")
 _BUDGETS = ("0.1", "0.5", "1", "5")
@@ -94,7 +98,7 @@ XIE_MNIST = {
         table="Figures 6 to 8",
         shows="test accuracy by round of Algorithm 1 and of three other methods, MNIST",
         measure=curves,
-        foretell=cost,
+        foretell=cost_of_curves,
         columns=("method",),
         cells=tuple(Cell({"method": method}, own) for method, own in METHODS.items()),
         settings=COMMON,

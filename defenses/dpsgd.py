@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+import torch
 from pydantic import PositiveFloat, model_validator
 from torch import Tensor
 
@@ -151,8 +152,8 @@ class DPDPSGD(GaussianDefense):
         eta, C, B, sigma = self.learning_rate, self.clip_norm, gradient.batch_size, self.sigma
         if self.perturb == "gradient":
             S = gradient.clipped_sum(X, C)
-            G = (S + noise.gaussian("gradient", sigma * C, S)) / B  # 1
-            sent = X = V - eta * G  # 2
+            noisy = S + noise.gaussian("gradient", sigma * C, S)  # 1, times B
+            sent = X = torch.sub(V, noisy, alpha=eta / B)  # 2
         else:
             S = gradient.clipped_sum(X, C, norm=1)
             X = V - eta * S / B

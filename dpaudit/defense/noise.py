@@ -42,7 +42,10 @@ class Noise:
         """
         if _is_zero(std):
             return torch.zeros_like(like)
-        return _scaled(torch.empty_like(like).normal_(generator=self._stream(message)), std)
+        draws, generator = torch.empty_like(like), self._stream(message)
+        if isinstance(std, Tensor):
+            return draws.normal_(generator=generator) * std
+        return draws.normal_(0.0, std, generator=generator)
 
     def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
         """Laplace of this scale (std / sqrt(2)) per coordinate, in the shape of ``like``."""

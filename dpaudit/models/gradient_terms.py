@@ -4,7 +4,7 @@ A pass has n data holders, r records of each one's batch, and k models on each b
 records and models are [n, r, k, ...].
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,8 +18,8 @@ class Term(Protocol):
         """L1 norm (1) or squared L2 norm (2) of each record's gradient, [n, r, k]."""
         ...
 
-    def weighted(self, factors: Tensor) -> Tensor:
-        """The sum over records times factors [n, r, k], flat: [n, k, size]."""
+    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
+        """The sum over records times factors [n, r, k], flat: parts [n, k, size], in order."""
         ...
 
     def each(self) -> Tensor:
@@ -35,8 +35,8 @@ class Each(NamedTuple):
     def powers(self, norm: int) -> Tensor:
         return torch.linalg.vector_norm(self.G, norm, dim=-1) ** norm
 
-    def weighted(self, factors: Tensor) -> Tensor:
-        return torch.einsum("nrk,nrkq->nkq", factors, self.G)
+    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
+        return [torch.einsum("nrk,nrkq->nkq", factors, self.G)]
 
     def each(self) -> Tensor:
         return self.G
@@ -51,10 +51,9 @@ class Kernels(NamedTuple):
     def powers(self, norm: int) -> Tensor:
         return Each(self.G.flatten(3)).powers(norm)
 
-    def weighted(self, factors: Tensor) -> Tensor:
-        return self._natural(
-            Each(self.G.flatten(3)).weighted(factors).unflatten(-1, (self.shape[0], -1))
-        )
+    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
+        (total,) = Each(self.G.flatten(3)).weighted(factors)
+        return [self._natural(total.unflatten(-1, (self.shape[0], -1)))]
 
     def each(self) -> Tensor:
         return self._natural(self.G)
@@ -81,10 +80,10 @@ class Outer(NamedTuple):
             return Each(self.each()).powers(norm)
         return ((A @ A.mT) * (G.mT @ G)).sum((-2, -1)).clamp(min=0)
 
-    def weighted(self, factors: Tensor) -> Tensor:
+    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
         G = self._side_by_side(self.G * factors[..., None, None])
         G, A = G.permute(0, 2, 3, 1, 4).flatten(3), self.A.transpose(1, 2).flatten(2, 3)
-        return (G @ A).reshape(factors.shape[0], factors.shape[2], -1)
+        return [(G @ A).reshape(factors.shape[0], factors.shape[2], -1)]
 
     def each(self) -> Tensor:
         return (self._side_by_side(self.G) @ self.A).reshape(*self.G.shape[:3], -1)
@@ -110,7 +109,7 @@ class Records(NamedTuple):
 
     def weighted(self, factors: Tensor) -> Iterator[Tensor]:
         """The sum over records times factors [n, r, k]: parts [n, k, size] that follow in d."""
-        return (term.weighted(factors) for term in self.terms)
+        return (part for term in self.terms for part in term.weighted(factors))
 
     def each(self) -> Tensor:
         """Every record's gradient, [n, r, k, d]."""

@@ -98,14 +98,16 @@ class Gradients:
         C = inf if clip_norm is None else clip_norm
         if not C > 0:
             raise ConfigError(f"clip norm must be positive, got {C}")
-        total = torch.zeros_like(X)
+        total = torch.empty_like(X) if inputs.shape[1] else torch.zeros_like(X)
         for p in self._passes(X, inputs, labels, holders, weights, create_graph):
             records = self._engine.records(p.X, p.inputs, p.labels, create_graph)
             factors = p.weights.expand(*p.labels.shape[:2], p.X.shape[1])
             if not isinf(C):
                 factors = factors * _clipping(records.powers(norm), C, norm)
             parts = records.weighted(factors)
-            _add(total, p.models, [torch.cat([*parts], dim=-1)] if create_graph else parts)
+            if create_graph:
+                parts = iter([torch.cat([*parts], dim=-1)])
+            _add(total, p.models, parts, first=p.records.start == 0)
         return total
 
     def mean(
@@ -310,14 +312,17 @@ def _clipping(powers: Tensor, C: float, norm: int) -> Tensor:
     return (bound / powers.clamp(min=bound)) ** (1 / norm)
 
 
-def _add(total: Tensor, models: Rows, parts: Iterable[Tensor]) -> None:
-    """Add parts [n, k, size], which follow each other in d, to the rows of these models."""
+def _add(total: Tensor, models: Rows, parts: Iterable[Tensor], first: bool) -> None:
+    """Add parts [n, k, size], which follow each other in d, to the rows of these models.
+
+    The ``first`` ones that a model is given are written over what was there.
+    """
     start = 0
     for part in parts:
         stop = start + part.shape[-1]
-        rows, columns = part.flatten(0, 1), slice(start, stop)
+        rows, columns = part.flatten(0, 1), total[:, start:stop]
         if isinstance(models, slice):
-            total[models, columns].add_(rows)
+            columns[models].copy_(rows) if first else columns[models].add_(rows)
         else:
-            total[:, columns].index_add_(0, models, rows)
+            columns.index_copy_(0, models, rows) if first else columns.index_add_(0, models, rows)
         start = stop

@@ -5,6 +5,7 @@ gradient is the outer product s x~^T, of norm |s| |x~|. Slopes are held class by
 n_classes, r], so that what runs over a few classes runs along many records in memory.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -74,10 +75,9 @@ class Affine(NamedTuple):
         outputs = self.S.square() if norm == 2 else self.S.abs()
         return inputs.unsqueeze(-1) * outputs.sum(dim=2).mT
 
-    def weighted(self, factors: Tensor) -> Tensor:
+    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
         S = self.S * factors.permute(0, 2, 1).unsqueeze(2)  # [n, k, o, r]
-        weight = (S.flatten(1, 2) @ self.A).view(*S.shape[:2], -1)
-        return torch.cat([weight, S.sum(dim=-1)], dim=-1)
+        return [(S.flatten(1, 2) @ self.A).view(*S.shape[:2], -1), S.sum(dim=-1)]
 
     def each(self) -> Tensor:
         S = self.S.permute(0, 3, 1, 2)  # [n, r, k, o]

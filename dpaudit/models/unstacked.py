@@ -1,5 +1,6 @@
 """Gradients of any network, one model after the other: slower than `stacked`."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Never
 
 import torch
@@ -83,8 +84,8 @@ class _Total(NamedTuple):
             "clipping it bounds nothing, so choose a network without"
         )
 
-    def weighted(self, factors: Tensor) -> Tensor:
-        return self.G
+    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
+        return [self.G]
 
     def each(self) -> Never:
         self.powers(2)

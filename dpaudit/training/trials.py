@@ -75,4 +75,5 @@ def run_trials(
             round = defense.step(state, k, setting.network.at(k), gradient, Noise(streams, k))
             state = round.state
             watch(k, round)
+            del gradient, round  # memory that the next round uses while it is in the cache
     return state

@@ -1,11 +1,12 @@
 """The gradient oracle of a round: each record's gradient, local steps, agents without data."""
 
+import pytest
 import torch
 
 from dpaudit.data import partition
 from dpaudit.data.datasets import Dataset
 from dpaudit.rng import Streams
-from dpaudit.training.classification import BatchGradient, Classification
+from dpaudit.training.classification import BatchGradient, Classification, _smallest
 
 N, B = 4, 3
 
@@ -79,3 +80,13 @@ def test_an_agent_without_data_has_no_gradient() -> None:
         assert bool((given(X)[1:] != 0).any(1).all())
         assert not given.clipped_sum(X, 1.0)[0].any()
         assert not given.per_record(X)[0].any()
+
+
+@pytest.mark.parametrize("n", [3, 255, 256, 5000])
+def test_the_smallest_draws_are_found_in_order_with_padding_last(n: int) -> None:
+    draws = torch.rand(2, 3, n, generator=torch.Generator().manual_seed(4))
+    draws[0, 0, :2] = torch.tensor([1 - 2**-24, 0.0])  # the largest that is drawn, and the smallest
+    draws[1, :, n // 3 :] = 1.0  # padding
+    for count in (1, n // 2, n):
+        expected = draws.argsort(dim=-1, stable=True)[..., :count]
+        assert torch.equal(_smallest(draws, count), expected)

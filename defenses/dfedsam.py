@@ -180,4 +180,4 @@ class DPDFedSAM(GaussianDefense):
 def _unit(g: Tensor) -> Tensor:
     """Each vector [..., d] at length 1; a zero vector stays 0."""
     norms = g.norm(dim=-1, keepdim=True)
-    return torch.where(norms > 0, g / norms.where(norms > 0, 1.0), 0.0)
+    return g / norms.where(norms > 0, 1.0)

@@ -246,13 +246,12 @@ class DPCGA(GaussianDefense):
 
 def direction(graph: Graph, own: Tensor, cross: Tensor, margin: float = 0.0) -> Tensor:
     """g~ of every agent (2-3), of its own gradient [..., n, d] and those of links [..., e, d]."""
-    W = graph.W.to(own)
-    i, j = graph.receivers.to(own.device), graph.senders.to(own.device)
+    i = graph.receivers.to(own.device)
     place = torch.arange(len(i), device=i.device) - torch.searchsorted(i, i)  # of j at i
     most = int(place.max()) + 1 if len(place) else 0
     M = own.new_zeros(*own.shape[:-1], most, own.shape[-1])
-    M[..., i, place, :] = W[i, j][:, None] * cross
-    r = W.diagonal()[:, None] * own
+    M[..., i, place, :] = graph.on_links.to(own)[:, None] * cross
+    r = graph.own.to(own)[:, None] * own
     v = multipliers(M @ M.mT, (M @ r[..., None])[..., 0], margin)
     return r + (M.mT @ v[..., None])[..., 0]
 

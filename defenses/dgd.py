@@ -136,7 +136,7 @@ class DPDGD(GeometricDefense):
         G = gradient(X if self.variant == "true-gradient" else Z)
         mixed = graph.mix(Z)
         if self.variant == "true-consensus":
-            mixed = mixed + graph.W.diagonal().to(X)[:, None] * (X - Z)
+            mixed = mixed + graph.own.to(X)[:, None] * (X - Z)
         return Round(State(mixed - alpha * G), sent, {"gradient": G})
 
     def models(self, state: State) -> Tensor:
@@ -155,7 +155,7 @@ class DPDGD(GeometricDefense):
 
     def sensitivities(self, n_rounds: int, setting: Setting, victim: int) -> list[float]:
         """Delta(1), ..., Delta(n_rounds) of one agent: the bounds in the class docstring."""
-        W_ii = setting.network.at(1).W[victim, victim].item()
+        W_ii = setting.network.at(1).own[victim].item()
         Delta, all_rounds = 0.0, []
         for k in range(1, n_rounds + 1):
             carried = {

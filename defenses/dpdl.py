@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, NamedTuple, Self
 
+import numpy as np
 import torch
 from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
@@ -182,15 +183,15 @@ class DPDL(Defense):
         """The right-hand side of (23); the root's sum is over the smallest neighbourhood."""
         if self.epsilon is None:
             raise ValueError("(23) needs epsilon")
-        W, N = setting.network.at(1).W, setting.n_agents
-        w_min, w_max = W[W > 0].min().item(), W.max().item()
+        W, N = setting.network.at(1).sparse, setting.n_agents
+        w_min, w_max = float(W.data.min()), float(W.data.max())
         q = self.batch_size / (N * min(setting.sizes))
         terms = (
             2 / math.sqrt(w_min)
             + 15 * self.calibration * N / 8
             + self.calibration * w_max * (self.h + 1) ** 2 * N / (2 * self.h)
         )
-        root = math.sqrt((W > 0).sum(dim=1).min().item() / w_max)
+        root = math.sqrt(int(np.diff(W.indptr).min()) / w_max)
         return (
             terms * self.c2 * q * math.sqrt(self.n_rounds * math.log(1 / self.delta))
             / (root * self.epsilon)
@@ -208,7 +209,7 @@ class DPDL(Defense):
             "cross_gradient": Stated(2, CHANGED_RECORDS[adjacency] * C / B),
         }
         if adjacency == "replace-one":
-            w, h, alpha = setting.network.at(1).W[victim, victim].item(), self.h, self.calibration
+            w, h, alpha = setting.network.at(1).own[victim].item(), self.h, self.calibration
             v = (
                 2 / (math.sqrt(w) * setting.n_agents)
                 + 15 * alpha * (1 - w) / 8
@@ -263,7 +264,7 @@ class DPDL(Defense):
         self, calibration: float, graph: Graph, victim: int, unseen: list[int]
     ) -> float:
         """How far a record moves the momentum, in deviations of the noise that still hides it."""
-        w = graph.W[victim].tolist()
+        w = dict(graph.heard_by(victim))
         own = 1 / math.sqrt(w[victim]) + self.calibration * graph.n_agents * calibration
         return float(own / math.sqrt(sum(1 / w[j] for j in [victim, *unseen])))
 
@@ -292,10 +293,8 @@ class DPDL(Defense):
 
     def _momentum_exact(self, view: View, setting: Setting, target: Target) -> Derived:
         t, victim, _ = target
-        w = setting.network.at(1).W[victim]
-        mixed = sum(
-            w[j].item() * self._momentum(view, t - 1, j) for j in w.nonzero().flatten().tolist()
-        )
+        heard = setting.network.at(1).heard_by(victim)
+        mixed = sum(w * self._momentum(view, t - 1, j) for j, w in heard)
         G = view.sent_by("v", t, victim) - self.momentum * mixed
         return Derived(G, view.sent_by("x", t, victim))
 
@@ -303,9 +302,10 @@ class DPDL(Defense):
         t, victim, _ = target
         graph = setting.network.at(1)
         G, model = self._momentum_exact(view, setting, target)
+        w = dict(graph.heard_by(victim))
         for j in graph.neighbours(victim):
             cross = view.transcript.on_edge("cross_gradient", t, j, victim)
-            G = G - cross / (math.sqrt(graph.W[victim, j].item()) * setting.n_agents)
+            G = G - cross / (math.sqrt(w[j]) * setting.n_agents)
         return Derived(G, model)
 
     def _momentum(self, view: View, t: int, agent: int) -> Tensor:
@@ -354,8 +354,7 @@ def _calibrated(defense: DPDL) -> float:
 
 def _weights(graph: Graph, like: Tensor) -> Tensor:
     """w_ij of each link j -> i, then w_ii of each agent, [n_edges + n_agents]."""
-    W = graph.W.to(like)
-    return torch.cat([W[graph.receivers, graph.senders], W.diagonal()])
+    return torch.cat([graph.on_links, graph.own]).to(like)
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ class WangNedic(WeakeningDefense):
 
     def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
         """D(k-1) of the class docstring, from both sides."""
-        others = 1 - setting.network.at(1).W[victim, victim].item()
+        others = 1 - setting.network.at(1).own[victim].item()
         D = [0.0]
         for k in range(1, n_rounds):
             D.append((1 - self.c(k) * others) * D[-1] + self.gradient_distance * self.lam(k))
@@ -218,7 +218,7 @@ class WangNedicTracking(WeakeningDefense):
     def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
         """The recursions of the class docstring; constant gradients give them with their signs."""
         graph, delta = setting.network.at(1), self.gradient_distance
-        R, C = (1 - g.W[victim, victim].item() for g in (graph.pull, graph.push))
+        R, C = (1 - g.own[victim].item() for g in (graph.pull, graph.push))
         x, u, y, flat_x, flat_y = [0.0], 0.0, [delta], [0.0], [delta]
         for k in range(1, n_rounds):
             stays, c = 1 - self.a(k) - self.c(k) * C, self.c(k)
@@ -236,7 +236,7 @@ def pulled(graph: Graph, X: Tensor, received: Tensor) -> Tensor:
 
     Columns of W that sum to 1 give those that leave (W_ji), rows those that enter (W_ij).
     """
-    own = graph.W.diagonal().to(X)[:, None]
+    own = graph.own.to(X)[:, None]
     return graph.mix(received) - own * received - (1 - own) * X
 
 

@@ -101,7 +101,7 @@ class XuanWang(ScaledDefense):
         return super().calibrate(setting)
 
     def _refuse_endless_losses(self, setting: Setting) -> None:
-        own = setting.network.at(1).W.diagonal().max().item()
+        own = setting.network.at(1).own.max().item()
         slowest = max(self.step_decay, 1 - self.coupling * (1 - own))
         if not slowest < self.noise_decay < 1:
             raise OutsideTheory(
@@ -113,7 +113,7 @@ class XuanWang(ScaledDefense):
     def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
         """The recursions of the class docstring; constant gradients give them with their signs."""
         delta = self.gradient_distance
-        e = self.coupling * (1 - setting.network.at(1).W[victim, victim].item())
+        e = self.coupling * (1 - setting.network.at(1).own[victim].item())
         x, s, flat_x = [0.0], [0.0], [0.0]
         for k in range(1, n_rounds):
             x.append((1 - e) * x[-1] + e * s[-1] + self.alpha(k) * delta)

@@ -76,9 +76,9 @@ class ZipDL(GaussianDefense):
         Y = X - eta * S / B  # 1
         on_links, kept = self._noises(graph, Y, noise, eta * self.sigma * C / B)  # 2
         sent = Y[..., j, :] + on_links  # 3
-        w = graph.W.to(X)
-        heard = torch.zeros_like(Y).index_add(-2, i, w[i, j, None] * sent)  # 4
-        X = heard + w.diagonal()[:, None] * (Y + kept)
+        w, own = graph.on_links.to(X), graph.own.to(X)
+        heard = torch.zeros_like(Y).index_add(-2, i, w[:, None] * sent)  # 4
+        X = heard + own[:, None] * (Y + kept)
         return Round(State(X), {"y": unicast(graph, sent)}, {"gradient": S / B})
 
     def _noises(self, graph: Graph, like: Tensor, noise: Noise, s: float) -> tuple[Tensor, Tensor]:
@@ -107,7 +107,7 @@ class ZipDL(GaussianDefense):
         return super().calibrate(setting)
 
     def _refuse(self, graph: Graph) -> None:
-        weights = graph.W[graph.W > 0]
+        weights = torch.from_numpy(graph.sparse.data)
         if not torch.allclose(weights, weights[0].expand_as(weights)):
             raise OutsideTheory(
                 "graph: Zip-DL needs one weight for all links and agents, as on a ring, for noises "

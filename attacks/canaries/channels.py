@@ -24,9 +24,10 @@ from torch import Tensor, nn
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.transcript import Capture
-from dpaudit.game.adversary import NEGLIGIBLE, Adversary
+from dpaudit.game.adversary import Adversary
 from dpaudit.game.follow import Follower
 from dpaudit.game.game import Game
+from dpaudit.game.leak import NEGLIGIBLE
 from dpaudit.game.play import Tally
 from dpaudit.game.tape import Overheard
 from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under

@@ -46,7 +46,7 @@ UNKNOWN_DRAWS = (
 )
 
 FIRST, RUNS = 2, 400  # rounds and runs that are timed
-MEASURED = 400  # numbers that a view has of a round, beyond which even these take long
+MEASURED = 400  # numbers that a view has of a round, beyond which fewer runs are timed
 ADVERSARIES = 3  # that are made for a question
 JUDGED = 1.5  # seconds for bounds and controls
 
@@ -108,14 +108,16 @@ class LikelihoodRatio(Attack):
         game = self._largest_game(bench, threat_model)
         if game is None:
             return 0.0
-        if GameShape.of(game, threat_model).observed > MEASURED:
+        shape = GameShape.of(game, threat_model)
+        if shape.observed > MEASURED and shape.entries is None:
             return None
         n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
         own = Streams(bench.streams.numpy("pace").integers(2**62).item(), bench.streams.device)
         claimed = _claimed(bench, threat_model).values()
         runs = self.trials + self._choosing + self.trials // 2
         first = min(n_rounds, FIRST)
-        adversary, n = Adversary(game, threat_model, first), min(runs, RUNS)
+        adversary = Adversary(game, threat_model, first)
+        n = min(runs, max(2, RUNS * MEASURED // max(MEASURED, shape.observed)))
         one = seconds_of(lambda: play(adversary, n, own)) / (n * first)
         known = seconds_of(lambda: Adversary(game, threat_model, first)) / first
         each = n_rounds * (runs * one + ADVERSARIES * known) + JUDGED
@@ -304,7 +306,7 @@ def _findings(
     if candidates is not None:
         yield matched_bound(question, runs, candidates, streams)
     without = runs.counted.without
-    gaussian = not any(reading.laplace.any() for reading in question.adversary.rounds)
+    gaussian = not any(reading.has_laplace for reading in question.adversary.rounds)
     if question.nonlinear is not None and not question.nonlinear.quiet:
         yield no_noise_control(question, question.nonlinear)
     elif gaussian and without.features.shape[1]:

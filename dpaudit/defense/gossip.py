@@ -105,9 +105,8 @@ def mixed(view: View, graph_of: GraphOf, name: str, k: int, agent: int) -> Tenso
     """
     if k == 0:
         raise NotObservable("the initial models are in no message: attack a round after the first")
-    w = graph_of(k).W[agent]
-    senders = w.nonzero().flatten().tolist()
-    return torch.stack([w[j].item() * view.sent_by(name, k, j) for j in senders]).sum(0)
+    heard = graph_of(k).heard_by(agent)
+    return torch.stack([w * view.sent_by(name, k, j) for j, w in heard]).sum(0)
 
 
 def start_and_step(
@@ -168,7 +167,7 @@ def known_rounds(
 
     @cache
     def mixes(graph: Graph, agent: int) -> list[int]:
-        return [j for j, w in enumerate(graph.W[agent].tolist()) if w]
+        return [j for j, _ in graph.heard_by(agent)]
 
     @cache
     def told(k: int, agent: int) -> bool:

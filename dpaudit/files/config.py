@@ -17,7 +17,7 @@ from .magnitudes import extreme_numbers
 from .options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions
 from .threat import ThreatModel
 
-MOST_AGENTS = 4096  # W and its eigenvalues take the cube of it
+MOST_AGENTS = 16384  # agents of one audit
 MOST = 100  # claims, threat models or attacks of one audit
 SENSORS = "sensor-fusion"  # the data that are no records: agents measure, and there is no network
 

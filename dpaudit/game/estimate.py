@@ -31,8 +31,8 @@ from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
 
-from .adversary import visible_rows
 from .inputs import Inputs, Listening
+from .observer import visible_rows
 from .states import flat_state, state_of, varying
 from .tape import Tape
 

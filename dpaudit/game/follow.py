@@ -9,7 +9,9 @@ from torch import Tensor
 from dpaudit.defense.transcript import Capture
 from dpaudit.kept import joined, under
 
-from .adversary import Adversary, Reading
+from .adversary import Adversary
+from .blocks import mapped
+from .leak import Reading
 from .states import flat_state, state_of
 from .tape import Tape
 
@@ -52,7 +54,7 @@ class Follower:
         silent = {name: torch.zeros_like(drawn) for name, drawn in units.items()}
         surprise = adversary.observe(k, sent, units) - adversary.observe(k, foretold.sent, silent)
         reading = adversary.rounds[k - 1]
-        y = surprise @ reading.whiten.to(surprise)
+        y = mapped(surprise, reading.whiten)
         self._like = foretold.state
-        self.believed = flat_state(foretold.state) + y @ reading.gain.to(y)
+        self.believed = flat_state(foretold.state) + mapped(y, reading.gain)
         return Innovation(reading, surprise, y)

@@ -30,8 +30,8 @@ from dpaudit.defense.transcript import Capture
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph
 
-from .adversary import visible_rows
 from .game import Game
+from .observer import visible_rows
 from .states import flat_state, state_of
 from .tape import Tape
 

@@ -8,13 +8,19 @@ import torch
 from dpaudit.defense.footprint import Footprint
 from dpaudit.files.threat import ThreatModel
 
-from .adversary import visible_rows
+from .footprints import NotLocal
 from .game import Game
+from .local_filter import LOCAL, steps_of
+from .local_probe import NUMBERS
+from .observer import Observer, visible_rows
 from .play import FEATURES, block_of
 from .states import flat_state
 from .tape import Tape
 
 NUMBER = 8  # bytes: all is float64
+ENTRY = 16  # bytes of a number of a sparse matrix, with its places
+COPIES = 8  # of such a matrix: what is told of it, what is left of it, and those on the way
+PROBED = 2  # rounds of which the entries are counted: in the first nothing stays of earlier ones
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,7 @@ class GameShape:
     draws: int  # numbers of noise in a round
     width: int  # numbers of the state
     points: int  # at which a record's gradient is taken in a round
+    entries: int | None  # of the sparse matrices of a step; None: they are dense
 
     @classmethod
     def of(cls, game: Game, threat_model: ThreatModel) -> "GameShape":
@@ -42,10 +49,13 @@ class GameShape:
             sum(draws),
             flat_state(state).shape[-1],
             -(-footprint.gradients // n),
+            _entries(game, threat_model),
         )
 
     def adversary(self, n_rounds: int) -> int:
         """Bytes of what an adversary knows of so many rounds, and of probing one of them."""
+        if self.entries is not None:
+            return self._of_sparse(self.entries, n_rounds)
         n, w = self.observed, self.width
         noise = w + self.draws  # factors of what is uncertain
         rank = min(n, noise)
@@ -57,6 +67,14 @@ class GameShape:
         solving = 4 * noise * (n + w) + 2 * rank * rank + 2 * uses * (n + w)
         step = self.footprint.round(1, trials, NUMBER)
         return NUMBER * (readings + grams + probing + solving) + step
+
+    def _of_sparse(self, entries: int, n_rounds: int) -> int:
+        """The same of sparse matrices, of which each round keeps some and makes some."""
+        n, w, uses = self.observed, self.width, self.points * n_rounds
+        matrices = COPIES * ENTRY * entries * n_rounds
+        records = NUMBER * uses * (3 * n + 3 * w + uses)
+        block = max(1, NUMBERS // w)
+        return matrices + records + self.footprint.round(1, block, 2 * NUMBER)
 
     def runs(self, game: Game, trials: int, n_rounds: int) -> int:
         """Bytes of playing so many runs of each world, and of what is kept of them."""
@@ -70,3 +88,14 @@ class GameShape:
 
     def rows(self, game: Game) -> int:
         return self.observed + 2 * game.setting.n_agents
+
+
+def _entries(game: Game, threat_model: ThreatModel) -> int | None:
+    """Numbers of the matrices of a step, the largest of the first; None: they are dense."""
+    if game.setting.n_agents < LOCAL:
+        return None
+    try:
+        steps = steps_of(Observer(game, threat_model), min(PROBED, game.defense.n_rounds))
+    except NotLocal:
+        return None
+    return max(sum(e.nnz for e in (*s.of_state, *s.of_noise)) for s in steps)

@@ -23,9 +23,11 @@ from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
-from .adversary import EVERY_ROUND, Adversary, Reading
+from .adversary import Adversary
+from .blocks import mapped
 from .follow import Follower, Innovation
 from .game import Game
+from .leak import EVERY_ROUND, Reading
 from .steep import Steep
 from .tape import Overheard
 
@@ -309,10 +311,11 @@ class Tally:
 
 def _log_ratio(reading: Reading, y: Tensor, shift: Tensor) -> Tensor:
     """ln p(y - shift)/p(y) of innovations [trials, rank]; of single draws where they are known."""
-    if not (reading.exact and reading.laplace.any()):
+    y = y[:, : len(shift)]
+    if not (reading.exact and reading.has_laplace):
         return y @ shift - shift @ shift / 2
-    laplace, draws = reading.laplace.to(y.device), reading.draws.to(y)
-    z, c = y @ draws, shift @ draws
+    laplace = reading.laplace.to(y.device)
+    z, c = mapped(y, reading.draws), mapped(shift, reading.draws)
     gaussian = (z[:, ~laplace].square() - (z - c)[:, ~laplace].square()).sum(1) / 2
     sizes = z[:, laplace].abs() - (z - c)[:, laplace].abs()
     return gaussian + sizes.sum(1) * 2**0.5

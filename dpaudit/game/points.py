@@ -95,15 +95,19 @@ def points_of(game: Game, state: Any, k: int, noise: Noise) -> Points:
     heard = _Heard(silent, silent.batch_size)
     game.defense.step(state, k, game.setting.network.at(k), heard, noise)
     known: list[tuple[int, Tensor]] = []
-    by_call = [
-        torch.tensor([_number(step, x, known) for x in models]) for step, models in heard.models
-    ]
+    by_call = [_numbers(step, models, known) for step, models in heard.models]
     return Points(by_call, [step for step, _ in known])
 
 
+def _numbers(step: int, models: Tensor, known: list[tuple[int, Tensor]]) -> Tensor:
+    """The point that each row [m, d] is."""
+    numbers = torch.full((len(models),), NOWHERE)
+    for row in (~models.isnan().all(-1)).nonzero().flatten().tolist():
+        numbers[row] = _number(step, models[row], known)
+    return numbers
+
+
 def _number(step: int, model: Tensor, known: list[tuple[int, Tensor]]) -> int:
-    if model.isnan().all():
-        return NOWHERE
     for i, (s, other) in enumerate(known):
         if s == step and torch.equal(model, other):
             return i

@@ -6,7 +6,7 @@ the defense is linear in its noise.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,37 +14,17 @@ from torch import Tensor
 from dpaudit.defense.contract import Gradient
 from dpaudit.defense.transcript import Capture
 from dpaudit.errors import ConfigError, DpauditError
-from dpaudit.graphs.graph import Graph
 
-from .game import Game
+from .blocks import SparseMap
 from .inputs import Watched
+from .observer import Observer
 from .points import NOWHERE, at_points, points_of
 from .states import flat_state, state_of
-from .tape import AskedNoise, Tape
+from .tape import Tape
 
 RANK = 1e-9  # of the largest singular value: below it a combination of messages has no noise
 NOISELESS = 1e-6  # of a record's effect: what may be left of it where there is no noise to hide it
 MOST_DRAWS = 4000  # noises of a round: the matrices of a round take their square
-
-
-class Observer(Protocol):
-    """Whose view is probed."""
-
-    game: Game
-
-    def all_observations(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
-        """Observations [trials, n] of round k."""
-        ...
-
-    def told(self, k: int, known_to: Mapping[str, Tensor]) -> None:
-        """Who knows the rows of the draws of round k that agents share."""
-        ...
-
-    def named(
-        self, k: int, sent: Capture, draws: Mapping[str, AskedNoise], graph: Graph
-    ) -> list[tuple[str, int]]:
-        """What each of them is: message (or draw) and row."""
-        ...
 
 
 class Probed(NamedTuple):
@@ -85,6 +65,18 @@ class Probed(NamedTuple):
         )
 
 
+class Parts(NamedTuple):
+    """How a round is read: by ``whiten`` and ``gain``, and what the record meets there."""
+
+    whiten: Tensor | SparseMap  # [n_observations, rank]: to independent noise of variance 1
+    gain: Tensor | SparseMap  # [rank, state]: what that tells about the state
+    shifts: Tensor  # [*, m]: of the first m <= rank innovations, the record's effects
+    draws: Tensor | SparseMap  # [m, n_draws]: the noise of the round itself as it is estimated
+    laplace: Tensor  # [n_draws] bool
+    exact: bool  # whether every Laplace draw is recovered exactly
+    has_laplace: bool  # whether the round has any
+
+
 class Filter(NamedTuple):
     """What a round's observations tell about the noise: A' = U S V with A, C as in ``Probed``."""
 
@@ -97,32 +89,59 @@ class Filter(NamedTuple):
     def of(cls, out: Probed) -> "Filter":
         """Raises DpauditError if the run without records is not finite."""
         A, C = out.observed_noise, out.state_noise
-        if not all(bool(t.isfinite().all()) for t in (A, C, out.record_seen, out.record)):
-            raise DpauditError(
-                f"round {out.round}: messages or states are not finite even in a run without "
-                "records; expected options of the defense under which it does not overflow"
-            )
+        refuse_infinite(out.round, A, C, out.record_seen, out.record)
         U, S, V = torch.linalg.svd(A.mT, full_matrices=False)
         rank = int((RANK * S.max() < S).sum()) if S.numel() and S.max() > 0 else 0
         U, S, V = U[:, :rank], S[:rank], V[:rank]
         return cls(U, V, U / S, V @ C)
 
+    def shifts(self, seen: Tensor) -> Tensor:
+        """What effects on observations [*, n] are in whitened ones, [*, rank]."""
+        return seen @ self.whiten
+
+    def bare(self, seen: Tensor) -> Tensor:
+        """What is left of effects on observations [*, n] where there is no noise."""
+        return seen - seen @ self.U @ self.U.mT
+
+    def foretold(self, shifts: Tensor) -> Tensor:
+        """What whitened effects [*, rank] make the adversary believe of the state, [*, width]."""
+        return shifts @ self.gain
+
+    def unknown(self, out: Probed) -> Tensor:
+        """A factor of what is not known of the state after the round: (I - V'V) C."""
+        return compressed(out.state_noise - self.V.mT @ self.gain)
+
+    def parts(self, shifts: Tensor, laplace: Tensor) -> Parts:
+        """What is kept of it, of a record that is seen as ``shifts``."""
+        n_states = self.V.shape[1] - len(laplace)
+        draws = self.V[:, n_states:]
+        identity = torch.eye(draws.shape[1], dtype=torch.float64)
+        known = (draws.mT @ draws - identity)[laplace].abs()
+        exact = not n_states and (known.numel() == 0 or known.max().item() < 1e-6)
+        return Parts(self.whiten, self.gain, shifts, draws, laplace, exact, bool(laplace.any()))
+
 
 class Probe:
-    """One step of the protocol, from many states and with many noises at once."""
+    """One step of the protocol, from many states and with many noises at once.
 
-    def __init__(self, adversary: Observer, state: Any, k: int) -> None:
-        self._adversary, self._state, self._k = adversary, state, k
-        self._game = adversary.game
+    ``why``: what keeps it from being probed for many agents at once, for the line of a refusal.
+    """
+
+    def __init__(
+        self, observer: Observer, state: Any, k: int, why: Exception | None = None
+    ) -> None:
+        self._why = why
+        self._observer, self._state, self._k = observer, state, k
+        self._game = observer.game
         self._graph = self._game.setting.network.at(k)
 
     def play(self, spread: Tensor, remnants: Tensor) -> Probed:
         asked = Tape()
         self._step(self._state, asked, self._game.gradient(torch.zeros(1, dtype=torch.float64)))
         draws = asked.draws
-        self._adversary.told(self._k, asked.known_to)
+        self._observer.told(self._k, asked.known_to)
         sizes = {name: draw.shape[-2] for name, draw in draws.items()}
-        points = points_of(self._game, self._anywhere(), self._k, Tape())
+        points = points_of(self._game, anywhere(self._state, self._k), self._k, Tape())
         points = points if self._game.uses(self._k) else points._replace(steps=[])
         first = 1 + len(remnants) + len(spread)  # trial of the first draw
         last = first + sum(sizes.values())  # trial of the first point
@@ -136,7 +155,7 @@ class Probe:
 
         gradient = Watched(at_points(canary, points, chosen))
         state, sent = self._step(state_of(self._state, start), Tape(units), gradient)
-        observed = self._adversary.all_observations(self._k, sent, units)
+        observed = self._observer.all_observations(self._k, sent, units)
         after = flat_state(state)
         moved, left = observed - observed[0], after - after[0]
         models = gradient.moved(trials)
@@ -145,7 +164,7 @@ class Probe:
         sizes_of = (t[last:].abs().max().item() for t in (moved, left) if t[last:].numel())
         return Probed(
             round=self._k,
-            messages=self._adversary.named(self._k, sent, draws, self._graph),
+            messages=self._observer.named(self._k, sent, draws, self._graph),
             observed_noise=moved[noise],
             state_noise=left[noise],
             laplace=torch.tensor(laplace, dtype=torch.bool),
@@ -162,24 +181,32 @@ class Probe:
             scale=max(sizes_of, default=0.0),
         )
 
-    def _anywhere(self) -> Any:
-        """A state in which no two agents' models agree by chance."""
-        flat = flat_state(self._state)
-        generator = torch.Generator().manual_seed(self._k)
-        return state_of(
-            self._state, flat + torch.rand(flat.shape, generator=generator, dtype=flat.dtype)
-        )
-
     def _refuse_too_many(self, trials: int, n_draws: int) -> None:
         if trials > MOST_DRAWS:
+            known = "" if self._why is None else f" where all depends on all ({self._why})"
             raise ConfigError(
                 f"graph: round {self._k} draws {n_draws} noises; its exact leak is computed "
-                f"for {MOST_DRAWS} at most; audit fewer agents or a sparser graph"
+                f"for {MOST_DRAWS} at most{known}; audit fewer agents or a sparser graph"
             )
 
     def _step(self, state: Any, noise: Tape, gradient: Gradient) -> tuple[Any, Capture]:
         round = self._game.defense.step(state, self._k, self._graph, gradient, noise)
         return round.state, round.sent
+
+
+def anywhere(state: Any, k: int) -> Any:
+    """A state in which no two agents' models agree by chance."""
+    flat, generator = flat_state(state), torch.Generator().manual_seed(k)
+    return state_of(state, flat + torch.rand(flat.shape, generator=generator, dtype=flat.dtype))
+
+
+def refuse_infinite(k: int, *values: Tensor) -> None:
+    """Raises DpauditError if the run without records is not finite."""
+    if not all(bool(t.isfinite().all()) for t in values):
+        raise DpauditError(
+            f"round {k}: messages or states are not finite even in a run without records; "
+            "expected options of the defense under which it does not overflow"
+        )
 
 
 def one_of_each(sizes: Mapping[str, int], trials: int, first: int) -> dict[str, Tensor]:

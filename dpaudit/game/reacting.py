@@ -19,7 +19,8 @@ from torch import Tensor
 from dpaudit.files.threat import ThreatModel
 
 from .inputs import Alone
-from .probe import NOISELESS, Observer, Probed
+from .observer import Observer
+from .probe import NOISELESS, Probed
 from .states import flat_state, state_of
 from .tape import Tape
 
@@ -46,9 +47,7 @@ def with_every_link(threat_model: ThreatModel) -> ThreatModel:
     return threat_model.model_copy(update={"kind": "external", "links": None})
 
 
-def reaction(
-    observer: Observer, threat_model: ThreatModel, state: Any, out: Probed, last: bool
-) -> Reaction | None:
+def reaction(observer: Observer, state: Any, out: Probed, last: bool) -> Reaction | None:
     """The first gradient of a round that reacts to what the view does not show; None: none does.
 
     Args:
@@ -56,7 +55,7 @@ def reaction(
         out: the probe of the round.
         last: whether it is the last round that is read, so that only its messages count.
     """
-    known = torch.isin(torch.tensor(out.askers), torch.tensor(threat_model.agents))
+    known = torch.isin(torch.tensor(out.askers), torch.tensor(observer.threat_model.agents))
     noise, record = out.models_noise, torch.cat([out.models_remnants, out.models_record])
     if not bool((_moves(noise, record, out) & ~known).any()):
         return None

@@ -31,7 +31,7 @@ from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
 
-from .adversary import visible_rows
+from .observer import visible_rows
 from .tape import Tape
 
 MOST_DRAWS = 6000  # of noise in all rounds: the matrices take their square

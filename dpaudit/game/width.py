@@ -23,8 +23,8 @@ from dpaudit.defense.gossip import releases
 from dpaudit.defense.transcript import Capture
 from dpaudit.files.threat import ThreatModel
 
-from .adversary import visible_rows
 from .game import Game
+from .observer import visible_rows
 from .tape import AskedNoise, Tape
 
 ENTRIES = 10**7  # numbers of one play of the round: a larger model is not played

@@ -2,29 +2,35 @@
 
 ``W[i, j]`` weighs agent j's message at agent i, so that gossip is ``W @ X`` with agents as rows.
 Matrices are built in float64 and cast last: one built in float32 has sums that are off by 3e-8, and
-trackers that must sum to zero drift away.
+trackers that must sum to zero drift away. They are held by their weights above zero (CSR), so that
+a sparse graph of many agents takes what its links take.
 """
 
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import GraphOptions, graph_options
+from dpaudit.memory import size_text
 
-from .mixing import connected, matrices
+from .mixing import MIXED_DENSE, Matrix, connected, matrices
+from .spectrum import second_largest, smallest
 
 TOLERANCE = 1e-12  # on sums and symmetry in float64; correct rounding leaves about n_agents * 1e-16
 
 # Where a CSR matrix beats a dense one. Dense over CSR time on one CPU core, d = 200 to 44,000 (to
 # 10,000 for the last), both precisions: 0.9 to 2.8 with 5 weights a row of 128, 1.5 to 8.1 with 11
 # of 512, 1.6 to 6.7 with 33 of 1,000; but 0.8 to 3.7 with 33 of 512, 0.3 to 2.4 with 101 of 1,000.
-SPARSE_AGENTS = 128
 SPARSE_DENSITY = 0.04
+MOST_DENSE = 4096  # agents of which W is given as a dense matrix, 134 MB
 NARROW = 16  # up to this d one product of all trials side by side beats one product per trial
 
 
@@ -37,16 +43,17 @@ class Graph:
     it to each agent that takes a step.
 
     Args:
-        W: [n_agents, n_agents] float64 on the CPU, entries >= 0, diagonal > 0, and columns or rows
-            that sum to 1 within ``TOLERANCE``. A server's own weight may be 0.
+        given: W [n_agents, n_agents] in float64, as a dense tensor on the CPU or by its weights
+            (scipy's CSR); entries >= 0, diagonal > 0, and columns or rows that sum to 1 within
+            ``TOLERANCE``. A server's own weight may be 0.
         active: the agents that take a step in this round; None: all.
         server: the agent that holds no data and that all others talk to; None: there is none.
 
     Raises:
-        ValueError: ``W`` is none of these.
+        ValueError: ``given`` is none of these.
     """
 
-    W: Tensor
+    given: Tensor | Matrix
     active: tuple[int, ...] | None = None
     server: int | None = None
     _casts: dict[tuple[torch.dtype, torch.device], Tensor] = field(
@@ -54,20 +61,71 @@ class Graph:
     )
 
     def __post_init__(self) -> None:
-        W = self.W
-        if W.dtype != torch.float64 or W.ndim != 2 or W.shape[0] != W.shape[1] or not len(W):
+        W = self.given
+        double = W.dtype == torch.float64 or W.dtype == np.float64
+        if not double or W.ndim != 2 or W.shape[0] != W.shape[1] or not W.shape[0]:
             raise ValueError(f"W must be a square float64 matrix, got {W.dtype} {tuple(W.shape)}")
-        if not (W >= 0).all() or not (self.server is not None or (W.diagonal() > 0).all()):
+        entries = self.sparse.data
+        if not (entries >= 0).all() or not (self.server is not None or (self.own > 0).all()):
             raise ValueError("W must have no negative entry and a positive diagonal")
-        if not (self.column_stochastic or _ones(W.sum(1))):
-            off = (W.sum(0) - 1).abs().max().item()
+        if not (self.column_stochastic or _ones(self.sparse.sum(1))):
+            off = float(np.abs(self.sparse.sum(0) - 1).max())
             raise ValueError(
                 f"neither columns nor rows of W sum to 1 (columns are off by {off:.1e})"
             )
 
+    @cached_property
+    def sparse(self) -> Matrix:
+        """W by its weights above zero, in order of rows and then columns (CSR)."""
+        W = self.given
+        weights = sparse.csr_array(W.numpy() if isinstance(W, Tensor) else W)
+        weights.sum_duplicates()
+        weights.eliminate_zeros()
+        return weights
+
+    @cached_property
+    def W(self) -> Tensor:
+        """The dense matrix, [n_agents, n_agents] in float64, for graphs of few agents.
+
+        ``own``, ``on_links`` and ``heard_by`` give its entries whatever their number.
+
+        Raises:
+            ConfigError: there are more than ``MOST_DENSE`` agents.
+        """
+        if isinstance(self.given, Tensor):
+            return self.given
+        n = self.n_agents
+        if n > MOST_DENSE:
+            raise ConfigError(
+                f"graph: {n} agents have a mixing matrix of {size_text(8 * n * n)}, which is given "
+                f"whole to {MOST_DENSE} agents at most; this method needs it: audit fewer agents"
+            )
+        return torch.from_numpy(self.sparse.toarray())
+
+    @cached_property
+    def own(self) -> Tensor:
+        """The weight of each agent's own message, W_ii, [n_agents]."""
+        return torch.from_numpy(self.sparse.diagonal())
+
+    @cached_property
+    def on_links(self) -> Tensor:
+        """The weight of each edge's message at its receiver, [n_edges]."""
+        if self.server is None:
+            rows, columns = self.sparse.nonzero()
+            return torch.from_numpy(self.sparse.data[rows != columns])
+        i, j = self.receivers.numpy(), self.senders.numpy()
+        return torch.from_numpy(np.asarray(self.sparse[i, j]).ravel())
+
+    def heard_by(self, agent: int) -> list[tuple[int, float]]:
+        """The agents whose messages ``agent`` weighs, itself among them, and their weights."""
+        row = slice(*self.sparse.indptr[agent : agent + 2])
+        return list(
+            zip(self.sparse.indices[row].tolist(), self.sparse.data[row].tolist(), strict=True)
+        )
+
     @property
     def n_agents(self) -> int:
-        return len(self.W)
+        return int(self.given.shape[0])
 
     @property
     def n_edges(self) -> int:
@@ -80,11 +138,14 @@ class Graph:
 
     @cached_property
     def _edges(self) -> Tensor:
-        linked = self.W > 0
+        linked = self.sparse
         if self.server is not None:
-            linked[list(self._acting), self.server] = True
-        receivers, senders = linked.nonzero(as_tuple=True)  # row-major: by receiver, then sender
-        return torch.stack([senders, receivers])[:, senders != receivers]
+            to = np.array(self._acting)
+            down = np.ones(len(to)), (to, np.full_like(to, self.server))
+            linked = linked + sparse.csr_array(down, shape=linked.shape)
+        receivers, senders = linked.nonzero()  # row-major: by receiver, then sender
+        edges = np.stack([senders, receivers]).astype(np.int64)
+        return torch.from_numpy(edges[:, senders != receivers])
 
     @property
     def _acting(self) -> tuple[int, ...]:
@@ -99,14 +160,15 @@ class Graph:
     @cached_property
     def pull(self) -> "Graph":
         """The same edges with weights that sum to 1 at each receiver (row-stochastic)."""
-        W = self.W
-        return self if _ones(W.sum(1)) else Graph(W / W.sum(1, keepdim=True), self.active)
+        sums = self.sparse.sum(1)
+        return self if _ones(sums) else Graph(_divided(self.sparse, sums, 0), self.active)
 
     @cached_property
     def push(self) -> "Graph":
         """The same edges with weights that sum to 1 at each sender (column-stochastic)."""
-        W = self.W
-        return self if self.column_stochastic else Graph(W / W.sum(0), self.active)
+        if self.column_stochastic:
+            return self
+        return Graph(_divided(self.sparse, self.sparse.sum(0), 1), self.active)
 
     @property
     def senders(self) -> Tensor:
@@ -121,24 +183,22 @@ class Graph:
     @cached_property
     def column_stochastic(self) -> bool:
         """Columns sum to 1: sums over agents are kept, which push-sum needs."""
-        return _ones(self.W.sum(0))
+        return _ones(self.sparse.sum(0))
 
     @cached_property
     def doubly_stochastic(self) -> bool:
         """Columns and rows sum to 1."""
-        return self.column_stochastic and _ones(self.W.sum(1))
+        return self.column_stochastic and _ones(self.sparse.sum(1))
 
     @cached_property
     def symmetric(self) -> bool:
-        return bool((self.W - self.W.T).abs().max() <= TOLERANCE)
+        apart = abs(self.sparse - self.sparse.T)
+        return bool(apart.nnz == 0 or apart.max() <= TOLERANCE)
 
     @cached_property
     def spectral_gap(self) -> float:
         """1 - |second largest eigenvalue|: 1 averages in one round, 0 never does by itself."""
-        W = self.W.numpy()
-        eigenvalues = np.linalg.eigvalsh(W) if self.symmetric else np.linalg.eigvals(W)
-        moduli = np.sort(np.abs(eigenvalues))
-        return float(1 - moduli[-2]) if len(moduli) > 1 else 1.0
+        return 1 - second_largest(self.sparse, self.symmetric)
 
     @cached_property
     def smallest_eigenvalue(self) -> float:
@@ -149,7 +209,7 @@ class Graph:
         """
         if not self.symmetric:
             raise ValueError("smallest_eigenvalue needs a symmetric mixing matrix")
-        return float(np.linalg.eigvalsh(self.W.numpy())[0])
+        return smallest(self.sparse)
 
     def neighbours(self, agent: int) -> list[int]:
         """Agents that ``agent`` shares an edge with, in either direction, in ascending order."""
@@ -181,8 +241,10 @@ class Graph:
 
     def _cast(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         if (dtype, device) not in self._casts:
-            W = self.W.to(device=device, dtype=dtype)
-            self._casts[dtype, device] = _csr(W) if self._worth_csr(dtype, device) else W
+            if self._worth_csr(dtype, device):
+                self._casts[dtype, device] = _csr(self.sparse).to(dtype)
+            else:
+                self._casts[dtype, device] = self.W.to(device=device, dtype=dtype)
         return self._casts[dtype, device]
 
     def _worth_csr(self, dtype: torch.dtype, device: torch.device) -> bool:
@@ -190,19 +252,27 @@ class Graph:
             device.type == "cpu"
             and dtype in (torch.float32, torch.float64)
             and torch.backends.mkl.is_available()  # without it torch has no CSR product
-            and self.n_agents >= SPARSE_AGENTS
+            and self.n_agents >= MIXED_DENSE
             and self.n_edges + self.n_agents <= SPARSE_DENSITY * self.n_agents**2
         )
 
 
-def _ones(sums: Tensor) -> bool:
-    return bool((sums - 1).abs().max() <= TOLERANCE)
+def _ones(sums: NDArray[np.float64]) -> bool:
+    return bool(np.abs(sums - 1).max() <= TOLERANCE)
 
 
-def _csr(W: Tensor) -> Tensor:
+def _divided(W: Matrix, by: NDArray[np.float64], axis: Literal[0, 1]) -> Matrix:
+    """Each row (axis 0) or column (1) divided by a number of its own."""
+    places = W.nonzero()[axis]
+    return sparse.csr_array((W.data / by[places], W.indices, W.indptr), shape=W.shape)
+
+
+def _csr(W: Matrix) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-        return W.to_sparse_csr()
+        rows, columns = (torch.from_numpy(of.astype(np.int64)) for of in (W.indptr, W.indices))
+        weights = torch.from_numpy(W.data)
+        return torch.sparse_csr_tensor(rows, columns, weights, W.shape, check_invariants=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,10 +308,9 @@ class Network:
     @cached_property
     def strongly_connected(self) -> bool:
         """Whether everybody reaches everybody over the edges of one period together."""
-        linked = np.zeros((self.n_agents, self.n_agents), dtype=bool)
-        for graph in self.graphs:
-            linked[graph.receivers, graph.senders] = True
-        return connected(linked)
+        pairs = torch.cat([torch.stack([g.receivers, g.senders]) for g in self.graphs], dim=1)
+        there = np.ones(pairs.shape[1], dtype=bool), (pairs[0].numpy(), pairs[1].numpy())
+        return connected(sparse.csr_array(there, shape=(self.n_agents, self.n_agents)))
 
     @property
     def server(self) -> int | None:
@@ -288,5 +357,5 @@ def network_of(
 ) -> Network:
     """``build_graph`` of options as an audit file has them."""
     weights = matrices(options, n_agents, generator, n_rounds)
-    graphs = tuple(Graph(torch.from_numpy(m.W), m.active, m.server) for m in weights)
+    graphs = tuple(Graph(m.W, m.active, m.server) for m in weights)
     return Network(graphs, drawn=options.is_redrawn)

@@ -4,10 +4,11 @@ Agents are indexed modulo n; ``W[i, j]`` weighs agent j's message at agent i.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from dpaudit.errors import ConfigError
@@ -20,12 +21,17 @@ from dpaudit.files.options import (
     ServerGraph,
     UniformOutGraph,
 )
+from dpaudit.memory import size_text
 
-MOST_WEIGHTS = 2 * 10**8  # of graphs that are drawn anew in every round: 1.6 GB
+MOST_WEIGHTS = 2 * 10**8  # of graphs that are drawn anew in every round
+MOST_LINKED = 4096**2  # weights of one round; more agents need a sparser graph
+MIXED_DENSE = 128  # agents below which a product takes the whole matrix
+DRAWN_AT_ONCE = 10**6  # numbers that decide of pairs
 RESAMPLES = 1_000  # random graphs drawn before giving up on a connected one
 
-Matrix = NDArray[np.float64]
-Links = NDArray[np.bool_]  # [receiver, sender]
+Matrix: TypeAlias = sparse.csr_array  # [n_agents, n_agents] float64, by its weights above zero
+Links: TypeAlias = sparse.csr_array  # [receiver, sender] bool
+Points = NDArray[np.float64]  # [n_agents, 2]
 
 
 class Weights(NamedTuple):
@@ -62,12 +68,28 @@ def matrices(
 
 
 def _lazier(options: GraphOptions, period: list[Matrix]) -> list[Matrix]:
-    return [(np.eye(len(W)) + W) / 2 for W in period] if options.lazy else period
+    return [(_identity(W.shape[0]) + W) / 2 for W in period] if options.lazy else period
+
+
+def _identity(n: int) -> Matrix:
+    return sparse.eye_array(n, format="csr")
+
+
+def _refuse_dense(options: GraphOptions, n: int, weights: float) -> None:
+    """Stops graphs with too many links of so many agents, before they are made."""
+    if weights > MOST_LINKED:
+        raise ConfigError(
+            f"graph {options.name}: {n} agents have {weights:.2g} weights, "
+            f"{size_text(int(12 * weights))} for each round of them; expected {MOST_LINKED:.2g} at "
+            "most: fewer agents, or a sparser graph such as ring, k-regular or exponential"
+        )
 
 
 def _refuse_too_many(options: GraphOptions, n_agents: int, n_rounds: int) -> None:
-    if n_rounds * n_agents**2 > MOST_WEIGHTS:
-        fit = MOST_WEIGHTS // n_agents**2
+    dense = isinstance(options, ErdosRenyiGraph) or n_agents < MIXED_DENSE
+    of_a_round = n_agents**2 if dense else 3 * n_agents  # pairs and servers leave most as they are
+    if n_rounds * of_a_round > MOST_WEIGHTS:
+        fit = MOST_WEIGHTS // of_a_round
         raise ConfigError(
             f"graph {options.name}: {n_rounds} rounds of {n_agents} agents are too many weights to "
             f"draw anew in every round; expected at most {fit} rounds"
@@ -86,12 +108,20 @@ def _drawn(options: GraphOptions, n_agents: int, generator: np.random.Generator 
 
 
 def _pair(options: PairwiseGraph, n: int, rng: np.random.Generator) -> Weights:
-    (among,) = _BUILDERS[options.among](options, n, rng)
     active = int(rng.integers(n))
-    other = int(rng.choice([j for j in np.flatnonzero(among[active]) if j != active]))
-    links = np.zeros((n, n), dtype=bool)
-    links[[active, other], [other, active]] = True
-    return Weights(_lazier(options, [metropolis(links)])[0], (active,))
+    if options.among == "complete":
+        near = [j for j in range(n) if j != active]
+    else:
+        (among,) = _BUILDERS[options.among](options, n, rng)
+        near = [j for j in _row(among, active) if j != active]
+    pair = active, int(rng.choice(near))
+    return Weights(_lazier(options, [metropolis(_linked_at(pair, pair[::-1], n))])[0], (active,))
+
+
+def _row(W: Matrix, i: int) -> list[int]:
+    """The columns of the weights of a row, in order."""
+    columns: list[int] = W.indices[W.indptr[i] : W.indptr[i + 1]].tolist()
+    return columns
 
 
 def _served(options: ServerGraph, n: int, generator: np.random.Generator | None) -> Weights:
@@ -102,9 +132,10 @@ def _served(options: ServerGraph, n: int, generator: np.random.Generator | None)
     chosen = np.arange(1, n)
     if some < n - 1:
         chosen = np.sort(_needed(options, generator).permutation(chosen)[:some])
-    W = np.eye(n)
-    W[0] = 0.0
-    W[0, chosen] = 1.0 / some
+    others = np.arange(1, n)
+    rows = np.concatenate([np.zeros_like(chosen), others])
+    weights = np.concatenate([np.full(some, 1.0 / some), np.ones(n - 1)])
+    W = sparse.csr_array((weights, (rows, np.concatenate([chosen, others]))), shape=(n, n))
     return Weights(W, tuple(chosen.tolist()), 0)
 
 
@@ -123,25 +154,36 @@ def metropolis(adjacency: Links) -> Matrix:
     Returns:
         [n_agents, n_agents], symmetric, doubly stochastic, with a positive diagonal.
     """
-    links = adjacency & ~np.eye(len(adjacency), dtype=bool)
-    degree = links.sum(1)
-    W = np.where(links, 1.0 / (1.0 + np.maximum.outer(degree, degree)), 0.0)
-    return W + np.diag(1.0 - W.sum(1))
+    rows, columns = adjacency.nonzero()
+    apart = rows != columns
+    rows, columns, n = rows[apart], columns[apart], adjacency.shape[0]
+    degree = np.bincount(rows, minlength=n)
+    weights = 1.0 / (1.0 + np.maximum(degree[rows], degree[columns]))
+    W = sparse.csr_array((weights, (rows, columns)), shape=(n, n))
+    return sparse.csr_array(W + sparse.diags_array(1.0 - W.sum(1)))
 
 
 def _uniform(links: Links) -> Matrix:
     """Every agent shares its message equally among its receivers and itself: columns sum to 1."""
-    out = links | np.eye(len(links), dtype=bool)
-    return out / out.sum(0)
+    n = links.shape[0]
+    out = sparse.csr_array(links + sparse.eye_array(n, dtype=bool))
+    rows, columns = out.nonzero()
+    heard = 1.0 / np.bincount(columns, minlength=n)
+    return sparse.csr_array((heard[columns], (rows, columns)), shape=(n, n))
 
 
-def _circulant(hops: Sequence[int], n: int) -> Matrix:
+def _linked_at(receivers: ArrayLike, senders: ArrayLike, n: int) -> Links:
+    there = np.ones(np.shape(receivers), dtype=bool)
+    links: Links = sparse.csr_array((there, (receivers, senders)), shape=(n, n))
+    links.sum_duplicates()
+    return links
+
+
+def _circulant(options: GraphOptions, hops: Sequence[int], n: int) -> Matrix:
     """Agent j sends to j + h for every hop h, modulo n, and to itself."""
-    j = np.arange(n)
-    links = np.zeros((n, n), dtype=bool)
-    for hop in hops:
-        links[(j + hop) % n, j] = True
-    return _uniform(links)
+    _refuse_dense(options, n, n * (len(hops) + 1))
+    h, j = np.repeat(hops, n), np.tile(np.arange(n), len(hops))
+    return _uniform(_linked_at((j + h) % n, j, n))
 
 
 def connected(links: Links) -> bool:
@@ -153,12 +195,12 @@ def _ring(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
     """undirected circle, all weights 1/3"""
     if n < 3:
         raise ConfigError(f"graph ring: needs at least 3 agents, got {n}")
-    return [_circulant([-1, 1], n)]
+    return [_circulant(options, [-1, 1], n)]
 
 
 def _directed_ring(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
     """every agent sends to the next one, weights 1/2"""
-    return [_circulant([1], n)]
+    return [_circulant(options, [1], n)]
 
 
 def _bipartite(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
@@ -167,8 +209,9 @@ def _bipartite(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
         raise ConfigError(
             f"graph bipartite: two equal halves need an even number of agents, got {n}"
         )
+    _refuse_dense(options, n, n * (n / 2 + 1))
     first = np.arange(n) < n // 2
-    return [_uniform(first[:, None] != first)]
+    return [_uniform(sparse.csr_array(first[:, None] != first))]
 
 
 def _hub2(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
@@ -180,25 +223,26 @@ def _hub2(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
     hub = np.arange(n) >= n - 2
     a = (100 // (n - 1)) / 100
     W = np.where(hub[:, None] != hub, a, 0.0)
-    return [W + np.diag(1.0 - W.sum(1))]
+    return [sparse.csr_array(W + np.diag(1.0 - W.sum(1)))]
 
 
 def _complete(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
     """everybody hears everybody, all weights 1/n"""
-    return [np.full((n, n), 1.0 / n)]
+    _refuse_dense(options, n, float(n * n))
+    return [sparse.csr_array(np.full((n, n), 1.0 / n))]
 
 
 def _d_out(options: DOutGraph, n: int, generator: Any) -> list[Matrix]:
     """directed: every agent sends to the next d - 1 on a circle, weights 1/d"""
     if options.d > n:
         raise ConfigError(f"graph d-out: d={options.d} exceeds the number of agents, {n}")
-    return [_circulant(range(options.d), n)]
+    return [_circulant(options, range(options.d), n)]
 
 
 def _exponential(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
     """directed, time-varying: one receiver per round, 1, 2, 4, ... agents ahead, weights 1/2"""
     period = (n - 1).bit_length()  # floor(log2(n - 1)) + 1
-    return [_circulant([2**t], n) for t in range(period)]
+    return [_circulant(options, [2**t], n) for t in range(period)]
 
 
 def _half_exponential(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
@@ -206,19 +250,20 @@ def _half_exponential(options: GraphOptions, n: int, generator: Any) -> list[Mat
     if n < 4:
         raise ConfigError(f"graph half-exponential: needs at least 4 agents, got {n}")
     period = n.bit_length() - 1  # floor(log2(n))
-    return [_circulant([j * 2**t for j in range(n // 2)], n) for t in range(period)]
+    return [_circulant(options, [j * 2**t for j in range(n // 2)], n) for t in range(period)]
 
 
 def _path(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
     """agents in a line, Metropolis weights"""
-    i = np.arange(n)
-    return [metropolis(np.abs(i[:, None] - i) == 1)]
+    i, next_ = np.arange(n - 1), np.arange(1, n)
+    return [metropolis(_linked_at(np.append(i, next_), np.append(next_, i), n))]
 
 
 def _star(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
     """agent 0 linked to all others, Metropolis weights"""
-    centre = np.arange(n) == 0
-    return [metropolis(centre[:, None] != centre)]
+    others = np.arange(1, n)
+    centre = np.zeros_like(others)
+    return [metropolis(_linked_at(np.append(centre, others), np.append(others, centre), n))]
 
 
 def _erdos_renyi(
@@ -226,6 +271,7 @@ def _erdos_renyi(
 ) -> list[Matrix]:
     """random: each pair linked with probability p, redrawn until connected, Metropolis weights"""
     rng = _needed(options, generator)
+    _refuse_dense(options, n, options.p * n * n)
 
     def draw() -> Links:
         return _linked(options.p, n, rng)
@@ -235,9 +281,15 @@ def _erdos_renyi(
 
 def _linked(p: float, n: int, rng: np.random.Generator) -> Links:
     """Each pair with probability p."""
-    upper = np.triu(rng.random((n, n)) < p, 1)
-    linked: Links = upper | upper.T
-    return linked
+    upper = sparse.triu(_drawn_pairs(p, n, rng), 1)
+    return sparse.csr_array(upper + upper.T)
+
+
+def _drawn_pairs(p: float, n: int, rng: np.random.Generator) -> Links:
+    """Each ordered pair with probability p; an agent with itself too."""
+    few = max(1, DRAWN_AT_ONCE // n)
+    rows = (sparse.csr_array(rng.random((min(few, n - i), n)) < p) for i in range(0, n, few))
+    return sparse.csr_array(sparse.vstack(list(rows)))
 
 
 def _uniform_out(
@@ -245,9 +297,10 @@ def _uniform_out(
 ) -> list[Matrix]:
     """random, directed: each edge with probability p, only column-stochastic"""
     rng = _needed(options, generator)
+    _refuse_dense(options, n, options.p * n * n)
 
     def draw() -> Links:
-        return rng.random((n, n)) < options.p
+        return _drawn_pairs(options.p, n, rng)
 
     return [_uniform(_first_connected(draw, f"uniform-out with p={options.p}", n))]
 
@@ -261,6 +314,7 @@ def _k_regular(
         raise ConfigError(
             f"graph k-regular: k={k} needs more than {k} agents and an even k * n_agents, got {n}"
         )
+    _refuse_dense(options, n, n * (k + 1))
     links = _circulant_regular(n, k)
 
     def draw() -> Links:
@@ -271,10 +325,9 @@ def _k_regular(
 
 def _circulant_regular(n: int, k: int) -> Links:
     """A k-regular graph to start from: k // 2 on either side, and the opposite one for odd k."""
-    distance = np.abs(np.arange(n)[:, None] - np.arange(n))
-    distance = np.minimum(distance, n - distance)
-    links: Links = (distance > 0) & (distance <= k // 2)
-    return links | (distance == n / 2) if k % 2 else links
+    hops = [*range(-(k // 2), 0), *range(1, k // 2 + 1), *([n // 2] if k % 2 else [])]
+    h, j = np.repeat(hops, n), np.tile(np.arange(n), len(hops))
+    return _linked_at((j + h) % n, j, n)
 
 
 def _switched(links: Links, rng: np.random.Generator) -> Links:
@@ -282,7 +335,7 @@ def _switched(links: Links, rng: np.random.Generator) -> Links:
 
     The chain is symmetric and reaches every graph of the same degrees, so its limit is uniform.
     """
-    edges = [(a, b) for a, b in np.argwhere(links).tolist() if a < b]
+    edges = [(a, b) for a, b in np.stack(links.nonzero(), axis=1).tolist() if a < b]
     linked = {*edges, *((b, a) for a, b in edges)}
     attempts = rng.integers([len(edges), len(edges), 2], size=(20 * len(edges), 3)).tolist()
     for first, second, flip in attempts:
@@ -291,9 +344,8 @@ def _switched(links: Links, rng: np.random.Generator) -> Links:
             linked -= {(a, b), (b, a), (c, d), (d, c)}
             linked |= {(a, d), (d, a), (c, b), (b, c)}
             edges[first], edges[second] = (a, d), (c, b)
-    out = np.zeros_like(links)
-    out[tuple(np.array(list(linked)).T)] = True
-    return out
+    receivers, senders = np.array(sorted(linked)).T
+    return _linked_at(receivers, senders, links.shape[0])
 
 
 def _needed(options: GraphOptions, generator: np.random.Generator | None) -> np.random.Generator:
@@ -333,7 +385,7 @@ _DRAWN = {
 }
 
 
-def positions(name: str, n_agents: int) -> Matrix:
+def positions(name: str, n_agents: int) -> Points:
     """[n_agents, 2] coordinates in [-1, 1] to draw a graph of this name at."""
     i = np.arange(n_agents)
     if name == "bipartite":
@@ -347,13 +399,13 @@ def positions(name: str, n_agents: int) -> Matrix:
     return _circle(n_agents)
 
 
-def _circle(n: int) -> Matrix:
+def _circle(n: int) -> Points:
     """Clockwise, from the top."""
     angle = 2 * np.pi * np.arange(n) / n
     return np.stack([np.sin(angle), np.cos(angle)], axis=1)
 
 
-def _columns(left: Links) -> Matrix:
+def _columns(left: NDArray[np.bool_]) -> Points:
     """Two columns, each from top to bottom."""
     out = np.empty((len(left), 2))
     for side, x in ((left, -0.6), (~left, 0.6)):

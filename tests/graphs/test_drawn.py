@@ -80,7 +80,9 @@ def test_weights_of_a_directed_graph_push_and_pull() -> None:
 
 def test_what_cannot_be_drawn_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match="expected at most 200 rounds"):
-        drawn("pairwise", 1000, 201)
+        drawn("erdos-renyi", 1000, 201, redrawn=True)
+    with pytest.raises(ConfigError, match="expected at most 66666 rounds"):
+        drawn("pairwise", 1000, 66_667)
     with pytest.raises(ConfigError, match="leave lazy out"):
         drawn("server", 4, 2, lazy=True)
     with pytest.raises(ConfigError, match="among"):

@@ -4,6 +4,7 @@ import networkx
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from scipy.stats import binom, chi2
 
 from dpaudit.errors import ConfigError
@@ -157,7 +158,9 @@ def test_metropolis_weights_of_a_small_graph_are_those_by_hand() -> None:
     for i, j in [(0, 1), (0, 2), (1, 2), (2, 3)]:
         adjacency[i, j] = adjacency[j, i] = True
     expected = np.array([[5, 4, 3, 0], [4, 5, 3, 0], [3, 3, 3, 3], [0, 0, 3, 9]]) / 12
-    np.testing.assert_allclose(metropolis(adjacency), expected, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(
+        metropolis(csr_array(adjacency)).toarray(), expected, rtol=0, atol=1e-15
+    )
 
 
 def test_edges_are_ordered_by_receiver_then_sender_without_self_loops() -> None:

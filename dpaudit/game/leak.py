@@ -1,0 +1,174 @@
+"""What a view leaks about one record, of how an adversary reads its rounds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.accounting.privacy_loss import NoiseFamily
+from dpaudit.accounting.releases import Mechanism
+from dpaudit.defense.gossip import releases
+
+from .blocks import SparseMap, mapped
+from .directions import Squared, worst_directions
+from .game import Game
+from .probe import RANK
+from .uses import Use, independent
+from .uses import grams as grams_of
+
+NEGLIGIBLE = 1e-12  # in nats: a loss that changes no epsilon anyone reads
+EVERY_ROUND = 0  # the inclusion that stands for a record used in all rounds
+
+
+class Reading(NamedTuple):
+    """How the adversary reads one round."""
+
+    messages: list[tuple[str, int]]  # what each observation is: message (or draw), row of payload
+    whiten: Tensor | SparseMap  # [n_observations, rank]: to independent noise of variance 1
+    gain: Tensor | SparseMap  # [rank, state]: what that tells about the state
+    # what each use of the record adds here to the first innovations [m]; to others it adds nothing
+    columns: dict[Use, Tensor]
+    shifts: dict[int, Tensor]  # summed by inclusion: the gradient is the same at all points
+    shown: dict[int, Tensor]  # inclusion -> combination of observations that shows it without noise
+    bare: dict[int, str]  # inclusion -> message that shows it without noise at some point
+    draws: Tensor | SparseMap  # [m, n_draws]: the noise of the round itself as it is estimated
+    laplace: Tensor  # [n_draws] bool
+    exact: bool  # whether every Laplace draw of the round is recovered exactly
+    has_laplace: bool  # whether there is any
+
+
+@dataclass(frozen=True)
+class Leak:
+    """All of what a view tells about one record, in standard deviations of the noise.
+
+    A record's gradient is taken at several points, which differ by model or round, and has another
+    direction at each: mu is that of the worst directions (``directions``).
+    """
+
+    by_use: tuple[Squared, ...]  # mu^2 of a record in that batch alone, or used in all rounds
+    unhidden: dict[int, str]  # use -> message that shows the record without noise
+    pure: Tensor  # by use: the loss of a record used there under Laplace noise, nan elsewhere
+    parts: tuple[float, ...]  # the losses of single Laplace draws, of a record used in all rounds
+    separate: bool  # whether a record in one batch shows in that round alone, with no other batch
+    has_laplace: bool
+    batches: int = 1  # of a round, which are consecutive uses
+    apart: tuple[float, ...] | None = None  # mu^2 of independent releases of which this is a part
+
+    @property
+    def by_round(self) -> Tensor:
+        """mu of a record in one batch of that round alone, the worst; infinite: no noise."""
+        mu = torch.tensor([sqrt(squared.low) for squared in self.by_use], dtype=torch.float64)
+        return mu.view(-1, self.batches).amax(1) if len(mu) > 1 else mu
+
+    @property
+    def shown(self) -> tuple[int, str] | None:
+        """The first round in which a message shows the record without noise, and the message."""
+        for j, message in self.unhidden.items():
+            return max(1, _round_of(j, self.batches)), message
+        return None
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether the view gives every Laplace draw that hides the record."""
+        return bool((~self.pure.isnan()).all()) and len(self.pure) > 0
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the mu of the view is of Gaussian noise, or the losses of single draws are known.
+
+        What a view gives of Laplace draws that it does not recover is neither family.
+        """
+        return self.is_pure or not self.has_laplace
+
+    def mechanism(self, game: Game, in_round: int | None, high: bool = False) -> Mechanism:
+        """The leak as releases: of one round, of each, or of all together if all use the record.
+
+        A release states its noise for one canary, and accounting knows what a draw of it displaces.
+
+        Args:
+            high: of the upper ends of mu.
+        """
+        if self.is_pure and self.parts and not self.unhidden:
+            return releases([1 / loss for loss in self.parts], "none", 1.0, "laplace")
+        ends = [sqrt(squared.high if high else squared.low) for squared in self.by_use]
+        if high and self.apart is not None:
+            ends = [sqrt(square) for square in self.apart]
+        size = self.pure.tolist() if self.is_pure else ends
+        if in_round is not None:
+            size = size[(in_round - 1) * self.batches : in_round * self.batches]
+        multipliers = [0.0 if x == inf else game.displacement / x for x in size if x > NEGLIGIBLE]
+        how = "none" if game.sampling_rate == 1 else game.sampling
+        if not multipliers:
+            return ()
+        family: NoiseFamily = "laplace" if self.is_pure else "gaussian"
+        return releases(multipliers, how, game.sampling_rate, family)
+
+
+def leak_of(rounds: list[Reading], game: Game) -> Leak:
+    """The exact leak of each round's use of the record, through this round and all later."""
+    used = _inclusions(game, len(rounds))
+    columns = [r.columns for r in rounds]
+    found = grams_of(columns, lambda use: use[0])
+    grams = dict.fromkeys(used, torch.zeros(0, 0, dtype=torch.float64))
+    grams |= {j: H for j, (_, H) in found.items()}
+    pure = dict.fromkeys(used, 0.0)
+    unhidden, parts = dict[int, str](), list[float]()
+    for r in rounds:
+        for j, shift in r.shifts.items():
+            moved = mapped(shift, r.draws)[r.laplace].abs() * sqrt(2)
+            pure[j] += moved.sum().item() if r.exact and r.has_laplace else float("nan")
+            parts += [] if j != EVERY_ROUND else moved[moved > NEGLIGIBLE].tolist()
+        for j, message in r.bare.items():
+            pure[j] = inf
+            unhidden.setdefault(j, message)
+    d = game.coordinates
+    by_use = tuple(
+        Squared(inf, inf) if j in unhidden else worst_directions(grams[j], d) for j in used
+    )
+    separate = _is_separate(rounds, game)
+    apart = {} if separate else independent(columns)
+    return Leak(
+        by_use,
+        unhidden,
+        torch.tensor([pure[j] for j in used], dtype=torch.float64),
+        tuple(parts),
+        separate,
+        any(r.has_laplace for r in rounds),
+        game.batches,
+        None if separate else tuple(inf if j in unhidden else apart.get(j, 0.0) for j in used),
+    )
+
+
+def _inclusions(game: Game, n_rounds: int) -> list[int]:
+    """Of a record that is used for certain there is one; of another, one for each batch."""
+    if game.is_lasting:
+        return [EVERY_ROUND]
+    return list(range(1, n_rounds * game.batches + 1))
+
+
+def _is_separate(rounds: list[Reading], game: Game) -> bool:
+    """Whether each inclusion shows in its own round alone, and apart from others of it."""
+    for k, r in enumerate(rounds, start=1):
+        uses = [use for use, column in r.columns.items() if column.any()]
+        shown = {use[0] for use in uses}
+        if any(_round_of(j, game.batches) not in (k, EVERY_ROUND) for j in shown):
+            return False
+        if len(shown) > 1 and (r.has_laplace or not _are_apart(uses, r.columns)):
+            return False
+    return True
+
+
+def _round_of(inclusion: int, batches: int) -> int:
+    """The round of an inclusion, by its number; ``EVERY_ROUND`` of one in all."""
+    return EVERY_ROUND if inclusion == EVERY_ROUND else -(-inclusion // batches)
+
+
+def _are_apart(uses: list[Use], columns: Mapping[Use, Tensor]) -> bool:
+    """Whether uses by different inclusions move independent noise: orthogonal columns."""
+    S = torch.stack([columns[use] for use in uses])
+    H, inclusions = S @ S.mT, torch.tensor([use[0] for use in uses])
+    between = H[inclusions[:, None] != inclusions]
+    return bool(between.abs().max() <= RANK * H.diagonal().max())

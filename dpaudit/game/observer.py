@@ -1,0 +1,120 @@
+"""What an adversary observes of a round: messages that it reads, and its own agents' noise."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpaudit.defense.transcript import Capture, Sent
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import Graph
+
+from .game import Game
+from .tape import AskedNoise
+
+Indices = NDArray[np.int64]
+
+
+class Observer:
+    """Whose view it is.
+
+    Args:
+        messages: those that are read; None: all.
+    """
+
+    def __init__(
+        self, game: Game, threat_model: ThreatModel, messages: frozenset[str] | None = None
+    ) -> None:
+        self.game, self.threat_model, self._messages = game, threat_model, messages
+        self._known_to: dict[int, Mapping[str, Tensor]] = {}
+        self._visible: dict[tuple[int, str], Tensor] = {}  # rows of payloads, by round and message
+
+    def all_observations(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
+        """Observations [trials, n] of round k, even where only one message of it is read."""
+        graph = self.game.setting.network.at(k)
+        columns = [
+            _picked(sent[name].payload, rows) for name, rows in self._rows(k, sent).items()
+        ] + [
+            _picked(units[name], rows)
+            for name, rows in self._own(
+                k, {n: AskedNoise("gaussian", u.shape) for n, u in units.items()}, graph
+            ).items()
+        ]
+        return torch.cat(columns, dim=-1)
+
+    def told(self, k: int, known_to: Mapping[str, Tensor]) -> None:
+        """Who knows the rows of the draws of round k that agents share."""
+        self._known_to[k] = dict(known_to)
+
+    def _rows(self, k: int, sent: Capture) -> dict[str, Tensor]:
+        """The rows of each message's payload that the view holds, the same in all plays of k."""
+        read = {m: s for m, s in sent.items() if self._messages is None or m in self._messages}
+        for name in read:
+            if (k, name) not in self._visible:
+                self._visible[k, name] = visible_rows(read[name], self.threat_model)
+        return {name: self._visible[k, name] for name in read}
+
+    def senders_of(
+        self, k: int, sent: Capture, draws: Mapping[str, AskedNoise], at_draws: Indices
+    ) -> Indices:
+        """The agent that each observation comes from, of draws made ``at_draws`` [draws]."""
+        graph = self.game.setting.network.at(k)
+        rows, own = self._rows(k, sent), self._own(k, draws, graph)
+        found = [np.zeros(0, dtype=np.int64)]
+        for name, read in rows.items():
+            at = np.zeros(sent[name].payload.shape[-2], dtype=np.int64)
+            at[sent[name].rows.numpy()] = sent[name].senders.numpy()
+            found.append(at[read.numpy()])
+        ends = np.cumsum([draw.shape[-2] for draw in draws.values()])
+        first = dict(zip(draws, [0, *ends], strict=False))
+        found += [at_draws[first[name] + read.numpy()] for name, read in own.items()]
+        return np.concatenate(found)
+
+    def named(
+        self, k: int, sent: Capture, draws: Mapping[str, AskedNoise], graph: Graph
+    ) -> list[tuple[str, int]]:
+        """What each observation is: message, or draw of the adversary's own, and row."""
+        rows = self._rows(k, sent) | {
+            f"own noise of {name}": rows for name, rows in self._own(k, draws, graph).items()
+        }
+        return [(name, int(row)) for name, of in rows.items() for row in of]
+
+    def _own(self, k: int, draws: Mapping[str, AskedNoise], graph: Graph) -> dict[str, Tensor]:
+        """The rows of each draw that the adversary's own agents made: by agent, or by sender.
+
+        Of a draw that agents share, those that one of its agents knows.
+        """
+        agents = torch.tensor(self.threat_model.agents, dtype=torch.long)
+        own = {}
+        for name, draw in draws.items():
+            known_to = self._known_to.get(k, {}).get(name)
+            if known_to is not None:
+                own[name] = torch.isin(known_to, agents).any(dim=1).nonzero().flatten()
+                continue
+            rows = draw.shape[-2]
+            makers = torch.arange(graph.n_agents) if rows == graph.n_agents else graph.senders
+            if len(agents) and rows == len(makers):
+                own[name] = torch.isin(makers, agents).nonzero().flatten()
+        return own
+
+
+def _picked(values: Tensor, rows: Tensor) -> Tensor:
+    """These rows, by rising number, of values [..., n_rows, 1]; a range is not copied."""
+    n = len(rows)
+    if n and int(rows[-1]) - int(rows[0]) == n - 1:
+        return values[..., int(rows[0]) : int(rows[0]) + n, 0]
+    return values[..., 0].index_select(-1, rows)
+
+
+def visible_rows(sent: Sent, threat_model: ThreatModel) -> Tensor:
+    """Which rows of the payload an adversary can read; encrypted ones only with the key."""
+    ends = zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True)
+    if threat_model.kind == "external" and threat_model.links is None:
+        seen = torch.ones(len(sent.senders), dtype=torch.bool)
+    else:
+        seen = torch.tensor([threat_model.sees(j, i) for j, i in ends])
+    if sent.readers is not None:
+        seen &= torch.isin(sent.readers, torch.tensor(threat_model.agents, dtype=torch.long))
+    return sent.rows[seen.bool()].unique() if len(sent.rows) else sent.rows

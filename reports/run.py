@@ -33,7 +33,7 @@ from .figures.search import search_by_iteration
 from .figures.sensitivity import sensitivity_figures
 from .figures.ssim import Scored, ssim_intervals
 from .links import claim_links, finding_links
-from .tables import Row, by_world, metrics, training
+from .tables import CROWD, Row, by_world, metrics, training, training_of_many
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,13 @@ class Run:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there are too many agents to show each."""
+        return self.result.graph.n_agents > CROWD
+
     def training(self) -> list[Row]:
-        return list(training(self.result))
+        return list((training_of_many if self.is_crowded else training)(self.result))
 
     def curves(self) -> list[Markup]:
         drawn = (training_curve(self.result.utility, q, f"run{self.number}-{q}") for q in AXIS)

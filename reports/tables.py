@@ -2,12 +2,14 @@
 
 import csv
 import io
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult
 from dpaudit.text import one_line
 
+CROWD = 256  # agents beyond which a page shows what they have in common
 Row = dict[str, object]
 _FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for one
 _ABOUT = {"kind", "title", "claim", "attack", "threat_model", "message", "world", "batch_size"}
@@ -84,6 +86,21 @@ def training(result: AuditResult) -> Iterator[Row]:
                     "world": world, "round": k, "agent": agent, **own,
                     "consensus_distance": distance,
                 }  # fmt: skip
+
+
+def training_of_many(result: AuditResult) -> Iterator[Row]:
+    """The lowest, the mean and the highest over agents, of what is finite."""
+    for world, curve in result.utility.items():
+        for j, k in enumerate(curve.rounds):
+            row: Row = {"world": world, "round": k}
+            for name, values in (("loss", curve.loss), ("accuracy", curve.accuracy)):
+                own = [x for x in values[j] if math.isfinite(x)] if values else []
+                row |= {
+                    f"lowest {name}": min(own, default=None),
+                    f"mean {name}": sum(own) / len(own) if own else None,
+                    f"highest {name}": max(own, default=None),
+                }
+            yield row | {"consensus_distance": curve.consensus_distance[j]}
 
 
 def as_csv(rows: Iterable[Mapping[str, object]]) -> str:

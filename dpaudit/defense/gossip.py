@@ -7,7 +7,7 @@ messages knows the mixture too, since weights are public, and so the step.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -32,7 +32,7 @@ from .contract import (
     Target,
 )
 from .transcript import Capture, Sent
-from .view import View
+from .view import View, seen_links
 
 AVERAGE = "average"  # the message by which a server tells its model
 
@@ -157,39 +157,32 @@ def known_rounds(
 
     The initial models count as public: agents start from a common one.
     """
+    return _known_rounds(graph_of, n_rounds, threat_model)[:, victim]
 
-    @cache
-    def hears(graph: Graph, agent: int) -> bool:
-        if agent in threat_model.agents:
-            return True
-        receivers = graph.receivers[graph.senders == agent].tolist()
-        return any(threat_model.sees(agent, i) for i in receivers)
 
-    @cache
-    def mixes(graph: Graph, agent: int) -> list[int]:
-        return [j for j, _ in graph.heard_by(agent)]
+@lru_cache(maxsize=16)
+def _known_rounds(graph_of: GraphOf, n_rounds: int, threat_model: ThreatModel) -> NDArray[np.bool_]:
+    """The same of all agents, [n_rounds, n_agents].
 
-    @cache
-    def told(k: int, agent: int) -> bool:
-        """Whether the view gives the model that the agent sent in round k, or kept."""
-        while not hears(graph_of(k), agent):
-            if _takes_step(graph_of(k), agent):
-                return False
-            if k == 1:
-                return True
-            k -= 1
-            if mixes(graph_of(k), agent) != [agent]:
-                return all(told(k, j) for j in mixes(graph_of(k), agent))
-        return True
-
-    def starts(k: int) -> bool:
-        server = graph_of(k).server
-        if k == 1 or (server is not None and threat_model.sees(server, victim)):
-            return True
-        before = graph_of(k - 1)
-        return all(told(k - 1, j) for j in mixes(before, victim if server is None else server))
-
-    return np.array([hears(graph_of(k), victim) and starts(k) for k in range(1, n_rounds + 1)])
+    Told of an agent is the model that it sent in a round, or kept: where it is heard, or where it
+    takes no step and all is told of the round before that it mixes.
+    """
+    known, before = [], graph_of(1)
+    told = np.ones(before.n_agents, dtype=bool)  # of the models before the round
+    for k in range(1, n_rounds + 1):
+        graph = graph_of(k)
+        mixed = told if k == 1 else before.sparse.astype(bool) @ ~told == 0
+        starts = mixed
+        if k > 1 and graph.server is not None:
+            down = [threat_model.sees(graph.server, i) for i in range(graph.n_agents)]
+            starts = mixed[graph.server] | np.array(down)
+        heard = np.zeros(graph.n_agents, dtype=bool)
+        heard[list(threat_model.agents)] = True
+        heard[graph.senders[seen_links(threat_model, graph.senders, graph.receivers)]] = True
+        known.append(heard & starts)
+        told = heard | (~_take_steps(graph) & mixed)
+        before = graph
+    return np.stack(known)
 
 
 def steps_of(graph_of: GraphOf, n_rounds: int, agent: int) -> NDArray[np.bool_]:
@@ -202,6 +195,11 @@ def steps_of(graph_of: GraphOf, n_rounds: int, agent: int) -> NDArray[np.bool_]:
 
 def _takes_step(graph: Graph, agent: int) -> bool:
     return graph.active is None or agent in graph.active
+
+
+def _take_steps(graph: Graph) -> NDArray[np.bool_]:
+    """The same of all agents, [n_agents]."""
+    return graph.acting(torch.zeros(())).flatten().numpy() > 0
 
 
 def replayed(
@@ -244,7 +242,19 @@ def releases(
     family: Literal["gaussian", "laplace"] = "gaussian",
 ) -> Mechanism:
     """One round for each noise multiplier [n_rounds]; equal ones are one entry with a count."""
-    values, counts = np.unique(np.asarray(noise_multipliers, dtype=float), return_counts=True)
+    own = np.ravel(np.asarray(noise_multipliers, dtype=float))
+    return _releases(tuple(own.tolist()), sampling, sampling_rate, family)
+
+
+@lru_cache(maxsize=64)
+def _releases(
+    noise_multipliers: tuple[float, ...],
+    sampling: Literal["none", "fixed", "poisson"],
+    sampling_rate: float,
+    family: Literal["gaussian", "laplace"],
+) -> Mechanism:
+    """Equal for all agents that hold as many records."""
+    values, counts = np.unique(noise_multipliers, return_counts=True)
     pairs: Iterable[tuple[float, int]] = zip(values.tolist(), counts.tolist(), strict=True)
     return tuple(
         Release(

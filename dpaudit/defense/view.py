@@ -60,9 +60,23 @@ class View:
 
 
 def _visible(threat_model: ThreatModel, sent: Sent) -> Sent:
-    edges = zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True)
-    visible = [threat_model.sees(sender, receiver) for sender, receiver in edges]
+    visible = seen_links(threat_model, sent.senders, sent.receivers)
     if sent.readers is not None:
-        held = [reader in threat_model.agents for reader in sent.readers.tolist()]
-        visible = [seen and key for seen, key in zip(visible, held, strict=True)]
-    return sent.restricted(torch.tensor(visible, dtype=torch.bool, device=sent.senders.device))
+        visible = visible & _is_one_of(sent.readers, threat_model.agents)
+    return sent.restricted(visible)
+
+
+def seen_links(threat_model: ThreatModel, senders: Tensor, receivers: Tensor) -> Tensor:
+    """Which links [n_edges] a threat model reads (``ThreatModel.sees``)."""
+    if threat_model.kind != "external":
+        agents = threat_model.agents
+        return _is_one_of(senders, agents) | _is_one_of(receivers, agents)
+    if threat_model.links is None:
+        return torch.ones(len(senders), dtype=torch.bool, device=senders.device)
+    ends = zip(senders.tolist(), receivers.tolist(), strict=True)
+    seen = [threat_model.sees(sender, receiver) for sender, receiver in ends]
+    return torch.tensor(seen, dtype=torch.bool, device=senders.device)
+
+
+def _is_one_of(agents: Tensor, some: tuple[int, ...]) -> Tensor:
+    return torch.isin(agents, torch.tensor(some, dtype=torch.long, device=agents.device))

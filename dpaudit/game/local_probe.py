@@ -245,8 +245,10 @@ class LocalProbe:
         for kind, (name, draw) in enumerate(self._asked.draws.items(), start=n_tensors):
             known_to = self._asked.known_to.get(name)
             rows = draw.shape[-2]
-            one_knows = known_to is not None and known_to.shape[1] > 0
-            agents.append(known_to[:, 0].numpy() if one_knows else self._at(rows))
+            if known_to is None or not known_to.shape[1]:
+                agents.append(self._at(rows))
+            else:
+                agents.append(known_to[:, 0].numpy())
             kinds.append(np.full(rows, kind))
         return np.concatenate(agents), np.concatenate(kinds)
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.defense.transcript import Capture, Sent
+from dpaudit.defense.view import seen_links
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph
 
@@ -110,11 +111,7 @@ def _picked(values: Tensor, rows: Tensor) -> Tensor:
 
 def visible_rows(sent: Sent, threat_model: ThreatModel) -> Tensor:
     """Which rows of the payload an adversary can read; encrypted ones only with the key."""
-    ends = zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True)
-    if threat_model.kind == "external" and threat_model.links is None:
-        seen = torch.ones(len(sent.senders), dtype=torch.bool)
-    else:
-        seen = torch.tensor([threat_model.sees(j, i) for j, i in ends])
+    seen = seen_links(threat_model, sent.senders, sent.receivers)
     if sent.readers is not None:
         seen &= torch.isin(sent.readers, torch.tensor(threat_model.agents, dtype=torch.long))
-    return sent.rows[seen.bool()].unique() if len(sent.rows) else sent.rows
+    return sent.rows[seen].unique()

@@ -144,8 +144,8 @@ class Graph:
             down = np.ones(len(to)), (to, np.full_like(to, self.server))
             linked = linked + sparse.csr_array(down, shape=linked.shape)
         receivers, senders = linked.nonzero()  # row-major: by receiver, then sender
-        edges = np.stack([senders, receivers]).astype(np.int64)
-        return torch.from_numpy(edges[:, senders != receivers])
+        apart = senders != receivers
+        return torch.from_numpy(np.stack([senders[apart], receivers[apart]]).astype(np.int64))
 
     @property
     def _acting(self) -> tuple[int, ...]:

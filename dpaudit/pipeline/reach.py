@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from dpaudit.defense.contract import Defense
+from dpaudit.defense.view import seen_links
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import GraphOptions
 from dpaudit.files.threat import Link, ThreatModel
@@ -17,7 +18,8 @@ def links_of(network: Network, n_rounds: int) -> frozenset[Link]:
 
 def reads_nothing(threat_model: ThreatModel, network: Network, n_rounds: int) -> bool:
     """Whether no link of any round of the run is among those that the adversary reads."""
-    return not any(threat_model.sees(*link) for link in links_of(network, n_rounds))
+    graphs = network.graphs[: min(network.period, n_rounds)]
+    return not any(bool(seen_links(threat_model, g.senders, g.receivers).any()) for g in graphs)
 
 
 def refuse_absent_links(

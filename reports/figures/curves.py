@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from dpaudit.files.result import Curve
-from dpaudit.reports.tables import Row
+from dpaudit.reports.tables import CROWD, Row
 
 from .drawing import LOOKS, OTHER, SERIES, Drawn, _svg, plain_numbers, whole_rounds
 
@@ -25,6 +25,8 @@ MARKED = 12  # rounds at most that a line marks
 
 def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Markup | None:
     """Loss, accuracy or consensus distance over rounds; a thin line for each agent and their mean.
+
+    Of more than ``CROWD`` agents a band from the lowest to the highest.
 
     Returns None where nothing finite was recorded.
     """
@@ -112,13 +114,19 @@ def _world(
     """What is not finite is left out, of the mean too."""
     look = LOOKS.get(world, OTHER)
     agents = max(map(len, rows))
-    for agent in range(agents) if agents > 1 else ():
+    for agent in range(agents) if 1 < agents <= CROWD else ():
         own = [row[agent] if agent < len(row) else math.nan for row in rows]
         axes.plot(rounds, own, color=look.colour, dashes=look.dash, linewidth=0.6, alpha=0.35)
     finite = [
         (k, [x for x in row if math.isfinite(x)]) for k, row in zip(rounds, rows, strict=True)
     ]
-    means = [(k, sum(row) / len(row)) for k, row in finite if row]
+    finite = [(k, row) for k, row in finite if row]
+    means = [(k, sum(row) / len(row)) for k, row in finite]
+    if agents > CROWD:
+        lowest, highest = ([of(row) for _, row in finite] for of in (min, max))
+        axes.fill_between(
+            [k for k, _ in finite], lowest, highest, color=look.colour, alpha=0.2, linewidth=0
+        )
     axes.plot(
         [k for k, _ in means],
         [mean for _, mean in means],

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 

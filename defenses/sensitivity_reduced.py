@@ -72,9 +72,9 @@ class SensitivityReduced(GeometricDefense):
 
         Z = X + noise.laplace("z", self.nu(k), X)  # 1-2
         Z_bar = graph.mix(Z)  # 4a
-        Y = Y + beta * (Z - Z_bar)  # 4b
+        Y = torch.add(Y, Z - Z_bar, alpha=beta)  # 4b
         G = gradient(Z)
-        X = Z_bar - alpha * (Y + G)  # 4c
+        X = torch.sub(Z_bar, Y + G, alpha=alpha)  # 4c
         return Round(State(X, Y), {"z": broadcast(graph, Z)}, {"gradient": G})
 
     def models(self, state: State) -> Tensor:

@@ -170,12 +170,12 @@ class Graph:
             return self
         return Graph(_divided(self.sparse, self.sparse.sum(0), 1), self.active)
 
-    @property
+    @cached_property
     def senders(self) -> Tensor:
         """[n_edges] int64."""
         return self._edges[0]
 
-    @property
+    @cached_property
     def receivers(self) -> Tensor:
         """[n_edges] int64."""
         return self._edges[1]
@@ -237,7 +237,7 @@ class Graph:
         if X.ndim == 2 or not (W.is_sparse_csr or X.shape[-1] <= NARROW):
             return W @ X
         rows = X.movedim(-2, 0)  # all trials side by side, one product for all
-        return (W @ rows.reshape(self.n_agents, -1)).reshape(rows.shape).movedim(0, -2)
+        return (W @ rows.flatten(1)).view(rows.shape).movedim(0, -2)
 
     def _cast(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         if (dtype, device) not in self._casts:

@@ -177,7 +177,7 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "agents": Part(agents, (8, 125, 250, 500, 1_000)),
+    "agents": Part(agents, (8, 125, 250, 500, 1_000, 2_500, 5_000, 10_000)),
     "rounds": Part(rounds, (10, 1_250, 2_500, 5_000, 10_000)),
     "trials": Part(trials, (1_000, 50_000, 100_000, 200_000, 400_000)),
     "features": Part(features, (10, 25_000, 50_000, 100_000, 200_000)),

@@ -16,8 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import Graph
+from dpaudit.graphs.graph import MOST_DENSE, Graph
+from dpaudit.memory import size_text
 
 from .contract import Bracket, Defense, Setting
 from .gossip import known_rounds, releases, steps_of
@@ -40,7 +42,17 @@ def conditional_variance(covariance: Tensor, agent: int, given: list[int]) -> fl
 
 
 def laplacian(graph: Graph, without: tuple[int, ...] = ()) -> Tensor:
-    """Of the undirected links, [n_agents, n_agents]; links of ``without`` agents left out."""
+    """Of the undirected links, [n_agents, n_agents]; links of ``without`` agents left out.
+
+    Raises:
+        ConfigError: there are more than ``MOST_DENSE`` agents.
+    """
+    n = graph.n_agents
+    if n > MOST_DENSE:
+        raise ConfigError(
+            f"graph: noise that {n} agents share has a covariance of {size_text(8 * n * n)}, which "
+            f"is computed for {MOST_DENSE} agents at most; audit fewer agents"
+        )
     linked = torch.zeros(graph.n_agents, graph.n_agents, dtype=torch.float64)
     linked[graph.senders, graph.receivers] = 1.0
     linked[list(without)] = 0.0

@@ -51,6 +51,7 @@ class Listening(Gradient):
     # agent, local step and model of each input
     asked: list[tuple[int, int, Tensor]] = field(default_factory=list)
     places: list[Tensor] = field(default_factory=list)
+    _known: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # places of each batch
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         agents = range(X.shape[-2]) if holders is None else holders.tolist()
@@ -71,11 +72,13 @@ class Listening(Gradient):
         return replace(self, step=s)
 
     def _place(self, agent: int, model: Tensor) -> int:
-        for i, (a, s, known) in enumerate(self.asked):
-            if a == agent and s == self.step and torch.equal(known, model):
+        of_batch = self._known.setdefault((agent, self.step), [])
+        for i in of_batch:
+            if torch.equal(self.asked[i][2], model):
                 return i
+        of_batch.append(len(self.asked))
         self.asked.append((agent, self.step, model.clone()))
-        return len(self.asked) - 1
+        return of_batch[-1]
 
 
 @dataclass(eq=False)

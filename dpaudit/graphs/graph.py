@@ -113,7 +113,7 @@ class Graph:
         if self.server is None:
             rows, columns = self.sparse.nonzero()
             return torch.from_numpy(self.sparse.data[rows != columns])
-        i, j = self.receivers.numpy(), self.senders.numpy()
+        i, j = (ends.numpy().copy() for ends in (self.receivers, self.senders))
         return torch.from_numpy(np.asarray(self.sparse[i, j]).ravel())
 
     def heard_by(self, agent: int) -> list[tuple[int, float]]:

@@ -22,7 +22,7 @@ from dpaudit.statistics.noise_tests import (
     scale_p_values,
     sign_p_value,
 )
-from dpaudit.training.noise_rounds import Heard, RealRounds
+from dpaudit.training.noise_rounds import Heard, RealRounds, left_out
 
 from .jobs import Prepared
 
@@ -68,6 +68,9 @@ def examine_noise(
     own = Streams(seed.numpy("noise of the run").integers(2**62).item(), seed.device)
     defense, setting = prepared.defenses["defense"], prepared.setting
     rounds = examined_rounds(defense.n_rounds)
+    reason = left_out(setting, len(rounds))
+    if reason is not None:
+        return _finding([], 0, (f"not examined: {reason}",))
     try:
         with torch.no_grad():
             played = RealRounds(

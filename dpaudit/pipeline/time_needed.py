@@ -11,6 +11,7 @@ from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.text import duration
 from dpaudit.training.needs import examination_plays
+from dpaudit.training.noise_rounds import left_out
 from dpaudit.training.pace import Pace, measured
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.woven import global_randomness
@@ -88,6 +89,8 @@ def _of_attack(config: AuditConfig, prepared: Prepared, job: AttackJob, pace: Pa
 
 def _of_examination(setting: Setting, n_rounds: int, pace: Pace) -> float:
     rounds = len(examined_rounds(n_rounds))
+    if left_out(setting, rounds) is not None:
+        return 0.0
     return rounds * (2 * pace.round + examination_plays(setting, rounds) * pace.step)
 
 

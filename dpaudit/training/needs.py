@@ -7,7 +7,7 @@ from dpaudit.defense.footprint import Footprint
 
 from .classification import Classification
 from .loaded_problem import Problem
-from .noise_rounds import PLAYED_WAYS, kept_rows, streams_of
+from .noise_rounds import PLAYED_WAYS, kept_rows, left_out, streams_of
 from .train import Recording
 
 WRITTEN = 3  # copies of what goes into a file: off the device, as bytes, and both in one
@@ -45,6 +45,8 @@ def training_bytes(
 
 def examination_bytes(defense: Defense, problem: Problem, setting: Setting, n_rounds: int) -> int:
     """Memory of ``RealRounds``, which plays a round in many ways under several streams."""
+    if left_out(setting, n_rounds) is not None:
+        return 0
     step, d = Footprint.of(defense, setting), setting.d
     streams = streams_of(setting, n_rounds)
     heard = sum(min(rows, kept_rows(streams, d)) for rows in step.messages.values())

@@ -29,6 +29,8 @@ LOUD = 1e4  # times the noise, or the gradients: what that does not move, nothin
 CLOSE = 0.03  # of the noise of a row: a difference that no test would tell
 FINE = (2.0**-12, 2.0**-16, 2.0**-30)  # changes of the noise, relative
 PLAYED_WAYS = 22  # of a round that are held at once, with what is made of them
+CROWD = 1024  # agents of whom rounds are played whatever the size of their models
+MOST_NUMBERS = 10**8  # of the models of more agents than that, under all streams
 LATE = " one round later"  # of the name of a message, within this module
 
 Messages = dict[str, Tensor]  # name -> [streams, rows, d]
@@ -275,6 +277,18 @@ class _Round:
             for name, s in sent.items()
             if name in self._sent and s.payload.shape == self._sent[name].payload.shape
         }
+
+
+def left_out(setting: Setting, n_rounds: int) -> str | None:
+    """Why rounds of so many agents and of so large a model are not played; None: they are."""
+    numbers = streams_of(setting, n_rounds) * setting.n_agents * setting.d
+    if setting.n_agents <= CROWD or numbers <= MOST_NUMBERS:
+        return None
+    return (
+        f"{setting.n_agents} agents' models under {streams_of(setting, n_rounds)} streams of noise "
+        f"are {numbers:.2g} numbers, which are held in {PLAYED_WAYS} ways; expected "
+        f"{MOST_NUMBERS:.2g} at most of more than {CROWD} agents"
+    )
 
 
 def streams_of(setting: Setting, n_rounds: int) -> int:

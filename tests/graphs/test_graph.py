@@ -346,3 +346,36 @@ def test_a_drawing_has_a_place_of_its_own_for_every_agent(name: str) -> None:
     assert places.shape == (10, 2)
     assert np.abs(places).max() <= 1
     assert len(np.unique(places.round(6), axis=0)) == 10
+
+
+@pytest.mark.parametrize("name", ["ring", "k-regular", "exponential", "star", "path"])
+def test_a_graph_of_ten_thousand_agents_takes_what_its_links_take(name: str) -> None:
+    graphs = network(name, 10_000)
+    graph = graphs.at(1)
+    assert graph.sparse.nnz == graph.n_edges + 10_000
+    assert graph.doubly_stochastic
+    X = torch.randn(10_000, 2, dtype=torch.float64)
+    expected = graph.sparse @ X.numpy()
+    torch.testing.assert_close(graph.mix(X).numpy(), expected, rtol=0, atol=1e-14)
+    agent = 77
+    assert dict(graph.heard_by(agent)) == {
+        j: w for j, w in enumerate(graph.sparse[[agent]].toarray().ravel().tolist()) if w
+    }
+    with pytest.raises(ConfigError, match="mixing matrix of 800 MB.*4096 agents at most"):
+        _ = graph.W
+
+
+def test_weights_of_links_and_of_oneself_are_those_of_the_matrix() -> None:
+    for name in ("uniform-out", "server", "star"):
+        graph = network(name, 9).at(1)
+        assert torch.equal(graph.own, graph.W.diagonal())
+        assert torch.equal(graph.on_links, graph.W[graph.receivers, graph.senders])
+        for i in range(9):
+            heard = {j: w for j, w in enumerate(graph.W[i].tolist()) if w}
+            assert dict(graph.heard_by(i)) == heard
+
+
+@pytest.mark.parametrize("name", ["complete", "bipartite", "half-exponential", "erdos-renyi"])
+def test_too_many_links_of_many_agents_are_refused_in_one_line(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"graph {name}: 20000 agents have .* weights, .*GB"):
+        network(name, 20_000)

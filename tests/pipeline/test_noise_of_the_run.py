@@ -31,6 +31,7 @@ from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip, PrivateMomentum, PrivateShares, Snapped, State
 from dpaudit.selftest.zoo import DrawnBeforeBroadcast, OneSeedForAllAgents, OneSeedForAllRounds
 from dpaudit.training.loaded_problem import LoadedProblem
+from dpaudit.training.noise_rounds import left_out
 
 D = 18  # a matrix of 15 and a bias of 3
 EAVESDROPPER = ThreatModel(name="eavesdropper")
@@ -426,3 +427,18 @@ def test_less_noise_on_a_layer_is_found_where_layers_are_clipped_one_by_one() ->
     assert found.verdict is Verdict.UNSUPPORTED
     assert "1.bias" in found.title
     assert "less noise" in found.title
+
+
+@pytest.mark.parametrize(("n", "d", "left"), [(10_000, 7_850, True), (1_000, 100_000, False)])
+def test_models_of_a_crowd_that_are_large_are_left_out_with_the_reason(
+    n: int, d: int, left: bool
+) -> None:
+    setting = Setting(build_graph("ring", n), (10,) * n, d)
+    reason = left_out(setting, 3)
+    assert (reason is not None) == left
+    if reason is not None:
+        assert "10000 agents' models under 3 streams of noise are 2.4e+08 numbers" in reason
+        empty = prepared(FedCDP(noise_multiplier=1.0), 0)._replace(setting=setting)
+        finding = examine_noise(empty, (EAVESDROPPER,))
+        assert finding.notes[0] == f"not examined: {reason}"
+        assert finding.verdict is None

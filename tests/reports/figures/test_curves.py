@@ -3,7 +3,8 @@
 import re
 
 from dpaudit.files.result import Curve
-from dpaudit.reports.figures.curves import training_by_run
+from dpaudit.reports.figures.curves import training_by_run, training_curve
+from dpaudit.reports.tables import CROWD
 
 INF = float("inf")
 
@@ -32,3 +33,14 @@ def test_accuracy_is_drawn_where_it_is_asked_for_and_nothing_where_nothing_is_fi
     assert [row["test accuracy"] for row in drawn.rows] == [0.25]
     assert training_by_run({"1 a": curve((INF,))}, False, "c") is None
     assert training_by_run({}, False, "c") is None
+
+
+def test_of_many_agents_the_range_is_drawn_and_not_each() -> None:
+    """A world has one line for each agent and one for their mean, or one for the mean alone."""
+    lines = {}
+    for n in (CROWD, CROWD + 1):
+        agents = tuple(float(agent) for agent in range(n))
+        drawn = training_curve({"defense": curve(agents, agents)}, "loss", "c")
+        assert drawn is not None
+        lines[n] = drawn.count("<path")
+    assert lines[CROWD] - lines[CROWD + 1] >= CROWD - 1

@@ -45,9 +45,9 @@ from .memory import Plan, plan_of
 from .noise_of_the_run import examine_noise
 from .provenance import code_of, provenance
 from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
-from .time_needed import estimate
+from .time_needed import Estimate, estimate
 from .vacuous import vacuous_notes
-from .workers import Work, run_jobs
+from .workers import Work, begin, run_jobs
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,13 @@ def run_audit(
     fingerprint = fingerprint_of(config, prepared, runtime)
     plan = plan_of(config, prepared, runtime.max_memory, partial(prepared_again, runtime, own))
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
+        needed = None if say is None or resume else estimate(config, prepared)
+        if needed is not None and needed.is_short:
+            runtime = replace(runtime, cores=1)
+        if runtime.workers > 1:
+            begin()
         if say is not None:
-            for line in (*plan.lines(), *_time_needed(config, prepared, plan, runtime, resume)):
+            for line in (*plan.lines(), *_time_needed(needed, plan, runtime)):
                 say(line)
         on_progress = _noted(run, on_progress)
         workers = plan.workers(plan.training, runtime.workers)
@@ -255,11 +260,8 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     return Prepared(learned, setting, worlds, attacks, streams, notes, drawn)
 
 
-def _time_needed(
-    config: AuditConfig, prepared: Prepared, plan: Plan, runtime: Runtime, resume: bool
-) -> Iterator[str]:
+def _time_needed(needed: Estimate | None, plan: Plan, runtime: Runtime) -> Iterator[str]:
     """How long it takes, if that is long and it begins at the beginning."""
-    needed = None if resume else estimate(config, prepared)
     if needed is not None:
         needs = plan.training, plan.attacks
         line = needed.line(*(plan.workers(some, runtime.workers) for some in needs))

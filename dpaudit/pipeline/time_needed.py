@@ -21,6 +21,7 @@ from .noise_of_the_run import examined_rounds
 from .workers import one_thread
 
 LONG = 10  # seconds of an audit that are worth a line before it
+SHORT = 5  # seconds of an audit, on one core, that start no process: a start takes some itself
 TOLD = 1  # seconds of a part that are worth a word
 _UNPLAYABLE = (DpauditError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 
@@ -42,6 +43,12 @@ class Estimate(NamedTuple):
         """Of the whole, where so many jobs are done side by side; what is unknown is left out."""
         training = _side_by_side(self.training, training_workers)
         return training + _side_by_side(self.attacks, attack_workers)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it takes longer to start processes than they would save."""
+        every = (*self.training, *self.attacks)
+        return all(took.seconds is not None for took in every) and self.seconds(1, 1) <= SHORT
 
     def line(self, training_workers: int, attack_workers: int) -> str | None:
         """What to say of it where so many jobs are done side by side; None: not worth a line."""

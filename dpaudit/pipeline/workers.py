@@ -10,10 +10,13 @@ import pickle
 import queue
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import forkserver
+from multiprocessing.connection import wait as wait_for
 from traceback import format_exception_only
 from types import ModuleType
 from typing import Any, TypeVar
@@ -21,13 +24,15 @@ from typing import Any, TypeVar
 import torch
 
 from dpaudit.errors import RunError
-from dpaudit.lifeline import end_with
 from dpaudit.progress import OnProgress
 
 Job = TypeVar("Job")
 Work = Callable[[Job, OnProgress], None]
 
+FORKS = "forkserver" in multiprocessing.get_all_start_methods()
+
 _POLL_SECONDS = 0.1
+_USED_BY_ALL = ["dpaudit.pipeline.run"]  # imported once for all worker processes
 
 _work: Any = None
 _progress: Any = None
@@ -78,10 +83,11 @@ def _in_processes(
     workers: int,
     on_progress: OnProgress,
 ) -> None:
-    context = multiprocessing.get_context("spawn")
+    begin()
+    context = multiprocessing.get_context("forkserver" if FORKS else "spawn")
     with importing_only_what_is_sent():
         reports = context.Queue()
-        start = (os.getpid(), prepare, arguments, reports)
+        start = (dict(os.environ), prepare, arguments, reports)
         pool = ProcessPoolExecutor(workers, context, _start, start)
     try:
         with importing_only_what_is_sent():
@@ -99,6 +105,17 @@ def _in_processes(
         ) from None
     finally:
         _stop(pool)
+
+
+def begin() -> None:
+    """Start the process whose forks are the workers: it imports what they use, beside the caller.
+
+    Imports take seconds in each process, and an audit has two pools of them.
+    """
+    if FORKS:
+        multiprocessing.get_context("forkserver").set_forkserver_preload(_USED_BY_ALL)
+        with importing_only_what_is_sent():
+            forkserver.ensure_running()
 
 
 @contextmanager
@@ -142,10 +159,15 @@ def _drain(reports: Any, on_progress: OnProgress) -> None:
 
 
 def _start(
-    parent: int, prepare: Callable[..., Any], arguments: tuple[Any, ...], reports: Any
+    environment: dict[str, str],
+    prepare: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    reports: Any,
 ) -> None:
     global _work, _progress, _failure
-    end_with(parent)
+    threading.Thread(target=_end_with_the_caller, daemon=True).start()
+    os.environ.clear()  # what is forked has that of when its server began
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the pool
     torch.set_num_threads(1)
 
@@ -156,6 +178,13 @@ def _start(
         _work, _progress = prepare(*arguments), report
     except BaseException as failure:  # told with the first job: a pool hides what its start raises
         _failure = failure
+
+
+def _end_with_the_caller() -> None:
+    caller = multiprocessing.parent_process()
+    assert caller is not None
+    wait_for([caller.sentinel])  # which is ready when the caller has ended, in whatever way
+    os._exit(1)
 
 
 def _do(job: Any) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.pipeline.processes import Ended, Order, side_by_side
+from tests.material.ended import ended_by
 
 SERVER = """
 import json, os, sys, time
@@ -115,17 +116,3 @@ def test_a_fork_ends_with_who_asked(tmp_path: Path) -> None:
     os.waitpid(asker, 0)
     for pid in pids(tmp_path, 0):
         ended_by(pid, time.monotonic() + 10)
-
-
-def ended_by(pid: str, until: float) -> None:
-    """Fails if the process is still there."""
-    while Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in status(pid):
-        assert time.monotonic() < until, f"process {pid} is left"
-        time.sleep(0.05)
-
-
-def status(pid: str) -> str:
-    try:
-        return "\n" + Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return "\nState:\tZ"

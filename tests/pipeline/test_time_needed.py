@@ -100,6 +100,16 @@ def test_a_line_has_every_part_and_the_whole_on_these_cores() -> None:
     assert Estimate([Took("training", 9.0)], attacks[2:]).line(2, 2) is None  # soon done
 
 
+@pytest.mark.parametrize(
+    ("training", "attack", "short"), [(1.0, 2.0, True), (1.5, 2.5, False), (1.0, None, False)]
+)
+def test_what_is_short_on_one_core_starts_no_process(
+    training: float, attack: float | None, short: bool
+) -> None:
+    worlds = [Took("training", training)] * 2
+    assert Estimate(worlds, [Took("attack", attack)]).is_short == short
+
+
 def test_an_attack_that_does_not_say_is_unknown() -> None:
     config = audit({"name": "canaries", "canaries": 20})
     assert estimated(config).attacks[0] == Took("canaries (eavesdropper)", None)

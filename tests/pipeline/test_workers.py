@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 
 from dpaudit.pipeline.workers import Work, importing_only_what_is_sent, run_jobs
 from dpaudit.progress import OnProgress
+from tests.material.ended import ended_by
 
 CALLERS = 3  # threads, as a caller may have chosen
 
@@ -73,3 +75,45 @@ def test_the_folder_a_worker_starts_in_is_not_searched_for_modules(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.iterdir()} >= {"a", "b"}
     assert not (tmp_path / "ran").exists()
+
+
+def reports_a_variable() -> Work[str]:
+    def work(job: str, on_progress: OnProgress) -> None:
+        on_progress(os.environ["OF_THE_CALLER"], 0, 0)
+
+    return work
+
+
+@pytest.mark.parametrize("value", ["first", "second"])
+def test_workers_have_the_environment_that_the_caller_has_now(monkeypatch, value: str) -> None:
+    monkeypatch.setenv("OF_THE_CALLER", value)
+    seen: list[str] = []
+    run_jobs(reports_a_variable, (), ["a", "b"], 2, lambda what, *_: seen.append(what))
+    assert seen == [value, value]
+
+
+def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "own_work.py").write_text(
+        "import os, time\n"
+        "def prepare():\n"
+        "    def work(job, on_progress):\n"
+        "        open(f'{job}.new', 'w').write(str(os.getpid()))\n"
+        "        os.rename(f'{job}.new', job)\n"
+        "        time.sleep(60)\n"
+        "    return work\n"
+    )
+    code = (
+        "import sys; from dpaudit.pipeline.workers import run_jobs; sys.path.append('.'); "
+        "import own_work; run_jobs(own_work.prepare, (), ['a', 'b'], 2, print)"
+    )
+    caller = subprocess.Popen([sys.executable, "-P", "-c", code], cwd=tmp_path)
+    try:
+        until = time.monotonic() + 60
+        while not all((tmp_path / job).exists() for job in "ab"):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        caller.kill()  # and not waited for yet: it is a zombie
+    for job in "ab":
+        ended_by((tmp_path / job).read_text(), time.monotonic() + 10)
+    caller.wait()

@@ -1,15 +1,16 @@
 """Full audit runs as one batched program beside a loop over agents with Opacus, in CPU time.
 
-    python benchmarks/full_runs.py [--trials 64] [--repeats 5]
+    python benchmarks/full_runs.py [--trials 64] [--repeats 5] [--processes 2]
 
 A run is DP-DPSGD with 8 agents on a ring: 100 rounds of batches of 32 of scikit-learn's digits, a
 logistic regression, clipping and Gaussian noise, gossip, and an eavesdropper's score of the canary
 in every round. Opacus plays run after run with a GradSampleModule and a DPOptimizer for each agent;
 its batches come from a DataLoader, as its tutorials do it, or by hand, which is the cheapest.
 Both run in one process on one thread, in turn in each repeat, and medians are compared. Then
-blocks of runs are played by one process for each core, as an audit plays them, in wall time beside
-the CPU time of the loop. Without noise and on the same batches their models must agree up to
-float32 rounding, or the benchmark fails.
+blocks of runs are played by one process for each core, as an audit plays them, in wall time.
+Without noise and on the same batches their models must agree up to float32 rounding, or the
+benchmark fails. Beside the limits of the machine stand the products of a round, its noise, the
+draws that choose batches, and the records of batches, read and written once.
 """
 
 import argparse
@@ -24,11 +25,13 @@ from copy import deepcopy
 from functools import lru_cache
 
 import torch
+from limits import measured, operations
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpaudit.defense.contract import Defense, Round, Setting
+from dpaudit.defense.noise import Noise
 from dpaudit.files.config import AuditConfig
 from dpaudit.models.models import parameters_of
 from dpaudit.pipeline.run import Runtime, prepare
@@ -148,6 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="0: leave them out")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
     defense, problem, setting = prepared_here()
@@ -170,16 +174,36 @@ def main() -> None:
         mine.append(cpu_seconds(ours, seed) / trials)
         for name, peer in peers.items():
             others[name].append(cpu_seconds(peer, seed))
-    rate, cores = 1 / statistics.median(mine), os.cpu_count() or 1
-    side_by_side = on_all_cores(cores, trials, 2 * arguments.repeats)
+    rate, cores = 1 / statistics.median(mine), arguments.processes
     print(f"{trials} runs at once: {rate:.1f} runs a second of CPU time on one thread")
-    print(f"the same on {cores} cores: {side_by_side:.1f} runs a second of wall time")
+    limits = measured()
+    print(limits)
+    print(limits.shares(1 / rate, **work_of_a_run(defense, problem, setting)))
     for name, times in others.items():
         peer = 1 / statistics.median(times)
         print(
             f"Opacus, {name}: {peer:.3f} runs a second of CPU time on one thread, "
-            f"{rate / peer:.0f} times fewer; {side_by_side / peer:.0f} than on all cores"
+            f"{rate / peer:.0f} times fewer"
         )
+    if cores:
+        side_by_side = on_all_cores(cores, trials, 2 * arguments.repeats)
+        print(f"the same on {cores} cores: {side_by_side:.1f} runs a second of wall time")
+
+
+def work_of_a_run(defense: Defense, problem: Classification, setting: Setting) -> dict[str, float]:
+    """Floating-point operations, bytes and draws that one run cannot do without."""
+    streams, graph = Streams(0), setting.network.at(1)
+    state, oracle = (
+        defense.start(problem.initial(streams), setting),
+        problem.gradient(streams, 1, BATCH),
+    )
+    return {
+        "products": N_ROUNDS
+        * operations(lambda: defense.step(state, 1, graph, oracle, Noise(streams, 1))),
+        "copies": N_ROUNDS * 2 * oracle.batch.inputs.nbytes,
+        "normals": N_ROUNDS * setting.n_agents * setting.d,
+        "uniforms": N_ROUNDS * setting.n_agents * max(setting.sizes),
+    }
 
 
 def on_all_cores(cores: int, trials: int, blocks: int) -> float:

@@ -1,4 +1,4 @@
-"""What one thread of this machine can do at most, measured: products, copies, noise.
+"""What one thread of this machine can do at most, measured: products, copies, random numbers.
 
     python benchmarks/limits.py
 
@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -22,12 +21,20 @@ class Limits(NamedTuple):
     products: float  # floating-point operations a second, in a product of 1024 x 1024 matrices
     copies: float  # bytes a second read and written, by a copy of 64 MiB
     normals: float  # draws of ``normal_`` a second, a million at once
+    uniforms: float  # draws of ``uniform_`` a second, a million at once
 
     def __str__(self) -> str:
         return (
             f"limits of one thread: products {self.products / 1e9:.0f} GF/s, copies "
-            f"{self.copies / 1e9:.1f} GB/s, normal_ {self.normals / 1e6:.0f} million draws/s"
+            f"{self.copies / 1e9:.1f} GB/s, normal_ {self.normals / 1e6:.0f} and uniform_ "
+            f"{self.uniforms / 1e6:.0f} million draws/s"
         )
+
+    def shares(self, seconds: float, **work: float) -> str:
+        """What part of these seconds each amount of work, by its name above, takes at its limit."""
+        parts = {name: amount / getattr(self, name) / seconds for name, amount in work.items()}
+        each = ", ".join(f"{name} {part:.1%}" for name, part in parts.items())
+        return f"at the limits of the machine: {each}, in all {sum(parts.values()):.0%} of the time"
 
 
 def measured(dtype: torch.dtype = torch.float32, repeats: int = 9) -> Limits:
@@ -40,6 +47,7 @@ def measured(dtype: torch.dtype = torch.float32, repeats: int = 9) -> Limits:
         2 * 1024**3 / cpu_seconds(lambda: torch.mm(square, square, out=product), repeats),
         2 * 8 * len(long) / cpu_seconds(lambda: copy.copy_(long), repeats),
         len(draws) / cpu_seconds(draws.normal_, repeats),
+        len(draws) / cpu_seconds(draws.uniform_, repeats),
     )
 
 
@@ -54,7 +62,7 @@ def cpu_seconds(method: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def operations(method: Callable[[], Tensor]) -> int:
+def operations(method: Callable[[], object]) -> int:
     """Floating-point operations of the matrix products and convolutions in one call."""
     with _Counter() as counter:
         method()
@@ -73,5 +81,9 @@ class _Counter(TorchDispatchMode):
         return out
 
 
-if __name__ == "__main__":
+def main() -> None:
     print(measured())
+
+
+if __name__ == "__main__":
+    main()

@@ -12,8 +12,8 @@ from dpaudit.counted import counted
 from dpaudit.errors import ConfigError, DpauditError
 
 from .gradient_terms import Records
-from .logistic import Logistic
 from .models import n_parameters
+from .perceptron import Perceptron
 from .stacked import Stacked, cross_entropy
 from .unstacked import RecordByRecord, WholeBatch
 
@@ -260,8 +260,8 @@ class Gradients:
 def _engine(module: nn.Module) -> Engine:
     if any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
         return WholeBatch(module)
-    if Logistic.supports(module):
-        return Logistic(module)
+    if Perceptron.supports(module):
+        return Perceptron(module)
     return Stacked(module) if Stacked.supports(module) else RecordByRecord(module)
 
 

@@ -1,0 +1,141 @@
+"""Perceptrons of many models at once, in closed form: their derivatives are written out.
+
+Layer l = 1, ..., L has inputs a_l, its weights and bias give z_l = W_l a_l + b_l, and the next
+inputs are phi(z_l); a_1 is the record, and L = 1 is logistic regression. With the slopes
+s_L = softmax(z_L) - y of the cross-entropy and s_l = (W_{l+1}^T s_{l+1}) phi'(z_l), a layer's
+gradient at a record is the outer product s_l (a_l, 1)^T, of norm |s_l| |(a_l, 1)|. Slopes are held
+class by class, [n, k, n_classes, r]: what runs over few classes runs along many records in memory.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .gradient_terms import Records, Term
+from .stacked import Stacked
+
+
+class Activation(NamedTuple):
+    """phi, and g phi'(z) from g and phi(z)."""
+
+    of: Callable[[Tensor], Tensor]  # may overwrite its argument
+    slopes: Callable[[Tensor, Tensor], Tensor]
+
+
+ACTIVATIONS: Mapping[type[nn.Module], Activation] = {
+    nn.ReLU: Activation(torch.relu_, lambda g, a: torch.ops.aten.threshold_backward(g, a, 0)),
+    nn.Tanh: Activation(torch.tanh_, torch.ops.aten.tanh_backward),
+}
+
+
+class Perceptron:
+    """Linear layers with bias, activations between them, run at many parameter vectors at once."""
+
+    mixes_records = False
+    shares = True
+
+    def __init__(self, module: nn.Module) -> None:
+        self._stacked = Stacked(module)  # for gradients that are differentiated again
+        parts = _parts(module)
+        self._between = [ACTIVATIONS[type(part)] for part in parts if type(part) in ACTIVATIONS]
+        self._sizes = [p.numel() for p in module.parameters()]  # W_1, b_1, W_2, b_2, ...
+
+    @staticmethod
+    def supports(module: nn.Module) -> bool:
+        """Whether the network is that, and nothing else but flattening of its input."""
+        parts = _parts(module)
+        flattens = [type(p) is nn.Flatten and (p.start_dim, p.end_dim) == (1, -1) for p in parts]
+        layers = parts[1:] if flattens[:1] == [True] else parts
+        linear, between = layers[::2], layers[1::2]
+        return (
+            len(linear) == len(between) + 1 == len(set(linear))
+            and all(type(layer) is nn.Linear and layer.bias is not None for layer in linear)
+            and all(type(part) in ACTIVATIONS for part in between)
+        )
+
+    def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
+        """[n, r, k, n_classes] of models X [n, k, d] on inputs [n, r, ...]."""
+        return self._stacked.logits(X, inputs)
+
+    def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
+        """Every record's gradient of the cross-entropy; labels [n, r] or [n, r, n_classes]."""
+        if create_graph:
+            return self._stacked.records(X, inputs, labels, create_graph)
+        with torch.no_grad():
+            return Records(self._terms(X, inputs.detach().flatten(2).unsqueeze(1), labels.detach()))
+
+    def floats(self, shape: torch.Size) -> int:
+        """How many numbers a pass holds for each record and model; an estimate from above."""
+        return self._stacked.floats(shape)
+
+    def _terms(self, X: Tensor, A: Tensor, labels: Tensor) -> list[Term]:
+        """Of the layers in order, from inputs A [n, 1, r, f]."""
+        parameters = X.detach().split(self._sizes, dim=-1)
+        weights, biases = parameters[::2], parameters[1::2]
+        inputs, Z = [A], _outputs(weights[0], biases[0], A)
+        for phi, W, b in zip(self._between, weights[1:], biases[1:], strict=True):
+            inputs.append(phi.of(Z).mT)
+            Z = _outputs(W, b, inputs[-1])
+        S = _slopes(Z, labels)
+        terms: list[Term] = [Affine(inputs[-1], S)]
+        layers = [*zip(self._between, weights[1:], inputs[:-1], inputs[1:], strict=True)]
+        for phi, W, before, A in reversed(layers):
+            G = W.reshape(-1, S.shape[2], A.shape[3]).mT @ S.flatten(0, 1)
+            S = phi.slopes(G.view(A.mT.shape), A.mT)
+            terms.append(Affine(before, S))
+        return terms[::-1]
+
+
+def _parts(module: nn.Module) -> list[nn.Module]:
+    """What a sequence does one after the other, with sequences in it taken apart."""
+    if type(module) is not nn.Sequential:
+        return [module]
+    return [part for child in module for part in _parts(child)]
+
+
+def _outputs(W: Tensor, b: Tensor, A: Tensor) -> Tensor:
+    """W a + b [n, k, o, r] of weights [n, k, o f] and biases [n, k, o] on A [n, s, r, f]."""
+    n, s, r, f = A.shape
+    Z = torch.baddbmm(b.reshape(n * s, -1, 1), W.reshape(n * s, -1, f), A.flatten(0, 1).mT)
+    return Z.view(*b.shape, r)
+
+
+def _slopes(Z: Tensor, labels: Tensor) -> Tensor:
+    """Derivatives of the cross-entropy in logits Z [n, k, n_classes, r], which they overwrite."""
+    S = Z.sub_(Z.amax(dim=2, keepdim=True)).exp_()
+    S /= S.sum(dim=2, keepdim=True)
+    if labels.ndim == 3:  # probabilities, which need not sum to 1
+        Y = labels.mT.unsqueeze(1).to(S)
+        return S * Y.sum(dim=2, keepdim=True) - Y
+    truth = labels[:, None, None].expand(len(S), S.shape[1], 1, -1)
+    return S.scatter_add_(2, truth, S.new_full((1,), -1.0).expand(truth.shape))
+
+
+class Affine(NamedTuple):
+    """Gradients s (a, 1)^T of a weight matrix and its bias."""
+
+    A: Tensor  # [n, s, r, f], inputs; s = 1 where the k models share them, else s = k
+    S: Tensor  # [n, k, o, r], output gradients
+
+    def powers(self, norm: int) -> Tensor:
+        return ((_powers(self.A.mT, norm) + 1) * _powers(self.S, norm)).mT
+
+    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
+        S = self.S * factors.permute(0, 2, 1).unsqueeze(2)  # [n, k, o, r]
+        A = self.A.flatten(0, 1)
+        weight = S.reshape(len(A), -1, A.shape[1]) @ A
+        return [weight.view(*S.shape[:2], -1), S.sum(dim=-1)]
+
+    def each(self) -> Tensor:
+        S = self.S.permute(0, 3, 1, 2)  # [n, r, k, o]
+        weight = S.unsqueeze(-1) * self.A.transpose(1, 2).unsqueeze(3)
+        return torch.cat([weight.flatten(3), S], dim=-1)
+
+
+def _powers(V: Tensor, norm: int) -> Tensor:
+    """L1 norm (1) or squared L2 norm (2) over dimension 2 of V [n, k, f, r]."""
+    if V.stride(2) == 1:  # which a norm is fast along, but slow across
+        return torch.linalg.vector_norm(V, norm, dim=2) ** norm
+    return (V.square() if norm == 2 else V.abs()).sum(dim=2)

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dpaudit.defense import (
     Adjacency,
@@ -37,7 +38,7 @@ class State(NamedTuple):
     sens: Tensor  # [..., n_agents, 1]
     noise: Tensor  # [..., n_agents, 1]
     L: Tensor  # [..., n_agents, d - d_s], local parameters l, never sent
-    shared: Tensor  # [d] bool, which coordinates of a model are in S
+    lengths: Tensor  # [2 n + 1] of runs of coordinates in a model: local, shared, ..., local
 
 
 class PartPSP(Defense):
@@ -67,35 +68,33 @@ class PartPSP(Defense):
     l1_clip_norm: PositiveFloat | None = 100.0  # C
 
     def start(self, X: Tensor, setting: Setting) -> State:
-        shared = _coordinates(self.share, setting).to(X.device)
-        consensus = self.protocol.start(X[..., shared])
-        return State(*consensus, X[..., ~shared], shared)
+        lengths = _lengths(_coordinates(self.share, setting)).to(X.device)
+        S, L = _apart(X, lengths)
+        return State(*self.protocol.start(S), L, lengths)
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        consensus, L, shared = Consensus(*state[:4]), state.L, state.shared
+        consensus, L, lengths = Consensus(*state[:4]), state.L, state.lengths
         Y, factor = consensus.S / consensus.a, self.protocol.rate_factor(k)
 
-        G = gradient(_whole(Y, L, shared))
-        G_l = G[..., ~shared]
+        G_s, G_l = _apart(gradient(_whole(Y, L, lengths)), lengths)
         if L.shape[-1]:
             L = L - self.local_learning_rate * factor * G_l  # 4
-            G = gradient(_whole(Y, L, shared))
-        G_s = G[..., shared]
+            G_s, _ = _apart(gradient(_whole(Y, L, lengths)), lengths)
         if self.l1_clip_norm is not None:
             G_s = clip(G_s, self.l1_clip_norm, norm=1)  # 5
         E = -self.learning_rate * factor * G_s
         exchanged = self.protocol.exchange(consensus, E, k, graph, noise)  # 6
-        private = {"gradient": _whole(G_s, G_l, shared), "h": exchanged.H}
-        return Round(State(*exchanged.state, L, shared), exchanged.sent, private)
+        private = {"gradient": _whole(G_s, G_l, lengths), "h": exchanged.H}
+        return Round(State(*exchanged.state, L, lengths), exchanged.sent, private)
 
     def models(self, state: State) -> Tensor:
         """Each agent's own Y with its own L."""
-        return _whole(state.S / state.a, state.L, state.shared)
+        return _whole(state.S / state.a, state.L, state.lengths)
 
     def evaluated(self, state: State) -> Tensor:
         """The mean of Y over agents, with each one's own L: what Algorithm 2 ends with."""
         Y = state.S / state.a
-        return _whole(Y.mean(dim=-2, keepdim=True).expand_as(Y), state.L, state.shared)
+        return _whole(Y.mean(dim=-2, keepdim=True).expand_as(Y), state.L, state.lengths)
 
     def calibrate(self, setting: Setting) -> Self:
         """b = epsilon gamma_n, if a budget for each round is given (Theorem 1).
@@ -171,8 +170,21 @@ def _is_in(name: str, layer: str) -> bool:
     return name == layer or name.startswith(f"{layer}.")
 
 
-def _whole(S: Tensor, L: Tensor, shared: Tensor) -> Tensor:
+def _lengths(shared: Tensor) -> Tensor:
+    """Of the runs of local and shared coordinates in turn; the first and the last are local."""
+    is_shared, lengths = shared.unique_consecutive(return_counts=True)
+    return pad(lengths, (int(is_shared[0]), int(is_shared[-1])))
+
+
+def _apart(X: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The shared and the local coordinates of models [..., d]."""
+    runs = X.split(lengths.tolist(), dim=-1)
+    return torch.cat(runs[1::2], dim=-1), torch.cat(runs[::2], dim=-1)
+
+
+def _whole(S: Tensor, L: Tensor, lengths: Tensor) -> Tensor:
     """Models [..., d] from their shared and their local coordinates."""
-    X = S.new_empty(*S.shape[:-1], len(shared))
-    X[..., shared], X[..., ~shared] = S, L
-    return X
+    local, *others = lengths.tolist()
+    first, *behind = L.split([local, *others[1::2]], dim=-1)
+    pairs = zip(S.split(others[::2], dim=-1), behind, strict=True)
+    return torch.cat([first, *(run for pair in pairs for run in pair)], dim=-1)

@@ -1,6 +1,6 @@
 """PartPSP: DPPS for some layers of a model, while the others stay at home; SGPDP shares all."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
@@ -179,7 +179,7 @@ def _lengths(shared: Tensor) -> Tensor:
 def _apart(X: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The shared and the local coordinates of models [..., d]."""
     runs = X.split(lengths.tolist(), dim=-1)
-    return torch.cat(runs[1::2], dim=-1), torch.cat(runs[::2], dim=-1)
+    return _joined(runs[1::2]), _joined(runs[::2])
 
 
 def _whole(S: Tensor, L: Tensor, lengths: Tensor) -> Tensor:
@@ -187,4 +187,10 @@ def _whole(S: Tensor, L: Tensor, lengths: Tensor) -> Tensor:
     local, *others = lengths.tolist()
     first, *behind = L.split([local, *others[1::2]], dim=-1)
     pairs = zip(S.split(others[::2], dim=-1), behind, strict=True)
-    return torch.cat([first, *(run for pair in pairs for run in pair)], dim=-1)
+    return _joined([first, *(run for pair in pairs for run in pair)])
+
+
+def _joined(runs: Sequence[Tensor]) -> Tensor:
+    """One after the other; what is one run is no copy."""
+    filled = [run for run in runs if run.shape[-1]]
+    return filled[0] if len(filled) == 1 else torch.cat([*runs], dim=-1)

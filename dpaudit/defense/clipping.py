@@ -25,7 +25,8 @@ def clip(vectors: Tensor, clip_norm: float, norm: Literal[1, 2] = 2) -> Tensor:
     """
     if not clip_norm > 0:
         raise ValueError(f"clip_norm must be positive, got {clip_norm}")
-    return vectors * clip_weights(vectors.norm(p=norm, dim=-1), clip_norm).unsqueeze(-1)
+    norms = torch.linalg.vector_norm(vectors, norm, dim=-1, keepdim=True)
+    return vectors * clip_weights(norms, clip_norm)
 
 
 def clip_weights(norms: Tensor, clip_norm: float) -> Tensor:

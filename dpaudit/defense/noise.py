@@ -70,8 +70,9 @@ def standard_laplace(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _scaled(draws: Tensor, scale: Scale) -> Tensor:
-    """In place where a tensor cannot change the type."""
-    return draws * scale if isinstance(scale, Tensor) else draws.mul_(scale)
+    """In place, unless the scale's type is the larger one."""
+    same = torch.result_type(draws, scale) == draws.dtype
+    return draws.mul_(scale) if same else draws * scale
 
 
 def _is_zero(scale: Scale) -> bool:

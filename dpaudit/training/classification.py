@@ -44,7 +44,7 @@ class BatchGradient(Gradient):
     draw: Callable[[int], Batch] | None = None  # the batches of further local steps
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return self.clipped_sum(X, inf, holders) / self.batch_size
+        return self.clipped_sum(X, inf, holders).div_(self.batch_size)
 
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
@@ -148,7 +148,8 @@ class Classification:
         self._y_test = dataset.y_test[:EVALUATED].to(device)
         sizes = torch.from_numpy(partition.sizes)
         self._held = torch.zeros(len(sizes), int(sizes.max()), dtype=torch.long)
-        self._padding = torch.arange(int(sizes.max())) >= sizes[:, None]
+        self._sizes = sizes[:, None]
+        self._padding = torch.arange(int(sizes.max())) >= self._sizes
         for row, indices in zip(self._held, partition.indices, strict=True):
             row[: len(indices)] = torch.from_numpy(indices)
 
@@ -193,14 +194,14 @@ class Classification:
         name = ("sampling", k, step) if step else ("sampling", k)
         draws = torch.rand(shape, generator=Streams(streams.seed)(*name))
         draws.masked_fill_(self._padding, 1.0)  # behind every record that is there
-        held = (~self._padding).sum(dim=1, keepdim=True)
         if sampling == "fixed":
             inputs, labels = self._records(_smallest(draws, batch_size))
-            if bool((held > 0).all()):
+            holds = self._sizes > 0
+            if bool(holds.all()):
                 return Batch(inputs, labels)
-            there = (held > 0).expand(len(held), labels.shape[1]).repeat(trials or 1, 1)
+            there = holds.expand(-1, labels.shape[1]).repeat(trials or 1, 1)
             return Batch(inputs, labels, there.to(inputs))  # a server holds none
-        taken = (draws < batch_size / held) & ~self._padding
+        taken = (draws < batch_size / self._sizes) & ~self._padding
         positions = _smallest(draws, max(1, int(taken.sum(dim=-1).max())))
         weights = taken.gather(-1, positions).to(self._x)
         return Batch(*self._records(positions), weights.flatten(0, 1))
@@ -226,13 +227,13 @@ class Classification:
 
         Each trial has the lists in an order of its own, the same in all rounds.
         """
-        parts = (~self._padding).sum(dim=1, keepdim=True) // batch_size
+        parts = self._sizes // batch_size
         places = (k - 1) % parts * batch_size + torch.arange(batch_size)
         if trials is None:
             return places[None]
         generator = Streams(streams.seed)("order")
         orders = torch.rand((trials, *self._held.shape), generator=generator)
-        orders[:, self._padding] = 2.0  # behind every record that is there
+        orders.masked_fill_(self._padding, 2.0)  # behind every record that is there
         return orders.argsort(dim=-1).gather(-1, places.expand(trials, -1, -1))
 
     def _records(self, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,12 +7,13 @@ messages knows the mixture too, since weights are public, and so the step.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
-from typing import Any, Literal
+from functools import cache, lru_cache, partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from dpaudit.accounting.releases import Mechanism, Release
@@ -157,32 +158,62 @@ def known_rounds(
 
     The initial models count as public: agents start from a common one.
     """
-    return _known_rounds(graph_of, n_rounds, threat_model)[:, victim]
+    rows, of_round = _known_rounds(graph_of, n_rounds, threat_model)
+    return rows[of_round, victim]
 
 
 @lru_cache(maxsize=16)
-def _known_rounds(graph_of: GraphOf, n_rounds: int, threat_model: ThreatModel) -> NDArray[np.bool_]:
-    """The same of all agents, [n_rounds, n_agents].
+def _known_rounds(
+    graph_of: GraphOf, n_rounds: int, threat_model: ThreatModel
+) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+    """The same of all agents, [n_rows, n_agents], and which row is that of each round.
 
     Told of an agent is the model that it sent in a round, or kept: where it is heard, or where it
-    takes no step and all is told of the round before that it mixes.
+    takes no step and all is told of the round before that it mixes. Where graphs repeat and so does
+    what is told, so does all that follows.
     """
-    known, before = [], graph_of(1)
+    reads = cache(partial(_read, threat_model))
+    rows, before = list[NDArray[np.bool_]](), graph_of(1)
     told = np.ones(before.n_agents, dtype=bool)  # of the models before the round
+    first: dict[object, int] = {}  # row of the first round with these graphs and told models
     for k in range(1, n_rounds + 1):
-        graph = graph_of(k)
-        mixed = told if k == 1 else before.sparse.astype(bool) @ ~told == 0
+        graph, now = graph_of(k), len(rows)
+        again = first.setdefault((before, graph, told.tobytes(), k == 1), now)
+        if again < now:
+            later = again + np.arange(n_rounds - now) % (now - again)
+            return np.stack(rows), np.concatenate([np.arange(now), later])
+        read = reads(graph)
+        mixed = told if k == 1 else reads(before).mixes(told)
         starts = mixed
         if k > 1 and graph.server is not None:
-            down = [threat_model.sees(graph.server, i) for i in range(graph.n_agents)]
-            starts = mixed[graph.server] | np.array(down)
-        heard = np.zeros(graph.n_agents, dtype=bool)
-        heard[list(threat_model.agents)] = True
-        heard[graph.senders[seen_links(threat_model, graph.senders, graph.receivers)]] = True
-        known.append(heard & starts)
-        told = heard | (~_take_steps(graph) & mixed)
+            starts = mixed[graph.server] | read.down
+        rows.append(read.heard & starts)
+        told = read.heard | (~read.acting & mixed)
         before = graph
-    return np.stack(known)
+    return np.stack(rows), np.arange(n_rounds)
+
+
+class _Read(NamedTuple):
+    """What an adversary reads of a round's graph, of each agent [n_agents]."""
+
+    heard: NDArray[np.bool_]  # its message, or it is the adversary's own
+    down: NDArray[np.bool_]  # what a server tells it
+    acting: NDArray[np.bool_]  # whether it takes a step
+    links: csr_array  # [n_agents, n_agents]: what it mixes
+
+    def mixes(self, told: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Of which agents all that they mix is told."""
+        missing: NDArray[np.bool_] = self.links @ ~told == 0
+        return missing
+
+
+def _read(threat_model: ThreatModel, graph: Graph) -> _Read:
+    heard = np.zeros(graph.n_agents, dtype=bool)
+    heard[list(threat_model.agents)] = True
+    heard[graph.senders[seen_links(threat_model, graph.senders, graph.receivers)]] = True
+    server, n = graph.server, graph.n_agents
+    down = [server is not None and threat_model.sees(server, i) for i in range(n)]
+    return _Read(heard, np.array(down), _take_steps(graph), graph.sparse.astype(bool))
 
 
 def steps_of(graph_of: GraphOf, n_rounds: int, agent: int) -> NDArray[np.bool_]:
@@ -246,7 +277,7 @@ def releases(
     return _releases(tuple(own.tolist()), sampling, sampling_rate, family)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _releases(
     noise_multipliers: tuple[float, ...],
     sampling: Literal["none", "fixed", "poisson"],

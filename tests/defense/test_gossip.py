@@ -84,6 +84,18 @@ def test_known_rounds_are_those_in_which_a_view_gives_the_step() -> None:
             assert derived == known[k - 1], (graph, k)
 
 
+@pytest.mark.parametrize("graph", ["exponential", "half-exponential", "directed-ring", "path"])
+@pytest.mark.parametrize("agents", [(0,), (0, 3), ()])
+def test_rounds_that_repeat_are_known_as_if_each_had_a_graph_of_its_own(graph, agents) -> None:
+    kind = ("external", "curious", "colluding")[len(agents)]
+    adversary = ThreatModel(name="a", kind=kind, agents=agents)
+    network, n_rounds = build_graph(graph, 9), 40
+    each = [Graph(network.at(k).W) for k in range(1, n_rounds + 1)]
+    for victim in set(range(9)) - set(agents):
+        known = known_rounds(network.at, n_rounds, adversary, victim)
+        assert (known == known_rounds(lambda k: each[k - 1], n_rounds, adversary, victim)).all()
+
+
 def test_an_eavesdropper_on_all_links_knows_every_round() -> None:
     for graph in ("ring", "directed-ring", "exponential", "star"):
         assert known_rounds(build_graph(graph, 6).at, 7, EVERYONE, 2).all()

@@ -14,7 +14,7 @@ from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, GraphSummary, JudgedClaim, ThreatModelSummary
 from dpaudit.files.verdict import worst
-from dpaudit.graphs.mixing import positions
+from dpaudit.graphs.positions import positions
 from dpaudit.kept import Kept
 from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import bearing_on, judge

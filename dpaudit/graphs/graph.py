@@ -242,12 +242,14 @@ class Graph:
     def _cast(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         if (dtype, device) not in self._casts:
             if self._worth_csr(dtype, device):
-                self._casts[dtype, device] = _csr(self.sparse).to(dtype)
+                self._casts[dtype, device] = _csr(self.sparse).to(device=device, dtype=dtype)
             else:
                 self._casts[dtype, device] = self.W.to(device=device, dtype=dtype)
         return self._casts[dtype, device]
 
     def _worth_csr(self, dtype: torch.dtype, device: torch.device) -> bool:
+        if self.n_agents > MOST_DENSE:
+            return True
         return (
             device.type == "cpu"
             and dtype in (torch.float32, torch.float64)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
@@ -31,7 +31,6 @@ RESAMPLES = 1_000  # random graphs drawn before giving up on a connected one
 
 Matrix: TypeAlias = sparse.csr_array  # [n_agents, n_agents] float64, by its weights above zero
 Links: TypeAlias = sparse.csr_array  # [receiver, sender] bool
-Points = NDArray[np.float64]  # [n_agents, 2]
 
 
 class Weights(NamedTuple):
@@ -383,32 +382,3 @@ _DRAWN = {
     "pairwise": "random in every round: one agent, drawn at random, averages with a neighbour",
     "server": "agent 0 is a server without data that averages what agents send, drawn or all",
 }
-
-
-def positions(name: str, n_agents: int) -> Points:
-    """[n_agents, 2] coordinates in [-1, 1] to draw a graph of this name at."""
-    i = np.arange(n_agents)
-    if name == "bipartite":
-        return _columns(i < n_agents // 2)
-    if name == "hub2":
-        return _columns(i < n_agents - 2)
-    if name == "path":
-        return np.stack([np.linspace(-1, 1, n_agents), np.zeros(n_agents)], axis=1)
-    if name in ("star", "server"):
-        return np.concatenate([np.zeros((1, 2)), _circle(n_agents - 1)])
-    return _circle(n_agents)
-
-
-def _circle(n: int) -> Points:
-    """Clockwise, from the top."""
-    angle = 2 * np.pi * np.arange(n) / n
-    return np.stack([np.sin(angle), np.cos(angle)], axis=1)
-
-
-def _columns(left: NDArray[np.bool_]) -> Points:
-    """Two columns, each from top to bottom."""
-    out = np.empty((len(left), 2))
-    for side, x in ((left, -0.6), (~left, 0.6)):
-        out[side, 0] = x
-        out[side, 1] = np.linspace(1, -1, side.sum() + 2)[1:-1]
-    return out

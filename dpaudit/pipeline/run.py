@@ -19,7 +19,7 @@ from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, Curve, GraphSummary, JudgedClaim, ThreatModelSummary
 from dpaudit.files.verdict import worst
 from dpaudit.graphs.graph import network_of
-from dpaudit.graphs.mixing import positions
+from dpaudit.graphs.positions import positions
 from dpaudit.progress import OnProgress
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

@@ -108,8 +108,8 @@ linear growth; "flat" grows by less than 5% of the first row.
 - **cells**: `dpaudit benchmark` of the audit of 8 agents and 10 rounds with so many seeds, with its
   leaderboard.
 
-Not linear is what more agents add to an audit. Mixing matrices are held dense, [n, n], which is
-the likely cause; it was not measured apart.
+More agents take time and memory in proportion to their links, as long as the graph is sparse
+([what is left out, and what is refused](threat-models.md#many-agents)).
 """
 
 

@@ -144,15 +144,15 @@ def steps_of(observer: Observer, n_rounds: int) -> list[LocalStep]:
     for k in range(1, n_rounds + 1):
         step = LocalProbe(observer, state, k, live).play()
         moved = (step.of_state.state[live], step.of_noise.state)
-        live = np.logical_or.reduce([_any_row(effects) for effects in moved])
+        live = np.logical_or.reduce([_reached(effects) for effects in moved])
         live |= step.record.numpy().any(axis=0)
         found.append(step)
         state = step.next_state
     return found
 
 
-def _any_row(effects: Matrix) -> Mask:
-    """Which columns have an entry."""
+def _reached(effects: Matrix) -> Mask:
+    """Which numbers some unit moves."""
     there = np.zeros(effects.shape[1], dtype=bool)
     there[effects.indices] = True
     return there

@@ -20,6 +20,8 @@ from dpaudit.models.normalisation import with_group_norm
 from dpaudit.rng import Streams
 
 EVALUATED = 2_000  # test records at most, the first ones: enough for +- 2% of accuracy
+EVALUATIONS = 2 * 10**6  # of test records by all agents' models at once, at most
+FEWEST = 100  # test records whatever the number of agents: +- 10% of accuracy
 
 
 class Batch(NamedTuple):
@@ -144,8 +146,9 @@ class Classification:
             module = architecture(module, shape, n_classes)
         self.gradients = Gradients(module)
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)
-        self._x_test = dataset.x_test[:EVALUATED].to(device)
-        self._y_test = dataset.y_test[:EVALUATED].to(device)
+        tested = n_evaluated(partition.n_agents)
+        self._x_test = dataset.x_test[:tested].to(device)
+        self._y_test = dataset.y_test[:tested].to(device)
         sizes = torch.from_numpy(partition.sizes)
         self._held = torch.zeros(len(sizes), int(sizes.max()), dtype=torch.long)
         self._sizes = sizes[:, None]
@@ -253,6 +256,11 @@ class Classification:
         """Test loss and accuracy of each model of X [n_agents, d], both [n_agents]."""
         holders = torch.zeros(len(X), dtype=torch.long, device=X.device)
         return self.gradients.evaluate(X, self._x_test[None], self._y_test[None], holders)
+
+
+def n_evaluated(n_agents: int) -> int:
+    """How many test records the models of so many agents are evaluated on, at most."""
+    return min(EVALUATED, max(FEWEST, EVALUATIONS // n_agents))
 
 
 def _smallest(draws: Tensor, count: int) -> Tensor:

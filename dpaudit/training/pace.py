@@ -13,7 +13,7 @@ from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.noise import Noise
 from dpaudit.rng import Streams
 
-from .classification import EVALUATED, Classification
+from .classification import Classification, n_evaluated
 from .loaded_problem import Problem
 from .train import EVALUATIONS, Recording
 from .woven import Repeated
@@ -115,7 +115,7 @@ def _of_records(problem: Classification, X: Tensor, clock: Clock) -> Pace:
         one, several = (seconds_of(partial(derived, m), clock) for m in (1, n))
         each = max(0.0, several - one) / (n - 1)
         derivatives = max(0.0, one - each), each
-    evaluation = len(X) * min(len(data.x_test), EVALUATED) * gradient / FORWARD
+    evaluation = len(X) * min(len(data.x_test), n_evaluated(len(X))) * gradient / FORWARD
     if evaluation < PATIENCE:
         evaluation = seconds_of(lambda: problem.evaluate(X), clock)
     return Pace(gradient, 0, 0.0, evaluation, derivatives)

@@ -6,7 +6,13 @@ import torch
 from dpaudit.data import partition
 from dpaudit.data.datasets import Dataset
 from dpaudit.rng import Streams
-from dpaudit.training.classification import BatchGradient, Classification, _smallest
+from dpaudit.training.classification import (
+    EVALUATED,
+    BatchGradient,
+    Classification,
+    _smallest,
+    n_evaluated,
+)
 
 N, B = 4, 3
 
@@ -90,3 +96,8 @@ def test_the_smallest_draws_are_found_in_order_with_padding_last(n: int) -> None
     for count in (1, n // 2, n):
         expected = draws.argsort(dim=-1, stable=True)[..., :count]
         assert torch.equal(_smallest(draws, count), expected)
+
+
+def test_of_many_agents_each_is_evaluated_on_fewer_records() -> None:
+    assert n_evaluated(1_000) == EVALUATED == 2_000
+    assert [n_evaluated(n) for n in (4_000, 10_000, 10**6)] == [500, 200, 100]

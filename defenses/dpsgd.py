@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-import torch
 from pydantic import PositiveFloat, model_validator
 from torch import Tensor
 
@@ -153,7 +152,7 @@ class DPDPSGD(GaussianDefense):
         if self.perturb == "gradient":
             S = gradient.clipped_sum(X, C)
             noisy = S + noise.gaussian("gradient", sigma * C, S)  # 1, times B
-            sent = X = torch.sub(V, noisy, alpha=eta / B)  # 2
+            sent = X = noisy.mul_(-eta / B).add_(V)  # 2
         else:
             S = gradient.clipped_sum(X, C, norm=1)
             X = V - eta * S / B

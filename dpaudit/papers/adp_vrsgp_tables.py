@@ -146,14 +146,14 @@ def _scales(rounds: int, only: Mapping[str, tuple[str, ...]], said: str, seconds
     }
 
 
-def _table_2(text: str, data: str, hours: float) -> Experiment:
+def _table_2(text: str, data: str, hours: float, few: int = 20) -> Experiment:
     said = "epsilon of 2 and 8, five methods"
     return _table(
         f"Table 2, {data}", printed(text, ("epsilon",), EIGHT, ACCURACY), data, {},
         (_best("Table 2"),
          Ordering("Table 2: a budget of 8 is more accurate than one of 2", ACCURACY, "epsilon",
                   "8", ("2",))),
-        _scales(20, {"epsilon": ("2", "8"), "method": QUICK}, said, 150, hours),
+        _scales(few, {"epsilon": ("2", "8"), "method": QUICK}, said, 150, hours),
     )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def _alone(labels: list[Labels], text: str) -> tuple[Published, ...]:
 ADP_VRSGP = {
     "adp-vrsgp-table2": _table_2(TABLE_2_MNIST, "mnist", 12),
     "adp-vrsgp-table2-fashion": _table_2(TABLE_2_FASHION, "fashion-mnist", 12),
-    "adp-vrsgp-table2-cifar": _table_2(TABLE_2_CIFAR, "cifar10", 60),
+    "adp-vrsgp-table2-cifar": _table_2(TABLE_2_CIFAR, "cifar10", 60, few=8),
     "adp-vrsgp-table3": _table(
         "Table 3, CNN, MNIST",
         printed(TABLE_3_CNN_MNIST, ("theta",), [{**t, "method": OWN} for t in TAU], ACCURACY),

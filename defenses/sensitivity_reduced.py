@@ -74,7 +74,7 @@ class SensitivityReduced(GeometricDefense):
         Z_bar = graph.mix(Z)  # 4a
         Y = torch.add(Y, Z - Z_bar, alpha=beta)  # 4b
         G = gradient(Z)
-        X = torch.sub(Z_bar, Y + G, alpha=alpha)  # 4c
+        X = (Y + G).mul_(-alpha).add_(Z_bar)  # 4c
         return Round(State(X, Y), {"z": broadcast(graph, Z)}, {"gradient": G})
 
     def models(self, state: State) -> Tensor:

@@ -65,7 +65,7 @@ def standard_laplace(like: Tensor, generator: torch.Generator) -> Tensor:
     The draws u are multiples of eps, so that 1 - |u| is exact: log1p would give the same, later.
     """
     u = torch.empty_like(like).uniform_(-1, 1, generator=generator)
-    rest = torch.rsub(u.abs(), 1.0).clamp_(min=torch.finfo(like.dtype).eps / 2)
+    rest = u.abs().neg_().add_(1.0).clamp_(min=torch.finfo(like.dtype).eps / 2)
     return torch.copysign(rest.log_(), u, out=u)
 
 

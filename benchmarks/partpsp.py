@@ -30,7 +30,6 @@ from dpaudit.defense.contract import Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.partpsp import PartPSP
 from dpaudit.files.config import AuditConfig
-from dpaudit.models.models import parameters_of
 from dpaudit.pipeline.run import Runtime, prepare
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
@@ -219,16 +218,12 @@ def main() -> None:
         times.append((mine, by_gloo(subject, arguments.rounds, batches)[1]))
     mine, theirs = (statistics.median(column) for column in zip(*times, strict=True))
     gradient = problem.gradient(Streams(0), 1, BATCH)
-    share = 2 * operations(lambda: gradient(subject.start)) / limits.products / mine
-    draws = sum(
-        p.numel() for p in parameters_of(problem.gradients.module, subject.start[0]).values()
-    )
-    noise = N_AGENTS * draws / limits.normals / mine
+    draws = defense.start(subject.start, subject.setting).S.numel()
+    products = 2 * operations(lambda: gradient(subject.start))
     print(limits)
     print(
         f"a round: ours {1e3 * mine:.2f} ms, ten gloo processes {1e3 * theirs:.1f} ms of CPU time, "
-        f"{theirs / mine:.0f} times; at the limit of the machine products would take {share:.1%} "
-        f"of ours, and noise for all parameters {noise:.1%}"
+        f"{theirs / mine:.0f} times; {limits.shares(mine, products=products, uniforms=draws)}"
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -232,17 +233,14 @@ class DPDL(Defense):
         out = [i for i in near if threat_model.sees(victim, i)]
         unseen = [j for j in near if not threat_model.sees(j, victim) and j not in agents]
 
-        def told(j: int) -> bool:
-            return j in agents or any(threat_model.sees(j, i) for i in graph.neighbours(j))
-
         def mechanism(calibration: float, n_links: int, unseen: list[int] | None) -> Mechanism:
             shift = n_links**0.5
             if unseen is not None and n_links:
                 shift = math.hypot(shift, self._of_momentum(calibration, graph, victim, unseen))
             return self._releases(shift, setting.sizes[victim])
 
-        everybody = all(told(j) for j in setting.holders)
-        follows = all(told(j) for j in [victim, *near])
+        everybody = _are_told(graph, threat_model, setting.holders)
+        follows = _are_told(graph, threat_model, (victim, *near))
         return Bracket(
             least=mechanism(CALIBRATION_LEAST, len(out), unseen if follows else None),
             most=(
@@ -350,6 +348,15 @@ def _calibrated(defense: DPDL) -> float:
     if defense.noise_multiplier is None:
         raise ValueError("the noise is not set yet: call calibrate first")
     return defense.noise_multiplier
+
+
+@lru_cache(maxsize=64)
+def _are_told(graph: Graph, threat_model: ThreatModel, agents: tuple[int, ...]) -> bool:
+    """Whether a view has the models of all these agents."""
+    return all(
+        j in threat_model.agents or any(threat_model.sees(j, i) for i in graph.neighbours(j))
+        for j in agents
+    )
 
 
 def _weights(graph: Graph, like: Tensor) -> Tensor:

@@ -213,9 +213,18 @@ class Graph:
 
     def neighbours(self, agent: int) -> list[int]:
         """Agents that ``agent`` shares an edge with, in either direction, in ascending order."""
-        theirs = (self.senders == agent) | (self.receivers == agent)
-        linked = torch.stack([self.senders[theirs], self.receivers[theirs]]).unique().tolist()
-        return [j for j in linked if j != agent]
+        row = slice(*self._near.indptr[agent : agent + 2])
+        found: list[int] = self._near.indices[row].tolist()
+        return found
+
+    @cached_property
+    def _near(self) -> Matrix:
+        """Who shares an edge with whom."""
+        one, other = self.senders.numpy(), self.receivers.numpy()
+        ends = np.concatenate([one, other]), np.concatenate([other, one])
+        near = sparse.csr_array((np.ones(2 * len(one)), ends), shape=self.sparse.shape)
+        near.sum_duplicates()
+        return near
 
     def edge(self, sender: int, receiver: int) -> int:
         """The index of edge sender -> receiver.

@@ -48,6 +48,8 @@ class Servers:
             yield
         finally:
             for server in servers:
+                assert server.stdin is not None
+                server.stdin.close()  # its end, where a signal comes just before it reads
                 server.terminate()
             for server in servers:
                 server.wait()

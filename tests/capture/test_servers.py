@@ -1,0 +1,35 @@
+"""Servers of a program's runs."""
+
+import sys
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from dpaudit.capture.servers import Servers
+from dpaudit.files.captured_file import ProgramOptions
+
+DEAF = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: None)  # as one that comes just before the read is
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_server_that_a_signal_does_not_reach_ends_with_its_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = Servers(ProgramOptions(command=("x.py",), folder=tmp_path), ["x.py"], 1)
+    monkeypatch.setattr(servers, "_command", [sys.executable, "-c", DEAF])
+
+    def begin_and_end() -> None:
+        with servers.running():
+            server = servers._free.get()
+            assert server.stdout is not None
+            assert server.stdout.readline() == "up\n"
+
+    running = Thread(target=begin_and_end, daemon=True)
+    running.start()
+    running.join(timeout=30)
+    assert not running.is_alive()

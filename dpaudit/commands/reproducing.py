@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -171,14 +172,14 @@ def _value(text: str) -> Any:
 
 
 def _typed() -> str:
-    """What another would type to have the same: without what is of this machine alone."""
-    words = same_command().split(" ")
+    """What another would type to have the same: no folder, nor option, of this machine alone."""
+    words = shlex.split(same_command())
     kept, skip = [], False
     for word in words:
         if not skip and word not in NOT_TYPED:
-            kept.append(word)
+            kept.append(Path(word).name if Path(word).is_absolute() else word)
         skip = not skip and word in NOT_TYPED[:4]
-    return " ".join(["dpaudit", *kept[1:]])
+    return shlex.join(["dpaudit", *kept[1:]])
 
 
 def _put(page: Path, name: str, section: str) -> None:

@@ -81,6 +81,9 @@ def test_the_page_has_each_section_once_and_keeps_what_else_is_in_it(tmp_path) -
 
 
 def test_the_command_on_the_page_has_nothing_of_the_machine(monkeypatch) -> None:
-    typed = "bin/dpaudit reproduce toy --out x --quiet --seeds 2 --markdown p --set a=1"
+    typed = (
+        "bin/dpaudit reproduce toy --out x --quiet --seeds 2 --markdown p --set a=1 "
+        "--data '/home/some one/own.npz'"
+    )
     monkeypatch.setattr(reproducing, "same_command", lambda: typed)
-    assert reproducing._typed() == "dpaudit reproduce toy --seeds 2 --set a=1"
+    assert reproducing._typed() == "dpaudit reproduce toy --seeds 2 --set a=1 --data own.npz"

@@ -14,6 +14,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 SMALL = {  # arguments, and constants of the module that no argument sets
     "accounting": ("--rounds 2 --dyn-rounds 20", {}),
     "clipped_gradients": ("--repeats 1 --only logistic", {}),
+    "dpdl_training": ("--agents 2 --graph complete --rounds 1", {"BATCH": 4}),
     "exact_inversion": ("--batches 2 --repeats 1 --threads 1", {}),
     "full_runs": ("--trials 2 --repeats 1 --processes 0", {}),
     "inversion": ("--images 8 --peer 0", {}),  # and no images: its header alone

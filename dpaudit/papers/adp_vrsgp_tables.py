@@ -183,7 +183,7 @@ ADP_VRSGP = {
         (_best("Table 4"),
          Ordering("Table 4: 8 agents are more accurate than 128", ACCURACY, "agents", "8",
                   ("128", "16"), {"method": OWN})),
-        _scales(10, {"agents": ("8", "16"), "method": QUICK}, "8 and 16 agents, five methods", 200,
+        _scales(6, {"agents": ("8", "16"), "method": QUICK}, "8 and 16 agents, five methods", 140,
                 460),
     ),
     "adp-vrsgp-table5": _table(

@@ -1,7 +1,7 @@
 """Test accuracy of trained defenses, as an experiment measures it: settings are an audit file's."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -14,9 +14,10 @@ from dpaudit.pipeline.caller_objects import NOTHING
 from dpaudit.pipeline.jobs import Prepared, faults_in_a_line
 from dpaudit.pipeline.run import Runtime, prepare
 from dpaudit.pipeline.workers import one_thread
+from dpaudit.training.loaded_problem import Problem
 from dpaudit.training.needs import training_bytes
 from dpaudit.training.pace import measured as pace_of
-from dpaudit.training.train import NOTHING_RECORDED, train
+from dpaudit.training.train import NOTHING_RECORDED, Learning, train
 from dpaudit.training.woven import global_randomness
 
 from .experiment import Around, Cost, Measured, Settings
@@ -25,6 +26,7 @@ ACCURACY = "test accuracy, %"
 CURVE = "test accuracy by round, %"
 POINTS = 7  # of a curve, even in rounds: one takes as long as some rounds do
 WORLD = "world"  # the setting that turns the noise off: "no-defense"
+RECORDS = "records of an agent"  # the setting for how many each has; without it they share all
 BESIDE = 600 * 10**6  # bytes of a process beside what training counts: libraries and data
 
 
@@ -34,22 +36,34 @@ def accuracy(settings: Settings, seed: int, around: Around) -> Iterator[Measured
     Raises:
         DpauditError: it cannot be trained, does not fit in memory, or a number stops being one.
     """
-    trained = _trained(settings, seed, around, evaluations=1)
-    yield Measured(ACCURACY, _percent(trained.accuracy[-1]))
+    found = trained(settings, seed, around, evaluations=1)
+    yield Measured(ACCURACY, percent(found.accuracy[-1]))
 
 
 def curve(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
     """The same at each of some rounds. Raises as ``accuracy``."""
-    trained = _trained(settings, seed, around, POINTS)
-    for k, agents in zip(trained.rounds, trained.accuracy, strict=True):
-        yield Measured(CURVE, _percent(agents), at=k)
+    found = trained(settings, seed, around, POINTS)
+    for k, agents in zip(found.rounds, found.accuracy, strict=True):
+        yield Measured(CURVE, percent(agents), at=k)
 
 
-def _percent(agents: Sequence[float]) -> float:
+def percent(agents: Sequence[float]) -> float:
+    """The mean of their shares."""
     return 100 * fmean(agents)
 
 
-def _trained(settings: Settings, seed: int, around: Around, evaluations: int) -> Curve:
+def trained(
+    settings: Settings,
+    seed: int,
+    around: Around,
+    evaluations: int,
+    evaluated: Callable[[Problem], Learning] = lambda problem: problem,
+) -> Curve:
+    """What training measures of the agents' models, by the problem as ``evaluated`` has it.
+
+    Raises:
+        DpauditError: as ``accuracy``.
+    """
     prepared, world = prepared_of(settings, seed, around)
     defense = prepared.defenses[world]
     need, free = _bytes(prepared, world), available()
@@ -58,9 +72,9 @@ def _trained(settings: Settings, seed: int, around: Around, evaluations: int) ->
             f"training takes about {size_text(need)} of memory, and {size_text(free)} is free"
         )
     with faults_in_a_line(f"training, {around.stage}", defense):
-        trained = train(
+        found = train(
             defense,
-            prepared.learned.problem,
+            evaluated(prepared.learned.problem),
             prepared.setting,
             prepared.streams,
             NOTHING_RECORDED,
@@ -70,7 +84,7 @@ def _trained(settings: Settings, seed: int, around: Around, evaluations: int) ->
             evaluations,
         )
     around.run.forget(f"checkpoints/{around.stage}/*")
-    return trained
+    return found
 
 
 def foretell(settings: Settings, seed: int, around: Around, evaluations: int = 1) -> Cost:
@@ -86,9 +100,12 @@ def foretell(settings: Settings, seed: int, around: Around, evaluations: int = 1
 def prepared_of(settings: Settings, seed: int, around: Around) -> tuple[Prepared, str]:
     """The audit of these settings, up to its first round, and which world is trained."""
     table = nested(settings)
-    world = table.pop(WORLD, "defense")
+    world, records = table.pop(WORLD, "defense"), table.pop(RECORDS, None)
     config = AuditConfig.from_dict({**table, "seed": seed})
     dataset = around.dataset
+    if dataset is not None and records is not None:
+        n = records * config.data.n_agents
+        dataset = replace(dataset, x=dataset.x[:n], y=dataset.y[:n])
     if dataset is not None and config.data.scale == "unit":
         dataset = dataset.in_units()  # prepare takes a caller's data as they are
     return prepare(config, Runtime(), replace(NOTHING, data=dataset)), world

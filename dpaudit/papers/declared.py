@@ -3,7 +3,8 @@
 from .adp_vrsgp_tables import ADP_VRSGP
 from .dpdl_images import DPDL_IMAGES
 from .dpdl_tables import DPDL
-from .dyn_d2p_tables import DYN_D2P
+from .dyn_d2p_figures import DYN_D2P_FIGURES
+from .dyn_d2p_tables import DYN_D2P_TABLES
 from .experiment import Experiment
 from .partpsp_figures import PARTPSP_FIGURES
 from .partpsp_tables import PARTPSP_TABLES
@@ -15,7 +16,8 @@ DECLARED: dict[str, Experiment] = {
     **ADP_VRSGP,
     **DPDL,
     **DPDL_IMAGES,
-    **DYN_D2P,
+    **DYN_D2P_FIGURES,
+    **DYN_D2P_TABLES,
     **PARTPSP_FIGURES,
     **PARTPSP_TABLES,
     **XIE,

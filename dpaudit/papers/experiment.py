@@ -59,8 +59,8 @@ class Ordering(NamedTuple):
     says: str  # with the name of the table or figure
     quantity: str
     along: str  # the column
-    above: str
-    below: tuple[str, ...] = ()  # none: all others of the column
+    above: str  # empty: each other label of the column
+    below: tuple[str, ...] = ()  # none: each other label of the column
     where: Labels = {}
 
 

@@ -1,6 +1,7 @@
 """What came out of an experiment's cells, beside what was published."""
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, stdev
@@ -150,12 +151,11 @@ def _compared(
     ordering: Ordering, by_label: Mapping[str, ExperimentLine]
 ) -> Iterator[tuple[str, ...]]:
     """Of each pair what holds of it."""
-    above = by_label.get(ordering.above)
-    if above is None:
-        return
-    for label, below in by_label.items():
-        if label == ordering.above or (ordering.below and label not in ordering.below):
-            continue
+    high = {ordering.above} if ordering.above else by_label.keys() - {*ordering.below}
+    low = {*ordering.below} or by_label.keys() - high
+    highest = [line for label, line in by_label.items() if label in high]
+    lowest = [line for label, line in by_label.items() if label in low]
+    for above, below in product(highest, lowest):
         if len(above.values) != len(below.values):
             continue  # a run did not end
         apart = _estimate([a - b for a, b in zip(above.values, below.values, strict=True)])

@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from dpaudit.defense.noise import Noise
-
-from .accuracy import prepared_of
+from .convergence import played
 from .experiment import Around, Cell, Experiment, Measured, Open, Ordering, Scale, Settings
 
 PAPER = "Zhou, Xue and Chen (DPPS, PartPSP)"
@@ -73,20 +71,11 @@ def averages(settings: Settings, seed: int, around: Around) -> Iterator[Measured
 
 
 def _played(settings: Settings, seed: int, around: Around) -> tuple[list[float], list[float]]:
-    prepared, world = prepared_of(settings, seed, around)
-    defense, setting = prepared.defenses[world], prepared.setting
-    problem, streams = prepared.learned.problem, prepared.streams
     real, estimated = [], []
-    with torch.no_grad():
-        state = defense.start(problem.initial(streams), setting)
-        for k in range(1, defense.n_rounds + 1):
-            gradient = problem.gradient(streams, k, defense.batch_size, defense.drawing)
-            round = defense.step(state, k, setting.network.at(k), gradient, Noise(streams, k))
-            H = round.private["h"]
-            real.append(torch.cdist(H, H, p=1).max().item())
-            estimated.append(round.sent["sens"].payload.max().item())
-            state = round.state
-            around.on_step(k, defense.n_rounds)
+    for round in played(settings, seed, around):
+        H = round.private["h"]
+        real.append(torch.cdist(H, H, p=1).max().item())
+        estimated.append(round.sent["sens"].payload.max().item())
     return real, estimated
 
 

@@ -4,11 +4,15 @@ from itertools import product
 
 import pytest
 
+from dpaudit.errors import ConfigError, DataError
 from dpaudit.files.config import AuditConfig
-from dpaudit.papers.accuracy import WORLD, nested
-from dpaudit.papers.cells import Request, _Kept, chosen
+from dpaudit.files.experiment_result import ExperimentLine
+from dpaudit.files.finding import Metric
+from dpaudit.papers.accuracy import RECORDS, WORLD, nested
+from dpaudit.papers.cells import Request, _Kept, chosen, refuse_missing_data
 from dpaudit.papers.declared import DECLARED
-from dpaudit.papers.reproductions import described, experiments
+from dpaudit.papers.outcome import held
+from dpaudit.papers.reproductions import described, experiments, reproduction
 from dpaudit.papers.xie_mnist import with_noise
 
 NAMES = sorted(DECLARED)
@@ -21,7 +25,8 @@ def test_every_cell_is_an_audit(name: str, scale: str) -> None:
     seen = set()
     for cell in chosen(DECLARED[name], Request(name, scale)):
         settings = with_noise(dict(cell.settings)) if name.startswith("xie") else cell.settings
-        settings = {k: v for k, v in settings.items() if k != WORLD and k[:7] != "attack."}
+        own = {WORLD, RECORDS}  # that are read before there is an audit
+        settings = {k: v for k, v in settings.items() if k not in own and k[:7] != "attack."}
         kind = tuple(sorted((k, type(v).__name__) for k, v in settings.items()))
         kind += (settings["defense.name"], settings["graph.name"])
         if kind not in seen:
@@ -65,12 +70,60 @@ def test_orderings_and_scales_name_labels_that_there_are(name: str) -> None:
         named = {ordering.along: (ordering.above, *ordering.below)}
         named |= {column: (label,) for column, label in ordering.where.items()}
         for column, labels in named.items():
-            assert set(labels) <= known[column] or not known[column], (column, labels)
+            named_there = known[column] | {""}  # of a whole column none is named
+            assert set(labels) <= named_there or not known[column], (column, labels)
     for scale in experiment.scales.values():
         for column, labels in scale.only.items():
             assert set(labels) <= known[column]
     assert set(experiment.scales) == {"quick", "paper"}
     assert experiment.scales["quick"].seconds <= 300
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if DECLARED[name].published])
+def test_orderings_are_those_of_the_published_numbers(name: str) -> None:
+    """Were ours the published numbers, every ordering that is of a table would hold."""
+    experiment = DECLARED[name]
+    lines = tuple(
+        ExperimentLine(labels=dict(p.labels), quantity=p.quantity, ours=Metric(value=p.value, n=1),
+                       values=(p.value,))
+        for p in experiment.published
+    )  # fmt: skip
+    for ordering in experiment.orderings:
+        found = held(ordering, lines)
+        assert found.as_published == found.compared, ordering.says
+
+
+@pytest.mark.parametrize("name", ON_DATA)
+def test_missing_data_are_a_line_with_the_file_and_its_place(name: str, tmp_path) -> None:
+    with pytest.raises(DataError) as error:
+        refuse_missing_data(DECLARED[name], Request(name, data_root=tmp_path))
+    said = str(error.value)
+    assert said.startswith(f"{name} learns from {DECLARED[name].data}: {tmp_path}")
+    assert " is missing" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_label_that_there_is_not_is_a_line_with_those_that_there_are(name: str) -> None:
+    experiment = DECLARED[name]
+    for column in experiment.columns:
+        labels = experiment.values(column)
+        if labels:
+            with pytest.raises(ConfigError) as error:
+                chosen(experiment, Request(name, only={column: ("no such",)}))
+            said = str(error.value)  # what is long is shortened in its middle
+            assert said.startswith(f'--only: {column} has no "no such"')
+            assert f"it has {labels[0]}" in said
+            assert said.endswith(labels[-1])
+            assert "\n" not in said
+
+
+@pytest.mark.parametrize("name", sorted(experiments()))
+def test_a_name_that_there_is_not_is_told_the_nearest(name: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        reproduction(f"{name}x")
+    assert f'did you mean "{name}"?' in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +138,8 @@ def test_orderings_and_scales_name_labels_that_there_are(name: str) -> None:
         ("dpdl-table4", ("ND-CG", "ring", "20"), [1.16, 10.20, 11.89]),
         ("dyn-d2p-table1", ("Dyn-D2P", "0.3"), 71.87),
         ("dyn-d2p-table2", ("Non-private", "none"), 89.98),
+        ("dyn-d2p-figures6-8", ("Dyn[mu]-D2P", "1"), 69.37),
+        ("dyn-d2p-figures9-11", ("Const-D2P", "0.3"), 45.37),
         ("adp-vrsgp-table2", ("ADP-VRSGP", "6"), 97.36),
         ("adp-vrsgp-table4", ("FedDPA", "128"), 37.85),
         ("adp-vrsgp-table7", ("ADP-VRSGP", "0.5"), 44.65),

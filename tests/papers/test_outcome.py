@@ -31,12 +31,13 @@ def test_labels_that_a_measurement_adds_make_a_line_of_its_own(result) -> None:
 
 def test_orderings_are_counted_by_intervals_of_paired_differences(result) -> None:
     """The seed moves both methods by the same, so the differences have no spread at all."""
-    above, below, absent = result.orderings
+    above, below, absent, others = result.orderings
     assert above == HeldOrdering(
         says="Table 1: B is above A", compared=4, as_published=2, confirmed=2, contradicted=0
     )  # two of the four pairs are the other view, where both are 10
     assert (below.compared, below.as_published, below.contradicted) == (2, 0, 1)
     assert absent.compared == 0
+    assert others == above.model_copy(update={"says": "Table 1: all are above A"})
 
 
 def test_what_was_assumed_is_told_with_its_value(result, tmp_path) -> None:

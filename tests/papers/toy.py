@@ -48,6 +48,7 @@ TOY = Experiment(
         Ordering("Table 1: B is above A", "score", "method", "B"),
         Ordering("Table 1: A is above B", "score", "method", "A", ("B",), {"budget": "4"}),
         Ordering("Table 1: C is above all", "score", "method", "C"),
+        Ordering("Table 1: all are above A", "score", "method", "", ("A",)),
     ),
     scales={
         "quick": Scale(3, 1, 10**6, only={"budget": ("4",)}, cut="one budget"),

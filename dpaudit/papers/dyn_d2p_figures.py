@@ -162,23 +162,24 @@ FIGURE_4 = Experiment(
     data="fashion-mnist",
 )  # fmt: skip
 
-_GRAPHS: dict[str, Settings] = {
+GRAPHS: dict[str, Settings] = {
     "ring": {"graph.name": "directed-ring"},
     "exponential": {"graph.name": "exponential"},
     "complete": {"graph.name": "complete"},
 }
+_A, _B = {"panel": "a"}, {"panel": "b"}
 FIGURE_5 = Experiment(
     paper=PAPER,
     table="Figure 5",
     shows="test accuracy by round of Dyn-D2P at epsilon = 1: (a) by graph, (b) by number of agents",
     measure=convergence,
     foretell=foretell_convergence,
-    columns=("panel", "graph", "agents"),
+    columns=("of", "panel"),
     cells=(
-        *(Cell({"panel": "a", "graph": g, "agents": "20"}, own) for g, own in _GRAPHS.items()),
+        *(Cell({"of": f"{graph} graph", **_A}, own) for graph, own in GRAPHS.items()),
         *(
-            Cell({"panel": "b", "graph": "exponential", "agents": str(n)},
-                 {**_GRAPHS["exponential"], "data.n_agents": n, RECORDS: 1250})
+            Cell({"of": f"{n} agents", **_B},
+                 {**GRAPHS["exponential"], "data.n_agents": n, RECORDS: 1250})
             for n in (10, 20, 30, 40)
         ),
     ),
@@ -192,23 +193,23 @@ FIGURE_5 = Experiment(
         Open("defense.budget_growth", 2.0, "of the grid of Table 1"),
     ),
     orderings=(
-        Ordering("Figure 5(a), in words: a ring is least accurate", CURVE, "graph", "", ("ring",),
-                 {"panel": "a"}),
-        Ordering("Figure 5(a), in words: a complete graph is most accurate", CURVE, "graph",
-                 "complete", where={"panel": "a"}),
+        Ordering("Figure 5(a), in words: a ring is least accurate", CURVE, "of", "",
+                 ("ring graph",), _A),
+        Ordering("Figure 5(a), in words: a complete graph is most accurate", CURVE, "of",
+                 "complete graph", where=_A),
         Ordering("Figure 5(b), in words: more agents are more accurate: 40 of all", CURVE,
-                 "agents", "40", where={"panel": "b"}),
+                 "of", "40 agents", where=_B),
         Ordering("Figure 5(b), in words: more agents are more accurate: 10 least", CURVE,
-                 "agents", "", ("10",), {"panel": "b"}),
+                 "of", "", ("10 agents",), _B),
     ),
     remarks=(
         "The paper draws curves and prints no number. In (b) each agent has 1,250 records whatever "
         "their number; which numbers it has beside 40 is not in its text.",
     ),
     scales={
-        "quick": Scale(1, 200, 10**9, {**SHALLOW, "defense.n_rounds": 100}, {
-                       "graph": ("ring", "exponential", "complete"), "agents": ("10", "20", "40")},
-                       "100 rounds of 4 expected records, the shallow CNN of Table 2"),
+        "quick": Scale(1, 200, 10**9, {**SHALLOW, "defense.n_rounds": 100, RECORDS: 400},
+                       {"of": (*(f"{graph} graph" for graph in GRAPHS), "10 agents", "40 agents")},
+                       "100 rounds of 4 expected records of 400, the shallow CNN of Table 2"),
         "paper": Scale(5, 3600 * 550, 13 * 10**9),
     },
     at="round",

@@ -61,6 +61,7 @@ def _panel(name: str, title: str, result: ExperimentResult, lines: list[Experime
         plain_numbers(*logarithmic)
         axes.set_xlabel(result.at)
         axes.set_ylabel(lines[0].quantity, parse_math=False)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+        if any(by_first):
+            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
     return _svg(name, title, (4.6, 3.4), paint)

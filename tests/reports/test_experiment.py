@@ -120,3 +120,13 @@ def test_of_a_long_curve_the_table_has_its_ends() -> None:
     assert len(told) == 4
     assert told[0].split()[3] == "1"
     assert told[-1].split()[3] == "100"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_line_without_a_label_is_drawn_without_a_legend() -> None:
+    points = (
+        ExperimentLine(labels={}, quantity="norm", at=k, ours=Metric(value=v, n=1), values=(v,))
+        for k, v in ((1, 2.0), (2, 1.0))
+    )
+    drawn = result(at="round", columns=("method",), lines=tuple(points))
+    assert "<svg" in render_experiment(drawn)

@@ -1,6 +1,7 @@
 """All experiments that are declared as settings and published numbers."""
 
 from .adp_vrsgp_tables import ADP_VRSGP
+from .dpdl_figures import DPDL_FIGURES
 from .dpdl_images import DPDL_IMAGES
 from .dpdl_tables import DPDL
 from .dyn_d2p_figures import DYN_D2P_FIGURES
@@ -15,6 +16,7 @@ from .xie_mnist import XIE_MNIST
 DECLARED: dict[str, Experiment] = {
     **ADP_VRSGP,
     **DPDL,
+    **DPDL_FIGURES,
     **DPDL_IMAGES,
     **DYN_D2P_FIGURES,
     **DYN_D2P_TABLES,

@@ -1,6 +1,7 @@
 """Published tables as they are printed, and the cells that stand behind their numbers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 
 from .experiment import Cell, Labels, Published, Settings
 
@@ -35,6 +36,17 @@ def _numbers(
                 value, _, spread = number.partition("±")
                 known = float(spread) if spread else None
                 yield Published({**own, **labels}, quantity, float(value), known)
+
+
+def grid(of_column: Mapping[str, Mapping[str, Settings]]) -> tuple[Cell, ...]:
+    """A cell for every combination of the columns' labels; settings of later columns win."""
+    found = []
+    for labels in product(*of_column.values()):
+        settings: dict[str, object] = {}
+        for own, label in zip(of_column.values(), labels, strict=True):
+            settings |= own[label]
+        found.append(Cell(dict(zip(of_column, labels, strict=True)), settings))
+    return tuple(found)
 
 
 def cells_of(published: Iterable[Published], of_column: Mapping[str, OfLabel]) -> tuple[Cell, ...]:

@@ -81,16 +81,15 @@ def test_orderings_and_scales_name_labels_that_there_are(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if DECLARED[name].published])
 def test_orderings_are_those_of_the_published_numbers(name: str) -> None:
-    """Were ours the published numbers, every ordering that is of a table would hold."""
+    """Were ours the published numbers, no pair would be the other way round; some are equal."""
     experiment = DECLARED[name]
     lines = tuple(
         ExperimentLine(labels=dict(p.labels), quantity=p.quantity, ours=Metric(value=p.value, n=1),
-                       values=(p.value,))
+                       values=(p.value,) * 3)
         for p in experiment.published
     )  # fmt: skip
     for ordering in experiment.orderings:
-        found = held(ordering, lines)
-        assert found.as_published == found.compared, ordering.says
+        assert held(ordering, lines).contradicted == 0, ordering.says
 
 
 @pytest.mark.parametrize("name", ON_DATA)
@@ -136,6 +135,8 @@ def test_a_name_that_there_is_not_is_told_the_nearest(name: str) -> None:
         ("dpdl-table6", ("DPDL", "0.25", "4.0", "ring", "10"), 60.2),
         ("dpdl-table3-all", ("DPDL-MM", "complete", "10"), [1.33, 4.55, 4.27]),
         ("dpdl-table4", ("ND-CG", "ring", "20"), [1.16, 10.20, 11.89]),
+        ("dpdl-figures1-2", ("DPDL", "0.5", "ring", "30"), 0.41),
+        ("dpdl-figures1-2", ("MUFFLIATO", "0.5", "bipartite", "20"), 1.64),
         ("dyn-d2p-table1", ("Dyn-D2P", "0.3"), 71.87),
         ("dyn-d2p-table2", ("Non-private", "none"), 89.98),
         ("dyn-d2p-figures6-8", ("Dyn[mu]-D2P", "1"), 69.37),

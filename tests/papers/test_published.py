@@ -3,7 +3,7 @@
 import pytest
 
 from dpaudit.papers.experiment import Cell, Published
-from dpaudit.papers.published import cells_of, printed
+from dpaudit.papers.published import cells_of, grid, printed
 
 TABLE = """
     0.25, DPDL | 94.4±0.6 92.3
@@ -35,4 +35,12 @@ def test_a_cell_has_the_settings_of_all_of_its_labels() -> None:
     assert cells_of(published, of_column) == (
         Cell({"epsilon": "0.25", "N": "10"}, {"defense.epsilon": 0.25, "data.n_agents": 10}),
         Cell({"epsilon": "0.25", "N": "20"}, {"defense.epsilon": 0.25, "data.n_agents": 20}),
+    )
+
+
+def test_a_grid_has_every_combination_and_later_columns_win() -> None:
+    of_column = {"graph": {"ring": {"g": 1, "n": 0}, "star": {"g": 2}}, "N": {"10": {"n": 10}}}
+    assert grid(of_column) == (
+        Cell({"graph": "ring", "N": "10"}, {"g": 1, "n": 10}),
+        Cell({"graph": "star", "N": "10"}, {"g": 2, "n": 10}),
     )

@@ -97,6 +97,11 @@ def foretell(settings: Settings, seed: int, around: Around, evaluations: int = 1
     return Cost(seconds, _bytes(prepared, world) + BESIDE)
 
 
+def foretell_curve(settings: Settings, seed: int, around: Around) -> Cost:
+    """As ``foretell``, with an evaluation at each point of a curve."""
+    return foretell(settings, seed, around, POINTS + 1)
+
+
 def prepared_of(settings: Settings, seed: int, around: Around) -> tuple[Prepared, str]:
     """The audit of these settings, up to its first round, and which world is trained."""
     table = nested(settings)

@@ -1,6 +1,7 @@
 """All experiments that are declared as settings and published numbers."""
 
-from .adp_vrsgp_tables import ADP_VRSGP
+from .adp_vrsgp_figures import ADP_VRSGP_FIGURES
+from .adp_vrsgp_tables import ADP_VRSGP_TABLES
 from .dpdl_figures import DPDL_FIGURES
 from .dpdl_images import DPDL_IMAGES
 from .dpdl_tables import DPDL
@@ -14,7 +15,8 @@ from .xie_leaks import XIE_LEAKS
 from .xie_mnist import XIE_MNIST
 
 DECLARED: dict[str, Experiment] = {
-    **ADP_VRSGP,
+    **ADP_VRSGP_FIGURES,
+    **ADP_VRSGP_TABLES,
     **DPDL,
     **DPDL_FIGURES,
     **DPDL_IMAGES,

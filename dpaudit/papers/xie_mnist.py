@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from .accuracy import ACCURACY, CURVE, POINTS, accuracy, curve, foretell
+from .accuracy import ACCURACY, CURVE, accuracy, curve, foretell, foretell_curve
 from .experiment import (
     ABSENT,
     Around,
@@ -85,7 +85,7 @@ def cost(settings: Settings, seed: int, around: Around) -> Cost:
 
 
 def cost_of_curves(settings: Settings, seed: int, around: Around) -> Cost:
-    return foretell(with_noise(settings), seed, around, POINTS + 1)
+    return foretell_curve(with_noise(settings), seed, around)
 
 
 _STEPS = ("0.001", "0.005", "0.01", "0.05", "0.1")

@@ -142,6 +142,8 @@ def test_a_name_that_there_is_not_is_told_the_nearest(name: str) -> None:
         ("dyn-d2p-figures6-8", ("Dyn[mu]-D2P", "1"), 69.37),
         ("dyn-d2p-figures9-11", ("Const-D2P", "0.3"), 45.37),
         ("adp-vrsgp-table2", ("ADP-VRSGP", "6"), 97.36),
+        ("adp-vrsgp-table3", ("ADP-VRSGP", "ResNet-18", "0.3", "12"), 90.59),
+        ("adp-vrsgp-table3-fashion", ("ADP-VRSGP", "CNN", "0.7", "30"), 70.83),
         ("adp-vrsgp-table4", ("FedDPA", "128"), 37.85),
         ("adp-vrsgp-table7", ("ADP-VRSGP", "0.5"), 44.65),
         ("partpsp-table2", ("PartPSP-1", "3", "8-Out"), 88.87),

@@ -158,7 +158,8 @@ def connected(
     try:
         if address is not None:
             _refuse_unreachable(address)
-        ray.init(address or "local", **started)
+        with _silent():
+            ray.init(address or "local", **started)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         said = " ".join(str(error).split())
         raise ConfigError(f"--address {address}: no Ray cluster answers there: {said}") from None
@@ -178,6 +179,19 @@ def _cluster(device: str, workers: int | None) -> Cluster:
     if device != "cpu" and not places:
         raise ConfigError(f"--device {device}: the Ray cluster has no GPU")
     return Cluster(workers or max(1, places), int(device != "cpu"))
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without what Ray's native code says on stderr of every second in which nothing answers."""
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 def _refuse_unreachable(address: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import laplace, norm
 
+from dpaudit.accounting import privacy_loss
 from dpaudit.accounting.privacy_loss import (
     NoiseFamily,
     PairKind,
@@ -106,6 +107,20 @@ def test_a_grid_through_the_least_outcome_keeps_large_losses() -> None:
         assert delta_of(losses, beneath(pair, losses)[0], 0.0, epsilon) < 1e-9
         least = delta_of(moved, beneath(pair, moved)[0], 0.0, epsilon)
         assert share * exact < least <= exact
+
+
+@pytest.mark.parametrize("kind", get_args(PairKind))
+@pytest.mark.parametrize("family", get_args(NoiseFamily))
+def test_pairs_alone_and_together_have_the_same_masses_beneath(family, kind, monkeypatch) -> None:
+    n = 9
+    many = Pairs(
+        family, kind, np.geomspace(0.4, 20, n)[:, None], np.linspace(0.01, 0.9, n)[:, None]
+    )
+    low, high = reach(many)
+    losses = np.linspace(max(low, -5.0), min(high, 5.0), 500)
+    alone = beneath(many, losses)
+    monkeypatch.setattr(privacy_loss, "ONE_BY_ONE", 0)
+    assert np.array_equal(alone, beneath(many, losses))
 
 
 def test_losses_within_one_step_are_merged_and_not_rounded_down() -> None:

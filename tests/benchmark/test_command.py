@@ -1,7 +1,10 @@
 """dpaudit benchmark as a command: what it prints, its exit codes, and what it refuses."""
 
 import json
+import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -105,6 +108,26 @@ def test_what_cannot_be_meant_is_one_line(arguments: list[str], said: str) -> No
     if "ray" in arguments:
         pytest.importorskip("ray", reason="the extra ray is not installed")
     assert refused(*arguments).startswith(said)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_no_cluster_is_one_line(folder) -> None:
+    """In a process of its own, as Ray writes to file descriptor 2."""
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        given = ["benchmark", "bench.toml", "--backend", "ray", "--address", address]
+        done = subprocess.run(
+            [sys.executable, "-m", "dpaudit.commands.cli", *given],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+        )
+        server.shutdown()
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: --address {address}: no Ray cluster answers there: ")
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

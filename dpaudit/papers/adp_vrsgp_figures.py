@@ -76,7 +76,7 @@ FIGURE_4 = Experiment(
         "learning rate. The paper draws curves and prints no number.",
         *REMARKS,
     ),
-    scales=scales_of(10, {"p": ("p* less 0.1", "p*", "p* plus 0.1"), "s": ("0.2", "0.3")},
+    scales=scales_of(7, {"p": ("p* less 0.1", "p*", "p* plus 0.1"), "s": ("0.2", "0.3")},
                      "s of 0.2 and 0.3, three exponents", 100, 6),
     at="round",
     data="cifar10",

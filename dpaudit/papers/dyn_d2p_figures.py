@@ -207,9 +207,9 @@ FIGURE_5 = Experiment(
         "their number; which numbers it has beside 40 is not in its text.",
     ),
     scales={
-        "quick": Scale(1, 200, 10**9, {**SHALLOW, "defense.n_rounds": 100, RECORDS: 400},
+        "quick": Scale(1, 200, 10**9, {**SHALLOW, "defense.n_rounds": 49, RECORDS: 400},
                        {"of": (*(f"{graph} graph" for graph in GRAPHS), "10 agents", "40 agents")},
-                       "100 rounds of 4 expected records of 400, the shallow CNN of Table 2"),
+                       "49 rounds of 4 expected records of 400, the shallow CNN of Table 2"),
         "paper": Scale(5, 3600 * 550, 13 * 10**9),
     },
     at="round",
@@ -228,8 +228,8 @@ DYN_D2P_FIGURES = {
     ),
     "dyn-d2p-figures9-11": _convergence(
         "Figures 3 and 9 to 11", "Table 2", TABLE_2, "fashion-mnist", CNN, OPEN_2,
-        {"quick": Scale(1, 200, 10**9, {**FEW, "defense.n_rounds": 210}, _SHORT,
-                        "210 rounds of 4 expected records, epsilon of 0.3"),
+        {"quick": Scale(1, 200, 10**9, {**FEW, "defense.n_rounds": 105}, _SHORT,
+                        "105 rounds of 4 expected records, epsilon of 0.3"),
          "paper": Scale(5, 3600 * 8, 2 * 10**9)},
     ),
     "dyn-d2p-figure4": FIGURE_4,

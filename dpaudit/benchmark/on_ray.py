@@ -8,6 +8,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -35,6 +37,10 @@ Reference = Any  # of Ray: what a task will leave
 
 LOST = 4  # machines that one task may lose before its cell fails
 CONNECT_SECONDS = 10.0
+JOINING = """import ray, sys
+ray.init(sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
+ray.shutdown()"""
+JOIN_SECONDS = 60  # that a process may take to it: joining has no time limit of its own
 PROGRESS = "progress.json"
 OWN = (LOCK, PROGRESS, "content")  # files that stay in the folder that they are of
 _POLL_SECONDS = 0.1
@@ -158,8 +164,7 @@ def connected(
     try:
         if address is not None:
             _refuse_unreachable(address)
-        with _silent():
-            ray.init(address or "local", **started)
+        ray.init(address or "local", **started)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         said = " ".join(str(error).split())
         raise ConfigError(f"--address {address}: no Ray cluster answers there: {said}") from None
@@ -181,21 +186,12 @@ def _cluster(device: str, workers: int | None) -> Cluster:
     return Cluster(workers or max(1, places), int(device != "cpu"))
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without what Ray's native code says on stderr of every second in which nothing answers."""
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
-
-
 def _refuse_unreachable(address: str) -> None:
-    """Ray itself waits for minutes. Raises ConnectionError."""
+    """Ray itself waits for minutes, or for ever where another server listens.
+
+    Raises:
+        ConnectionError: nobody answers as Ray does.
+    """
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -205,6 +201,17 @@ def _refuse_unreachable(address: str) -> None:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except OSError as error:
         raise ConnectionError(error.strerror or str(error)) from None
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", JOINING, address],
+            capture_output=True,
+            text=True,
+            timeout=JOIN_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConnectionError(f"nothing that Ray understands in {JOIN_SECONDS} s") from None
+    if tried.returncode:
+        raise ConnectionError(tried.stderr.strip().rpartition("\n")[2].partition(": ")[2])
 
 
 def _done(order: str, cwd: str, stage: Stage, name: str, *given: Left) -> Left:

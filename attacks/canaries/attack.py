@@ -1,12 +1,13 @@
 """One training run with many canaries: bounds on epsilon and on the noise, without retraining."""
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
 from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
-from dpaudit.defense.claim_accounting import account_claim, claimed_delta
+from dpaudit.defense.claim_accounting import claimed_delta, worst_off
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Role
@@ -18,6 +19,7 @@ from dpaudit.game.reacting import with_every_link
 from dpaudit.progress import OnStep
 from dpaudit.training.classification import Classification
 from dpaudit.training.needs import training_bytes
+from dpaudit.training.pace import seconds_of
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.train import NOTHING_RECORDED
 
@@ -131,7 +133,7 @@ class Canaries(Attack):
         """A bound on epsilon for each claim, if the view gives any gradient of the victim away."""
         assert self.kind != "gradient"
         n_rounds, first = self._trained(bench), next(iter(claims.values()))
-        victim = account_claim(first, threat_model, bench.defense, bench.setting).victim
+        victim = worst_off(first, threat_model, bench.defense, bench.setting)
         try:
             evidence = train_with_records(
                 bench.defense,
@@ -166,7 +168,7 @@ class Canaries(Attack):
         return min(self.guesses or max(1, self.canaries // 10), self.canaries)
 
     def power(
-        self, bench: Bench, threat_model: ThreatModel
+        self, bench: Bench, threat_model: ThreatModel, patience: float = inf
     ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
         """By the channels that the protocol gives the canaries; a bound by guesses has a ceiling.
 
@@ -175,6 +177,10 @@ class Canaries(Attack):
         claims, guessing = self._claimed(bench, threat_model), self._guessing
         if not claims or self.kind != "gradient" or not isinstance(bench.problem, Classification):
             return
+        if patience < inf:
+            game, n_rounds = self._game(bench, threat_model, claims), self._trained(bench)
+            if n_rounds * seconds_of(lambda: Adversary(game, threat_model, 1)) > patience:
+                return
         sampled = self._sampled(bench, threat_model, claims)
         why, sizes = not_gaussian(sampled) or not_separate(sampled), channel_sizes(sampled)
         for i, claim in claims.items():
@@ -197,11 +203,14 @@ class Canaries(Attack):
     def _sampled(
         self, bench: Bench, threat_model: ThreatModel, claims: Mapping[int, Claim]
     ) -> Adversary:
-        """Of canaries that are drawn like records, at the agent that is worst off."""
-        first = next(iter(claims.values()))
-        victim = account_claim(first, threat_model, bench.defense, bench.setting).victim
-        game = Game.of(bench.defense, bench.setting, victim, "add-remove", "poisson")
+        game = self._game(bench, threat_model, claims)
         return Adversary(game, threat_model, self._trained(bench))
+
+    def _game(self, bench: Bench, threat_model: ThreatModel, claims: Mapping[int, Claim]) -> Game:
+        """With canaries that are drawn like records, at the agent that is worst off."""
+        first = next(iter(claims.values()))
+        victim = worst_off(first, threat_model, bench.defense, bench.setting)
+        return Game.of(bench.defense, bench.setting, victim, "add-remove", "poisson")
 
     @property
     def _guessing(self) -> Guessing:

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
 from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
-from dpaudit.defense.claim_accounting import account_claim, claimed_delta
+from dpaudit.defense.claim_accounting import claimed_delta, worst_off
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
@@ -29,7 +30,7 @@ from dpaudit.rng import Streams
 from dpaudit.training.pace import Pace, seconds_of
 
 from .agents import as_asked, game_on_agents, whole_agent
-from .bound import certified_bound, is_decided, power_of, untested
+from .bound import best_of, certified_bound, is_decided, power_of, untested
 from .controls import no_noise_control, noise_control, null_control, positive_control
 from .exact import exact_leak
 from .matched import matched_bound
@@ -109,7 +110,7 @@ class LikelihoodRatio(Attack):
         if game is None:
             return 0.0
         shape = GameShape.of(game, threat_model)
-        if shape.observed > MEASURED and shape.entries is None:
+        if _is_large(shape):
             return None
         n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
         own = Streams(bench.streams.numpy("pace").integers(2**62).item(), bench.streams.device)
@@ -119,18 +120,30 @@ class LikelihoodRatio(Attack):
         adversary = Adversary(game, threat_model, first)
         n = min(runs, max(2, RUNS * MEASURED // max(MEASURED, shape.observed)))
         one = seconds_of(lambda: play(adversary, n, own)) / (n * first)
-        known = seconds_of(lambda: Adversary(game, threat_model, first)) / first
+        known = _seconds_of_a_round(game, threat_model)
         each = n_rounds * (runs * one + ADVERSARIES * known) + JUDGED
         return len(set(map(_game_of, claimed))) * each
 
     def power(
-        self, bench: Bench, threat_model: ThreatModel
+        self, bench: Bench, threat_model: ThreatModel, patience: float = inf
     ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
         """By the leak of the first rounds that the runs would play."""
+        derived = patience == inf or self._is_derived(bench, threat_model, patience)
         for index, claim in _claimed(bench, threat_model).items():
+            if not derived:
+                yield index, best_of(claim, self.trials, self.alpha, self.stop_early)
+                continue
             question = self._question(bench, threat_model, index, claim, _streams(bench))
             if question is not None and not question.guesses:
                 yield index, power_of(question, self.trials)
+
+    def _is_derived(self, bench: Bench, threat_model: ThreatModel, patience: float) -> bool:
+        """Whether following its rounds takes no more seconds than this, about."""
+        game = self._largest_game(bench, threat_model)
+        if game is None or _is_large(GameShape.of(game, threat_model)):
+            return game is None
+        n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
+        return n_rounds * _seconds_of_a_round(game, threat_model) <= patience
 
     def _largest_game(self, bench: Bench, threat_model: ThreatModel) -> Game | None:
         """That of any honest agent, if something is claimed of one."""
@@ -186,7 +199,7 @@ class LikelihoodRatio(Attack):
             leaked = adversary.leak.mechanism(game, None)
             known = (game, adversary, adversary, None, None, leaked, 1)
             return Question(index, claim, threat_model, *known, self.alpha, self.stop_early)
-        victim = account_claim(claim, threat_model, defense, setting).victim
+        victim = worst_off(claim, threat_model, defense, setting)
         declared = defense.mechanism(setting, threat_model, victim).most
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
         game = Game.of(defense, setting, victim, claim.adjacency, sampling)
@@ -255,6 +268,17 @@ class LikelihoodRatio(Attack):
         fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
         silent = played("without noise", fewer, without_noise(question.adversary.game))
         return Runs(counted, score, silent)
+
+
+def _is_large(shape: GameShape) -> bool:
+    """Whether a few rounds of it take too long to be timed."""
+    return shape.observed > MEASURED and shape.entries is None
+
+
+def _seconds_of_a_round(game: Game, threat_model: ThreatModel) -> float:
+    """Of an adversary that follows the first rounds of a game."""
+    first = min(game.defense.n_rounds, FIRST)
+    return seconds_of(lambda: Adversary(game, threat_model, first)) / first
 
 
 def _are_decided(asked: Sequence[Question], score: Score, so_far: Worlds) -> bool:

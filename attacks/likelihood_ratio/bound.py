@@ -1,5 +1,6 @@
 """What runs with and without one record prove: a certified lower bound on epsilon."""
 
+from functools import lru_cache
 from math import ceil, exp, inf, log, log1p
 
 import numpy as np
@@ -7,6 +8,8 @@ import numpy as np
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import false_negative_rate
+from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
+from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.game.play import Worlds, error_rates
 from dpaudit.game.worst import played_mechanism
@@ -163,45 +166,62 @@ def _metrics(question: Question, certified: Metric, p: float) -> dict[str, Metri
 def power_of(question: Question, counted: int) -> dict[str, Metric]:
     """What could be expected before any run: of these runs, at best, and how many would do.
 
-    By the bound that judges the claim, which for a claim of mu is that of the Gaussian family. What
-    bets may expect is not known.
+    What bets may expect is not known.
     """
-    if question.stop_early:
-        return _power_of_bets(question, counted)
+    claim, delta, alpha = question.claim, question.delta, question.alpha
+    power = best_of(claim, counted, alpha, question.stop_early)
+    derived = question.nonlinear is None and question.game.held is None
+    if question.stop_early or not derived:  # nothing is known of what is to be expected
+        return power
     mechanism = played_mechanism(question.mechanism, question.game.spread)
-    delta, alpha = question.delta, question.alpha
 
     def really(rates: Array) -> Array:
         if not mechanism:
             return 1 - np.asarray(rates)
         return false_negative_rate(mechanism, rates, question.adjacency)
 
-    def expected(n: int, tradeoff: Tradeoff) -> float:
-        if question.claim.mu is not None:
-            return expected_family_bound(n, alpha, tradeoff)
-        return expected_bound(n, delta, alpha, tradeoff)
-
-    def epsilon(bound: float) -> float:
-        return bound if question.claim.mu is None else GAUSSIAN.epsilon(bound, delta)
-
-    enough = trials_needed(
-        question.claim.mu or question.claimed, lambda n: expected(n, np.zeros_like)
-    )
-    power: dict[str, Metric] = {
-        Name.CEILING: Metric(value=epsilon(expected(counted, np.zeros_like)), n=counted),
-        Name.TRIALS_NEEDED: Metric(value=inf if enough is None else enough),
-    }
-    derived = question.nonlinear is None and question.game.held is None
-    if derived:  # else nothing is known of what is to be expected
-        power[Name.EXPECTED_BOUND] = Metric(value=epsilon(expected(counted, really)))
+    bound = _expected(counted, claim.mu is not None, delta, alpha, really)
+    expected = bound if claim.mu is None else GAUSSIAN.epsilon(bound, delta)
+    power[Name.EXPECTED_BOUND] = Metric(value=expected)
     return power
 
 
-def _power_of_bets(question: Question, counted: int) -> dict[str, Metric]:
-    """Of an attack without errors."""
-    delta, alpha = question.delta, question.alpha
+def best_of(claim: Claim, counted: int, alpha: float, stop_early: bool) -> dict[str, Metric]:
+    """What so many runs prove without an error, and how many would then do, of any defense."""
+    claimed, delta = claimed_epsilon(claim), claimed_delta(claim)
+    if stop_early:
+        return _best_of_bets(claimed, delta, alpha, counted)
+    best, enough = _without_errors(claim.mu, claimed, delta, alpha, counted)
+    return {
+        Name.CEILING: Metric(value=best, n=counted),
+        Name.TRIALS_NEEDED: Metric(value=inf if enough is None else enough),
+    }
+
+
+@lru_cache(maxsize=64)  # claims of many cells of a benchmark are alike
+def _without_errors(
+    mu: float | None, claimed: float, delta: float, alpha: float, counted: int
+) -> tuple[float, int | None]:
+    """Epsilon, by the bound that judges the claim, and the number of runs that refute it."""
+
+    def expected(n: int) -> float:
+        return _expected(n, mu is not None, delta, alpha, np.zeros_like)
+
+    best = expected(counted)
+    epsilon = best if mu is None else GAUSSIAN.epsilon(best, delta)
+    return epsilon, trials_needed(mu or claimed, expected)
+
+
+def _expected(n: int, of_mu: bool, delta: float, alpha: float, tradeoff: Tradeoff) -> float:
+    """The bound on epsilon, or that on mu of the Gaussian family."""
+    if of_mu:
+        return expected_family_bound(n, alpha, tradeoff)
+    return expected_bound(n, delta, alpha, tradeoff)
+
+
+def _best_of_bets(claimed: float, delta: float, alpha: float, counted: int) -> dict[str, Metric]:
     errorless = np.zeros(counted), np.ones(counted)
-    small = exp(-question.claimed)
+    small = exp(-claimed)
     gain = log1p(SHARES[0] * small * (1 - delta) / (1 + small * delta))
     return {
         Name.CEILING: Metric(

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -95,12 +96,13 @@ class Attack(Strict, ABC):
         return None
 
     def power(
-        self, bench: Bench, threat_model: ThreatModel
+        self, bench: Bench, threat_model: ThreatModel, patience: float = inf
     ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
         """What ``measure`` is expected to certify of each claim, by its index, without a run.
 
         The expected bound, the ceiling and the trials that would be enough of a perfect attack,
-        each where it is known; nothing of claims of which nothing can be told.
+        each where it is known; nothing of claims of which nothing can be told. No bound is expected
+        where it would take about more than ``patience`` seconds to derive.
         """
         return iter(())
 

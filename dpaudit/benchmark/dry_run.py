@@ -1,14 +1,25 @@
-"""What a benchmark takes and could prove, told before anything of it is run."""
+"""What a benchmark takes and could prove, told before anything of it is run.
+
+What costs the same is measured once: cells that differ in their seed, or in how much is claimed and
+how much noise there is, share their time and memory.
+"""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from dpaudit.data.datasets import Dataset
 from dpaudit.errors import DpauditError
+from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name
-from dpaudit.pipeline.dry_run import Outlook, outlook
-from dpaudit.pipeline.run import Runtime
+from dpaudit.pipeline.caller_objects import NOTHING
+from dpaudit.pipeline.dry_run import Cost, Power, cost_of, powers_of
+from dpaudit.pipeline.run import Runtime, prepare
 
-from .grid import InvalidCells, Plan, PlannedCell
+from .grid import SEED, InvalidCells, Plan, PlannedCell
+
+COSTS_NOTHING = (SEED, "text", "epsilon", "mu", "noise_multiplier")  # keys, in whatever table
+POWER_SECONDS = 30.0  # for the power of all cells; each has its share, and beyond it the ceiling
 
 
 @dataclass(frozen=True)
@@ -21,6 +32,7 @@ class CellAhead:
     at_least: bool  # some part of it is of unknown time
     size: int | None  # bytes of its largest part; None: unknown
     expected: float | None  # the largest epsilon that an attack expects to certify; None: unknown
+    at_most: float | None  # the largest that any attack could; None: unknown
 
 
 def cells_ahead(
@@ -37,10 +49,11 @@ def cells_ahead(
     groups: dict[str, list[PlannedCell]] = {}
     for cell in plan.cells:
         groups.setdefault(cell.group, []).append(cell)
+    look = _Look(runtime, POWER_SECONDS / len(groups))
     found, problems = [], list[str]()
     for i, (group, cells) in enumerate(groups.items()):
         try:
-            found.append(_ahead(group, len(cells), outlook(cells[0].config, runtime)))
+            found.append(_ahead(group, len(cells), *look.at(cells[0].config)))
         except DpauditError as error:
             problems += [f'cell "{group}": {line}' for line in str(error).split("\n")]
         on_cells(i + 1, len(groups))
@@ -55,20 +68,49 @@ def seconds_of(ahead: list[CellAhead], workers: int) -> float:
     return max([sum(s * n for s, n in known) / workers, *(s for s, _ in known)], default=0.0)
 
 
-def _ahead(group: str, n_seeds: int, found: Outlook) -> CellAhead:
-    sizes = [part.size for part in found.parts]
+class _Look:
+    """Prepares one config after the other; keeps the last data set and what was measured."""
+
+    def __init__(self, runtime: Runtime, patience: float) -> None:
+        self._runtime, self._patience = runtime, patience
+        self._costs: dict[str, Cost] = {}
+        self._source, self._dataset = "", None
+
+    _dataset: Dataset | None
+
+    def at(self, config: AuditConfig) -> tuple[Cost, list[Power]]:
+        """Raises DpauditError: the config, the data or the memory does not allow the audit."""
+        source = repr((config.data.name, config.data.path, config.data.scale, config.seed))
+        own = replace(NOTHING, data=self._dataset if source == self._source else None)
+        prepared = prepare(config, self._runtime, own)
+        self._source, self._dataset = source, prepared.learned.dataset
+        key = repr(_without(config.model_dump(mode="json"), COSTS_NOTHING))
+        if key not in self._costs:
+            self._costs[key] = cost_of(config, prepared, self._runtime, own)
+        return self._costs[key], list(powers_of(config, prepared, self._patience))
+
+
+def _without(value: Any, keys: tuple[str, ...]) -> Any:
+    """Tables without some keys, wherever these stand."""
+    if isinstance(value, dict):
+        return {key: _without(part, keys) for key, part in value.items() if key not in keys}
+    return [_without(part, keys) for part in value] if isinstance(value, list) else value
+
+
+def _ahead(group: str, n_seeds: int, cost: Cost, powers: list[Power]) -> CellAhead:
+    sizes = [part.size for part in cost.parts]
     return CellAhead(
         group,
         n_seeds,
-        found.seconds,
-        any(part.seconds is None for part in found.parts),
+        cost.seconds,
+        any(part.seconds is None for part in cost.parts),
         None if None in sizes else max(size for size in sizes if size is not None),
-        max(_expected(found), default=None),
+        max(_told(powers, Name.EXPECTED_BOUND), default=None),
+        max(_told(powers, Name.CEILING), default=None),
     )
 
 
-def _expected(found: Outlook) -> Iterator[float]:
-    for power in found.powers:
-        bound = power.metrics.get(Name.EXPECTED_BOUND)
-        if bound is not None:
-            yield bound.value
+def _told(powers: list[Power], name: Name) -> Iterator[float]:
+    for power in powers:
+        if (metric := power.metrics.get(name)) is not None:
+            yield metric.value

@@ -134,6 +134,7 @@ def _print_ahead(
     say(f"{len(plan.cells)} cells: {whole} on {cores} core{'s' * (cores > 1)}")
     say(
         "time is of one core, memory of the largest part; certifies is the largest epsilon expected"
+        ", behind < the largest that these trials could certify at best"
     )
 
 
@@ -142,7 +143,8 @@ def _of_cell(cell: "CellAhead", plan_name: str) -> str:
     time = f">{time}" if cell.at_least and cell.seconds is not None else time
     size = "unknown" if cell.size is None else size_text(cell.size)
     seeds = f" ({cell.n_seeds} seeds)" if cell.n_seeds > 1 else ""
-    expected = "unknown" if cell.expected is None else f"{cell.expected:.3g}"
+    most = "unknown" if cell.at_most is None else f"<{cell.at_most:.3g}"
+    expected = most if cell.expected is None else f"{cell.expected:.3g}"
     return f"{time:>9}  {size:>8}  {expected:>9}  {cell.group or plan_name}{seeds}"
 
 

@@ -44,11 +44,12 @@ def _open(page: Path) -> None:
 def print_outlook(config: AuditConfig, found: "Outlook") -> None:
     """Time, memory and power of an audit that was not begun."""
     say(f"{'time':>8}  {'memory':>8}  part")
-    for ahead in found.parts:
+    cost = found.cost
+    for ahead in cost.parts:
         say(_of_part(ahead))
-    on = f"{found.cores} core{'s' * (found.cores > 1)}"
-    least = "at least " if any(ahead.seconds is None for ahead in found.parts) else ""
-    whole = "unknown" if found.seconds is None else f"{least}about {duration(found.seconds)}"
+    on = f"{cost.cores} core{'s' * (cost.cores > 1)}"
+    least = "at least " if any(ahead.seconds is None for ahead in cost.parts) else ""
+    whole = "unknown" if cost.seconds is None else f"{least}about {duration(cost.seconds)}"
     say(f"all of it on {on}: {whole}; times of parts are of one core")
     for line in _of_claims(config, found):
         say(line)

@@ -41,6 +41,16 @@ def account_claim(
     return _proven(_declared(claim, threat_model, defense, setting), claim, defense)
 
 
+def worst_off(claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting) -> int:
+    """The victim of ``account_claim``, with nothing composed where all agents release the same."""
+    first, *others = victims = _victims(threat_model, setting)
+    released = defense.mechanism(setting, threat_model, first)
+    alike = len({setting.sizes[victim] for victim in victims}) == 1
+    if alike and all(defense.mechanism(setting, threat_model, v) == released for v in others):
+        return first
+    return account_claim(claim, threat_model, defense, setting).victim
+
+
 def account_restated(
     claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
 ) -> Accounted:

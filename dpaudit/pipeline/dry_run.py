@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import groupby
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Metric
 from dpaudit.training.run_directory import RunDirectory
 
-from .caller_objects import NOTHING
+from .caller_objects import NOTHING, CallerObjects
 from .jobs import Prepared, bench_of, jobs_of
 from .memory import Need, plan_of
 from .run import Runtime, prepare, prepared_again
@@ -35,12 +36,18 @@ class Power(NamedTuple):
     metrics: Mapping[str, Metric]
 
 
-class Outlook(NamedTuple):
-    """All parts of an audit, and what its attacks can foretell of their power."""
+class Cost(NamedTuple):
+    """What all parts of an audit take."""
 
     parts: list[Ahead]
     seconds: float | None  # of all of it, on so many cores; None: unknown
     cores: int
+
+
+class Outlook(NamedTuple):
+    """What an audit takes, and what its attacks can foretell of their power."""
+
+    cost: Cost
     powers: list[Power]
 
 
@@ -51,14 +58,21 @@ def outlook(config: AuditConfig, runtime: Runtime) -> Outlook:
         DpauditError: the config, the data or the memory does not allow the audit.
     """
     prepared = prepare(config, runtime)
-    again = partial(prepared_again, runtime, NOTHING)
+    return Outlook(cost_of(config, prepared, runtime), list(powers_of(config, prepared)))
+
+
+def cost_of(
+    config: AuditConfig, prepared: Prepared, runtime: Runtime, own: CallerObjects = NOTHING
+) -> Cost:
+    """Time and memory of a prepared audit. Raises DpauditError if it does not fit in memory."""
+    again = partial(prepared_again, runtime, own)
     plan = plan_of(config, prepared, runtime.max_memory, again)
     needed = estimate(config, prepared)
     training, attacks = ([], []) if needed is None else needed
     parts = [*_ahead(plan.training, training), *_ahead(plan.attacks, attacks)]
     workers = [plan.workers(some, runtime.workers) for some in (plan.training, plan.attacks)]
     seconds = None if needed is None else needed.seconds(workers[0], workers[1])
-    return Outlook(parts, seconds, max(workers), list(_powers(config, prepared)))
+    return Cost(parts, seconds, max(workers))
 
 
 def _ahead(needs: list[Need], took: list[Took]) -> Iterator[Ahead]:
@@ -84,13 +98,17 @@ def _part(need: Need) -> str:
     return f"attack {job.index:02d}, {job.attack_name}, {job.threat_model.name}"
 
 
-def _powers(config: AuditConfig, prepared: Prepared) -> Iterator[Power]:
-    """Each attack once for each adversary, whatever the parts of its work."""
+def powers_of(config: AuditConfig, prepared: Prepared, patience: float = inf) -> Iterator[Power]:
+    """Each attack once for each adversary, whatever the parts of its work.
+
+    Args:
+        patience: seconds that each may take, about.
+    """
     seen = set()
     for job in jobs_of(config, prepared):
         key = job.index, job.threat_model.name
         if key not in seen:
             seen.add(key)
             bench = bench_of(config, prepared, RunDirectory(Path()), job)  # nothing is written
-            for claim, metrics in job.attack.power(bench, job.threat_model):
+            for claim, metrics in job.attack.power(bench, job.threat_model, patience):
                 yield Power(job.attack_name, claim, job.threat_model.name, metrics)

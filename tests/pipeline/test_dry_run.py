@@ -36,22 +36,22 @@ def test_its_power_is_that_of_the_audit_itself(tmp_path: Path) -> None:
 
 def test_every_part_has_a_time_and_a_size() -> None:
     found = outlook(audit(ATTACK, {"name": "canaries", "canaries": 20}), Runtime(cores=1))
-    assert [ahead.part for ahead in found.parts] == [
+    assert [ahead.part for ahead in found.cost.parts] == [
         "training, defense",
         "training, no-defense",
         "attack 00, likelihood-ratio, eavesdropper",
         "attack 01, canaries, eavesdropper",
         "noise-of-the-run",
     ]
-    assert all(ahead.size for ahead in found.parts)
-    unknown = [ahead.part for ahead in found.parts if ahead.seconds is None]
+    assert all(ahead.size for ahead in found.cost.parts)
+    unknown = [ahead.part for ahead in found.cost.parts if ahead.seconds is None]
     assert unknown == ["attack 01, canaries, eavesdropper"]
 
 
 def test_an_attack_in_several_jobs_is_one_part() -> None:
     inversion = {"name": "gradient-inversion", "message": "view", "rounds": [1], "targets": 2}
     found = outlook(audit(inversion), Runtime(cores=1))
-    [ahead] = [one for one in found.parts if "inversion" in one.part]
+    [ahead] = [one for one in found.cost.parts if "inversion" in one.part]
     assert ahead.part == "attack 00, gradient-inversion, eavesdropper"
     assert ahead.n_jobs == 4  # two worlds, and two batch sizes: 1 and that of the defense
 

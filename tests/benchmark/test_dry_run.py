@@ -1,0 +1,70 @@
+"""What a benchmark takes, told beforehand: what costs the same is measured once."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dpaudit.benchmark import dry_run
+from dpaudit.benchmark.dry_run import CellAhead, cells_ahead
+from dpaudit.benchmark.grid import plan_of
+from dpaudit.files.benchmark_file import BenchmarkFile
+from dpaudit.files.finding import Name
+from dpaudit.pipeline import run
+from dpaudit.pipeline.dry_run import outlook
+from dpaudit.pipeline.run import Runtime
+from tests.benchmark.small_benchmarks import EPSILONS, GRAPHS, written
+
+ATTACK = '\n[[audit.attack]]\nname = "likelihood-ratio"\ntrials = 40\n'
+RUNTIME = Runtime(cores=1)
+
+
+def ahead(folder: Path, *parts: str) -> list[CellAhead]:
+    path = written(folder, *parts)
+    path.write_text(path.read_text() + ATTACK)
+    return cells_ahead(plan_of(BenchmarkFile.read(path), 100), RUNTIME, lambda done, total: None)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str, calls: Counter) -> None:
+    real = getattr(module, name)
+
+    def counting(*arguments: object, **named: object) -> object:
+        calls[name] += 1
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(module, name, counting)
+
+
+def test_cells_that_differ_in_seed_and_budget_share_their_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    counted(monkeypatch, dry_run, "prepare", calls)
+    counted(monkeypatch, dry_run, "cost_of", calls)
+    counted(monkeypatch, run, "load_dataset", calls)
+    found = ahead(tmp_path, "seeds = [1, 2]\n", GRAPHS, EPSILONS)
+    assert calls == {"prepare": 4, "cost_of": 2, "load_dataset": 1}
+    cells = {cell.group: cell for cell in found}
+    assert all(cell.n_seeds == 2 for cell in cells.values())
+    of_graph = {
+        name: {c.seconds for g, c in cells.items() if name in g} for name in ("ring", "com")
+    }
+    assert [len(seconds) for seconds in of_graph.values()] == [1, 1]
+    assert len({cell.expected for cell in found}) > 1  # power is of each budget
+
+
+def test_power_that_takes_longer_than_its_share_is_told_by_its_ceiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(BenchmarkFile.read(written(tmp_path, EPSILONS)), 100)
+    derived = ahead(tmp_path, EPSILONS)
+    monkeypatch.setattr(dry_run, "POWER_SECONDS", 0.0)
+    bounded = ahead(tmp_path, EPSILONS)
+    assert all(cell.expected is not None for cell in derived)
+    assert [(cell.expected, cell.at_most) for cell in bounded] == [
+        (None, cell.at_most) for cell in derived
+    ]
+    config = plan.cells[0].config.model_dump(mode="json")
+    config["attack"] = [{"name": "likelihood-ratio", "trials": 40}]
+    [power] = outlook(type(plan.cells[0].config).from_dict(config), RUNTIME).powers
+    assert bounded[0].at_most == power.metrics[Name.CEILING].value

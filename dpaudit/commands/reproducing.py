@@ -135,8 +135,11 @@ def _foretell(chosen: "Experiment", request: "Request", folder: Path) -> None:
     from dpaudit.papers.cells import foretold, seeds_of
 
     whole, unknown, n = 0.0, False, len(seeds_of(chosen, request))
-    say(f"{'time':>8}  {'memory':>8}  cell, of one seed on one thread")
+    header = f"{'time':>8}  {'memory':>8}  cell, of one seed on one thread"
     for cell, cost in foretold(chosen, request, folder):
+        if header:  # not before what cannot be run has been refused
+            say(header)
+            header = ""
         time = "unknown" if cost.seconds is None else duration(cost.seconds)
         say(f"{time:>8}  {size_text(cost.bytes):>8}  {', '.join(cell.labels.values())}")
         whole, unknown = whole + (cost.seconds or 0.0), unknown or cost.seconds is None

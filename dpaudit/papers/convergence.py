@@ -83,3 +83,8 @@ def played(settings: Settings, seed: int, around: Around) -> Iterator[Round]:
             yield round
             state = round.state
             around.on_step(k, defense.n_rounds)
+
+
+def foretell_played(settings: Settings, seed: int, around: Around) -> Cost:
+    """As ``foretell``, without an evaluation."""
+    return foretell(settings, seed, around, 0)

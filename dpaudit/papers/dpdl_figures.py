@@ -101,7 +101,7 @@ DPDL_FIGURES = {
         "(ring, N = 30). Of the complete graph it has DPDL's 0.29 after 200 rounds and there 0.93, "
         "0.69, 1.76 and 1.81 of DP-CGA, DP-NETFLEET, DP-DPSGD and MUFFLIATO; of the bipartite one "
         "it has 0.27 in one place and 0.29 in another.",
-        _scales("0.5", 120, 1000),
+        _scales("0.5", 120, 500),
         printed(LEAST_ON_MNIST, ("method",), _AT, LEAST),
     ),
     "dpdl-figures3-4": _figures(
@@ -110,6 +110,6 @@ DPDL_FIGURES = {
         _above("Figures 3, 4 and 9", "DP-DPSGD", "MUFFLIATO"),
         "The text has losses of 1.0 to 1.4 of DPDL, DP-CGA and DP-NETFLEET at epsilon = 4 and 8 "
         "within 600 to 900 rounds, and says that the other two methods do not converge.",
-        _scales("4.0", 200, 6000),
+        _scales("4.0", 200, 3000),
     ),
 }  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 
 from .accuracy import ACCURACY, CURVE, RECORDS, accuracy, foretell
-from .convergence import LOSS, convergence, foretell_convergence, played
+from .convergence import LOSS, convergence, foretell_convergence, foretell_played, played
 from .dyn_d2p_tables import (
     CNN,
     COMMON,
@@ -48,6 +48,7 @@ FIGURE_1 = Experiment(
     table="Figure 1",
     shows="the norm of stochastic gradients by round, four agents without noise",
     measure=gradient_norms,
+    foretell=foretell_played,
     columns=("rounds",),
     cells=(Cell({}, METHODS["Non-private"]),),
     settings={**COMMON, **RESNET, "data.n_agents": 4},
@@ -66,7 +67,7 @@ FIGURE_1 = Experiment(
     scales={
         "quick": Scale(1, 30, 10**9, SHALLOW,
                        cut="300 rounds of 4 records, the shallow CNN of Table 2"),
-        "paper": Scale(5, 3600, 3 * 10**9),
+        "paper": Scale(5, 3600 * 16, 3 * 10**9),
     },
     at="round",
     data="cifar10",
@@ -210,7 +211,7 @@ FIGURE_5 = Experiment(
         "quick": Scale(1, 200, 10**9, {**SHALLOW, "defense.n_rounds": 49, RECORDS: 400},
                        {"of": (*(f"{graph} graph" for graph in GRAPHS), "10 agents", "40 agents")},
                        "49 rounds of 4 expected records of 400, the shallow CNN of Table 2"),
-        "paper": Scale(5, 3600 * 550, 13 * 10**9),
+        "paper": Scale(5, 3600 * 660, 13 * 10**9),
     },
     at="round",
     data="cifar10",
@@ -224,13 +225,13 @@ DYN_D2P_FIGURES = {
         {"quick": Scale(1, 150, 10**9, {**SHALLOW, "defense.n_rounds": 105}, _SHORT,
                         "105 rounds of 4 expected records, epsilon of 0.3, the shallow CNN of "
                         "Table 2"),
-         "paper": Scale(5, 3600 * 1200, 7 * 10**9)},
+         "paper": Scale(5, 3600 * 1100, 7 * 10**9)},
     ),
     "dyn-d2p-figures9-11": _convergence(
         "Figures 3 and 9 to 11", "Table 2", TABLE_2, "fashion-mnist", CNN, OPEN_2,
         {"quick": Scale(1, 200, 10**9, {**FEW, "defense.n_rounds": 105}, _SHORT,
                         "105 rounds of 4 expected records, epsilon of 0.3"),
-         "paper": Scale(5, 3600 * 8, 2 * 10**9)},
+         "paper": Scale(5, 3600 * 7, 2 * 10**9)},
     ),
     "dyn-d2p-figure4": FIGURE_4,
     "dyn-d2p-figure5": FIGURE_5,

@@ -56,11 +56,13 @@ def test_readings_and_labels_are_options() -> None:
         (("learns",), "train-images-idx3-ubyte is missing"),
         (("learns", "--data", "digitz"), 'did you mean "digits"'),
         (("toy", "--dry-run"), "dpaudit list"),
+        (("toy", "--only", "method=AA"), "it has A, B"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments, line) -> None:
     done = reproduce(*arguments)
     assert done.exit_code == 2
+    assert done.stdout == ""
     [said] = done.stderr.strip().splitlines()
     assert said.startswith("error: ")
     assert line in said

@@ -68,12 +68,11 @@ def reproduce(
     with errors_as_exit_codes(same_command()), warnings_as_lines():
         from dpaudit.papers.reproductions import Printed, reproduction
 
-        chosen = reproduction(name)
+        chosen, folder = reproduction(name), out or Path("runs") / f"{name}-{scale}"
         if isinstance(chosen, Printed):
-            given: dict[str, object] = {"--out": out, "--seeds": seeds, "--only": only}
-            given |= {"--set": changed, "--data": data, "--markdown": markdown}
-            given |= {"--dry-run": dry_run}
-            _print(name, chosen, given, scale, seed, data_root)
+            given: dict[str, object] = {"--seeds": seeds, "--only": only, "--set": changed}
+            given |= {"--data": data, "--markdown": markdown, "--dry-run": dry_run}
+            _print(name, chosen, given, scale, seed, data_root, folder)
             return
         from dpaudit.papers.cells import Request
 
@@ -81,7 +80,6 @@ def reproduce(
             raise ConfigError(f"--data-root: {name} reads no data set; leave it out")
         labels, readings = _labels(only or ()), _readings(changed or ())
         request = Request(name, scale, seed, seeds, labels, readings, data, data_root)
-        folder = out or Path("runs") / f"{name}-{scale}"
         if dry_run:
             _foretell(chosen, request, folder)
             return
@@ -95,13 +93,16 @@ def _print(
     scale: str,
     seed: int,
     data_root: Path | None,
+    folder: Path,
 ) -> None:
+    from dpaudit.papers.reproductions import printed_lines
+
     for option, value in given.items():
         if value:
             raise ConfigError(f"{option}: {name} is printed and no more; leave {option} out")
     if data_root is not None and not chosen.data:
         raise ConfigError(f"--data-root: {name} reads no data set; leave it out")
-    for line in chosen.lines(scale, seed, data_root):
+    for line in printed_lines(name, chosen, scale, seed, data_root, folder):
         say(line)
 
 

@@ -159,6 +159,12 @@ def workers_that_fit(experiment: Experiment, request: Request, workers: int) -> 
     return free // need
 
 
+def refuse_other_folder(out: Path) -> None:
+    """Raises RunError: it holds something, and not an experiment."""
+    if out.is_dir() and any(out.iterdir()) and not (out / LOCK).exists():
+        raise RunError(f"{out}: not empty, and not an experiment of dpaudit; give another --out")
+
+
 def run_cells(
     experiment: Experiment,
     request: Request,
@@ -174,8 +180,7 @@ def run_cells(
     cells, seeds = chosen(experiment, request), seeds_of(experiment, request)
     refuse_missing_data(experiment, request)
     workers = workers_that_fit(experiment, request, workers)
-    if out.is_dir() and any(out.iterdir()) and not (out / LOCK).exists():
-        raise RunError(f"{out}: not empty, and not an experiment of dpaudit; give another --out")
+    refuse_other_folder(out)
     jobs = [(i, seed) for i in range(len(cells)) for seed in seeds]
     with RunDirectory(out).held() as run:
         run_jobs(_worker, (experiment, request, run), jobs, workers, on_progress)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from dpaudit.files.data_folders import root_folder
 
+from .blocks import Keep, at_once
 from .image_table import ImageTable, Reading, Scenario, lines
 
 SCENARIOS = (
@@ -94,11 +95,11 @@ def study(scale: str, with_mnist: bool) -> ImageTable:
     )
 
 
-def printed(scale: str, seed: int, data_root: Path | None) -> Iterator[str]:
+def printed(scale: str, seed: int, data_root: Path | None, keep: Keep = at_once) -> Iterator[str]:
     """What ``dpaudit reproduce dpdl-table3`` prints; without a folder, on the embedded digits.
 
     Raises:
         DpauditError: the folder has no MNIST.
     """
     root = root_folder(data_root)
-    return lines(study(scale, root is not None), seed, root)
+    return lines(study(scale, root is not None), seed, root, keep)

@@ -6,6 +6,7 @@ defense itself. What a paper leaves open is an option here, named beside the out
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from math import exp, inf
 from typing import Any
 
@@ -30,6 +31,8 @@ from dpaudit.pipeline.judge import accounting_finding, bearing_on, judge
 from dpaudit.pipeline.void import void_figures
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+
+from .blocks import Block, Keep, at_once
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 NEIGHBOUR = ThreatModel(name="agent 0", kind="curious", agents=(0,))
@@ -217,7 +220,7 @@ CASES = (
 )
 
 
-def lines(scale: str, seed: int) -> Iterator[str]:
+def lines(scale: str, seed: int, keep: Keep = at_once) -> Iterator[str]:
     """The printed form: for each case and adversary what was found, a block each."""
     played = SCALES[scale]
     yield (
@@ -235,9 +238,18 @@ def lines(scale: str, seed: int) -> Iterator[str]:
         yield f"  claimed:   {case.claim.sentence()}"
         yield f"  assumed:   {case.assumed}"
         for threat_model in (EAVESDROPPER, NEIGHBOUR):
-            claim, findings = examined(case, threat_model, played, Streams(seed + i))
-            yield from _printed(claim, findings)
+            yield from keep(
+                f"{case} {threat_model} {played}",
+                partial(_block, case, threat_model, played, Streams(seed + i)),
+            ).lines
     yield "\nNot refuted, or underpowered, is no proof of privacy."
+
+
+def _block(
+    case: PaperCase, threat_model: ThreatModel, played: PlayedScale, streams: Streams
+) -> Block:
+    claim, findings = examined(case, threat_model, played, streams)
+    return Block([*_printed(claim, findings)])
 
 
 def examined(

@@ -7,6 +7,7 @@ each way to read what the paper leaves open. ``lines`` runs these audits and pri
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ from dpaudit.files.result import AuditResult
 from dpaudit.game.estimate import Window
 from dpaudit.pipeline.jobs import Prepared
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
+
+from .blocks import Block, Keep, at_once
 
 SCORES = (Name.MSE, Name.PSNR, Name.SSIM)
 BLIND = "blind guess"
@@ -77,7 +80,9 @@ class Scored(NamedTuple):
         return self.scores[Name.PSNR][own] - other.scores[Name.PSNR][others]
 
 
-def lines(table: ImageTable, seed: int, data_root: Path | None) -> Iterator[str]:
+def lines(
+    table: ImageTable, seed: int, data_root: Path | None, keep: Keep = at_once
+) -> Iterator[str]:
     """The printed form: what is assumed, and for each reading a row for each scenario.
 
     Raises:
@@ -94,9 +99,9 @@ def lines(table: ImageTable, seed: int, data_root: Path | None) -> Iterator[str]
         yield f"{reading.title}, seed {seed}"
         yield from _limits(prepared, config)
         if reading.rounds:
-            result = _result(config, runtime)
-            yield _utility(result)
-            yield from _rows(table, reading, result.findings)
+            dataset = prepared.learned.dataset
+            key = f"{config} {dataset and dataset.fingerprint}"
+            yield from keep(key, partial(_attacked, table, reading, config, runtime)).lines
     yield ""
     yield from _REMARKS
     yield f"Published: {table.published_for}."
@@ -160,6 +165,11 @@ def _config(table: ImageTable, reading: Reading, seed: int) -> AuditConfig:
     }
     attacks = [{**attack, "message": message} for message in messages] if reading.rounds else []
     return AuditConfig.from_dict({**reading.config, "seed": seed, "attack": attacks})
+
+
+def _attacked(table: ImageTable, reading: Reading, config: AuditConfig, runtime: Runtime) -> Block:
+    result = _result(config, runtime)
+    return Block([_utility(result), *_rows(table, reading, result.findings)])
 
 
 def _result(config: AuditConfig, runtime: Runtime) -> AuditResult:

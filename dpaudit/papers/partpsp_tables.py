@@ -7,7 +7,7 @@ from . import partpsp_published as numbers
 from .accuracy import ACCURACY, WORLD, accuracy, foretell
 from .experiment import ABSENT, Cell, Experiment, Labels, Open, Ordering, Scale, Settings
 from .partpsp_figures import LAYERS, PAPER, RESNET_LAYERS, graph_of
-from .published import cells_of, printed
+from .published import OfLabel, cells_of, printed
 
 GRAPHS: list[Labels] = [{"graph": g} for g in ("EXP", "4-Out", "6-Out", "8-Out")]
 VIT_LAYERS: dict[str, Settings] = {
@@ -88,7 +88,11 @@ def _of_budget(cell: Cell) -> Cell:
 def _table_2(learned: Learned, text: str, orderings: tuple[Ordering, ...],
              scales: Mapping[str, Scale], remarks: tuple[str, ...] = ()) -> Experiment:  # fmt: skip
     published = printed(text, ("method", "b"), GRAPHS, ACCURACY)
-    of_column = {"method": _methods(learned), "b": lambda label: {}, "graph": graph_of}
+    of_column: Mapping[str, OfLabel] = {
+        "method": _methods(learned),
+        "b": lambda label: {},
+        "graph": graph_of,
+    }
     return Experiment(
         paper=PAPER,
         table=f"Table 2, {learned.name}",

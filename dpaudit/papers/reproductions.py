@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dpaudit.errors import ConfigError, nearest
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
 from .experiment import Experiment
+
+if TYPE_CHECKING:
+    from .blocks import Keep
 
 Line = str
 
@@ -19,33 +22,33 @@ class Printed(NamedTuple):
     paper: str
     table: str
     shows: str
-    lines: Callable[[str, int, Path | None], Iterator[Line]]  # scale, seed, folder of data sets
+    lines: Callable[[str, int, Path | None, "Keep"], Iterator[Line]]  # scale, seed, data folder
     scales: dict[str, tuple[float, int]]  # seconds and bytes of each
     data: str = ""  # the name of its data set, if it has a use for that folder
 
 
-def _xie_table4(scale: str, seed: int, data_root: Path | None) -> Iterator[Line]:
+def _xie_table4(scale: str, seed: int, data_root: Path | None, keep: "Keep") -> Iterator[Line]:
     import torch
 
     from .xie_table4 import lines
 
     torch.set_num_threads(1)  # the operators are small; estimates have threads of their own
-    return lines(scale, seed)
+    return lines(scale, seed, keep)
 
 
-def _findings(scale: str, seed: int, data_root: Path | None) -> Iterator[Line]:
+def _findings(scale: str, seed: int, data_root: Path | None, keep: "Keep") -> Iterator[Line]:
     import torch
 
     from .five_papers import lines
 
     torch.set_num_threads(1)
-    return lines(scale, seed)
+    return lines(scale, seed, keep)
 
 
-def _dpdl_table3(scale: str, seed: int, data_root: Path | None) -> Iterator[Line]:
+def _dpdl_table3(scale: str, seed: int, data_root: Path | None, keep: "Keep") -> Iterator[Line]:
     from .dpdl_table3 import printed
 
-    return printed(scale, seed, data_root)
+    return printed(scale, seed, data_root, keep)
 
 
 PRINTED = {
@@ -73,6 +76,26 @@ PRINTED = {
         {"quick": (20, 10**9), "paper": (1800, 10**9)},
     ),
 }
+
+
+def printed_lines(
+    name: str, chosen: Printed, scale: str, seed: int, data_root: Path | None, out: Path
+) -> Iterator[Line]:
+    """What is printed, block after block; those that lie in the folder are not computed again.
+
+    Raises:
+        DpauditError: nothing can be computed, or the folder is something else's.
+    """
+    from dpaudit.pipeline.provenance import code_of
+    from dpaudit.training.run_directory import RunDirectory
+
+    from .blocks import Kept
+    from .cells import refuse_other_folder
+
+    refuse_other_folder(out)
+    with RunDirectory(out).held() as run:
+        about = {"name": name, "scale": scale, "seed": seed, "code": code_of()}
+        yield from chosen.lines(scale, seed, data_root, Kept(run, about))
 
 
 def experiments() -> dict[str, Experiment | Printed]:

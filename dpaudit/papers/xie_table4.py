@@ -9,6 +9,7 @@ Agents are numbered from 1 as in the paper in what is printed, and from 0 in the
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.trials import run_trials
+
+from .blocks import Block, Keep, at_once
 
 Random = Literal["agent 1", "all agents", "noise alone"]
 ObservedRows = dict[str, Tensor]  # name of an observation set -> [trials, dims]
@@ -101,7 +104,7 @@ def table(
     return rows
 
 
-def lines(scale: str, seed: int) -> Iterator[str]:
+def lines(scale: str, seed: int, keep: Keep = at_once) -> Iterator[str]:
     """What ``dpaudit reproduce xie-table4`` prints: the table, what is assumed, what is missing.
 
     Warns:
@@ -115,24 +118,30 @@ def lines(scale: str, seed: int) -> Iterator[str]:
         f"KSG with k = 3, seed {seed}; bits of the most telling round with their 95% interval"
     )
     yield f"takes about {size.takes} on two cores"
-    for random in ("agent 1", "all agents", "noise alone"):
+    for random in _RANDOM:
         yield ""
         yield f"Random over trials: noise, initial models, and {_RANDOM[random]}"
         yield (
             f"{'method':28} {'view':18} {'M-NMI':>6} {'published':>9}  "
             f"{'bits [low, high]':31} {'corr.':>6} {'p':>5}"
         )
-        for row in table(scale, seed, random, on_row=lambda method: None):
-            yield from _printed(row)
-            for concern in row.concerns:
-                concerns.setdefault(concern, {})[f"{row.published.method} ({random})"] = None
+        block = keep(f"{random} {size}", partial(_block, scale, seed, random))
+        yield from block.lines
+        for method, concern in block.notes:
+            concerns.setdefault(concern, {})[method] = None
     yield ""
     yield from _REMARKS
     for concern, methods in concerns.items():
         warnings.warn(f"{', '.join(methods)}: {concern}", EstimatorWarning, stacklevel=2)
 
 
-_RANDOM = {
+def _block(scale: str, seed: int, random: Random) -> Block:
+    rows = table(scale, seed, random, on_row=lambda method: None)
+    told = [(f"{row.published.method} ({random})", c) for row in rows for c in row.concerns]
+    return Block([line for row in rows for line in _printed(row)], told)
+
+
+_RANDOM: dict[Random, str] = {
     "agent 1": "agent 1's measurements (our reading)",
     "all agents": "all agents' measurements",
     "noise alone": "nothing else: the gradient is then one affine function of z, which is seen",

@@ -157,7 +157,10 @@ def test_the_same_seed_prints_the_same(text) -> None:
 def test_a_folder_without_mnist_is_one_line_and_no_other_data_are_taken(tmp_path) -> None:
     with pytest.raises(DataError, match="data set mnist"):
         list(printed("quick", 0, tmp_path))
-    done = CliRunner().invoke(app, ["reproduce", "dpdl-table3", "--data-root", str(tmp_path)])
+    done = CliRunner().invoke(
+        app,
+        ["reproduce", "dpdl-table3", "--data-root", str(tmp_path), "--out", str(tmp_path / "o")],
+    )
     assert done.exit_code == 2
     assert len(done.stderr.strip().splitlines()) == 1
 

@@ -127,14 +127,18 @@ def test_the_same_seed_prints_the_same_and_says_what_is_random(tiny) -> None:
         assert text.count(row.method) >= 6
 
 
-def test_the_command_prints_warnings_as_lines_without_a_trace(tiny, monkeypatch) -> None:
+def test_the_command_prints_warnings_as_lines_without_a_trace(tiny, monkeypatch, tmp_path) -> None:
     def crowded(*args, **options):
         concern = "view: values repeat"
         return [row._replace(concerns=(concern,)) for row in table(*args, **options)[:1]]
 
     monkeypatch.setattr(xie_table4, "table", crowded)
-    done = CliRunner().invoke(app, ["reproduce", "xie-table4", "--seed", "1"])
+    command = ["reproduce", "xie-table4", "--seed", "1", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
+    monkeypatch.delattr(xie_table4, "table")  # the same again is read, and warns again
+    again = CliRunner().invoke(app, command)
+    assert (again.stdout, again.stderr) == (done.stdout, done.stderr)
     (line,) = done.stderr.strip().splitlines()
     assert re.fullmatch(r"warning: Algorithm 1, epsilon = 10 .*: view: values repeat", line)
 

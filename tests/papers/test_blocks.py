@@ -1,0 +1,64 @@
+"""Blocks of printed studies: what was computed is not computed again, and is of what it is about."""
+
+import pytest
+
+from dpaudit.errors import RunError
+from dpaudit.papers.blocks import Block
+from dpaudit.papers.reproductions import Printed, printed_lines
+
+CALLS: list[str] = []
+
+
+def study(scale, seed, data_root, keep):
+    yield f"scale {scale}, seed {seed}"
+    for name in ("first", "second"):
+
+        def compute(name=name):
+            CALLS.append(name)
+            if seed == 9 and name == "second":
+                raise RunError("killed")
+            return Block([f"{name}: {seed}"], [(name, "beware")])
+
+        block = keep(name, compute)
+        yield from block.lines
+        assert block.notes == [(name, "beware")]
+
+
+TOY = Printed("Toy", "Table 1", "nothing", study, {"quick": (1, 1)})
+
+
+def told(out, scale="quick", seed=0) -> list[str]:
+    CALLS.clear()
+    return list(printed_lines("toy", TOY, scale, seed, None, out))
+
+
+def test_what_was_computed_is_read_and_nothing_else(tmp_path) -> None:
+    first = told(tmp_path)
+    assert CALLS == ["first", "second"]
+    assert told(tmp_path) == first
+    assert CALLS == []
+    assert told(tmp_path, seed=1) == ["scale quick, seed 1", "first: 1", "second: 1"]
+    assert told(tmp_path, "paper")[0] == "scale paper, seed 0"
+    assert CALLS == ["first", "second"]
+
+
+def test_an_interrupted_study_goes_on_behind_its_last_block(tmp_path, monkeypatch) -> None:
+    with pytest.raises(RunError, match="killed"):
+        told(tmp_path, seed=9)
+    with pytest.raises(RunError, match="killed"):
+        told(tmp_path, seed=9)
+    assert CALLS == ["second"]
+
+
+def test_a_block_that_somebody_edited_is_computed_anew(tmp_path) -> None:
+    told(tmp_path)
+    for path in (tmp_path / "blocks").iterdir():
+        path.write_text(path.read_text().replace("first: 0", "first: 7"))
+    assert "first: 0" in told(tmp_path)
+    assert CALLS == ["first"]
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(RunError, match="not empty"):
+        told(tmp_path)

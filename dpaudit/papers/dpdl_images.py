@@ -12,13 +12,15 @@ from dpaudit.attack.contract import World
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name
 from dpaudit.pipeline.caller_objects import NOTHING
-from dpaudit.pipeline.run import Runtime, run_audit
+from dpaudit.pipeline.dry_run import cost_of
+from dpaudit.pipeline.run import Runtime, prepare, run_audit
 
 from . import dpdl_published as numbers
-from .accuracy import nested
+from .accuracy import BESIDE, nested
 from .dpdl_tables import GRAPHS, PAPER, SIZES
 from .experiment import (
     Around,
+    Cost,
     Experiment,
     Labels,
     Measured,
@@ -51,10 +53,7 @@ def images(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
     Raises:
         DpauditError: the audit cannot be run.
     """
-    table = nested(settings)
-    options = {**table.pop("attack"), "name": "gradient-inversion", "batch_sizes": ["training"]}
-    attacks = [{**options, "message": message} for message in MESSAGES.values()]
-    config = AuditConfig.from_dict({**table, "seed": seed, "attack": attacks})
+    config = _config(settings, seed)
     folder = around.run.path / "audits" / f"{around.stage}-{around.run.binding[:8]}"
     result = run_audit(
         config,
@@ -64,7 +63,7 @@ def images(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
         on_progress=lambda what, done, total: around.on_step(done, total),
         own=replace(NOTHING, data=around.dataset),
     )
-    rounds = sorted(options["rounds"])
+    rounds = sorted(settings["attack.rounds"])
     for scenario in SCENARIOS:
         label = {"scenario": scenario.name}
         found = {k: scored(result.findings, scenario, (k,)) for k in rounds}
@@ -73,6 +72,23 @@ def images(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
             yield from _scores(found[k], label, k)
     guess = blind(result.findings, MESSAGES["CG"], (rounds[-1],))
     yield from _scores(guess, {"scenario": "blind guess"}, None)
+
+
+def foretell(settings: Settings, seed: int, around: Around) -> Cost:
+    """As a dry run of the audit has it; no time where that of a part is unknown."""
+    config, runtime = _config(settings, seed), Runtime(cores=1)
+    own = replace(NOTHING, data=around.dataset)
+    cost = cost_of(config, prepare(config, runtime, own), runtime, own)
+    known = all(part.seconds is not None for part in cost.parts)
+    largest = max(part.size or 0 for part in cost.parts)
+    return Cost(cost.seconds if known else None, largest + BESIDE)
+
+
+def _config(settings: Settings, seed: int) -> AuditConfig:
+    table = nested(settings)
+    options = {**table.pop("attack"), "name": "gradient-inversion", "batch_sizes": ["training"]}
+    attacks = [{**options, "message": message} for message in MESSAGES.values()]
+    return AuditConfig.from_dict({**table, "seed": seed, "attack": attacks})
 
 
 def _scores(found: Scored, labels: Labels, at: int | None) -> Iterator[Measured]:
@@ -144,6 +160,7 @@ def _table(table: str, tables: Mapping[str, str], data: str, own: Mapping[str, A
         orderings=_orderings(table.partition(" and")[0]),
         remarks=_REMARKS,
         scales=scales,
+        foretell=foretell,
         at="round",
         data=data,
     )

@@ -125,19 +125,22 @@ def refuse_missing_data(experiment: Experiment, request: Request) -> None:
     """Raises DataError: which file is missing, and where it belongs."""
     if request.data is not None and not experiment.data:
         raise ConfigError(f"--data: {request.name} learns from no data set; leave it out")
-    name = request.data or experiment.data
-    if name not in DATA_FOLDERS:
+    otherwise = "--data digits runs the same on other data, which needs no file"
+    name, data = request.name, request.data or experiment.data
+    refuse_missing_files(name, data, request.data_root, otherwise)
+
+
+def refuse_missing_files(name: str, data: str, data_root: Path | None, otherwise: str) -> None:
+    """Raises DataError: which file is missing, where it belongs, and what there is to do else."""
+    if data not in DATA_FOLDERS:
         return
-    root = root_folder(request.data_root)
-    files = missing_files(name, root or Path("FOLDER"))
+    root = root_folder(data_root)
+    files = missing_files(data, root or Path("FOLDER"))
     if not files:
         return
     more = f", and {len(files) - 1} more beside it" if len(files) > 1 else ""
     ask = "" if root else f": name FOLDER with --data-root or {DATA_ROOT}"
-    raise DataError(
-        f"{request.name} learns from {name}: {files[0]} is missing{more}{ask}; --data digits runs "
-        "the same on other data, which needs no file"
-    )
+    raise DataError(f"{name} learns from {data}: {files[0]} is missing{more}{ask}; {otherwise}")
 
 
 def workers_that_fit(experiment: Experiment, request: Request, workers: int) -> int:

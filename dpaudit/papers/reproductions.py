@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dpaudit.errors import ConfigError, nearest
+from dpaudit.files.data_folders import DATA_ROOT, root_folder
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
@@ -90,8 +91,11 @@ def printed_lines(
     from dpaudit.training.run_directory import RunDirectory
 
     from .blocks import Kept
-    from .cells import refuse_other_folder
+    from .cells import refuse_missing_files, refuse_other_folder
 
+    if root_folder(data_root) is not None:
+        otherwise = f"without --data-root and {DATA_ROOT} the embedded digits are taken"
+        refuse_missing_files(name, chosen.data, data_root, otherwise)
     refuse_other_folder(out)
     with RunDirectory(out).held() as run:
         about = {"name": name, "scale": scale, "seed": seed, "code": code_of()}

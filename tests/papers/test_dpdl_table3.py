@@ -162,7 +162,10 @@ def test_a_folder_without_mnist_is_one_line_and_no_other_data_are_taken(tmp_path
         ["reproduce", "dpdl-table3", "--data-root", str(tmp_path), "--out", str(tmp_path / "o")],
     )
     assert done.exit_code == 2
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+    [line] = done.stderr.strip().splitlines()
+    assert str(tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte") in line
+    assert "the embedded digits are taken" in line
 
 
 def test_a_folder_is_refused_where_no_data_are_read(tmp_path) -> None:

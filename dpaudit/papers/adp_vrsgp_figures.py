@@ -9,9 +9,9 @@ from .adp_vrsgp_tables import (
     MODELS,
     OF_RESNET,
     OPEN,
+    OUTSIDE,
     OWN,
     PAPER,
-    REMARKS,
     scales_of,
 )
 from .experiment import Experiment, Open, Ordering, Settings
@@ -74,7 +74,7 @@ FIGURE_4 = Experiment(
     remarks=(
         "p* = 1/2 - 2 s is 0.1, 0 and -0.1 at s = 0.2, 0.25 and 0.3. A smaller p has a larger "
         "learning rate. The paper draws curves and prints no number.",
-        *REMARKS,
+        OUTSIDE,
     ),
     scales=scales_of(7, {"p": ("p* less 0.1", "p*", "p* plus 0.1"), "s": ("0.2", "0.3")},
                      "s of 0.2 and 0.3, three exponents", 100, 6),
@@ -109,7 +109,7 @@ def _figure_5(data: str, gains: str, hours: float, few: int) -> Experiment:
             "The paper draws Figure 5. In words theta = 0.5 gains over theta = 0, at epsilon = "
             f"0.5, 1 and 2: {gains} points on {data}; its budgets are named for MNIST.",
             *OF_RESNET,
-            *REMARKS,
+            OUTSIDE,
         ),
         scales=scales_of(few, {"model": ("CNN",), "theta": ("0", "0.5", "0.9"),
                                "epsilon": ("0.5", "2")},
@@ -154,7 +154,7 @@ def _figure_6(data: str, hours: float, few: int) -> Experiment:
         remarks=(
             "The paper draws Figure 6 and prints no number; that its network is the CNN, it does "
             "not say. Fused gradients are said to gain the more, the smaller the budget.",
-            *REMARKS,
+            OUTSIDE,
         ),
         scales=scales_of(few, {"epsilon": ("0.3", "6")}, "epsilon of 0.3 and 6", 100, hours),
         data=data,

@@ -118,10 +118,11 @@ OPEN = (
     Open("defense.learning_rate", 0.01, "of Adam", {"method": "FedDPA"}),
 )
 QUICK = ("MAPA", "DFedSAM", "Fed-CDP", "FedAN", OWN)
+OUTSIDE = "All budgets are outside Theorem 1 of the paper."
 REMARKS = (
     "Budgets of the baselines are those of exact accounting of their own mechanism; PPSGD and "
     "FedDPA protect a whole user. FedAN's source is not identified and most baselines are "
-    "reconstructed (dpaudit list defenses). All budgets are outside Theorem 1 of the paper.",
+    f"reconstructed (dpaudit list defenses). {OUTSIDE}",
 )
 OF_RESNET = (
     "The paper calls its second network ResNet-18 and ResNet-10; here it is ResNet-18 with "

@@ -36,6 +36,7 @@ from dpaudit.defense import (
     replayed,
 )
 
+MOST_MESSAGES = 2 * 10**7  # of a round, all of which are held at once when it is looked at
 NO_GAP = 1e-9  # a spectral gap below it is that of a graph whose gossip never averages
 
 
@@ -127,7 +128,8 @@ class Muffliato(GaussianDefense):
 
         Raises:
             OutsideTheory: some round's W is not symmetric, or does not average.
-            ConfigError: the rule gives no K, as gossip on some round's graph never averages.
+            ConfigError: the rule gives no K, as gossip on some round's graph never averages, or a
+                round has too many messages.
         """
         gap = min(graph.spectral_gap for graph in setting.network.graphs)
         if self.gossip_steps is None and gap < NO_GAP:
@@ -136,9 +138,21 @@ class Muffliato(GaussianDefense):
                 "spectral gap l; expected a connected graph with lazy weights, or "
                 "defense.gossip_steps"
             )
+        for graph in setting.network.graphs:
+            self._refuse_many_messages(graph)
         if not self.allow_outside_theory:
             _refuse_unless_symmetric(setting, gap)
         return super().calibrate(setting)
+
+    def _refuse_many_messages(self, graph: Graph) -> None:
+        """Raises ConfigError: all of them are made, and looked at, in every round."""
+        K, n = self.steps(graph), graph.n_edges
+        if K * n > MOST_MESSAGES:
+            raise ConfigError(
+                f"graph: Muffliato's {K:,} gossip steps on {n:,} links are {K * n:,} messages in a "
+                f"round; expected {MOST_MESSAGES:,} at most: set defense.gossip_steps to "
+                f"{max(1, MOST_MESSAGES // n)} or less, or take a graph that mixes faster"
+            )
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture

@@ -282,6 +282,15 @@ def test_options_that_cannot_be_meant_are_refused(options, line) -> None:
         Muffliato(**options)
 
 
+def test_more_messages_than_a_round_can_have_are_refused_in_a_line() -> None:
+    """On a ring the gap falls with the square of its agents, and K grows as they do."""
+    setting = Setting(build_graph("ring", 10_000), (4,) * 10_000, 3)
+    line = r"^graph: Muffliato's [\d,]+ gossip steps on 20,000 links are [\d,]+ messages in a round"
+    with pytest.raises(ConfigError, match=line + ".*set defense.gossip_steps to 1000 or less"):
+        Muffliato(noise_multiplier=1.0).calibrate(setting)
+    assert Muffliato(noise_multiplier=1.0, gossip_steps=1000).calibrate(setting)
+
+
 def test_graphs_on_which_gossip_never_averages_or_has_no_rule_are_refused_in_a_line() -> None:
     def refusal(graph: str, n: int, **options) -> str:
         setting = Setting(build_graph(graph, n), (40,) * n, 10)

@@ -4,7 +4,8 @@ With more than ``DENSE`` agents no dense matrix is made. A circulant matrix, as 
 exponential graphs, has the discrete Fourier transform of its first column as its eigenvalues; of a
 tridiagonal one, as of a path, single ones are found by bisection. Others are found by Arnoldi's or
 Lanczos' method to a relative ``TOLERANCE``, in which a graph that mixes slowly may not end: then
-the second largest is what ``POWERS`` steps of it reach, which is below it.
+the second largest is what ``POWERS`` steps of it reach, which is below it, and the smallest is one
+less what they reach of I - W, which is above it.
 """
 
 from typing import TypeAlias
@@ -42,8 +43,12 @@ def smallest(W: Matrix) -> float:
         return float(known.real.min())
     if _is_tridiagonal(W):
         return _of_tridiagonal(W, 0)
-    found = eigsh(W, 1, which="SA", v0=_start(W), tol=TOLERANCE, return_eigenvectors=False)
-    return float(found[0])
+    try:
+        found = eigsh(W, 1, which="SA", v0=_start(W), tol=TOLERANCE, return_eigenvectors=False)
+        return float(found[0])
+    except ArpackNoConvergence:
+        rest = LinearOperator(W.shape, matvec=lambda x: x - W @ x, dtype=np.float64)
+        return 1 - _by_powers(rest, _start(W))
 
 
 def _all(W: Matrix, symmetric: bool) -> NDArray[np.complex128] | Array | None:

@@ -66,3 +66,17 @@ def test_a_graph_that_mixes_too_slowly_has_the_gap_that_powers_reach(
     monkeypatch.setattr(spectrum, "eigsh", endless)
     assert second_largest(W, True) == pytest.approx(true, abs=1e-6)
     assert second_largest(W, True) <= true + 1e-12
+
+
+def test_a_smallest_eigenvalue_that_lanczos_does_not_reach_is_what_powers_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    W = matrix("k-regular", 90, k=4)
+    true = smallest(W)
+    monkeypatch.setattr(spectrum, "DENSE", 0)
+
+    def endless(*args: object, **options: object) -> None:
+        raise spectrum.ArpackNoConvergence("%s", np.zeros(0), np.zeros(0))
+
+    monkeypatch.setattr(spectrum, "eigsh", endless)
+    assert true - 1e-12 <= smallest(W) <= true + 1e-4

@@ -5,11 +5,10 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from dpaudit.memory import size_text
 from dpaudit.text import one_line
 
 from .addresses import addressed
+from .ended import guarded
 from .gathered import Process, draws_of, events_of, processes_in
 from .inside.start import OPTIONS, TORCH
 from .recording import Recording
@@ -128,11 +128,12 @@ def _run(
     command: Sequence[str], environment: Mapping[str, str], raw: Path, options: Options
 ) -> int:
     """The exit code of a command, once it and all that it started have ended."""
-    try:
-        started = subprocess.Popen(command, env=environment, start_new_session=True)
-    except (OSError, ValueError) as error:
-        raise RunError(f"{command[0]}: cannot be started: {reason(error)}") from None
-    try:
+    with guarded(f"{OPTIONS}={environment[OPTIONS]}") as guard:
+        try:
+            started = subprocess.Popen(command, env=environment, start_new_session=True)
+        except (OSError, ValueError) as error:
+            raise RunError(f"{command[0]}: cannot be started: {reason(error)}") from None
+        guard.has(started)
         deadline = time.monotonic() + options.seconds
         while (code := started.poll()) is None:
             _refuse_excess(raw, options.most_bytes)
@@ -143,28 +144,6 @@ def _run(
                 )
             time.sleep(_POLL)
         return code
-    finally:
-        end(started, environment[OPTIONS])
-
-
-def end(started: "subprocess.Popen[bytes]", told: str) -> None:
-    """End a command and all that it started: their environment has what only they were told."""
-    mark = f"{OPTIONS}={told}".encode()
-    with suppress(ProcessLookupError):
-        os.killpg(started.pid, signal.SIGKILL)
-    started.wait()
-    while left := list(_with_environment(mark)):
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(_POLL / 10)
-
-
-def _with_environment(mark: bytes) -> Iterator[int]:
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # of another user, or over
-            if mark in path.read_bytes().split(b"\0"):
-                yield int(path.parent.name)
 
 
 def _refuse_excess(raw: Path, most_bytes: int) -> None:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
@@ -16,8 +16,9 @@ from dpaudit.files.documents import reason
 from dpaudit.files.world import RANKS, SAID, WORLD, World
 from dpaudit.tap.run import TIMED_OUT, all_sent
 
+from .ended import guarded
 from .inside.start import OPTIONS
-from .run import INSIDE, MOST_BYTES, RAW, end
+from .run import INSIDE, MOST_BYTES, RAW
 
 POLL = 5e-3  # seconds
 
@@ -100,24 +101,27 @@ class Anew:
         hooks = [str(INSIDE.resolve()), *([before] if before else [])]
         environment["PYTHONPATH"] = os.pathsep.join(hooks)
         (world.out / RAW).mkdir()
-        with open(world.out / SAID, "wb") as said:
+        with guarded(f"{OPTIONS}={environment[OPTIONS]}") as guard:
+            started = self._started(environment, world.out / SAID)
+            guard.has(started)
+            return self._status(started, world)
+
+    def _started(self, environment: Mapping[str, str], said: Path) -> "subprocess.Popen[bytes]":
+        """The command in a session of its own, with its output in a file."""
+        with open(said, "wb") as output:
             try:
-                started = subprocess.Popen(
+                return subprocess.Popen(
                     self._options.command,
                     cwd=self._options.folder,
                     env=environment,
                     stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
+                    stdout=output,
+                    stderr=output,
                     start_new_session=True,
                 )
             except OSError as error:
                 name = self._options.command[0]
                 raise RunError(f"{name}: cannot be started: {reason(error)}") from None
-        try:
-            return self._status(started, world)
-        finally:
-            end(started, environment[OPTIONS])
 
     def _status(self, started: "subprocess.Popen[bytes]", world: World) -> int:
         deadline = time.monotonic() + self._options.seconds

@@ -5,13 +5,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
-from dpaudit.pipeline.workers import Work, importing_only_what_is_sent, run_jobs
-from dpaudit.progress import OnProgress
+from dpaudit.pipeline.workers import importing_only_what_is_sent, run_jobs
 from tests.material.ended import ended_by
 
 CALLERS = 3  # threads, as a caller may have chosen
@@ -25,27 +26,25 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def reports_its_threads(fails: bool) -> Work[str]:
-    def work(job: str, on_progress: OnProgress) -> None:
-        on_progress(job, torch.get_num_threads(), 0)
-        if fails:
-            raise ZeroDivisionError
-
-    return work
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Of its own name: a package called tests that is installed would be another one to workers."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "material"))
+    return import_module("worker_jobs")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_job_has_one_thread_and_the_caller_its_own_number_again(threads, workers) -> None:
+def test_a_job_has_one_thread_and_the_caller_its_own_number_again(threads, jobs, workers) -> None:
     seen = []
-    jobs = ["a", "b"]
-    run_jobs(reports_its_threads, (False,), jobs, workers, lambda *report: seen.append(report))
+    prepare, two = jobs.reports_its_threads, ["a", "b"]
+    run_jobs(prepare, (False,), two, workers, lambda *report: seen.append(report))
     assert sorted(seen) == [("a", 1, 0), ("b", 1, 0)]
     assert torch.get_num_threads() == CALLERS
 
 
-def test_a_job_that_fails_leaves_the_number_of_threads_too(threads) -> None:
+def test_a_job_that_fails_leaves_the_number_of_threads_too(threads, jobs) -> None:
     with pytest.raises(ZeroDivisionError):
-        run_jobs(reports_its_threads, (True,), ["a"], 1, lambda *report: None)
+        run_jobs(jobs.reports_its_threads, (True,), ["a"], 1, lambda *report: None)
     assert torch.get_num_threads() == CALLERS
 
 
@@ -77,18 +76,13 @@ def test_the_folder_a_worker_starts_in_is_not_searched_for_modules(tmp_path: Pat
     assert not (tmp_path / "ran").exists()
 
 
-def reports_a_variable() -> Work[str]:
-    def work(job: str, on_progress: OnProgress) -> None:
-        on_progress(os.environ["OF_THE_CALLER"], 0, 0)
-
-    return work
-
-
 @pytest.mark.parametrize("value", ["first", "second"])
-def test_workers_have_the_environment_that_the_caller_has_now(monkeypatch, value: str) -> None:
+def test_workers_have_the_environment_that_the_caller_has_now(
+    monkeypatch, jobs, value: str
+) -> None:
     monkeypatch.setenv("OF_THE_CALLER", value)
     seen: list[str] = []
-    run_jobs(reports_a_variable, (), ["a", "b"], 2, lambda what, *_: seen.append(what))
+    run_jobs(jobs.reports_a_variable, (), ["a", "b"], 2, lambda what, *_: seen.append(what))
     assert seen == [value, value]
 
 

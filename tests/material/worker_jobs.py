@@ -1,0 +1,24 @@
+"""What worker processes do in tests, in a module that they import without the package of tests."""
+
+import os
+
+import torch
+
+from dpaudit.pipeline.workers import Work
+from dpaudit.progress import OnProgress
+
+
+def reports_its_threads(fails: bool) -> Work[str]:
+    def work(job: str, on_progress: OnProgress) -> None:
+        on_progress(job, torch.get_num_threads(), 0)
+        if fails:
+            raise ZeroDivisionError
+
+    return work
+
+
+def reports_a_variable() -> Work[str]:
+    def work(job: str, on_progress: OnProgress) -> None:
+        on_progress(os.environ["OF_THE_CALLER"], 0, 0)
+
+    return work

@@ -1,6 +1,8 @@
 """PartPSP: DPPS for some layers of a model, while the others stay at home; SGPDP shares all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
@@ -69,32 +71,33 @@ class PartPSP(Defense):
 
     def start(self, X: Tensor, setting: Setting) -> State:
         lengths = _lengths(_coordinates(self.share, setting)).to(X.device)
-        S, L = _apart(X, lengths)
-        return State(*self.protocol.start(S), L, lengths)
+        shared, local = _runs(lengths)
+        return State(*self.protocol.start(_joined(X, shared)), _joined(X, local), lengths)
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        consensus, L, lengths = Consensus(*state[:4]), state.L, state.lengths
+        consensus, L, runs = Consensus(*state[:4]), state.L, _runs(state.lengths)
         Y, factor = consensus.S / consensus.a, self.protocol.rate_factor(k)
 
-        G_s, G_l = _apart(gradient(_whole(Y, L, lengths)), lengths)
+        G_l = L
         if L.shape[-1]:
+            G_l = _gradient(gradient, _whole(Y, L, runs), runs.local)
             L = L - self.local_learning_rate * factor * G_l  # 4
-            G_s, _ = _apart(gradient(_whole(Y, L, lengths)), lengths)
+        G_s = _gradient(gradient, _whole(Y, L, runs), runs.shared)
         if self.l1_clip_norm is not None:
             G_s = clip(G_s, self.l1_clip_norm, norm=1)  # 5
         E = -self.learning_rate * factor * G_s
         exchanged = self.protocol.exchange(consensus, E, k, graph, noise)  # 6
-        private = {"gradient": _whole(G_s, G_l, lengths), "h": exchanged.H}
-        return Round(State(*exchanged.state, L, lengths), exchanged.sent, private)
+        private = {"gradient": _whole(G_s, G_l, runs), "h": exchanged.H}
+        return Round(State(*exchanged.state, L, state.lengths), exchanged.sent, private)
 
     def models(self, state: State) -> Tensor:
         """Each agent's own Y with its own L."""
-        return _whole(state.S / state.a, state.L, state.lengths)
+        return _whole(state.S / state.a, state.L, _runs(state.lengths))
 
     def evaluated(self, state: State) -> Tensor:
         """The mean of Y over agents, with each one's own L: what Algorithm 2 ends with."""
         Y = state.S / state.a
-        return _whole(Y.mean(dim=-2, keepdim=True).expand_as(Y), state.L, state.lengths)
+        return _whole(Y.mean(dim=-2, keepdim=True).expand_as(Y), state.L, _runs(state.lengths))
 
     def calibrate(self, setting: Setting) -> Self:
         """b = epsilon gamma_n, if a budget for each round is given (Theorem 1).
@@ -176,21 +179,46 @@ def _lengths(shared: Tensor) -> Tensor:
     return pad(lengths, (int(is_shared[0]), int(is_shared[-1])))
 
 
-def _apart(X: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """The shared and the local coordinates of models [..., d]."""
-    runs = X.split(lengths.tolist(), dim=-1)
-    return _joined(runs[1::2]), _joined(runs[::2])
+class Runs(NamedTuple):
+    """Coordinates of a model in a row, in order; where there are none, one run of none."""
+
+    shared: list[slice]
+    local: list[slice]
 
 
-def _whole(S: Tensor, L: Tensor, lengths: Tensor) -> Tensor:
+def _runs(lengths: Tensor) -> Runs:
+    runs = [slice(a, b) for a, b in pairwise(accumulate(lengths.tolist(), initial=0))]
+    shared, local = ([r for r in some if r.start < r.stop] for some in (runs[1::2], runs[::2]))
+    return Runs(shared or [slice(0, 0)], local or [slice(0, 0)])
+
+
+def _joined(X: Tensor, runs: list[slice]) -> Tensor:
+    """The coordinates of X [..., d] in these runs; what is one run is no copy."""
+    if len(runs) == 1:
+        return X[..., runs[0]]
+    return torch.cat([X[..., run] for run in runs], dim=-1)
+
+
+def _gradient(gradient: Gradient, X: Tensor, runs: list[slice]) -> Tensor:
+    """Its coordinates in these runs, of which no others are asked for but those between."""
+    first = runs[0].start
+    G = gradient.part(X, slice(first, runs[-1].stop))
+    if len(runs) == 1:
+        return G
+    return _joined(G, [slice(run.start - first, run.stop - first) for run in runs])
+
+
+def _whole(S: Tensor, L: Tensor, runs: Runs) -> Tensor:
     """Models [..., d] from their shared and their local coordinates."""
-    local, *others = lengths.tolist()
-    first, *behind = L.split([local, *others[1::2]], dim=-1)
-    pairs = zip(S.split(others[::2], dim=-1), behind, strict=True)
-    return _joined([first, *(run for pair in pairs for run in pair)])
+    if not L.shape[-1]:
+        return S
+    parts = [*_pieces(S, runs.shared), *_pieces(L, runs.local)]
+    return torch.cat([X for _, X in sorted(parts, key=itemgetter(0))], dim=-1)
 
 
-def _joined(runs: Sequence[Tensor]) -> Tensor:
-    """One after the other; what is one run is no copy."""
-    filled = [run for run in runs if run.shape[-1]]
-    return filled[0] if len(filled) == 1 else torch.cat([*runs], dim=-1)
+def _pieces(X: Tensor, runs: list[slice]) -> list[tuple[int, Tensor]]:
+    """Where each run of X begins in a model, and what is in it."""
+    if len(runs) == 1:
+        return [(runs[0].start, X)]
+    parts = X.split([run.stop - run.start for run in runs], dim=-1)
+    return [(run.start, part) for run, part in zip(runs, parts, strict=True)]

@@ -59,6 +59,13 @@ class Gradient(ABC):
         """Gradient of agent holders[m]'s batch at each row of X [..., m, d], without clipping: the
         sum over its records divided by ``batch_size``."""
 
+    def part(self, X: Tensor, coordinates: slice) -> Tensor:
+        """The coordinates from ``start`` to ``stop`` of this gradient at X [..., n_agents, d].
+
+        An oracle may leave out what others need; unless it says how, it computes them all.
+        """
+        return self(X)[..., coordinates]
+
     @abstractmethod
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2

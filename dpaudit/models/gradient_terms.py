@@ -12,14 +12,19 @@ from torch import Tensor
 
 
 class Term(Protocol):
-    """One parameter's gradients at every record of every model, in whatever form is cheap."""
+    """Gradients of one or two parameters that follow each other, at every record of every model."""
+
+    @property
+    def size(self) -> int:
+        """How many coordinates these parameters have."""
+        ...
 
     def powers(self, norm: int) -> Tensor:
         """L1 norm (1) or squared L2 norm (2) of each record's gradient, [n, r, k]."""
         ...
 
-    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
-        """The sum over records times factors [n, r, k], flat: parts [n, k, size], in order."""
+    def weighted(self, factors: Tensor | None) -> Sequence[Tensor]:
+        """The sum over records times factors [n, r, k] (None: 1), flat: parts [n k, size]."""
         ...
 
     def each(self) -> Tensor:
@@ -32,11 +37,16 @@ class Each(NamedTuple):
 
     G: Tensor  # [n, r, k, size]
 
+    @property
+    def size(self) -> int:
+        return self.G.shape[-1]
+
     def powers(self, norm: int) -> Tensor:
         return torch.linalg.vector_norm(self.G, norm, dim=-1) ** norm
 
-    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
-        return [torch.einsum("nrk,nrkq->nkq", factors, self.G)]
+    def weighted(self, factors: Tensor | None) -> Sequence[Tensor]:
+        factors = self.G.new_ones(self.G.shape[:3]) if factors is None else factors
+        return [torch.einsum("nrk,nrkq->nkq", factors, self.G).flatten(0, 1)]
 
     def each(self) -> Tensor:
         return self.G
@@ -48,10 +58,14 @@ class Kernels(NamedTuple):
     G: Tensor  # [n, r, k, o, entries], entries of (height, width, channel), then the bias if any
     shape: torch.Size  # of the weight: o, channels, height, width
 
+    @property
+    def size(self) -> int:
+        return self.G.shape[-2:].numel()
+
     def powers(self, norm: int) -> Tensor:
         return Each(self.G.flatten(3)).powers(norm)
 
-    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
+    def weighted(self, factors: Tensor | None) -> Sequence[Tensor]:
         (total,) = Each(self.G.flatten(3)).weighted(factors)
         return [self._natural(total.unflatten(-1, (self.shape[0], -1)))]
 
@@ -72,6 +86,10 @@ class Outer(NamedTuple):
     A: Tensor  # [n, r, s, t, f], inputs; s = 1 where the k models share them, else s = k
     G: Tensor  # [n, r, k, o, t], output gradients
 
+    @property
+    def size(self) -> int:
+        return self.G.shape[3] * self.A.shape[-1]
+
     def powers(self, norm: int) -> Tensor:
         A, G = self.A, self.G
         if A.shape[3] == 1:  # |g a^T| = |g| |a| in both norms
@@ -80,10 +98,11 @@ class Outer(NamedTuple):
             return Each(self.each()).powers(norm)
         return ((A @ A.mT) * (G.mT @ G)).sum((-2, -1)).clamp(min=0)
 
-    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
-        G = self._side_by_side(self.G * factors[..., None, None])
-        G, A = G.permute(0, 2, 3, 1, 4).flatten(3), self.A.transpose(1, 2).flatten(2, 3)
-        return [(G @ A).reshape(factors.shape[0], factors.shape[2], -1)]
+    def weighted(self, factors: Tensor | None) -> Sequence[Tensor]:
+        G = self.G if factors is None else self.G * factors[..., None, None]
+        n, _, k, *_ = G.shape
+        G, A = self._side_by_side(G), self.A.transpose(1, 2).flatten(2, 3)
+        return [(G.permute(0, 2, 3, 1, 4).flatten(3) @ A).reshape(n * k, -1)]
 
     def each(self) -> Tensor:
         return (self._side_by_side(self.G) @ self.A).reshape(*self.G.shape[:3], -1)
@@ -107,9 +126,22 @@ class Records(NamedTuple):
         """L1 norm (1) or squared L2 norm (2) of each record's gradient, [n, r, k]."""
         return torch.stack([term.powers(norm) for term in self.terms]).sum(0)
 
-    def weighted(self, factors: Tensor) -> Iterator[Tensor]:
-        """The sum over records times factors [n, r, k]: parts [n, k, size] that follow in d."""
+    def weighted(self, factors: Tensor | None) -> Iterator[Tensor]:
+        """The sum over records times factors [n, r, k] (None: 1): parts [n k, size] of d."""
         return (part for term in self.terms for part in term.weighted(factors))
+
+    def part(self, factors: Tensor | None, coordinates: slice) -> Tensor:
+        """Some coordinates in a row of that sum, [n k, their number]."""
+        parts, first, start = list[Tensor](), 0, 0
+        for term in self.terms:
+            stop = start + term.size
+            if start < coordinates.stop and coordinates.start < stop:
+                first = first if parts else start
+                parts += term.weighted(factors)
+            start = stop
+        total = torch.cat(parts, dim=-1)
+        start, stop = coordinates.start - first, coordinates.stop - first
+        return total if stop - start == total.shape[1] else total[:, start:stop]
 
     def each(self) -> Tensor:
         """Every record's gradient, [n, r, k, d]."""

@@ -50,7 +50,8 @@ class Pass(NamedTuple):
     X: Tensor  # [n, k, d]
     inputs: Tensor  # [n, r, ...]
     labels: Tensor  # [n, r] or [n, r, n_classes]
-    weights: Tensor  # [n, r, 1]
+    factors: Tensor | None = None  # [n, r, k], of the records; None: 1
+    is_all: bool = False  # whether it is the one pass over all models, in order, and all records
 
 
 class Gradients:
@@ -101,14 +102,35 @@ class Gradients:
         total = torch.empty_like(X) if inputs.shape[1] else torch.zeros_like(X)
         for p in self._passes(X, inputs, labels, holders, weights, create_graph):
             records = self._engine.records(p.X, p.inputs, p.labels, create_graph)
-            factors = p.weights.expand(*p.labels.shape[:2], p.X.shape[1])
+            factors = p.factors
             if not isinf(C):
-                factors = factors * _clipping(records.powers(norm), C, norm)
+                clipping = _clipping(records.powers(norm), C, norm)
+                factors = clipping if factors is None else clipping * factors
             parts = records.weighted(factors)
             if create_graph:
                 parts = iter([torch.cat([*parts], dim=-1)])
             _add(total, p.models, parts, first=p.records.start == 0)
         return total
+
+    def part(
+        self,
+        X: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        coordinates: slice,
+        weights: Tensor | None = None,
+        holders: Tensor | None = None,
+    ) -> Tensor:
+        """Coordinates in a row of the sum of gradients that nothing clips, [m, stop - start]."""
+        total: Tensor | None = None
+        for p in self._passes(X, inputs, labels, holders, weights):
+            records = self._engine.records(p.X, p.inputs, p.labels, False)
+            sums = records.part(p.factors, coordinates)
+            if p.is_all:
+                return sums
+            total = sums.new_zeros(X.shape[0], sums.shape[1]) if total is None else total
+            total[p.models] += sums
+        return torch.zeros_like(X[:, coordinates]) if total is None else total
 
     def mean(
         self,
@@ -183,20 +205,25 @@ class Gradients:
     ) -> Iterator[Pass]:
         if holders is None and len(X) != len(inputs):
             raise ValueError(f"{len(X)} models on {len(inputs)} batches: say whose with `holders`")
-        if weights is None:
-            weights = X.new_ones(inputs.shape[:2])
-        elif self._engine.mixes_records:
-            raise DpauditError("with batch normalisation, records cannot be weighted or padded")
+        if weights is not None:
+            if self._engine.mixes_records:
+                raise DpauditError("with batch normalisation, records cannot be weighted or padded")
+            weights = weights.to(X.dtype).unsqueeze(-1)
         b = inputs.shape[1]
-        data = (inputs, labels, weights.to(X.dtype).unsqueeze(-1))
         pairs = maxsize if whole else self._most_pairs(inputs.shape[2:], X.element_size())
+        if holders is None and 0 < inputs.shape[:2].numel() <= pairs:
+            everything = slice(0, len(X)), slice(0, b)
+            yield Pass(*everything, X.unsqueeze(1), inputs, labels, weights, is_all=True)
+            return
         least = b if self._engine.mixes_records else self._least_records(inputs.shape[2:])
         shares = self._engine.shares and not whole
         for models, k, rows, size in _blocks(inputs.shape, holders, shares, pairs, least):
-            x, batches = X[models].unflatten(0, (-1, k)), [t[rows] for t in data]
+            x, a, y = X[models].unflatten(0, (-1, k)), inputs[rows], labels[rows]
+            w = None if weights is None else weights[rows].expand(-1, -1, k)
             for start in range(0, b, size):
-                records = slice(start, start + size)
-                yield Pass(models, records, x, *(t[:, records] for t in batches))
+                some = slice(start, start + size)
+                factors = None if w is None else w[:, some]
+                yield Pass(models, some, x, a[:, some], y[:, some], factors)
 
     def pass_bytes(
         self, models: int, b: int, shape: torch.Size, dtype: torch.dtype = torch.float32
@@ -313,16 +340,16 @@ def _clipping(powers: Tensor, C: float, norm: int) -> Tensor:
 
 
 def _add(total: Tensor, models: Rows, parts: Iterable[Tensor], first: bool) -> None:
-    """Add parts [n, k, size], which follow each other in d, to the rows of these models.
+    """Add parts [n k, size], which follow each other in d, to the rows of these models.
 
     The ``first`` ones that a model is given are written over what was there.
     """
     start = 0
     for part in parts:
         stop = start + part.shape[-1]
-        rows, columns = part.flatten(0, 1), total[:, start:stop]
+        columns = total[:, start:stop]
         if isinstance(models, slice):
-            columns[models].copy_(rows) if first else columns[models].add_(rows)
+            columns[models].copy_(part) if first else columns[models].add_(part)
         else:
-            columns.index_copy_(0, models, rows) if first else columns.index_add_(0, models, rows)
+            columns.index_copy_(0, models, part) if first else columns.index_add_(0, models, part)
         start = stop

@@ -4,7 +4,7 @@ Layer l = 1, ..., L has inputs a_l, its weights and bias give z_l = W_l a_l + b_
 inputs are phi(z_l); a_1 is the record, and L = 1 is logistic regression. With the slopes
 s_L = softmax(z_L) - y of the cross-entropy and s_l = (W_{l+1}^T s_{l+1}) phi'(z_l), a layer's
 gradient at a record is the outer product s_l (a_l, 1)^T, of norm |s_l| |(a_l, 1)|. Slopes are held
-class by class, [n, k, n_classes, r]: what runs over few classes runs along many records in memory.
+class by class, [n k, n_classes, r]: what runs over few classes runs along many records in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,27 +64,28 @@ class Perceptron:
         if create_graph:
             return self._stacked.records(X, inputs, labels, create_graph)
         with torch.no_grad():
-            return Records(self._terms(X, inputs.detach().flatten(2).unsqueeze(1), labels.detach()))
+            return Records(self._terms(X, inputs.detach(), labels))
 
     def floats(self, shape: torch.Size) -> int:
         """How many numbers a pass holds for each record and model; an estimate from above."""
         return self._stacked.floats(shape)
 
-    def _terms(self, X: Tensor, A: Tensor, labels: Tensor) -> list[Term]:
-        """Of the layers in order, from inputs A [n, 1, r, f]."""
-        parameters = X.detach().split(self._sizes, dim=-1)
+    def _terms(self, X: Tensor, inputs: Tensor, labels: Tensor) -> list[Term]:
+        """Of the layers in order, of models X [n, k, d] on inputs [n, r, ...]."""
+        n, k, _ = X.shape
+        parameters = X.flatten(0, 1).split_with_sizes(self._sizes, dim=-1)
         weights, biases = parameters[::2], parameters[1::2]
-        inputs, Z = [A], _outputs(weights[0], biases[0], A)
+        A = [inputs.flatten(2).mT]
+        Z = _outputs(weights[0], biases[0], A[0])
         for phi, W, b in zip(self._between, weights[1:], biases[1:], strict=True):
-            inputs.append(phi.of(Z).mT)
-            Z = _outputs(W, b, inputs[-1])
-        S = _slopes(Z, labels)
-        terms: list[Term] = [Affine(inputs[-1], S)]
-        layers = [*zip(self._between, weights[1:], inputs[:-1], inputs[1:], strict=True)]
-        for phi, W, before, A in reversed(layers):
-            G = W.reshape(-1, S.shape[2], A.shape[3]).mT @ S.flatten(0, 1)
-            S = phi.slopes(G.view(A.mT.shape), A.mT)
-            terms.append(Affine(before, S))
+            A.append(phi.of(Z))
+            Z = _outputs(W, b, A[-1])
+        S = _slopes(Z, labels, k)
+        terms: list[Term] = [Affine(A[-1], S, n)]
+        layers = [*zip(self._between, weights[1:], A[:-1], A[1:], strict=True)]
+        for phi, W, before, after in reversed(layers):
+            S = phi.slopes(torch.bmm(W.reshape(n * k, S.shape[1], -1).mT, S), after)
+            terms.append(Affine(before, S, n))
         return terms[::-1]
 
 
@@ -96,46 +97,54 @@ def _parts(module: nn.Module) -> list[nn.Module]:
 
 
 def _outputs(W: Tensor, b: Tensor, A: Tensor) -> Tensor:
-    """W a + b [n, k, o, r] of weights [n, k, o f] and biases [n, k, o] on A [n, s, r, f]."""
-    n, s, r, f = A.shape
-    Z = torch.baddbmm(b.reshape(n * s, -1, 1), W.reshape(n * s, -1, f), A.flatten(0, 1).mT)
+    """W a + b [n k, o, r] of weights [n k, o f] and biases [n k, o] on A [n s, f, r]."""
+    n, f, r = A.shape
+    Z = torch.baddbmm(b.reshape(n, -1, 1), W.reshape(n, -1, f), A)
     return Z.view(*b.shape, r)
 
 
-def _slopes(Z: Tensor, labels: Tensor) -> Tensor:
-    """Derivatives of the cross-entropy in logits Z [n, k, n_classes, r], which they overwrite."""
-    S = Z.sub_(Z.amax(dim=2, keepdim=True)).exp_()
-    S /= S.sum(dim=2, keepdim=True)
+def _slopes(Z: Tensor, labels: Tensor, k: int) -> Tensor:
+    """Derivatives of the cross-entropy in logits Z [n k, n_classes, r], which they overwrite."""
+    S = Z.sub_(Z.amax(dim=1, keepdim=True)).exp_()
+    S /= S.sum(dim=1, keepdim=True)
+    if k > 1:
+        labels = labels.repeat_interleave(k, dim=0)
     if labels.ndim == 3:  # probabilities, which need not sum to 1
-        Y = labels.mT.unsqueeze(1).to(S)
-        return S * Y.sum(dim=2, keepdim=True) - Y
-    truth = labels[:, None, None].expand(len(S), S.shape[1], 1, -1)
-    return S.scatter_add_(2, truth, S.new_full((1,), -1.0).expand(truth.shape))
+        Y = labels.mT.to(S)
+        return S * Y.sum(dim=1, keepdim=True) - Y
+    return S.scatter_(1, labels.unsqueeze(1), -1.0, reduce="add")
 
 
 class Affine(NamedTuple):
     """Gradients s (a, 1)^T of a weight matrix and its bias."""
 
-    A: Tensor  # [n, s, r, f], inputs; s = 1 where the k models share them, else s = k
-    S: Tensor  # [n, k, o, r], output gradients
+    A: Tensor  # [n s, f, r], inputs; s = 1 where the k models share them, else s = k
+    S: Tensor  # [n k, o, r], output gradients
+    n: int
+
+    @property
+    def size(self) -> int:
+        return (self.A.shape[1] + 1) * self.S.shape[1]
 
     def powers(self, norm: int) -> Tensor:
-        return ((_powers(self.A.mT, norm) + 1) * _powers(self.S, norm)).mT
+        A, S = (_powers(V, norm).unflatten(0, (self.n, -1)) for V in (self.A, self.S))
+        return ((A + 1) * S).mT
 
-    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
-        S = self.S * factors.permute(0, 2, 1).unsqueeze(2)  # [n, k, o, r]
-        A = self.A.flatten(0, 1)
-        weight = S.reshape(len(A), -1, A.shape[1]) @ A
-        return [weight.view(*S.shape[:2], -1), S.sum(dim=-1)]
+    def weighted(self, factors: Tensor | None) -> Sequence[Tensor]:
+        A, S = self.A, self.S
+        if factors is not None:
+            S = S * factors.mT.reshape(S.shape[0], 1, -1)
+        weight = torch.bmm(S.reshape(A.shape[0], -1, A.shape[2]), A.mT)
+        return [weight.view(S.shape[0], -1), S.sum(dim=-1)]
 
     def each(self) -> Tensor:
-        S = self.S.permute(0, 3, 1, 2)  # [n, r, k, o]
-        weight = S.unsqueeze(-1) * self.A.transpose(1, 2).unsqueeze(3)
+        A, S = (V.unflatten(0, (self.n, -1)).permute(0, 3, 1, 2) for V in (self.A, self.S))
+        weight = S.unsqueeze(-1) * A.unsqueeze(3)
         return torch.cat([weight.flatten(3), S], dim=-1)
 
 
 def _powers(V: Tensor, norm: int) -> Tensor:
-    """L1 norm (1) or squared L2 norm (2) over dimension 2 of V [n, k, f, r]."""
-    if V.stride(2) == 1:  # which a norm is fast along, but slow across
-        return torch.linalg.vector_norm(V, norm, dim=2) ** norm
-    return (V.square() if norm == 2 else V.abs()).sum(dim=2)
+    """L1 norm (1) or squared L2 norm (2) over dimension 1 of V [n k, f, r]."""
+    if V.stride(1) == 1:  # which a norm is fast along, but slow across
+        return torch.linalg.vector_norm(V, norm, dim=1) ** norm
+    return (V.square() if norm == 2 else V.abs()).sum(dim=1)

@@ -78,14 +78,18 @@ class _Total(NamedTuple):
 
     G: Tensor  # [n, k, d]
 
+    @property
+    def size(self) -> int:
+        return self.G.shape[-1]
+
     def powers(self, norm: int) -> Never:
         raise DpauditError(
             "batch normalisation makes a record's gradient depend on the rest of the batch: "
             "clipping it bounds nothing, so choose a network without"
         )
 
-    def weighted(self, factors: Tensor) -> Sequence[Tensor]:
-        return [self.G]
+    def weighted(self, factors: Tensor | None) -> Sequence[Tensor]:
+        return [self.G.flatten(0, 1)]
 
     def each(self) -> Never:
         self.powers(2)

@@ -48,6 +48,13 @@ class BatchGradient(Gradient):
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         return self.clipped_sum(X, inf, holders).div_(self.batch_size)
 
+    def part(self, X: Tensor, coordinates: slice) -> Tensor:
+        inputs, labels, weights = self.batch
+        flat, holders, _ = self._flat(X, None)
+        total = self.gradients.part(flat, inputs, labels, coordinates, weights, holders)
+        total.div_(self.batch_size)
+        return total if flat is X else total.unflatten(0, X.shape[:-1])
+
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
@@ -90,10 +97,12 @@ class BatchGradient(Gradient):
 
     def _flat(self, X: Tensor, holders: Tensor | None) -> tuple[Tensor, Tensor | None, torch.Size]:
         """Models [..., m, d] as [trials * m, d], on the same batches or each trial on its own."""
-        trials, shape = X[..., 0, 0].numel(), X.shape
+        trials, shape = X.shape[:-2].numel(), X.shape
         if self.trials not in (None, trials):
             raise ValueError(f"models of {trials} trials on batches of {self.trials}")
-        if X.ndim == 2 or (holders is None and self.trials is not None):
+        if X.ndim == 2:
+            return X, holders, shape
+        if holders is None and self.trials is not None:
             return X.reshape(-1, X.shape[-1]), holders, shape
         if holders is None:
             holders = torch.arange(X.shape[-2], device=X.device)
@@ -152,6 +161,7 @@ class Classification:
         sizes = torch.from_numpy(partition.sizes)
         self._held = torch.zeros(len(sizes), int(sizes.max()), dtype=torch.long)
         self._sizes = sizes[:, None]
+        self._all_hold = bool((sizes > 0).all())
         self._padding = torch.arange(int(sizes.max())) >= self._sizes
         for row, indices in zip(self._held, partition.indices, strict=True):
             row[: len(indices)] = torch.from_numpy(indices)
@@ -199,10 +209,9 @@ class Classification:
         draws.masked_fill_(self._padding, 1.0)  # behind every record that is there
         if sampling == "fixed":
             inputs, labels = self._records(_smallest(draws, batch_size))
-            holds = self._sizes > 0
-            if bool(holds.all()):
+            if self._all_hold:
                 return Batch(inputs, labels)
-            there = holds.expand(-1, labels.shape[1]).repeat(trials or 1, 1)
+            there = (self._sizes > 0).expand(-1, labels.shape[1]).repeat(trials or 1, 1)
             return Batch(inputs, labels, there.to(inputs))  # a server holds none
         taken = (draws < batch_size / self._sizes) & ~self._padding
         positions = _smallest(draws, max(1, int(taken.sum(dim=-1).max())))
@@ -245,7 +254,7 @@ class Classification:
         chosen = held.gather(-1, positions).flatten(0, 1).to(self._x.device)
         shape, rows = chosen.shape, chosen.flatten()  # four times as fast as self._x[chosen]
         inputs, labels = (t.index_select(0, rows) for t in (self._x, self._y))
-        return inputs.unflatten(0, shape), labels.view(shape)
+        return inputs.view(*shape, *inputs.shape[1:]), labels.view(shape)
 
     def records(self, agent: int) -> tuple[Tensor, Tensor]:
         """All that one agent holds: inputs [n, *shape] and labels [n]."""
@@ -270,7 +279,9 @@ def _smallest(draws: Tensor, count: int) -> Tensor:
     integer, and NumPy sorts integers several times as fast as ``topk`` finds the smallest.
     """
     n = draws.shape[-1]
-    whole = torch.int32 if n < 2**8 else torch.int64
-    keys = (draws - 0.5).mul_(2**24).to(whole).mul_(n).add_(torch.arange(n, dtype=whole)).numpy()
+    whole = np.dtype(np.int32 if n < 2**8 else np.int64)
+    keys = ((draws.numpy() - 0.5) * 2**24).astype(whole)
+    keys *= n
+    keys += np.arange(n, dtype=whole)
     keys.partition(count - 1)
-    return torch.from_numpy(np.sort(keys[..., :count])).remainder(n).long()
+    return torch.from_numpy((np.sort(keys[..., :count]) % n).astype(np.int64))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpaudit.defense.contract import Target
+from dpaudit.defense.contract import Gradient, Target
 from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dpps import DPPS, Protocol
@@ -33,16 +33,18 @@ def partpsp_setting(setting_of):
 
 
 def part(layers, share):
-    """Positions of the parameters whose tensors the modules in ``share`` hold."""
+    """Positions of the parameters that ``share`` names, or whose module it names."""
     positions, offset = [], 0
     for name, size in layers:
-        if name.split(".")[0] in share:
+        if name in share or name.split(".")[0] in share:
             positions += range(offset, offset + size)
         offset += size
     return positions
 
 
-@pytest.mark.parametrize("share", [("1",), ("3",), ("1", "3")])
+@pytest.mark.parametrize(
+    "share", [("1",), ("3",), ("1", "3"), ("1.bias",), ("1.weight", "3.weight")]
+)
 @pytest.mark.parametrize("C", [0.7, None])
 def test_six_rounds_equal_the_pseudo_code_agent_by_agent(
     partpsp_setting, record_gradients, streams, share, C
@@ -112,6 +114,41 @@ def test_messages_have_the_shared_coordinates_alone_and_local_layers_stay_apart(
     torch.testing.assert_close(S, S[:1].expand_as(S), rtol=0, atol=1e-14)  # a round of sync
     assert (L - L[:1]).abs().max() > 1e-4
     assert rounds[2].private["gradient"].shape == (4, setting.d)
+
+
+class Asked(Gradient):
+    """Another oracle, and which coordinates it is asked for; it leaves out no other."""
+
+    def __init__(self, of: Gradient) -> None:
+        self.of, self.batch_size, self.parts = of, of.batch_size, []
+
+    def __call__(self, X, holders=None):
+        return self.of(X, holders)
+
+    def clipped_sum(self, X, clip_norm, holders=None, norm=2):
+        raise AssertionError
+
+    def part(self, X, coordinates):
+        self.parts.append((coordinates.start, coordinates.stop))
+        return super().part(X, coordinates)
+
+
+@pytest.mark.parametrize("share", [("1",), ("3",), ("1.bias",), "all"])
+def test_each_gradient_is_asked_for_no_coordinates_but_those_of_its_step(
+    partpsp_setting, streams, share
+) -> None:
+    problem, setting = partpsp_setting(4)
+    defense = PartPSP(share=share, batch_size=3)
+    here = range(setting.d) if share == "all" else part(setting.layers, share)
+    home = sorted({*range(setting.d)} - {*here})
+    asked = Asked(problem.gradient(streams, 1, 3))
+    state = defense.start(problem.initial(streams).double(), setting)
+    rest = 1, setting.network.at(1)
+    given = defense.step(state, *rest, asked, Noise(streams, 1))
+    spans = [(p[0], p[-1] + 1) for p in (home, here) if p]  # step 4, then step 5
+    assert asked.parts == spans
+    own = defense.step(state, *rest, problem.gradient(streams, 1, 3), Noise(streams, 1))
+    torch.testing.assert_close(given.state, own.state, rtol=1e-13, atol=1e-15)
 
 
 def test_clipping_bounds_the_l1_norm_of_the_shared_gradient_alone(

@@ -306,6 +306,24 @@ def test_a_record_without_gradient_adds_nothing_and_has_finite_derivatives() -> 
         assert derivative.isfinite().all()
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("holders", [None, [0, 1, 0]])
+def test_a_part_is_what_the_whole_has_there(case: Case, holders, weighted: bool) -> None:
+    holders = None if holders is None else torch.tensor(holders)
+    weights = torch.tensor([[1.0, 0.0, 1.0, 0.5]] * 3) if weighted else None
+    data, how = (case.X, case.inputs, case.labels), {"weights": weights, "holders": holders}
+    whole, d = case.gradients.clipped_sum(*data, None, **how), case.gradients.d
+    for start, stop in ((0, d), (0, 1), (d - 5, d), (d - 4, d - 1), (3, d - 6), (2, 5)):
+        part = case.gradients.part(*data, slice(start, stop), **how)
+        torch.testing.assert_close(part, whole[:, start:stop], **ROUNDING)
+
+
+def test_a_part_of_no_record_is_zero() -> None:
+    case = Case(LAYERS["two linear"](), b=0)
+    part = case.gradients.part(case.X, case.inputs, case.labels, slice(2, 5))
+    assert torch.equal(part, torch.zeros(3, 3, dtype=torch.float64))
+
+
 def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(LAYERS["two convolutions"](), m=7, n=4, b=9)
     holders = torch.tensor([3, 0, 3, 1, 1, 3, 0])
@@ -313,6 +331,7 @@ def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     weights = torch.rand(4, 9, generator=Streams(5)("weights")).double()
     whole = [
         case.gradients.clipped_sum(*arguments, weights=weights, holders=holders),
+        case.gradients.part(*arguments[:3], slice(20, 50), weights, holders),
         case.gradients.norms(*arguments[:3], holders=holders),
         *case.gradients.evaluate(*arguments[:3], holders),
     ]
@@ -322,6 +341,7 @@ def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr("dpaudit.models.layers._PIECE", chunk)
         parts = [
             case.gradients.clipped_sum(*arguments, weights=weights, holders=holders),
+            case.gradients.part(*arguments[:3], slice(20, 50), weights, holders),
             case.gradients.norms(*arguments[:3], holders=holders),
             *case.gradients.evaluate(*arguments[:3], holders),
         ]

@@ -47,6 +47,19 @@ def test_the_gradients_of_records_add_up_to_the_batch_clipped_or_not() -> None:
             assert torch.allclose(clipped, given.clipped_sum(X, C, who))
 
 
+def test_a_part_is_that_of_the_whole_gradient() -> None:
+    for given, X in (
+        (oracle(), models(N)),
+        (oracle("poisson"), models(N)),
+        (oracle(servers=1), models(N)),
+        (oracle(), models(2, N)),  # trials on the same batches
+        (oracle("poisson", trials=2), models(2, N)),
+    ):
+        for coordinates in (slice(0, 18), slice(4, 9), slice(15, 18)):
+            part = given.part(X, coordinates)
+            torch.testing.assert_close(part, given(X)[..., coordinates], rtol=1e-13, atol=1e-15)
+
+
 def test_trials_have_records_of_their_own() -> None:
     given, X = oracle("poisson", trials=2), models(2, N)
     each = given.per_record(X)

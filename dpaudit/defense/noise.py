@@ -65,14 +65,15 @@ def standard_laplace(like: Tensor, generator: torch.Generator) -> Tensor:
     The draws u are multiples of eps, so that 1 - |u| is exact: log1p would give the same, later.
     """
     u = torch.empty_like(like).uniform_(-1, 1, generator=generator)
-    rest = u.abs().neg_().add_(1.0).clamp_(min=torch.finfo(like.dtype).eps / 2)
+    rest = torch.rsub(u.abs(), 1.0).clamp_(min=torch.finfo(like.dtype).eps / 2)  # 1 - |u|
     return torch.copysign(rest.log_(), u, out=u)
 
 
 def _scaled(draws: Tensor, scale: Scale) -> Tensor:
     """In place, unless the scale's type is the larger one."""
-    same = torch.result_type(draws, scale) == draws.dtype
-    return draws.mul_(scale) if same else draws * scale
+    if isinstance(scale, Tensor) and torch.result_type(draws, scale) != draws.dtype:
+        return draws * scale
+    return draws.mul_(scale)
 
 
 def _is_zero(scale: Scale) -> bool:

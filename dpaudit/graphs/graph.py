@@ -246,7 +246,7 @@ class Graph:
         if X.ndim == 2 or not (W.is_sparse_csr or X.shape[-1] <= NARROW):
             return W @ X
         rows = X.movedim(-2, 0)  # all trials side by side, one product for all
-        return (W @ rows.flatten(1)).view(rows.shape).movedim(0, -2)
+        return (W @ rows.flatten(1)).view_as(rows).movedim(0, -2)
 
     def _cast(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         if (dtype, device) not in self._casts:

@@ -33,7 +33,7 @@ class QuadraticGradient(Gradient):
         if holders is not None:
             H, c = H[..., holders, :, :], c[..., holders, :]
         if X.shape[-1] == 1:  # one unknown: without what einsum costs beside one product
-            return (H[..., 0] * X).sub_(c)
+            return (H.squeeze(-1) * X).sub_(c)
         return torch.einsum("...nij,...nj->...ni", H, X).sub_(c)
 
     def clipped_sum(
@@ -144,6 +144,10 @@ class SensorFusion:
         return _agents_first(2 * (self.M.mT @ self.v[..., None])[..., 0], -2)
 
     @cached_property
+    def _oracle(self) -> QuadraticGradient:
+        return QuadraticGradient(self.H, self.c)
+
+    @cached_property
     def optimum(self) -> Tensor:
         """x*, where the gradients sum to zero, [..., p]."""
         return torch.linalg.solve(self.H.sum(dim=-3), self.c.sum(dim=-2))
@@ -173,7 +177,7 @@ class SensorFusion:
         trials: int | None = None,
     ) -> QuadraticGradient:
         """The exact gradients, the same in every round; nothing is sampled."""
-        return QuadraticGradient(self.H, self.c)
+        return self._oracle
 
     def evaluate(self, X: Tensor) -> tuple[Tensor, None]:
         """||x_i - x*||^2 of each agent's row of X [n_agents, p], [n_agents]; no accuracy."""

@@ -250,10 +250,9 @@ class Graph:
 
     def _cast(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         if (dtype, device) not in self._casts:
-            if self._worth_csr(dtype, device):
-                self._casts[dtype, device] = _csr(self.sparse).to(device=device, dtype=dtype)
-            else:
-                self._casts[dtype, device] = self.W.to(device=device, dtype=dtype)
+            with torch.inference_mode(False):  # kept for callers that differentiate as well
+                W = _csr(self.sparse) if self._worth_csr(dtype, device) else self.W
+                self._casts[dtype, device] = W.to(device=device, dtype=dtype)
         return self._casts[dtype, device]
 
     def _worth_csr(self, dtype: torch.dtype, device: torch.device) -> bool:

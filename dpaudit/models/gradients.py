@@ -28,6 +28,7 @@ class Engine(Protocol):
 
     shares: bool  # whether k > 1 is possible
     mixes_records: bool  # whether a batch cannot be divided
+    differentiates: bool  # whether it needs automatic differentiation
 
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
         """[n, r, k, n_classes] of models X [n, k, d] on inputs [n, r, ...]."""
@@ -76,6 +77,11 @@ class Gradients:
         self._engine = _engine(module)
         self._floats: dict[torch.Size, int] = {}
         self._counts: dict[tuple[object, ...], int] = {}  # bytes, by what was asked
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether they come from automatic differentiation, without ``create_graph`` too."""
+        return self._engine.differentiates
 
     def clipped_sum(
         self,

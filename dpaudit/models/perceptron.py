@@ -35,6 +35,7 @@ class Perceptron:
 
     mixes_records = False
     shares = True
+    differentiates = False
 
     def __init__(self, module: nn.Module) -> None:
         self._stacked = Stacked(module)  # for gradients that are differentiated again

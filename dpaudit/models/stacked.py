@@ -35,6 +35,7 @@ class Stacked:
     """
 
     mixes_records = False
+    differentiates = True
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module

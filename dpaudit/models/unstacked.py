@@ -19,6 +19,7 @@ class RecordByRecord:
 
     shares = True
     mixes_records = False
+    differentiates = True
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -53,6 +54,7 @@ class WholeBatch:
 
     shares = True
     mixes_records = True
+    differentiates = True
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module

@@ -126,7 +126,6 @@ class Classification:
     """
 
     loss_is: ClassVar[str] = "test loss"
-    differentiates: ClassVar[bool] = True  # its gradients come from automatic differentiation
     varies: ClassVar[str] = (
         "the batches of all agents, drawn anew from their records (the initial model is the same "
         "in all trials, and public)"
@@ -169,6 +168,11 @@ class Classification:
     @property
     def n_agents(self) -> int:
         return len(self._held)
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether gradients come from automatic differentiation: not those of perceptrons."""
+        return self.gradients.differentiates
 
     def initial(self, streams: Streams, trials: int | None = None) -> Tensor:
         """One model, random unless it was given, the same everywhere, [(trials,) n_agents, d]."""

@@ -235,3 +235,32 @@ def test_every_defense_names_its_private_quantities_and_plays_trials(
             assert own or not quantity.any()  # what agents with one model exchange is nothing
         gradients = round.private[next(iter(round.private))]
         assert len(gradients[:, 0].unique(dim=0)) == 3
+
+
+def test_trials_of_a_perceptron_record_nothing_for_autograd_and_play_the_same_runs(
+    setting_of, monkeypatch
+) -> None:
+    """Fresh problems, so that what is made in the first round is made in either mode."""
+    defense, ends = DPSGD(n_rounds=3, batch_size=5), []
+    for differentiates in (False, True):
+        problem, setting = setting_of("ring", 4)
+        block = block_of(problem, 5)
+        if differentiates:
+            monkeypatch.setattr(type(block), "differentiates", True)
+        ends.append(watched(defense, block, setting, Streams(3), 5)[0].X)
+    fast, plain = ends
+    assert fast.is_inference()
+    assert not plain.is_inference()
+    assert torch.equal(fast, plain)
+
+
+def test_what_autograd_needs_is_left_to_it_in_trials_and_after_them(setting_of) -> None:
+    defense, ends = DPSGD(n_rounds=1, batch_size=5), []
+    for network in ("lenet", "mlp"):
+        problem, setting = setting_of("ring", 3, network)
+        assert problem.differentiates == (network == "lenet")
+        ends.append(watched(defense, block_of(problem, 2), setting, Streams(3), 2)[0].X)
+    assert [X.is_inference() for X in ends] == [False, True]
+    X = torch.ones(3, 4, dtype=torch.float64, requires_grad=True)
+    setting.network.at(1).mix(X).sum().backward()  # by the matrix that the trials left behind
+    torch.testing.assert_close(X.grad, torch.ones_like(X))

@@ -74,9 +74,8 @@ class _Look:
     def __init__(self, runtime: Runtime, patience: float) -> None:
         self._runtime, self._patience = runtime, patience
         self._costs: dict[str, Cost] = {}
-        self._source, self._dataset = "", None
-
-    _dataset: Dataset | None
+        self._source = ""
+        self._dataset: Dataset | None = None
 
     def at(self, config: AuditConfig) -> tuple[Cost, list[Power]]:
         """Raises DpauditError: the config, the data or the memory does not allow the audit."""

@@ -198,7 +198,7 @@ DPDL_IMAGES = {
             "defense.clip_norm": 2.0,
             "defense.epsilon": 0.5,
         },
-        {"quick": _QUICK, "paper": Scale(3, 3600 * 10, 3 * 10**9)},
+        {"quick": _QUICK, "paper": Scale(3, 3600 * 20, 3 * 10**9)},
     ),
     "dpdl-table4": _table(
         "Table IV and Figure 6",

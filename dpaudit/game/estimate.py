@@ -42,6 +42,7 @@ RANK = 1e-8  # of the largest singular value: below it a combination of messages
 SAME = 0.05  # of the largest effect of noise: what twice the gradients may change in it
 TELLS = 1e-6  # of an input's column: what must be left of it, orthogonal to all other unknowns
 MOST_UNKNOWNS = 6000
+_MOVED = 2**27  # bytes of the unknowns' coordinates, in worlds that are played at once
 
 Told = TypeVar("Told")
 
@@ -77,6 +78,7 @@ class Window:
     ) -> None:
         played = _Played(defense, setting, threat_model, rounds, 1.0)
         self._system, self.rounds = played.system(), rounds
+        self._factors = Factors.of(self._system.unknowns)
         other = _Played(defense, setting, threat_model, rounds, 2.0).system().noise
         here = self._system.noise
         self.has_known_noise = bool(((other - here).abs() <= SAME * size(here)).all())
@@ -134,7 +136,7 @@ class Window:
         c = torch.zeros(system.unknowns.shape[1], dtype=torch.float64)
         c[len(c) - len(self.inputs) + self.inputs.index(wanted)] = 1.0
         none = torch.zeros(system.noise.shape[1], dtype=torch.float64)
-        return _best(system.unknowns, system.noise, c, none, rounding)
+        return _best(self._factors, system.noise, c, none, rounding)
 
     def std(self, wanted: Input) -> float:
         """Of the noise in each coordinate of that estimate."""
@@ -146,7 +148,7 @@ class Window:
         w, i = self.weights(wanted, rounding), self.inputs.index(wanted)
         of, noise = system.models[i], system.model_noise[i]
         try:
-            m = _best(system.unknowns, system.noise, of, noise, rounding)
+            m = _best(self._factors, system.noise, of, noise, rounding)
         except NotObservable as reason:
             raise NotObservable(f"the model of that gradient is not known: {reason}") from None
         std = torch.linalg.vector_norm(torch.cat([w @ system.noise, w * rounding]))
@@ -182,10 +184,26 @@ class System(NamedTuple):
     model_noise: Tensor  # [n_inputs, n_draws]
 
 
-def _best(A: Tensor, B: Tensor, c: Tensor, c_noise: Tensor, rounding: Tensor | None) -> Tensor:
+class Factors(NamedTuple):
+    """The singular value decomposition of A [n, m], which every estimate from it needs."""
+
+    A: Tensor
+    U: Tensor  # [n, n]
+    S: Tensor  # [min(n, m)]
+    V: Tensor  # [m, m]
+    rank: int
+
+    @staticmethod
+    def of(A: Tensor) -> "Factors":
+        U, S, V = torch.linalg.svd(A, full_matrices=True)
+        return Factors(A, U, S, V, int((RANK * S.max() < S).sum()) if S.numel() else 0)
+
+
+def _best(
+    factors: Factors, B: Tensor, c: Tensor, c_noise: Tensor, rounding: Tensor | None
+) -> Tensor:
     """w with w'A = c that makes w'B - c_noise smallest (Aitken); Raises NotObservable."""
-    U, S, V = torch.linalg.svd(A, full_matrices=True)
-    rank = int((RANK * S.max() < S).sum()) if S.numel() else 0
+    A, U, S, V, rank = factors
     w = U[:, :rank] @ ((V[:rank] @ c) / S[:rank])
     if torch.linalg.vector_norm(w @ A - c) > TELLS * torch.linalg.vector_norm(c).clamp(min=1e-300):
         raise NotObservable("this view does not tell it from other gradients and states")
@@ -274,15 +292,32 @@ class _Played:
                 f"the view's estimate has {n} unknowns in {len(self._rounds)} rounds; expected "
                 f"{MOST_UNKNOWNS} at most: attack fewer agents or a sparser graph"
             )
-        moves = torch.cat([torch.eye(n), -torch.eye(n)]).double() * STEP
-        plays = [self._play(moves, states, draws, sign) for sign in (1.0, -1.0)]
-        observed = plays[0][0]
-        slopes = torch.stack([rows[:n] - rows[n:] for _, rows, _ in plays]).mean(0) / (2 * STEP)
-        of_models = torch.stack([m[:n] - m[n:] for _, _, m in plays]).mean(0) / (2 * STEP)
+        size = max(1, _MOVED // (2 * n * WIDTH * torch.float64.itemsize))
+        blocks = [self._slopes(some, n, states, draws) for some in torch.arange(n).split(size)]
+        observed = blocks[0][0]
+        slopes = torch.cat([rows for _, rows, _ in blocks])
+        of_models = torch.cat([models for *_, models in blocks])
         x, z = slice(0, n_states + n_inputs), slice(n_states + n_inputs, n)
         return System(
             observed, self._inputs, slopes[x].mT, slopes[z].mT, of_models[x].mT, of_models[z].mT
         )
+
+    def _slopes(
+        self,
+        some: Tensor,
+        n: int,
+        states: list[tuple[int, int]],
+        draws: list[tuple[int, str, int]],
+    ) -> tuple[list[tuple[int, str, int]], Tensor, Tensor]:
+        """What was observed, and by how much it and the models move with some of n unknowns."""
+        moves = torch.zeros(len(some), n, dtype=torch.float64)
+        moves[torch.arange(len(some)), some] = STEP
+        either = torch.cat([moves, -moves])
+        plays = [self._play(either, states, draws, sign) for sign in (1.0, -1.0)]
+        (observed, *_), b = plays[0], len(some)
+        rows = torch.stack([rows[:b] - rows[b:] for _, rows, _ in plays]).mean(0) / (2 * STEP)
+        of_models = torch.stack([m[:b] - m[b:] for _, _, m in plays]).mean(0) / (2 * STEP)
+        return observed, rows, of_models
 
     def _wide_rows(self) -> list[tuple[int, int]]:
         """Tensor and row of each part of the state that has the model's coordinates."""

@@ -12,6 +12,7 @@ from dpaudit.defense import Gradient, Noise, Setting, ThreatModel
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
+from dpaudit.game import estimate
 from dpaudit.game.estimate import Input, Window
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
@@ -209,3 +210,14 @@ def test_a_round_that_was_not_recorded_is_named() -> None:
     view, _ = heard(defense, setting, EAVESDROPPER)
     with pytest.raises(NotObservable, match='"x" of round 1 was not recorded'):
         window.estimates(view, 2, 1)
+
+
+def test_unknowns_that_are_moved_in_blocks_are_those_moved_at_once(monkeypatch) -> None:
+    defense, setting = made("dpdl", noise_multiplier=20.0)
+    rounds = range(ROUND - 1, ROUND + 1)
+    at_once = Window(defense, setting, EAVESDROPPER, rounds)
+    monkeypatch.setattr(estimate, "_MOVED", 1)  # each by itself
+    by_turns = Window(defense, setting, EAVESDROPPER, rounds)
+    assert by_turns.observed == at_once.observed
+    told = [(at_once.std(u), by_turns.std(u)) for u in at_once.inputs if u.round == ROUND]
+    assert [one for one, _ in told] == pytest.approx([one for _, one in told], rel=1e-6)

@@ -128,7 +128,6 @@ def _table_3(learned: Learned, text: str, scales: Mapping[str, Scale],
         text, ("sensitivity", "layers"), [{"graph": "2-Out"}, {"graph": "EXP"}], ACCURACY
     )
     common = {**_partpsp(learned), **_SECTION_5_2}
-    contraction = dict(zip(("1", "2"), learned.contraction, strict=True))
     return Experiment(
         paper=PAPER,
         table=f"Table 3, {learned.name}",
@@ -145,7 +144,7 @@ def _table_3(learned: Learned, text: str, scales: Mapping[str, Scale],
                 },
                 "layers": {
                     n: {**learned.layers[n], "defense.protocol.contraction": of}
-                    for n, of in contraction.items()
+                    for n, of in zip(("1", "2"), learned.contraction, strict=True)
                 },
                 "graph": graph_of,
             },

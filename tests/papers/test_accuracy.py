@@ -2,33 +2,13 @@
 
 import pytest
 
-from dpaudit.data.datasets import load_dataset
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig
 from dpaudit.papers import accuracy as room
 from dpaudit.papers.accuracy import ACCURACY, CURVE, accuracy, curve, foretell, nested, prepared_of
-from dpaudit.papers.experiment import Around
 from dpaudit.papers.partpsp_figures import EXCEEDED, FIGURE_2, MEAN, SENSITIVITY, sensitivities
 from dpaudit.pipeline.run import Runtime, run_audit
-from dpaudit.training.run_directory import RunDirectory
-
-SETTINGS = {
-    "data.name": "digits",
-    "data.n_agents": 4,
-    "graph.name": "ring",
-    "model.name": "logistic",
-    "defense.name": "dp-dpsgd",
-    "defense.n_rounds": 6,
-    "defense.batch_size": 16,
-    "defense.epsilon": 5.0,
-}
-
-
-@pytest.fixture
-def around(tmp_path) -> Around:
-    with RunDirectory(tmp_path / "out").held() as run:
-        run.binding = "cell"
-        yield Around(run, "cell", load_dataset("digits", seed=3), lambda done, total: None)
+from tests.papers.toy import TRAINED
 
 
 def test_dotted_keys_are_the_tables_of_an_audit_file() -> None:
@@ -37,36 +17,36 @@ def test_dotted_keys_are_the_tables_of_an_audit_file() -> None:
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory):
-    config = AuditConfig.from_dict({**nested(SETTINGS), "seed": 3})
+    config = AuditConfig.from_dict({**nested(TRAINED), "seed": 3})
     return run_audit(config, tmp_path_factory.mktemp("audit"), Runtime(cores=1)).utility
 
 
 @pytest.mark.parametrize("world", ["defense", "no-defense"])
 def test_a_cell_measures_what_an_audit_of_its_settings_says(world, around, audited) -> None:
-    found = list(curve({**SETTINGS, "world": world}, 3, around))
+    found = list(curve({**TRAINED, "world": world}, 3, around))
     assert [m.at for m in found] == list(audited[world].rounds)
     expected = [100 * sum(agents) / 4 for agents in audited[world].accuracy]
     assert [m.value for m in found] == pytest.approx(expected)
     assert {m.quantity for m in found} == {CURVE}
-    [last] = accuracy({**SETTINGS, "world": world}, 3, around)
+    [last] = accuracy({**TRAINED, "world": world}, 3, around)
     assert (last.quantity, last.value, last.at) == (ACCURACY, found[-1].value, None)
 
 
 @pytest.mark.parametrize("scale, low", [("unit", 0.0), ("symmetric", -1.0)])
 def test_records_are_in_the_scale_that_is_asked_for(scale, low, around) -> None:
-    prepared, _ = prepared_of({**SETTINGS, "data.scale": scale}, 3, around)
+    prepared, _ = prepared_of({**TRAINED, "data.scale": scale}, 3, around)
     assert prepared.learned.dataset.x.min() == low
 
 
 def test_what_does_not_fit_is_one_line(around, monkeypatch) -> None:
     monkeypatch.setattr(room, "available", lambda: 10)
     with pytest.raises(ConfigError, match="^training takes about .* and 0.01 kB is free$"):
-        list(accuracy(SETTINGS, 3, around))
+        list(accuracy(TRAINED, 3, around))
 
 
 def test_time_and_memory_are_foretold_and_grow_with_rounds(around) -> None:
-    short = foretell(SETTINGS, 3, around)
-    long = foretell({**SETTINGS, "defense.n_rounds": 6000}, 3, around)
+    short = foretell(TRAINED, 3, around)
+    long = foretell({**TRAINED, "defense.n_rounds": 6000}, 3, around)
     assert 0 < short.seconds < 60
     assert long.seconds > 20 * short.seconds
     assert long.bytes > 10**8

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from dpaudit.data.datasets import load_dataset
 from dpaudit.papers.accuracy import ACCURACY, CURVE, RECORDS, curve, prepared_of
 from dpaudit.papers.convergence import (
     LEAST,
@@ -15,30 +14,11 @@ from dpaudit.papers.convergence import (
     played,
 )
 from dpaudit.papers.dyn_d2p_figures import NORM, TENTH, gradient_norms
-from dpaudit.papers.experiment import Around
-from dpaudit.training.run_directory import RunDirectory
-
-SETTINGS = {
-    "data.name": "digits",
-    "data.n_agents": 4,
-    "graph.name": "ring",
-    "model.name": "logistic",
-    "defense.name": "dp-dpsgd",
-    "defense.n_rounds": 6,
-    "defense.batch_size": 16,
-    "defense.epsilon": 5.0,
-}
-
-
-@pytest.fixture
-def around(tmp_path) -> Around:
-    with RunDirectory(tmp_path / "out").held() as run:
-        run.binding = "cell"
-        yield Around(run, "cell", load_dataset("digits", seed=3), lambda done, total: None)
+from tests.papers.toy import TRAINED
 
 
 def test_the_loss_is_that_of_training_records_and_accuracy_that_of_test_records(around) -> None:
-    prepared, _ = prepared_of(SETTINGS, 3, around)
+    prepared, _ = prepared_of(TRAINED, 3, around)
     problem = prepared.learned.problem
     X = problem.initial(prepared.streams) + torch.arange(4)[:, None] / 100
     loss, accuracy = TrainingLoss(problem).evaluate(X)
@@ -50,11 +30,11 @@ def test_the_loss_is_that_of_training_records_and_accuracy_that_of_test_records(
 
 
 def test_curves_end_in_the_accuracy_of_tables_and_least_is_the_least_point(around) -> None:
-    found = list(convergence(SETTINGS, 3, around))
+    found = list(convergence(TRAINED, 3, around))
     points = [(m.at, m.value) for m in found if m.quantity == CURVE]
     losses = [m.value for m in found if m.quantity == LOSS]
     single = {m.quantity: m.value for m in found if m.at is None}
-    assert points == [(m.at, m.value) for m in curve(SETTINGS, 3, around)]
+    assert points == [(m.at, m.value) for m in curve(TRAINED, 3, around)]
     assert single == {ACCURACY: points[-1][1], LEAST: min(losses)}
     assert len(losses) == len(points)
     assert losses[-1] < losses[0]
@@ -62,27 +42,27 @@ def test_curves_end_in_the_accuracy_of_tables_and_least_is_the_least_point(aroun
 
 def test_agents_may_have_so_many_records_each_whatever_their_number(around) -> None:
     for n in (3, 5):
-        prepared, _ = prepared_of({**SETTINGS, "data.n_agents": n, RECORDS: 40}, 3, around)
+        prepared, _ = prepared_of({**TRAINED, "data.n_agents": n, RECORDS: 40}, 3, around)
         assert prepared.setting.sizes == (40,) * n
 
 
 def test_rounds_are_those_of_training(around) -> None:
     """The accuracy of the models of the last round that is played is that of the curve."""
-    *_, last = played(SETTINGS, 3, around)
-    prepared, _ = prepared_of(SETTINGS, 3, around)
+    *_, last = played(TRAINED, 3, around)
+    prepared, _ = prepared_of(TRAINED, 3, around)
     models = prepared.defenses["defense"].models(last.state)
     shares = prepared.learned.problem.evaluate(models)[1]
     assert 100 * shares.double().mean().item() == pytest.approx(
-        [m.value for m in curve(SETTINGS, 3, around)][-1]
+        [m.value for m in curve(TRAINED, 3, around)][-1]
     )
 
 
 def test_a_curve_is_foretold_longer_than_one_evaluation(around) -> None:
-    assert foretell_convergence(SETTINGS, 3, around).seconds > 0
+    assert foretell_convergence(TRAINED, 3, around).seconds > 0
 
 
 def test_gradients_are_as_long_as_those_that_sgp_steps_by(around) -> None:
-    settings = {**SETTINGS, "defense.name": "sgp", "defense.n_rounds": 40}
+    settings = {**TRAINED, "defense.name": "sgp", "defense.n_rounds": 40}
     settings = {k: v for k, v in settings.items() if k != "defense.epsilon"}
     found = list(gradient_norms(settings, 3, around))
     norms = [r.private["gradient"].norm(dim=1).mean().item() for r in played(settings, 3, around)]

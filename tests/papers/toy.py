@@ -64,3 +64,15 @@ def ask(scale: str = "paper", **asked: object) -> Request:
 
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "cells").glob("*.json"))
+
+
+TRAINED = {  # an audit file's, of a defense that is soon trained
+    "data.name": "digits",
+    "data.n_agents": 4,
+    "graph.name": "ring",
+    "model.name": "logistic",
+    "defense.name": "dp-dpsgd",
+    "defense.n_rounds": 6,
+    "defense.batch_size": 16,
+    "defense.epsilon": 5.0,
+}

@@ -1,0 +1,17 @@
+"""What tests of experiments share: a run directory of a cell."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpaudit.data.datasets import load_dataset
+from dpaudit.papers.experiment import Around
+from dpaudit.training.run_directory import RunDirectory
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> Iterator[Around]:
+    with RunDirectory(tmp_path / "out").held() as run:
+        run.binding = "cell"
+        yield Around(run, "cell", load_dataset("digits", seed=3), lambda done, total: None)

@@ -14,6 +14,7 @@ from torch import Tensor
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.contract import Attack, Bench, Misfit, Part, World, late_rounds
 from dpaudit.attack.victims import VIEW, told_of, window_of
+from dpaudit.attack.whole_view import view_bytes
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.view import View
 from dpaudit.errors import DataError, DpauditError
@@ -82,6 +83,10 @@ class Membership(Attack):
     def parts(self, defense: Defense) -> tuple[Part, ...]:
         return tuple(Part(world) for world in WORLDS)
 
+    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+        """Raises ConfigError: its estimates are too large to be made."""
+        return view_bytes(bench, threat_model, self.rounds)
+
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         problem, world = bench.problem, bench.part.world
         assert isinstance(problem, Classification)  # the others were refused
@@ -98,7 +103,8 @@ class Membership(Attack):
         for done, k in enumerate(self.rounds, start=1):
             rounds = window_of(VIEW, k, defense.n_rounds, False)
             view = View.of(threat_model, transcript, set(rounds))
-            told, refused = told_of(defense, bench.setting, view, rounds, k, victims)
+            asked = view, rounds, k, victims, len(victims)
+            told, refused = told_of(defense, bench.setting, *asked)
             for victim, (estimate, *_) in told.items():
                 batch = _Batch.of(bench, problem, defense, k, victim, estimate)
                 scored.append(batch.scored())

@@ -85,6 +85,9 @@ class Attack(Strict, ABC):
         """Bytes of tensors that ``measure`` holds at once, by shapes alone: nothing is allocated.
 
         An audit that does not fit is refused before it starts. 0: no more than any small job.
+
+        Raises:
+            DpauditError: it is too large to be measured, whatever memory there is.
         """
         return 0
 

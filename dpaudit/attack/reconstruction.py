@@ -22,6 +22,7 @@ from .contract import Attack, Bench, Chooses, Misfit, Part, World, late_rounds
 from .observed import Observed, Reconstruction, Task
 from .scenario import run_scenario
 from .victims import UNMIXED, VIEW, Join, Scenario, window_of
+from .whole_view import refuse_many_noises, view_bytes, view_seconds
 
 WORLDS: tuple[World, ...] = ("defense", "no-defense")
 
@@ -126,7 +127,16 @@ class ReconstructionAttack(Attack):
         return tuple(Part(world, size) for size in self._sizes(defense) for world in WORLDS)
 
     def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
-        """What is read and derived, and what the attack makes of it."""
+        """What is read and derived, and what the attack makes of it.
+
+        Raises:
+            ConfigError: its estimates are too large to be made, whatever memory there is.
+        """
+        estimated = 0
+        if self.message == VIEW:
+            estimated = view_bytes(bench, threat_model, self.rounds, bench.defense.observables)
+        elif self.message == UNMIXED:
+            refuse_many_noises(bench, self.rounds)
         problem, b = bench.problem, bench.part.batch_size
         assert isinstance(problem, Classification)  # the others were refused
         assert b is not None  # parts() names one for each
@@ -137,7 +147,8 @@ class ReconstructionAttack(Attack):
         read = sum(step.recorded(names, d) for names in recording.messages.values())
         least = 2 * read // len(set(self.rounds))  # of the rounds that one target needs
         derived = 2 * 2 * 4 * n * joined * d
-        return 2 * least + derived + self.reconstruction_bytes(problem, n, b, joined)
+        reconstructing = derived + self.reconstruction_bytes(problem, n, b, joined)
+        return 2 * least + max(estimated, reconstructing)
 
     def _secrets(self, bench: Bench) -> tuple[int, int]:
         """How many batches are attacked, and the most gradients of each that are joined."""
@@ -165,7 +176,13 @@ class ReconstructionAttack(Attack):
         problem, b = bench.problem, bench.part.batch_size
         assert isinstance(problem, Classification)  # the others were refused
         assert b is not None  # parts() names one for each
-        return self.reconstruction_seconds(problem, len(set(self.rounds)) * self.targets, b, pace)
+        rounds = sorted(set(self.rounds))
+        took = self.reconstruction_seconds(problem, len(rounds) * self.targets, b, pace)
+        if took is None or self.message != VIEW:
+            return took
+        return took + view_seconds(
+            bench, threat_model, rounds, self._secrets(bench)[1] * self.targets
+        )
 
     def reconstruction_seconds(
         self, problem: Classification, n: int, batch_size: int, pace: Pace

@@ -18,42 +18,24 @@ weighs a gradient by its cosine with others, so that its estimate is up to a fac
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Gradient, Setting
-from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.rng import Streams
 
-from .inputs import Inputs, Listening
-from .observer import visible_rows
-from .states import flat_state, state_of, varying
-from .tape import Tape
+from .window import Input, Played
+from .window_system import System, noise_of
 
-WIDTH = 32  # coordinates of the model that is probed
-STEP = 1e-2  # of a probe, either way
 RANK = 1e-8  # of the largest singular value: below it a combination of messages has no unknowns
 SAME = 0.05  # of the largest effect of noise: what twice the gradients may change in it
 TELLS = 1e-6  # of an input's column: what must be left of it, orthogonal to all other unknowns
-MOST_UNKNOWNS = 6000
-_MOVED = 2**27  # bytes of the unknowns' coordinates, in worlds that are played at once
 
 Told = TypeVar("Told")
-
-
-class Input(NamedTuple):
-    """One gradient that messages depend on."""
-
-    round: int
-    agent: int
-    point: int  # which of the batches and models that it was asked at in that round
-    step: int = 0  # the local step whose batch it is of
 
 
 class Estimate(NamedTuple):
@@ -76,10 +58,10 @@ class Window:
     def __init__(
         self, defense: Defense, setting: Setting, threat_model: ThreatModel, rounds: range
     ) -> None:
-        played = _Played(defense, setting, threat_model, rounds, 1.0)
-        self._system, self.rounds = played.system(), rounds
+        played = Played(defense, setting, threat_model, rounds, 1.0)
+        self._system, self.rounds = System.of(played), rounds
         self._factors = Factors.of(self._system.unknowns)
-        other = _Played(defense, setting, threat_model, rounds, 2.0).system().noise
+        other = noise_of(Played(defense, setting, threat_model, rounds, 2.0))
         here = self._system.noise
         self.has_known_noise = bool(((other - here).abs() <= SAME * size(here)).all())
 
@@ -173,29 +155,18 @@ class Window:
         return o, torch.finfo(o.dtype).eps * rms.double().cpu()
 
 
-class System(NamedTuple):
-    """o = unknowns x + noise z, and models likewise, in every coordinate; x = (states, inputs)."""
-
-    observed: list[tuple[int, str, int]]  # round, message, row of what the adversary reads of it
-    inputs: list[Input]
-    unknowns: Tensor  # [n, n_states + n_inputs]
-    noise: Tensor  # [n, n_draws]
-    models: Tensor  # [n_inputs, n_states + n_inputs]: of the model that each input is taken at
-    model_noise: Tensor  # [n_inputs, n_draws]
-
-
 class Factors(NamedTuple):
     """The singular value decomposition of A [n, m], which every estimate from it needs."""
 
     A: Tensor
     U: Tensor  # [n, n]
     S: Tensor  # [min(n, m)]
-    V: Tensor  # [m, m]
+    V: Tensor  # [min(n, m) or m, m]
     rank: int
 
     @staticmethod
     def of(A: Tensor) -> "Factors":
-        U, S, V = torch.linalg.svd(A, full_matrices=True)
+        U, S, V = torch.linalg.svd(A, full_matrices=A.shape[0] > A.shape[1])
         return Factors(A, U, S, V, int((RANK * S.max() < S).sum()) if S.numel() else 0)
 
 
@@ -217,173 +188,3 @@ def _best(
 def size(matrix: Tensor) -> float:
     """The largest entry; 1 of none."""
     return float(matrix.abs().max()) if matrix.numel() else 1.0
-
-
-class _Played:
-    """The window, played from one state with every unknown moved a little either way."""
-
-    def __init__(
-        self,
-        defense: Defense,
-        setting: Setting,
-        threat_model: ThreatModel,
-        rounds: range,
-        typical: float,
-    ) -> None:
-        wide = setting.stand_in(WIDTH)
-        self._defense, self._setting, self._rounds = defense, wide, rounds
-        self._threat_model, self._per_coordinate = threat_model, typical / setting.d**0.5
-        signs = torch.randint(0, 2, (WIDTH,), generator=torch.Generator().manual_seed(1))
-        self._sign = 2.0 * signs.double() - 1
-        self._start = self._reach()
-        self._calls: dict[int, list[Tensor]] = {}
-        self._units: dict[int, dict[str, Tensor]] = {}
-        self._inputs: list[Input] = []
-        self._listen()
-
-    def _reach(self) -> Any:
-        """The state before the window of a run with noise and without records."""
-        generator, streams = torch.Generator().manual_seed(2), Streams(0)
-        shape = (1, self._setting.n_agents, WIDTH)
-        X = torch.empty(shape, dtype=torch.float64).normal_(generator=generator)
-        state: Any = self._defense.start(X, self._setting)
-        for k in range(1, self._rounds.start):
-            state = self._step(state, k, Listening(self._defense.batch_size), Noise(streams, k))[0]
-        return state
-
-    def _step(self, state: Any, k: int, gradient: Gradient, noise: Noise) -> tuple[Any, Capture]:
-        graph = self._setting.network.at(k)
-        played = self._defense.step(state, k, graph, gradient, noise)
-        return played.state, played.sent
-
-    def _listen(self) -> None:
-        """What each round asks of gradients and of noise."""
-        state = self._start
-        for k in self._rounds:
-            heard, asked = Listening(self._defense.batch_size), Tape()
-            state = self._step(state, k, heard, asked)[0]
-            self._calls[k] = heard.places
-            counts: dict[int, int] = {}
-            for agent, step, _ in heard.asked:
-                point = counts.get(agent, 0)
-                counts[agent] = point + 1
-                self._inputs.append(Input(k, agent, point, step))
-            generator = torch.Generator().manual_seed(3 + k)
-            self._units[k] = {
-                name: torch.empty(1, *draw.shape[-2:], dtype=torch.float64).normal_(
-                    generator=generator
-                )
-                for name, draw in asked.draws.items()
-            }
-
-    def system(self) -> System:
-        states = self._wide_rows()
-        draws = [
-            (k, name, row)
-            for k, units in self._units.items()
-            for name, u in units.items()
-            if u.shape[-1] == WIDTH
-            for row in range(u.shape[-2])
-        ]
-        n_states, n_inputs, n = len(states), len(self._inputs), 0
-        n = n_states + n_inputs + len(draws)
-        if n > MOST_UNKNOWNS:
-            raise NotObservable(
-                f"the view's estimate has {n} unknowns in {len(self._rounds)} rounds; expected "
-                f"{MOST_UNKNOWNS} at most: attack fewer agents or a sparser graph"
-            )
-        size = max(1, _MOVED // (2 * n * WIDTH * torch.float64.itemsize))
-        blocks = [self._slopes(some, n, states, draws) for some in torch.arange(n).split(size)]
-        observed = blocks[0][0]
-        slopes = torch.cat([rows for _, rows, _ in blocks])
-        of_models = torch.cat([models for *_, models in blocks])
-        x, z = slice(0, n_states + n_inputs), slice(n_states + n_inputs, n)
-        return System(
-            observed, self._inputs, slopes[x].mT, slopes[z].mT, of_models[x].mT, of_models[z].mT
-        )
-
-    def _slopes(
-        self,
-        some: Tensor,
-        n: int,
-        states: list[tuple[int, int]],
-        draws: list[tuple[int, str, int]],
-    ) -> tuple[list[tuple[int, str, int]], Tensor, Tensor]:
-        """What was observed, and by how much it and the models move with some of n unknowns."""
-        moves = torch.zeros(len(some), n, dtype=torch.float64)
-        moves[torch.arange(len(some)), some] = STEP
-        either = torch.cat([moves, -moves])
-        plays = [self._play(either, states, draws, sign) for sign in (1.0, -1.0)]
-        (observed, *_), b = plays[0], len(some)
-        rows = torch.stack([rows[:b] - rows[b:] for _, rows, _ in plays]).mean(0) / (2 * STEP)
-        of_models = torch.stack([m[:b] - m[b:] for _, _, m in plays]).mean(0) / (2 * STEP)
-        return observed, rows, of_models
-
-    def _wide_rows(self) -> list[tuple[int, int]]:
-        """Tensor and row of each part of the state that has the model's coordinates."""
-        found = []
-        for i, tensor in enumerate(varying(self._start).values()):
-            if tensor.shape[-1] == WIDTH:
-                found += [(i, row) for row in range(tensor[0].numel() // WIDTH)]
-        return found
-
-    def _play(
-        self,
-        moves: Tensor,
-        states: list[tuple[int, int]],
-        draws: list[tuple[int, str, int]],
-        sign: float,
-    ) -> tuple[list[tuple[int, str, int]], Tensor, Tensor]:
-        """Along the signs: all observations [trials, n], and the models of inputs [trials, u].
-
-        Around noise of one ``sign`` and around its opposite, what a gradient does to the scale of
-        the noise cancels.
-        """
-        trials, n_states, n_inputs = len(moves), len(states), len(self._inputs)
-        state = state_of(self._start, self._moved(moves[:, :n_states], states))
-        observed: list[tuple[int, str, int]] = []
-        rows, models = [], []
-        for k in self._rounds:
-            mine = [n_states + i for i, wanted in enumerate(self._inputs) if wanted.round == k]
-            typical = self._typical(k, len(mine))
-            gradient = Inputs(
-                self._defense.batch_size, self._sign, typical, moves[:, mine], self._calls[k]
-            )
-            units = {m: sign * u.repeat(trials, 1, 1) for m, u in self._units[k].items()}
-            for i, (when, name, row) in enumerate(draws, start=n_states + n_inputs):
-                if when == k:
-                    units[name][:, row] += moves[:, i, None] * self._sign
-            state, sent = self._step(state, k, gradient, Tape(units))
-            for name, message in sent.items():
-                if message.payload.shape[-1] == WIDTH:
-                    seen = visible_rows(message, self._threat_model)
-                    observed += [(k, name, i) for i in range(len(seen))]
-                    rows.append(message.payload[..., seen, :] @ self._sign / WIDTH)
-            models.append(self._models(gradient, len(mine)))
-        return observed, torch.cat(rows, dim=1), torch.cat(models, dim=1)
-
-    def _typical(self, k: int, n: int) -> Tensor:
-        """Gradients as large in a coordinate as those of the real model can be, [n, WIDTH]."""
-        size = (self._defense.clip_norm_in(k) or 1.0) * self._per_coordinate
-        generator = torch.Generator().manual_seed(1000 + k)
-        return size * torch.randn(n, WIDTH, generator=generator, dtype=torch.float64)
-
-    def _moved(self, moves: Tensor, states: list[tuple[int, int]]) -> Tensor:
-        flat = flat_state(self._start).repeat(len(moves), 1)
-        starts, at = [], 0
-        for tensor in varying(self._start).values():
-            starts.append(at)
-            at += tensor[0].numel()
-        for i, (which, row) in enumerate(states):
-            first = starts[which] + row * WIDTH
-            flat[:, first : first + WIDTH] += moves[:, i, None] * self._sign
-        return flat
-
-    def _models(self, gradient: Inputs, n: int) -> Tensor:
-        """The models of the round's inputs along the signs, [trials, n]."""
-        found: dict[int, Tensor] = {}
-        for places, X in zip(gradient.places, gradient.models, strict=True):
-            along = X @ self._sign / WIDTH
-            for m, place in enumerate(places.tolist()):
-                found.setdefault(place, along[:, m])
-        return torch.stack([found[i] for i in range(n)], dim=1) if n else gradient.values[:, :0]

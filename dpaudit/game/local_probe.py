@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Gradient
 from dpaudit.defense.transcript import Capture
+from dpaudit.graphs.graph import Graph
 
 from .blocks import Array, Mask, Matrix
 from .footprints import Footprints, Indices, NotLocal, footprints
@@ -235,7 +236,7 @@ class LocalProbe:
         agents, kinds = [], []
         for kind, tensor in enumerate(varying(self._state).values()):
             rows, each = tensor.shape[1], tensor[0].numel() // max(1, tensor.shape[1])
-            agents.append(np.repeat(self._at(rows), each))
+            agents.append(np.repeat(agents_of(rows, self._graph), each))
             kinds.append(np.full(rows * each, kind))
         return np.concatenate(agents), np.concatenate(kinds)
 
@@ -246,19 +247,11 @@ class LocalProbe:
             known_to = self._asked.known_to.get(name)
             rows = draw.shape[-2]
             if known_to is None or not known_to.shape[1]:
-                agents.append(self._at(rows))
+                agents.append(agents_of(rows, self._graph))
             else:
                 agents.append(known_to[:, 0].numpy())
             kinds.append(np.full(rows, kind))
         return np.concatenate(agents), np.concatenate(kinds)
-
-    def _at(self, rows: int) -> Indices:
-        """The agents of so many rows: one for each, or the senders of links."""
-        if rows in (0, self._graph.n_agents):
-            return np.arange(rows)
-        if rows == self._graph.n_edges:
-            return np.asarray(self._graph.senders.numpy())
-        raise NotLocal(f"{rows} rows are neither of agents nor of links")
 
     def _silent(self, trials: int) -> Gradient:
         return self._game.gradient(torch.zeros(trials, dtype=torch.float64))
@@ -266,6 +259,15 @@ class LocalProbe:
     def _step(self, state: Any, noise: Tape, gradient: Gradient) -> tuple[Any, Capture]:
         round = self._game.defense.step(state, self._k, self._graph, gradient, noise)
         return round.state, round.sent
+
+
+def agents_of(rows: int, graph: Graph) -> Indices:
+    """The agents of so many rows: one for each, or the senders of links. Raises NotLocal."""
+    if rows in (0, graph.n_agents):
+        return np.arange(rows)
+    if rows == graph.n_edges:
+        return np.asarray(graph.senders.numpy())
+    raise NotLocal(f"{rows} rows are neither of agents nor of links")
 
 
 def in_parts(groups: list[Indices], size: int) -> Iterator[list[Indices]]:

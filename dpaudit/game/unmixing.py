@@ -57,7 +57,7 @@ class Mixture:
     ) -> None:
         self._defense, self._threat_model, self._n_rounds = defense, threat_model, n_rounds
         self._setting = setting.stand_in(1)
-        draws = self._draws()
+        draws = draws_of(defense, setting, n_rounds)
         if len(draws) > MOST_DRAWS:
             raise NotObservable(
                 f"{n_rounds} rounds draw {len(draws)} noises; un-mixing takes {MOST_DRAWS} "
@@ -88,18 +88,6 @@ class Mixture:
     @property
     def n_agents(self) -> int:
         return self._setting.n_agents
-
-    def _draws(self) -> list[tuple[int, str, int]]:
-        """Round, name and row of all noise that is drawn."""
-        draws = []
-        state: Any = self._start(1)
-        for k in range(1, self._n_rounds + 1):
-            asked = Tape()
-            gradient = _Constant(self._defense.batch_size, torch.zeros(1, self.n_agents))
-            state = self._step(state, k, gradient, asked).state
-            for name, draw in asked.draws.items():
-                draws += [(k, name, row) for row in range(draw.shape[-2])]
-        return draws
 
     def _play(self, draws: list[tuple[int, str, int]]) -> tuple[list[tuple[int, str, int]], Tensor]:
         """Effects [1 + n_agents + draws, n_observed] of a unit of the model, a gradient, a draw."""
@@ -156,6 +144,19 @@ class Mixture:
         if not rows:
             raise NotObservable(f"{self._threat_model.name} reads no message")
         return torch.stack(rows)
+
+
+def draws_of(defense: Defense, setting: Setting, n_rounds: int) -> list[tuple[int, str, int]]:
+    """Round, name and row of all noise that is drawn in the first rounds."""
+    narrow, draws = setting.stand_in(1), []
+    none = torch.zeros(1, setting.n_agents, dtype=torch.float64)
+    state: Any = defense.start(none.unsqueeze(-1), narrow)
+    for k in range(1, n_rounds + 1):
+        asked, gradient = Tape(), _Constant(defense.batch_size, none)
+        state = defense.step(state, k, narrow.network.at(k), gradient, asked).state
+        for name, draw in asked.draws.items():
+            draws += [(k, name, row) for row in range(draw.shape[-2])]
+    return draws
 
 
 def _size(seen: Tensor, A: Tensor, B: Tensor) -> float:

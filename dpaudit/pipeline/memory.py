@@ -7,6 +7,7 @@ side by side are done one after the other; what does not fit by itself is refuse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,8 +99,8 @@ def plan_of(
         ConfigError: a part does not fit by itself; the line says what would.
     """
     limit = Limit.of(max_memory, prepared.streams.device)
-    training = _training_needs(prepared) if trains else []
-    plan = Plan(training, _attack_needs(config, prepared), _report_need(prepared), limit)
+    training = list(_training_needs(prepared)) if trains else []
+    plan = Plan(training, list(_attack_needs(config, prepared)), _report_need(prepared), limit)
     worst = max((*plan.training, *plan.attacks, plan.report), key=lambda need: need.size)
     if limit.free is None or worst.size <= limit.free:
         return plan
@@ -111,7 +112,7 @@ def plan_of(
     )
 
 
-def _training_needs(prepared: Prepared) -> list[Need]:
+def _training_needs(prepared: Prepared) -> Iterator[Need]:
     """Of each world."""
     recording, learned = recording_for(prepared), prepared.learned
 
@@ -119,22 +120,22 @@ def _training_needs(prepared: Prepared) -> list[Need]:
         defense = prepared.defenses[world]
         return _whole(training_bytes(defense, learned.problem, prepared.setting, recording))
 
-    return [_need(f"training, {world}", partial(size, world)) for world in WORLDS]
+    for world in WORLDS:
+        yield _need(f"training, {world}", partial(size, world))
 
 
-def _attack_needs(config: AuditConfig, prepared: Prepared) -> list[Need]:
+def _attack_needs(config: AuditConfig, prepared: Prepared) -> Iterator[Need]:
     """Of every part of every attack, and of the examination of the noise."""
-    needs = [
-        _need(f"attack {job.name}", partial(_attack_size, config, prepared, job), job)
-        for job in jobs_of(config, prepared)
-    ]
 
     def examination() -> int:
         defense, problem = prepared.defenses["defense"], prepared.learned.problem
         n_rounds = len(examined_rounds(defense.n_rounds))
         return _whole(examination_bytes(defense, problem, prepared.setting, n_rounds))
 
-    return [*needs, _need(NOISE_OF_THE_RUN, examination)] if config.claim else needs
+    for job in jobs_of(config, prepared):
+        yield _need(f"attack {job.name}", partial(_attack_size, config, prepared, job), job)
+    if config.claim:
+        yield _need(NOISE_OF_THE_RUN, examination)
 
 
 def _need(part: str, size: Callable[[], int], job: AttackJob | None = None) -> Need:
@@ -162,10 +163,10 @@ def _that_fit(
     def all_fit(changed: AuditConfig) -> bool:
         try:
             p = again(changed, prepared.learned.dataset)
-            needs = [*_training_needs(p), *_attack_needs(changed, p), _report_need(p)]
+            needs = chain([_report_need(p)], _training_needs(p), _attack_needs(changed, p))
+            return all(need.size <= free for need in needs)  # no more is counted than that takes
         except DpauditError:
             return False  # the graph, say, is of other numbers of agents
-        return all(need.size <= free for need in needs)
 
     if worst.job is not None:
         yield from _attack_options(config, prepared, worst.job, free)

@@ -17,8 +17,8 @@ from dpaudit.defense import Round, broadcast
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.game import estimate
-from dpaudit.game.estimate import Estimate, Input
+from dpaudit.game.estimate import Estimate
+from dpaudit.game.window import Input
 from dpaudit.pipeline.run import Runtime, run_audit
 from tests.foreign import Foreign
 
@@ -197,15 +197,6 @@ def test_a_view_that_tells_no_gradient_is_said_to_be_out_of_reach(tmp_path: Path
     (one, _) = (f for f in result.findings if f.role is Role.MEMBERSHIP)
     assert one.notes[0].startswith("not available: ")
     assert not one.metrics
-
-
-def test_a_view_too_large_for_its_estimate_is_out_of_reach_and_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(estimate, "MOST_UNKNOWNS", 10)
-    for one in found(tmp_path, 1.0).values():
-        assert one.notes[0].startswith("not available: the view's estimate has ")
-        assert not one.metrics
 
 
 def test_data_without_records_are_refused(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from dpaudit.defense import Gradient, Noise, Setting, ThreatModel
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
-from dpaudit.game import estimate
-from dpaudit.game.estimate import Input, Window
+from dpaudit.game.estimate import Window
+from dpaudit.game.window import Input, Played
+from dpaudit.game.window_system import System
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -212,11 +213,38 @@ def test_a_round_that_was_not_recorded_is_named() -> None:
         window.estimates(view, 2, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("dp-dpsgd", {"noise_multiplier": 1.0}), ("dpdl", {"noise_multiplier": 20.0}), ("dpps", {})],
+)
+def test_agents_that_do_not_meet_are_moved_together(
+    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linear steps, those that are linearised, and those in which all agents share a number."""
+    setting = Setting(build_graph("ring", 60), (40,) * 60, D)
+    defense = load_plugin("defenses", name)(n_rounds=N_ROUNDS, batch_size=B, **options)
+    played = Played(defense.calibrate(setting), setting, EAVESDROPPER, range(3, 5), 1.0)
+    moves, real = list[int](), Played.moved
+
+    def counted(self: Played, given: Tensor) -> Tensor:
+        moves.append(len(given))
+        return real(self, given)
+
+    monkeypatch.setattr(Played, "moved", counted)
+    together = System.of(played)
+    few = sum(moves) < played.n
+    monkeypatch.setattr("dpaudit.game.window_system.HOPS", ())  # each by itself
+    alone = System.of(played)
+    assert few == (name != "dpps")
+    for one, other in zip(together[2:], alone[2:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
 def test_unknowns_that_are_moved_in_blocks_are_those_moved_at_once(monkeypatch) -> None:
     defense, setting = made("dpdl", noise_multiplier=20.0)
     rounds = range(ROUND - 1, ROUND + 1)
     at_once = Window(defense, setting, EAVESDROPPER, rounds)
-    monkeypatch.setattr(estimate, "_MOVED", 1)  # each by itself
+    monkeypatch.setattr("dpaudit.game.window._MOVED", 1)  # each by itself
     by_turns = Window(defense, setting, EAVESDROPPER, rounds)
     assert by_turns.observed == at_once.observed
     told = [(at_once.std(u), by_turns.std(u)) for u in at_once.inputs if u.round == ROUND]

@@ -1,5 +1,6 @@
 """What an audit takes and could prove, before anything of it is done."""
 
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ from typer.testing import CliRunner
 from dpaudit.commands.cli import app
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name, Role
-from dpaudit.pipeline.dry_run import outlook
-from dpaudit.pipeline.run import Runtime, run_audit
+from dpaudit.pipeline.dry_run import Ahead, outlook, powers_of
+from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from tests.small_audits import digits_config
 
 DEFENSE = {"name": "dp-dpsgd", "n_rounds": 4, "batch_size": 4, "noise_multiplier": 1.0}
@@ -54,6 +55,59 @@ def test_an_attack_in_several_jobs_is_one_part() -> None:
     [ahead] = [one for one in found.cost.parts if "inversion" in one.part]
     assert ahead.part == "attack 00, gradient-inversion, eavesdropper"
     assert ahead.n_jobs == 4  # two worlds, and two batch sizes: 1 and that of the defense
+
+
+def test_an_estimate_of_many_unknowns_is_in_the_time_and_in_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The images of one target take the same; of 30 times the agents more is not known."""
+    monkeypatch.setattr("dpaudit.attack.whole_view.seconds_of", lambda compute: 1.0)
+
+    def inversion(n_agents: int) -> Ahead:
+        given = {"message": "view", "rounds": [2], "targets": 1, "batch_sizes": ["training"]}
+        config = digits_config(
+            {"name": "gradient-inversion", "iterations": 1, **given},
+            model="logistic", n_agents=n_agents, defense=DEFENSE,
+        )  # fmt: skip
+        return next(p for p in outlook(config, Runtime()).cost.parts if "inversion" in p.part)
+
+    few, many = inversion(8), inversion(240)
+    assert None not in (few.seconds, many.seconds, few.size, many.size)
+    assert (many.seconds or 0) > 2 * (few.seconds or 0)
+    assert (many.size or 0) > (few.size or 0) + 10**8
+
+
+HIDES_NO_AGENT = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "agent-identity", "scope": "message"}
+RECORD = {"epsilon": 1.0, "delta": 1e-5}
+REDRAWN = {
+    "graph": {"name": "erdos-renyi", "p": 0.9, "redrawn": True},
+    "defense": {**DEFENSE, "allow_outside_theory": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("claims", "changed", "told"),
+    [
+        ([RECORD, HIDES_NO_AGENT], {}, [0]),
+        ([RECORD], REDRAWN, [0]),
+        (
+            [RECORD],
+            {**REDRAWN, "threat_model": [{"name": "eavesdropper", "knows_draws": False}]},
+            [],
+        ),
+    ],
+    ids=["agents", "draws", "draws it does not know"],
+)
+def test_with_little_time_nothing_is_told_of_claims_that_would_be_left_aside(
+    claims: list[dict], changed: dict, told: list[int]
+) -> None:
+    """No run tests what is claimed of agents whom no message hides, or with draws not known."""
+    asked = audit(ATTACK).model_dump(mode="json", exclude_none=True) | changed
+    asked["claim"] = [{"text": f"claim {i}", **claim} for i, claim in enumerate(claims)]
+    config = AuditConfig.from_dict(asked)
+    prepared = prepare(config, Runtime(cores=1))
+    for patience in (inf, 0.0):
+        assert [power.claim for power in powers_of(config, prepared, patience)] == told
 
 
 CONFIG = """\
@@ -120,3 +174,43 @@ def test_what_could_not_run_is_refused_here_too(tmp_path, text, options, expecte
     assert (code, lines) == (2, [])
     assert expected in error
     assert error.count("\n") == 1
+
+
+TOO_LARGE = [
+    (
+        'name = "gradient-inversion"\nmessage = "view"\nrounds = [2]',
+        "32 unknowns with n_agents = 4; expected 20 at most, about n_agents = 2 with as many links "
+        'each, or message = "noisy-gradient"',
+    ),
+    (
+        'name = "mutual-information"\nmessage = "view"\ntrials = 40',
+        "32 unknowns with n_agents = 4; expected 20 at most, about n_agents = 2 with as many links "
+        'each, or message = "noisy-gradient", "x"',
+    ),
+    (
+        'name = "membership"\nrounds = [2]',
+        "32 unknowns with n_agents = 4; expected 20 at most, about n_agents = 2 with as many links "
+        "each",
+    ),
+    (
+        'name = "gradient-inversion"\nmessage = "unmixed"\nrounds = [3]',
+        "rounds: the first 3 rounds draw 12 noises with n_agents = 4; expected 10 at most, "
+        "of about 2 rounds",
+    ),
+]
+
+
+@pytest.mark.parametrize("asked", [["--dry-run"], []])
+@pytest.mark.parametrize(("attack", "expected"), TOO_LARGE)
+def test_a_view_too_large_for_its_estimate_is_refused_before_anything_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: str, expected: str, asked: list[str]
+) -> None:
+    monkeypatch.setattr("dpaudit.game.window.MOST_UNKNOWNS", 20)
+    monkeypatch.setattr("dpaudit.game.unmixing.MOST_DRAWS", 10)
+    file, out = tmp_path / "audit.toml", tmp_path / "run"
+    file.write_text(f"{CONFIG.partition('[[attack]]')[0]}[[attack]]\n{attack}\n")
+    done = CliRunner().invoke(app, ["audit", str(file), "--out", str(out), *asked])
+    assert (done.exit_code, done.stdout, out.exists()) == (2, "", False)
+    assert done.stderr.startswith(f"error: attack {attack.split(chr(34))[1]}: ")
+    assert done.stderr.endswith(f"{expected}\n")
+    assert done.stderr.count("\n") == 1

@@ -165,6 +165,24 @@ def test_gradient_inversion_takes_about_what_it_is_said_to_take(tmp_path: Path) 
     assert BELOW * took <= said <= ABOVE * took, said / took
 
 
+@pytest.mark.slow
+@measured
+def test_an_estimate_from_the_whole_view_takes_about_what_it_is_said_to_take(
+    tmp_path: Path,
+) -> None:
+    attack = {"name": "gradient-inversion", "message": "view", "rounds": [2], "targets": 1}
+    attack |= {"iterations": 2, "batch_sizes": ["training"]}
+    given = {"name": "dp-dpsgd", "n_rounds": 3, "batch_size": 1, "noise_multiplier": 0.5}
+    config = digits_config(attack, model="logistic", n_agents=500, defense=given)
+    part, run = "attack 00-gradient-inversion-eavesdropper-batch-1-defense", RunDirectory(tmp_path)
+    said, prepared = estimated(config)[part], prepare(config, Runtime())
+    grown(lambda: train_world(prepared, run, "defense", lambda *a: None))
+    job = next(jobs_of(config, prepared))
+    took = grown(lambda: run_attack(config, prepared, run, job, "", lambda *a: None))
+    assert took > 5 * 10**7, "too small to tell"
+    assert BELOW * took <= said <= ABOVE * took, said / took
+
+
 @pytest.mark.parametrize("size", [200 * 10**6, 280 * 10**6])
 def test_the_number_of_agents_that_is_named_fits_and_one_more_does_not(size: int) -> None:
     config = audit(model="mlp", n_agents=300).model_copy(update={"claim": ()})

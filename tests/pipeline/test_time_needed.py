@@ -34,8 +34,9 @@ def paced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if "slow" in request.keywords:
         return
     monkeypatch.setattr("dpaudit.pipeline.time_needed.measured", lambda *given: PACE)
-    timed = "dpaudit.attacks.likelihood_ratio.attack.seconds_of"
-    monkeypatch.setattr(timed, lambda compute: 1e-3)
+    for attack in ("likelihood_ratio.attack", "mutual_information.needs"):
+        timed = f"dpaudit.attacks.{attack}.seconds_of"
+        monkeypatch.setattr(timed, lambda compute: 1e-3)
 
 
 def estimated(config: AuditConfig) -> Estimate:
@@ -74,12 +75,27 @@ def test_an_attack_takes_what_it_does() -> None:
     one, twice, thrice = (of_attack(**{**sensitivity, "steps": n}) for n in (9, 19, 29))
     assert twice - one == pytest.approx(thrice - twice)
     assert twice - one == pytest.approx(2 * 10 * 1.5 * (0.026 + 4 * 0.01 + 8 * 0.01))
-    inversion = {"name": "gradient-inversion", "message": "view", "rounds": (3,), "restarts": 2}
-    one, twice = (of_attack(**inversion, iterations=n, batch_sizes=(1,)) for n in (50, 100))
+    inversion = {"message": "noisy-gradient", "rounds": (3,), "restarts": 2}
+    one, twice = (
+        of_attack(name="gradient-inversion", **inversion, iterations=n, batch_sizes=(1,))
+        for n in (50, 100)
+    )
     assert (one, twice) == pytest.approx((50 * 16 * 0.01, 100 * 16 * 0.01))
     runs = {"name": "likelihood-ratio", "n_rounds": 6}
     one, twice, thrice = (of_attack(**runs, trials=n) for n in (10_000, 20_000, 30_000))
     assert twice - one == pytest.approx(thrice - twice) == pytest.approx(6 * 17_000 * 1e-3 / 800)
+
+
+def test_information_takes_its_runs_and_as_much_as_it_estimates() -> None:
+    """Two worlds of 40 runs at once that take 1 ms a round, and a last round for the message x."""
+    given = {"name": "mutual-information", "message": "x", "n_permutations": 0, "n_splits": 0}
+    of_rounds = [of_attack(**given, rounds=(k,), trials=40) for k in (2, 4, 6)]
+    assert of_rounds[2] - of_rounds[1] == pytest.approx(of_rounds[1] - of_rounds[0])
+    assert of_rounds[1] - of_rounds[0] == pytest.approx(2 * 2 * 1e-3)
+    one, twice, thrice = (
+        of_attack(**{**given, "n_permutations": n}, trials=400) for n in (0, 100, 200)
+    )
+    assert 0 < twice - one == pytest.approx(thrice - twice)
 
 
 def test_twice_the_rounds_of_runs_take_twice_as_long() -> None:

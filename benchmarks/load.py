@@ -109,7 +109,9 @@ linear growth; "flat" grows by less than 5% of the first row.
   leaderboard.
 
 More agents take time and memory in proportion to their links, as long as the graph is sparse
-([what is left out, and what is refused](threat-models.md#many-agents)).
+([what is left out, and what is refused](threat-models.md#many-agents)). Attacks on a whole view
+are the exception: their estimates take the cube of the agents, [up to a
+limit](gradient-inversion.md#from-a-whole-view).
 """
 
 

@@ -17,6 +17,7 @@ from dpaudit.attack.contract import (
     missing_agent,
 )
 from dpaudit.attack.victims import VIEW
+from dpaudit.attack.whole_view import view_bytes, view_seconds
 from dpaudit.defense.contract import Defense
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
@@ -26,21 +27,24 @@ from dpaudit.information.mnmi import MaximumInformation, maximum_information, wi
 from dpaudit.information.reduction import Reduction
 from dpaudit.kept import Kept, Progress
 from dpaudit.progress import OnStep
+from dpaudit.training.pace import Pace
 
 from .limits import Limits, beyond, limits
 from .limits import about as limits_note
+from .needs import runs_seconds, samples_bytes
 from .samples import (
     Question,
     RoundSamples,
     Samples,
     blocks,
+    first_heard,
     heard_rounds,
     last_round,
     samples,
-    samples_bytes,
 )
 
 SHOWN = 200  # points of the scatter at most
+SAMPLE = 3e-7  # seconds of one trial in one estimate, of a shuffle or a half as of all
 ALPHA = 0.05  # above this p-value nothing was found without noise either
 _BLIND_CONTROL = (
     "not even without noise does this message tell anything of the quantity in its own round: that "
@@ -105,7 +109,23 @@ class MutualInformation(Attack):
         question = self._question(bench, threat_model)
         if question.victim in threat_model.agents:
             return 0
-        return samples_bytes(question, bench.defense, bench.problem, bench.setting, self.trials)
+        took = samples_bytes(question, bench.defense, bench.problem, bench.setting, self.trials)
+        if self.message == VIEW:
+            defense = bench.defense
+            others = {*defense.messages, *defense.observables, *defense.combinations}
+            took += view_bytes(bench, threat_model, question.rounds, others)
+        return took
+
+    def seconds(self, bench: Bench, threat_model: ThreatModel, pace: Pace) -> float | None:
+        """Of its runs and of its estimates."""
+        question, defense = self._question(bench, threat_model), bench.defense
+        if question.victim in threat_model.agents:
+            return 0.0
+        estimates = self.trials * len(question.rounds) * (1 + self.n_permutations + self.n_splits)
+        each = runs_seconds(question, bench, self.trials, pace) + SAMPLE * estimates
+        if self.message == VIEW:
+            each += view_seconds(bench, threat_model, question.rounds, 1)
+        return each * (1 + (defense.without_noise() != defense))
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         """Two findings for each world: the information by round, and the adversary's best guess."""
@@ -152,7 +172,7 @@ class MutualInformation(Attack):
         return Question(
             message=self.message,
             private=self.private,
-            victim=_victim(bench, threat_model) if self.victim is None else self.victim,
+            victim=first_heard(bench.setting, threat_model) if self.victim is None else self.victim,
             threat_model=threat_model,
             rounds=every if self.rounds is None else tuple(sorted(set(self.rounds))),
             reduction=self.reduction,
@@ -332,15 +352,6 @@ class MutualInformation(Attack):
             notes=notes,
             series=series,
         )
-
-
-def _victim(bench: Bench, threat_model: ThreatModel) -> int:
-    """The first agent, not the adversary's own, of which it reads a link; else the first honest."""
-    honest = [i for i in bench.setting.holders if i not in threat_model.agents]
-    graph = bench.setting.network.at(1)
-    links = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
-    heard = [i for i in honest if any(threat_model.sees(*link) for link in links if link[0] == i)]
-    return next(iter([*heard, *honest, 0]))
 
 
 def _of_view(question: Question, defense: Defense) -> Iterator[str]:

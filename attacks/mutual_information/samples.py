@@ -17,17 +17,14 @@ from torch import Tensor
 
 from dpaudit.attack.victims import VIEW, window_of
 from dpaudit.defense.contract import Defense, Observable, Round, Setting, Target
-from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_of
-from dpaudit.defense.view import View
+from dpaudit.defense.view import View, seen_links
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.estimate import Window
 from dpaudit.information.estimators import varying
 from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.rng import Streams
-from dpaudit.training.classification import Classification
-from dpaudit.training.needs import gradient_bytes
 from dpaudit.training.trials import TrialProblem, run_trials
 
 from .overheard import Overheard
@@ -37,8 +34,6 @@ ReductionName = Literal["aligned", "pca", "none"]
 
 BLOCK_BYTES = 2**29  # that the tensors of one block of trials may take, roughly
 TENSORS = 8  # of the size of all models and messages, alive in a round
-COPIES = 3  # of the messages of a window: as sent, as read, as observations in a row
-ESTIMATOR = 64 * 10**6  # bytes: code that is compiled when it is first used
 FEWEST = 16  # trials of a block: fewer fit no components
 ROUNDINGS = 4  # a column that varies by no more than so many of them is constant
 
@@ -112,25 +107,15 @@ def samples(
     return recorder.samples()
 
 
-def samples_bytes(
-    question: Question, defense: Defense, problem: TrialProblem, setting: Setting, trials: int
-) -> int:
-    """Bytes of the largest block of runs, and of the columns that are kept of all of them."""
-    step, d, size = Footprint.of(defense, setting), setting.d, max(blocks(trials, setting))
-    names, last = _read_of(question.message, defense), max(question.rounds)
-    kept = size * len(_span(question.message, defense, last)) * step.recorded(names, d)
-    kept *= COPIES if question.message == VIEW else 1
-    playing = step.round(d, size)
-    if isinstance(problem, Classification):
-        playing += gradient_bytes(problem, defense, setting, step.gradients, size)
-    rows = max(1, step.recorded(names, d) // (4 * d * setting.n_agents))  # of one victim
-    reducing = 4 * 8 * size * rows * d
-    columns = question.components + question.view_components
-    columns = (rows + 1) * d if question.reduction == "none" else columns
-    return ESTIMATOR + kept + playing + reducing + 6 * 8 * trials * len(question.rounds) * columns
+def first_heard(setting: Setting, threat_model: ThreatModel) -> int:
+    """The first agent, not the adversary's own, of which it reads a link; else the first honest."""
+    honest = [i for i in setting.holders if i not in threat_model.agents]
+    graph = setting.network.at(1)
+    read = set(graph.senders[seen_links(threat_model, graph.senders, graph.receivers)].tolist())
+    return next(iter([*(i for i in honest if i in read), *honest, 0]))
 
 
-def _read_of(name: str, defense: Defense) -> Collection[str]:
+def read_of(name: str, defense: Defense) -> Collection[str]:
     """The messages that are read."""
     if name == VIEW or name in defense.messages:
         return list(defense.messages) if name == VIEW else [name]
@@ -141,10 +126,10 @@ def _read_of(name: str, defense: Defense) -> Collection[str]:
 
 def heard_rounds(question: Question, defense: Defense) -> int:
     """How many rounds are heard of what a victim does in round 1."""
-    return _span(question.message, defense, 1)[-1]
+    return span_of(question.message, defense, 1)[-1]
 
 
-def _span(name: str, defense: Defense, k: int) -> range:
+def span_of(name: str, defense: Defense, k: int) -> range:
     """The rounds whose messages show what is asked of round k; some may lie beyond the run."""
     if name == VIEW:
         return window_of(VIEW, k, defense.n_rounds, False)
@@ -158,7 +143,7 @@ def _span(name: str, defense: Defense, k: int) -> range:
 def last_round(question: Question, defense: Defense) -> int:
     """The last round that must be played: some messages come after the round that they show."""
     last = max(question.rounds)
-    return min(_span(question.message, defense, last)[-1], defense.n_rounds)
+    return min(span_of(question.message, defense, last)[-1], defense.n_rounds)
 
 
 def blocks(trials: int, setting: Setting) -> list[int]:
@@ -293,11 +278,11 @@ class _Recorder:
     def __call__(self, k: int, round: Round, answer: Tensor | None) -> None:
         """Note a round, in which the victim was first answered that gradient [trials, d]."""
         q = self.question
-        names = _read_of(q.message, self.defense)
+        names = read_of(q.message, self.defense)
         self._captures[k] = {name: sent for name, sent in round.sent.items() if name in names}
         if k in q.rounds:
             self._wait(k, round, answer)
-        spans = {j: _span(q.message, self.defense, j) for j in [*self._waiting, k + 1]}
+        spans = {j: span_of(q.message, self.defense, j) for j in [*self._waiting, k + 1]}
         for j in [j for j in self._waiting if spans[j][-1] == k]:
             self._note(j, self._waiting.pop(j))
             del spans[j]
@@ -337,7 +322,7 @@ class _Recorder:
 
     def _window(self, k: int) -> Window:
         if k not in self._windows:
-            rounds = _span(VIEW, self.defense, k)
+            rounds = span_of(VIEW, self.defense, k)
             args = self.defense, self.setting, self.question.threat_model, rounds
             self._windows[k] = Window(*args)
         return self._windows[k]

@@ -76,11 +76,18 @@ def window_of(message: str, k: int, n_rounds: int, is_probe: bool) -> range:
 
 
 def told_of(
-    defense: Defense, setting: Setting, view: View, rounds: range, k: int, victims: Iterable[int]
+    defense: Defense,
+    setting: Setting,
+    view: View,
+    rounds: range,
+    k: int,
+    victims: Iterable[int],
+    most: int,
 ) -> tuple[dict[int, list[Estimate]], list[str]]:
     """By victim, its gradients of round k that a window tells, the most certain first.
 
-    And of each victim that it tells none of: why.
+    Of the first victims of which it tells any, at most so many. And of each victim before that it
+    tells none of: why.
     """
     told: dict[int, list[Estimate]] = {}
     refusals = []
@@ -93,6 +100,8 @@ def told_of(
             estimates = window.estimates(view, k, victim)
             _refuse_part(len(estimates[0].gradient), setting.d)
             told[victim] = estimates
+            if len(told) == most:
+                break
         except NotObservable as reason:
             refusals.append(str(reason))
     return told, refusals
@@ -162,7 +171,8 @@ def _estimated(
         view = _view(scenario, transcript, run, k, set(rounds), streams.device)
         try:
             if scenario.message == VIEW:
-                told, refused = _of_window(defense, setting, view, rounds, k, victims)
+                asked = victims, scenario.n_targets
+                told, refused = _of_window(defense, setting, view, rounds, k, *asked)
             else:
                 told, refused = _of_mixture(defense, setting, view, rounds, initial, victims)
         except NotObservable as reason:
@@ -192,9 +202,15 @@ def _attacked(scenario: Scenario, told: list[_Estimated]) -> list[_Estimated]:
 
 
 def _of_window(
-    defense: Defense, setting: Setting, view: View, rounds: range, k: int, victims: list[int]
+    defense: Defense,
+    setting: Setting,
+    view: View,
+    rounds: range,
+    k: int,
+    victims: list[int],
+    most: int,
 ) -> tuple[list[_Estimated], list[str]]:
-    told, refusals = told_of(defense, setting, view, rounds, k, victims)
+    told, refusals = told_of(defense, setting, view, rounds, k, victims, most)
     turns: dict[int, list[_Estimated]] = defaultdict(list)
     for victim, estimates in told.items():
         for turn, one in enumerate(estimates):

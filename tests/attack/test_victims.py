@@ -11,9 +11,11 @@ from dpaudit.attack import Observed, Reconstruction, ReconstructionAttack, Task
 from dpaudit.attack.contract import Bench, Part
 from dpaudit.attack.victims import window_of
 from dpaudit.defense import Setting, ThreatModel
+from dpaudit.defense.view import View
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
+from dpaudit.game.estimate import Estimate, Window
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnStep
@@ -230,3 +232,18 @@ def test_a_gradient_of_which_a_part_stays_at_home_is_out_of_reach(tmp_path: Path
     for finding in attacked:
         assert not finding.metrics
         assert "only 10 of 650 parameters are sent" in finding.notes[0]
+
+
+def test_no_more_victims_are_estimated_than_are_attacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, real = list[tuple[int, int]](), Window.estimates
+
+    def counted(self: Window, view: View, round: int, agent: int) -> list[Estimate]:
+        asked.append((round, agent))
+        return real(self, view, round, agent)
+
+    monkeypatch.setattr(Window, "estimates", counted)
+    run_audit(config("view", rounds=[2], targets=1), tmp_path, Runtime(cores=1))
+    assert len(asked) == 2  # one in each world
+    assert len(set(asked)) == 1

@@ -13,7 +13,13 @@ from typer.testing import CliRunner
 
 from dpaudit.attack.contract import Bench
 from dpaudit.attacks.mutual_information.attack import MutualInformation
-from dpaudit.attacks.mutual_information.samples import BLOCK_BYTES, Question, blocks, samples
+from dpaudit.attacks.mutual_information.samples import (
+    BLOCK_BYTES,
+    Question,
+    blocks,
+    first_heard,
+    samples,
+)
 from dpaudit.commands.cli import app
 from dpaudit.defense.contract import Gradient, Setting
 from dpaudit.errors import ConfigError, DataError
@@ -180,6 +186,23 @@ def test_a_message_that_it_cannot_decrypt_is_not_available(tmp_path) -> None:
 def test_an_adversarys_own_gradient_is_no_secret(tmp_path) -> None:
     (finding,) = measured(on_line("dgd", tmp_path), CURIOUS, message="x", victim=1)
     assert "agent 1 is the adversary's own" in finding.notes[0]
+
+
+def test_a_victim_among_many_agents_is_found_by_a_look_at_each_link(monkeypatch) -> None:
+    """Among 10,000 agents a look at every link for every agent took minutes."""
+    looks, real = list[tuple[int, int]](), ThreatModel.sees
+
+    def counted(self: ThreatModel, sender: int, receiver: int) -> bool:
+        looks.append((sender, receiver))
+        return real(self, sender, receiver)
+
+    monkeypatch.setattr(ThreatModel, "sees", counted)
+    setting = Setting(build_graph("ring", 100), (1,) * 100, 2)
+    one_link = ThreatModel(name="one link", links=((70, 71),))
+    assert first_heard(setting, one_link) == 70
+    assert first_heard(setting, CURIOUS) == 0  # a neighbour of agent 1
+    assert first_heard(setting, ThreatModel(name="far", links=((70, 80),))) == 0  # it reads nobody
+    assert len(looks) == 2 * setting.network.at(1).n_edges  # of two adversaries of links
 
 
 def test_the_victim_is_an_honest_agent_that_the_adversary_hears(tmp_path) -> None:

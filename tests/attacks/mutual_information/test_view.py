@@ -12,7 +12,8 @@ import torch
 import dpaudit
 from dpaudit.attack.contract import Bench
 from dpaudit.attacks.mutual_information.attack import MutualInformation
-from dpaudit.attacks.mutual_information.samples import Question, samples, samples_bytes
+from dpaudit.attacks.mutual_information.needs import samples_bytes
+from dpaudit.attacks.mutual_information.samples import Question, samples
 from dpaudit.defense import Defense, Gradient, Setting
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
@@ -115,7 +116,7 @@ def test_a_view_that_tells_no_gradient_is_refused_in_one_line(tmp_path) -> None:
 
 
 def test_a_view_too_large_for_its_estimate_is_refused_in_one_line(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("dpaudit.game.estimate.MOST_UNKNOWNS", 5)
+    monkeypatch.setattr("dpaudit.game.window.MOST_UNKNOWNS", 5)
     (finding, _) = measured(tmp_path, Foreign(), rounds=(2,), trials=40)
     assert "not available to this adversary: the view's estimate has" in finding.notes[0]
 

@@ -1,0 +1,50 @@
+"""What samples of mutual information take, in memory and time, before any of it is spent."""
+
+from dpaudit.attack.contract import Bench
+from dpaudit.attack.victims import VIEW
+from dpaudit.defense.contract import Defense, Setting
+from dpaudit.defense.footprint import Footprint
+from dpaudit.rng import Streams
+from dpaudit.training.classification import Classification
+from dpaudit.training.needs import gradient_bytes
+from dpaudit.training.pace import PATIENCE, Pace, seconds_of
+from dpaudit.training.trials import TrialProblem, run_trials
+
+from .samples import FEWEST, Question, blocks, last_round, read_of, span_of
+
+COPIES = 3  # of the messages of a window: as sent, as read, as observations in a row
+ESTIMATOR = 64 * 10**6  # bytes: code that is compiled when it is first used
+SOON = 2 * 10**6  # numbers of models that are soon played
+
+
+def samples_bytes(
+    question: Question, defense: Defense, problem: TrialProblem, setting: Setting, trials: int
+) -> int:
+    """Bytes of the largest block of runs, and of the columns that are kept of all of them."""
+    step, d, size = Footprint.of(defense, setting), setting.d, max(blocks(trials, setting))
+    names, last = read_of(question.message, defense), max(question.rounds)
+    kept = size * len(span_of(question.message, defense, last)) * step.recorded(names, d)
+    kept *= COPIES if question.message == VIEW else 1
+    playing = step.round(d, size)
+    if isinstance(problem, Classification):
+        playing += gradient_bytes(problem, defense, setting, step.gradients, size)
+    rows = max(1, step.recorded(names, d) // (4 * d * setting.n_agents))  # of one victim
+    reducing = 4 * 8 * size * rows * d
+    columns = question.components + question.view_components
+    columns = (rows + 1) * d if question.reduction == "none" else columns
+    return ESTIMATOR + kept + playing + reducing + 6 * 8 * trials * len(question.rounds) * columns
+
+
+def runs_seconds(question: Question, bench: Bench, trials: int, pace: Pace) -> float:
+    """Of the runs of one world, by one round of as many at once as are soon played."""
+    defense, setting = bench.defense, bench.setting
+    own = Streams(bench.streams.numpy("pace").integers(2**62).item(), bench.streams.device)
+    n = min(trials, max(FEWEST, SOON // (setting.n_agents * setting.d)))
+    n = min(n, max(blocks(trials, setting)))
+
+    def play() -> object:
+        block = bench.problem.for_trials(own, own, n, question.victim)
+        return run_trials(defense, block, setting, own, n, lambda k, round: None, 1)
+
+    one = pace.round if pace.round > PATIENCE else seconds_of(play) / n
+    return last_round(question, defense) * trials * one

@@ -282,9 +282,9 @@ def _dependence(examination: Examination, still: list[str]) -> Finding:
         verdict=Verdict.UNSUPPORTED if found else None,
         notes=(
             *found,
-            "looked for: draws of noise, their scales, messages and links that differ between "
-            "worlds; sums divided by how many records were drawn; an effect of the order of "
-            "records in a batch",
+            "looked for: draws of noise, their scales, messages, their precision, links and signs "
+            "of zeros that differ between worlds; sums divided by how many records were drawn; an "
+            "effect of the order of records in a batch",
             *identical,
         ),
     )

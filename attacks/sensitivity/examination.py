@@ -302,8 +302,20 @@ def _dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, 
         if not _same_scale(one.scale, other.scale, rounding)
     }
     if _links(here.sent) != _links(there.sent):
-        found["which messages are sent, or to whom, depends on the data"] = False
+        found["which messages are sent, in which precision, or to whom, depends on the data"] = (
+            False
+        )
+        return found
+    for name, sent in here.sent.items():
+        if _other_zeros(sent.payload, there.sent[name].payload):
+            found[f'the signs of zeros in "{name}" depend on the data'] = False
     return found
+
+
+def _other_zeros(one: Tensor, other: Tensor) -> bool:
+    """Whether a zero is -0 in one of them alone, as in 0 times a gradient; its bit is sent."""
+    both = (one == 0) & (other == 0)
+    return bool((both & (one.signbit() != other.signbit())).any())
 
 
 def _same_scale(one: Scale, other: Scale, rounding: float) -> bool:
@@ -311,8 +323,11 @@ def _same_scale(one: Scale, other: Scale, rounding: float) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rounding, 0.0)
 
 
-Links = dict[str, tuple[list[int], list[int], torch.Size]]
+Links = dict[str, tuple[list[int], list[int], torch.Size, torch.dtype]]
 
 
 def _links(sent: Capture) -> Links:
-    return {n: (s.senders.tolist(), s.receivers.tolist(), s.payload.shape) for n, s in sent.items()}
+    return {
+        n: (s.senders.tolist(), s.receivers.tolist(), s.payload.shape, s.payload.dtype)
+        for n, s in sent.items()
+    }

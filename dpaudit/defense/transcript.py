@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpaudit.errors import NotObservable
+from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.graphs.graph import Graph
 
 
@@ -60,6 +60,23 @@ class Sent:
 
 
 Capture = Mapping[str, Sent]  # all messages of one round, by name
+
+
+def refuse_other_messages(k: int, sent: Capture, other: Capture) -> None:
+    """Hold two plays of round k against each other, of other data or noise.
+
+    Raises:
+        ConfigError: a message is in one alone, or has another number of rows or coordinates.
+    """
+    for name in sorted(sent.keys() | other.keys()):
+        there = [play[name].payload.shape[-2:] if name in play else None for play in (sent, other)]
+        if there[0] != there[1]:
+            told = "is not sent" if None in there else "has another shape"
+            raise ConfigError(
+                f'defense: message "{name}" of round {k} {told} where gradients or noise differ: '
+                "that alone tells who reads it, whatever the noise is; expected the same messages "
+                "in the same shapes for all data (send zeros, or pad)"
+            )
 
 
 def kind_of(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Capture, refuse_other_messages
 from dpaudit.kept import joined, under
 
 from .adversary import Adversary
@@ -45,12 +45,18 @@ class Follower:
         self.believed = tensors["/believed"]
 
     def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Innovation:
-        """Round k: ``sent`` by the agents, with noise of which ``units`` were drawn."""
+        """Round k: ``sent`` by the agents, with noise of which ``units`` were drawn.
+
+        Raises:
+            ConfigError: without data and noise the round would have sent other messages.
+        """
         adversary, game = self._adversary, self._adversary.game
         nobody = self.believed.new_zeros(len(self.believed))
         believed = state_of(self._like, self.believed)
         graph = game.setting.network.at(k)
         foretold = game.defense.step(believed, k, graph, game.gradient(nobody), Tape())
+        if sent.keys() != foretold.sent.keys():
+            refuse_other_messages(k, sent, foretold.sent)
         silent = {name: torch.zeros_like(drawn) for name, drawn in units.items()}
         surprise = adversary.observe(k, sent, units) - adversary.observe(k, foretold.sent, silent)
         reading = adversary.rounds[k - 1]

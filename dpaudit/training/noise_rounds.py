@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Sent
+from dpaudit.defense.transcript import Capture, Sent, refuse_other_messages
 from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
 
@@ -139,6 +139,7 @@ class _Round:
         self._oracle, self._following = oracle, following
         self._rows: dict[str, Tensor] = {}
         self._sent: dict[str, Sent] = {}
+        self._later: Capture | None = None  # what the round after it sends
         self._finer: dict[float, Messages] = {}
         self._fewest: int | None = None
 
@@ -258,9 +259,12 @@ class _Round:
         with global_randomness(seed):
             round = run.step(self._state, k, self._oracle.again(move, pattern), noise)
             messages = self._read(round.sent)
+            refuse_other_messages(k, self._sent, round.sent)
             if self._following is not None:
                 silence = Woven(run.own, k + 1, 0.0)
                 later = run.step(round.state, k + 1, self._following.again(), silence)
+                self._later = later.sent if self._later is None else self._later
+                refuse_other_messages(k + 1, self._later, later.sent)
                 messages |= {n + LATE: payload for n, payload in self._read(later.sent).items()}
         if noise.fewest is not None:
             self._fewest = min(noise.fewest, self._fewest or noise.fewest)

@@ -134,6 +134,33 @@ class SkipsNoiseForAnEmptyBatch(DPDPSGD):
         return super().step(state, k, graph, gradient, NoNoise() if empty else noise)
 
 
+class Beside(DPDPSGD):
+    """Sends "flag" beside the model, as this agent's un-noised sums make it."""
+
+    def step(self, state, k, graph, gradient, noise):
+        played = super().step(state, k, graph, gradient, noise)
+        S = gradient.clipped_sum(state.X, self.clip_norm)
+        return played._replace(sent={**played.sent, "flag": broadcast(graph, self.flag(S))})
+
+    def flag(self, S):
+        return 0.0 * S
+
+
+class FinerIfOdd(Beside):
+    def flag(self, S):
+        odd = int(S.abs().sum().item() * 1e6) % 2
+        return torch.zeros_like(S, dtype=torch.float64 if odd else torch.float32)
+
+
+class ZerosOfTheNoisyModel(Beside):
+    """Correct: the signs are those of what is sent anyway."""
+
+    def step(self, state, k, graph, gradient, noise):
+        played = DPDPSGD.step(self, state, k, graph, gradient, noise)
+        zeros = replace(played.sent["x"], payload=0.0 * played.sent["x"].payload)
+        return played._replace(sent={**played.sent, "flag": zeros})
+
+
 class SendsItsGradientsNorm(DPDPSGD):
     def step(self, state, k, graph, gradient, noise):
         played = super().step(state, k, graph, gradient, noise)
@@ -204,6 +231,8 @@ def test_a_problem_that_divides_by_the_records_drawn_is_caught(measured) -> None
         (faulty(FirstRecordTwice), "fixed", "depends on the order of the records"),
         (NoiseOfTheGradientsScale, "fixed", 'scale of the noise on "other" depends on the data'),
         (SkipsNoiseForAnEmptyBatch, "poisson", "which noise is drawn depends on the data"),
+        (FinerIfOdd, "fixed", "which messages are sent, in which precision, or to whom, depends"),
+        (Beside, "fixed", 'the signs of zeros in "flag" depend on the data'),
     ],
 )
 def test_what_depends_on_data_beside_the_messages_is_said(
@@ -214,6 +243,10 @@ def test_what_depends_on_data_beside_the_messages_is_said(
     assert found.title == DEPENDENCE
     assert found.verdict is Verdict.UNSUPPORTED
     assert any(said in note for note in found.notes)
+
+
+def test_signs_of_zeros_that_follow_from_noisy_values_are_not_held_against_them(measured) -> None:
+    assert measured(ZerosOfTheNoisyModel(**SGD))[""].verdict is None
 
 
 def test_a_message_that_no_noise_hides_is_caught(measured) -> None:

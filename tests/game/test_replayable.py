@@ -1,0 +1,135 @@
+"""Steps that draw from generators of their own are refused before anything is run."""
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
+from dpaudit.errors import ConfigError
+from dpaudit.files.options import FixedGraph
+from dpaudit.game.replayable import refuse_changing_messages, refuse_own_randomness
+from dpaudit.graphs.graph import build_graph
+from dpaudit.registry import load_plugin
+from dpaudit.selftest.correct import PrivateGossip
+from dpaudit.selftest.ordinary import judged
+
+RNG, STEPS = np.random.default_rng(0), count()
+SETTING = Setting(build_graph(FixedGraph(name="ring"), 6), (8,) * 6, 8)
+
+
+class Torch(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return torch.randn_like(like) * self._scale
+
+
+class NumPy(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return self._scale * torch.as_tensor(RNG.normal(size=like.shape)).to(like)
+
+
+class LaterOnly(Torch):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        again = PrivateGossip.noise(self, like, k, noise)
+        return again if k == 1 else super().noise(like, k, noise)
+
+
+class SentByChance(PrivateGossip):
+    """In every third step of the process."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        return round if next(STEPS) % 3 else round._replace(sent={})
+
+
+class OfLargeGradients(PrivateGossip):
+    """Says with a second message whether gradients are positive."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        if bool(gradient(state.X).sum() > 0):
+            return round._replace(sent={**round.sent, "also": round.sent["x"]})
+        return round
+
+
+class OfManyNumbers(PrivateGossip):
+    """Says it with the number of coordinates."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        x, n = round.sent["x"], 3 if bool(gradient(state.X).sum() > 0) else 4
+        return round._replace(sent={"x": x, "also": replace(x, payload=x.payload[..., :n])})
+
+
+class Seeded(PrivateGossip):
+    """A fault for the audit to find: every round of every run has the same noise."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like)
+
+
+class WithoutRows(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        one = super().noise(like[..., 0, :], k, noise)
+        return one[..., None, :].expand_as(like)
+
+
+class Fails(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        raise RuntimeError("for the run to say")
+
+
+@pytest.mark.parametrize("defense", [Torch, NumPy, LaterOnly])
+def test_noise_of_a_generator_of_its_own_is_refused_with_what_to_draw_by(defense) -> None:
+    with pytest.raises(ConfigError, match='message "x" of round [12] differs .*noise.gaussian'):
+        refuse_own_randomness(defense(), SETTING)
+
+
+def test_messages_that_are_sent_by_chance_are_refused() -> None:
+    with pytest.raises(ConfigError, match="which messages are sent in round"):
+        refuse_own_randomness(SentByChance(), SETTING)
+
+
+@pytest.mark.parametrize(
+    ("defense", "told"),
+    [(OfLargeGradients, "is not sent"), (OfManyNumbers, "has another shape")],
+)
+def test_messages_that_depend_on_gradients_are_refused(defense, told) -> None:
+    with pytest.raises(ConfigError, match=f'message "also" of round 1 {told} where gradients'):
+        refuse_changing_messages(defense(), SETTING)
+
+
+def test_a_message_that_comes_with_gradients_of_a_later_round_is_one_line() -> None:
+    class Later(OfLargeGradients):
+        def step(self, state: Any, k: int, *rest: Any) -> Round:
+            return (OfLargeGradients if k == 3 else PrivateGossip).step(self, state, k, *rest)
+
+    with pytest.raises(ConfigError, match='message "also" of round 3'):
+        judged(Later(), 0)
+
+
+def test_a_draw_without_rows_is_refused() -> None:
+    with pytest.raises(ConfigError, match='noise "gradient" of round 1 is drawn without rows'):
+        refuse_own_randomness(WithoutRows(), SETTING)
+
+
+@pytest.mark.parametrize("defense", [PrivateGossip, Seeded, Fails])
+def test_what_plays_again_or_cannot_be_played_is_left_to_the_audit(defense) -> None:
+    refuse_own_randomness(defense(), SETTING)
+
+
+@pytest.mark.parametrize("name", ["decor", "dpdl", "muffliato", "paillier-consensus"])
+def test_algorithms_with_secrets_and_masks_are_not_refused(name) -> None:
+    kind = load_plugin("defenses", name)
+    given = {"noise_multiplier": 1.0} if "noise_multiplier" in kind.model_fields else {}
+    refuse_own_randomness(kind(n_rounds=3, batch_size=4, **given), SETTING)
+    refuse_changing_messages(kind(n_rounds=3, batch_size=4, **given), SETTING)
+
+
+def test_an_audit_of_such_a_step_ends_before_it_begins() -> None:
+    with pytest.raises(ConfigError, match="played again"):
+        judged(Torch(), 0)

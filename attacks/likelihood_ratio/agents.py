@@ -109,6 +109,15 @@ def game_on_agents(
     return Game(asked, one, query.victim, "agent-identity", query.distance, 1.0, "none")
 
 
+def states_distances(
+    defense: Defense, setting: Setting, threat_model: ThreatModel, streams: Streams
+) -> bool:
+    """Whether there is such a query in the first round, without looking for the most telling."""
+    alone = setting.stand_in(1)
+    holder = next(i for i in setting.holders if i not in threat_model.agents)
+    return any(True for _ in _queries(defense, alone, threat_model, holder, 1, streams))
+
+
 def whole_agent(defense: Defense, setting: Setting, victim: int) -> Game:
     """The game of a whole run in which an agent's data are another's.
 

@@ -29,7 +29,7 @@ from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.pace import Pace, seconds_of
 
-from .agents import as_asked, game_on_agents, whole_agent
+from .agents import as_asked, game_on_agents, states_distances, whole_agent
 from .bound import best_of, certified_bound, is_decided, power_of, untested
 from .controls import no_noise_control, noise_control, null_control, positive_control
 from .exact import exact_leak
@@ -131,7 +131,8 @@ class LikelihoodRatio(Attack):
         derived = patience == inf or self._is_derived(bench, threat_model, patience)
         for index, claim in _claimed(bench, threat_model).items():
             if not derived:
-                yield index, best_of(claim, self.trials, self.alpha, self.stop_early)
+                if _is_tested(bench, threat_model, claim):
+                    yield index, best_of(claim, self.trials, self.alpha, self.stop_early)
                 continue
             question = self._question(bench, threat_model, index, claim, _streams(bench))
             if question is not None and not question.guesses:
@@ -292,6 +293,17 @@ def _claimed(bench: Bench, threat_model: ThreatModel) -> dict[int, Claim]:
         for index, claim in enumerate(bench.claims)
         if claim.threat_model in (None, threat_model.name)
     }
+
+
+def _is_tested(bench: Bench, threat_model: ThreatModel, claim: Claim) -> bool:
+    """Whether runs would test it, told by little: they leave aside what they would know too much
+    of, and what is claimed of agents whom no message is said to hide.
+    """
+    if bench.setting.network.drawn and not threat_model.knows_draws:
+        return False
+    if claim.adjacency != "agent-identity" or claim.scope == "run":
+        return True
+    return states_distances(bench.defense, bench.setting, threat_model, _streams(bench))
 
 
 def _streams(bench: Bench) -> Streams:

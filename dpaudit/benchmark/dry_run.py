@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpaudit.data.datasets import Dataset
-from dpaudit.errors import DpauditError
+from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name
-from dpaudit.pipeline.caller_objects import NOTHING
+from dpaudit.pipeline.caller_objects import NOTHING, CallerObjects
 from dpaudit.pipeline.dry_run import Cost, Power, cost_of, powers_of
+from dpaudit.pipeline.jobs import Prepared
 from dpaudit.pipeline.run import Runtime, prepare
 
 from .grid import SEED, InvalidCells, Plan, PlannedCell
@@ -73,7 +74,7 @@ class _Look:
 
     def __init__(self, runtime: Runtime, patience: float) -> None:
         self._runtime, self._patience = runtime, patience
-        self._costs: dict[str, Cost] = {}
+        self._costs: dict[str, Cost | str] = {}  # or why it cannot be run
         self._source = ""
         self._dataset: Dataset | None = None
 
@@ -85,8 +86,20 @@ class _Look:
         self._source, self._dataset = source, prepared.learned.dataset
         key = repr(_without(config.model_dump(mode="json"), COSTS_NOTHING))
         if key not in self._costs:
-            self._costs[key] = cost_of(config, prepared, self._runtime, own)
-        return self._costs[key], list(powers_of(config, prepared, self._patience))
+            self._costs[key] = _cost_or_refusal(config, prepared, self._runtime, own)
+        cost = self._costs[key]
+        if isinstance(cost, str):
+            raise ConfigError(cost)
+        return cost, list(powers_of(config, prepared, self._patience))
+
+
+def _cost_or_refusal(
+    config: AuditConfig, prepared: Prepared, runtime: Runtime, own: CallerObjects
+) -> Cost | str:
+    try:
+        return cost_of(config, prepared, runtime, own)
+    except DpauditError as refusal:
+        return str(refusal)
 
 
 def _without(value: Any, keys: tuple[str, ...]) -> Any:

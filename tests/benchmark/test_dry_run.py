@@ -7,10 +7,10 @@ import pytest
 
 from dpaudit.benchmark import dry_run
 from dpaudit.benchmark.dry_run import CellAhead, cells_ahead
-from dpaudit.benchmark.grid import plan_of
+from dpaudit.benchmark.grid import InvalidCells, plan_of
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.files.finding import Name
-from dpaudit.pipeline import run
+from dpaudit.pipeline import memory, run
 from dpaudit.pipeline.dry_run import outlook
 from dpaudit.pipeline.run import Runtime
 from tests.benchmark.small_benchmarks import EPSILONS, GRAPHS, written
@@ -68,3 +68,29 @@ def test_power_that_takes_longer_than_its_share_is_told_by_its_ceiling(
     config["attack"] = [{"name": "likelihood-ratio", "trials": 40}]
     [power] = outlook(type(plan.cells[0].config).from_dict(config), RUNTIME).powers
     assert bounded[0].at_most == power.metrics[Name.CEILING].value
+
+
+def test_an_estimate_that_is_too_large_is_a_line_of_its_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpaudit.game.window.MOST_UNKNOWNS", 5)
+    path = written(tmp_path, "")
+    view = '\n[[audit.attack]]\nname = "membership"\nrounds = [1]\n'
+    path.write_text(path.read_text() + view)
+    plan = plan_of(BenchmarkFile.read(path), 100)
+    with pytest.raises(InvalidCells, match=r'cell "[^"]*": attack membership: the estimate of .*'):
+        cells_ahead(plan, RUNTIME, lambda done, total: None)
+
+
+def test_a_remedy_for_memory_is_searched_for_once_for_what_costs_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    counted(monkeypatch, memory, "_that_fit", calls)
+    plan = plan_of(BenchmarkFile.read(written(tmp_path, GRAPHS, EPSILONS)), 100)
+    with pytest.raises(InvalidCells) as refused:
+        cells_ahead(plan, Runtime(cores=1, max_memory=1), lambda done, total: None)
+    lines = str(refused.value).split("\n")
+    assert len(lines) == 4
+    assert all("no smaller value of an option was found to fit" in line for line in lines)
+    assert calls == {"_that_fit": 2}  # one for each graph

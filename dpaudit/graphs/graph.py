@@ -7,6 +7,7 @@ a sparse graph of many agents takes what its links take.
 """
 
 import warnings
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -122,6 +123,17 @@ class Graph:
         return list(
             zip(self.sparse.indices[row].tolist(), self.sparse.data[row].tolist(), strict=True)
         )
+
+    def afresh(self) -> "Graph":
+        """The same graph, whose casts and lists go when it goes.
+
+        Kept for each of thousands of rounds, they would lie in memory between the large tensors of
+        these rounds, and what was freed around them would be too small for the next: a run of 8
+        agents on a graph that is drawn in every round grew by a model of each agent a round.
+        """
+        graph = copy(self)
+        object.__setattr__(graph, "_casts", {})
+        return graph
 
     @property
     def n_agents(self) -> int:
@@ -331,7 +343,8 @@ class Network:
         """The graph of a round; rounds count from 1."""
         if round < 1:
             raise ValueError(f"rounds count from 1, got {round}")
-        return self.graphs[(round - 1) % self.period]
+        graph = self.graphs[(round - 1) % self.period]
+        return graph.afresh() if self.drawn and self.period > 1 else graph
 
     def only(self, round: int) -> "Network":
         """One round by itself, which need not connect everybody."""

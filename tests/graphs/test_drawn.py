@@ -87,3 +87,16 @@ def test_what_cannot_be_drawn_is_refused_in_one_line() -> None:
         drawn("server", 4, 2, lazy=True)
     with pytest.raises(ConfigError, match="among"):
         graph_options("pairwise", among="hub2")
+
+
+def test_what_a_drawn_round_derives_of_its_graph_goes_with_it() -> None:
+    """Kept, it fragments memory: a run of thousands of rounds grew by a model a round."""
+    network = drawn("pairwise", 6, 50)
+    before = [set(vars(graph)) for graph in network.graphs]
+    for k in range(1, 51):
+        graph = network.at(k)
+        mixed = graph.mix(torch.ones(6, 3))  # whose cast it keeps
+        assert torch.allclose(mixed, torch.ones(6, 3))
+        assert graph.n_edges == 2
+    assert [set(vars(graph)) for graph in network.graphs] == before
+    assert all(not graph._casts for graph in network.graphs)

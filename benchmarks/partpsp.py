@@ -33,6 +33,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import Runtime, prepare
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
+from dpaudit.training.trials import unrecorded
 
 N_AGENTS, BATCH, WARM_UP = 10, 32, 4
 ROUNDING = 1e-4  # of the largest coordinate of a model after all rounds, in float32
@@ -61,7 +62,7 @@ def ours(subject: Subject, rounds: int, streams: Streams) -> tuple[Tensor, float
     """Models [n_agents, d] after the rounds, and CPU seconds of a round."""
     defense, problem, network = subject.defense, subject.problem, subject.setting.network
     state = defense.start(subject.start.clone(), subject.setting)
-    with torch.no_grad():
+    with unrecorded(problem.differentiates):
         for k in range(1, WARM_UP + rounds + 1):
             if k == WARM_UP + 1:
                 began = time.process_time()

@@ -32,6 +32,7 @@ from dpaudit.defense import (
     ThreatModel,
     View,
     broadcast,
+    norms,
     refuse_unless_column_stochastic,
     releases,
     start_and_step,
@@ -128,7 +129,7 @@ class Protocol(Strict):
             "sens": self._told(W.n_agents, sens),
         }
         base = largest.expand_as(sens) if self.recurse_on == "max" else sens
-        return Exchanged(Consensus(W.mix(M), W.mix(a), base, l1_norm(N)), sent, H)  # 7
+        return Exchanged(Consensus(W.mix(M), W.mix(a), base, norms(N, 1)), sent, H)  # 7
 
     def _sensitivity(self, state: Consensus, E: Tensor, H: Tensor, k: int) -> Tensor:
         """S_i of round k, [..., n_agents, 1]."""
@@ -136,9 +137,9 @@ class Protocol(Strict):
             return distances(H).amax(dim=-1, keepdim=True)
         C, lam = self.sensitivity_factor, self.contraction
         if k == 1 or (self.sync_interval and (k - 1) % self.sync_interval == 0):
-            first = l1_norm(state.S) if self.init_term else 0.0
-            return 2 * C * self._counted(first + l1_norm(E))
-        return lam * state.sens + 2 * C * self._counted(l1_norm(E) + lam * state.noise)  # (22)
+            first = norms(state.S, 1) if self.init_term else 0.0
+            return 2 * C * self._counted(first + norms(E, 1))
+        return lam * state.sens + 2 * C * self._counted(norms(E, 1) + lam * state.noise)  # (22)
 
     def _told(self, n_agents: int, sens: Tensor) -> Sent:
         """S_i to all agents. The real sensitivity, which no agent knows, travels nowhere."""
@@ -147,11 +148,11 @@ class Protocol(Strict):
         nobody = torch.zeros(0, dtype=torch.long, device=sens.device)
         return Sent(sens, nobody, nobody, nobody)
 
-    def _counted(self, norms: Tensor) -> Tensor:
+    def _counted(self, sizes: Tensor) -> Tensor:
         """Norms [..., n_agents, 1], each agent's own or the sum of all."""
         if self.estimator == "stacked":
-            return norms.sum(dim=-2, keepdim=True).expand_as(norms)
-        return norms
+            return sizes.sum(dim=-2, keepdim=True).expand_as(sizes)
+        return sizes
 
     def calibrated(self, network: Network, allow_outside_theory: bool) -> Self:
         """b = epsilon gamma_n where epsilon is given.
@@ -176,11 +177,6 @@ class Protocol(Strict):
 
     def without_noise(self) -> Self:
         return self.model_copy(update={"noise_rate": 0.0, "epsilon": None})
-
-
-def l1_norm(vectors: Tensor) -> Tensor:
-    """[..., 1]."""
-    return torch.linalg.vector_norm(vectors, 1, dim=-1, keepdim=True)
 
 
 def distances(H: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from dpaudit.defense import (
     Bracket,
     Capture,
     Defense,
+    Deferred,
     Derived,
     GaussianDefense,
     Gradient,
@@ -157,7 +158,8 @@ class DPDPSGD(GaussianDefense):
             S = gradient.clipped_sum(X, C, norm=1)
             X = V - eta * S / B
             sent = X + noise.laplace("x", eta * sigma * C / B, X)
-        return Round(State(X, graph.mix(sent)), {"x": broadcast(graph, sent)}, {"gradient": S / B})
+        private = Deferred({"gradient": lambda: S / B})
+        return Round(State(X, graph.mix(sent)), {"x": broadcast(graph, sent)}, private)
 
     def models(self, state: State) -> Tensor:
         return state.X

@@ -1,6 +1,7 @@
 """PartPSP: DPPS for some layers of a model, while the others stay at home; SGPDP shares all."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import ClassVar, Literal, NamedTuple, Self
@@ -16,6 +17,7 @@ from dpaudit.defense import (
     Capture,
     ConfigError,
     Defense,
+    Deferred,
     Derived,
     Gradient,
     Graph,
@@ -87,7 +89,7 @@ class PartPSP(Defense):
             G_s = clip(G_s, self.l1_clip_norm, norm=1)  # 5
         E = -self.learning_rate * factor * G_s
         exchanged = self.protocol.exchange(consensus, E, k, graph, noise)  # 6
-        private = {"gradient": _whole(G_s, G_l, runs), "h": exchanged.H}
+        private = Deferred({"gradient": lambda: _whole(G_s, G_l, runs), "h": lambda: exchanged.H})
         return Round(State(*exchanged.state, L, state.lengths), exchanged.sent, private)
 
     def models(self, state: State) -> Tensor:
@@ -187,7 +189,12 @@ class Runs(NamedTuple):
 
 
 def _runs(lengths: Tensor) -> Runs:
-    runs = [slice(a, b) for a, b in pairwise(accumulate(lengths.tolist(), initial=0))]
+    return _slices(tuple(lengths.tolist()))
+
+
+@lru_cache(maxsize=8)
+def _slices(lengths: tuple[int, ...]) -> Runs:
+    runs = [slice(a, b) for a, b in pairwise(accumulate(lengths, initial=0))]
     shared, local = ([r for r in some if r.start < r.stop] for some in (runs[1::2], runs[::2]))
     return Runs(shared or [slice(0, 0)], local or [slice(0, 0)])
 

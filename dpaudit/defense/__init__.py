@@ -11,12 +11,13 @@ from dpaudit.graphs.graph import Graph, Network
 from dpaudit.strict import Strict
 
 from .budget import GaussianDefense
-from .clipping import clip, clip_weights
+from .clipping import clip, clip_weights, norms
 from .contract import (
     CHANGED_RECORDS,
     Bracket,
     Combination,
     Defense,
+    Deferred,
     Derived,
     Gradient,
     Observable,
@@ -64,6 +65,7 @@ __all__ = [
     "ConfigError",
     "Decay",
     "Defense",
+    "Deferred",
     "Derived",
     "DpauditError",
     "GaussianDefense",
@@ -98,6 +100,7 @@ __all__ = [
     "from_server",
     "known_rounds",
     "mixed",
+    "norms",
     "of_acting",
     "of_each_record",
     "refuse_unless_column_stochastic",

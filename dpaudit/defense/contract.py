@@ -1,7 +1,7 @@
 """The contract of a defense: one private decentralized algorithm on stacked tensors."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -103,6 +103,22 @@ class Round(NamedTuple):
     state: Any  # a NamedTuple of tensors [..., n_agents, ...], the defense's own
     sent: Capture
     private: Mapping[str, Tensor] = {}  # quantities [..., n_agents, d] that attacks are after
+
+
+class Deferred(Mapping[str, Tensor]):
+    """Private quantities that are computed when one is read, which hardly any round's are."""
+
+    def __init__(self, quantities: Mapping[str, Callable[[], Tensor]]) -> None:
+        self._quantities = quantities
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._quantities[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._quantities)
+
+    def __len__(self) -> int:
+        return len(self._quantities)
 
 
 class Target(NamedTuple):

@@ -8,6 +8,8 @@ class by class, [n k, n_classes, r]: what runs over few classes runs along many 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -64,8 +66,7 @@ class Perceptron:
         """Every record's gradient of the cross-entropy; labels [n, r] or [n, r, n_classes]."""
         if create_graph:
             return self._stacked.records(X, inputs, labels, create_graph)
-        with torch.no_grad():
-            return Records(self._terms(X, inputs.detach(), labels))
+        return Records(self._terms(X.detach(), inputs.detach(), labels.detach()))
 
     def floats(self, shape: torch.Size) -> int:
         """How many numbers a pass holds for each record and model; an estimate from above."""
@@ -81,12 +82,12 @@ class Perceptron:
         for phi, W, b in zip(self._between, weights[1:], biases[1:], strict=True):
             A.append(phi.of(Z))
             Z = _outputs(W, b, A[-1])
-        S = _slopes(Z, labels, k)
-        terms: list[Term] = [Affine(A[-1], S, n)]
-        layers = [*zip(self._between, weights[1:], A[:-1], A[1:], strict=True)]
-        for phi, W, before, after in reversed(layers):
-            S = phi.slopes(torch.bmm(W.reshape(n * k, S.shape[1], -1).mT, S), after)
-            terms.append(Affine(before, S, n))
+        layer = Affine(A[-1], biases[-1], n, partial(_slopes, Z, labels, k))
+        terms: list[Term] = [layer]
+        layers = [*zip(self._between, weights[1:], A[:-1], A[1:], biases[:-1], strict=True)]
+        for phi, W, before, after, b in reversed(layers):
+            layer = Affine(before, b, n, partial(_slopes_below, phi, after, W, layer))
+            terms.append(layer)
         return terms[::-1]
 
 
@@ -116,16 +117,28 @@ def _slopes(Z: Tensor, labels: Tensor, k: int) -> Tensor:
     return S.scatter_(1, labels.unsqueeze(1), -1.0, reduce="add")
 
 
-class Affine(NamedTuple):
+def _slopes_below(phi: Activation, A: Tensor, W: Tensor, above: "Affine") -> Tensor:
+    """Slopes of the layer that A [n k, f, r] comes from, by those of the layer above it."""
+    return phi.slopes(torch.bmm(W.reshape(len(W), -1, A.shape[1]).mT, above.S), A)
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
     """Gradients s (a, 1)^T of a weight matrix and its bias."""
 
     A: Tensor  # [n s, f, r], inputs; s = 1 where the k models share them, else s = k
-    S: Tensor  # [n k, o, r], output gradients
+    b: Tensor  # [n k, o], the bias that it is of
     n: int
+    slopes: Callable[[], Tensor]
+
+    @cached_property
+    def S(self) -> Tensor:
+        """Output gradients, [n k, o, r]; nothing is computed below the last layer asked for."""
+        return self.slopes()
 
     @property
     def size(self) -> int:
-        return (self.A.shape[1] + 1) * self.S.shape[1]
+        return (self.A.shape[1] + 1) * self.b.shape[1]
 
     def powers(self, norm: int) -> Tensor:
         A, S = (_powers(V, norm).unflatten(0, (self.n, -1)) for V in (self.A, self.S))

@@ -31,6 +31,10 @@ class TrainingLoss:
     problem: Classification
     loss_is: ClassVar[str] = "training loss"
 
+    @property
+    def differentiates(self) -> bool:
+        return self.problem.differentiates
+
     def initial(self, streams: Streams) -> Tensor:
         return self.problem.initial(streams)
 

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from math import inf
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpaudit.data.datasets import Dataset
@@ -162,6 +163,7 @@ class Classification:
         self._sizes = sizes[:, None]
         self._all_hold = bool((sizes > 0).all())
         self._padding = torch.arange(int(sizes.max())) >= self._sizes
+        self._order = _Order.of(self._padding)
         for row, indices in zip(self._held, partition.indices, strict=True):
             row[: len(indices)] = torch.from_numpy(indices)
 
@@ -210,15 +212,14 @@ class Classification:
             return Batch(*self._records(self._next(streams, k, batch_size, trials)))
         name = ("sampling", k, step) if step else ("sampling", k)
         draws = torch.rand(shape, generator=Streams(streams.seed)(*name))
-        draws.masked_fill_(self._padding, 1.0)  # behind every record that is there
         if sampling == "fixed":
-            inputs, labels = self._records(_smallest(draws, batch_size))
+            inputs, labels = self._records(self._order.smallest(draws, batch_size))
             if self._all_hold:
                 return Batch(inputs, labels)
             there = (self._sizes > 0).expand(-1, labels.shape[1]).repeat(trials or 1, 1)
             return Batch(inputs, labels, there.to(inputs))  # a server holds none
         taken = (draws < batch_size / self._sizes) & ~self._padding
-        positions = _smallest(draws, max(1, int(taken.sum(dim=-1).max())))
+        positions = self._order.smallest(draws, max(1, int(taken.sum(dim=-1).max())))
         weights = taken.gather(-1, positions).to(self._x)
         return Batch(*self._records(positions), weights.flatten(0, 1))
 
@@ -276,16 +277,27 @@ def n_evaluated(n_agents: int) -> int:
     return min(EVALUATED, max(FEWEST, EVALUATIONS // n_agents))
 
 
-def _smallest(draws: Tensor, count: int) -> Tensor:
-    """Positions of the smallest draws [..., n], in ascending order.
+class _Order(NamedTuple):
+    """Orders the records of each agent by draws of ``torch.rand``, padding behind all records.
 
-    Draws are those of ``torch.rand``, multiples of 2^-24, or 1: a draw and its position are one
-    integer, and NumPy sorts integers several times as fast as ``topk`` finds the smallest.
+    Such a draw is a multiple of 2^-24: with its position in the low bits it is one integer, and
+    NumPy sorts integers several times as fast as ``topk`` finds the smallest draws.
     """
-    n = draws.shape[-1]
-    whole = np.dtype(np.int32 if n < 2**8 else np.int64)
-    keys = ((draws.numpy() - 0.5) * 2**24).astype(whole)
-    keys *= n
-    keys += np.arange(n, dtype=whole)
-    keys.partition(count - 1)
-    return torch.from_numpy((np.sort(keys[..., :count]) % n).astype(np.int64))
+
+    low: NDArray[Any]  # [n_agents, n] of integers: positions; of padding, below the largest draw
+    bits: int  # of a position
+
+    @classmethod
+    def of(cls, padding: Tensor) -> Self:
+        n = padding.shape[-1]
+        whole, bits = (np.uint32, 8) if n <= 2**8 else (np.int64, 32)
+        full = np.where(padding, whole((2**24 - 1) << bits), whole(0))
+        return cls(np.arange(n, dtype=whole) | full, bits)
+
+    def smallest(self, draws: Tensor, count: int) -> Tensor:
+        """Positions of the smallest draws [..., n_agents, n], in ascending order."""
+        keys = (draws.numpy() * 2.0 ** (24 + self.bits)).astype(self.low.dtype)
+        keys |= self.low
+        keys.partition(count - 1)
+        positions = np.sort(keys[..., :count]) & (2**self.bits - 1)
+        return torch.from_numpy(positions.astype(np.int64))

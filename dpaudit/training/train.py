@@ -19,6 +19,7 @@ from dpaudit.rng import Streams
 
 from .checkpoints import Checkpoints
 from .run_directory import RunDirectory
+from .trials import unrecorded
 
 EVALUATIONS = 40  # points of the training curves
 TRANSCRIPT_BYTES = 4 * 2**30  # what a world's transcript may take on disk
@@ -31,6 +32,11 @@ class Learning(Protocol):
     """What training needs of a learning problem."""
 
     loss_is: ClassVar[str]  # what ``evaluate`` gives as the loss
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether its gradients need automatic differentiation."""
+        ...
 
     def initial(self, streams: Streams) -> Tensor:
         """Initial models, [n_agents, d]."""
@@ -149,9 +155,10 @@ class _Rounds:
         return self.defense.start(self.problem.initial(self.streams), self.setting)
 
     def play(self, state: Any, k: int, batch_size: int, sampling: str) -> Round:
-        gradient = self.problem.gradient(self.streams, k, batch_size, sampling)
-        graph = self.setting.network.at(k)
-        return self.defense.step(state, k, graph, gradient, Noise(self.streams, k))
+        with unrecorded(self.problem.differentiates):
+            gradient = self.problem.gradient(self.streams, k, batch_size, sampling)
+            graph = self.setting.network.at(k)
+            return self.defense.step(state, k, graph, gradient, Noise(self.streams, k))
 
 
 class _Traffic(NamedTuple):

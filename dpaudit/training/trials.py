@@ -1,6 +1,7 @@
 """Many independent runs of a defense as one tensor program."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self
 
 import torch
@@ -51,6 +52,14 @@ class TrialProblem(Protocol):
         ...
 
 
+def unrecorded(differentiates: bool) -> AbstractContextManager[None]:
+    """No graph for autograd, and not even its bookkeeping where no gradient needs it.
+
+    Values are the same. What inference mode made can be read everywhere, but not differentiated.
+    """
+    return torch.no_grad() if differentiates else torch.inference_mode()
+
+
 def run_trials(
     defense: Defense,
     problem: TrialProblem,
@@ -66,7 +75,7 @@ def run_trials(
     Each round is shown to ``watch``. ``after``: so many rounds were played before, and left
     a state of these tensors; those that follow are what they would have been.
     """
-    with torch.no_grad() if problem.differentiates else torch.inference_mode():
+    with unrecorded(problem.differentiates):
         done, state = 0, defense.start(problem.initial(streams, trials), setting)
         if after is not None:
             done, state = after[0], type(state)(**after[1])

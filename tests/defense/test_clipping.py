@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpaudit.defense.clipping import clip
+from dpaudit.defense.clipping import clip, norms
 
 
 @pytest.mark.parametrize("norm", [1, 2])
@@ -17,6 +17,13 @@ def test_long_vectors_get_the_clip_norm_and_short_ones_pass_unchanged(norm) -> N
     assert torch.equal(clipped[before <= 2], vectors[before <= 2])
     directions = (clipped * vectors).sum(1) / (clipped.norm(dim=1) * vectors.norm(dim=1))
     torch.testing.assert_close(directions, torch.ones_like(directions))
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_norms_are_those_of_the_vectors(norm) -> None:
+    vectors = torch.randn(3, 4, 50, generator=torch.Generator().manual_seed(1))
+    expected = torch.linalg.vector_norm(vectors.double(), norm, dim=-1, keepdim=True)
+    torch.testing.assert_close(norms(vectors, norm).double(), expected, rtol=1e-6, atol=0)
 
 
 def test_zero_stays_zero_and_an_infinite_clip_norm_clips_nothing() -> None:

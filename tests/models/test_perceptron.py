@@ -47,6 +47,15 @@ def test_norms_sums_and_gradients_are_those_of_autograd(network, k, soft) -> Non
     torch.testing.assert_close(*sums)
 
 
+def test_nothing_is_computed_below_the_last_layer_that_is_asked_for() -> None:
+    module, X, inputs, labels = case("three layers", 1, soft=False)
+    records, again = (Perceptron(module).records(X, inputs, labels, False) for _ in range(2))
+    d, last = X.shape[-1], sum(p.numel() for p in module[-1].parameters())
+    whole = torch.cat([*again.weighted(None)], dim=-1)
+    assert torch.equal(records.part(None, slice(d - last, d)), whole[:, -last:])
+    assert ["S" in vars(term) for term in records.terms] == [False, False, True]
+
+
 @pytest.mark.parametrize("soft", [False, True])
 def test_slopes_are_the_derivatives_of_the_loss(soft) -> None:
     _, _, _, labels = case("logistic", 2, soft)

@@ -10,7 +10,7 @@ from dpaudit.training.classification import (
     EVALUATED,
     BatchGradient,
     Classification,
-    _smallest,
+    _Order,
     n_evaluated,
 )
 
@@ -101,14 +101,15 @@ def test_an_agent_without_data_has_no_gradient() -> None:
         assert not given.per_record(X)[0].any()
 
 
-@pytest.mark.parametrize("n", [3, 255, 256, 5000])
+@pytest.mark.parametrize("n", [3, 256, 257, 5000])
 def test_the_smallest_draws_are_found_in_order_with_padding_last(n: int) -> None:
     draws = torch.rand(2, 3, n, generator=torch.Generator().manual_seed(4))
     draws[0, 0, :2] = torch.tensor([1 - 2**-24, 0.0])  # the largest that is drawn, and the smallest
-    draws[1, :, n // 3 :] = 1.0  # padding
+    draws[1, 2] = 1 - 2**-24  # as large as padding
+    padding = torch.arange(n) >= torch.tensor([[n], [n // 3], [n // 2]])
     for count in (1, n // 2, n):
-        expected = draws.argsort(dim=-1, stable=True)[..., :count]
-        assert torch.equal(_smallest(draws, count), expected)
+        expected = draws.masked_fill(padding, 1.0).argsort(dim=-1, stable=True)[..., :count]
+        assert torch.equal(_Order.of(padding).smallest(draws, count), expected)
 
 
 def test_of_many_agents_each_is_evaluated_on_fewer_records() -> None:

@@ -1,11 +1,14 @@
-"""What training refuses."""
+"""What training refuses, and how it plays a round."""
 
 from math import inf, nan
 
 import pytest
 import torch
 
-from dpaudit.training.train import _all_finite
+from dpaudit.defense.noise import Noise
+from dpaudit.defenses.partpsp import PartPSP
+from dpaudit.rng import Streams
+from dpaudit.training.train import _all_finite, _Rounds
 
 LARGE = 3e38  # two of them overflow float32
 
@@ -25,3 +28,19 @@ def test_numbers_that_overflow_only_in_their_sum_are_finite(
     values: list[float], finite: bool
 ) -> None:
     assert _all_finite(torch.tensor(values)) == finite
+
+
+@pytest.mark.parametrize("network", ["mlp", "lenet"])
+def test_rounds_record_nothing_for_autograd_and_leave_what_they_would_have(
+    setting_of, network: str
+) -> None:
+    problem, setting = setting_of("ring", 3, network)
+    defense, streams = PartPSP(batch_size=5), Streams(3)
+    start = defense.start(problem.initial(streams).double(), setting)
+    played = _Rounds(defense, problem, setting, streams).play(start, 1, 5, "fixed")
+    oracle, noise = problem.gradient(streams, 1, 5), Noise(streams, 1)
+    plain = defense.step(start, 1, setting.network.at(1), oracle, noise)
+    assert played.state.S.is_inference() == (network == "mlp")
+    for name in ("S", "a", "sens", "noise"):
+        assert torch.equal(getattr(played.state, name), getattr(plain.state, name))
+    assert torch.equal(played.private["gradient"], plain.private["gradient"])

@@ -11,6 +11,7 @@ from typing import Any
 from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.errors import ConfigError, DataError, DpauditError, RunError, nearest
 from dpaudit.files.data_folders import DATA_FOLDERS, DATA_ROOT, missing_files, root_folder
+from dpaudit.files.magnitudes import extreme_numbers
 from dpaudit.memory import available, size_text
 from dpaudit.pipeline.provenance import code_of
 from dpaudit.pipeline.workers import Work, run_jobs
@@ -22,6 +23,7 @@ from dpaudit.training.seals import bound_to
 from .experiment import ABSENT, Around, Cell, Cost, Experiment, Measured, Open, Scale, Settings
 
 Job = tuple[int, int]  # which cell, which seed
+NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ def chosen(experiment: Experiment, request: Request) -> list[Cell]:
                 f'--set: {request.name} leaves no "{key}" open{nearest(key, known)}; it leaves '
                 f"{', '.join(sorted(known)) or 'nothing'}"
             )
+    for one in experiment.open:
+        _refuse_other_kind(one, request.changed.get(one.key, one.value))
     found = [
         Cell(cell.labels, _settings(experiment, cell, scale, request))
         for cell in experiment.cells
@@ -98,6 +102,21 @@ def _refuse_unknown_labels(experiment: Experiment, only: Mapping[str, tuple[str,
                     f'--only: {column} has no "{label}"{nearest(label, values)}; it has '
                     f"{', '.join(values)}"
                 )
+
+
+def _refuse_other_kind(one: Open, value: Any) -> None:
+    """Raises ConfigError: ours is a number, above 0 or a whole one, and this reading is not.
+
+    Keys of audit files are checked as those of an audit file are.
+    """
+    if "." in one.key or not isinstance(one.value, int | float):
+        return
+    whole, above = isinstance(one.value, int), one.value > 0
+    wanted = f"expected a {'whole ' * whole}number{' above 0' * above}, got {value!r}"
+    is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    fits = is_number and not (above and value <= 0)
+    for _, problem in extreme_numbers(value) if fits else [((), wanted)]:
+        raise ConfigError(f"--set: {one.key}: {problem}")
 
 
 def readings(experiment: Experiment, cell: Cell) -> dict[str, Open]:
@@ -179,17 +198,24 @@ def run_cells(
 
     Raises:
         DpauditError: nothing can be run, or no cell could.
+        RunError: code or data changed meanwhile, so that what was computed is of neither alone.
     """
     cells, seeds = chosen(experiment, request), seeds_of(experiment, request)
     refuse_missing_data(experiment, request)
     workers = workers_that_fit(experiment, request, workers)
     refuse_other_folder(out)
-    jobs = [(i, seed) for i in range(len(cells)) for seed in seeds]
+    jobs, code = [(i, seed) for i in range(len(cells)) for seed in seeds], code_of()
     with RunDirectory(out).held() as run:
         run_jobs(_worker, (experiment, request, run), jobs, workers, on_progress)
         kept = _Kept(run, cells, dataset_of(experiment, request))
         found = [(cell, {s: kept.done((i, s)) for s in seeds}) for i, cell in enumerate(cells)]
     errors = [done.error for _, by_seed in found for done in by_seed.values()]
+    if NOT_RUN in errors:
+        changed = "the data set" if code_of() == code else "dpaudit's own code"
+        raise RunError(
+            f"{out}: {changed} changed while this ran, so that cells are not of what is there now; "
+            "the same command runs them again"
+        )
     if all(errors):
         raise RunError(errors[0])
     return found
@@ -270,7 +296,7 @@ class _Kept:
         """Of a cell that was not run yet an error says so."""
         found = self._run.read_result(f"cells/{self.name(job)}.json", self.binding(job))
         if found is None:
-            return Done((), 0.0, "not run")
+            return Done((), 0.0, NOT_RUN)
         rows = (Measured(q, float(v), at, labels) for q, v, at, labels in found["measured"])
         return Done(tuple(rows), found["seconds"], found["error"])
 

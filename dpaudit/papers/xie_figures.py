@@ -14,6 +14,7 @@ import torch
 from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.defense.contract import Defense, Round, Setting
 from dpaudit.defense.laplace import LaplaceDefense, ScaledDefense
+from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
@@ -174,12 +175,17 @@ def sensitivities(settings: Settings, seed: int, around: Around) -> Iterator[Mea
     """How far all messages of a round move together, at most, for gradients delta apart.
 
     Gradients may turn round from one point to the next, but do not react: no smoothness.
+
+    Raises:
+        ConfigError: the step size alpha_k, which they are told over, is too small for a float.
     """
+    k = settings["round"]
+    step = settings["gamma"] * settings["q1"] ** (k - 1)
+    if step == 0:
+        raise ConfigError(f"--set: round: expected one with a step size above 0, got {k}")
     setting = Setting(_network(settings, Streams(seed)), (1,) * settings["n_agents"], settings["p"])
     defense = defense_of({**settings, "smoothness": 0.0}).calibrate(setting)
-    k = settings["round"]
     moved = sum(m.most[k] for m in defense.moves(k + 1, setting, 0).values())
-    step = settings["gamma"] * settings["q1"] ** (k - 1)
     yield Measured(OVER_DELTA, moved / settings["distance"])
     yield Measured(OVER_STEP, moved / (settings["distance"] * step))
 

@@ -102,6 +102,31 @@ def test_a_cell_that_fails_says_why_and_the_others_go_on(tmp_path) -> None:
         run(tmp_path, replace(TOY, cells=(bad,)))
 
 
+def test_code_that_changes_while_cells_run_is_named(tmp_path, monkeypatch) -> None:
+    versions = iter(range(100))
+    monkeypatch.setattr(cells, "code_of", lambda: {"dpaudit": str(next(versions))})
+    with pytest.raises(RunError, match="dpaudit's own code changed while this ran.* again"):
+        run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "key, value, expected",
+    [
+        ("tilt", 0, "a whole number above 0"),
+        ("tilt", 2.5, "a whole number above 0"),
+        ("tilt", True, "a whole number above 0"),
+        ("tilt", "many", "a whole number above 0"),
+        ("tilt", 10**10, "an integer of at most 1,000,000,000"),
+        ("shift", float("nan"), "0 or a number of size .*"),
+        ("shift", [1], "a number"),
+    ],
+)
+def test_a_reading_of_another_kind_is_refused_before_anything_runs(key, value, expected) -> None:
+    with pytest.raises(ConfigError, match=f"--set: {key}: expected {expected}, got "):
+        chosen(TOY, ask(changed={key: value}))
+    assert chosen(TOY, ask(changed={"shift": -3, "tilt": 2}))
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(RunError, match="not empty"):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dpaudit.errors import ConfigError
 from dpaudit.papers import xie_figures
 from dpaudit.papers.experiment import Around
 from dpaudit.papers.xie_figures import (
@@ -119,3 +120,9 @@ def test_algorithm_1_moves_by_the_bound_of_table_3_and_pp_doagt_by_three_times_i
             assert ratio == pytest.approx(1)
         if cell.labels["method"] == "PP-DOAGT":
             assert ratio == pytest.approx(2 + 1 / settings["q1"])
+
+
+def test_a_round_by_which_the_step_size_is_0_is_refused_at_once(around) -> None:
+    late = {**TABLE_3.settings, **TABLE_3.cells[0].settings, "distance": 1.0, "round": 10**8}
+    with pytest.raises(ConfigError, match="--set: round: .* 100000000"):
+        list(sensitivities(late, 0, around))

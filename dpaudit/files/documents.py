@@ -22,7 +22,7 @@ _BETWEEN_KEYS = re.compile(r"[\n,={}\[\]]")
 
 
 def text_of(path: Path, most_bytes: int = TOML_BYTES) -> str:
-    """The text of a file.
+    """The text of a file, without a byte order mark and with line ends of one kind.
 
     Raises:
         OSError: it cannot be read.
@@ -37,7 +37,7 @@ def text_of(path: Path, most_bytes: int = TOML_BYTES) -> str:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise ValueError(f"larger than {most_bytes / 2**20:g} MiB")
-    return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def toml_from(text: str) -> dict[str, Any]:

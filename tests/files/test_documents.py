@@ -58,6 +58,11 @@ def test_as_deep_as_allowed_is_read() -> None:
     assert json_from(deepest) == json.loads(deepest)
 
 
+def test_a_byte_order_mark_and_line_ends_of_windows_are_read_over(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfseed = 1\r\n[data]\r\n")
+    assert read_toml(tmp_path / "a.toml") == ({"seed": 1, "data": {}}, "seed = 1\n[data]\n")
+
+
 def test_what_has_no_end_or_is_no_file_is_one_line(tmp_path: Path, monkeypatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_text("#" * 101)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.connection import wait as wait_for
 from traceback import format_exception_only
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -37,6 +37,7 @@ _USED_BY_ALL = ["dpaudit.pipeline.run"]  # imported once for all worker processe
 _work: Any = None
 _progress: Any = None
 _failure: BaseException | None = None
+_origin: TracebackType | None = None  # of the failure, which a pool takes from it once it is told
 
 
 def run_jobs(
@@ -164,7 +165,7 @@ def _start(
     arguments: tuple[Any, ...],
     reports: Any,
 ) -> None:
-    global _work, _progress, _failure
+    global _work, _progress, _failure, _origin
     threading.Thread(target=_end_with_the_caller, daemon=True).start()
     os.environ.clear()  # what is forked has that of when its server began
     os.environ.update(environment)
@@ -177,7 +178,7 @@ def _start(
     try:
         _work, _progress = prepare(*arguments), report
     except BaseException as failure:  # told with the first job: a pool hides what its start raises
-        _failure = failure
+        _failure, _origin = failure, failure.__traceback__
 
 
 def _end_with_the_caller() -> None:
@@ -190,7 +191,7 @@ def _end_with_the_caller() -> None:
 def _do(job: Any) -> None:
     try:
         if _failure is not None:
-            raise _failure
+            raise _failure.with_traceback(_origin)
         _work(job, _progress)
     except BaseException as error:
         if not _travels(error):

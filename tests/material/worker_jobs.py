@@ -22,3 +22,7 @@ def reports_a_variable() -> Work[str]:
         on_progress(os.environ["OF_THE_CALLER"], 0, 0)
 
     return work
+
+
+def fails_at_its_start() -> None:
+    1 / 0  # noqa: B018

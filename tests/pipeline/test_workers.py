@@ -1,6 +1,7 @@
 """Jobs run in the caller's process or in others, and leave the caller's process as it was."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from dpaudit.pipeline import workers
 from dpaudit.pipeline.workers import importing_only_what_is_sent, run_jobs
 from tests.material.ended import ended_by
 
@@ -46,6 +48,20 @@ def test_a_job_that_fails_leaves_the_number_of_threads_too(threads, jobs) -> Non
     with pytest.raises(ZeroDivisionError):
         run_jobs(jobs.reports_its_threads, (True,), ["a"], 1, lambda *report: None)
     assert torch.get_num_threads() == CALLERS
+
+
+def test_every_job_tells_where_the_start_failed(jobs, threads, monkeypatch) -> None:
+    for name in ("_failure", "_origin"):
+        monkeypatch.setattr(workers, name, None)
+    monkeypatch.setattr(workers, "_end_with_the_caller", lambda: None)  # which is this process
+    handler = signal.getsignal(signal.SIGINT)
+    workers._start(dict(os.environ), jobs.fails_at_its_start, (), None)
+    signal.signal(signal.SIGINT, handler)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError) as told:
+            workers._do(None)
+        assert "fails_at_its_start" in [frame.name for frame in told.traceback]
+        told.value.__traceback__ = None  # as the pool does, once it has told a job's end
 
 
 def test_the_caller_is_left_as_it_was(monkeypatch) -> None:

@@ -104,9 +104,9 @@ class Adversary:
         for step, later in zip(steps, ahead(self._observer, steps), strict=True):
             old = torch.stack([*remnants.values()]) if remnants else nothing
             out = LocalProbed.of(step, spread, old, later.relevant)
-            self.reacts = self.reacts or local_reaction(self.threat_model, out, later)
             scale = max(scale, out.scale)
             out = out._replace(scale=scale)
+            self.reacts = self.reacts or local_reaction(self.threat_model, out, later)
             if self._is_one_message(step.round):
                 self._column = out.most_telling
                 out = out.of_one_message(self._column)
@@ -129,9 +129,9 @@ class Adversary:
             old = torch.stack([*remnants.values()]) if remnants else spread[:0]
             out = _probed(self._observer, state, k, spread, old, why)
             last = k == self.n_rounds
-            self.reacts = self.reacts or reaction(self._observer, state, out, last)
             scale = max(scale, out.scale)
             out = out._replace(scale=scale)
+            self.reacts = self.reacts or reaction(self._observer, state, out, last)
             if self._is_one_message(k):
                 self._column = out.most_telling
                 out = out.of_one_message(self._column)

@@ -15,7 +15,7 @@ from .blocks import Mask, Matrix
 from .inputs import Alone
 from .local_probe import LocalStep, Units, in_parts
 from .observer import Observer
-from .states import flat_state, state_of
+from .states import differs, flat_state, state_of
 from .tape import Tape
 
 
@@ -75,5 +75,4 @@ def _moved_by(observer: Observer, step: LocalStep, chosen: Tensor) -> Mask:
     after, sent, *_ = game.defense.step(state_of(step.before, start), k, graph, gradient, tape)
     nothing = {m: torch.zeros(trials, *d.shape[-2:]).double() for m, d in tape.draws.items()}
     seen = observer.all_observations(k, sent, nothing)
-    values = torch.cat([seen, flat_state(after)], dim=1)
-    return np.asarray((values[1:] != values[0]).numpy())
+    return np.asarray(differs(torch.cat([seen, flat_state(after)], dim=1)).numpy())

@@ -10,6 +10,7 @@ from dpaudit.defense.contract import Gradient
 from dpaudit.defense.noise import Noise
 
 from .game import CanaryGradient, Game
+from .inputs import same_model
 
 NOWHERE = -1
 
@@ -109,7 +110,7 @@ def _numbers(step: int, models: Tensor, known: list[tuple[int, Tensor]]) -> Tens
 
 def _number(step: int, model: Tensor, known: list[tuple[int, Tensor]]) -> int:
     for i, (s, other) in enumerate(known):
-        if s == step and torch.equal(model, other):
+        if s == step and same_model(model, other):
             return i
     known.append((step, model))
     return len(known) - 1

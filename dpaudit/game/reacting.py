@@ -21,7 +21,7 @@ from dpaudit.files.threat import ThreatModel
 from .inputs import Alone
 from .observer import Observer
 from .probe import NOISELESS, Probed
-from .states import flat_state, state_of
+from .states import differs, flat_state, state_of
 from .tape import Tape
 
 
@@ -88,4 +88,4 @@ def _answered(observer: Observer, state: Any, out: Probed) -> tuple[Tensor, Tens
     after, sent, *_ = game.defense.step(state_of(state, start), out.round, graph, gradient, tape)
     nothing = {m: torch.zeros(1 + n, *d.shape[-2:]).double() for m, d in tape.draws.items()}
     seen, left = observer.all_observations(out.round, sent, nothing), flat_state(after)
-    return seen[1:] != seen[0], left[1:] != left[0]
+    return differs(seen), differs(left)

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+ROUNDING = 1e-12  # of the largest number
+
 
 def flat_state(state: Any) -> Tensor:
     """The floating tensors of a state that have trials in front, [trials, width]."""
@@ -20,6 +22,15 @@ def state_of(like: Any, flat: Tensor) -> Any:
         parts[name] = part.reshape(len(flat), *tensor.shape[1:])
         start += size
     return like._replace(**parts)
+
+
+def differs(values: Tensor) -> Tensor:
+    """Which numbers [trials, n] are others than in the first trial, [trials - 1, n].
+
+    Trials of one batch may be summed in different orders.
+    """
+    size = values.abs().where(values.isfinite(), 0.0).max().item() if values.numel() else 0.0
+    return ~torch.isclose(values[1:], values[:1], 0.0, ROUNDING * size, equal_nan=True)
 
 
 def varying(state: Any) -> dict[str, Tensor]:

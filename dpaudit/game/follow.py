@@ -55,8 +55,7 @@ class Follower:
         believed = state_of(self._like, self.believed)
         graph = game.setting.network.at(k)
         foretold = game.defense.step(believed, k, graph, game.gradient(nobody), Tape())
-        if sent.keys() != foretold.sent.keys():
-            refuse_other_messages(k, sent, foretold.sent)
+        refuse_other_messages(k, sent, foretold.sent)
         silent = {name: torch.zeros_like(drawn) for name, drawn in units.items()}
         surprise = adversary.observe(k, sent, units) - adversary.observe(k, foretold.sent, silent)
         reading = adversary.rounds[k - 1]

@@ -18,7 +18,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, Curve, GraphSummary, JudgedClaim, ThreatModelSummary
 from dpaudit.files.verdict import worst
-from dpaudit.game.replayable import refuse_changing_messages, refuse_own_randomness
+from dpaudit.game.replayable import refuse_unless_replayable
 from dpaudit.graphs.graph import network_of
 from dpaudit.graphs.positions import positions
 from dpaudit.progress import OnProgress
@@ -256,8 +256,7 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     calibrated = defense.calibrate(setting)
     on_records = learned.dataset is not None
     refuse_claims(config.claim, config.threat_model, calibrated, setting, on_records)
-    refuse_own_randomness(calibrated, setting)
-    refuse_changing_messages(calibrated, setting)
+    refuse_unless_replayable(calibrated, setting)
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
     notes = tuple(_notes(config, defense, setting))
     return Prepared(learned, setting, worlds, attacks, streams, notes, drawn)

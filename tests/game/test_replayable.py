@@ -12,7 +12,7 @@ from torch import Tensor
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import FixedGraph
-from dpaudit.game.replayable import refuse_changing_messages, refuse_own_randomness
+from dpaudit.game.replayable import refuse_unless_replayable
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.selftest.correct import PrivateGossip
@@ -86,12 +86,12 @@ class Fails(PrivateGossip):
 @pytest.mark.parametrize("defense", [Torch, NumPy, LaterOnly])
 def test_noise_of_a_generator_of_its_own_is_refused_with_what_to_draw_by(defense) -> None:
     with pytest.raises(ConfigError, match='message "x" of round [12] differs .*noise.gaussian'):
-        refuse_own_randomness(defense(), SETTING)
+        refuse_unless_replayable(defense(), SETTING)
 
 
 def test_messages_that_are_sent_by_chance_are_refused() -> None:
     with pytest.raises(ConfigError, match="which messages are sent in round"):
-        refuse_own_randomness(SentByChance(), SETTING)
+        refuse_unless_replayable(SentByChance(), SETTING)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_messages_that_are_sent_by_chance_are_refused() -> None:
 )
 def test_messages_that_depend_on_gradients_are_refused(defense, told) -> None:
     with pytest.raises(ConfigError, match=f'message "also" of round 1 {told} where gradients'):
-        refuse_changing_messages(defense(), SETTING)
+        refuse_unless_replayable(defense(), SETTING)
 
 
 def test_a_message_that_comes_with_gradients_of_a_later_round_is_one_line() -> None:
@@ -114,20 +114,19 @@ def test_a_message_that_comes_with_gradients_of_a_later_round_is_one_line() -> N
 
 def test_a_draw_without_rows_is_refused() -> None:
     with pytest.raises(ConfigError, match='noise "gradient" of round 1 is drawn without rows'):
-        refuse_own_randomness(WithoutRows(), SETTING)
+        refuse_unless_replayable(WithoutRows(), SETTING)
 
 
 @pytest.mark.parametrize("defense", [PrivateGossip, Seeded, Fails])
 def test_what_plays_again_or_cannot_be_played_is_left_to_the_audit(defense) -> None:
-    refuse_own_randomness(defense(), SETTING)
+    refuse_unless_replayable(defense(), SETTING)
 
 
 @pytest.mark.parametrize("name", ["decor", "dpdl", "muffliato", "paillier-consensus"])
 def test_algorithms_with_secrets_and_masks_are_not_refused(name) -> None:
     kind = load_plugin("defenses", name)
     given = {"noise_multiplier": 1.0} if "noise_multiplier" in kind.model_fields else {}
-    refuse_own_randomness(kind(n_rounds=3, batch_size=4, **given), SETTING)
-    refuse_changing_messages(kind(n_rounds=3, batch_size=4, **given), SETTING)
+    refuse_unless_replayable(kind(n_rounds=3, batch_size=4, **given), SETTING)
 
 
 def test_an_audit_of_such_a_step_ends_before_it_begins() -> None:

@@ -4,8 +4,9 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -127,7 +128,7 @@ def _reproduce(
     if markdown is not None:
         when = datetime.now(UTC).date().isoformat()
         section = report.as_markdown(result, _typed(), when)
-        _put(markdown, f"{request.name} {request.scale}", section)
+        _put(markdown, " ".join([request.name, request.scale, *_chosen(request)]), section)
     say(f"report: {folder / 'report.html'}")
 
 
@@ -146,6 +147,13 @@ def _foretell(chosen: "Experiment", request: "Request", folder: Path) -> None:
         whole, unknown = whole + (cost.seconds or 0.0), unknown or cost.seconds is None
     seeds = f"{n} seed{'s' * (n > 1)}"
     say(f"all of it, {seeds}: {'at least ' * unknown}about {duration(n * whole)} on one core")
+
+
+def _chosen(request: "Request") -> Iterator[str]:
+    """Which cells, and which readings of what is open: others have a section of their own."""
+    for column, labels in request.only.items():
+        yield from (f"{column}={label}" for label in labels)
+    yield from (f"{key}={value}" for key, value in request.changed.items())
 
 
 def _labels(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -188,7 +196,7 @@ def _typed() -> str:
 
 def _put(page: Path, name: str, section: str) -> None:
     """A section in the place of the one of this name; at the end, if there is none yet."""
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    begin, end = (f"<!-- {place} {escape(name)} -->" for place in ("begin", "end"))
     block = f"{begin}\n{section}\n{end}"
     text = page.read_text("utf-8") if page.is_file() else "# Reproductions\n"
     old = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)

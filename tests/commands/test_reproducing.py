@@ -80,6 +80,10 @@ def test_the_page_has_each_section_once_and_keeps_what_else_is_in_it(tmp_path) -
     assert text.startswith("# Mine\n\nwords\n")
     assert text.endswith("\nmore words\n")
     assert "seeds 0, " in text
+    only_a = ("toy", "--only", "method=A", "--set", "shift=1.5", "--markdown", str(page))
+    assert [reproduce(*only_a).exit_code for _ in range(2)] == [0, 0]
+    assert page.read_text().count("### Table 1: toy, scale quick") == 2  # one of A, and that of all
+    assert page.read_text().startswith(text.rstrip())
 
 
 def test_the_command_on_the_page_has_nothing_of_the_machine(monkeypatch) -> None:

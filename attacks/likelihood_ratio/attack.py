@@ -192,14 +192,7 @@ class LikelihoodRatio(Attack):
         """
         defense, setting = bench.defense, bench.setting
         if claim.adjacency == "agent-identity" and claim.scope != "run":
-            n_rounds = self._rounds(defense, setting)
-            game = game_on_agents(defense, setting, threat_model, n_rounds, streams)
-            if game is None:
-                return None
-            adversary = Adversary(game, ThreatModel(name=threat_model.name), 1)
-            leaked = adversary.leak.mechanism(game, None)
-            known = (game, adversary, adversary, None, None, leaked, 1)
-            return Question(index, claim, threat_model, *known, self.alpha, self.stop_early)
+            return self._question_on_agents(bench, threat_model, index, claim, streams)
         victim = worst_off(claim, threat_model, defense, setting)
         declared = defense.mechanism(setting, threat_model, victim).most
         sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
@@ -227,6 +220,19 @@ class LikelihoodRatio(Attack):
             worst, self.alpha, self.stop_early,
             wider(game, threat_model) if nonlinear is None else None,
         )  # fmt: skip
+
+    def _question_on_agents(
+        self, bench: Bench, threat_model: ThreatModel, index: int, claim: Claim, streams: Streams
+    ) -> Question | None:
+        """The two agents whose exchange tells most in one round."""
+        n_rounds = self._rounds(bench.defense, bench.setting)
+        game = game_on_agents(bench.defense, bench.setting, threat_model, n_rounds, streams)
+        if game is None:
+            return None
+        adversary = Adversary(game, ThreatModel(name=threat_model.name), 1)
+        leaked = adversary.leak.mechanism(game, None)
+        known = (game, adversary, adversary, None, None, leaked, 1)
+        return Question(index, claim, threat_model, *known, self.alpha, self.stop_early)
 
     def _rounds(self, defense: Defense, setting: Setting, spread: int = 1) -> int:
         n_rounds = defense.n_rounds

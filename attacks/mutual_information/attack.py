@@ -256,20 +256,7 @@ class MutualInformation(Attack):
         known: Limits | str,
     ) -> Finding:
         low = float(found.lows[rounds.index(1)]) if 1 in rounds else 0.0
-        metrics: dict[str, Metric] = {
-            Name.INFORMATION: _metric(found.bits, found.low, found.high, found.n),
-            Name.M_NMI: Metric(value=found.m_nmi),
-            Name.CORRELATION: _metric(
-                found.correlation,
-                information_correlation(found.low),
-                information_correlation(found.high),
-            ),
-            Name.GAUSSIAN_INFORMATION: Metric(value=found.gaussian),
-            Name.SELF_INFORMATION: Metric(value=found.self_information),
-        }
-        if self.n_permutations:
-            metrics[Name.BASELINE] = Metric(value=found.baseline)
-            metrics[Name.P_VALUE] = Metric(value=found.p_value)
+        metrics = self._metrics(found)
         if not isinstance(known, str):
             metrics |= known.metrics()
         columns = {
@@ -288,6 +275,23 @@ class MutualInformation(Attack):
             (*beyond(known, low), *notes),
             {name: tuple(values.tolist()) for name, values in columns.items()},
         )
+
+    def _metrics(self, found: MaximumInformation) -> dict[str, Metric]:
+        metrics: dict[str, Metric] = {
+            Name.INFORMATION: _metric(found.bits, found.low, found.high, found.n),
+            Name.M_NMI: Metric(value=found.m_nmi),
+            Name.CORRELATION: _metric(
+                found.correlation,
+                information_correlation(found.low),
+                information_correlation(found.high),
+            ),
+            Name.GAUSSIAN_INFORMATION: Metric(value=found.gaussian),
+            Name.SELF_INFORMATION: Metric(value=found.self_information),
+        }
+        if self.n_permutations:
+            metrics[Name.BASELINE] = Metric(value=found.baseline)
+            metrics[Name.P_VALUE] = Metric(value=found.p_value)
+        return metrics
 
     def _guess(
         self,

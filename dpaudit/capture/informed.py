@@ -70,22 +70,8 @@ def _told(
             why = f"not estimated: {leak.bare} shows the record beside another message"
             return {}, {}, (why,)
         zero = {Name.INFORMATION: Metric(value=0.0, n=len(score))}
-        return (
-            zero | limits,
-            {},
-            (SAME,),
-        )
-    rng = np.random.default_rng([runs.config.seed, 3])
-    found, _ = without_warnings(  # that a coin repeats
-        lambda: maximum_information(
-            [coin],
-            [score],
-            rng,
-            k=attack.k,
-            n_permutations=attack.n_permutations,
-            n_splits=attack.n_splits,
-        )
-    )
+        return zero | limits, {}, (SAME,)
+    found = _estimated(attack, score, coin, runs.config.seed)
     beyond = tuple(
         f"beyond the noise: at least {found.low:.3g} bits, where the measured noise lets "
         f"{limit.value:.3g} through at most; this speaks against the noise"
@@ -105,6 +91,23 @@ def _told(
     }
     notes = (*beyond, METHOD, REDUCTION, ksg, *about)
     return _metrics(attack, found) | limits, series, notes
+
+
+def _estimated(
+    attack: MutualInformation, score: Array, coin: Array, seed: int
+) -> MaximumInformation:
+    rng = np.random.default_rng([seed, 3])
+    found, _ = without_warnings(  # that a coin repeats
+        lambda: maximum_information(
+            [coin],
+            [score],
+            rng,
+            k=attack.k,
+            n_permutations=attack.n_permutations,
+            n_splits=attack.n_splits,
+        )
+    )
+    return found
 
 
 def _metrics(attack: MutualInformation, found: MaximumInformation) -> dict[str, Metric]:

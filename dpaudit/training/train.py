@@ -69,6 +69,13 @@ class Recording:
         """All that either asks for."""
         return Recording(_union(self.messages, other.messages), _union(self.probes, other.probes))
 
+    def write(self, run: RunDirectory, world: str, k: int, sent: Capture) -> None:
+        """What round k has for the transcript. Raises ConfigError: it will be too large."""
+        if k == 1:
+            self.refuse_if_too_large(sent)
+        if k in self.messages:
+            run.write_capture(world, k, None, _chosen(sent, self.messages[k]))
+
     def refuse_if_too_large(self, sent: Capture) -> None:
         """Raises ConfigError if the transcript would exceed ``TRANSCRIPT_BYTES``."""
         size = {name: s.payload.numel() * s.payload.element_size() for name, s in sent.items()}
@@ -127,10 +134,7 @@ def train(
             _write_probe(run, world, rounds, state, k, batch_size, recording.messages[k])
         state, sent = rounds.play(state, k, defense.batch_size, defense.drawing)[:2]
         _refuse_unless_finite(world, k, sent, defense.models(state))
-        if k == 1:
-            recording.refuse_if_too_large(sent)
-        if k in recording.messages:
-            run.write_capture(world, k, None, _chosen(sent, recording.messages[k]))
+        recording.write(run, world, k, sent)
         traffic = traffic.and_of(sent)
         del sent
         if k % every == 0 or k == defense.n_rounds:

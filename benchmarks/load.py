@@ -6,6 +6,7 @@ agents   an audit of DP-DPSGD on a ring: three rounds, 16 records at each agent
 rounds   the same with 8 agents
 trials   the same with 8 agents, three rounds, and runs of each world
 features the same with 8 agents and three rounds: half of the model's parameters
+information   so many agents and M-NMI of 1,000 trials in the place of the likelihood ratio
 runs     `dpaudit report` of many run directories side by side
 checks   `dpaudit check` of many checks with a limit each, all of one audit that is in the cache
 cells    `dpaudit benchmark` of that audit with so many seeds
@@ -69,10 +70,20 @@ adjacency = "add-remove"
 name = "eavesdropper"
 kind = "external"
 
+"""
+LIKELIHOOD_RATIO = """
 [[attack]]
 name = "likelihood-ratio"
 trials = {trials}
 n_rounds = 3
+"""
+OF_200 = LIKELIHOOD_RATIO.format(trials=200)
+INFORMATION = """
+[[attack]]
+name = "mutual-information"
+message = "x"
+private = "gradient"
+trials = 1000
 """
 BENCHMARK = """
 audit = "audit.toml"
@@ -102,6 +113,8 @@ linear growth; "flat" grows by less than 5% of the first row.
   of all.
 - **trials**: the same with 8 agents; so many runs of each world.
 - **features**: the same with 8 agents; of each record, and half of the model's parameters.
+- **information**: that of agents with mutual information of 1,000 trials in the place of the
+  likelihood ratio.
 - **runs**: `dpaudit report` of so many run directories of 8 agents and 10 rounds side by side.
 - **checks**: `dpaudit check` of a claims file of so many checks with a limit each, all of one audit
   that is in the cache, with JUnit XML, SARIF and Markdown.
@@ -116,15 +129,14 @@ limit](gradient-inversion.md#from-a-whole-view).
 
 
 def audit_of(
-    agents: int, rounds: int, folder: Path, trials: int = 200, features: int = 10
+    agents: int, rounds: int, folder: Path, attack: str = OF_200, features: int = 10
 ) -> list[str]:
     """Writes the audit and its records; returns the command that runs it."""
     rng = np.random.default_rng(SEED)
     x = rng.standard_normal((RECORDS * agents, features)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
     np.savez(folder / "records.npz", x=x, y=y, x_test=x[:100], y_test=y[:100])
-    text = AUDIT.format(agents=agents, rounds=rounds, trials=trials)
-    (folder / "audit.toml").write_text(text)
+    (folder / "audit.toml").write_text(AUDIT.format(agents=agents, rounds=rounds) + attack)
     return ["audit", "audit.toml", "--out", "out", "--workers", "1", "--quiet"]
 
 
@@ -137,11 +149,15 @@ def rounds(size: int, folder: Path) -> list[str]:
 
 
 def trials(size: int, folder: Path) -> list[str]:
-    return audit_of(8, 3, folder, trials=size)
+    return audit_of(8, 3, folder, LIKELIHOOD_RATIO.format(trials=size))
 
 
 def features(size: int, folder: Path) -> list[str]:
     return audit_of(8, 3, folder, features=size)
+
+
+def information(size: int, folder: Path) -> list[str]:
+    return audit_of(size, 3, folder, INFORMATION)
 
 
 def runs(size: int, folder: Path) -> list[str]:
@@ -183,6 +199,7 @@ PARTS = {
     "rounds": Part(rounds, (10, 1_250, 2_500, 5_000, 10_000)),
     "trials": Part(trials, (1_000, 50_000, 100_000, 200_000, 400_000)),
     "features": Part(features, (10, 25_000, 50_000, 100_000, 200_000)),
+    "information": Part(information, (8, 1_000, 2_500, 5_000, 10_000)),
     "runs": Part(runs, (2, 25, 50, 100, 200)),
     "checks": Part(checks, (1, 25, 50, 100, 200)),
     "cells": Part(cells, (1, 4, 8, 16, 32)),

@@ -84,6 +84,8 @@ def _of_power(power: "Power") -> str:
         said += f"; {ceiling.n} trials have no ceiling: the less noise there is, the more they show"
     elif ceiling is not None:
         said += f", at most {ceiling.value:.3g} by {ceiling.n} trials"
-    if needed is not None:
+    if needed is not None and needed.value == inf:
+        said += "; no number of trials that can be played refutes the claim"
+    elif needed is not None:
         said += f"; a perfect attack refutes the claim with {needed.value:.0f} trials"
     return said

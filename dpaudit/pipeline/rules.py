@@ -134,9 +134,12 @@ def _powerless(case: Case) -> str | None:
     top = test.metrics[Name.CEILING].value
     if top <= case.claimed:
         needed = test.metrics[Name.TRIALS_NEEDED].value
+        runs = f"{needed:.3g} runs of each world"
+        if needed == inf:
+            runs = "no number of runs that can be played"
         return (
             f"{accounted}. Even a perfect attack with these runs certifies {top:.3g} at most; "
-            f"{needed:.3g} runs of each world would do."
+            f"{runs} would do."
         )
     controls = case.of(Role.POSITIVE_CONTROL)
     if controls and not any(control.verdict is Verdict.REFUTED for control in controls):

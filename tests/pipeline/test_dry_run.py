@@ -154,6 +154,11 @@ def test_the_command_prints_it_and_runs_nothing(tmp_path: Path, monkeypatch) -> 
     assert lines[-1].startswith("  likelihood-ratio: the epsilon expected to be certified is ")
 
 
+def test_a_claim_that_no_number_of_runs_refutes_is_said_to_be_one(tmp_path: Path) -> None:
+    _, lines, _ = said(tmp_path, CONFIG.replace("epsilon = 1.0", "epsilon = 1000.0"))
+    assert lines[-1].endswith("; no number of trials that can be played refutes the claim")
+
+
 def test_without_an_attack_on_it_a_claim_has_no_power(tmp_path: Path) -> None:
     _, lines, _ = said(tmp_path, CONFIG.partition("[[attack]]")[0])
     assert lines[-1] == "  no attack of this audit foretells what it can certify"

@@ -33,7 +33,9 @@ def accounted(low: float, high: float) -> Accounted:
     return Accounted(Interval(low, high), 1e-5, 0, ())
 
 
-def certified(bound: float, p: float, ceiling: float = 6.0, index: int = 0) -> Finding:
+def certified(
+    bound: float, p: float, ceiling: float = 6.0, index: int = 0, needed: float = 500
+) -> Finding:
     return Finding(
         role=Role.TEST,
         kind="empirical-epsilon",
@@ -45,7 +47,7 @@ def certified(bound: float, p: float, ceiling: float = 6.0, index: int = 0) -> F
             "epsilon lower bound": Metric(value=bound),
             "p-value": Metric(value=p),
             "ceiling": Metric(value=ceiling),
-            "trials needed": Metric(value=500),
+            "trials needed": Metric(value=needed),
         },
     )
 
@@ -89,6 +91,8 @@ def test_without_power_nothing_is_said() -> None:
     few = judged(certified(0.5, 1.0, ceiling=1.9), control(True))
     assert few.verdict is Verdict.UNDERPOWERED
     assert "500 runs of each world would do" in few.reason
+    none = judged(certified(0.5, 1.0, ceiling=1.9, needed=inf), control(True))
+    assert "no number of runs that can be played would do" in none.reason
     dead = judged(certified(0.5, 1.0), control(False))
     assert dead.verdict is Verdict.UNDERPOWERED
     assert "positive control" in dead.reason

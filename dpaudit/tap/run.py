@@ -50,6 +50,7 @@ def serve(seconds: float, run: Callable[[Path], int]) -> int:
             os.setpgid(0, 0)
             leave(run(Path(line.rstrip("\n"))))
         print(_ended(child, seconds), flush=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # libraries' clean-up prints what is raised in it
     return 0
 
 

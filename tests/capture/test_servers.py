@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from subprocess import DEVNULL, run
 from threading import Thread
 
 import pytest
@@ -33,3 +34,17 @@ def test_a_server_that_a_signal_does_not_reach_ends_with_its_orders(
     running.start()
     running.join(timeout=30)
     assert not running.is_alive()
+
+
+CLEANING_UP = """
+import atexit, os, signal
+from dpaudit.tap.run import serve
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))
+serve(1.0, print)
+"""
+
+
+def test_a_signal_that_comes_while_a_server_ends_is_not_told() -> None:
+    command = [sys.executable, "-c", CLEANING_UP]
+    ended = run(command, stdin=DEVNULL, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")

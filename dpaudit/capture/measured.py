@@ -117,12 +117,19 @@ def _response(
     if not np.allclose(a, b, rtol=AGREE, atol=AGREE * largest):
         raise RunError(
             f'{message} is not linear in noise "{draw.name}", number by number; what it shows '
-            "cannot be measured in this way"
+            f"cannot be measured in this way{_if_rounds_of_their_own(message)}"
         )
     which, where = np.full(len(mean), -1), np.zeros(len(mean), int)
     size = np.zeros(len(mean))
     which[there], where[there], size[there] = j, number, (a + b) / 2
     return Noised(which, where, size, np.zeros(len(mean), bool))
+
+
+def _if_rounds_of_their_own(message: MessageId) -> str:
+    """What to say if the rounds that were found are several each: a later one reacts to noise."""
+    if not message.nth:
+        return ""
+    return f'; if each is a round of its own, say messages.round_starts_at = "{message.name}"'
 
 
 def _joined(parts: Sequence[Noised | None], length: int) -> Noised:

@@ -96,6 +96,12 @@ def test_noise_that_is_not_linear_or_moves_other_numbers_is_refused() -> None:
         measured(lambda z: {A: np.tile(z["z"], 2)}, [draw("z")], {A: np.tile(CHANGE, 2)})
 
 
+def test_where_a_round_has_a_line_twice_what_starts_rounds_is_asked_for() -> None:
+    again = A._replace(nth=1)
+    with pytest.raises(RunError, match='its own, say messages.round_starts_at = "a"'):
+        measured(lambda z: {A: z["z"], again: np.abs(z["z"])}, [draw("z")], {A: CHANGE})
+
+
 def test_a_program_without_any_noise_shows_the_record() -> None:
     found = measured(lambda z: {A: np.ones(D)}, [], {A: CHANGE})
     assert (found.mu, found.bare) == (inf, A)

@@ -143,16 +143,24 @@ def _powerless(case: Case) -> str | None:
         )
     controls = case.of(Role.POSITIVE_CONTROL)
     if controls and not any(control.verdict is Verdict.REFUTED for control in controls):
-        return (
-            f"{accounted}. The positive control, which has no noise, was not refuted either: the "
-            "runs tell this adversary too little about the record."
-        )
+        return f"{accounted}. The positive control, which has no noise, {_not_found(case)}."
     if case.bound == 0:
         return (
             f"{accounted}. The attack certified nothing: no smaller claim would have been refuted "
             f"either{_expected(test)}."
         )
     return None
+
+
+def _not_found(case: Case) -> str:
+    """Why a run without noise was not refuted: too few runs, or too little that they tell."""
+    best = max(control.metrics[Name.CEILING].value for control in case.of(Role.POSITIVE_CONTROL))
+    if best <= case.claimed:
+        return (
+            "is played in fewer runs, by which even a perfect attack certifies "
+            f"{best:.3g} at most; more runs of each world would do"
+        )
+    return "was not refuted either: the runs tell this adversary too little about the record"
 
 
 def _stood(case: Case) -> Decision:

@@ -52,13 +52,14 @@ def certified(
     )
 
 
-def control(refuted: bool) -> Finding:
+def control(refuted: bool, ceiling: float = 6.0) -> Finding:
     return Finding(
         role=Role.POSITIVE_CONTROL,
         kind="control",
         title="positive control",
         claim=0,
         threat_model="eavesdropper",
+        metrics={"ceiling": Metric(value=ceiling)},
         verdict=Verdict.REFUTED if refuted else None,
     )
 
@@ -97,6 +98,13 @@ def test_without_power_nothing_is_said() -> None:
     assert dead.verdict is Verdict.UNDERPOWERED
     assert "positive control" in dead.reason
     assert judged(certified(0.0, 1.0), control(True)).verdict is Verdict.UNDERPOWERED
+
+
+def test_a_control_of_too_few_runs_is_not_said_to_show_how_little_runs_tell() -> None:
+    found = judged(certified(0.5, 1.0, ceiling=2.4), control(False, ceiling=1.9))
+    assert found.verdict is Verdict.UNDERPOWERED
+    assert "even a perfect attack certifies 1.9 at most; more runs" in found.reason
+    assert "too little" not in found.reason
 
 
 def test_nothing_is_said_of_a_claim_by_an_adversary_that_reads_nothing() -> None:

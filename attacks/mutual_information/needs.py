@@ -13,6 +13,7 @@ from dpaudit.training.trials import TrialProblem, run_trials
 from .samples import FEWEST, Question, blocks, last_round, read_of, span_of
 
 COPIES = 3  # of the messages of a window: as sent, as read, as observations in a row
+CHECKPOINT = 2  # copies of what is kept of a block, while it is written
 ESTIMATOR = 64 * 10**6  # bytes: code that is compiled when it is first used
 SOON = 2 * 10**6  # numbers of models that are soon played
 
@@ -30,9 +31,11 @@ def samples_bytes(
         playing += gradient_bytes(problem, defense, setting, step.gradients, size)
     rows = max(1, step.recorded(names, d) // (4 * d * setting.n_agents))  # of one victim
     reducing = 4 * 8 * size * rows * d
+    writing = CHECKPOINT * (kept + int(4 * size * step.state * d))
     columns = question.components + question.view_components
     columns = (rows + 1) * d if question.reduction == "none" else columns
-    return ESTIMATOR + kept + playing + reducing + 6 * 8 * trials * len(question.rounds) * columns
+    found = 6 * 8 * trials * len(question.rounds) * columns
+    return ESTIMATOR + kept + playing + reducing + writing + found
 
 
 def runs_seconds(question: Question, bench: Bench, trials: int, pace: Pace) -> float:

@@ -17,9 +17,7 @@ from torch import Tensor
 
 def sealed(tensors: Mapping[str, Tensor], note: str, binding: str) -> bytes:
     """A safetensors file with a text, and with a seal that no other content or place has."""
-    flat = {  # copies: safetensors refuses two names for one memory
-        key: tensor.detach().to("cpu", copy=True).contiguous() for key, tensor in tensors.items()
-    }
+    flat = _apart({key: t.detach().cpu().contiguous() for key, t in tensors.items()})
     return save(flat, {"note": note, "seal": _seal(flat, note, binding)})
 
 
@@ -55,10 +53,21 @@ def bound_to(what: Any) -> str:
     return sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """With a copy of what lies in the memory of another: safetensors refuses two names for one."""
+    found, places = dict[str, Tensor](), set[int]()
+    for key, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        found[key] = tensor.clone() if place in places else tensor
+        places.add(place)
+    return found
+
+
 def _seal(tensors: Mapping[str, Tensor], note: str, binding: str) -> str:
     digest = sha256(json.dumps([binding, note]).encode())
     for key, tensor in sorted(tensors.items()):
         digest.update(json.dumps([key, str(tensor.dtype), list(tensor.shape)]).encode())
-        row = tensor.flatten().clone(memory_format=torch.contiguous_format)  # view() needs stride 1
-        digest.update(row.view(torch.uint8).numpy().tobytes())
+        row = tensor.contiguous().flatten()
+        row = row.as_strided(row.shape, (1,))  # one number may have any stride; view() needs 1
+        digest.update(row.view(torch.uint8).numpy())
     return digest.hexdigest()

@@ -69,5 +69,5 @@ def _seal(tensors: Mapping[str, Tensor], note: str, binding: str) -> str:
         digest.update(json.dumps([key, str(tensor.dtype), list(tensor.shape)]).encode())
         row = tensor.contiguous().flatten()
         row = row.as_strided(row.shape, (1,))  # one number may have any stride; view() needs 1
-        digest.update(row.view(torch.uint8).numpy())
+        digest.update(row.view(torch.uint8).numpy().data)
     return digest.hexdigest()

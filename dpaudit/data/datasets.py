@@ -222,8 +222,9 @@ def _from_arrays(
         return _with_test_part(name, x, labels, class_names, rng, value_range)
 
     x_test, _ = _records(f"{where}: x_test", arrays["x_test"])
-    if x_test.shape[1:] != x.shape[1:] or arrays["x_test"].dtype != arrays["x"].dtype:
-        raise DataError(f"{where}: x_test must be like x, one record of it {x.shape[1:]}")
+    one, other = (f"{a.dtype} {a.shape[1:]}" for a in (arrays["x"], arrays["x_test"]))
+    if one != other:
+        raise DataError(f"{where}: x_test must be like x, a record of it {one}, got {other}")
     y_test = _labels(f"{where}: y_test", arrays["y_test"], len(x_test))
     if not (known := np.isin(y_test, classes)).all():
         raise DataError(f"{where}: y_test has the class {y_test[~known][0]}, which y has not")
@@ -254,6 +255,11 @@ def _records(what: str, x: Array) -> tuple[Array, tuple[float, float]]:
     if x.size == 0:
         raise DataError(f"{what} is empty, its shape is {x.shape}")
     if x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[-1] in (1, 3, 4))):
+        if x.max() <= 1:
+            raise DataError(
+                f"{what} is uint8, of which 255 is white, and has nothing above {x.max()}; "
+                "expected images times 255, or as float [n, channels, height, width]"
+            )
         return _scaled(x), (-1.0, 1.0)
     if x.dtype.kind != "f" or x.ndim not in (2, 4):
         raise DataError(

@@ -194,6 +194,7 @@ class Evil:
         ({"x": FEATURES[0, 0], "y": LABELS}, r"x is float64 \(\); expected"),
         ({"x": FEATURES.astype(int), "y": LABELS}, r"x is int64 \(20, 4\); expected uint8"),
         ({"x": IMAGES[:, None], "y": LABELS}, r"x is uint8 \(20, 1, 6, 5\); expected"),
+        ({"x": IMAGES // 128, "y": LABELS}, "255 is white, and has nothing above 1"),
         ({"x": FEATURES + 0j, "y": LABELS}, "x is complex128"),
         ({"x": np.array([Evil()] * 20), "y": LABELS}, "not a readable .npz of plain arrays"),
         ({"x": FEATURES, "y": np.array([Evil()] * 20)}, "not a readable .npz of plain arrays"),
@@ -203,7 +204,7 @@ class Evil:
         ),
         (
             {"x": FEATURES, "y": LABELS, "x_test": FEATURES.astype("f4"), "y_test": LABELS},
-            "x_test must be like x",
+            r"x_test must be like x, a record of it float64 \(4,\), got float32 \(4,\)",
         ),
         (
             {"x": FEATURES, "y": LABELS, "x_test": FEATURES, "y_test": LABELS + 1},

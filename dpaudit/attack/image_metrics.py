@@ -4,7 +4,7 @@ PSNR and SSIM take the width of the value range as their data range (2 for image
 the MSE is in squared units of it. SSIM is scikit-image's with a uniform window of 7 x 7 pixels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from scipy.stats import t as student
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
 
-from dpaudit.errors import DpauditError
+from dpaudit.errors import DataError, DpauditError
 from dpaudit.files.finding import Name
 
 SSIM_WINDOW = 7  # pixels
@@ -46,7 +46,7 @@ class Estimate(NamedTuple):
     low: float | None
     high: float | None
     n: int
-    standard_error: float | None = None  # None: a single case
+    standard_error: float | None = None  # None: a single case, or one that is infinite
 
 
 class Blind(NamedTuple):
@@ -109,7 +109,8 @@ def interval(values: ArrayLike, within: tuple[float, float] = (-np.inf, np.inf))
     """Mean of independent values [n] and its 95% Student-t interval, cut to their range."""
     x = np.asarray(values, dtype=np.float64)
     mean, n = float(x.mean()), len(x)
-    error = None if n == 1 else float(x.std(ddof=1) / np.sqrt(n))
+    known = n > 1 and bool(np.isfinite(x).all())
+    error = float(x.std(ddof=1) / np.sqrt(n)) if known else None
     if error is None or n < FEWEST:
         return Estimate(mean, None, None, n, error)
     margin = float(student.ppf(0.975, n - 1)) * error
@@ -154,10 +155,16 @@ def _check(truth: Tensor, reconstruction: Tensor) -> None:
             f"reconstruction of shape {list(reconstruction.shape)} cannot be scored against "
             f"{list(truth.shape)}: expected [m, batch, channels, height, width] for both"
         )
-    if min(truth.shape[-2:]) < SSIM_WINDOW:
-        raise DpauditError(
-            f"SSIM takes a window of {SSIM_WINDOW} x {SSIM_WINDOW} pixels: expected images of at "
-            f"least that size, got {truth.shape[-2]} x {truth.shape[-1]}"
+    refuse_small(truth.shape)
+
+
+def refuse_small(shape: Sequence[int]) -> None:
+    """Raises DataError: images [..., channels, height, width] are smaller than the SSIM window."""
+    channels, height, width = shape[-3:]
+    if min(height, width) < SSIM_WINDOW:
+        raise DataError(
+            f"SSIM takes a window of {SSIM_WINDOW} x {SSIM_WINDOW} pixels: expected images "
+            f"[channels, height, width] of at least that size, got [{channels}, {height}, {width}]"
         )
 
 

@@ -19,6 +19,7 @@ from dpaudit.training.pace import Pace
 from dpaudit.training.train import Recording
 
 from .contract import Attack, Bench, Chooses, Misfit, Part, World, late_rounds
+from .image_metrics import refuse_small
 from .observed import Observed, Reconstruction, Task
 from .scenario import run_scenario
 from .victims import UNMIXED, VIEW, Join, Scenario, window_of
@@ -71,8 +72,9 @@ class ReconstructionAttack(Attack):
         return late_rounds(self.rounds, n_rounds)
 
     def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
-        """Raises DataError if the data are no images, or no records, or too few for a batch; or
-        batches of several rounds are to be joined of which it is not known that they recur.
+        """Raises DataError if the data are no images, or ones that cannot be scored, or no records,
+        or too few for a batch; or batches of several rounds are to be joined of which it is not
+        known that they recur.
         """
         dataset = learned.dataset
         if dataset is None:
@@ -86,6 +88,7 @@ class ReconstructionAttack(Attack):
                 f"{tuple(dataset.x.shape[1:])}; gradient inversion needs images "
                 "[n, channels, height, width]"
             )
+        refuse_small(dataset.x.shape)
         largest = max((size for size in self.batch_sizes if size != "training"), default=0)
         fewest = min(setting.sizes)
         if largest > fewest:

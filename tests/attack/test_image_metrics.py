@@ -1,6 +1,7 @@
 """Scores against known values, scikit-image and scipy; the blind baseline sees public data only."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_identical_images_score_the_capped_psnr_so_that_means_stay_finite() -> N
 
 def test_images_smaller_than_the_window_are_refused_in_one_line() -> None:
     truth = images(1, 1, 1, 8, 6)
-    with pytest.raises(DpauditError, match=r"window of 7 x 7 .* got 8 x 6") as error:
+    with pytest.raises(DpauditError, match=r"window of 7 x 7 .* got \[1, 8, 6\]") as error:
         score(truth, truth, RANGE)
     assert "\n" not in str(error.value)
 
@@ -111,6 +112,11 @@ def test_too_few_cases_have_no_interval_but_a_standard_error(n: int) -> None:
 
 def test_a_single_case_has_neither() -> None:
     assert interval([0.5]) == (0.5, None, None, 1, None)
+
+
+def test_an_infinite_case_leaves_the_error_unknown() -> None:
+    with warnings.catch_warnings(action="error"):
+        assert interval([1.0, np.inf, 2.0, 3.0]) == (np.inf, None, None, 4, None)
 
 
 def test_no_interval_leaves_the_range_of_its_metric() -> None:

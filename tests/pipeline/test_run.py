@@ -323,6 +323,7 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, old, new, expected) -> No
     assert code == 2, error
     assert len(lines) == 1, error
     assert expected in lines[0]
+    assert not (folder / "run" / "transcript").exists()  # before anything is trained
 
 
 def test_an_output_folder_that_cannot_be_written_is_one_line_and_exit_code_2(folder) -> None:

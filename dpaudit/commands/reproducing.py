@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.data_folders import DATA_ROOT
+from dpaudit.files.documents import JSON_BYTES, reason, text_of
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration
@@ -118,6 +119,8 @@ def _reproduce(
     from dpaudit.papers.outcome import reproduced
     from dpaudit.reports import experiment as report
 
+    if markdown is not None:
+        _page_text(markdown)  # which is refused before anything runs
     with progress_bars(quiet) as on_progress:
         result = reproduced(chosen, request, folder, workers, on_progress)
     write_whole(folder / "experiment.json", (result.model_dump_json(indent=2) + "\n").encode())
@@ -198,10 +201,20 @@ def _put(page: Path, name: str, section: str) -> None:
     """A section in the place of the one of this name; at the end, if there is none yet."""
     begin, end = (f"<!-- {place} {escape(name)} -->" for place in ("begin", "end"))
     block = f"{begin}\n{section}\n{end}"
-    text = page.read_text("utf-8") if page.is_file() else "# Reproductions\n"
+    text = _page_text(page)
     old = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if old.search(text):
         text = old.sub(lambda _: block, text, count=1)
     else:
         text = f"{text.rstrip()}\n\n{block}\n"
     write_whole(page, text.encode())
+
+
+def _page_text(page: Path) -> str:
+    """What a page holds so far. Raises ConfigError: it is there and cannot be read."""
+    try:
+        return text_of(page, JSON_BYTES)
+    except FileNotFoundError:
+        return "# Reproductions\n"
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--markdown {page}: {reason(error)}") from None

@@ -86,6 +86,21 @@ def test_the_page_has_each_section_once_and_keeps_what_else_is_in_it(tmp_path) -
     assert page.read_text().startswith(text.rstrip())
 
 
+@pytest.mark.parametrize("damage", ["a folder", "not UTF-8"])
+def test_a_page_that_cannot_be_read_is_refused_before_anything_runs(tmp_path, damage) -> None:
+    page = tmp_path / "page.md"
+    if damage == "a folder":
+        page.mkdir()
+    else:
+        page.write_bytes(b"caf\xe9\n")
+    CALLS.clear()
+    done = reproduce("toy", "--markdown", str(page))
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: --markdown {page}: ")
+    assert not CALLS
+    assert page.is_dir() or page.read_bytes() == b"caf\xe9\n"
+
+
 def test_the_command_on_the_page_has_nothing_of_the_machine(monkeypatch) -> None:
     typed = (
         "bin/dpaudit reproduce toy --out x --quiet --seeds 2 --markdown p --set a=1 "

@@ -268,7 +268,11 @@ def _content(
 
 
 def _set(content: Any, parts: Sequence[str], value: Any) -> None:
-    """Put a value where a path leads; tables on the way are made. Raises RunError."""
+    """Put a value where a path leads; tables on the way are made, those of arrays are not.
+
+    Raises:
+        RunError: the path leads through what is no table, or an array that has no such one.
+    """
     for i, part in enumerate(parts):
         place: Any = int(part) if isinstance(content, list) and part.isdigit() else part
         if isinstance(content, list) and (not isinstance(place, int) or place >= len(content)):
@@ -279,8 +283,10 @@ def _set(content: Any, parts: Sequence[str], value: Any) -> None:
             raise RunError(f'"{".".join(parts[:i])}" is no table')
         if i == len(parts) - 1:
             content[place] = value
+        elif isinstance(content, dict):
+            content = content.setdefault(place, [] if parts[i + 1].isdigit() else {})
         else:
-            content = content.setdefault(place, {}) if isinstance(content, dict) else content[place]
+            content = content[place]
 
 
 def _said(

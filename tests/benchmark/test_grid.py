@@ -187,6 +187,10 @@ def test_more_cells_than_asked_for_are_refused_before_any_is_made(tmp_path: Path
         ),
         ([GRAPHS, "[[cell]]\ngraph = {}\n"], 'bench.toml:5: cell[1]: cell "graph": graph: '),
         (
+            ['[[axis]]\nkey = "attack.0.trials"\nvalues = [100]\n'],
+            'cell "trials-100": attack.0.trials: there is no table 0 in "attack", which has 0',
+        ),
+        (
             [GRAPHS, '[[cell]]\n"graph.name" = "ring"\n'],
             'bench.toml: cell "ring-2" is the same audit as cell "ring"',
         ),

@@ -15,7 +15,7 @@ from .documents import read_json, reason
 from .file_problems import first_problem
 from .finding import Finding, Metric, Number
 from .shown import Notebook, ShownFigures
-from .verdict import MEANING, Verdict
+from .verdict import MEANING, Verdict, worst
 from .version_1 import upgraded
 
 if TYPE_CHECKING:
@@ -151,6 +151,15 @@ class AuditResult(Strict):
                         f"claims[{i + 1}].because: there is no finding {j}; expected indexes from "
                         f"0 below {n}, the number of findings"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _verdict_is_the_worst_of_the_claims(self) -> Self:
+        if self.verdict is not (found := worst([claim.verdict for claim in self.claims])):
+            named, expected = (v or "none" for v in (self.verdict, found))
+            raise ValueError(
+                f"verdict: expected {expected}, the worst of those of the claims, got {named}"
+            )
         return self
 
     @property

@@ -74,6 +74,11 @@ def test_a_newer_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
             "claims[2].because: there is no finding 99",
         ),
         (lambda c: c.update(verdict="fine"), "verdict: Input should be 'refuted', "),
+        (
+            lambda c: c["claims"][0].update(verdict="unsupported"),
+            "verdict: expected unsupported, the worst of those of the claims, got ",
+        ),
+        (lambda c: c.update(claims=[]), "verdict: expected none, "),
         (lambda c: c["findings"][0].pop("title"), "findings[1].title: Field required"),
         (
             lambda c: c["findings"][0].update(role="nose"),

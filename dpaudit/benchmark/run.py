@@ -118,8 +118,7 @@ def _as_found(cell: PlannedCell, place: Place, key: str) -> Cell:
     """A cell, done if its folder holds the audit of this very content, and else waiting."""
     folder = place.folder(cell.name)
     try:
-        same = (folder / CONTENT).read_text("utf-8").strip() == key
-        done = same and (folder / "report.html").exists()  # which is written last
+        done = _is_of(folder, key) and (folder / "report.html").exists()  # which is written last
         if done:
             AuditResult.read(folder / "audit.json")
     except (OSError, ValueError, DpauditError):
@@ -128,12 +127,17 @@ def _as_found(cell: PlannedCell, place: Place, key: str) -> Cell:
     return Cell(name=cell.name, values=cell.values, seed=cell.config.seed, state=state)
 
 
+def _is_of(folder: Path, key: str) -> bool:
+    """Whether what a cell's folder holds is of the content that has this key."""
+    there = folder / CONTENT
+    return there.is_file() and there.read_bytes().strip() == key.encode()
+
+
 def _begun(cell: PlannedCell, place: Place, key: str) -> CellJob:
     """What is to be run; of another content nothing is left, of this one what was done."""
     path = place.folder(cell.name)
     with writing(path):
-        there = path / CONTENT
-        if not there.is_file() or there.read_text("utf-8").strip() != key:
+        if not _is_of(path, key):
             shutil.rmtree(path, ignore_errors=True)
             with Folder(path).held() as folder:
                 folder.write(CONTENT, f"{key}\n".encode())

@@ -91,6 +91,14 @@ def test_cells_that_are_done_are_not_run_again_until_something_of_them_changes(f
     assert log() == ["ring-seed-0 resumed"]
 
 
+def test_a_cell_of_which_is_not_known_what_it_is_of_is_run_anew(folder) -> None:
+    run()
+    log()
+    Path("out/cells/ring-seed-0/content").write_bytes(b"\xff")
+    assert run()["ring"] == ("done", "")
+    assert log() == ["ring-seed-0 begun"]
+
+
 def test_a_cell_that_fails_is_a_gap_with_its_line_and_the_others_go_on(folder) -> None:
     acts(ring="fail", star="die", path="leave")
     found = run()

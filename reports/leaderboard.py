@@ -273,7 +273,7 @@ class Page:
             for i, value in enumerate(row.values)
             if i != self._axis and len(self.choices[f"axis{i}"][1]) > 1
         )
-        return ", ".join(dict.fromkeys(varying)) or self.benchmark.name
+        return ", ".join(varying) or self.benchmark.name
 
 
 CONFIDENCE = "confidence"

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from dpaudit.errors import ConfigError
+from dpaudit.files.benchmark_result import Cell
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.registry import load_plugin
@@ -81,6 +82,24 @@ def test_a_figure_for_each_adversary_and_small_ones_for_each_graph(board: Leader
     ]
     figure = next(e for e in article.every("figure"))
     assert "On the front: 1 dpdl" in figure.text()  # the one that is not void
+
+
+def test_marks_of_rows_that_differ_have_names_that_differ(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    axes = ("data.n_agents", "defense.batch_size", "defense.n_rounds")
+    values = [(4, 4, 8), (4, 8, 4), (4, 8, 8), (8, 4, 8)]
+    cells = [
+        Cell(name=str(i), values=dict(zip(axes, each, strict=True)), seed=1, state="done")
+        for i, each in enumerate(values)
+    ]
+    found = {
+        str(i): audited(golden, accuracy=0.3 + i / 10, epsilon=1.0 + i / 10)
+        for i in range(len(cells))
+    }
+    board = Leaderboard(benchmark(*cells, axes=axes), written(tmp_path, found))
+    said = "On the front: 1 4, 4, 8; 2 4, 8, 4; 3 4, 8, 8; 4 8, 4, 8"
+    assert said in Page(board.html()).by_id("utility").text()
 
 
 def test_rows_and_figures_are_marked_by_what_a_reader_can_choose(board: Leaderboard) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
-from dpaudit.defense.claim_accounting import claimed_delta, worst_off
+from dpaudit.defense.claim_accounting import claimed_delta, record_adjacency, worst_off
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
@@ -22,6 +22,7 @@ from dpaudit.game.needs import GameShape
 from dpaudit.game.play import Worlds, play, without_noise
 from dpaudit.game.reacting import with_every_link
 from dpaudit.game.turns import in_worst_batch
+from dpaudit.game.victims import of_worst_agent
 from dpaudit.game.width import wider
 from dpaudit.game.worst import PLAYED, coordinates
 from dpaudit.kept import Kept
@@ -187,6 +188,8 @@ class LikelihoodRatio(Attack):
     ) -> Question | None:
         """The record of the agent that is worst off, its batches drawn as they are accounted.
 
+        Of agents that declare the same noise it is the one of which the first rounds tell most.
+
         A claim on a round, a message or agents is about the one that tells most. None: no message
         that this adversary sees is claimed to hide an agent.
         """
@@ -203,6 +206,9 @@ class LikelihoodRatio(Attack):
             game = replace(game, in_one_round=True, cycle=1)
         in_round = None
         nonlinear = nonlinearity(game, threat_model, self._rounds(defense, setting))
+        if nonlinear is None and claim.adjacency != "agent-identity":
+            at = claimed_delta(claim) or 1e-5
+            game = of_worst_agent(game, threat_model, at, record_adjacency(claim))
         worst = coordinates(game) if nonlinear is None else 1
         game = replace(game, spread=min(worst, PLAYED))
         n_rounds, one = self._rounds(defense, setting, game.spread), False

@@ -25,6 +25,7 @@ from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.selftest.zoo import WrongNorm
 from dpaudit.statistics.bounds import ceiling
 from dpaudit.statistics.power import expected_family_bound
+from tests.game.test_victims import OneAddsHalf
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))
@@ -378,3 +379,12 @@ def test_laplace_noise_behind_a_clip_in_l2_is_played_with_a_dense_record(delta: 
         assert (bound.value > 4.0) is caught
         assert exact.metrics["epsilon"].low > 5.0 if caught else exact.metrics["epsilon"].low <= 4.0
     assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(4.0, abs=1e-4)
+
+
+def test_an_agent_that_adds_less_noise_than_all_declare_is_found() -> None:
+    """Of agents that declare the same, the one of which the first rounds tell most is attacked."""
+    leak = findings(OneAddsHalf(noise_multiplier=2.0), claim(4.0), trials=50)[Role.EXACT_LEAK]
+    assert leak.verdict is Verdict.UNSUPPORTED
+    assert leak.notes[0] == "the record is agent 2's"
+    alike = findings(PrivateGossip(noise_multiplier=2.0), claim(4.0), trials=50)[Role.EXACT_LEAK]
+    assert alike.verdict is None

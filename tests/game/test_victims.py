@@ -1,0 +1,77 @@
+"""Whose record is attacked, where agents declare the same noise and do not add it."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit.defense import Bracket, Noise, Setting
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
+from dpaudit.game.victims import of_worst_agent
+from dpaudit.graphs.graph import build_graph
+from dpaudit.selftest.correct import PrivateGossip
+
+EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
+SIGMA, QUIET = 2.0, 2  # the agent that adds half of the noise
+
+
+class OneAddsHalf(PrivateGossip):
+    """Every agent declares sigma, and one adds half of it, from round ``since`` on."""
+
+    since: int = 1
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        half = torch.ones(like.shape[-2], 1, dtype=like.dtype)
+        half[QUIET] = 0.5 if k >= self.since else 1.0
+        return half * drawn
+
+
+class OneSaysHalf(OneAddsHalf):
+    """The same, declared."""
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        sigma = self.noise_multiplier * (0.5 if victim == QUIET else 1.0)
+        as_it_is = PrivateGossip(noise_multiplier=sigma)
+        return as_it_is.mechanism(setting, threat_model, victim)
+
+
+def chosen(
+    defense: PrivateGossip, sizes: tuple[int, ...] = (8,) * 5, reader: ThreatModel = EAVESDROPPER
+) -> Game:
+    setting = Setting(build_graph("ring", 5), sizes, d=3)
+    first = next(i for i in range(5) if i not in reader.agents)
+    return of_worst_agent(
+        Game.of(defense, setting, first, "add-remove"), reader, 1e-5, "add-remove"
+    )
+
+
+@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+def test_of_agents_alike_the_first_is_taken(family: str) -> None:
+    assert chosen(PrivateGossip(noise_multiplier=SIGMA, family=family)).victim == 0
+
+
+def test_the_agent_that_adds_less_noise_than_all_declare_is_taken() -> None:
+    game = chosen(OneAddsHalf(noise_multiplier=SIGMA))
+    assert game.victim == QUIET
+    leak = Adversary(game, EAVESDROPPER, 2).leak
+    assert leak.by_round.tolist() == pytest.approx([2 / SIGMA] * 2)
+
+
+def test_an_agent_that_adds_less_from_the_second_round_on_is_taken() -> None:
+    assert chosen(OneAddsHalf(noise_multiplier=SIGMA, since=2)).victim == QUIET
+
+
+def test_it_is_played_with_the_rate_of_its_own_batches() -> None:
+    game = chosen(OneAddsHalf(noise_multiplier=SIGMA), (8, 8, 16, 8, 8))
+    assert (game.victim, game.sampling_rate, game.coordinates) == (QUIET, 0.25, 3)
+
+
+def test_against_who_reads_some_links_alone_it_is_left_to_accounting() -> None:
+    neighbour = ThreatModel(name="agent 1", kind="curious", agents=(1,))
+    assert chosen(OneAddsHalf(noise_multiplier=SIGMA), reader=neighbour).victim == 0
+
+
+def test_agents_that_declare_other_noise_are_left_to_their_accounting() -> None:
+    assert chosen(OneSaysHalf(noise_multiplier=SIGMA)).victim == 0

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.data_folders import DATA_ROOT
-from dpaudit.files.documents import JSON_BYTES, reason, text_of
+from dpaudit.files.documents import JSON_BYTES, read_json, reason, text_of
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration
@@ -35,7 +35,7 @@ def reproduce(
     scale: Annotated[Literal["quick", "paper"], Option(help="How much of it.")] = "quick",
     seed: Annotated[int, Option(min=0, help="The first one.")] = 0,
     seeds: Annotated[
-        int | None, Option(min=1, help="How many; default: as the scale has them.")
+        int | None, Option(min=1, max=1000, help="How many; default: as the scale has them.")
     ] = None,
     out: Annotated[
         Path | None, Option(help="Folder of cells, CSV and report; default: runs/NAME-SCALE.")
@@ -119,6 +119,7 @@ def _reproduce(
     from dpaudit.papers.outcome import reproduced
     from dpaudit.reports import experiment as report
 
+    _refuse_result_of_another(folder, request)
     if markdown is not None:
         _page_text(markdown)  # which is refused before anything runs
     with progress_bars(quiet) as on_progress:
@@ -133,6 +134,17 @@ def _reproduce(
         section = report.as_markdown(result, _typed(), when)
         _put(markdown, " ".join([request.name, request.scale, *_chosen(request)]), section)
     say(f"report: {folder / 'report.html'}")
+
+
+def _refuse_result_of_another(folder: Path, request: "Request") -> None:
+    """Raises ConfigError: what lies there would be lost."""
+    try:
+        there = read_json(folder / "experiment.json")
+    except (OSError, ValueError):
+        return  # none, or none that is lost
+    found = f"{there.get('name')}, scale {there.get('scale')}"
+    if found != f"{request.name}, scale {request.scale}":
+        raise ConfigError(f"--out {folder}: it has the result of {found}; give another folder")
 
 
 def _foretell(chosen: "Experiment", request: "Request", folder: Path) -> None:

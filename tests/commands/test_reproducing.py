@@ -37,6 +37,16 @@ def test_it_leaves_json_csv_and_a_page_and_runs_nothing_twice(tmp_path) -> None:
     assert len(CALLS) == 6
 
 
+def test_the_result_of_another_experiment_is_not_lost(tmp_path) -> None:
+    assert reproduce("toy", "--out", "mine").exit_code == 0
+    kept = (tmp_path / "mine" / "experiment.json").read_bytes()
+    for other in (("learns",), ("toy", "--scale", "paper")):
+        done = reproduce(*other, "--out", "mine")
+        assert done.exit_code == 2
+        assert "it has the result of toy, scale quick; give another folder" in done.stderr
+    assert (tmp_path / "mine" / "experiment.json").read_bytes() == kept
+
+
 def test_readings_and_labels_are_options() -> None:
     done = reproduce("toy", "--set", "shift=1.5", "--only", "method=A", "--seeds", "2")
     assert done.exit_code == 0, done.output

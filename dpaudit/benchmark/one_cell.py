@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dpaudit.files.documents import read_json
 from dpaudit.pipeline.orders import serve
 from dpaudit.strict import Strict
 
@@ -32,8 +33,17 @@ def _make(order: str) -> None:
     job = CellJob.model_validate_json(order)
     device = torch_device(job.device, f"--device {job.device}")
     runtime = Runtime(device, job.data_root, cores=job.cores, max_memory=job.max_memory)
-    begun = (job.folder / "run.json").exists()
-    run_audit(AuditConfig.from_dict(job.config), job.folder, runtime, job.text, resume=begun)
+    config, begun = AuditConfig.from_dict(job.config), _has_begun(job.folder)
+    run_audit(config, job.folder, runtime, job.text, resume=begun)
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether a run can go on there; what of it cannot be read is computed anew."""
+    try:
+        read_json(folder / "run.json")
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 if __name__ == "__main__":

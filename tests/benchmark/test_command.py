@@ -57,6 +57,19 @@ def test_a_benchmark_runs_from_a_file_to_a_leaderboard_and_to_gaps(folder) -> No
     assert (folder / "runs/bench/cells/star-seed-4/audit.json").stat().st_mtime_ns == began
 
 
+def test_a_cell_whose_run_cannot_be_read_is_run_anew(folder) -> None:
+    (folder / "bench.toml").write_text(AXIS.replace(', "complete"', "") + SENSORS)
+    assert command("bench.toml", "--quiet", "--workers", "1")[0] == 0
+    cell = folder / "runs/bench/cells/star-seed-4"
+    found = (cell / "audit.json").read_bytes()
+    (cell / "report.html").unlink()
+    (cell / "audit.json").unlink()
+    (cell / "run.json").write_text('{"x')
+    code, _, error = command("bench.toml", "--quiet", "--workers", "1", "--resume")
+    assert (code, error) == (0, [])
+    assert json.loads((cell / "audit.json").read_bytes())["claims"] == json.loads(found)["claims"]
+
+
 def test_a_dry_run_says_cells_time_memory_and_power_and_runs_nothing(folder) -> None:
     (folder / "bench.toml").write_text("seeds = [1, 2, 3]\n" + AXIS + SENSORS)
     code, said, error = command("bench.toml", "--dry-run", "--quiet", "--workers", "2")

@@ -1,6 +1,7 @@
 """Whose record is attacked, of agents that declare the same noise."""
 
 from dataclasses import replace
+from itertools import permutations
 
 from dpaudit.accounting.releases import Mechanism, RecordAdjacency, epsilon
 from dpaudit.files.threat import ThreatModel
@@ -22,9 +23,11 @@ def of_worst_agent(
     tells more. Of more than ``MOST_PROBED`` agents none is, nor against who reads some links alone:
     there an agent may tell most in other rounds.
     """
-    others = [i for i in game.setting.holders if i != game.victim]
-    reads_all = all(threat_model.sees(i, j) for i in others for j in others if i != j)
-    if len(others) >= MOST_PROBED or game.held is not None or not reads_all:
+    own, links = set(threat_model.agents), permutations(range(game.setting.n_agents), 2)
+    others = [i for i in game.setting.holders if i != game.victim and i not in own]
+    if len(others) >= MOST_PROBED or game.held is not None:
+        return game
+    if not all(threat_model.sees(*link) for link in links):
         return game
     declared, told = _noise(game, threat_model), {_told(game, threat_model): game}
     if () in told:

@@ -73,5 +73,12 @@ def test_against_who_reads_some_links_alone_it_is_left_to_accounting() -> None:
     assert chosen(OneAddsHalf(noise_multiplier=SIGMA), reader=neighbour).victim == 0
 
 
+@pytest.mark.parametrize("agents", [(1, 2, 3, 4), (0, 1), (1, 2)])
+def test_an_agent_of_the_adversary_is_never_attacked(agents: tuple[int, ...]) -> None:
+    pair = ThreatModel(name="them", kind="colluding", agents=agents)
+    game = chosen(OneAddsHalf(noise_multiplier=SIGMA), reader=pair)
+    assert game.victim == next(i for i in range(5) if i not in agents)
+
+
 def test_agents_that_declare_other_noise_are_left_to_their_accounting() -> None:
     assert chosen(OneSaysHalf(noise_multiplier=SIGMA)).victim == 0

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
-from dpaudit.accounting.releases import Interval, epsilon
+from dpaudit.accounting.releases import Interval, epsilon, epsilon_where_batches_meet
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
@@ -92,10 +92,11 @@ def _of_given_gradients(question: Question, delta: float) -> Interval:
     The lower end is attained by a record whose gradients have directions of their own wherever they
     are taken: uses of one inclusion as ``directions`` has it, uses of different inclusions on
     coordinates of their own, so that their leaks compose; without a coordinate for each, that of
-    one inclusion. Where effects of different inclusions meet in one round, the upper end is that of
-    releases of which the view is a part (``uses``), or of which the view of every link is one,
-    whichever is less; none is proven of Laplace noise there. Nor is one where a view has Laplace
-    draws that it does not recover, whose loss is that of all draws at most.
+    one inclusion. Where effects of different inclusions meet in one round, a record of one
+    direction may show more (``_of_one_direction``), and the upper end is that of releases of which
+    the view is a part (``uses``), or of which the view of every link is one, whichever is less;
+    none is proven of Laplace noise there. Nor is one where a view has Laplace draws that it does
+    not recover, whose loss is that of all draws at most.
     """
     assert question.algebra is not None
     leak, game, in_round = question.algebra.leak, question.game, question.in_round
@@ -114,10 +115,19 @@ def _of_given_gradients(question: Question, delta: float) -> Interval:
     least = worst_epsilon(low, d, delta, question.adjacency).low
     most = worst_epsilon(high, d, delta, question.adjacency).high
     if not apart:
+        least = max(least, _of_one_direction(question, delta))
         most = min(_of_part(question, delta), _of_every_link(question, delta))
     if question.wider is not None:
         return Interval(max(least, _of_one_message(question.wider, delta, question)), inf)
     return Interval(least, most if question.nonlinear is None else inf)
+
+
+def _of_one_direction(question: Question, delta: float) -> float:
+    """The lower end of uses that meet, of a record of one direction in each round or in all."""
+    assert question.algebra is not None
+    ways = question.algebra.leak.meetings(question.game, question.in_round)
+    found = (epsilon_where_batches_meet(way, delta, question.adjacency) for way in ways)
+    return max(found, default=0.0)
 
 
 def _of_part(question: Question, delta: float) -> float:
@@ -204,14 +214,29 @@ def _notes(question: Question, found: Interval) -> Iterator[str]:
             "this view does not recover every Laplace draw, so its mu is no epsilon: no lower end, "
             "and the loss of all draws together caps it"
         )
-    elif _meet(question) and question.algebra.reacts is None:
+    elif _meet(question):
+        upper = "" if question.algebra.reacts else f"; {_upper(question, found)}"
         yield (
-            "a record's effect outlasts its round in this view: the lower end is that of a record "
-            f"whose gradient has another direction in each round; {_upper(question, found)}"
+            f"{_why_they_meet(question)}: the lower end is that of a record whose gradient has "
+            f"{_direction(question, found)}{upper}"
         )
     if leak.shown is not None:
         k, message = leak.shown
         yield f'round {k}: "{message}" shows the record without noise'
+
+
+def _why_they_meet(question: Question) -> str:
+    assert question.algebra is not None
+    if question.algebra.leak.batches > 1:
+        return "several batches meet in one message"
+    return "a record's effect outlasts its round in this view"
+
+
+def _direction(question: Question, found: Interval) -> str:
+    """Of which record the lower end is."""
+    if found.low <= _of_one_direction(question, _at(question)):
+        return "one direction wherever they meet"
+    return "another direction in each batch"
 
 
 def _upper(question: Question, found: Interval) -> str:

@@ -18,6 +18,11 @@ from a mixture of M(0) and M(g'), a convex function of a weighted sum of two lik
 of these is, in convex order, at most the one of a shift by 1 and by 2 along a line; a sum is
 largest in convex order when its terms rise together, as they do on a line; so g' = -g is the worst.
 
+Where K batches, each drawn by itself, meet under one noise, "remove" is sum_k B(k) M(k) against
+M(0), and "replace" that against sum_k B(k) M(-k), with B the binomial law: the record's gradient
+has one direction in all batches. That is a pair of worlds that there is, and so a lower bound; for
+other directions nothing is said. Only these two kinds have several draws, of Gaussian noise.
+
 A pair is only ever used through the masses that P and Q give to intervals of the loss, which are
 differences of distribution functions. Each is moved to its unfavourable side by the error of these.
 """
@@ -26,7 +31,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import logsumexp, ndtr
+from scipy.stats import binom
 
 Array = NDArray[np.floating[Any]]
 Integers = NDArray[np.intp]
@@ -36,6 +42,9 @@ BoundSide = int  # 1: P at least and Q at most as the pair has them; -1: the rev
 
 MAX_LOSS = 600.0  # exp of it is finite; a larger loss counts as infinite (or, from below, as this)
 ONE_BY_ONE = 32  # pairs at most whose cells are merged by a loop over each
+UNLIKELY = 1e-30  # a chance of being drawn more often, which is not followed
+PLACES = 2**10  # along the line, between which a loss of several draws is interpolated
+REACH = 12.0  # standard deviations of the noise beyond all draws
 CDF_ERROR = 1e-13  # relative: scipy's ndtr is within 4e-14 on [-12, 0] (against mpmath)
 
 
@@ -46,6 +55,7 @@ class Pairs(NamedTuple):
     kind: PairKind
     scale: Array
     rate: Array
+    draws: int = 1  # that meet under the noise, each with this rate
 
 
 class Cells(NamedTuple):
@@ -198,7 +208,7 @@ def least_outcome(pairs: Pairs, width: float) -> Array:
 def reach(pairs: Pairs) -> tuple[float, float]:
     """Losses strictly between which every pair has all but about 1e-22 of its mass."""
     z = 9.8 if pairs.family == "gaussian" else 50.0
-    low, high = _loss_at(pairs, -pairs.scale * z), _loss_at(pairs, 1 + pairs.scale * z)
+    low, high = _loss_at(pairs, -pairs.scale * z), _loss_at(pairs, pairs.draws + pairs.scale * z)
     if pairs.kind == "add":
         low, high = -high, -low
     if pairs.kind in ("replace", "switch"):
@@ -216,10 +226,31 @@ def largest_loss(pairs: Pairs) -> Array:
 
 def _loss_at(pairs: Pairs, place: Array) -> Array:
     """The loss of "remove" at a place along the line, or of "replace", [n, 1]."""
-    log_present = _log_mix(pairs.rate, _log_ratio(pairs, place))
-    if pairs.kind != "replace":
-        return log_present
-    return log_present - _log_mix(pairs.rate, _log_ratio(pairs, -place))
+    log_present = _log_present(pairs, place)
+    return log_present if pairs.kind != "replace" else log_present - _log_present(pairs, -place)
+
+
+def _log_present(pairs: Pairs, place: Array) -> Array:
+    """ln of the density with the record, over that of M(0)."""
+    if pairs.draws == 1:
+        return _log_mix(pairs.rate, _log_ratio(pairs, place))
+    times, log_law = _times_drawn(pairs)
+    with np.errstate(invalid="ignore"):  # none drawn, infinitely far away
+        shifted = np.where(times > 0, times * (place[..., None] - times / 2), 0.0)
+    found: Array = logsumexp(log_law + shifted / pairs.scale[..., None] ** 2, axis=-1)
+    return found
+
+
+def _times_drawn(pairs: Pairs) -> tuple[Array, Array]:
+    """How often the record is drawn, [k], and the ln of how likely, [n, 1, k].
+
+    More than ``UNLIKELY`` often counts as that often, which only shortens a shift.
+    """
+    most = int(binom.isf(UNLIKELY, pairs.draws, pairs.rate.max()))
+    times = np.arange(min(most, pairs.draws) + 1)
+    law = binom.logpmf(times, pairs.draws, pairs.rate[..., None])
+    law[..., -1] = binom.logsf(times[-1] - 1, pairs.draws, pairs.rate)
+    return times.astype(float), law
 
 
 def _log_mix(rate: Array, log_ratio: Array) -> Array:
@@ -240,7 +271,7 @@ def loss_error(pairs: Pairs) -> Array:
     Rounding the place along the line moves the log ratio by its slope, 1/scale^2 for a Gaussian;
     merging outcomes adds up to some thousand roundings of a ratio.
     """
-    slope = pairs.scale ** (-2 if pairs.family == "gaussian" else -1)
+    slope = pairs.draws * pairs.scale ** (-2 if pairs.family == "gaussian" else -1)
     return (2.0**-53 * (4096 + 16 * slope * (1 + 50 * pairs.scale)))[:, 0]
 
 
@@ -251,6 +282,8 @@ def _cells(pairs: Pairs, losses: Array, side: BoundSide) -> Cells:
         return Cells(flipped.q[:, ::-1], flipped.p[:, ::-1])
     if pairs.kind == "switch":
         return _switched(pairs, losses, side)
+    if pairs.draws > 1:
+        return _cells_of_draws(pairs, losses, side)
     threshold, rate = _threshold(pairs, losses), pairs.rate
     absent, absent_error = _interval_masses(pairs, threshold)
     present, present_error = _interval_masses(pairs, threshold - 1)
@@ -260,6 +293,30 @@ def _cells(pairs: Pairs, losses: Array, side: BoundSide) -> Cells:
         other, other_error = _interval_masses(pairs, threshold + 1)
         q, q_error = _mix(rate, absent, other), _mix(rate, absent_error, other_error)
     return Cells(np.maximum(p + side * p_error, 0.0), np.maximum(q - side * q_error, 0.0))
+
+
+def _cells_of_draws(pairs: Pairs, losses: Array, side: BoundSide) -> Cells:
+    """Masses between places of about these losses: any intervals are what an adversary may see."""
+    place = np.linspace(-1.0, 1.0, PLACES) * (pairs.draws + REACH * pairs.scale)
+    reached = _loss_at(pairs, place)
+    wanted = np.broadcast_to(losses, (len(place), losses.shape[-1]))
+    ends = -np.inf, np.inf
+    threshold = np.stack(
+        [np.interp(*each, *ends) for each in zip(wanted, reached, place, strict=True)]
+    )
+    times, log_law = _times_drawn(pairs)
+    law = np.moveaxis(np.exp(log_law), -1, 0)
+
+    def mixed(sign: int, side: BoundSide) -> Array:
+        total = np.zeros((len(place), threshold.shape[1] + 1))
+        for likely, k in zip(law, times, strict=True):
+            mass, error = _interval_masses(pairs, threshold - sign * k)
+            total += likely * (mass + side * (error + CDF_ERROR * mass))
+        return total
+
+    absent, error = _interval_masses(pairs, threshold)
+    q = mixed(-1, -side) if pairs.kind == "replace" else absent - side * error
+    return Cells(np.maximum(mixed(1, side), 0.0), np.maximum(q, 0.0))
 
 
 def _switched(pairs: Pairs, losses: Array, side: BoundSide) -> Cells:

@@ -105,6 +105,34 @@ def epsilon(
     return Interval(min(low, pure), min(high, pure))
 
 
+class Meeting(NamedTuple):
+    """Batches, each drawn by itself, whose sums meet under one noise."""
+
+    release: Release  # what one of them would be alone
+    batches: int
+
+
+def epsilon_where_batches_meet(
+    meetings: Sequence[Meeting], delta: float, adjacency: RecordAdjacency = "add-remove"
+) -> float:
+    """A lower bound on epsilon at delta > 0: of a record of one direction wherever batches meet.
+
+    The noise is Gaussian; different meetings have noise of their own.
+    """
+    alike: dict[int, list[Release]] = defaultdict(list)
+    for release, batches in meetings:
+        alike[batches].append(release)
+    rounds = [
+        part._replace(levels=part.levels._replace(draws=batches))
+        for batches, releases in alike.items()
+        for part in _rounds(_with_least_noise(releases), adjacency, "remove", "lower")
+    ]
+    if not rounds:
+        return 0.0
+    composed = compose(rounds, "lower", max(1e-5 * delta, LEAST_TAIL))
+    return max(composed.epsilon(delta), least_epsilon(rounds, delta))
+
+
 def _with_least_noise(mechanism: Mechanism) -> Mechanism:
     """The same with at least ``LEAST_NOISE``, which reveals no more: for a lower end."""
     return tuple(

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
-from dpaudit.accounting.releases import Mechanism
+from dpaudit.accounting.releases import Mechanism, Meeting
 from dpaudit.defense.gossip import releases
 
 from .blocks import SparseMap, mapped
 from .directions import Squared, worst_directions
 from .game import Game
 from .probe import RANK
-from .uses import Use, independent
+from .uses import Together, Use, met, parts
 from .uses import grams as grams_of
 
 NEGLIGIBLE = 1e-12  # in nats: a loss that changes no epsilon anyone reads
@@ -56,6 +56,7 @@ class Leak:
     has_laplace: bool
     batches: int = 1  # of a round, which are consecutive uses
     apart: tuple[float, ...] | None = None  # mu^2 of independent releases of which this is a part
+    together: Tensor | None = None  # Gram matrix of the inclusions of one direction; None: separate
 
     @property
     def by_round(self) -> Tensor:
@@ -106,6 +107,32 @@ class Leak:
         family: NoiseFamily = "laplace" if self.is_pure else "gaussian"
         return releases(multipliers, how, game.sampling_rate, family)
 
+    def meetings(self, game: Game, in_round: int | None) -> list[list[Meeting]]:
+        """What a record of one direction shows wherever batches meet, in each of two ways.
+
+        It has that direction in the whole run, or another one in each round.
+        """
+        G = self.together
+        if G is None or not G.any() or self.has_laplace or self.unhidden:
+            return []
+        if in_round is not None:
+            its = slice((in_round - 1) * self.batches, in_round * self.batches)
+            G = G[its, its]
+        ways = [parts(G, RANK * float(G.diagonal().max()))]
+        if 1 < self.batches < len(G) and len(G) <= self.batches * game.coordinates:
+            ways.append(list(torch.arange(len(G)).split(self.batches)))
+        return [self._meetings(G, way, game) for way in ways]
+
+    @staticmethod
+    def _meetings(G: Tensor, blocks: list[Tensor], game: Game) -> list[Meeting]:
+        how = "none" if game.sampling_rate == 1 else game.sampling
+        found = [met(G[block[:, None], block]) for block in blocks]
+        return [
+            Meeting(releases([game.displacement / shift], how, game.sampling_rate)[0], n)
+            for shift, n in found
+            if shift > NEGLIGIBLE
+        ]
+
 
 def leak_of(rounds: list[Reading], game: Game) -> Leak:
     """The exact leak of each round's use of the record, through this round and all later."""
@@ -129,7 +156,8 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
         Squared(inf, inf) if j in unhidden else worst_directions(grams[j], d) for j in used
     )
     separate = _is_separate(rounds, game)
-    apart = {} if separate else independent(columns)
+    together = None if separate else Together.of(columns)
+    apart = {} if together is None else together.independent()
     return Leak(
         by_use,
         unhidden,
@@ -139,6 +167,7 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
         any(r.has_laplace for r in rounds),
         game.batches,
         None if separate else tuple(inf if j in unhidden else apart.get(j, 0.0) for j in used),
+        None if together is None else together.inclusions(len(used)),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from dpaudit.accounting.releases import delta
 from dpaudit.defense.gossip import releases
-from dpaudit.game.uses import Use, grams, independent
+from dpaudit.game.uses import Met, Together, Use, grams, met, parts
 
 RATE = 0.3
 
@@ -38,7 +38,7 @@ def really(columns: dict[Use, torch.Tensor], epsilon: float, signs: tuple[int, i
 @pytest.mark.parametrize("angle", [0.0, 0.7, np.pi / 2, 2.0, 3.0])
 def test_a_mixture_with_correlated_shifts_leaks_no_more_than_the_releases(angle) -> None:
     columns = columns_of(angle)
-    squares = independent([columns])
+    squares = Together.of([columns]).independent()
     mechanism = releases([1 / sqrt(squares[j]) for j in (1, 2)], "poisson", RATE)
     for epsilon in (0.1, 0.5, 1.0, 2.0):
         most = delta(mechanism, epsilon).high
@@ -57,4 +57,21 @@ def test_columns_of_a_use_over_several_rounds_are_one_column() -> None:
     assert H.tolist() == [[6.0, 3.0], [3.0, 9.0]]
     apart = grams(rounds, lambda use: use[0])
     assert [H.item() for _, H in apart.values()] == [6.0, 9.0]
-    assert independent([]) == {}
+    assert Together.of([]).independent() == {}
+
+
+def test_the_number_that_shows_most_inclusions_of_one_direction() -> None:
+    """c_1 = (3, 0), c_2 = (1, 0), c_3 = (0, 2), one inclusion used twice; along their sum."""
+    columns = {(1, 1, 0): (1.0, 0.0), (1, 1, 1): (2.0, 0.0), (2, 2, 0): (1.0, 0.0)}
+    columns[(3, 2, 0)] = (0.0, 2.0)
+    found = {use: torch.tensor(column, dtype=torch.float64) for use, column in columns.items()}
+    G = Together.of([found]).inclusions(4)
+    assert G.tolist() == [[9, 3, 0, 0], [3, 1, 0, 0], [0, 0, 4, 0], [0, 0, 0, 0]]
+    assert [part.tolist() for part in parts(G, 1e-9)] == [[0, 1], [2], [3]]
+    assert met(G[:2, :2]) == Met(3.0, 1)  # 1 of both would be less than 3 of the first
+    assert met(G[2:3, 2:3]) == Met(2.0, 1)
+    assert met(G[3:, 3:]) == Met(0.0, 0)
+    alike = met(torch.full((5, 5), 0.25))
+    assert alike == Met(pytest.approx(0.5), 5)  # type: ignore[arg-type]
+    against = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    assert met(against) == Met(0.0, 0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.accounting.releases import epsilon
+from dpaudit.accounting.releases import Meeting, epsilon, epsilon_where_batches_meet
 from dpaudit.attack.contract import Bench
 from dpaudit.defense import (
     Bracket,
@@ -124,20 +124,63 @@ BOUNDS = [1 / sqrt(y) for y in (3.0, 4.0, 4.0, 4.0, 4.0, 2.0)]  # sums of the ro
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_a_batch_that_is_used_in_two_rounds_is_accounted_as_such(sampling: str) -> None:
-    """A record whose gradient has another direction in each round makes sqrt 2 of each round's."""
+    """A record of another direction in each round makes sqrt 2 of each round's; of one, more.
+
+    Along the sum of all batches' shifts, (1, 2, 2, 2, 2, 2), four move it by 4 of sqrt 21.
+    """
     options: dict[str, Any] = {"n_rounds": 6, "batch_size": 20, "sampling": sampling}
     claimed = epsilon(releases([1.0] * 6, sampling, 0.25), 1e-5).high
     twice = exact(TwoRoundsABatch(**options), claimed * 1.001)
     shifts = [1 / sqrt(2)] * 5 + [1.0]  # the last round's batch is used once
     truth = epsilon(releases(shifts, sampling, 0.25), 1e-5)
     assert twice.verdict is Verdict.UNSUPPORTED
-    assert twice.metrics["epsilon"].low == pytest.approx(truth.low, rel=1e-6)
+    shift = [Meeting(releases([sqrt(21) / 4], sampling, 0.25)[0], 4)]
+    one_direction = epsilon_where_batches_meet(shift, 1e-5)
+    assert twice.metrics["epsilon"].low == pytest.approx(one_direction, rel=1e-6)
+    assert truth.low < one_direction
+    assert any("a record whose gradient has one direction wherever" in n for n in twice.notes)
     # every use but the last is hidden by 1 / sqrt(2) twice: diag(y) - H psd with y = 4, ..., 3, 2
     most = epsilon(releases(BOUNDS, sampling, 0.25), 1e-5).high
     assert truth.high < twice.metrics["epsilon"].high == pytest.approx(most, rel=1e-6)
     assert any("independent releases of which the view is a part" in n for n in twice.notes)
     assert twice.title == "leak of the view"
     assert exact(TwoRoundsABatch(once=True, **options), claimed * 1.001).verdict is None
+
+
+class StepsUnderOneNoise(TwoRoundsABatch):
+    """Local steps whose noise is drawn in the first of them alone; ``once``: in each."""
+
+    @property
+    def batches_per_round(self) -> int:
+        return 5
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X = state.X
+        for s in range(5):
+            X = X - gradient.at_step(s).clipped_sum(X, 1.0)
+            if s == 0 or self.once:
+                X = X - noise.gaussian(f"step {s}", self.noise_multiplier, X)
+        return Round(State(graph.mix(X), state.S), {"g": broadcast(graph, X)})
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_local_steps_whose_noise_is_drawn_once(sampling: str, adjacency: str) -> None:
+    """A record with a direction for each step shows what is claimed; of one direction, far more."""
+    options: dict[str, Any] = {"n_rounds": 3, "batch_size": 8, "sampling": sampling}
+    each = releases([1.0] * 15, sampling, 0.1)
+    claimed = epsilon(each, 1e-5, adjacency).high * 1.001  # type: ignore[arg-type]
+    once = exact(StepsUnderOneNoise(**options), claimed, adjacency=adjacency)
+    meeting = Meeting(releases([1.0], sampling, 0.1)[0], 5)
+    expected = epsilon_where_batches_meet([meeting] * 3, 1e-5, adjacency)  # type: ignore[arg-type]
+    found = once.metrics["epsilon"]
+    assert once.verdict is Verdict.UNSUPPORTED
+    assert found.low == pytest.approx(expected, rel=1e-6)
+    assert 2 * claimed < found.low < found.high
+    assert any(n.startswith("several batches meet in one message") for n in once.notes)
+    right = exact(StepsUnderOneNoise(once=True, **options), claimed, adjacency=adjacency)
+    assert right.verdict is None
+    assert right.metrics["epsilon"].low < claimed
 
 
 def test_full_batches_that_are_used_in_two_rounds_add_up() -> None:

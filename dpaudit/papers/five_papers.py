@@ -234,7 +234,8 @@ def lines(scale: str, seed: int, keep: Keep = at_once) -> Iterator[str]:
         )
     yield "Bounds and accounting are for one record and the adversary named; epsilon in nats."
     for i, case in enumerate(CASES):
-        yield f"\n{case.title}"
+        yield ""
+        yield case.title
         yield f"  claimed:   {case.claim.sentence()}"
         yield f"  assumed:   {case.assumed}"
         for threat_model in (EAVESDROPPER, NEIGHBOUR):
@@ -242,7 +243,8 @@ def lines(scale: str, seed: int, keep: Keep = at_once) -> Iterator[str]:
                 f"{case} {threat_model} {played}",
                 partial(_block, case, threat_model, played, Streams(seed + i)),
             ).lines
-    yield "\nNot refuted, or underpowered, is no proof of privacy."
+    yield ""
+    yield "Not refuted, or underpowered, is no proof of privacy."
 
 
 def _block(

@@ -84,7 +84,9 @@ def test_runs_are_whole_where_accounting_exceeds_a_claim_by_far(
 def test_the_printed_form_names_claim_assumption_and_verdict(monkeypatch) -> None:
     monkeypatch.setattr("dpaudit.papers.five_papers.CASES", CASES[:1])
     monkeypatch.setitem(SCALES, "quick", PlayedScale(100, 3))
-    text = "\n".join(lines("quick", 0))
+    printed = list(lines("quick", 0))
+    assert not any("\n" in line for line in printed)  # the terminal shows what it does not print
+    text = "\n".join(printed)
     for expected in ("claimed:", "assumed:", "eavesdropper: refuted", "no proof of privacy"):
         assert expected in text
 

@@ -24,16 +24,13 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
-from dpaudit.game.follow import Follower, Innovation
-from dpaudit.game.game import CanaryGradient, Game
+from dpaudit.game.each_agent import told_of_each
+from dpaudit.game.game import Game
 from dpaudit.game.linearity import nonlinearity
 from dpaudit.game.needs import NUMBER, GameShape
 from dpaudit.game.network import mu_of
 from dpaudit.game.participation import Participation
-from dpaudit.game.probe import NOISELESS
 from dpaudit.game.reacting import Reaction, reacting_note, with_every_link
-from dpaudit.game.states import flat_state
-from dpaudit.game.tape import Tape
 from dpaudit.progress import OnStep
 from dpaudit.training.loaded_problem import LoadedProblem
 
@@ -138,9 +135,6 @@ def learned_by(
 ) -> Learned:
     """What an agent learns of every other agent's record, all victims and uses at once.
 
-    How the adversary filters the messages depends on the noise alone. So the filter is found once,
-    and what each use of each victim's record changes is sent through it.
-
     Args:
         schema: in which rounds the record is used; None: in round 1 alone.
         every_link: whether it reads all links; mu is then the upper end of its last digits.
@@ -152,15 +146,7 @@ def learned_by(
     adversary = Adversary(replace(game, sampling_rate=1.0), view, n_rounds)
     classes = [torch.zeros(1).long()] if schema is None else schema.classes(n_rounds)
     uses = torch.cat(classes)
-    H = torch.zeros(len(victims), len(uses), len(uses), dtype=torch.float64)
-    unhidden: dict[int, str] = {}
-    of_trial = torch.tensor(victims).repeat_interleave(len(uses)), uses.repeat(len(victims)) + 1
-    for innovation, bare in _innovations(adversary, *of_trial):
-        shifts = innovation.whitened.view(len(victims), len(uses), -1)
-        H += shifts @ shifts.mT
-        for i in bare.any(dim=1).nonzero().flatten().tolist():
-            shown = innovation.reading.messages[int(bare[i].int().argmax())][0]
-            unhidden.setdefault(victims[i // len(uses)], shown)
+    H, unhidden = told_of_each(adversary, victims, uses + 1)
     found = mu_of(_by_class(H, classes), 1 if schema is None else schema.times)[every_link]
     mu = dict(zip(victims, found.tolist(), strict=True)) | dict.fromkeys(unhidden, inf)
     return Learned(mu, unhidden, adversary.reacts)
@@ -171,35 +157,6 @@ def _by_class(H: Tensor, classes: list[Tensor]) -> list[Tensor]:
     sizes = [len(rounds) for rounds in classes]
     rows = H.split(sizes, dim=1)
     return [part.split(sizes, dim=2)[i] for i, part in enumerate(rows)]
-
-
-def _innovations(
-    adversary: Adversary, victims: Tensor, rounds: Tensor
-) -> Iterator[tuple[Innovation, Tensor]]:
-    """Of each round without any noise, and what was seen bare [n_trials, n_observations].
-
-    Trial i has the record of victim i in round i. Nothing else is random, so what the adversary
-    cannot foretell is that record alone.
-    """
-    game, n = adversary.game, len(victims)
-    state = game.start(n, torch.float64, torch.device("cpu"))
-    follower = Follower(adversary, state)
-    batch_size = game.gradient(torch.zeros(1)).batch_size
-    scale = torch.zeros(n, 1, dtype=torch.float64)  # of each record's effect
-    for k in range(1, adversary.n_rounds + 1):
-        drawn = (rounds == k).double()
-        gradient, tape = CanaryGradient(victims, game.length, drawn, batch_size), Tape()
-        state, sent, *_ = game.defense.step(state, k, game.setting.network.at(k), gradient, tape)
-        own = {m: torch.zeros(d.shape, dtype=torch.float64) for m, d in tape.draws.items()}
-        innovation = follower.hear(k, sent, own)
-        if bool(drawn.any()):
-            hidden = flat_state(state) - follower.believed
-            moved = torch.cat([innovation.raw, hidden], dim=1).abs().amax(dim=1, keepdim=True)
-            scale = torch.where(drawn[:, None] > 0, moved, scale)
-        U = innovation.reading.whiten
-        U = U / torch.linalg.vector_norm(U, dim=0)
-        bare = innovation.raw - innovation.raw @ U @ U.mT
-        yield innovation, bare.abs() > NOISELESS * scale
 
 
 def _no_figures(note: str) -> Finding:

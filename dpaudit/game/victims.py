@@ -2,14 +2,19 @@
 
 from dataclasses import replace
 from itertools import permutations
+from math import sqrt
+
+import torch
+from torch import Tensor
 
 from dpaudit.accounting.releases import Mechanism, RecordAdjacency, epsilon
+from dpaudit.defense.gossip import releases
 from dpaudit.files.threat import ThreatModel
 
-from .adversary import Adversary
+from .adversary import LOCAL, Adversary
+from .each_agent import told_of_each
 from .game import Game
 
-MOST_PROBED = 16  # agents whose first rounds are read one by one, on a complete graph in seconds
 FIRST = 2  # rounds: weights that scale noise, as those of push-sum, are 1 in the first
 
 
@@ -20,25 +25,34 @@ def of_worst_agent(
 
     Agents that declare the same may do different things: one forgets half of its noise, or clips
     otherwise. Another than the game's own victim is taken only if it declares the same noise and
-    tells more. Of more than ``MOST_PROBED`` agents none is, nor against who reads some links alone:
-    there an agent may tell most in other rounds.
+    tells more. From ``LOCAL`` agents on none is, nor against who reads some links alone: there an
+    agent may tell most in other rounds.
     """
-    own, links = set(threat_model.agents), permutations(range(game.setting.n_agents), 2)
+    own, n_agents = set(threat_model.agents), game.setting.n_agents
+    if n_agents >= LOCAL or game.held is not None:
+        return game
+    if not all(threat_model.sees(*link) for link in permutations(range(n_agents), 2)):
+        return game
+    declared = _noise(game, threat_model)
     others = [i for i in game.setting.holders if i != game.victim and i not in own]
-    if len(others) >= MOST_PROBED or game.held is not None:
+    alike = [
+        game,
+        *(g for g in (_of(game, i) for i in others) if _noise(g, threat_model) == declared),
+    ]
+    if len(alike) == 1:
         return game
-    if not all(threat_model.sees(*link) for link in links):
+    rounds = torch.arange(min(FIRST, game.defense.n_rounds)) + 1
+    adversary = Adversary(replace(game, sampling_rate=1.0), threat_model, len(rounds))
+    told = told_of_each(adversary, [each.victim for each in alike], rounds)
+    if not told.H[0].any():
         return game
-    declared, told = _noise(game, threat_model), {_told(game, threat_model): game}
-    if () in told:
-        return game
-    for agent in others:
-        other = _of(game, agent)
-        if _noise(other, threat_model) == declared:
-            told.setdefault(_told(other, threat_model), other)
-    if len(told) == 1:
-        return game
-    return told[max(told, key=lambda leak: epsilon(leak, delta, adjacency).low)]
+    for each in alike:
+        if each.victim in told.unhidden:
+            return each
+    leaks: dict[Mechanism, Game] = {}
+    for each, H in zip(alike, told.H, strict=True):
+        leaks.setdefault(_leaked(each, H), each)
+    return leaks[max(leaks, key=lambda leak: epsilon(leak, delta, adjacency).low)]
 
 
 def _of(game: Game, agent: int) -> Game:
@@ -51,14 +65,13 @@ def _of(game: Game, agent: int) -> Game:
 
 def _noise(game: Game, threat_model: ThreatModel) -> list[tuple[str, float, int]]:
     """What the defense declares of the victim's noise, whatever its batches are drawn from."""
-    releases: Mechanism = game.defense.mechanism(game.setting, threat_model, game.victim).most
-    return [(r.family, r.noise_multiplier, r.count) for r in releases]
+    declared: Mechanism = game.defense.mechanism(game.setting, threat_model, game.victim).most
+    return [(r.family, r.noise_multiplier, r.count) for r in declared]
 
 
-def _told(game: Game, threat_model: ThreatModel) -> Mechanism:
+def _leaked(game: Game, H: Tensor) -> Mechanism:
     """The leak of the first rounds, to six digits, so that rounding chooses nobody."""
-    leak = Adversary(game, threat_model, min(FIRST, game.defense.n_rounds)).leak
-    return tuple(
-        release.model_copy(update={"noise_multiplier": float(f"{release.noise_multiplier:.6g}")})
-        for release in leak.mechanism(game, None)
-    )
+    squares = [H.sum()] if game.is_lasting else [*H.diagonal()]
+    shifts = [float(f"{sqrt(max(0.0, float(square))):.6g}") for square in squares]
+    how = "none" if game.sampling_rate == 1 else game.sampling
+    return releases([1 / shift for shift in shifts if shift > 0], how, game.sampling_rate)

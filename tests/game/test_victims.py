@@ -59,6 +59,24 @@ def test_the_agent_that_adds_less_noise_than_all_declare_is_taken() -> None:
     assert leak.by_round.tolist() == pytest.approx([2 / SIGMA] * 2)
 
 
+def test_of_many_agents_too_and_beside_what_no_noise_hides() -> None:
+    class OneAddsNone(OneAddsHalf):
+        def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+            silent = torch.ones(like.shape[-2], 1, dtype=like.dtype)
+            silent[57] = 0.0
+            return silent * super().noise(like, k, noise)
+
+    setting = Setting(build_graph("ring", 60), (8,) * 60, d=3)
+
+    def victim(defense: PrivateGossip) -> int:
+        game = Game.of(defense, setting, 0, "add-remove")
+        return of_worst_agent(game, EAVESDROPPER, 1e-5, "add-remove").victim
+
+    assert victim(OneAddsHalf(noise_multiplier=SIGMA)) == QUIET
+    assert victim(OneAddsNone(noise_multiplier=SIGMA)) == 57
+    assert victim(PrivateGossip(noise_multiplier=SIGMA)) == 0
+
+
 def test_an_agent_that_adds_less_from_the_second_round_on_is_taken() -> None:
     assert chosen(OneAddsHalf(noise_multiplier=SIGMA, since=2)).victim == QUIET
 

@@ -55,8 +55,9 @@ class Sensitivity(Attack):
     """Plays neighbouring worlds with shared noise and shared history, and compares messages.
 
     The difference of a message before noise is a lower bound on its sensitivity; above the bound
-    that the defense states, in its norm and beyond rounding, the claim is unsupported. Claims of
-    each adjacency are measured as it says; without a claim one record is added.
+    that the defense states, in its norm and beyond rounding, the claim is unsupported. Where it
+    states none, the noise on a message of the first round over its declared multiplier is one.
+    Claims of each adjacency are measured as it says; without a claim one record is added.
 
     Rounds: those given, or ``points`` of them from the first to the last; the distance between
     agents in all of them.
@@ -159,7 +160,7 @@ class Sensitivity(Attack):
                 rows[adjacency, False] += examination.record(state, k, adjacency)
 
     def _finding(self, rows: list[Row], adjacency: Adjacency, by_record: bool) -> Finding:
-        worst = max(rows, key=_ratio)
+        worst = max(rows, key=lambda row: (row.counts, row.stated is not None, _ratio(row)))
         metrics = {Name.MEASURED: Metric(value=worst.measured)}
         if worst.stated is not None:
             metrics[Name.STATED_BOUND] = Metric(value=worst.stated)
@@ -200,6 +201,11 @@ class Sensitivity(Attack):
                 "it moves further as a function of values under noise: with the noise moved so "
                 "that these are the same, by no more than is declared, it does not differ, so this "
                 "does not count"
+            )
+        if worst.by_releases:
+            yield (
+                "no bound is stated for it: this one is the noise on it in the first round over "
+                "the declared noise multiplier"
             )
         if worst.stated is not None:
             yield f"a bound counts as exceeded by more than {worst.tolerance:.1g}, from rounding"

@@ -1,19 +1,21 @@
 """How far the messages of a round move between neighbouring worlds, beside what is stated."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isnan
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Gradient, Stated
+from dpaudit.defense.contract import CHANGED_RECORDS, Gradient, Stated
 from dpaudit.defense.noise import Scale
 from dpaudit.defense.transcript import Capture
 from dpaudit.files.claim import Adjacency
 from dpaudit.training.classification import BatchGradient
 
+from .declared import declared_bounds
 from .replay import ALLOWED, SAME, World, explained, replay
 from .search import Search
 from .worlds import Coupled, FunctionChange, Played, Record, lengths, placed, reordered, rounding
@@ -32,6 +34,7 @@ class Row(NamedTuple):
     tolerance: float  # what rounding can add to these norms
     unhidden: bool = False  # it moved, and noise of the round makes no difference to it
     processed: bool = False  # it moved too far, as a function of values under the declared noise
+    by_releases: bool = False  # the bound is that of the declared releases: none is stated
 
     @property
     def measured(self) -> float:
@@ -72,6 +75,11 @@ class Dependences:
         for what, silences in found.items():
             self.silent |= silences
             self.add(what)
+
+    def compare_later(self, here: World, there: World, adjacency: Adjacency) -> None:
+        """The same of the round after it, by what the record left in the state."""
+        later = replace(self, silent=False)  # and the same ``found``
+        later.compare(replace(here, lag=True), replace(there, lag=True), adjacency)
 
 
 @dataclass(frozen=True)
@@ -155,12 +163,16 @@ class Examination:
         adjacency: Adjacency,
         norm: int,
         unhidden: frozenset[str] = frozenset(),
+        declared: Mapping[str, Stated] = MappingProxyType({}),
     ) -> list[Row]:
-        """A row for each message: the largest of its differences, by kind of neighbour."""
+        """A row for each message: the largest of its differences, by kind of neighbour.
+
+        ``declared``: bounds by the releases, for messages of which the defense states none.
+        """
         stated = self._stated(k, adjacency, here.sent)
         rows = []
         for name, sent in here.sent.items():
-            bound = stated.get(name)
+            bound = stated.get(name, declared.get(name))
             p, value = (norm, None) if bound is None else bound
             moved = {
                 kind: max(_length(difference[name], p) for difference in several)
@@ -170,7 +182,10 @@ class Examination:
             part = max([value or 0.0, *moved.values()])
             tolerance = 0.0 if value == 0 else self._tolerance(size, part)
             hidden = name not in unhidden or max(moved.values()) == 0
-            rows.append(Row(name, k, p, moved, value, tolerance, not hidden))
+            by_releases = name in declared and name not in stated
+            rows.append(
+                Row(name, k, p, moved, value, tolerance, not hidden, by_releases=by_releases)
+            )
         return rows
 
     def judged(
@@ -190,7 +205,9 @@ class Examination:
             ]
             for kind, several in pairs.items()
         }
-        rows = self.rows(k, worlds[0][0].play(silent), differences, adjacency, norm, unhidden)
+        here, there = worlds[0]
+        declared = declared_bounds(here, there, adjacency)
+        rows = self.rows(k, here.play(silent), differences, adjacency, norm, unhidden, declared)
         return [
             row._replace(processed=row.counts and explained(worlds, row.message, adjacency))
             for row in rows
@@ -251,9 +268,17 @@ class Pair:
         for several in pairs.values():
             for pair in several:
                 dependences.compare(*pair, self.adjacency)
+                if self.has_a_later_round:
+                    dependences.compare_later(*pair, self.adjacency)
         unhidden = self._unhidden(here[False])
         k = self.k + self.lag
         return self.examination.judged(k, pairs, self.adjacency, self.norm, unhidden)
+
+    @property
+    def has_a_later_round(self) -> bool:
+        """Whether the round after it is still to be compared, of a claim on records."""
+        on_records = self.adjacency in CHANGED_RECORDS
+        return on_records and not self.lag and self.k < self.examination.coupled.defense.n_rounds
 
     def optimised(self, search: Search, start: Record) -> Record:
         """The record that ascent on the messages' differences finds."""

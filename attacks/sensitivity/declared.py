@@ -1,0 +1,148 @@
+"""How far a message of the first round may move, by the noise on it and the releases declared.
+
+A release of multiplier z says that one record moves what it hides by a z-th of its noise. Where a
+defense states no bound for a message, that is one: the noise on the message over z. It holds in the
+first round, whose start is public, so that nothing but the noise of the round hides the record; of
+a later round's message, noise from before may hide more than what is added there.
+
+Measured is the noise itself. Each draw is played in one coordinate of its own, which says what
+reaches the victim's messages of each; all draws together, at random in all coordinates, say whether
+it is the same in every coordinate and adds up. Where it is not, nothing is said.
+"""
+
+from collections.abc import Mapping
+from itertools import islice
+from math import ceil, hypot
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.accounting.releases import Mechanism
+from dpaudit.defense.contract import CHANGED_RECORDS, Stated
+from dpaudit.defense.gossip import steps_of
+from dpaudit.defense.transcript import Capture
+from dpaudit.files.claim import Adjacency
+from dpaudit.game.tape import STD, AskedNoise, Tape
+
+from .replay import EVERY_LINK, World
+from .worlds import Coupled
+
+SAME = 1e-9  # relative: two ways to play the same noise differ by less
+ROUNDING = 1 + 1e-7  # times the bound, whose noise is a difference of messages
+
+
+class Reach(NamedTuple):
+    """What of the noise of a round reaches one message of the victim."""
+
+    scales: Tensor  # [rows, draws], of every draw's noise there, by the scale of its family
+    families: tuple[str, ...]  # [draws]
+
+
+def declared_bounds(here: World, there: World, adjacency: Adjacency) -> dict[str, Stated]:
+    """By message of the victim; none where its noise is not alike in both worlds."""
+    coupled = here.coupled
+    defense = coupled.defense
+    if here.k > 1 or here.lag or adjacency not in CHANGED_RECORDS:
+        return {}
+    if defense.function_distance() is not None:
+        return {}  # releases are about functions, not records
+    records = 2 if defense.protects == "user" else CHANGED_RECORDS[adjacency]
+    releases = defense.mechanism(coupled.setting, EVERY_LINK, coupled.victim).most
+    one, other = _reaching(here), _reaching(there)
+    found = {}
+    for name, reach in one.items():
+        if name in other and torch.allclose(reach.scales, other[name].scales, SAME, 0.0):
+            bound = _bound(reach, releases, _batches(coupled))
+            if bound is not None:
+                found[name] = Stated(bound.norm, ROUNDING * records * bound.value)
+    return found
+
+
+def _bound(reach: Reach, releases: Mechanism, batches: int) -> Stated | None:
+    """How far one record may move a message, by its noise and what is declared of a batch."""
+    used = {f for f, there in zip(reach.families, reach.scales.any(0), strict=True) if there}
+    if len(used) != 1 or {release.family for release in releases} != used:
+        return None
+    if any(release.noise_multiplier == 0 for release in releases):
+        return None
+    losses = _of_a_batch(releases, batches)
+    if used == {"gaussian"}:
+        noise = torch.linalg.vector_norm(reach.scales, dim=1)  # [rows]
+        bound = Stated(2, noise[0].item() * hypot(*losses))
+    elif int((reach.scales != 0).sum(1).max()) > 1:
+        return None  # a sum of Laplace draws is no Laplace noise
+    else:
+        noise = reach.scales.sum(1)
+        bound = Stated(1, noise[0].item() * sum(losses))
+    return bound if torch.allclose(noise, noise[:1].expand_as(noise), SAME, 0.0) else None
+
+
+def _of_a_batch(releases: Mechanism, batches: int) -> list[float]:
+    """What the largest releases of a batch tell, 1 / z each, as many as there are of a batch."""
+    n = ceil(sum(release.count for release in releases) / batches)
+    by_noise = sorted(releases, key=lambda release: release.noise_multiplier)
+    every = (1 / release.noise_multiplier for release in by_noise for _ in range(release.count))
+    return list(islice(every, n))
+
+
+def _batches(coupled: Coupled) -> int:
+    """How many batches of the run may hold one record of the victim."""
+    defense, setting, victim = coupled.defense, coupled.setting, coupled.victim
+    rounds = int(steps_of(setting.network.at, defense.n_rounds, victim).sum())
+    if defense.cyclic:
+        rounds = ceil(rounds / max(1, setting.sizes[victim] // defense.batch_size))
+    return max(1, rounds * defense.batches_per_round)
+
+
+def _reaching(world: World) -> dict[str, Reach]:
+    """The noise that reaches the victim's messages, where it is alike in all coordinates."""
+    asked = Tape()
+    silent = _sent(world, asked)
+    rows = [draw.shape[-2] for draw in asked.draws.values()]
+    widths = {draw.shape[-1] for draw in asked.draws.values()}
+    n = sum(rows)
+    if len(widths) != 1 or n > min(widths):
+        return {}
+    d = min(widths)
+    generator = torch.Generator().manual_seed(0)
+    everything = torch.empty(n, d, dtype=torch.float64).normal_(generator=generator)
+    single = torch.eye(n, d, dtype=torch.float64)
+    device = world.coupled.streams.device
+    single, everything = single.to(device), everything.to(device)
+    alone, together = (_moved(world, silent, units, asked.draws) for units in (single, everything))
+    families = tuple(draw.family for draw in asked.draws.values() for _ in range(draw.shape[-2]))
+    scale = everything.new_tensor([STD[family] for family in families])
+    return {
+        name: Reach((moved[:, :n] / scale).abs(), families)
+        for name, moved in alone.items()
+        if moved.shape[-1] == d
+        and len(moved)
+        and bool(moved[:, :n].any(1).all())
+        and _is_sum(moved, everything, together[name])
+    }
+
+
+def _is_sum(alone: Tensor, everything: Tensor, together: Tensor) -> bool:
+    """Whether all draws at once do what each does in a coordinate of its own."""
+    n = len(everything)
+    foretold = alone[:, :n] @ everything
+    size = foretold.abs().max()
+    spilt = alone[:, n:].abs().max() if alone.shape[1] > n else size * 0
+    return bool((together - foretold).abs().max() <= SAME * size and spilt <= SAME * size)
+
+
+def _moved(
+    world: World, silent: Capture, units: Tensor, draws: Mapping[str, AskedNoise]
+) -> dict[str, Tensor]:
+    """What these units of noise [n, d] do to the victim's messages, [rows, d] by name."""
+    parts = units.split([draw.shape[-2] for draw in draws.values()])
+    sent = _sent(world, Tape(dict(zip(draws, parts, strict=True))))
+    differences = world.coupled.differences(silent, sent)
+    return {name: moved for name, moved in differences.items() if sent[name].readers is None}
+
+
+def _sent(world: World, noise: Tape) -> Capture:
+    coupled = world.coupled
+    graph = coupled.setting.network.at(world.k)
+    return coupled.defense.step(world.state, world.k, graph, world.oracle, noise).sent

@@ -1,0 +1,227 @@
+"""Of messages without a stated bound: the noise on them over the declared multiplier is one.
+
+The least of a defense, as its page has it, states no bound; what is wrong with its clip is found
+all the same, and what is right is not accused.
+"""
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit.attack.contract import Bench
+from dpaudit.attacks.sensitivity.attack import Sensitivity
+from dpaudit.defense import Bracket, GaussianDefense, Round, broadcast, clip
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Name
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
+
+ATTACK = Sensitivity(points=3, restarts=2, steps=5)
+C, B, ETA = 0.1, 3, 0.5
+
+
+class State(NamedTuple):
+    X: Tensor  # [..., n_agents, d]
+    M: Tensor  # [..., n_agents, d]
+
+
+class Plain(GaussianDefense):
+    """x - eta (S + N(0, sigma^2 C^2)) / B is sent; no bound is stated for it."""
+
+    paper, claims = "a test", "a test"
+    messages = {"x": "the model after a noisy step"}
+
+    n_rounds: int = 3
+    batch_size: int = B
+    clip_norm: float = C
+    noise_multiplier: float | None = 2.0
+
+    def start(self, X, setting) -> Any:
+        return State(X, torch.zeros_like(X))
+
+    def step(self, state, k, graph, gradient, noise):
+        X, M = state
+        T = self.noised(self.summed(gradient, X), noise)
+        sent = X - ETA * T / B
+        return Round(State(graph.mix(sent), M), {"x": broadcast(graph, sent)})
+
+    def summed(self, gradient, X):
+        return gradient.clipped_sum(X, self.clip_norm)
+
+    def noised(self, S, noise):
+        return S + noise.gaussian("x", self.sigma * self.clip_norm, S)
+
+    def models(self, state):
+        return state.X
+
+
+class EachCoordinateClipped(Plain):
+    def summed(self, gradient, X):
+        return gradient.per_record(X).clamp(-C, C).sum(-2)
+
+
+class ClippedOverRecords(Plain):
+    """The norm is taken over the records of a batch, coordinate by coordinate."""
+
+    def summed(self, gradient, X):
+        return clip(gradient.per_record(X).mT, C).mT.sum(-2)
+
+
+class SumClipped(Plain):
+    def summed(self, gradient, X):
+        return clip(gradient(X) * B, C)
+
+
+class Centred(Plain):
+    """The batch's mean, of which each record is a part, is taken from each before the clip."""
+
+    def summed(self, gradient, X):
+        each = gradient.per_record(X)
+        return clip(each - each.mean(-2, keepdim=True), C).sum(-2)
+
+
+class NoiseOfOneNorm(Plain):
+    def noised(self, S, noise):
+        return S + noise.gaussian("x", self.sigma * C / S.shape[-1] ** 0.5, S)
+
+
+class TwoStepsOnOneBatch(Plain):
+    def summed(self, gradient, X):
+        S = super().summed(gradient, X)
+        return S + super().summed(gradient, X - ETA * S / B)
+
+
+class LargestSent(Plain):
+    """Compressed before the noise: which coordinates are sent is chosen by the data."""
+
+    def summed(self, gradient, X):
+        S = super().summed(gradient, X)
+        return S * (S.abs() >= S.abs().topk(3).values[..., -1:])
+
+
+class Normalised(Plain):
+    def summed(self, gradient, X):
+        each = gradient.per_record(X)
+        return (each * C / each.norm(dim=-1, keepdim=True).clamp(min=1e-12)).sum(-2)
+
+
+class NoiseInParts(Plain):
+    def noised(self, S, noise):
+        half = self.sigma * C / 2**0.5
+        return S + noise.gaussian("one", half, S) + noise.gaussian("other", half, S)
+
+
+class Momentum(Plain):
+    def step(self, state, k, graph, gradient, noise):
+        X = state.X
+        M = 0.9 * state.M + self.noised(self.summed(gradient, X), noise)
+        return Round(State(graph.mix(X - ETA * M / B), M), {"x": broadcast(graph, X - ETA * M / B)})
+
+
+class TwoReleases(Plain):
+    """Two parts, each clipped to C under its own noise, and declared as two releases."""
+
+    def summed(self, gradient, X):
+        each = gradient.per_record(X)
+        half = each.shape[-1] // 2
+        return torch.cat(
+            [clip(part, C) for part in each.split([half, each.shape[-1] - half], -1)], -1
+        ).sum(-2)
+
+    def mechanism(self, setting, threat_model, victim):
+        least, most, said = super().mechanism(setting, threat_model, victim)
+        twice = [r.model_copy(update={"count": 2 * r.count}) for r in most]
+        return Bracket(least, twice, said)
+
+
+class SumClippedAsDeclared(SumClipped):
+    """One record turns the clipped sum around, and the noise is made for that."""
+
+    def noised(self, S, noise):
+        return S + noise.gaussian("x", 2 * self.sigma * C, S)
+
+
+class NoisyClamped(Plain):
+    def noised(self, S, noise):
+        return super().noised(S, noise).clamp(-C, C)
+
+
+@pytest.fixture
+def found(setting_of, streams):
+    def make(defense, adjacency="add-remove") -> list[Finding]:
+        problem, setting = setting_of("ring", 4, "logistic")
+        claims = (Claim(text="a claim", epsilon=1.0, adjacency=adjacency),)
+        bench = Bench(problem, setting, defense.calibrate(setting), claims, streams, None)
+        return ATTACK.measure(bench, ThreatModel(name="anybody"), lambda done, total: None)
+
+    return make
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    "defense",
+    [
+        EachCoordinateClipped,
+        ClippedOverRecords,
+        NoiseOfOneNorm,
+        TwoStepsOnOneBatch,
+    ],
+)
+def test_a_record_that_moves_more_than_its_noise_is_made_for(found, defense, adjacency) -> None:
+    x, beside = found(defense(), adjacency)
+    assert x.verdict is Verdict.UNSUPPORTED
+    assert not beside.verdict
+    assert (x.value(Name.MEASURED_OVER_STATED) or 0) > 1.2
+    assert any(note.startswith("no bound is stated for it") for note in x.notes)
+
+
+@pytest.mark.parametrize("defense", [SumClipped(), LargestSent(), Centred(sampling="poisson")])
+def test_what_other_records_make_of_it(found, defense) -> None:
+    """Alone a record moves its sum by C at most; beside others it turns them around."""
+    x, _ = found(defense)
+    assert x.verdict is Verdict.UNSUPPORTED
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    "defense",
+    [Plain, Normalised, NoiseInParts, Momentum, TwoReleases, SumClippedAsDeclared, NoisyClamped],
+)
+def test_what_is_declared_is_not_accused(found, defense, adjacency) -> None:
+    assert not any(finding.verdict for finding in found(defense(), adjacency))
+
+
+def test_the_bound_is_attained_and_met(found) -> None:
+    """One clipped record moves the message by just eta C / B."""
+    x, _ = found(Plain())
+    assert x.value(Name.STATED_BOUND) == pytest.approx(ETA * C / B, rel=1e-6)
+    assert x.value(Name.MEASURED) == pytest.approx(ETA * C / B, rel=1e-6)
+
+
+class ClipOfTheLastSum(Plain):
+    """Clips to the norm of the last sum, and makes its noise for that."""
+
+    noisy: bool = False
+
+    def start(self, X, setting):
+        return State(X, torch.full_like(X[..., :1], C))
+
+    def step(self, state, k, graph, gradient, noise):
+        X, bound = state
+        each = gradient.per_record(X)
+        S = (each * (bound[..., None] / each.norm(dim=-1, keepdim=True)).clamp(max=1)).sum(-2)
+        T = S + noise.gaussian("x", self.sigma * bound, S)
+        size = (T if self.noisy else S).norm(dim=-1, keepdim=True)
+        sent = X - ETA * T / B
+        after = State(graph.mix(sent), size.clamp(C / 10, 10 * C))
+        return Round(after, {"x": broadcast(graph, sent)})
+
+
+def test_noise_that_follows_the_data_of_the_round_before(found) -> None:
+    """The scale of the next round's noise tells of a record, unless the noise of this hides it."""
+    _, beside = found(ClipOfTheLastSum())
+    assert beside.verdict is Verdict.UNSUPPORTED
+    assert 'the scale of the noise on "x" depends on the data' in beside.notes
+    assert not any(finding.verdict for finding in found(ClipOfTheLastSum(noisy=True)))

@@ -37,6 +37,12 @@ class Axis(Strict):
         keys = (self.key,) if isinstance(self.key, str) else self.key
         return [{key: value for key in keys} if keys else dict(value) for value in self.values]
 
+    @property
+    def always(self) -> list[str]:
+        """The keys that each of its values sets."""
+        first, *others = self.settings
+        return [key for key in first if all(key in other for other in others)]
+
 
 class Benchmark(Strict):
     """The content of a benchmark file.
@@ -121,6 +127,7 @@ def _cross_checks(benchmark: Benchmark, folder: Path) -> Iterator[FileProblem]:
         yield ("audit",), f'there is no file "{benchmark.audit}"'
     if len(set(benchmark.seeds)) < len(benchmark.seeds):
         yield ("seeds",), "a seed is there twice; each gives the same audit again"
+    set_by: dict[str, str] = {}  # keys of the axes before
     for i, axis in enumerate(benchmark.axis):
         if not axis.key and not all(isinstance(value, dict) and value for value in axis.values):
             yield (
@@ -129,9 +136,15 @@ def _cross_checks(benchmark: Benchmark, folder: Path) -> Iterator[FileProblem]:
                 '{ "graph.name" = "ring" }',
             )
             continue
-        for j, value in enumerate(axis.values):
-            if value in axis.values[:j]:
-                yield ("axis", i, "values"), f"{value!r} is there twice"
+        written = [repr(value) for value in axis.values]  # in which 1 is not True
+        for j, value in enumerate(written):
+            if value in written[:j]:
+                yield ("axis", i, "values"), f"{value} is there twice"
+        for key in axis.always:
+            if key in set_by:
+                said = f'sets "{key}" in all its values, as {set_by[key]} does'
+                yield ("axis", i), f"{said}; expected one axis for each key"
+        set_by |= dict.fromkeys(axis.always, f"axis[{i + 1}]")
     yield from _repeated(benchmark.cell, "cell")
     yield from _repeated(benchmark.exclude, "exclude")
 

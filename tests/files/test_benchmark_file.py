@@ -23,6 +23,10 @@ from tests.benchmark.small_benchmarks import BASE, GRAPHS
             "bench.toml:3: axis[1].values: 2 is there twice",
         ),
         (
+            f'[[axis]]\nkey = "seed"\nvalues = [1]\n[[axis]]\nvalues = [{{ seed = 2 }}]\n{BASE}',
+            'bench.toml:4: axis[2]: sets "seed" in all its values, as axis[1] does; expected one',
+        ),
+        (
             f"[[cell]]\nseed = 1\n[[cell]]\nseed = 1\n{BASE}",
             "bench.toml:3: cell[2]: is cell[1] again",
         ),
@@ -34,6 +38,13 @@ def test_a_line_for_each_problem(text: str, said: str, tmp_path: Path) -> None:
         BenchmarkFile.read(tmp_path / "bench.toml")
     [line] = str(found.value).replace(f"{tmp_path}/", "").split("\n")
     assert line.startswith(said)
+
+
+def test_a_number_is_not_the_truth_value_that_equals_it(tmp_path: Path) -> None:
+    path = tmp_path / "bench.toml"
+    path.write_text(f'[[axis]]\nkey = "defense.align_noise"\nvalues = [1, true]\n{BASE}')
+    (axis,) = BenchmarkFile.read(path).benchmark.axis
+    assert [setting["defense.align_noise"] for setting in axis.settings] == [1, True]
 
 
 def test_a_benchmark_is_called_as_it_says_or_as_its_file(tmp_path: Path) -> None:

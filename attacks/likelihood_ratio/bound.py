@@ -7,12 +7,10 @@ import numpy as np
 
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.accounting.releases import false_negative_rate
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.game.play import Worlds, error_rates
-from dpaudit.game.worst import played_mechanism
 from dpaudit.statistics.betting import (
     SHARES,
     Point,
@@ -173,14 +171,8 @@ def power_of(question: Question, counted: int) -> dict[str, Metric]:
     derived = question.nonlinear is None and question.game.held is None
     if question.stop_early or not derived:  # nothing is known of what is to be expected
         return power
-    mechanism = played_mechanism(question.mechanism, question.game.spread)
-
-    def really(rates: Array) -> Array:
-        if not mechanism:
-            return 1 - np.asarray(rates)
-        return false_negative_rate(mechanism, rates, question.adjacency)
-
-    bound = _expected(counted, claim.mu is not None, delta, alpha, really)
+    of_mu = claim.mu is not None
+    bound = max(_expected(counted, of_mu, delta, alpha, each) for each in question.tradeoffs())
     expected = bound if claim.mu is None else GAUSSIAN.epsilon(bound, delta)
     power[Name.EXPECTED_BOUND] = Metric(value=expected)
     return power
@@ -234,7 +226,7 @@ def _best_of_bets(claimed: float, delta: float, alpha: float, counted: int) -> d
 def _declared_shape(question: Question, bound: ScoreBound) -> dict[str, Metric]:
     mechanism, delta = question.mechanism, question.delta
     usable = 0 < len(mechanism) <= FEW and all(r.noise_multiplier > 0 for r in mechanism)
-    shaped = question.nonlinear is None and question.game.spread == 1
+    shaped = question.nonlinear is None and question.game.spread == 1 and not question.meet
     if not (shaped and usable) or (delta == 0 and not is_pure(mechanism)):
         return {}
     counts = (bound.fp, bound.fn, bound.n0, bound.n1)

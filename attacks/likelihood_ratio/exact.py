@@ -28,7 +28,7 @@ def exact_leak(question: Question) -> Finding:
         return _no_figure(question)
     leak, claimed, at = question.algebra.leak, question.claimed, _at(question)
     found = _interval(question, at)
-    exact = question.algebra.reacts is None and found.high < inf and not _meet(question)
+    exact = question.algebra.reacts is None and found.high < inf and not question.meet
     verdict = None
     if leak.unhidden:
         verdict = Verdict.REFUTED
@@ -57,13 +57,6 @@ def exact_leak(question: Question) -> Finding:
 def _at(question: Question) -> float:
     """The delta of its epsilon."""
     return question.delta if question.delta > 0 or is_pure(question.mechanism) else 1e-5
-
-
-def _meet(question: Question) -> bool:
-    """Whether uses of the record that are drawn one by one show in one round."""
-    assert question.algebra is not None
-    leak = question.algebra.leak
-    return not leak.separate and (question.in_round is None or leak.batches > 1)
 
 
 def _interval(question: Question, delta: float) -> Interval:
@@ -108,7 +101,7 @@ def _of_given_gradients(question: Question, delta: float) -> Interval:
         known = replace(question, threat_model=question.threat_model.model_copy(update=KNOWN))
         return Interval(0.0, _of_given_gradients(known, delta).high)
     low, high = (leak.mechanism(game, in_round, high=end) for end in (False, True))
-    apart = not _meet(question)
+    apart = not question.meet
     if not apart and game.coordinates < len(leak.by_use):  # no coordinate for each inclusion
         low = low[:1] and (min(low, key=lambda r: r.noise_multiplier).model_copy(update=ONCE),)
     d = question.worst if apart else 1  # inclusions that meet take a coordinate each
@@ -214,7 +207,7 @@ def _notes(question: Question, found: Interval) -> Iterator[str]:
             "this view does not recover every Laplace draw, so its mu is no epsilon: no lower end, "
             "and the loss of all draws together caps it"
         )
-    elif _meet(question):
+    elif question.meet:
         upper = "" if question.algebra.reacts else f"; {_upper(question, found)}"
         yield (
             f"{_why_they_meet(question)}: the lower end is that of a record whose gradient has "

@@ -80,7 +80,7 @@ def _metrics(question: Question, found: Successes) -> dict[str, Metric]:
 def _foretold(question: Question, found: Successes, promise: Promise) -> dict[str, Metric]:
     """What the view's own algebra says of the success, where it covers all that is played."""
     mechanism = played_mechanism(question.mechanism, question.game.spread)
-    derived = question.nonlinear is None and question.game.held is None
+    derived = question.nonlinear is None and question.game.held is None and not question.meet
     if not (derived and mechanism):
         return {}
 

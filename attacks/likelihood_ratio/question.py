@@ -3,7 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from dpaudit.accounting.releases import Mechanism, RecordAdjacency
+import numpy as np
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.releases import (
+    Mechanism,
+    RecordAdjacency,
+    false_negative_rate,
+    power_where_batches_meet,
+)
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon, record_adjacency
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Finding, Metric, Role
@@ -13,6 +21,8 @@ from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.linearity import Nonlinear
 from dpaudit.game.width import Wider
+from dpaudit.game.worst import played_mechanism
+from dpaudit.statistics.power import Tradeoff
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,33 @@ class Question:
     @property
     def adjacency(self) -> RecordAdjacency:
         return record_adjacency(self.claim)
+
+    @property
+    def meet(self) -> bool:
+        """Whether uses of the record that are drawn one by one show in one round."""
+        if self.algebra is None:
+            return False
+        leak = self.algebra.leak
+        return not leak.separate and (self.in_round is None or leak.batches > 1)
+
+    def tradeoffs(self) -> list[Tradeoff]:
+        """What is known of how often the best test misses the record that is played.
+
+        Its gradient has one direction. Where batches meet, that is for a test by the number that
+        shows most of them; what they tell one by one is no more than another record shows.
+        """
+        one_by_one = played_mechanism(self.mechanism, self.game.spread)
+        together = self.algebra.leak.meetings(self.game, self.in_round) if self.algebra else []
+
+        def of_releases(rates: Array) -> Array:
+            if not one_by_one:
+                return 1 - np.asarray(rates)
+            return false_negative_rate(one_by_one, rates, self.adjacency)
+
+        def of_meetings(rates: Array) -> Array:
+            return 1 - power_where_batches_meet(together[0], rates, self.adjacency)
+
+        return [of_releases, of_meetings] if self.meet and together else [of_releases]
 
     @property
     def guesses(self) -> bool:

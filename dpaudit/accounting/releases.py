@@ -119,18 +119,37 @@ def epsilon_where_batches_meet(
 
     The noise is Gaussian; different meetings have noise of their own.
     """
-    alike: dict[int, list[Release]] = defaultdict(list)
-    for release, batches in meetings:
-        alike[batches].append(release)
-    rounds = [
-        part._replace(levels=part.levels._replace(draws=batches))
-        for batches, releases in alike.items()
-        for part in _rounds(_with_least_noise(releases), adjacency, "remove", "lower")
-    ]
+    rounds = _rounds_that_meet(meetings, adjacency)
     if not rounds:
         return 0.0
     composed = compose(rounds, "lower", max(1e-5 * delta, LEAST_TAIL))
     return max(composed.epsilon(delta), least_epsilon(rounds, delta))
+
+
+def power_where_batches_meet(
+    meetings: Sequence[Meeting],
+    false_positive_rate: ArrayLike,
+    adjacency: RecordAdjacency = "add-remove",
+) -> Array:
+    """How often the best test finds that record at least, at rates of false positives in [0, 1]."""
+    rate = np.asarray(false_positive_rate, float)
+    rounds = _rounds_that_meet(meetings, adjacency)
+    if not rounds:
+        return rate
+    flat = np.maximum(rate.ravel(), LEAST_TAIL)
+    found: Array = compose(rounds, "lower", 1e-12).power(flat)
+    return np.maximum(found, flat).reshape(rate.shape)
+
+
+def _rounds_that_meet(meetings: Sequence[Meeting], adjacency: RecordAdjacency) -> list[Rounds]:
+    alike: dict[int, list[Release]] = defaultdict(list)
+    for release, batches in meetings:
+        alike[batches].append(release)
+    return [
+        part._replace(levels=part.levels._replace(draws=batches))
+        for batches, releases in alike.items()
+        for part in _rounds(_with_least_noise(releases), adjacency, "remove", "lower")
+    ]
 
 
 def _with_least_noise(mechanism: Mechanism) -> Mechanism:

@@ -15,6 +15,7 @@ from dpaudit.accounting.releases import (
     Release,
     epsilon,
     epsilon_where_batches_meet,
+    power_where_batches_meet,
 )
 
 DELTA = 1e-5
@@ -110,3 +111,20 @@ def test_of_one_batch_each_and_of_batches_that_are_whole() -> None:
 def test_without_noise_the_lower_bound_is_large_and_finite() -> None:
     bare = Meeting(poisson(0.0, 0.1), 5)
     assert 500 < epsilon_where_batches_meet([bare], DELTA) < np.inf
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_the_power_of_a_threshold_on_the_number(adjacency: RecordAdjacency) -> None:
+    """The ratio of the two worlds rises along it, so no other test of it does better."""
+    batches, rate, z = 5, 0.1, 1.5
+    threshold = np.linspace(-2.0, 8.0, 9)
+    law = binom.pmf(range(batches + 1), batches, rate)
+
+    def beyond(sign: int) -> Array:
+        return sum(p * norm.sf(threshold, sign * k, z) for k, p in enumerate(law))
+
+    false, true = beyond(-1 if adjacency == "replace-one" else 0), beyond(1)
+    found = power_where_batches_meet([Meeting(poisson(z, rate), batches)], false, adjacency)
+    assert (found <= true + 1e-9).all()
+    assert found == pytest.approx(true, rel=1e-3, abs=1e-6)
+    assert power_where_batches_meet([], false).tolist() == false.tolist()

@@ -7,7 +7,9 @@ a later round's message, noise from before may hide more than what is added ther
 
 Measured is the noise itself. Each draw is played in one coordinate of its own, which says what
 reaches the victim's messages of each; all draws together, at random in all coordinates, say whether
-it is the same in every coordinate and adds up. Where it is not, nothing is said.
+it is the same in every coordinate and adds up. Where it is not, nothing is said. Where it is and
+the two worlds differ in it, as in a sum under noise that is divided by how many records were drawn,
+the noise tells of the record.
 """
 
 from collections.abc import Mapping
@@ -32,6 +34,16 @@ SAME = 1e-9  # relative: two ways to play the same noise differ by less
 ROUNDING = 1 + 1e-7  # times the bound, whose noise is a difference of messages
 
 
+class Declared(NamedTuple):
+    """What the noise of the first round says of the victim's messages."""
+
+    bounds: Mapping[str, Stated]  # by message
+    unlike: tuple[str, ...]  # messages that carry more noise in one world than in the other
+
+
+NOTHING = Declared({}, ())
+
+
 class Reach(NamedTuple):
     """What of the noise of a round reaches one message of the victim."""
 
@@ -39,24 +51,26 @@ class Reach(NamedTuple):
     families: tuple[str, ...]  # [draws]
 
 
-def declared_bounds(here: World, there: World, adjacency: Adjacency) -> dict[str, Stated]:
-    """By message of the victim; none where its noise is not alike in both worlds."""
+def declared_bounds(here: World, there: World, adjacency: Adjacency) -> Declared:
+    """Of messages whose noise adds up; a bound where it is the same in both worlds."""
     coupled = here.coupled
     defense = coupled.defense
     if here.k > 1 or here.lag or adjacency not in CHANGED_RECORDS:
-        return {}
+        return NOTHING
     if defense.function_distance() is not None:
-        return {}  # releases are about functions, not records
+        return NOTHING  # releases are about functions, not records
     records = 2 if defense.protects == "user" else CHANGED_RECORDS[adjacency]
     releases = defense.mechanism(coupled.setting, EVERY_LINK, coupled.victim).most
     one, other = _reaching(here), _reaching(there)
-    found = {}
-    for name, reach in one.items():
-        if name in other and torch.allclose(reach.scales, other[name].scales, SAME, 0.0):
-            bound = _bound(reach, releases, _batches(coupled))
-            if bound is not None:
-                found[name] = Stated(bound.norm, ROUNDING * records * bound.value)
-    return found
+    bounds, unlike = dict[str, Stated](), list[str]()
+    for name in one.keys() & other.keys():
+        if not torch.allclose(one[name].scales, other[name].scales, SAME, 0.0):
+            unlike.append(name)
+            continue
+        bound = _bound(one[name], releases, _batches(coupled))
+        if bound is not None:
+            bounds[name] = Stated(bound.norm, ROUNDING * records * bound.value)
+    return Declared(bounds, tuple(sorted(unlike)))
 
 
 def _bound(reach: Reach, releases: Mechanism, batches: int) -> Stated | None:

@@ -207,7 +207,11 @@ class Examination:
         }
         here, there = worlds[0]
         declared = declared_bounds(here, there, adjacency)
-        rows = self.rows(k, here.play(silent), differences, adjacency, norm, unhidden, declared)
+        for name in declared.unlike:
+            self.dependences.add(f'how much noise "{name}" carries depends on the data')
+        rows = self.rows(
+            k, here.play(silent), differences, adjacency, norm, unhidden, declared.bounds
+        )
         return [
             row._replace(processed=row.counts and explained(worlds, row.message, adjacency))
             for row in rows

@@ -225,3 +225,32 @@ def test_noise_that_follows_the_data_of_the_round_before(found) -> None:
     assert beside.verdict is Verdict.UNSUPPORTED
     assert 'the scale of the noise on "x" depends on the data' in beside.notes
     assert not any(finding.verdict for finding in found(ClipOfTheLastSum(noisy=True)))
+
+
+class DividedUnderNoise(Plain):
+    """The noisy sum is divided by how many records were drawn."""
+
+    def noised(self, S, noise):
+        return super().noised(S, noise) * B / self._drawn
+
+    def summed(self, gradient, X):
+        each = gradient.per_record(X)
+        self._drawn = (each.norm(dim=-1) > 0).sum(-1, keepdim=True).clamp(min=1)
+        return super().summed(gradient, X)
+
+    _drawn: Any = None
+
+
+class ScaledByTheSum(Plain):
+    """The noisy sum is scaled by the size of the sum without noise."""
+
+    def noised(self, S, noise):
+        return super().noised(S, noise) * (1 + S.norm(dim=-1, keepdim=True))
+
+
+@pytest.mark.parametrize("defense", [DividedUnderNoise, ScaledByTheSum])
+def test_noise_whose_size_tells_of_the_record(found, defense) -> None:
+    """The scale that is asked is public; what becomes of it is not."""
+    _, beside = found(defense(sampling="poisson"))
+    assert beside.verdict is Verdict.UNSUPPORTED
+    assert 'how much noise "x" carries depends on the data' in beside.notes

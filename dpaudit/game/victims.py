@@ -1,13 +1,14 @@
 """Whose record is attacked, of agents that declare the same noise."""
 
 from dataclasses import replace
-from itertools import permutations
-from math import sqrt
+from functools import lru_cache
+from itertools import islice, permutations
+from math import ceil, sqrt
 
 import torch
 from torch import Tensor
 
-from dpaudit.accounting.releases import Mechanism, RecordAdjacency, epsilon
+from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, epsilon
 from dpaudit.defense.gossip import releases
 from dpaudit.files.threat import ThreatModel
 
@@ -16,6 +17,7 @@ from .each_agent import told_of_each
 from .game import Game
 
 FIRST = 2  # rounds: weights that scale noise, as those of push-sum, are 1 in the first
+MORE = 1 + 1e-4  # times what is declared, beyond rounding of two accountants
 
 
 def of_worst_agent(
@@ -25,14 +27,13 @@ def of_worst_agent(
 
     Agents that declare the same may do different things: one forgets half of its noise, or clips
     otherwise. Another than the game's own victim is taken only if it declares the same noise and
-    tells more. From ``LOCAL`` agents on none is, nor against who reads some links alone: there an
-    agent may tell most in other rounds.
+    tells more; against who reads some links alone, where an agent may tell most in other rounds,
+    only if it tells more than is declared of as many batches. From ``LOCAL`` agents on none is.
     """
     own, n_agents = set(threat_model.agents), game.setting.n_agents
     if n_agents >= LOCAL or game.held is not None:
         return game
-    if not all(threat_model.sees(*link) for link in permutations(range(n_agents), 2)):
-        return game
+    reads_all = all(threat_model.sees(*link) for link in permutations(range(n_agents), 2))
     declared = _noise(game, threat_model)
     others = [i for i in game.setting.holders if i != game.victim and i not in own]
     alike = [
@@ -44,15 +45,38 @@ def of_worst_agent(
     rounds = torch.arange(min(FIRST, game.defense.n_rounds)) + 1
     adversary = Adversary(replace(game, sampling_rate=1.0), threat_model, len(rounds))
     told = told_of_each(adversary, [each.victim for each in alike], rounds)
-    if not told.H[0].any():
+    if reads_all and not told.H[0].any():
         return game
     for each in alike:
         if each.victim in told.unhidden:
             return each
     leaks: dict[Mechanism, Game] = {}
     for each, H in zip(alike, told.H, strict=True):
-        leaks.setdefault(_leaked(each, H), each)
-    return leaks[max(leaks, key=lambda leak: epsilon(leak, delta, adjacency).low)]
+        leak = _leaked(each, H)
+        low = _epsilon(leak, delta, adjacency).low
+        if reads_all or low > MORE * _declared(each, threat_model, delta, adjacency):
+            leaks.setdefault(leak, each)
+    worst = max(leaks, key=lambda leak: _epsilon(leak, delta, adjacency).low, default=None)
+    return game if worst is None else leaks[worst]
+
+
+def _declared(
+    game: Game, threat_model: ThreatModel, delta: float, adjacency: RecordAdjacency
+) -> float:
+    """Epsilon of the first rounds at most, by the releases with the least noise."""
+    declared: Mechanism = game.defense.mechanism(game.setting, threat_model, game.victim).most
+    run = game.defense.n_rounds
+    first = ceil(sum(release.count for release in declared) * min(FIRST, run) / run)
+    by_noise = sorted(declared, key=lambda release: release.noise_multiplier)
+    single = [(release.model_copy(update={"count": 1}), release.count) for release in by_noise]
+    every = (release for release, count in single for _ in range(count))
+    return _epsilon(tuple(islice(every, first)), delta, adjacency).high
+
+
+@lru_cache(maxsize=256)
+def _epsilon(mechanism: Mechanism, delta: float, adjacency: RecordAdjacency) -> Interval:
+    """Equal for all agents that release the same."""
+    return epsilon(mechanism, delta, adjacency)
 
 
 def _of(game: Game, agent: int) -> Game:

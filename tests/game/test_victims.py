@@ -86,9 +86,19 @@ def test_it_is_played_with_the_rate_of_its_own_batches() -> None:
     assert (game.victim, game.sampling_rate, game.coordinates) == (QUIET, 0.25, 3)
 
 
-def test_against_who_reads_some_links_alone_it_is_left_to_accounting() -> None:
-    neighbour = ThreatModel(name="agent 1", kind="curious", agents=(1,))
-    assert chosen(OneAddsHalf(noise_multiplier=SIGMA), reader=neighbour).victim == 0
+@pytest.mark.parametrize("reader", [1, 3])
+def test_a_neighbour_takes_the_agent_that_tells_it_more_than_is_declared(reader: int) -> None:
+    neighbour = ThreatModel(name="neighbour", kind="curious", agents=(reader,))
+    assert chosen(OneAddsHalf(noise_multiplier=SIGMA), reader=neighbour).victim == QUIET
+
+
+def test_against_who_reads_some_links_alone_else_it_is_left_to_accounting() -> None:
+    """Agent 2, of which an agent far away hears later; or that keeps to what it declares."""
+    far = ThreatModel(name="agent 4", kind="curious", agents=(4,))
+    assert chosen(OneAddsHalf(noise_multiplier=SIGMA), reader=far).victim == 0
+    near = ThreatModel(name="agent 1", kind="curious", agents=(1,))
+    honest = PrivateGossip(noise_multiplier=SIGMA)
+    assert chosen(honest, (8, 8, 5, 8, 8), near).victim == 0
 
 
 @pytest.mark.parametrize("agents", [(1, 2, 3, 4), (0, 1), (1, 2)])

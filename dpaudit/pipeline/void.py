@@ -75,7 +75,7 @@ def _falsified(finding: Finding) -> str | None:
     if finding.role is Role.SENSITIVITY:
         ratio = finding.value(Name.MEASURED_OVER_STATED) or 0.0
         if ratio > 1 + ROUNDING:
-            return f'"{finding.message}" moves {ratio:.3g} times as far as is stated'
+            return f'"{finding.message}" moves {ratio:.3g} times as far as its noise is made for'
         return f'"{finding.message}" moves with the data as no stated bound or noise covers'
     if finding.role is Role.DEPENDENCE:
         return "more than the values of messages depends on the data"

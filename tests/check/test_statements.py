@@ -92,12 +92,12 @@ def test_a_limit_on_a_void_figure_is_broken() -> None:
         kind="accounting",
         title="t",
         metrics={"epsilon": epsilon},
-        void='"x" moves 15.2 times as far as is stated',
+        void='"x" moves 15.2 times as far as its noise is made for',
     )
     limit = {"metric": "epsilon", "at_most": 100.0, "kind": "accounting"}
     said = statements(file_of(limit), {"c": audit_of(Verdict.UNSUPPORTED, declared)})[1]
     assert said.outcome == "fails"
-    assert said.message.endswith('void, for "x" moves 15.2 times as far as is stated')
+    assert said.message.endswith('void, for "x" moves 15.2 times as far as its noise is made for')
     known = {"epsilon": epsilon.model_copy(update={"low": 0.336})}
     more = declared.model_copy(update={"metrics": known, "void": "runs certify more"})
     said = statements(file_of(limit), {"c": audit_of(Verdict.UNSUPPORTED, more)})[1]

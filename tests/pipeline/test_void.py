@@ -142,7 +142,7 @@ def test_an_l2_clip_voids_the_exact_leak_of_a_view_too() -> None:
     assert claim.verdict is Verdict.UNSUPPORTED
     assert f"{ratio:.3g} times the bound that its noise is made for" in claim.reason
     assert exact.metrics[Name.EPSILON].high == inf
-    assert exact.void == f'"x" moves {ratio:.3g} times as far as is stated'
+    assert exact.void == f'"x" moves {ratio:.3g} times as far as its noise is made for'
     assert exact.series == {}
 
 

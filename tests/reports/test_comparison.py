@@ -17,7 +17,7 @@ from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.run import Run
 from tests.reports.pages import GOLDEN, Page, small_finding, visible, with_findings
 
-WHY = '"x" moves 15.1 times as far as is stated'
+WHY = '"x" moves 15.1 times as far as its noise is made for'
 
 
 def curve(*accuracy: float) -> Curve:

@@ -11,7 +11,7 @@ import pytest
 
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.attack.contract import Bench
-from dpaudit.defense.contract import Defense, Gradient, Round, Setting
+from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
@@ -388,3 +388,21 @@ def test_an_agent_that_adds_less_noise_than_all_declare_is_found() -> None:
     assert leak.notes[0] == "the record is agent 2's"
     alike = findings(PrivateGossip(noise_multiplier=2.0), claim(4.0), trials=50)[Role.EXACT_LEAK]
     assert alike.verdict is None
+
+
+class FixedAsPoisson(PrivateGossip):
+    """Trains on batches of fixed size and declares those of each record by itself."""
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        declared = self.model_copy(update={"sampling": "poisson"})
+        return PrivateGossip.mechanism(declared, setting, threat_model, victim)
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_batches_that_are_declared_otherwise_than_drawn_are_said_to_be(sampling: str) -> None:
+    claim = Claim(text="ours", epsilon=5.0, delta=1e-5)
+    found = findings(FixedAsPoisson(sampling=sampling), claim, trials=100)
+    said = any(
+        "of what is declared, not of the training" in n for n in found[Role.EXACT_LEAK].notes
+    )
+    assert said == (sampling == "fixed")

@@ -52,7 +52,7 @@ def problems_of(
     error: ValidationError, model: type[BaseModel], content: dict[str, Any]
 ) -> Iterator[FileProblem]:
     """Key and text of each problem that pydantic found in ``content``; of the later ones, less."""
-    problems = error.errors(include_url=False)
+    problems = _of_unions(error.errors(include_url=False), content)
     for i, problem in enumerate(problems):
         if i >= MOST_LINES:
             yield problem["loc"], problem["type"]
@@ -78,6 +78,20 @@ def problems_of(
         elif problem["type"] != "missing" and not isinstance(problem["input"], dict):
             text += f", got {shortened(repr(problem['input']), LONGEST_VALUE)}"
         yield key, text
+
+
+def _of_unions(problems: list[ErrorDetails], content: dict[str, Any]) -> list[ErrorDetails]:
+    """As they are, but all that one value of the file fails to be, of several kinds, is one."""
+    found: list[ErrorDetails] = []
+    for problem in problems:
+        location = problem["loc"]
+        is_kind = bool(location) and _key_in(content, location) == location[:-1]
+        if is_kind and found and found[-1]["loc"][:-1] == location[:-1]:
+            other = problem["msg"].removeprefix("Input should be ")
+            found[-1] = found[-1] | {"msg": f"{found[-1]['msg']}, or {other}"}
+        else:
+            found.append(problem)
+    return found
 
 
 def _inside(location: FileKey, problems: list[ErrorDetails]) -> bool:

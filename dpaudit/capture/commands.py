@@ -9,10 +9,11 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
 PROCESSES = ("--nproc-per-node", "--nproc_per_node")
 WITH_VALUE = (*PROCESSES, "--master-port", "--master_port", "--nnodes")
 ALONE = ("--standalone",)
+MODULE = ("-m", "--module")
 
 
-def script_of(options: ProgramOptions) -> Path:
-    """The program's file, which is there. Raises ConfigError."""
+def refuse_missing_script(options: ProgramOptions) -> None:
+    """Raises ConfigError for a command that names no program, or a file that is not there."""
     program, *rest = options.command
     said = " ".join(options.command)
     if not options.ranks and not (_is_python(program) and rest and rest[0].endswith(".py")):
@@ -21,11 +22,12 @@ def script_of(options: ProgramOptions) -> Path:
             "process; a torch.distributed program needs program.ranks"
         )
     named = next((part for part in options.command if part.endswith(".py")), None)
-    if named is None:
-        raise ConfigError(f"program.command: {said}: names no script; expected SCRIPT.py in it")
-    if not (script := options.folder / named).is_file():
+    if named is None and not {*MODULE} & {*rest}:
+        raise ConfigError(
+            f"program.command: {said}: names no program; expected SCRIPT.py or -m MODULE in it"
+        )
+    if named is not None and not (script := options.folder / named).is_file():
         raise ConfigError(f"program.command: {script}: no such file")
-    return script
 
 
 def torchrun(options: ProgramOptions) -> list[str] | None:

@@ -11,7 +11,16 @@ from .recording import Recording
 from .rounds import start_site
 from .run import Options
 
-NOISE = ("normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_")  # operators
+NOISE = (  # operators
+    "normal_",
+    "normal",
+    "uniform_",
+    "exponential_",
+    "cauchy_",
+    "log_normal_",
+    "geometric_",
+    "_standard_gamma",
+)
 AUDITED_ROUNDS = 3  # the first ones
 SECONDS = 120.0  # of one run, unless more were asked for
 

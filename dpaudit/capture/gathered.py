@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.files.recorded import Draw, Event
+from dpaudit.text import one_line
 
 from .transcript_files import Contents, TranscriptFiles
 
 Record = dict[str, Any]
 _OF_DRAW = ("sequence", "time", "operator", "occurrence", "shape", "dtype", "parameters")
+_OF_LAUNCHER = "ChildFailedError"  # torchrun's own, about a process that failed
 _OF_EVENT = ("sequence", "time", "operator", "occurrence", "tag", "source", "destinations")
 
 
@@ -52,6 +54,13 @@ def processes_in(folder: Path) -> list[Process]:
     found = [Process.read(path) for path in sorted(folder.glob("*.log"))]
     last = float("inf")
     return sorted(found, key=lambda p: (last if p.rank is None else p.rank, p.started))
+
+
+def first_failure(processes: Sequence[Process]) -> str | None:
+    """The error that ended a process before any other: what others say may follow from it."""
+    failed = [r for p in processes for r in p.of_kind("failed")]
+    own = [r for r in failed if not r["text"].startswith(_OF_LAUNCHER)]
+    return None if not own else one_line(min(own, key=lambda r: float(r["time"]))["text"])
 
 
 def events_of(processes: Sequence[Process], files: TranscriptFiles) -> list[Event]:

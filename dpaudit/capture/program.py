@@ -13,11 +13,12 @@ from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.world import ERROR, FAILED, SAID, World
 from dpaudit.tap.run import TIMED_OUT
 
-from .commands import script_of, torchrun
+from .commands import refuse_missing_script, torchrun
+from .gathered import first_failure, processes_in
 from .merged import Merging, noted
 from .observed import Observed
 from .recording import EVENTS
-from .run import port_hint
+from .run import RAW, port_hint
 from .servers import Anew, Servers
 
 Found = TypeVar("Found")
@@ -36,7 +37,7 @@ class Program:
         self._config = config
         self._merging = Merging(config.messages) if self.options.ranks else None
         self._numbers = itertools.count()
-        self.script = script_of(self.options)
+        refuse_missing_script(self.options)
         launched = torchrun(self.options) if self.options.ranks else self.options.command[1:]
         if launched is None:
             self._runs: Servers | Anew = Anew(self.options)
@@ -111,8 +112,11 @@ class Program:
             raise RunError(f"{self.name}: {refused}")
         if status != 0:
             said = _said(out)
-            ended = f"{self.name}: ended with status {status}{port_hint(said)}; it said last:"
-            raise RunError("\n".join([ended, *said.strip().splitlines()[-LAST_LINES:]]))
+            ended = f"{self.name}: ended with status {status}{port_hint(said)}"
+            if (out / RAW).exists() and (first := first_failure(processes_in(out / RAW))):
+                raise RunError(f"{ended}: {first}")
+            last = said.strip().splitlines()[-LAST_LINES:]
+            raise RunError("\n".join([f"{ended}; it said last:", *last]))
 
     def _refuse_silence(self, out: Path) -> None:
         events = out / EVENTS

@@ -122,7 +122,8 @@ def _by_period(calls: Sequence[Call]) -> list[bool]:
             start, period = found
             key = keys[start]
             every = keys[start : start + period].count(key)
-            at = [i for i in range(start, len(keys)) if keys[i] == key][::every]
+            at = [i for i, other in enumerate(keys) if other == key]  # before they repeat, too
+            at = at[at.index(start) % every :: every]
             sequences = {sending[i].sequence for i in at}
             return [call.sequence in sequences for call in calls]
     return [False] * len(calls)

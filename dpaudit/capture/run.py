@@ -21,7 +21,7 @@ from dpaudit.text import one_line
 
 from .addresses import addressed
 from .ended import guarded
-from .gathered import Process, draws_of, events_of, processes_in
+from .gathered import Process, draws_of, events_of, first_failure, processes_in
 from .inside.start import OPTIONS, TORCH
 from .recording import Recording
 from .rounds import with_rounds
@@ -32,7 +32,6 @@ RAW = "raw"  # what processes write while they run
 SECONDS, MOST_BYTES = 600.0, 2 * 10**9
 LONGEST_COMMAND = 160  # characters of it that an error shows
 _POLL = 0.1  # seconds
-_OF_LAUNCHER = "ChildFailedError"  # torchrun's own, about a process that failed
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ def _refuse_failure(
     said = shortened(one_line(shlex.join(command)), LONGEST_COMMAND)
     noted = {
         kind: [one_line(r.get("text", "")) for p in processes for r in p.of_kind(kind)]
-        for kind in ("refused", "failed", "full")
+        for kind in ("refused", "full")
     }
     if noted["refused"]:
         supported = " and ".join(TORCH)
@@ -177,8 +176,8 @@ def _refuse_failure(
         raise too_large(most_bytes, ", or give a larger --max-bytes")
     if code:
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        own = [text for text in noted["failed"] if not text.startswith(_OF_LAUNCHER)]
-        why = f": {own[0]}" if own else "; its own output says why"
+        first = first_failure(processes)
+        why = f": {first}" if first else "; its own output says why"
         raise RunError(f"{said}: {ended}{why}{port_hint(why)}")
     if not any(process.of_kind("sent") for process in processes):
         raise RunError(

@@ -156,6 +156,13 @@ def _written(run: Observed, folder: Path) -> Path:
 
 
 def _refuse_absent(config: CapturedConfig, plain: Observed) -> None:
+    if not plain.messages:
+        begins = config.messages.round_starts_at
+        why = f'"{begins}" sends and draws nothing' if begins else "the messages have no period"
+        raise RunError(
+            f"no rounds were found: {why}; name the line at which they begin, of a message or a "
+            "draw, by messages.round_starts_at"
+        )
     for victim in config.record.victims:
         if victim not in plain.agents:
             raise RunError(

@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from dpaudit.strict import Strict
 
 WORLD = "DPAUDIT_WORLD"  # the environment's name for the path of a World
+PROCESS = "DPAUDIT_PROCESS"  # and of the id of the process that a simulation is
 RANKS = "DPAUDIT_RANKS"  # there where each process of a program is one agent
 SAID, ERROR = "said.txt", "error.txt"  # what it printed, and what it did that cannot be audited
 FAILED = "failed.txt"  # the error of the process that failed first

@@ -14,6 +14,7 @@ neighbouring worlds. Tensors and NumPy arrays alike; what comes back is of the k
 """
 
 import os
+import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["batch", "noise", "send"]
 Value = TypeVar("Value")
+_starting = threading.Lock()
 
 
 def batch(agent: int, records: Value) -> Value:
@@ -70,11 +72,17 @@ def _player() -> "Player | RankPlayer | None":
         from .rank import here
 
         return here()
-    return _started(os.environ[WORLD])
+    with _starting:  # threads have one player
+        return _started(os.environ[WORLD], os.getpid())
 
 
 @cache
-def _started(world: str) -> "Player":
+def _started(world: str, process: int) -> "Player":
+    """The player of a process; a fork does not have that of its parent."""
     from .player import Player
 
     return Player.started(world)
+
+
+if RANKS in os.environ:
+    import torch  # noqa: F401  # its hooks seed the process, which the program does after this

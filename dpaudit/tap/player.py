@@ -2,10 +2,15 @@
 
 import atexit
 import hashlib
+import os
+import signal
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -14,6 +19,8 @@ from torch import Tensor
 from dpaudit.files.recorded import Draw, Event, SentTensor, write_at_once
 from dpaudit.files.world import (
     BATCHES,
+    ERROR,
+    PROCESS,
     RECORDS,
     TAPE,
     Noise,
@@ -29,8 +36,25 @@ from .tape import Tape, as_noise, as_tensor, like
 CONTENT = "transcript/messages.safetensors"
 
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
 class Ended(SystemExit):
     """All that a world asks for is sent."""
+
+
+def _in_turn(
+    method: "Callable[Concatenate[Player, Given], Result]",
+) -> "Callable[Concatenate[Player, Given], Result]":
+    """A method that threads, which agents may be, call one after the other."""
+
+    @wraps(method)
+    def called(player: "Player", *given: Given.args, **named: Given.kwargs) -> Result:
+        with player.lock:
+            return method(player, *given, **named)
+
+    return called
 
 
 class Player:
@@ -38,6 +62,7 @@ class Player:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.lock = threading.Lock()
         self._tape = Tape(world)
         self._drawn: dict[str, Tensor] = {}
         self._contents: dict[str, Tensor] = {}
@@ -53,10 +78,14 @@ class Player:
     @classmethod
     def started(cls, path: str) -> "Player":
         """The world of this process, written when it ends."""
-        player = cls(World.model_validate_json(Path(path).read_text()))
+        world = World.model_validate_json(Path(path).read_text())
+        if os.environ[PROCESS] != str(os.getpid()):
+            _refuse_process(world)
+        player = cls(world)
         atexit.register(player.close)
         return player
 
+    @_in_turn
     def batch(self, agent: int, records: Any) -> Any:
         self._end_if_over()
         taken = self._count("batch", agent) + 1
@@ -67,6 +96,7 @@ class Player:
                 self._records[record_key(agent, taken, i)] = part.clone().contiguous()
         return found
 
+    @_in_turn
     def noise(self, agent: int, name: str, draw: Any, scale: float, family: Noise) -> Any:
         occurrence = self._count("noise", agent, name)
         key, own = draw_key(agent, occurrence, name), as_noise(name, draw)
@@ -82,6 +112,7 @@ class Player:
         self._drawn[key] = value.clone()
         return like(value, draw)
 
+    @_in_turn
     def send(self, source: int, destinations: tuple[int, ...], name: str, value: Any) -> None:
         self._end_if_over()
         to = tuple(sorted(set(destinations) - {source}))
@@ -132,3 +163,13 @@ class Player:
         """How often it was called before."""
         self._times[what] += 1
         return self._times[what] - 1
+
+
+def _refuse_process(world: World) -> NoReturn:
+    """End the run: what this process would note takes the place of what the others did."""
+    (world.out / ERROR).write_text(
+        "dpaudit.tap is called in a process that the program starts; expected a simulation in one "
+        "process, or program.ranks, the number of processes that call it"
+    )
+    os.kill(int(os.environ[PROCESS]), signal.SIGKILL)
+    os._exit(2)

@@ -11,6 +11,7 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from pathlib import Path
 import torch
 
 from dpaudit.errors import DpauditError
-from dpaudit.files.world import DONE, ERROR, FAILED, SAID, WORLD, World
+from dpaudit.files.world import DONE, ERROR, FAILED, PROCESS, SAID, WORLD, World
 
 from . import player as _imported  # noqa: F401  once, before all forks
 from .seeds import seed_all
@@ -79,7 +80,7 @@ def begun(path: Path) -> World:
         os.dup2(nothing.fileno(), 0)
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
-    os.environ[WORLD] = str(path)
+    os.environ.update({WORLD: str(path), PROCESS: str(os.getpid())})
     return world
 
 
@@ -118,6 +119,7 @@ def leave(status: int) -> None:
     """End without the clean-up of the process that this one is a copy of."""
     import atexit
 
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as Python does
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

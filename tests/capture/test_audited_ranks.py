@@ -17,6 +17,7 @@ from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 
 from .sheets import GUESTS
+from .test_refusals import SECOND_FAILS_FIRST
 
 CLAIM = {"text": "a round", "mu": 1.0, "scope": "round"}
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
@@ -226,6 +227,40 @@ def test_the_tap_shows_what_ranks_draw_take_and_send_otherwise(tmp_path: Path) -
     assert {f.role for f in result.findings} >= {Role.MEASURED, Role.NOISE}
 
 
+WITHOUT_TORCH = """
+import multiprocessing, sys
+import numpy as np
+from dpaudit import tap
+
+def agent(i, pipe):
+    np.random.seed(i)
+    for _ in range(2):
+        x = tap.batch(i, np.full((4, 2), 0.5**0.5))
+        noise = tap.noise(i, "z", np.random.normal(size=2), 1.0)
+        pipe.send(tap.send(i, 1 - i, "x", x.sum(0) + noise))
+        pipe.recv()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    each = [context.Process(target=agent, args=one) for one in enumerate(context.Pipe())]
+    for one in each:
+        one.start()
+    for one in each:
+        one.join()
+    sys.exit(any(one.exitcode for one in each))
+"""
+
+
+@pytest.mark.slow
+def test_processes_without_torch_are_shown_by_the_tap(tmp_path: Path) -> None:
+    """They seed themselves after dpaudit has: no draw of one is that of the other."""
+    (tmp_path / "program.py").write_text(WITHOUT_TORCH)
+    record = {"victims": (0,), "candidates": ("present",)}
+    result = audited(tmp_path / "out", (sys.executable, "program.py"), tmp_path, record=record)
+    assert measured(result) == pytest.approx(1.0, abs=1e-3)
+    assert "does not contradict it" in result.claims[0].reason
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "mu"), [("none", 1.0), ("halved", 2.0)])
 def test_a_program_that_starts_its_ranks_itself_is_started_anew(
@@ -261,6 +296,37 @@ def test_what_cannot_be_audited_says_why(tmp_path: Path, kinds: dict[str, Any], 
     assert said in str(error.value)
 
 
+@pytest.mark.slow
+def test_ranks_of_a_module_that_fail_tell_the_first_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "__main__.py").write_text(SECOND_FAILS_FIRST)
+    monkeypatch.setenv("STORE", str(tmp_path / "store"))
+    with pytest.raises(DpauditError) as error:
+        audited(tmp_path / "out", (sys.executable, "-m", "train"), tmp_path)
+    assert str(error.value).endswith("ended with status 1: ValueError: no such record")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("begins", "said"),
+    [(None, "the messages have no period"), ("train.py:1", '"train.py:1" sends and draws nothing')],
+)
+def test_a_program_without_rounds_is_told_to_name_a_line(
+    tmp_path: Path, begins: str | None, said: str
+) -> None:
+    with pytest.raises(DpauditError, match="no rounds were found") as error:
+        played(
+            tmp_path,
+            exchange=GATHER,
+            loader="DataLoader(data, 8)",
+            messages={"round_starts_at": begins},
+        )
+    assert said in str(error.value)
+    assert "messages.round_starts_at" in str(error.value)
+
+
 def test_more_than_may_be_kept_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "MOST_BYTES", 10)
     with pytest.raises(DpauditError, match="the transcript is larger than"):
@@ -281,7 +347,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     [
         (("torchrun", "--nproc-per-node", "3", "dp_gossip.py"), "ranks: 2; the command starts 3"),
         ((*TORCHRUN, "gone.py"), "gone.py: no such file"),
-        (("sleep", "1"), "names no script"),
+        (("sleep", "1"), "names no program"),
         (("no-such-launcher", "dp_gossip.py"), "no-such-launcher: cannot be started: No such file"),
     ],
 )

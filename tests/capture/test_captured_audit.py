@@ -128,6 +128,40 @@ def test_a_fault_is_measured_and_named(
     assert least <= (mu_of(result) or 0) <= most
 
 
+THREADS = """
+import threading
+import numpy as np
+from dpaudit import tap
+
+def agent(i):
+    rng = np.random.default_rng(i)
+    for _ in range(3):
+        begin.wait()
+        tap.batch(i, np.ones((4, 2)))
+        tap.send(i, (i + 1) % 8, "x", tap.noise(i, "z", rng.normal(size=2), 1.0))
+
+begin = threading.Barrier(8)
+for one in [threading.Thread(target=agent, args=(i,)) for i in range(8)]:
+    one.start()
+"""
+
+
+def test_agents_may_be_threads(tmp_path: Path) -> None:
+    """All that they send is one world's; the first to call have made a world each."""
+    (tmp_path / "program.py").write_text(THREADS)
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "program.py"), "folder": tmp_path},
+            "record": {"candidates": ("present",), "rounds": (1, 3)},
+            "certify": {"runs": 0},
+            "claim": (CLAIM,),
+        }
+    )
+    result = run_captured(config, tmp_path / "out", cores=1)
+    assert mu_of(result) == 0
+    assert result.graph.n_agents == 8
+
+
 def test_a_message_that_is_a_diagnostic_is_left_out_and_named(tmp_path: Path) -> None:
     """The one that is bare: what it shows is not judged, and the report says so."""
     result = audited(tmp_path, "one-link", ignore=("bare",))
@@ -219,6 +253,14 @@ def test_what_cannot_be_measured_is_one_line(
             "agent 0 takes no batch in round 1",
         ),
         ("from dpaudit import tap\ntap.batch(0, 'words')", "tap.batch: expected a tensor"),
+        (
+            "import os, torch\nfrom dpaudit import tap\n"
+            "tap.batch(0, torch.ones(2, 2))\n"
+            "tap.send(1, 0, 'x', torch.ones(2))\n"
+            "if not os.fork():\n    tap.send(0, 1, 'x', torch.ones(2))\n    os._exit(0)\n"
+            "os.wait()",
+            "dpaudit.tap is called in a process that the program starts; expected a simulation in",
+        ),
     ],
 )
 def test_a_program_that_fails_says_why(tmp_path: Path, text: str, said: str) -> None:

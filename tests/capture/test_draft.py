@@ -27,6 +27,14 @@ def test_noise_is_what_is_drawn_between_the_messages_of_rounds(tmp_path: Path) -
     assert noise_sites(recording(tmp_path / "none", "wSSSe")) == []
 
 
+def test_noise_of_a_distribution_is_noise(tmp_path: Path) -> None:
+    """torch.distributions.Normal draws by the operator "normal", of two tensors."""
+    events, draws = with_rounds(*recorded("nSnSnS"))
+    write_lines(tmp_path / EVENTS, events)
+    write_lines(tmp_path / DRAWS, [d.model_copy(update={"operator": "normal"}) for d in draws])
+    assert noise_sites(Recording(tmp_path)) == ["train.py:n"]
+
+
 def test_the_audit_takes_the_draft_whatever_the_command_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,16 @@ for _ in range(1000):
     dist.broadcast(torch.zeros(100_000), 0)
 """
 
+SECOND_FAILS_FIRST = """
+import os, torch, torch.distributed as dist
+rank = 0 if os.fork() else 1
+dist.init_process_group("gloo", init_method="file://" + os.environ["STORE"], rank=rank, world_size=2)
+dist.all_gather([torch.zeros(2), torch.zeros(2)], torch.ones(2))
+if rank == 1:
+    raise ValueError("no such record")
+dist.all_gather([torch.zeros(2), torch.zeros(2)], torch.ones(2))
+"""
+
 
 def refused(command: list[str], out: Path, options: Options = Options(seconds=60)) -> str:  # noqa: B008
     """The line that a command is refused with; nothing of it is left, running or in the folder."""
@@ -71,6 +81,15 @@ def test_an_error_of_the_program_is_told_and_its_own_output_is_shown(
     assert refused(["false"], tmp_path).endswith("ended with exit code 1; its own output says why")
     line = refused(["sh", "-c", "kill -9 $$"], tmp_path)
     assert line.endswith("was ended by signal 9; its own output says why")
+
+
+def test_the_error_of_the_process_that_failed_first_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others fail because it does, and say so."""
+    monkeypatch.setenv("STORE", str(tmp_path / "store"))
+    line = refused([sys.executable, "-c", SECOND_FAILS_FIRST], tmp_path / "out")
+    assert line.endswith("ended with exit code 1: ValueError: no such record")
 
 
 def test_a_program_that_sends_nothing(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def rounds(lines: str, starts_at: str | None = None, to: Sequence[int] = ()) -> 
         ("ABABAB", [1, 1, 2, 2, 3, 3]),
         ("S1S1T2S1S1T2S1S1T2", [1, 1, 1, 2, 2, 2, 3, 3, 3]),  # the first one is there twice
         ("SSSSSESSSSSE", [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 10]),  # an evaluation now and then
+        ("SESSSSSE", [1, 1, 2, 3, 4, 5, 6, 6]),  # after the first round, too
+        ("IASTASASAS", [0, 1, 1, 1, 2, 2, 3, 3, 4, 4]),
         ("ABCD", [0, 0, 0, 0]),
         ("n", [0]),
         ("", []),

@@ -59,7 +59,7 @@ class Log:
 
     def note(self, kind: str, text: str) -> None:
         """Something about the process itself."""
-        self.write({"kind": kind, "text": text})
+        self.write({"kind": kind, "text": text, "time": time.time()})
 
     def write(self, record: dict[str, Any], contents: Iterable[Content] = ()) -> None:
         """A record, with the place of each content in the other file: [name, ..., at, size]."""

@@ -53,9 +53,10 @@ def last_bias(module: nn.Module, n_classes: int) -> str:
     path, layer = layers[-1]
     if isinstance(layer, nn.Linear) and layer.out_features == n_classes and layer.bias is not None:
         return f"{path}.bias".lstrip(".")
+    without = " without a bias" if isinstance(layer, nn.Linear) and layer.bias is None else ""
     raise NotObservable(
-        "gradient-inversion reads labels off the bias of a last linear layer; "
-        f"this network ends in {type(layer).__name__}"
+        "gradient-inversion reads labels off the bias of a last linear layer; this network ends in "
+        f'{type(layer).__name__}{without}: labels = "joint" finds them along with the images'
     )
 
 

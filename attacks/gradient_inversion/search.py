@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.progress import OnStep
@@ -43,8 +44,9 @@ class Problems(NamedTuple):
     def slopes(self, points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
         """Losses [k] and gradients [k, D]; a loss that is no number counts as infinite."""
         points = points.detach().requires_grad_()
-        losses = self.objective(points, problems)
-        (gradients,) = torch.autograd.grad(losses.sum(), points)
+        with sdpa_kernel(SDPBackend.MATH):  # other attention has no second derivatives
+            losses = self.objective(points, problems)
+            (gradients,) = torch.autograd.grad(losses.sum(), points)
         return losses.detach().nan_to_num(nan=torch.inf), gradients.nan_to_num(0.0, 0.0, 0.0)
 
 

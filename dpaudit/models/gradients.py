@@ -13,6 +13,7 @@ from dpaudit.errors import ConfigError, DpauditError
 
 from .gradient_terms import Records
 from .models import n_parameters
+from .networks import Shape
 from .perceptron import Perceptron
 from .stacked import Stacked, cross_entropy
 from .unstacked import RecordByRecord, WholeBatch
@@ -67,14 +68,15 @@ class Gradients:
         create_graph: results can be differentiated with respect to X, inputs and soft labels.
 
     Networks of linear, convolutional and group normalisation layers run stacked
-    (`stacked`), others model by model. Memory is bounded by a chunk size, but for
+    (`stacked`), others model by model, as do those that use a layer otherwise than once, if they
+    are tried on a record, of a shape ``tried_on``. Memory is bounded by a chunk size, but for
     ``create_graph``, whose graph holds all models and records.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, tried_on: Shape | None = None) -> None:
         self.module = module
         self.d = n_parameters(module)
-        self._engine = _engine(module)
+        self._engine = _engine(module, tried_on)
         self._floats: dict[torch.Size, int] = {}
         self._counts: dict[tuple[object, ...], int] = {}  # bytes, by what was asked
 
@@ -290,12 +292,15 @@ class Gradients:
         return self._floats[shape]
 
 
-def _engine(module: nn.Module) -> Engine:
+def _engine(module: nn.Module, tried_on: Shape | None) -> Engine:
+    """That of a network; one that is not of this package is tried on a record of its shape."""
     if any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
         return WholeBatch(module)
     if Perceptron.supports(module):
         return Perceptron(module)
-    return Stacked(module) if Stacked.supports(module) else RecordByRecord(module)
+    if Stacked.supports(module) and (tried_on is None or Stacked(module).runs(tried_on)):
+        return Stacked(module)
+    return RecordByRecord(module)
 
 
 def _blocks(

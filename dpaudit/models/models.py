@@ -43,7 +43,8 @@ def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
     """A caller's own network without its numbers: a copy on the meta device.
 
     Raises:
-        ConfigError: it keeps buffers, or does not turn images into one logit for each class.
+        ConfigError: it keeps buffers, or has parameters that are not trained, or does not turn
+            images into one logit for each class.
     """
     name = type(module).__qualname__
     if buffers := [key for key, _ in module.named_buffers()]:
@@ -51,12 +52,19 @@ def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
             f"{name} keeps state beside its parameters ({buffers[0]}), which agents cannot share; "
             "GroupNorm in the place of BatchNorm keeps none: give fix_model=True, or --fix-model"
         )
+    if frozen := [key for key, p in module.named_parameters() if not p.requires_grad]:
+        raise ConfigError(
+            f"{name} has parameters that are not to be trained ({frozen[0]}); defenses train and "
+            "send all: leave them out, or call requires_grad_() on it"
+        )
     copy = deepcopy(module).to("meta")
     try:
         logits = outputs(copy, shape)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{name} cannot take records of shape {list(shape)}: {reason}") from None
+    if not isinstance(logits, Tensor):
+        raise ConfigError(f"{name} gives a {type(logits).__name__}; expected a tensor of logits")
     if tuple(logits.shape) != (2, n_classes):
         raise ConfigError(
             f"{name} turns two records into {list(logits.shape)}; expected [2, {n_classes}], one "

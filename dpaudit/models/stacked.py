@@ -16,9 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dpaudit.errors import DpauditError
+
 from .gradient_terms import Records
 from .layers import LAYERS, Block, ChannelsLast, Layer
-from .models import parameters_of
+from .models import n_parameters, parameters_of
+from .networks import Shape
 
 # networks of nothing else keep the features of models apart, so that models can share a batch
 _FEATUREWISE = (
@@ -49,6 +52,18 @@ class Stacked:
         owners = [m for m in module.modules() if _has_parameters(m)]
         n_uses = sum(len(list(m.parameters(recurse=False))) for m in owners)
         return n_uses == len(list(module.parameters())) and all(map(_known, owners))
+
+    def runs(self, shape: Shape) -> bool:
+        """Whether a record of a shape passes each layer once, and nothing else reads its weights.
+
+        A network may use its layers otherwise: twice, never, or their weights by themselves.
+        """
+        X, inputs = torch.zeros(1, 1, n_parameters(self.module)), torch.zeros(1, 1, *shape)
+        try:
+            self.records(X, inputs, torch.zeros(1, 1, dtype=torch.long), create_graph=False)
+        except (AttributeError, DpauditError, IndexError):
+            return False
+        return True
 
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
         """[n, r, k, n_classes] of models X [n, k, d] on inputs [n, r, ...]."""

@@ -153,7 +153,7 @@ class Classification:
         if own:
             self._start = nn.utils.parameters_to_vector(module.parameters()).detach().to(device)
             module = architecture(module, shape, n_classes)
-        self.gradients = Gradients(module)
+        self.gradients = Gradients(module, shape if own else None)
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)
         tested = n_evaluated(partition.n_agents)
         self._x_test = dataset.x_test[:tested].to(device)

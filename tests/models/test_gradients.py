@@ -420,3 +420,38 @@ def _per_record_graph(module: nn.Module, X: Tensor, inputs: Tensor, labels: Tens
             loss = cross_entropy(logits, label[None])
             G.append(torch.autograd.grad(loss, x, create_graph=True)[0])
     return torch.stack(G).view(len(X), inputs.shape[1], -1)
+
+
+class _Otherwise(nn.Module):
+    """A network that uses its layers otherwise than once each."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.layer, self.head, self.unused = nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x).tanh()
+        if self.how == "tied":
+            x = x @ self.layer.weight
+        return self.head(self.layer(x) if self.how == "twice" else x)
+
+
+@pytest.mark.parametrize("how", ["twice", "tied", "unused"])
+def test_a_network_that_uses_layers_otherwise_than_once_has_the_gradients_of_autograd(
+    how: str,
+) -> None:
+    module = _Otherwise(how)
+    x, y = torch.randn(3, 4), torch.tensor([0, 2, 2])
+    parameters = list(module.parameters())
+    loss = nn.functional.cross_entropy(module(x), y, reduction="sum")
+    parts = torch.autograd.grad(loss, parameters, allow_unused=True)
+    expected = torch.cat(
+        [
+            torch.zeros(p.numel()) if g is None else g.flatten()
+            for p, g in zip(parameters, parts, strict=True)
+        ]
+    )
+    X = nn.utils.parameters_to_vector(parameters).detach()[None]
+    found = Gradients(module.to("meta"), (4,)).clipped_sum(X, x[None], y[None], None)
+    torch.testing.assert_close(found[0], expected)

@@ -7,6 +7,7 @@ from torch.func import functional_call
 
 from dpaudit.errors import ConfigError
 from dpaudit.models.models import (
+    architecture,
     build_network,
     coordinates,
     flat_parameters,
@@ -199,3 +200,29 @@ def test_the_least_size_named_in_a_refusal_is_taken(name: str) -> None:
             build_network(name, (1, side, side), 10)
             with pytest.raises(ConfigError):
                 build_network(name, (1, side - 1, side - 1), 10)
+
+
+class _Told(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": self.layer(x)}
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (_Told(), "_Told gives a dict; expected a tensor of logits"),
+        (
+            nn.Linear(4, 3).requires_grad_(False),
+            r"parameters that are not to be trained \(weight\)",
+        ),
+    ],
+)
+def test_a_network_of_ones_own_that_cannot_be_trained_is_refused(
+    module: nn.Module, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        architecture(module, (4,), 3)

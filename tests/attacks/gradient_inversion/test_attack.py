@@ -171,6 +171,37 @@ def test_a_network_without_a_last_linear_layer_is_refused(digits) -> None:
         reconstruct(task, Observed(models, models, 1, 2.0))
 
 
+def test_a_last_layer_without_a_bias_is_named(digits) -> None:
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10, bias=False))
+    task = Task(Gradients(module.to("meta")), (1, 8, 8), 10, (-1.0, 1.0))
+    models = torch.zeros(1, task.gradients.d)
+    with pytest.raises(NotObservable, match=r'ends in Linear without a bias: labels = "joint"'):
+        reconstruct(task, Observed(models, models, 1, 2.0))
+
+
+class _Attention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = torch.nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x[:, 0]
+        return self.head(self.attention(rows, rows, rows, need_weights=False)[0].mean(1))
+
+
+def test_images_of_a_network_with_attention_are_searched(digits) -> None:
+    """torch's fast attention has no second derivatives, which the search takes."""
+    module = _Attention()
+    x, y = digits.x[:1], digits.y[:1]
+    torch.nn.functional.cross_entropy(module(x), y).backward()
+    gradient = torch.cat([p.grad.flatten() for p in module.parameters()])[None]
+    model = torch.nn.utils.parameters_to_vector(module.parameters()).detach()[None]
+    task = Task(Gradients(module.to("meta")), (1, 8, 8), 10, (-1.0, 1.0))
+    found = reconstruct(task, Observed(gradient, model, 1, None), iterations=3, restarts=1)
+    assert found.images.isfinite().all()
+
+
 def test_labels_of_single_records_are_exact_without_noise(digits) -> None:
     task = task_of(digits, "lenet")
     observed, _, labels = observe(task, digits, m=40, batch_size=1)

@@ -43,8 +43,8 @@ def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
     """A caller's own network without its numbers: a copy on the meta device.
 
     Raises:
-        ConfigError: it keeps buffers, or has parameters that are not trained, or does not turn
-            images into one logit for each class.
+        ConfigError: it keeps buffers, or has no parameters or some that are not trained, or does
+            not turn images into one logit for each class.
     """
     name = type(module).__qualname__
     if buffers := [key for key, _ in module.named_buffers()]:
@@ -52,6 +52,8 @@ def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
             f"{name} keeps state beside its parameters ({buffers[0]}), which agents cannot share; "
             "GroupNorm in the place of BatchNorm keeps none: give fix_model=True, or --fix-model"
         )
+    if not n_parameters(module):
+        raise ConfigError(f"{name} has no parameters; expected some, which agents train and send")
     if frozen := [key for key, p in module.named_parameters() if not p.requires_grad]:
         raise ConfigError(
             f"{name} has parameters that are not to be trained ({frozen[0]}); defenses train and "

@@ -151,8 +151,8 @@ class Classification:
             if not self.replaced:
                 raise ConfigError("model.fix: the network has no BatchNorm; leave it out")
         if own:
-            self._start = nn.utils.parameters_to_vector(module.parameters()).detach().to(device)
-            module = architecture(module, shape, n_classes)
+            given, module = module, architecture(module, shape, n_classes)
+            self._start = nn.utils.parameters_to_vector(given.parameters()).detach().to(device)
         self.gradients = Gradients(module, shape if own else None)
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)
         tested = n_evaluated(partition.n_agents)

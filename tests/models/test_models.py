@@ -214,6 +214,7 @@ class _Told(nn.Module):
 @pytest.mark.parametrize(
     ("module", "said"),
     [
+        (nn.Identity(), "Identity has no parameters"),
         (_Told(), "_Told gives a dict; expected a tensor of logits"),
         (
             nn.Linear(4, 3).requires_grad_(False),

@@ -102,9 +102,12 @@ def test_extreme_releases_have_an_interval(
         ([laplace(15.3, count=6231, rate=1.3e-4), gaussian(0.87)], 2e-7, "replace-one"),
         ([gaussian(0.13, 3, 2.4e-4, "fixed"), laplace(29.0, count=6137)], 3.6e-7, "add-remove"),
         ([gaussian(0.13, 3, 2.4e-4, "fixed")], 3.6e-7, "add-remove"),
-        ([gaussian(0.3 + i / 1e4, 20, 0.0009) for i in range(300)], 1e-5, "add-remove"),
+        pytest.param(
+            [gaussian(0.3 + i / 1e4, 20, 0.0009) for i in range(300)], 1e-5, "add-remove",
+            marks=pytest.mark.slow,
+        ),
     ],
-)
+)  # fmt: skip
 def test_losses_far_below_the_spacing_of_others_are_not_lost(
     mechanism: list[Release], target: float, adjacency: RecordAdjacency
 ) -> None:

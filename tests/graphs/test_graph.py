@@ -215,6 +215,7 @@ def test_every_agent_of_a_regular_graph_has_k_neighbours(n: int, k: int) -> None
     torch.testing.assert_close(W[W > 0], torch.full((n * (k + 1),), 1 / (k + 1)).double())
 
 
+@pytest.mark.slow
 def test_random_regular_graphs_are_uniform_over_all_of_them() -> None:
     """The connected 2-regular graphs of 6 agents are the 5!/2 = 60 hexagons."""
     rng, draws, seen = np.random.default_rng(20240611), 3_000, {}

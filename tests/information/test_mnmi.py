@@ -85,6 +85,7 @@ def test_a_leak_in_one_round_is_found_there_and_is_significant() -> None:
     assert found.per_round.max() == found.bits
 
 
+@pytest.mark.slow
 def test_the_maximum_over_rounds_without_a_leak_is_not_significant_for_being_a_maximum() -> None:
     repeats, level = 60, 0.05
     rng = np.random.default_rng(35)

@@ -94,6 +94,7 @@ def test_the_error_of_a_linear_answer_falls_as_one_over_r(spread: float) -> None
         assert low < statistic < high
 
 
+@pytest.mark.slow
 def test_joined_images_are_nearer_than_those_of_the_best_single_gradient(digits: Dataset) -> None:
     """Eight digits, three models near each other, noise of a tenth of the gradient; one seed."""
     n, r = 8, 3

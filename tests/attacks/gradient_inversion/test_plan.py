@@ -109,7 +109,7 @@ def test_the_prior_weighs_what_bayes_rule_says() -> None:
     )
 
 
-@pytest.mark.parametrize("network", ["lenet", "mlp"])
+@pytest.mark.parametrize("network", [pytest.param("lenet", marks=pytest.mark.slow), "mlp"])
 def test_known_noise_is_worth_more_than_unknown_noise(network) -> None:
     """The same noisy gradients: the likelihood and its prior against the L1 mismatch.
 

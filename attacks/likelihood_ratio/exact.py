@@ -216,11 +216,7 @@ def _notes(question: Question, found: Interval) -> Iterator[str]:
             "and the loss of all draws together caps it"
         )
     elif question.meet:
-        upper = "" if question.algebra.reacts else f"; {_upper(question, found)}"
-        yield (
-            f"{_why_they_meet(question)}: the lower end is that of a record whose gradient has "
-            f"{_direction(question, found)}{upper}"
-        )
+        yield _of_which_record(question, found)
     if leak.shown is not None:
         k, message = leak.shown
         yield f'round {k}: "{message}" shows the record without noise'
@@ -232,18 +228,16 @@ def _is_drawn_otherwise(game: Game) -> bool:
     return how != "none" and game.sampling_rate < 1 and how != defense.sampling
 
 
-def _why_they_meet(question: Question) -> str:
+def _of_which_record(question: Question, found: Interval) -> str:
+    """Whose leak the ends are where uses meet, and why these do."""
     assert question.algebra is not None
+    why, direction = "a record's effect outlasts its round in this view", "another in each batch"
     if question.algebra.leak.batches > 1:
-        return "several batches meet in one message"
-    return "a record's effect outlasts its round in this view"
-
-
-def _direction(question: Question, found: Interval) -> str:
-    """Of which record the lower end is."""
+        why = "several batches meet in one message"
     if found.low <= _of_one_direction(question, _at(question)):
-        return "one direction wherever they meet"
-    return "another direction in each batch"
+        direction = "one wherever they meet"
+    upper = "" if question.algebra.reacts else f"; {_upper(question, found)}"
+    return f"{why}: the lower end is that of a record whose direction is {direction}{upper}"
 
 
 def _upper(question: Question, found: Interval) -> str:

@@ -145,7 +145,7 @@ def test_a_batch_that_is_used_in_two_rounds_is_accounted_as_such(sampling: str) 
     one_direction = epsilon_where_batches_meet(shift, 1e-5)
     assert twice.metrics["epsilon"].low == pytest.approx(one_direction, rel=1e-6)
     assert truth.low < one_direction
-    assert any("a record whose gradient has one direction wherever" in n for n in twice.notes)
+    assert any("a record whose direction is one wherever they meet" in n for n in twice.notes)
     # every use but the last is hidden by 1 / sqrt(2) twice: diag(y) - H psd with y = 4, ..., 3, 2
     most = epsilon(releases(BOUNDS, sampling, 0.25), 1e-5).high
     assert truth.high < twice.metrics["epsilon"].high == pytest.approx(most, rel=1e-6)

@@ -112,19 +112,21 @@ def standings(benchmark: BenchmarkResult, folder: Path) -> list[Standing]:
 
     A result that cannot be read is a gap, which says why.
     """
-    found: dict[Values, dict[tuple[str, int | None], list[Measured]]] = {}
-    gaps: dict[Values, list[Gap]] = {}
+    texts = {}  # of each combination, whose values may be alike as text
+    found: dict[str, dict[tuple[str, int | None], list[Measured]]] = {}
+    gaps: dict[str, list[Gap]] = {}
     for cell, values in zip(benchmark.cells, _values(benchmark), strict=True):
-        rows = found.setdefault(values, {})
+        which = repr([cell.values.get(axis) for axis in benchmark.axes])
+        texts[which], rows = values, found.setdefault(which, {})
         try:
             for one in _measured(cell, folder):
                 claim = None if one.claim is None else one.claim.claim
                 rows.setdefault((one.adversary, claim), []).append(one)
         except RunError as error:
-            gaps.setdefault(values, []).append(Gap(cell, values, str(error)))
+            gaps.setdefault(which, []).append(Gap(cell, values, str(error)))
     return [
-        Standing(values, tuple(seeds), tuple(gaps.get(values, ())))
-        for values, rows in found.items()
+        Standing(texts[which], tuple(seeds), tuple(gaps.get(which, ())))
+        for which, rows in found.items()
         for seeds in rows.values() or [[]]
     ]
 

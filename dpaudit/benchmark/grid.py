@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -64,6 +64,23 @@ class _Part:
 _Combination = tuple[_Part, ...]
 
 
+@dataclass(frozen=True)
+class _Draft:
+    """What a combination makes of the base; whether that is an audit is not checked."""
+
+    combination: _Combination
+    content: dict[str, Any]
+    problems: list[tuple[FileKey, str]]
+
+    def has(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Those of some keys that are there, with their values."""
+        found = {}
+        for key in keys:
+            with suppress(KeyError, IndexError, TypeError, ValueError):
+                found[key] = _value_at(self.content, key)
+        return found
+
+
 def plan_of(file: BenchmarkFile, most: int) -> Plan:
     """The cells of a benchmark file, each a valid audit.
 
@@ -82,11 +99,12 @@ def plan_of(file: BenchmarkFile, most: int) -> Plan:
     n_seeds = max(1, len(file.benchmark.seeds))
     if len(combinations) * n_seeds > most:
         raise _too_many(file, len(combinations) * n_seeds, most)
-    labels = dict.fromkeys(label for parts in (*axes, listed) for p in parts for label in p.labels)
-    cells = _planned(file, combinations)
-    if not cells:
+    if not combinations:
         raise ConfigError(f"{file.path}: every cell is excluded")
-    return Plan(file.name, tuple(label for label in labels if label != SEED), tuple(cells))
+    labels = dict.fromkeys(label for parts in (*axes, listed) for p in parts for label in p.labels)
+    drafts = [_draft(file, combination) for combination in combinations]
+    labels = _telling(drafts, [label for label in labels if label != SEED])
+    return Plan(file.name, tuple(labels), tuple(_planned(file, drafts, labels)))
 
 
 def _too_many(file: BenchmarkFile, n: int, most: int) -> ConfigError:
@@ -178,7 +196,7 @@ def _grid(file: BenchmarkFile, axes: list[list[_Part]], any_listed: bool) -> lis
 
 def _is_meant(exclusion: Setting, combination: _Combination) -> bool:
     """Whether a cell has all values of an exclusion, where a list stands for any of its values."""
-    leaves = {key: value for part in combination for key, value in part.leaves.items()}
+    leaves = _set_by(combination)
     return all(
         key in leaves
         and (leaves[key] == given or (isinstance(given, list) and leaves[key] in given))
@@ -186,32 +204,50 @@ def _is_meant(exclusion: Setting, combination: _Combination) -> bool:
     )
 
 
-def _planned(file: BenchmarkFile, combinations: Sequence[_Combination]) -> list[PlannedCell]:
+def _telling(drafts: Sequence[_Draft], labels: Sequence[str]) -> list[str]:
+    """Keys of which no two audits have all values alike: those that tell the values of each axis
+    apart, and what else it takes, as where a listed cell has a value of an axis."""
+    keys = dict.fromkeys(key for d in drafts for key in _set_by(d.combination) if key != SEED)
+    values = [draft.has(keys) for draft in drafts]
+    found = list(labels)
+    for key in keys:
+        if _told_apart(values, [*found, key]) > _told_apart(values, found):
+            found.append(key)
+    return found
+
+
+def _planned(
+    file: BenchmarkFile, drafts: Sequence[_Draft], labels: Sequence[str]
+) -> list[PlannedCell]:
     """The cells of combinations, seed by seed. Raises InvalidCells."""
     cells: list[PlannedCell] = []
     problems: list[str] = []
-    seen: dict[str, str] = {}  # content of audits, and the cells that have it
-    groups = _groups([_label_values(each) for each in combinations])
-    for combination, group in zip(combinations, groups, strict=True):
-        content, found = _content(file, combination)
-        if found:
-            problems += [f"{line}" for line in _said(file, group, combination, found)]
-            continue
-        config, found = validated(content)
+    seen: dict[str, str] = {}  # audits with all defaults, and the cells that are these
+    for draft, group in zip(drafts, _groups(drafts, labels), strict=True):
+        content = _with_absolute_paths(file, draft.content)
+        config, found = (None, draft.problems) if draft.problems else validated(content)
         if found or config is None:
-            problems += _said(file, group, combination, found)
+            problems += _said(file, group, draft.combination, found)
             continue
-        other = seen.setdefault(repr(content), group)
-        if other != group:
-            problems.append(f'{file.path}: cell "{group}" is the same audit as cell "{other}"')
-        values = {k: v for k, v in _label_values(combination).items() if k != SEED}
-        for seed in _seeds(file, config, combination):
+        audit = config.model_dump_json()
+        if audit in seen:
+            other = "one before it" if seen[audit] == group else f'cell "{seen[audit]}"'
+            said = f'cell "{group}" is the same audit as {other}'
+            problems.append(file.line(draft.combination[-1].at, said))
+        seen.setdefault(audit, group)
+        for seed in _seeds(file, config, draft.combination):
             own = config.model_copy(update={"seed": seed})
             name = f"{group}-seed-{seed}" if group else f"seed-{seed}"
+            values = draft.has(labels)
             cells.append(PlannedCell(name, values, group, {**content, "seed": seed}, own))
     if problems:
         raise InvalidCells("\n".join(problems))
     return cells
+
+
+def _with_absolute_paths(file: BenchmarkFile, content: Mapping[str, Any]) -> dict[str, Any]:
+    """An audit of which no path depends on where the file lies that sets it."""
+    return {key: with_absolute_data(key, x, file.path.parent) for key, x in content.items()}
 
 
 def _seeds(file: BenchmarkFile, config: AuditConfig, parts: _Combination) -> Sequence[int]:
@@ -221,26 +257,32 @@ def _seeds(file: BenchmarkFile, config: AuditConfig, parts: _Combination) -> Seq
     return file.benchmark.seeds or (config.seed,)
 
 
-def _label_values(combination: _Combination) -> dict[str, Any]:
-    return {label: part.leaves[label] for part in combination for label in part.labels}
+def _groups(drafts: Sequence[_Draft], labels: Sequence[str]) -> list[str]:
+    """A name for each combination, of those values that it sets; audits that differ in their seed
+    alone have the same one, and no others."""
+    names: dict[str, str] = {}  # by all values
+    taken = set[str]()
+    values = [draft.has(labels) for draft in drafts]
+    for draft, has in zip(drafts, values, strict=True):
+        if repr(has) not in names:
+            own = _set_by(draft.combination)
+            words = (_word(key, has.get(key, own[key])) for key in labels if key in own)
+            names[repr(has)] = name = _free("-".join(words), taken)
+            taken.add(name.lower())  # as some file systems compare
+    return [names[repr(has)] for has in values]
 
 
-def _groups(labels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each combination, made of its values; no two are the same."""
-    names, seen = [], set[str]()
-    for values in labels:
-        words = (_word(key, value) for key, value in values.items() if key != SEED)
-        name = whole = "-".join(words)
-        if len(name) > LONGEST_NAME:
-            digest = sha256(whole.encode()).hexdigest()[:8]
-            name = f"{whole[: LONGEST_NAME - 9]}-{digest}"
-        n, first = 1, name
-        while name.lower() in seen:  # as some file systems compare
-            n += 1
-            name = f"{first}-{n}"
-        seen.add(name.lower())
-        names.append(name)
-    return names
+def _free(whole: str, taken: Collection[str]) -> str:
+    """A folder's name that is not taken."""
+    name = whole
+    if len(name) > LONGEST_NAME:
+        digest = sha256(whole.encode()).hexdigest()[:8]
+        name = f"{whole[: LONGEST_NAME - 9]}-{digest}"
+    n, first = 1, name
+    while name.lower() in taken:
+        n += 1
+        name = f"{first}-{n}"
+    return name
 
 
 def _word(key: str, value: Any) -> str:
@@ -251,20 +293,35 @@ def _word(key: str, value: Any) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.") or "value"
 
 
-def _content(
-    file: BenchmarkFile, combination: _Combination
-) -> tuple[dict[str, Any], list[tuple[FileKey, str]]]:
-    """The base with what a combination sets, whole tables before keys inside them."""
+def _ordered(combination: _Combination) -> list[tuple[str, Any]]:
+    """What is set, whole tables before keys inside them."""
+    settings = (item for part in combination for item in part.setting.items())
+    return sorted(settings, key=lambda item: item[0].count("."))
+
+
+def _set_by(combination: _Combination) -> dict[str, Any]:
+    """Every value that is set, by the path of its key."""
+    return {key: x for path, value in _ordered(combination) for key, x in _leaves(value, path)}
+
+
+def _draft(file: BenchmarkFile, combination: _Combination) -> _Draft:
+    """The base with what a combination sets."""
     content = deepcopy(file.base)
     problems: list[tuple[FileKey, str]] = []
-    settings = [item for part in combination for item in part.setting.items()]
-    for key, value in sorted(settings, key=lambda item: item[0].count(".")):
+    for key, value in _ordered(combination):
         parts = key.split(".")
         try:
-            _set(content, parts, deepcopy(with_absolute_data(key, value, file.path.parent)))
+            _set(content, parts, deepcopy(value))
         except RunError as error:
             problems.append((tuple(parts), str(error)))
-    return content, problems
+    return _Draft(combination, content, problems)
+
+
+def _value_at(content: Any, path: str) -> Any:
+    """Raises KeyError, IndexError, TypeError or ValueError: nothing is there."""
+    for part in path.split("."):
+        content = content[int(part) if isinstance(content, list) else part]
+    return content
 
 
 def _set(content: Any, parts: Sequence[str], value: Any) -> None:

@@ -69,6 +69,7 @@ def run_benchmark(
     """
     with _held(place.out, resume) as folder:
         keys = {cell.name: place.key(cell) for cell in plan.cells}
+        _name_as_now(keys, place)
         cells = {cell.name: _as_found(cell, place, keys[cell.name]) for cell in plan.cells}
         timing = _earlier_timing(place.out)
         waits = [cell for cell in plan.cells if cells[cell.name].state == "waiting"]
@@ -114,11 +115,32 @@ def _held(out: Path, resume: bool) -> Iterator[Folder]:
         yield folder
 
 
+def _name_as_now(keys: Mapping[str, str], place: Place) -> None:
+    """Give what was run under another name the one that its cell has now, as with one more axis.
+
+    Args:
+        keys: of what each cell is, by its name.
+    """
+    with writing(place.out):
+        others: dict[str, list[Path]] = {}  # folders that are of no cell by their name
+        for path in sorted(place.folder("").glob("*")):
+            if (key := _key_of(path)) != keys.get(path.name):
+                others.setdefault(key, []).append(path)
+        found = {}
+        for name, key in keys.items():
+            if key in others and _key_of(place.folder(name)) != key and others[key]:
+                aside = place.folder(f".{key}.{name}")  # as names may be exchanged
+                found[name] = others[key].pop(0).rename(aside)
+        for name, path in found.items():
+            shutil.rmtree(place.folder(name), ignore_errors=True)
+            path.rename(place.folder(name))
+
+
 def _as_found(cell: PlannedCell, place: Place, key: str) -> Cell:
     """A cell, done if its folder holds the audit of this very content, and else waiting."""
     folder = place.folder(cell.name)
     try:
-        done = _is_of(folder, key) and (folder / "report.html").exists()  # which is written last
+        done = _key_of(folder) == key and (folder / "report.html").exists()  # which is written last
         if done:
             AuditResult.read(folder / "audit.json")
     except (OSError, ValueError, DpauditError):
@@ -127,17 +149,17 @@ def _as_found(cell: PlannedCell, place: Place, key: str) -> Cell:
     return Cell(name=cell.name, values=cell.values, seed=cell.config.seed, state=state)
 
 
-def _is_of(folder: Path, key: str) -> bool:
-    """Whether what a cell's folder holds is of the content that has this key."""
+def _key_of(folder: Path) -> str:
+    """Of the content that a cell's folder holds; "" if there is none."""
     there = folder / CONTENT
-    return there.is_file() and there.read_bytes().strip() == key.encode()
+    return there.read_text("utf-8", "replace").strip() if there.is_file() else ""
 
 
 def _begun(cell: PlannedCell, place: Place, key: str) -> CellJob:
     """What is to be run; of another content nothing is left, of this one what was done."""
     path = place.folder(cell.name)
     with writing(path):
-        if not _is_of(path, key):
+        if _key_of(path) != key:
             shutil.rmtree(path, ignore_errors=True)
             with Folder(path).held() as folder:
                 folder.write(CONTENT, f"{key}\n".encode())

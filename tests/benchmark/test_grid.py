@@ -92,6 +92,38 @@ seed = 9
     assert len(planned(tmp_path, GRAPHS, listed).cells) == 4
 
 
+def test_no_two_audits_have_all_values_alike(tmp_path: Path) -> None:
+    listed = '[[cell]]\n"graph.name" = "ring"\n"defense.epsilon" = 4.0\n'
+    plan = planned(tmp_path, GRAPHS, listed)
+    assert plan.axes == ("graph.name", "defense.epsilon")
+    assert [cell.group for cell in plan.cells] == ["ring", "complete", "ring-epsilon-4.0"]
+    assert [list(cell.values.values()) for cell in plan.cells] == [
+        ["ring", 1.0],
+        ["complete", 1.0],
+        ["ring", 4.0],
+    ]
+
+
+def test_a_cell_has_the_value_that_its_audit_has(tmp_path: Path) -> None:
+    table = '{ name = "dp-dpsgd", n_rounds = 2, batch_size = 4, epsilon = %s }'
+    tables = f'[[axis]]\nkey = "defense"\nvalues = [{table % 1.0}, {table % 3.0}]\n'
+    listed = '[[cell]]\n"data.n_agents" = 5\n'
+    plan = planned(tmp_path, EPSILONS, tables.replace("4,", "8,", 1), listed)
+    for cell in plan.cells:  # keys inside tables are set last; what is not set is the base's
+        options = cell.config.defense.options
+        assert cell.values["defense.epsilon"] == options["epsilon"]
+        assert cell.values["defense.batch_size"] == options["batch_size"]
+        assert cell.values["data.n_agents"] == cell.config.data.n_agents
+    assert len({repr(cell.values) for cell in plan.cells}) == len(plan.cells) == 5
+
+
+def test_audits_that_differ_in_their_seed_alone_are_one_group(tmp_path: Path) -> None:
+    plan = planned(tmp_path, GRAPHS, '[[axis]]\nkey = "seed"\nvalues = [1, 2]\n')
+    assert plan.axes == ("graph.name",)
+    assert [cell.group for cell in plan.cells] == ["ring", "ring", "complete", "complete"]
+    assert plan.cells[1].name == "ring-seed-2"
+
+
 def test_exclusions_leave_out_what_has_all_of_their_values(tmp_path: Path) -> None:
     one = '[[exclude]]\n"graph.name" = "ring"\n"claim.0.epsilon" = 8\n'
     names = [cell.name for cell in planned(tmp_path, EPSILONS, GRAPHS, one).cells]
@@ -192,7 +224,15 @@ def test_more_cells_than_asked_for_are_refused_before_any_is_made(tmp_path: Path
         ),
         (
             [GRAPHS, '[[cell]]\n"graph.name" = "ring"\n'],
-            'bench.toml: cell "ring-2" is the same audit as cell "ring"',
+            'bench.toml:5: cell[1]: cell "ring" is the same audit as one before it',
+        ),
+        (
+            [GRAPHS, '[[cell]]\n"defense.learning_rate" = 0.05\n'],
+            'cell "learning_rate-0.05" is the same audit as cell "ring"',
+        ),
+        (
+            [GRAPHS, "[[cell]]\ndata = { n_agents = 4, name = 'digits' }\n"],
+            'bench.toml:5: cell[1]: cell "ring" is the same audit as one before it',
         ),
     ],
 )

@@ -60,11 +60,13 @@ def plan() -> Plan:
 
 
 def run(resume: bool = False, **place: object) -> dict[str, tuple[str, str]]:
-    """State and error of each graph's cell."""
+    """State and error of each cell, by its graph if that tells them apart."""
     where = Place(Path("out"), **{"source": "same", **place})  # type: ignore[arg-type]
     result = run_benchmark(plan(), where, LocalProcesses(workers=2), resume)
     assert BenchmarkResult.model_validate_json(Path("out/benchmark.json").read_text()) == result
-    return {cell.values["graph.name"]: (cell.state, cell.error) for cell in result.cells}
+    return {
+        cell.values.get("graph.name", cell.name): (cell.state, cell.error) for cell in result.cells
+    }
 
 
 def log() -> list[str]:
@@ -89,6 +91,33 @@ def test_cells_that_are_done_are_not_run_again_until_something_of_them_changes(f
     Path("out/cells/ring-seed-0/audit.json").write_text("{")
     assert set(run(source="another").values()) == {("done", "")}
     assert log() == ["ring-seed-0 resumed"]
+
+
+def test_cells_are_known_by_what_they_are_whatever_they_are_called(folder) -> None:
+    def files() -> dict[str, int]:
+        return {p.name: (p / "audit.json").stat().st_ino for p in Path("out/cells").iterdir()}
+
+    run()
+    before, _ = files(), log()
+    agents = '[[axis]]\nkey = "data.n_agents"\nvalues = [4, 5]\n'
+    written(folder, AXIS, agents)
+    run()
+    assert log() == [f"{graph}-n_agents-5-seed-0 begun" for graph in ("path", "ring", "star")]
+    after = files()
+    assert {name: after[name.replace("-seed", "-n_agents-4-seed")] for name in before} == before
+
+    def texts(*values: str) -> None:
+        cells = (f'[[cell]]\n"claim.0.text" = "{x}"\n"graph.name" = "star"\n' for x in values)
+        written(folder, *cells)
+        run()
+
+    texts("\u00e9", "\u00fc")
+    assert log() == ["text-2-seed-0 begun", "text-seed-0 begun"]
+    before = files()
+    texts("\u00fc", "\u00e9")  # the names are exchanged
+    assert log() == []
+    after = files()
+    assert after["text-seed-0"] == before["text-2-seed-0"] != before["text-seed-0"]
 
 
 def test_a_cell_of_which_is_not_known_what_it_is_of_is_run_anew(folder) -> None:

@@ -52,6 +52,14 @@ def test_seeds_of_one_combination_are_one_row(golden: AuditResult, tmp_path: Pat
     assert (one.verdict, one.agreeing) == (Verdict.REFUTED, 1)
 
 
+def test_values_that_are_alike_as_text_are_rows_of_their_own(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    written(tmp_path, {"a": audited(golden, 0.5), "b": audited(golden, 0.75)})
+    cells = [cell(name, values=("dpdl", "ring", x)) for name, x in (("a", 2), ("b", "2"))]
+    assert [len(row.seeds) for row in rows_of(tmp_path, *cells)] == [1, 1]
+
+
 def test_what_is_void_in_one_seed_is_void(golden: AuditResult, tmp_path: Path) -> None:
     written(tmp_path, {"a": audited(golden), "b": audited(golden, void="it moves too far")})
     [row] = rows_of(tmp_path, cell("a"), cell("b", seed=2))

@@ -101,9 +101,9 @@ def plan_of(file: BenchmarkFile, most: int) -> Plan:
         raise _too_many(file, len(combinations) * n_seeds, most)
     if not combinations:
         raise ConfigError(f"{file.path}: every cell is excluded")
-    labels = dict.fromkeys(label for parts in (*axes, listed) for p in parts for label in p.labels)
+    firsts = dict.fromkeys(label for parts in (*axes, listed) for p in parts for label in p.labels)
     drafts = [_draft(file, combination) for combination in combinations]
-    labels = _telling(drafts, [label for label in labels if label != SEED])
+    labels = _telling(drafts, [label for label in firsts if label != SEED])
     return Plan(file.name, tuple(labels), tuple(_planned(file, drafts, labels)))
 
 

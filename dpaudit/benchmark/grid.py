@@ -10,12 +10,25 @@ from hashlib import sha256
 from itertools import product
 from typing import Any
 
-from dpaudit.errors import ConfigError, RunError, nearest
+from dpaudit.errors import ConfigError, DataError, RunError, nearest
 from dpaudit.files.audit_keys import Options, unknown_key
 from dpaudit.files.benchmark_file import BenchmarkFile, Setting, with_absolute_data
-from dpaudit.files.config import AuditConfig, validated
-from dpaudit.files.file_problems import FileKey, dotted
+from dpaudit.files.config import SENSORS, AuditConfig, validated
+from dpaudit.files.file_problems import FileKey, FileProblem, dotted
 from dpaudit.registry import PluginFamily, load_plugin
+
+from .settings import (
+    Combination,
+    Part,
+    leaves_of,
+    on_the_way,
+    ordered,
+    parts_of,
+    put,
+    set_by,
+    told_apart,
+    value_at,
+)
 
 MOST_COMBINATIONS = 10**6  # of axes, before any is excluded
 LONGEST_NAME = 100  # characters of a folder
@@ -49,36 +62,39 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What one value of an axis, or one listed cell, sets, and where it is written."""
-
-    setting: Setting
-    at: FileKey
-    labels: tuple[str, ...]  # the keys whose values say which one it is
-
-    @property
-    def leaves(self) -> dict[str, Any]:
-        return dict(_leaves(self.setting))
-
-
-_Combination = tuple[_Part, ...]
-
-
-@dataclass(frozen=True)
 class _Draft:
     """What a combination makes of the base; whether that is an audit is not checked."""
 
-    combination: _Combination
+    combination: Combination
     content: dict[str, Any]
-    problems: list[tuple[FileKey, str]]
+    problems: tuple[FileProblem, ...]
 
     def has(self, keys: Iterable[str]) -> dict[str, Any]:
         """Those of some keys that are there, with their values."""
         found = {}
         for key in keys:
             with suppress(KeyError, IndexError, TypeError, ValueError):
-                found[key] = _value_at(self.content, key)
+                found[key] = value_at(self.content, key)
         return found
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A cell that is no audit."""
+
+    group: str
+    combination: Combination
+    problems: Sequence[FileProblem]
+
+    def setting(self, key: FileKey) -> Part | None:
+        """The part that sets what is at a key; of no key, the last one."""
+        own = [p for p in self.combination if any(on_the_way(k, key) for k in p.setting)]
+        return own[-1] if own else None
+
+    @property
+    def by_base(self) -> list[FileProblem]:
+        """Problems of what no part sets."""
+        return [(key, text) for key, text in self.problems if self.setting(key) is None]
 
 
 def plan_of(file: BenchmarkFile, most: int) -> Plan:
@@ -92,8 +108,8 @@ def plan_of(file: BenchmarkFile, most: int) -> Plan:
             nothing; or cells are no valid audits, with a line for each.
     """
     settings = file.benchmark.axis, file.benchmark.cell
-    axes = [_parts(axis.settings, ("axis", i, "values")) for i, axis in enumerate(settings[0])]
-    listed = _parts(settings[1], ("cell",))
+    axes = [parts_of(axis.settings, ("axis", i, "values")) for i, axis in enumerate(settings[0])]
+    listed = parts_of(settings[1], ("cell",))
     _refuse_unknown_keys(file, [part for parts in (*axes, listed) for part in parts])
     combinations = [*_grid(file, axes, bool(listed)), *((part,) for part in listed)]
     n_seeds = max(1, len(file.benchmark.seeds))
@@ -114,44 +130,13 @@ def _too_many(file: BenchmarkFile, n: int, most: int) -> ConfigError:
     )
 
 
-def _parts(settings: Sequence[Setting], at: FileKey) -> list[_Part]:
-    """The values of an axis, with the first keys that tell them apart."""
-    leaves = [dict(_leaves(setting)) for setting in settings]
-    labels: list[str] = []
-    for key in dict.fromkeys(key for each in leaves for key in each):
-        if _told_apart(leaves, [*labels, key]) > _told_apart(leaves, labels) or not labels:
-            labels.append(key)
-    for each in leaves:  # every one has a label
-        labels += [] if {*labels} & {*each} else [next(iter(each))]
-    return [
-        _Part(setting, (*at, j), tuple(label for label in labels if label in each))
-        for j, (setting, each) in enumerate(zip(settings, leaves, strict=True))
-    ]
-
-
-def _told_apart(leaves: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
-    """How many of them differ in these keys."""
-    return len({repr([(key in each, each.get(key)) for key in keys]) for each in leaves})
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no table, by the path of its key."""
-    tables = isinstance(value, list) and value and all(isinstance(part, dict) for part in value)
-    if (isinstance(value, dict) and value) or tables:
-        inside = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, part in inside:
-            yield from _leaves(part, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, value
-
-
-def _refuse_unknown_keys(file: BenchmarkFile, parts: Iterable[_Part]) -> None:
+def _refuse_unknown_keys(file: BenchmarkFile, parts: Iterable[Part]) -> None:
     parts = list(parts)
     options = _options(file, parts)
     lines: dict[str, None] = {}  # each once: many values have the same key
     for part in parts:
         for key, value in part.setting.items():
-            for path in (key, *(leaf for leaf, _ in _leaves(value, key))):
+            for path in (key, *(leaf for leaf, _ in leaves_of(value, key))):
                 said = unknown_key(path, options)
                 at = part.at[:2] if part.at[0] == "axis" else part.at
                 if said is not None:
@@ -161,9 +146,9 @@ def _refuse_unknown_keys(file: BenchmarkFile, parts: Iterable[_Part]) -> None:
         raise ConfigError("\n".join(lines))
 
 
-def _options(file: BenchmarkFile, parts: Sequence[_Part]) -> Options:
+def _options(file: BenchmarkFile, parts: Sequence[Part]) -> Options:
     """The options of every plug-in that the file names; none of one that is not there."""
-    leaves = [*_leaves(file.base), *(leaf for part in parts for leaf in part.leaves.items())]
+    leaves = [*leaves_of(file.base), *(leaf for part in parts for leaf in part.leaves.items())]
     families: dict[str, PluginFamily] = {"defense": "defenses", "attack": "attacks"}
     found: dict[str, list[str]] = {}
     for key, family in families.items():
@@ -174,7 +159,7 @@ def _options(file: BenchmarkFile, parts: Sequence[_Part]) -> Options:
     return found
 
 
-def _grid(file: BenchmarkFile, axes: list[list[_Part]], any_listed: bool) -> list[_Combination]:
+def _grid(file: BenchmarkFile, axes: list[list[Part]], any_listed: bool) -> list[Combination]:
     """The combinations that are not excluded."""
     whole = math.prod(map(len, axes))
     if whole > MOST_COMBINATIONS:
@@ -183,7 +168,7 @@ def _grid(file: BenchmarkFile, axes: list[list[_Part]], any_listed: bool) -> lis
     keys = {key: None for parts in axes for part in parts for key in part.leaves}
     gone = set[int]()
     for i, table in enumerate(file.benchmark.exclude):
-        exclusion = dict(_leaves(table))
+        exclusion = dict(leaves_of(table))
         for key in (key for key in exclusion if key not in keys):
             said = f'no axis sets "{key}"{nearest(key, keys)}; known here: {", ".join(keys)}'
             raise file.refusal(("exclude", i), said)
@@ -194,9 +179,9 @@ def _grid(file: BenchmarkFile, axes: list[list[_Part]], any_listed: bool) -> lis
     return [each for j, each in enumerate(combinations) if j not in gone]
 
 
-def _is_meant(exclusion: Setting, combination: _Combination) -> bool:
+def _is_meant(exclusion: Setting, combination: Combination) -> bool:
     """Whether a cell has all values of an exclusion, where a list stands for any of its values."""
-    leaves = _set_by(combination)
+    leaves = set_by(combination)
     return all(
         key in leaves
         and (leaves[key] == given or (isinstance(given, list) and leaves[key] in given))
@@ -207,11 +192,11 @@ def _is_meant(exclusion: Setting, combination: _Combination) -> bool:
 def _telling(drafts: Sequence[_Draft], labels: Sequence[str]) -> list[str]:
     """Keys of which no two audits have all values alike: those that tell the values of each axis
     apart, and what else it takes, as where a listed cell has a value of an axis."""
-    keys = dict.fromkeys(key for d in drafts for key in _set_by(d.combination) if key != SEED)
+    keys = dict.fromkeys(key for d in drafts for key in set_by(d.combination) if key != SEED)
     values = [draft.has(keys) for draft in drafts]
     found = list(labels)
     for key in keys:
-        if _told_apart(values, [*found, key]) > _told_apart(values, found):
+        if told_apart(values, [*found, key]) > told_apart(values, found):
             found.append(key)
     return found
 
@@ -221,28 +206,58 @@ def _planned(
 ) -> list[PlannedCell]:
     """The cells of combinations, seed by seed. Raises InvalidCells."""
     cells: list[PlannedCell] = []
-    problems: list[str] = []
+    refused: list[_Refused] = []
     seen: dict[str, str] = {}  # audits with all defaults, and the cells that are these
     for draft, group in zip(drafts, _groups(drafts, labels), strict=True):
         content = _with_absolute_paths(file, draft.content)
-        config, found = (None, draft.problems) if draft.problems else validated(content)
-        if found or config is None:
-            problems += _said(file, group, draft.combination, found)
+        config, problems = _audit(draft, content)
+        if config is None:
+            refused.append(_Refused(group, draft.combination, problems))
             continue
         audit = config.model_dump_json()
         if audit in seen:
             other = "one before it" if seen[audit] == group else f'cell "{seen[audit]}"'
-            said = f'cell "{group}" is the same audit as {other}'
-            problems.append(file.line(draft.combination[-1].at, said))
+            again = ((), f"is the same audit as {other}")
+            refused.append(_Refused(group, draft.combination, [again]))
         seen.setdefault(audit, group)
         for seed in _seeds(file, config, draft.combination):
             own = config.model_copy(update={"seed": seed})
             name = f"{group}-seed-{seed}" if group else f"seed-{seed}"
             values = draft.has(labels)
             cells.append(PlannedCell(name, values, group, {**content, "seed": seed}, own))
-    if problems:
-        raise InvalidCells("\n".join(problems))
+    if refused:
+        raise InvalidCells("\n".join(_said(file, refused, len(drafts))))
     return cells
+
+
+def _audit(
+    draft: _Draft, content: dict[str, Any]
+) -> tuple[AuditConfig | None, Sequence[FileProblem]]:
+    """The audit of this content, or what is wrong with it, and with what it names."""
+    if draft.problems:
+        return None, draft.problems
+    config, problems = validated(content)
+    if config is not None and not problems:
+        problems = list(_unknown(config))
+    return (None if problems else config), problems
+
+
+def _unknown(config: AuditConfig) -> Iterator[FileProblem]:
+    """Networks and data sets that are not there; no file knows which are."""
+    from dpaudit.data.datasets import refuse_unknown_data
+    from dpaudit.models.models import refuse_unknown_network
+
+    data = config.data.path or config.data.name or ""
+    try:
+        if data != SENSORS:
+            refuse_unknown_data(data)
+    except DataError as error:
+        yield ("data", "name" if config.data.path is None else "path"), str(error)
+    try:
+        if config.model is not None:
+            refuse_unknown_network(config.model.name)
+    except ConfigError as error:
+        yield ("model", "name"), str(error)
 
 
 def _with_absolute_paths(file: BenchmarkFile, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +265,7 @@ def _with_absolute_paths(file: BenchmarkFile, content: Mapping[str, Any]) -> dic
     return {key: with_absolute_data(key, x, file.path.parent) for key, x in content.items()}
 
 
-def _seeds(file: BenchmarkFile, config: AuditConfig, parts: _Combination) -> Sequence[int]:
+def _seeds(file: BenchmarkFile, config: AuditConfig, parts: Combination) -> Sequence[int]:
     if file.benchmark.seeds and any(SEED in part.setting for part in parts):
         at = next(part.at for part in parts if SEED in part.setting)
         raise file.refusal(at, "sets the seed, and so does seeds; leave one of them out")
@@ -265,7 +280,7 @@ def _groups(drafts: Sequence[_Draft], labels: Sequence[str]) -> list[str]:
     values = [draft.has(labels) for draft in drafts]
     for draft, has in zip(drafts, values, strict=True):
         if repr(has) not in names:
-            own = _set_by(draft.combination)
+            own = set_by(draft.combination)
             words = (_word(key, has.get(key, own[key])) for key in labels if key in own)
             names[repr(has)] = name = _free("-".join(words), taken)
             taken.add(name.lower())  # as some file systems compare
@@ -293,72 +308,27 @@ def _word(key: str, value: Any) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.") or "value"
 
 
-def _ordered(combination: _Combination) -> list[tuple[str, Any]]:
-    """What is set, whole tables before keys inside them."""
-    settings = (item for part in combination for item in part.setting.items())
-    return sorted(settings, key=lambda item: item[0].count("."))
-
-
-def _set_by(combination: _Combination) -> dict[str, Any]:
-    """Every value that is set, by the path of its key."""
-    return {key: x for path, value in _ordered(combination) for key, x in _leaves(value, path)}
-
-
-def _draft(file: BenchmarkFile, combination: _Combination) -> _Draft:
+def _draft(file: BenchmarkFile, combination: Combination) -> _Draft:
     """The base with what a combination sets."""
     content = deepcopy(file.base)
-    problems: list[tuple[FileKey, str]] = []
-    for key, value in _ordered(combination):
+    problems: list[FileProblem] = []
+    for key, value in ordered(combination):
         parts = key.split(".")
         try:
-            _set(content, parts, deepcopy(value))
+            put(content, parts, deepcopy(value))
         except RunError as error:
             problems.append((tuple(parts), str(error)))
-    return _Draft(combination, content, problems)
+    return _Draft(combination, content, tuple(problems))
 
 
-def _value_at(content: Any, path: str) -> Any:
-    """Raises KeyError, IndexError, TypeError or ValueError: nothing is there."""
-    for part in path.split("."):
-        content = content[int(part) if isinstance(content, list) else part]
-    return content
-
-
-def _set(content: Any, parts: Sequence[str], value: Any) -> None:
-    """Put a value where a path leads; tables on the way are made, those of arrays are not.
-
-    Raises:
-        RunError: the path leads through what is no table, or an array that has no such one.
-    """
-    for i, part in enumerate(parts):
-        place: Any = int(part) if isinstance(content, list) and part.isdigit() else part
-        if isinstance(content, list) and (not isinstance(place, int) or place >= len(content)):
-            raise RunError(
-                f'there is no table {part} in "{".".join(parts[:i])}", which has {len(content)}'
-            )
-        if not isinstance(content, dict | list):
-            raise RunError(f'"{".".join(parts[:i])}" is no table')
-        if i == len(parts) - 1:
-            content[place] = value
-        elif isinstance(content, dict):
-            content = content.setdefault(place, [] if parts[i + 1].isdigit() else {})
-        else:
-            content = content[place]
-
-
-def _said(
-    file: BenchmarkFile,
-    name: str,
-    combination: _Combination,
-    problems: Iterable[tuple[FileKey, str]],
-) -> Iterator[str]:
-    """A line for each problem of a cell, with the place in the file that set what is wrong."""
-    for key, text in problems:
-        said = f'cell "{name}": {dotted(key)}: {text}'
-        own = [part for part in combination if any(_on_the_way(k, key) for k in part.setting)]
-        yield file.line(own[-1].at, said) if own else file.base_line((), said)
-
-
-def _on_the_way(path: str, key: FileKey) -> bool:
-    """Whether what is set at a path holds a key, or lies inside it."""
-    return all(a == str(b) for a, b in zip(path.split("."), key, strict=False))
+def _said(file: BenchmarkFile, refused: Sequence[_Refused], n: int) -> Iterator[str]:
+    """A line for each problem, with what set it; those of the base, which all n have, once."""
+    every = set.intersection(*({*one.by_base} for one in refused)) if len(refused) == n else set()
+    for key, text in (problem for problem in refused[0].by_base if problem in every):
+        yield file.base_line(key, text)
+    for one in refused:
+        for key, text in (problem for problem in one.problems if problem not in every):
+            said = f'cell "{one.group}"{": " if key else ""}{dotted(key)}'
+            said = f"{said}: {text}" if key else f"{said} {text}"
+            part = one.setting(key)
+            yield file.base_line((), said) if part is None else file.line(part.at, said)

@@ -116,17 +116,26 @@ def load_dataset(
     Raises:
         DataError: no such data set, or its files are missing or damaged.
     """
+    refuse_unknown_data(data)
     rng = Streams(seed).numpy("data", "test split")
     if str(data) in _EMBEDDED:
         return _EMBEDDED[str(data)](rng)
     if str(data) in DATA_FOLDERS:
         return _torchvision(str(data), _root(str(data), data_root), download)
-    if str(data).endswith(".npz"):
-        return _npz(Path(data), rng)
-    raise DataError(
-        f'no data set "{data}"{nearest(str(data), dataset_names())}: '
-        f"{', '.join(dataset_names())}, or a .npz file"
-    )
+    return _npz(Path(data), rng)
+
+
+def refuse_unknown_data(data: str | Path) -> None:
+    """Raises DataError: no data set has this name, or no file is there."""
+    if str(data) in dataset_names():
+        return
+    if not str(data).endswith(".npz"):
+        raise DataError(
+            f'no data set "{data}"{nearest(str(data), dataset_names())}: '
+            f"{', '.join(dataset_names())}, or a .npz file"
+        )
+    if not Path(data).exists():
+        raise DataError(f"{data}: no such file")
 
 
 def from_arrays(x: Array | Tensor, y: Array | Tensor, *, seed: int = 0) -> Dataset:

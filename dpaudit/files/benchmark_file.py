@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from dpaudit.errors import ConfigError
 from dpaudit.strict import Strict, Text
 
+from .captured_file import is_captured
 from .config import read_toml
 from .file_problems import FileKey, FileProblem, problem_line, problems_of, refusal
 
@@ -93,6 +94,9 @@ class BenchmarkFile:
         else:
             base_path, at = path, ("audit",)
             base, base_text = benchmark.audit, text
+        if is_captured(base):
+            said = "a benchmark compares defenses; audit a program by itself: dpaudit audit"
+            raise refusal(base_path, base_text, [(("program",), said)], at)
         base = {key: with_absolute_data(key, part, base_path.parent) for key, part in base.items()}
         return cls(path, text, benchmark, base, base_path, base_text, at)
 

@@ -61,6 +61,8 @@ def problems_of(
             continue  # what is there does not count for pydantic, as it is wrong
         key = _key_in(content, problem["loc"])
         text = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            text = "expected a table"
         if problem["type"] == "extra_forbidden":
             siblings = _siblings(model, problem["loc"][:-1])
             text = f"unknown key{nearest(str(problem['loc'][-1]), siblings)}"
@@ -70,6 +72,8 @@ def problems_of(
             known = [tag.strip("' ") for tag in problem["ctx"]["expected_tags"].split(",")]
             tag = shortened(problem["ctx"]["tag"], LONGEST_VALUE)
             text = f'"{tag}" is not known{nearest(tag, known)}; known: {", ".join(known)}'
+        elif problem["type"] == "tuple_type" and isinstance(problem["input"], dict):
+            text = f"expected an array, whose tables begin with [[{dotted(key)}]]"
         elif problem["type"] == "missing" and isinstance(problem["loc"][-1], int):
             least = problem["loc"][-1] + 1
             text = (

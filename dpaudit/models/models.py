@@ -25,11 +25,7 @@ def build_network(name: str, shape: Shape, n_classes: int) -> nn.Module:
     Raises:
         ConfigError: no such network, or it cannot take images of this size.
     """
-    if name not in NETWORKS:
-        raise ConfigError(
-            f'no network is called "{name}"{nearest(name, NETWORKS)}; '
-            f"known: {', '.join(model_names())}"
-        )
+    refuse_unknown_network(name)
     try:
         return _attempt(name, shape, n_classes)
     except IndexError:  # fewer than three dimensions
@@ -37,6 +33,15 @@ def build_network(name: str, shape: Shape, n_classes: int) -> nn.Module:
     except (RuntimeError, ValueError):  # a layer finds less than its kernel, or nothing to average
         least = next(s for s in range(1, _LARGEST) if _fits(name, (shape[0], s, s), n_classes))
     raise ConfigError(f"{name} needs images of at least {least}x{least}, got {shape[1]}x{shape[2]}")
+
+
+def refuse_unknown_network(name: str) -> None:
+    """Raises ConfigError: no network has this name."""
+    if name not in NETWORKS:
+        raise ConfigError(
+            f'no network is called "{name}"{nearest(name, NETWORKS)}; '
+            f"known: {', '.join(model_names())}"
+        )
 
 
 def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:

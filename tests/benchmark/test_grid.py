@@ -147,6 +147,14 @@ def test_a_path_of_data_is_relative_to_the_file_that_names_it(tmp_path: Path) ->
     path.write_text(
         'audit = "below/audit.toml"\n[[cell]]\nseed = 1\n[[cell]]\n"data.path" = "b.npz"\n'
     )
+    with pytest.raises(ConfigError) as missing:
+        plan_of(BenchmarkFile.read(path), 9)
+    assert str(missing.value).replace(f"{tmp_path}/", "").split("\n") == [
+        'below/audit.toml: cell "": data.path: below/a.npz: no such file',
+        'bench.toml:4: cell[2]: cell "path-b.npz": data.path: b.npz: no such file',
+    ]
+    for name in ("below/a.npz", "b.npz"):
+        (tmp_path / name).touch()
     cells = plan_of(BenchmarkFile.read(path), 9).cells
     assert [c.config.data.path for c in cells] == [tmp_path / "below/a.npz", tmp_path / "b.npz"]
 
@@ -184,6 +192,35 @@ def test_all_cells_that_are_no_audits_are_listed_with_what_set_them(tmp_path: Pa
     broken = '[[axis]]\nkey = "graph.name"\nvalues = ["ring"]\n[[cell]]\n"data.n_agents" = -1\n'
     (line,) = refused(tmp_path, broken)
     assert line.startswith("bench.toml:4: cell[1]: ")
+
+
+def test_networks_and_data_that_are_not_there_are_listed_with_the_cells(tmp_path: Path) -> None:
+    models = '[[axis]]\nkey = "model.name"\nvalues = ["mlp", "lenett"]\n'
+    data = '[[axis]]\nkey = "data.name"\nvalues = ["digits", "mnits"]\n'
+    lines = refused(tmp_path, models, data)
+    assert [line.split(" (did")[0] for line in lines] == [
+        'bench.toml:6: axis[2].values[2]: cell "mlp-mnits": data.name: no data set "mnits"',
+        'bench.toml:3: axis[1].values[2]: cell "lenett-digits": model.name: no network is called '
+        '"lenett"',
+        'bench.toml:6: axis[2].values[2]: cell "lenett-mnits": data.name: no data set "mnits"',
+        'bench.toml:3: axis[1].values[2]: cell "lenett-mnits": model.name: no network is called '
+        '"lenett"',
+    ]
+
+
+def test_what_is_wrong_with_the_base_is_said_once(tmp_path: Path) -> None:
+    path = written(tmp_path, GRAPHS, EPSILONS)
+    path.write_text(path.read_text().replace('"logistic"', '"logistik"').replace("= 2", "= 0"))
+    with pytest.raises(ConfigError) as found:
+        plan_of(BenchmarkFile.read(path), 9)
+    [line] = str(found.value).split("\n")
+    assert line.startswith(f"{path}:17: audit.defense.n_rounds: Input should be greater than"), line
+    path.write_text(path.read_text().replace("= 0\n", "= 2\n"))
+    with pytest.raises(ConfigError) as found:
+        plan_of(BenchmarkFile.read(path), 9)
+    assert str(found.value).startswith(
+        f'{path}:13: audit.model.name: no network is called "logistik"'
+    )
 
 
 def test_more_cells_than_asked_for_are_refused_before_any_is_made(tmp_path: Path) -> None:

@@ -14,6 +14,15 @@ from tests.benchmark.small_benchmarks import BASE, GRAPHS
     [
         (GRAPHS, "bench.toml: audit: Field required"),
         ('audit = "absent.toml"\n', 'bench.toml:1: audit: there is no file "absent.toml"'),
+        (
+            '[audit]\n[audit.program]\nrun = ["a.py"]\n',
+            "bench.toml:2: audit.program: a benchmark compares defenses; audit a program by itself",
+        ),
+        (
+            f'[axis]\nkey = "seed"\nvalues = [1]\n{BASE}',
+            "bench.toml:1: axis: expected an array, whose tables begin with [[axis]]",
+        ),
+        (f"cell = [1]\n{BASE}", "bench.toml:1: cell[1]: expected a table, got 1"),
         (f"axes = 1\n{BASE}", 'bench.toml:1: axes: unknown key (did you mean "axis"?)'),
         (f"seeds = [1, 1]\n{BASE}", "bench.toml:1: seeds: a seed is there twice"),
         (f"seeds = [-1]\n{BASE}", "bench.toml:1: seeds[1]: Input should be greater than"),

@@ -162,7 +162,11 @@ def _told_apart(texts: Sequence[str], names: Sequence[str | None]) -> list[str]:
 
 
 def _name(value: object) -> str | None:
-    named = value.get("name") if isinstance(value, dict) else None
+    """Of a table, or of all tables of an array."""
+    if isinstance(value, list) and value:
+        names = [_name(part) for part in value]
+        return None if None in names else ", ".join(filter(None, names))
+    named = value.get("name", value.get("text")) if isinstance(value, dict) else None
     return named if isinstance(named, str) else None
 
 

@@ -15,6 +15,7 @@ from dpaudit.files.finding import Name
 from dpaudit.pipeline.caller_objects import NOTHING, CallerObjects
 from dpaudit.pipeline.dry_run import Cost, Power, cost_of, powers_of
 from dpaudit.pipeline.jobs import Prepared
+from dpaudit.pipeline.orders import problems_of
 from dpaudit.pipeline.run import Runtime, prepare
 
 from .grid import SEED, InvalidCells, Plan, PlannedCell
@@ -55,8 +56,8 @@ def cells_ahead(
     for i, (group, cells) in enumerate(groups.items()):
         try:
             found.append(_ahead(group, len(cells), *look.at(cells[0].config)))
-        except DpauditError as error:
-            problems += [f'cell "{group}": {line}' for line in str(error).split("\n")]
+        except Exception as error:  # of a plug-in, too
+            problems += [f'cell "{group}": {line}' for line in problems_of(error)]
         on_cells(i + 1, len(groups))
     if problems:
         raise InvalidCells("\n".join(problems))

@@ -2,37 +2,30 @@
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import product
 from typing import Any
 
-from dpaudit.errors import ConfigError, DataError, RunError, nearest
+from dpaudit.errors import ConfigError, nearest
 from dpaudit.files.audit_keys import Options, unknown_key
-from dpaudit.files.benchmark_file import BenchmarkFile, Setting, with_absolute_data
-from dpaudit.files.config import SENSORS, AuditConfig, validated
+from dpaudit.files.benchmark_file import BenchmarkFile, Setting
+from dpaudit.files.config import AuditConfig
 from dpaudit.files.file_problems import FileKey, FileProblem, dotted
 from dpaudit.registry import PluginFamily, load_plugin
 
+from .drafts import SEED, Draft, draft_of, names_of, telling
 from .settings import (
     Combination,
     Part,
     leaves_of,
     on_the_way,
-    ordered,
     parts_of,
-    put,
     set_by,
-    told_apart,
-    value_at,
 )
 
 MOST_COMBINATIONS = 10**6  # of axes, before any is excluded
-LONGEST_NAME = 100  # characters of a folder
-SEED = "seed"
 
 
 class InvalidCells(ConfigError):
@@ -59,23 +52,6 @@ class Plan:
     name: str
     axes: tuple[str, ...]
     cells: tuple[PlannedCell, ...]
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """What a combination makes of the base; whether that is an audit is not checked."""
-
-    combination: Combination
-    content: dict[str, Any]
-    problems: tuple[FileProblem, ...]
-
-    def has(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Those of some keys that are there, with their values."""
-        found = {}
-        for key in keys:
-            with suppress(KeyError, IndexError, TypeError, ValueError):
-                found[key] = value_at(self.content, key)
-        return found
 
 
 @dataclass(frozen=True)
@@ -118,8 +94,8 @@ def plan_of(file: BenchmarkFile, most: int) -> Plan:
     if not combinations:
         raise ConfigError(f"{file.path}: every cell is excluded")
     firsts = dict.fromkeys(label for parts in (*axes, listed) for p in parts for label in p.labels)
-    drafts = [_draft(file, combination) for combination in combinations]
-    labels = _telling(drafts, [label for label in firsts if label != SEED])
+    drafts = [draft_of(file, combination) for combination in combinations]
+    labels = telling(drafts, firsts)
     return Plan(file.name, tuple(labels), tuple(_planned(file, drafts, labels)))
 
 
@@ -189,30 +165,17 @@ def _is_meant(exclusion: Setting, combination: Combination) -> bool:
     )
 
 
-def _telling(drafts: Sequence[_Draft], labels: Sequence[str]) -> list[str]:
-    """Keys of which no two audits have all values alike: those that tell the values of each axis
-    apart, and what else it takes, as where a listed cell has a value of an axis."""
-    keys = dict.fromkeys(key for d in drafts for key in set_by(d.combination) if key != SEED)
-    values = [draft.has(keys) for draft in drafts]
-    found = list(labels)
-    for key in keys:
-        if told_apart(values, [*found, key]) > told_apart(values, found):
-            found.append(key)
-    return found
-
-
 def _planned(
-    file: BenchmarkFile, drafts: Sequence[_Draft], labels: Sequence[str]
+    file: BenchmarkFile, drafts: Sequence[Draft], labels: Sequence[str]
 ) -> list[PlannedCell]:
     """The cells of combinations, seed by seed. Raises InvalidCells."""
     cells: list[PlannedCell] = []
     refused: list[_Refused] = []
     seen: dict[str, str] = {}  # audits with all defaults, and the cells that are these
-    for draft, group in zip(drafts, _groups(drafts, labels), strict=True):
-        content = _with_absolute_paths(file, draft.content)
-        config, problems = _audit(draft, content)
+    for draft, group in zip(drafts, names_of(drafts, labels), strict=True):
+        config = draft.config
         if config is None:
-            refused.append(_Refused(group, draft.combination, problems))
+            refused.append(_Refused(group, draft.combination, draft.problems))
             continue
         audit = config.model_dump_json()
         if audit in seen:
@@ -223,46 +186,11 @@ def _planned(
         for seed in _seeds(file, config, draft.combination):
             own = config.model_copy(update={"seed": seed})
             name = f"{group}-seed-{seed}" if group else f"seed-{seed}"
-            values = draft.has(labels)
-            cells.append(PlannedCell(name, values, group, {**content, "seed": seed}, own))
+            content = {**draft.audit, SEED: seed}
+            cells.append(PlannedCell(name, draft.has(labels), group, content, own))
     if refused:
         raise InvalidCells("\n".join(_said(file, refused, len(drafts))))
     return cells
-
-
-def _audit(
-    draft: _Draft, content: dict[str, Any]
-) -> tuple[AuditConfig | None, Sequence[FileProblem]]:
-    """The audit of this content, or what is wrong with it, and with what it names."""
-    if draft.problems:
-        return None, draft.problems
-    config, problems = validated(content)
-    if config is not None and not problems:
-        problems = list(_unknown(config))
-    return (None if problems else config), problems
-
-
-def _unknown(config: AuditConfig) -> Iterator[FileProblem]:
-    """Networks and data sets that are not there; no file knows which are."""
-    from dpaudit.data.datasets import refuse_unknown_data
-    from dpaudit.models.models import refuse_unknown_network
-
-    data = config.data.path or config.data.name or ""
-    try:
-        if data != SENSORS:
-            refuse_unknown_data(data)
-    except DataError as error:
-        yield ("data", "name" if config.data.path is None else "path"), str(error)
-    try:
-        if config.model is not None:
-            refuse_unknown_network(config.model.name)
-    except ConfigError as error:
-        yield ("model", "name"), str(error)
-
-
-def _with_absolute_paths(file: BenchmarkFile, content: Mapping[str, Any]) -> dict[str, Any]:
-    """An audit of which no path depends on where the file lies that sets it."""
-    return {key: with_absolute_data(key, x, file.path.parent) for key, x in content.items()}
 
 
 def _seeds(file: BenchmarkFile, config: AuditConfig, parts: Combination) -> Sequence[int]:
@@ -270,55 +198,6 @@ def _seeds(file: BenchmarkFile, config: AuditConfig, parts: Combination) -> Sequ
         at = next(part.at for part in parts if SEED in part.setting)
         raise file.refusal(at, "sets the seed, and so does seeds; leave one of them out")
     return file.benchmark.seeds or (config.seed,)
-
-
-def _groups(drafts: Sequence[_Draft], labels: Sequence[str]) -> list[str]:
-    """A name for each combination, of those values that it sets; audits that differ in their seed
-    alone have the same one, and no others."""
-    names: dict[str, str] = {}  # by all values
-    taken = set[str]()
-    values = [draft.has(labels) for draft in drafts]
-    for draft, has in zip(drafts, values, strict=True):
-        if repr(has) not in names:
-            own = set_by(draft.combination)
-            words = (_word(key, has.get(key, own[key])) for key in labels if key in own)
-            names[repr(has)] = name = _free("-".join(words), taken)
-            taken.add(name.lower())  # as some file systems compare
-    return [names[repr(has)] for has in values]
-
-
-def _free(whole: str, taken: Collection[str]) -> str:
-    """A folder's name that is not taken."""
-    name = whole
-    if len(name) > LONGEST_NAME:
-        digest = sha256(whole.encode()).hexdigest()[:8]
-        name = f"{whole[: LONGEST_NAME - 9]}-{digest}"
-    n, first = 1, name
-    while name.lower() in taken:
-        n += 1
-        name = f"{first}-{n}"
-    return name
-
-
-def _word(key: str, value: Any) -> str:
-    """A value as a part of a folder's name; what is no name has its key before it."""
-    text = "-".join(map(str, value)) if isinstance(value, list) else str(value)
-    own = key.rpartition(".")[2]
-    text = text if isinstance(value, str) and own in ("name", "kind") else f"{own}-{text}"
-    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.") or "value"
-
-
-def _draft(file: BenchmarkFile, combination: Combination) -> _Draft:
-    """The base with what a combination sets."""
-    content = deepcopy(file.base)
-    problems: list[FileProblem] = []
-    for key, value in ordered(combination):
-        parts = key.split(".")
-        try:
-            put(content, parts, deepcopy(value))
-        except RunError as error:
-            problems.append((tuple(parts), str(error)))
-    return _Draft(combination, content, tuple(problems))
 
 
 def _said(file: BenchmarkFile, refused: Sequence[_Refused], n: int) -> Iterator[str]:

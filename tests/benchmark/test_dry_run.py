@@ -94,3 +94,19 @@ def test_a_remedy_for_memory_is_searched_for_once_for_what_costs_the_same(
     assert len(lines) == 4
     assert all("no smaller value of an option was found to fit" in line for line in lines)
     assert calls == {"_that_fit": 2}  # one for each graph
+
+
+def test_a_plugin_that_raises_is_a_line_of_each_of_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(*_: object) -> None:
+        raise ZeroDivisionError("half way")
+
+    monkeypatch.setattr(dry_run, "prepare", prepare)
+    plan = plan_of(BenchmarkFile.read(written(tmp_path, GRAPHS)), 100)
+    with pytest.raises(InvalidCells) as refused:
+        cells_ahead(plan, RUNTIME, lambda done, total: None)
+    lines = str(refused.value).split("\n")
+    assert [line.partition(": half")[0] for line in lines] == [
+        f'cell "{graph}": unforeseen ZeroDivisionError' for graph in ("ring", "complete")
+    ]

@@ -117,6 +117,13 @@ def test_a_cell_has_the_value_that_its_audit_has(tmp_path: Path) -> None:
     assert len({repr(cell.values) for cell in plan.cells}) == len(plan.cells) == 5
 
 
+def test_audits_that_differ_in_what_a_table_takes_away_are_told_apart(tmp_path: Path) -> None:
+    data = '[[cell]]\ndata = { name = "digits" }\n[[cell]]\n"data.name" = "digits"\n'
+    plan = planned(tmp_path, data)  # 10 agents by default, and the 4 of the base
+    assert plan.axes == ("data.name", "data.n_agents")
+    assert [cell.values["data.n_agents"] for cell in plan.cells] == [10, 4]
+
+
 def test_audits_that_differ_in_their_seed_alone_are_one_group(tmp_path: Path) -> None:
     plan = planned(tmp_path, GRAPHS, '[[axis]]\nkey = "seed"\nvalues = [1, 2]\n')
     assert plan.axes == ("graph.name",)
@@ -265,7 +272,11 @@ def test_more_cells_than_asked_for_are_refused_before_any_is_made(tmp_path: Path
         ),
         (
             [GRAPHS, '[[cell]]\n"defense.learning_rate" = 0.05\n'],
-            'cell "learning_rate-0.05" is the same audit as cell "ring"',
+            'bench.toml:5: cell[1]: cell "ring" is the same audit as one before it',
+        ),
+        (
+            ['[[axis]]\nkey = "defense.epsilon"\nvalues = [1, 1.0]\n'],
+            'bench.toml:3: axis[1].values[2]: cell "epsilon-1.0" is the same audit as cell "epsilon-1"',
         ),
         (
             [GRAPHS, "[[cell]]\ndata = { n_agents = 4, name = 'digits' }\n"],

@@ -60,6 +60,15 @@ def test_values_that_are_alike_as_text_are_rows_of_their_own(
     assert [len(row.seeds) for row in rows_of(tmp_path, *cells)] == [1, 1]
 
 
+def test_an_array_of_tables_is_called_by_their_names(golden: AuditResult, tmp_path: Path) -> None:
+    one, two = {"text": "ours", "epsilon": 1}, {"text": "theirs", "epsilon": 1}
+    claims: list[list[dict[str, object]]] = [[], [one], [one, two], [{"epsilon": 1}]]
+    written(tmp_path, {str(i): audited(golden) for i in range(4)})
+    cells = [cell(str(i), values=("dpdl", "ring", x)) for i, x in enumerate(claims)]
+    found = [row.values[2] for row in rows_of(tmp_path, *cells)]
+    assert found == ["[]", "ours", "ours, theirs", '[{"epsilon": 1}]']
+
+
 def test_what_is_void_in_one_seed_is_void(golden: AuditResult, tmp_path: Path) -> None:
     written(tmp_path, {"a": audited(golden), "b": audited(golden, void="it moves too far")})
     [row] = rows_of(tmp_path, cell("a"), cell("b", seed=2))

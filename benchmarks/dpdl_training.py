@@ -58,7 +58,12 @@ def config(n_agents: int, graph: str) -> AuditConfig:
             "data": {"name": "digits", "n_agents": n_agents},
             "graph": {"name": graph},
             "model": {"name": "lenet"},
-            "defense": {**defense, "noise_multiplier": 1.0, "learning_rate": 0.005},
+            "defense": {
+                **defense,
+                "sampling": "fixed",
+                "noise_multiplier": 1.0,
+                "learning_rate": 0.005,
+            },
         }
     )
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -72,7 +72,8 @@ class DPDL(Defense):
     Readings: the noise has standard deviation sigma C as in the algorithm box (the text once omits
     C); the cosine with a zero vector is 0; (23) is taken as printed in the main text, whose second
     term is the larger, with its free constant c2, and with h, which no one can know before the
-    run, as options.
+    run, as options. A batch takes each record with probability B / D_i ("poisson"), as Lemma 1 has
+    it, or exactly B of them ("fixed"), as the algorithm box has it.
     """
 
     paper: ClassVar[str] = "Yuan, Xiao, Wang, Li: DPDL"
@@ -88,6 +89,7 @@ class DPDL(Defense):
         "gradient": "e_i, the mean of the batch's clipped gradients at its own model, no noise",
     }
 
+    sampling: Literal["fixed", "poisson"] = "poisson"
     learning_rate: PositiveFloat = 0.005  # eta
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.7  # beta
     calibration: Annotated[float, Field(ge=0)] = 1.5  # alpha
@@ -249,8 +251,6 @@ class DPDL(Defense):
                 else mechanism(CALIBRATION_MOST, len(near), [])
             ),
             assumptions=(
-                f"batches of {self.batch_size} from {setting.sizes[victim]} records are accounted "
-                "as Poisson sampling at that rate, the convention of the paper's Lemma 1",
                 "a record's effect through the calibration K_ij e_i is counted between "
                 f"{CALIBRATION_LEAST:.2f} and {CALIBRATION_MOST:.2f} of its effect on e_i, which "
                 "bound K and the Lipschitz constant of K(e) e; noise inside K_ii is not counted",
@@ -273,7 +273,7 @@ class DPDL(Defense):
         release = Release(
             family="gaussian",
             noise_multiplier=_calibrated(self) / shift,
-            sampling="poisson",
+            sampling=self.sampling,
             sampling_rate=min(1.0, self.batch_size / size),
             count=self.n_rounds,
         )

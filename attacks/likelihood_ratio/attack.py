@@ -186,7 +186,7 @@ class LikelihoodRatio(Attack):
     def _question(
         self, bench: Bench, threat_model: ThreatModel, index: int, claim: Claim, streams: Streams
     ) -> Question | None:
-        """The record of the agent that is worst off, its batches drawn as they are accounted.
+        """The record of the agent that is worst off.
 
         Of agents that declare the same noise it is the one of which the first rounds tell most.
 
@@ -197,9 +197,7 @@ class LikelihoodRatio(Attack):
         if claim.adjacency == "agent-identity" and claim.scope != "run":
             return self._question_on_agents(bench, threat_model, index, claim, streams)
         victim = worst_off(claim, threat_model, defense, setting)
-        declared = defense.mechanism(setting, threat_model, victim).most
-        sampling = declared[0].sampling if declared and declared[0].sampling != "none" else None
-        game = Game.of(defense, setting, victim, claim.adjacency, sampling)
+        game = Game.of(defense, setting, victim, claim.adjacency)
         if claim.adjacency == "agent-identity":
             game = whole_agent(defense, setting, victim)
         if claim.scope != "run":  # whatever batch is taken there

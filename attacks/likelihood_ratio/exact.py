@@ -9,7 +9,6 @@ from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.adversary import Adversary
-from dpaudit.game.game import Game
 from dpaudit.game.reacting import reacting_note, with_every_link
 from dpaudit.game.width import Wider
 from dpaudit.game.worst import record_note, worst_epsilon
@@ -18,7 +17,6 @@ from .question import Question, is_pure
 
 KNOWN = {"knows_draws": True}
 ONCE = {"count": 1}
-DRAWN = {"poisson": "of each record by itself", "fixed": "of fixed size"}
 EVERY_LINK = ThreatModel(name="every link")
 _PROBED = "from the defense's own step, probed with unit noise around a run without records"
 _EXACT = "exact for steps linear in noise: the view tells every model that a gradient is taken at"
@@ -188,12 +186,6 @@ def _notes(question: Question, found: Interval) -> Iterator[str]:
     record = record_note(question.game)
     if record is not None:
         yield record
-    if _is_drawn_otherwise(question.game):
-        yield (
-            f"batches are those that the defense declares, {DRAWN[question.game.sampling]}, and it "
-            f"trains on batches {DRAWN[question.game.defense.sampling]}: figure and runs are of "
-            "what is declared, not of the training"
-        )
     if question.nonlinear is not None:
         yield question.nonlinear.note
     if question.wider is not None:
@@ -220,12 +212,6 @@ def _notes(question: Question, found: Interval) -> Iterator[str]:
     if leak.shown is not None:
         k, message = leak.shown
         yield f'round {k}: "{message}" shows the record without noise'
-
-
-def _is_drawn_otherwise(game: Game) -> bool:
-    """Whether the batches that are accounted are not drawn as those of the training are."""
-    how, defense = game.sampling, game.defense
-    return how != "none" and game.sampling_rate < 1 and how != defense.sampling
 
 
 def _of_which_record(question: Question, found: Interval) -> str:

@@ -18,8 +18,9 @@ class Call(NamedTuple):
 
     sequence: int  # of its first event
     site: str
-    sent: tuple[Hashable, ...]  # shapes, dtypes and tag of each event; empty for a draw
-    destinations: tuple[tuple[int, ...], ...]
+    sent: tuple[Hashable, ...] = ()  # operator, shapes and dtypes of each event; none of a draw
+    tags: tuple[int | None, ...] = ()
+    destinations: tuple[tuple[int, ...], ...] = ()
 
 
 def with_rounds(
@@ -32,7 +33,8 @@ def with_rounds(
             there that follow one another directly are of one round, until one repeats what another
             sent to the same destinations. None: rounds are the period of (call site, shapes, tag,
             destinations) in the calls of a process; if there is none, the period without
-            destinations, which rotate in some programs.
+            destinations, which rotate in some programs, or without tags, which count rounds in
+            others, whichever explains more; then without both.
     """
     found: dict[tuple[int, int], int | None] = {}
     for process, calls in _by_process(events, draws).items():
@@ -79,13 +81,11 @@ def _by_process(events: Sequence[Event], draws: Sequence[Draw]) -> dict[int, lis
     for event in events:
         together[_call(event)].append(event)
     for (process, operator, site, _), sent in together.items():
-        what = tuple(
-            (operator, e.tag, *((tensor.shape, tensor.dtype) for tensor in e.tensors)) for e in sent
-        )
-        to = tuple(event.destinations for event in sent)
-        calls[process].append(Call(sent[0].sequence, site, what, to))
+        what = tuple((operator, *((t.shape, t.dtype) for t in e.tensors)) for e in sent)
+        tags, to = tuple(e.tag for e in sent), tuple(e.destinations for e in sent)
+        calls[process].append(Call(sent[0].sequence, site, what, tags, to))
     for draw in draws:
-        calls[draw.process].append(Call(draw.sequence, draw.call_site, (), ()))
+        calls[draw.process].append(Call(draw.sequence, draw.call_site))
     return {process: sorted(listed) for process, listed in calls.items()}
 
 
@@ -114,23 +114,32 @@ def _at_site(calls: Sequence[Call], site: str) -> list[bool]:
 
 def _by_period(calls: Sequence[Call]) -> list[bool]:
     sending = [call for call in calls if call.sent]
-    whole: list[Hashable] = [(call.site, call.sent, call.destinations) for call in sending]
-    without_destinations: list[Hashable] = [(call.site, call.sent) for call in sending]
-    for keys in (whole, without_destinations):
-        found = _period([call.site for call in sending], keys)
-        if found is not None:
-            start, period = found
-            key = keys[start]
-            every = keys[start : start + period].count(key)
-            at = [i for i, other in enumerate(keys) if other == key]  # before they repeat, too
-            at = at[at.index(start) % every :: every]
-            sequences = {sending[i].sequence for i in at}
-            return [call.sequence in sequences for call in calls]
+    whole = [call._replace(sequence=0) for call in sending]
+    without_destinations = [call._replace(destinations=()) for call in whole]
+    without_tags = [call._replace(tags=()) for call in whole]
+    without_both = [call._replace(destinations=()) for call in without_tags]
+    for tried in ([whole], [without_destinations, without_tags], [without_both]):
+        periods = [(period, keys) for keys in tried if (period := _period(keys)) is not None]
+        if not periods:
+            continue
+        found, keys = max(periods, key=lambda period: period[0].explained)
+        key = keys[found.start]
+        every = keys[found.start : found.start + found.length].count(key)
+        at = [i for i, other in enumerate(keys) if other == key]  # before they repeat, too
+        at = at[at.index(found.start) % every :: every]
+        sequences = {sending[i].sequence for i in at}
+        return [call.sequence in sequences for call in calls]
     return [False] * len(calls)
 
 
-def _period(sites: Sequence[str], keys: Sequence[Hashable]) -> tuple[int, int] | None:
-    """Where the calls begin to repeat, and after how many they do; None if they do not.
+class Period(NamedTuple):
+    start: int  # of the calls, where they begin to repeat
+    length: int  # calls after which they do
+    explained: int  # of the calls
+
+
+def _period(keys: Sequence[Call]) -> Period | None:
+    """After how many calls these repeat; None if they do not.
 
     Calls that repeat in between, but are made in other lines, such as those of an evaluation every
     few rounds, do not make a period longer.
@@ -144,22 +153,23 @@ def _period(sites: Sequence[str], keys: Sequence[Hashable]) -> tuple[int, int] |
     }
     best = max((inside.sum() for inside in covered.values()), default=0)
     for period, inside in covered.items():
-        explained = {site for site, within in zip(sites, inside, strict=True) if within}
-        left = {site for site, within in zip(sites, inside, strict=True) if not within}
+        explained = {call.site for call, within in zip(keys, inside, strict=True) if within}
+        left = {call.site for call, within in zip(keys, inside, strict=True) if not within}
         whole = inside.sum() == best
         if inside.sum() >= FEWEST * len(codes) and (
             whole or (inside.sum() >= MOST * best and not explained & left)
         ):
-            return int(inside.argmax()), period
+            return Period(int(inside.argmax()), period, int(inside.sum()))
     return None
 
 
 def _repeated(codes: "np.ndarray[tuple[int], np.dtype[np.int_]]", period: int) -> np.ndarray:
-    """Which calls lie in a stretch of at least two periods."""
+    """Which calls lie in a stretch of at least two periods, and are some of the longest's."""
     same = np.concatenate([[False], codes[:-period] == codes[period:], [False]]).astype(int)
     begin, end = (np.flatnonzero(np.diff(same) == step) for step in (1, -1))
-    inside = np.zeros(len(codes), dtype=bool)
+    inside, longest = np.zeros(len(codes), dtype=bool), codes[:0]
     for a, b in zip(begin, end, strict=True):
         if b - a >= period:
             inside[a : b + period] = True
-    return inside
+            longest = max(longest, codes[a : b + period], key=len)
+    return inside & np.isin(codes, longest)

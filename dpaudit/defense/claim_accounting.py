@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import inf
+from math import inf, isclose
 from typing import NamedTuple
 
 from dpaudit.accounting.gaussian import gaussian_epsilon
@@ -73,6 +73,11 @@ def _declared(
         ]
     elif defense.protects == "user":
         brackets = [_of_one_record(bracket, claim) for bracket in brackets]
+    else:
+        brackets = [
+            _as_drawn(bracket, defense, setting.sizes[victim])
+            for bracket, victim in zip(brackets, victims, strict=True)
+        ]
     delta = _delta(claim, brackets)
     candidates = [
         Accounted(_interval(bracket, claim, delta), delta, victim, bracket.assumptions)
@@ -234,6 +239,34 @@ def _of_user(bracket: Bracket, defense: Defense, n_records: int) -> Bracket:
     said = f"a user is all records of an agent, {n} of them in a batch" + (" at most" * (not fixed))
     least = all_at_once(bracket.least, n) if fixed else ()
     return Bracket(least, all_at_once(bracket.most, n), (*bracket.assumptions, said))
+
+
+def _as_drawn(bracket: Bracket, defense: Defense, n_records: int) -> Bracket:
+    """Batches that are drawn of fixed size and declared as Poisson samples, accounted as drawn.
+
+    The record may take the place of its opposite, which moves a sum twice as far. Releases of
+    another rate than B / n are not of these batches.
+    """
+    if defense.drawing != "fixed" or defense.batch_size >= n_records:
+        return bracket
+    rate = defense.batch_size / n_records
+
+    def drawn(mechanism: Mechanism) -> Mechanism:
+        return tuple(
+            release.model_copy(update={"sampling": "fixed"})
+            if release.sampling == "poisson" and isclose(release.sampling_rate, rate)
+            else release
+            for release in mechanism
+        )
+
+    least, most = drawn(bracket.least), drawn(bracket.most)
+    if (least, most) == (bracket.least, bracket.most):
+        return bracket
+    said = (
+        f"batches are {defense.batch_size} of {n_records} records each and are accounted so, where "
+        "the defense declares that each record is drawn by itself"
+    )
+    return Bracket(least, most, (*bracket.assumptions, said))
 
 
 def _of_one_record(bracket: Bracket, claim: Claim) -> Bracket:

@@ -103,7 +103,7 @@ class Game:
         record; for ``user`` about all records of an agent, of which its batches are made.
 
         Args:
-            sampling: as the defense declares it where it accounts; by default as it is done.
+            sampling: of the game's own batches; by default that of the defense's.
         """
         alone = setting.stand_in(1)
         distance = defense.function_distance()

@@ -152,6 +152,7 @@ def _table(table: str, tables: Mapping[str, str], data: str, own: Mapping[str, A
         settings={
             "data.partition.kind": "dirichlet",
             "defense.name": "dpdl",
+            "defense.sampling": "fixed",  # as the algorithm box has it
             "defense.momentum": 0.7,
             **own,
         },

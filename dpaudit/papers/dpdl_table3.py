@@ -73,6 +73,7 @@ def study(scale: str, with_mnist: bool) -> ImageTable:
                 "delta": 1e-5,
                 "n_rounds": size.n_rounds,
                 "batch_size": batch_size,
+                "sampling": "fixed",
                 "learning_rate": 0.005,
                 "clip_norm": 2.0,
                 "momentum": 0.7,

@@ -36,7 +36,11 @@ OF_COLUMN: Mapping[str, OfLabel] = {
     "graph": GRAPHS,
     "N": lambda label: {"data.n_agents": int(label)},
 }
-COMMON: dict[str, Any] = {"data.partition.kind": "dirichlet", "defense.batch_size": 216}
+COMMON: dict[str, Any] = {
+    "data.partition.kind": "dirichlet",
+    "defense.batch_size": 216,
+    "defense.sampling": "fixed",  # as the algorithm box has it
+}
 MNIST: dict[str, Any] = {
     "model.name": "lenet",
     "defense.learning_rate": 0.005,

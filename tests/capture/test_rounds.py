@@ -66,6 +66,26 @@ def test_neighbours_in_turn_are_one_round_and_a_rotating_one_is_a_round_each() -
     assert rounds("SSSSSSSS", to=[1, 2, 5, 1, 3, 4, 2, 6]) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
+@pytest.mark.parametrize(
+    ("to", "tags", "expected"),
+    [
+        ([1], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]),
+        ([1, 2], [1, 1, 2, 2, 3, 3], [1, 1, 2, 2, 3, 3]),  # a tag of each round
+        ([1, 2], [1, 2, 3, 4, 5, 6], [1, 1, 2, 2, 3, 3]),  # one of each message
+        ([1, 1, 2, 2, 5, 5], [0, 1, 0, 1, 0, 1], [1, 1, 2, 2, 3, 3]),  # one of each layer
+        ([1, 2, 5, 3, 4, 6], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]),  # both go on
+    ],
+)
+def test_tags_may_count_the_rounds(to: list[int], tags: list[int], expected: list[int]) -> None:
+    events, _ = recorded("SSSSSS", to)
+    tagged = [e.model_copy(update={"tag": tag}) for e, tag in zip(events, tags, strict=True)]
+    assert [event.round for event in with_rounds(tagged, [])[0]] == expected
+
+
+def test_what_repeats_before_training_is_no_round() -> None:
+    assert rounds("AAAASTSTSTST") == [0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
 def test_a_named_line_overrides_the_period() -> None:
     assert rounds("nSSnSS", "train.py:n") == [1, 1, 1, 2, 2, 2]
     assert rounds("nSSnSS", "train.py:S") == [1, 1, 2, 3, 3, 4]  # what repeats is a new round

@@ -8,21 +8,24 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from dpaudit.attack.observed import Observed, Reconstruction, Task, Trace
 from dpaudit.attack.reconstruction import Join, ReconstructionAttack
+from dpaudit.defense.contract import Setting
 from dpaudit.errors import DataError, DpauditError, NotObservable
 from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
+from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.pace import Pace
 
 from .adam import Adam
 from .exact import Recovered, recover
-from .labels import infer_labels
+from .labels import infer_labels, last_parameters
 from .lbfgs import LBFGS, n_remembered
-from .objective import Mismatch, Objective, likely_logits
+from .objective import Mismatch, Objective, first_logits
 from .plan import Optimizer, Plan, has_kinks, most_steps, n_restarts, plan
 from .search import TRACED, Method, Problems, Track, minimise, traced
 
@@ -77,11 +80,16 @@ class GradientInversion(ReconstructionAttack):
     optimizer: Optimizer | None = None
     objective: Mismatch | None = None
     total_variation: NonNegativeFloat | None = None  # weight, with pixels in half value ranges
-    labels: Literal["inferred", "joint"] = "inferred"
+    labels: Literal["inferred", "joint"] | None = None  # None: inferred where the network lets it
     signed: bool = True  # adam follows the signs of the gradient
     restarts: PositiveInt | None = None  # None: 2 for one record, 1 for a batch
     iterations: PositiveInt | None = None  # at most
     learning_rate: PositiveFloat = 0.7  # of adam, in half value ranges
+
+    def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
+        """Raises NotObservable: labels are to be inferred, and the network does not tell them."""
+        if self.labels == "inferred" and isinstance(learned.problem, Classification):
+            last_parameters(learned.problem.gradients.module, learned.problem.dataset.n_classes)
 
     def reconstruction_bytes(
         self, problem: Classification, n: int, batch_size: int, joined: int
@@ -126,7 +134,7 @@ class GradientInversion(ReconstructionAttack):
 
         Raises:
             NotObservable: ``method`` is "exact" and a batch does not follow from its gradient; or
-                labels cannot be inferred, as the network ends in no linear layer.
+                labels are to be inferred, and the network ends in no linear layer.
             DpauditError: the targets are no images, a gradient or model is not finite, the
                 likelihood is asked for without knowledge of the noise.
         """
@@ -155,8 +163,8 @@ class GradientInversion(ReconstructionAttack):
         victims = torch.arange(observed.n_secrets, device=observed.models.device)
         draw = partial(_starts, observed, task, chosen.restarts, streams("attack", "start"))
         starts = draw(len(victims))
-        guess = self._guess_labels(observed, task, chosen, starts, streams)
-        joint = self.labels == "joint"
+        guess, chosen = self._guess_labels(observed, task, chosen, starts, streams)
+        joint = self.labels == "joint" or guess is None
         objective = _objective(observed, task, chosen, None if joint else guess)
         search = partial(self._search, objective, chosen, guess)
         found = [search(victims, starts, on_step, task.kept.stage(0))]
@@ -182,11 +190,19 @@ class GradientInversion(ReconstructionAttack):
 
     def _guess_labels(
         self, observed: Observed, task: Task, chosen: Plan, starts: Tensor, streams: Streams
-    ) -> Tensor:
+    ) -> tuple[Tensor | None, Plan]:
         """With random dummies; for a batch again with the images of short rehearsals.
 
-        These answer more like the records.
+        These answer more like the records. None: the network does not tell labels, as the plan
+        then says.
         """
+        try:
+            last_parameters(task.gradients.module, task.n_classes)
+        except NotObservable as reason:
+            if self.labels == "inferred":
+                raise
+            note = f"{reason}: they were searched along with the images"
+            return None, chosen._replace(notes=(*chosen.notes, note))
         generator = streams("attack", "labels")
         labels = infer_labels(observed, task, _dummies(observed, task, generator))
         victims = torch.arange(len(labels), device=labels.device)
@@ -196,13 +212,13 @@ class GradientInversion(ReconstructionAttack):
             kept = task.kept.stage(f"rehearsal-{i}")
             rehearsed = self._search(objective, short, labels, victims, starts, _silent, kept)
             labels = infer_labels(observed, task, _best(objective, [rehearsed], short).images)
-        return labels
+        return labels, chosen
 
     def _search(
         self,
         objective: Objective,
         chosen: Plan,
-        guess: Tensor,
+        guess: Tensor | None,
         victims: Tensor,
         starts: Tensor,
         on_step: OnStep,
@@ -210,7 +226,9 @@ class GradientInversion(ReconstructionAttack):
     ) -> Attempt:
         """Restarts at ``starts`` [n, r, D'] for n of the victims, as many at once as memory has."""
         if objective.labels is None:
-            logits = likely_logits(guess[victims], objective.task).to(starts)
+            shape = len(victims), objective.observed.batch_size, objective.task.n_classes
+            likely = starts.new_zeros(shape) if guess is None else one_hot(guess[victims], shape[2])
+            logits = first_logits(likely, objective.task).to(starts)
             starts = torch.cat([starts, logits[:, None].expand(-1, starts.shape[1], -1)], dim=2)
         observed = objective.observed
         rows = starts.shape[1] * observed.most_joined

@@ -1,4 +1,4 @@
-"""Which classes a batch held, read off the gradient of the last layer's bias."""
+"""Which classes a batch held, read off the gradient of the last layer."""
 
 import torch
 from torch import Tensor, nn
@@ -7,6 +7,8 @@ from torch.nn.functional import one_hot
 from dpaudit.attack.observed import Observed, Task
 from dpaudit.errors import NotObservable
 from dpaudit.models.models import parameters_of
+
+_AFTER = (nn.Identity, nn.LogSoftmax, nn.Flatten)  # behind the logits, and change no label
 
 
 def infer_labels(observed: Observed, task: Task, dummies: Tensor) -> Tensor:
@@ -20,19 +22,27 @@ def infer_labels(observed: Observed, task: Task, dummies: Tensor) -> Tensor:
     and a gradient without noise; larger batches need a message whose factor is known. Of several
     gradients of one batch the bias's entries are averaged, and the answers likewise.
 
+    Without a bias the entries are those of the weights along what the batch's features have in
+    common: of one record they are the same up to a factor.
+
     Args:
         dummies: [n_secrets, n, channels, height, width], the nearer to the batches the better.
 
     Raises:
-        NotObservable: the network does not end in a linear layer with bias.
+        NotObservable: the network does not end in a linear layer.
 
-    Source: Wainakh et al. 2022, LLG with auxiliary knowledge from the model, arXiv:2105.09369.
+    Source: Wainakh et al. 2022, LLG with auxiliary knowledge from the model, arXiv:2105.09369; of
+    weights Zhao et al. 2020, iDLG, arXiv:2001.02610.
     """
-    name = last_bias(task.gradients.module, task.n_classes)
+    name = last_parameters(task.gradients.module, task.n_classes)
     g = parameters_of(task.gradients.module, observed.gradients)[name]
+    along = None if g.ndim == 2 else _in_common(observed.by_secret(g))
+    if along is not None:
+        along = along if observed.secrets is None else along[observed.secrets]
+        g = torch.einsum("mcf,mf->mc", g, along)
     g = observed.by_secret(g)  # [n_secrets, n_classes]
     dummies = dummies if observed.secrets is None else dummies[observed.secrets]
-    answers = observed.by_secret(_answers(observed, task, name, dummies))
+    answers = observed.by_secret(_answers(observed, task, name, dummies, along))
     own = answers.diagonal(dim1=1, dim2=2)
     offset = (answers.sum(1) - own) / (task.n_classes - 1)
     impact = (own - offset) / observed.batch_size
@@ -47,24 +57,45 @@ def infer_labels(observed: Observed, task: Task, dummies: Tensor) -> Tensor:
     return torch.stack([classes.repeat_interleave(row) for row in counts])
 
 
-def last_bias(module: nn.Module, n_classes: int) -> str:
-    """The name of the bias of the linear layer that gives the logits. Raises NotObservable."""
+def last_parameters(module: nn.Module, n_classes: int) -> str:
+    """The name of the bias of the linear layer that gives the logits, or of its weights.
+
+    Raises:
+        NotObservable: the network does not end in such a layer.
+    """
     layers = [(n, m) for n, m in module.named_modules() if not list(m.children())]
-    path, layer = layers[-1]
-    if isinstance(layer, nn.Linear) and layer.out_features == n_classes and layer.bias is not None:
-        return f"{path}.bias".lstrip(".")
-    without = " without a bias" if isinstance(layer, nn.Linear) and layer.bias is None else ""
+    ends = [(n, m) for n, m in layers if not isinstance(m, _AFTER)] or layers
+    path, layer = ends[-1]
+    if isinstance(layer, nn.Linear) and layer.out_features == n_classes:
+        return f"{path}.{'weight' if layer.bias is None else 'bias'}".lstrip(".")
     raise NotObservable(
-        "gradient-inversion reads labels off the bias of a last linear layer; this network ends in "
-        f'{type(layer).__name__}{without}: labels = "joint" finds them along with the images'
+        "gradient-inversion reads labels off a last linear layer; this network ends in "
+        f"{type(layer).__name__}"
     )
 
 
-def _answers(observed: Observed, task: Task, name: str, dummies: Tensor) -> Tensor:
-    """Mean clipped gradient of the last bias over the dummies, by their label: [m, label, c]."""
+def _in_common(g: Tensor) -> Tensor:
+    """The direction of features [m, f] along which weights [m, n_classes, f] moved most.
+
+    Of one record that of its features. A record's label moves by as much as all other classes
+    together, the other way: so the entry that is largest is negative.
+    """
+    along = torch.linalg.svd(g, full_matrices=False).Vh[:, 0]
+    entries = torch.einsum("mcf,mf->mc", g, along)
+    largest = entries.gather(1, entries.abs().argmax(1, keepdim=True))
+    return torch.where(largest > 0, -along, along)
+
+
+def _answers(
+    observed: Observed, task: Task, name: str, dummies: Tensor, along: Tensor | None
+) -> Tensor:
+    """What dummies of each label give the entries on average, clipped: [m, label, c]."""
     answers = []
     for label in range(task.n_classes):
         labels = torch.full(dummies.shape[:2], label, device=dummies.device)
         total = task.gradients.clipped_sum(observed.models, dummies, labels, observed.clip_norm)
-        answers.append(parameters_of(task.gradients.module, total)[name] / dummies.shape[1])
+        entries = parameters_of(task.gradients.module, total)[name] / dummies.shape[1]
+        if along is not None:
+            entries = torch.einsum("mcf,mf->mc", entries, along)
+        answers.append(entries)
     return torch.stack(answers, dim=1)

@@ -5,7 +5,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from dpaudit.attack.observed import Observed, Task
 
@@ -114,10 +113,14 @@ class Objective:
         return 2 * self.total_variation * images[0].numel() / self.task.gradients.d
 
 
-def likely_logits(labels: Tensor, task: Task) -> Tensor:
-    """Where the logits of guessed labels [m, batch_size] start, [m, batch_size * n_classes]."""
+def first_logits(likely: Tensor, task: Task) -> Tensor:
+    """Where logits start, [m, batch_size * n_classes].
+
+    Args:
+        likely: [m, batch_size, n_classes], 1 at the guessed labels and 0 elsewhere.
+    """
     low, high = task.value_range
-    return (low + (high - low) * (0.4 + 0.2 * one_hot(labels, task.n_classes))).flatten(1)
+    return (low + (high - low) * (0.4 + 0.2 * likely)).flatten(1)
 
 
 def _unit(vectors: Tensor) -> Tensor:

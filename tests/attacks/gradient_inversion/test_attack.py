@@ -1,5 +1,6 @@
 """Gradient inversion finds a planted leak, finds nothing in noise, and looks at its own loss alone."""
 
+import copy
 import math
 from functools import partial
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from dpaudit.attack.image_metrics import blind, score
 from dpaudit.attack.observed import Observed, Task
@@ -163,20 +165,40 @@ def test_every_problem_stops_at_rounding(digits) -> None:
     assert score(images, found.images, digits.value_range).ssim > 0.99
 
 
-def test_a_network_without_a_last_linear_layer_is_refused(digits) -> None:
-    module = torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8, device="meta"), torch.nn.Flatten())
-    task = Task(Gradients(module), (1, 8, 8), 10, (-1.0, 1.0))
-    models = torch.zeros(1, task.gradients.d)
-    with pytest.raises(NotObservable, match=r"last linear layer.*ends in Flatten"):
-        reconstruct(task, Observed(models, models, 1, 2.0))
+def test_labels_that_the_last_layer_does_not_tell_are_searched_with_the_images(digits) -> None:
+    torch.manual_seed(3)
+    module = torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8), torch.nn.Flatten())
+    task, observed = observed_of(module, digits)
+    found = reconstruct(task, observed)
+    assert torch.equal(found.labels, digits.y[:1, None])
+    assert score(digits.x[None, :1], found.images, digits.value_range).ssim > 0.5
+    assert any("ends in Conv2d: they were searched" in note for note in found.notes)
+    with pytest.raises(NotObservable, match="last linear layer; this network ends in Conv2d$"):
+        reconstruct(task, observed, method="optimised", labels="inferred")
 
 
-def test_a_last_layer_without_a_bias_is_named(digits) -> None:
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10, bias=False))
-    task = Task(Gradients(module.to("meta")), (1, 8, 8), 10, (-1.0, 1.0))
-    models = torch.zeros(1, task.gradients.d)
-    with pytest.raises(NotObservable, match=r'ends in Linear without a bias: labels = "joint"'):
-        reconstruct(task, Observed(models, models, 1, 2.0))
+@pytest.mark.parametrize("after", [torch.nn.Tanh(), torch.nn.Sigmoid(), torch.nn.ReLU()])
+def test_labels_are_read_off_the_weights_of_a_last_layer_without_a_bias(after, digits) -> None:
+    torch.manual_seed(3)
+    module = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 32), after, torch.nn.Linear(32, 10, bias=False),
+        torch.nn.LogSoftmax(dim=1),
+    )  # fmt: skip
+    task = Task(Gradients(module.to("meta")), (1, 8, 8), 10, digits.value_range)
+    for m, batch_size, right in ((40, 1, 40), (10, 4, 38)):  # by chance 0.1 and 0.3 of them
+        observed, _, labels = observe(task, digits, m, batch_size)
+        found = reconstruct(task, observed, method="optimised", iterations=1).labels
+        by_class = [one_hot(each, 10).sum(1) for each in (found, labels)]
+        assert torch.minimum(*by_class).sum() >= right
+
+
+def observed_of(module: torch.nn.Module, digits: Dataset) -> tuple[Task, Observed]:
+    x, y = digits.x[:1], digits.y[:1]
+    torch.nn.functional.cross_entropy(module(x), y).backward()
+    gradient = torch.cat([p.grad.flatten() for p in module.parameters()])[None]
+    model = torch.nn.utils.parameters_to_vector(module.parameters()).detach()[None]
+    task = Task(Gradients(copy.deepcopy(module).to("meta")), (1, 8, 8), 10, digits.value_range)
+    return task, Observed(gradient, model, 1, None)
 
 
 class _Attention(torch.nn.Module):
@@ -192,13 +214,8 @@ class _Attention(torch.nn.Module):
 
 def test_images_of_a_network_with_attention_are_searched(digits) -> None:
     """torch's fast attention has no second derivatives, which the search takes."""
-    module = _Attention()
-    x, y = digits.x[:1], digits.y[:1]
-    torch.nn.functional.cross_entropy(module(x), y).backward()
-    gradient = torch.cat([p.grad.flatten() for p in module.parameters()])[None]
-    model = torch.nn.utils.parameters_to_vector(module.parameters()).detach()[None]
-    task = Task(Gradients(module.to("meta")), (1, 8, 8), 10, (-1.0, 1.0))
-    found = reconstruct(task, Observed(gradient, model, 1, None), iterations=3, restarts=1)
+    task, observed = observed_of(_Attention(), digits)
+    found = reconstruct(task, observed, iterations=3, restarts=1)
     assert found.images.isfinite().all()
 
 

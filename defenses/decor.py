@@ -125,8 +125,9 @@ class Decor(GaussianDefense):
 
 @lru_cache(maxsize=256)
 def pairs_of(graph: Graph) -> Tensor:
-    """The undirected links, [n_pairs, 2], each once."""
-    ends = [(j, i) for j, i in graph.links if j < i]
+    """The pairs of agents with a link in either direction, [n_pairs, 2], each once."""
+    links = set(graph.links)
+    ends = [sorted(link) for link in graph.links if link[0] < link[1] or link[::-1] not in links]
     return torch.tensor(ends, dtype=torch.long).view(-1, 2)
 
 

@@ -139,7 +139,7 @@ class ZipDL(GaussianDefense):
         if r == 0:
             relayed = np.zeros(self.n_rounds if self.n_rounds > 1 else 0)
             return Bracket((), releases(relayed, *how), (_SAID,))
-        hidden = self.sigma * math.sqrt(max(m - r, 0) / ((m - 1) * r))
+        hidden = self.sigma * math.sqrt((m - r) / ((m - 1) * r)) if m > r else 0.0
         follows = r >= m and network.period == 1 and all(threat_model.sees(*link) for link in own)
         least = [0.0] * self.n_rounds if follows else [hidden]
         most = [0.0] * self.n_rounds if self.n_rounds > 1 else [hidden]

@@ -202,7 +202,6 @@ class LikelihoodRatio(Attack):
             game = whole_agent(defense, setting, victim)
         if claim.scope != "run":  # whatever batch is taken there
             game = replace(game, in_one_round=True, cycle=1)
-        in_round = None
         nonlinear = nonlinearity(game, threat_model, self._rounds(defense, setting))
         if nonlinear is None and claim.adjacency != "agent-identity":
             at = claimed_delta(claim) or 1e-5
@@ -212,15 +211,14 @@ class LikelihoodRatio(Attack):
         n_rounds, one = self._rounds(defense, setting, game.spread), False
         game = in_worst_batch(game, threat_model, n_rounds)
         foretold = game if nonlinear is None or nonlinear.defined else defined(game)
-        adversary = Adversary(foretold, threat_model, n_rounds)
+        adversary, telling = Adversary(foretold, threat_model, n_rounds), None
         if game.in_one_round:
-            in_round = n_rounds = int(adversary.leak.by_round.argmax()) + 1
-            one = claim.scope == "message"
-            adversary = Adversary(foretold, threat_model, n_rounds, one)
-        algebra = _algebra(adversary, nonlinear, one)
-        leaked = algebra.leak.mechanism(game, in_round) if algebra and game.held is None else ()
+            telling, one = adversary.most_telling(), claim.scope == "message"
+            adversary = Adversary(foretold, threat_model, telling.told_in, one)
+        algebra, used = _algebra(adversary, nonlinear, one), telling and telling.of_round
+        leaked = algebra.leak.mechanism(game, used) if algebra and game.held is None else ()
         return Question(
-            index, claim, threat_model, game, adversary, algebra, nonlinear, in_round, leaked,
+            index, claim, threat_model, game, adversary, algebra, nonlinear, telling, leaked,
             worst, self.alpha, self.stop_early,
             wider(game, threat_model) if nonlinear is None else None,
         )  # fmt: skip

@@ -112,7 +112,8 @@ def _of_given_gradients(question: Question, delta: float) -> Interval:
         most = min(_of_part(question, delta), _of_every_link(question, delta))
     if question.wider is not None:
         return Interval(max(least, _of_one_message(question.wider, delta, question)), inf)
-    return Interval(least, most if question.nonlinear is None else inf)
+    alone = question.telling is None or question.telling.alone
+    return Interval(least, most if question.nonlinear is None and alone else inf)
 
 
 def _of_one_direction(question: Question, delta: float) -> float:
@@ -197,6 +198,11 @@ def _notes(question: Question, found: Interval) -> Iterator[str]:
         )
     if n_rounds < whole and question.in_round is None:
         yield f"the first {n_rounds} of {whole} rounds; the run leaks at least as much"
+    if question.telling is not None and not question.telling.alone:
+        yield (
+            f"what is used in round {question.in_round} alone, where a message tells of it first: "
+            "rounds tell of several rounds' gradients, and no upper end is proven"
+        )
     if question.game.held is not None:
         yield (
             "a Poisson batch has a random number of the user's records, and the algebra is of a "

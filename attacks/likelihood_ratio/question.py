@@ -17,7 +17,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Finding, Metric, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.adversary import Adversary, Telling
 from dpaudit.game.game import Game
 from dpaudit.game.linearity import Nonlinear
 from dpaudit.game.width import Wider
@@ -36,12 +36,17 @@ class Question:
     adversary: Adversary  # whose scores are counted
     algebra: Adversary | None  # whose leak is exact; None: no message is linear in the noise
     nonlinear: Nonlinear | None  # what the algebra leaves out
-    in_round: int | None  # in which alone the record is used; None: in any
+    telling: Telling | None  # of the one round in which the record is used; None: in any
     mechanism: Mechanism  # the exact leak of a record in one coordinate; () without one
     worst: int  # coordinates of the worst record; runs may play fewer
     alpha: float  # of a false lower bound
     stop_early: bool  # whether runs are played until bets have refuted the claim
     wider: Wider | None = None  # what the model's own dimension shows beyond one coordinate
+
+    @property
+    def in_round(self) -> int | None:
+        """In which alone the record is used; None: in any."""
+        return None if self.telling is None else self.telling.of_round
 
     @property
     def claimed(self) -> float:

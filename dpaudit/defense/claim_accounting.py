@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import inf, isclose
+from math import ceil, inf, isclose
 from typing import NamedTuple
 
 from dpaudit.accounting.gaussian import gaussian_epsilon
@@ -80,7 +80,7 @@ def _declared(
         ]
     delta = _delta(claim, brackets)
     candidates = [
-        Accounted(_interval(bracket, claim, delta), delta, victim, bracket.assumptions)
+        Accounted(_interval(bracket, claim, delta, defense), delta, victim, bracket.assumptions)
         for victim, bracket in zip(victims, brackets, strict=True)
     ]
     return max(candidates, key=lambda accounted: (accounted.epsilon.low, accounted.epsilon.high))
@@ -284,25 +284,41 @@ def _of_one_record(bracket: Bracket, claim: Claim) -> Bracket:
     return Bracket((), most, (*bracket.assumptions, said))
 
 
-def _interval(bracket: Bracket, claim: Claim, delta: float) -> Interval:
+def _interval(bracket: Bracket, claim: Claim, delta: float, defense: Defense) -> Interval:
+    """Of the whole run, or of the round with the least noise: one release of it at least.
+
+    Noise for batches in turn is made for all uses of a record at once.
+    """
+    least, most = bracket.least, bracket.most
+    if claim.scope != "run":
+        least = () if defense.cyclic else _least_noise(least, 1)
+        most = _least_noise(most, _in_a_round(most, defense))
     adjacency = record_adjacency(claim)
-    ends = [tuple(_in_scope(mechanism, claim)) for mechanism in (bracket.least, bracket.most)]
-    least, most = (_epsilon(mechanism, delta, adjacency) for mechanism in ends)
-    return Interval(least.low, most.high)
+    return Interval(_epsilon(least, delta, adjacency).low, _epsilon(most, delta, adjacency).high)
+
+
+def _in_a_round(mechanism: Mechanism, defense: Defense) -> int:
+    """How many releases a round has at most, of which each batch is one.
+
+    All rounds release as many; or all but one, where a round's gradient is sent in the next.
+    """
+    total, last = sum(release.count for release in mechanism), max(1, defense.n_rounds - 1)
+    even = [total // rounds for rounds in (last, defense.n_rounds) if total % rounds == 0]
+    return min(total, max(defense.batches_per_round, *even or [ceil(total / last)]))
+
+
+def _least_noise(mechanism: Mechanism, count: int) -> Mechanism:
+    """So many releases under the least noise that any has."""
+    if not mechanism:
+        return ()
+    least = min(mechanism, key=lambda release: release.noise_multiplier)
+    return (least.model_copy(update={"count": count}),)
 
 
 @lru_cache(maxsize=256)
 def _epsilon(mechanism: tuple[Release, ...], delta: float, adjacency: RecordAdjacency) -> Interval:
     """Equal for all agents and adversaries that face the same releases."""
     return epsilon(mechanism, delta, adjacency)
-
-
-def _in_scope(mechanism: Mechanism, claim: Claim) -> Mechanism:
-    """The whole run, or the round with the least noise."""
-    if claim.scope == "run" or not mechanism:
-        return mechanism
-    least = min(mechanism, key=lambda release: release.noise_multiplier)
-    return (least.model_copy(update={"count": 1}),)
 
 
 def _delta(claim: Claim, brackets: Sequence[Bracket]) -> float:

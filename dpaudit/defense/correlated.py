@@ -42,7 +42,7 @@ def conditional_variance(covariance: Tensor, agent: int, given: list[int]) -> fl
 
 
 def laplacian(graph: Graph, without: tuple[int, ...] = ()) -> Tensor:
-    """Of the undirected links, [n_agents, n_agents]; links of ``without`` agents left out.
+    """Of links in either direction, [n_agents, n_agents]; those of ``without`` agents left out.
 
     Raises:
         ConfigError: there are more than ``MOST_DENSE`` agents.
@@ -54,7 +54,7 @@ def laplacian(graph: Graph, without: tuple[int, ...] = ()) -> Tensor:
             f"is computed for {MOST_DENSE} agents at most; audit fewer agents"
         )
     linked = torch.zeros(graph.n_agents, graph.n_agents, dtype=torch.float64)
-    linked[graph.senders, graph.receivers] = 1.0
+    linked[graph.senders, graph.receivers] = linked[graph.receivers, graph.senders] = 1.0
     linked[list(without)] = 0.0
     linked[:, list(without)] = 0.0
     return torch.diag(linked.sum(1)) - linked

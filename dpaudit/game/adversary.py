@@ -19,7 +19,7 @@ the scores on real runs, and bounds that assume nothing, show where it is not.
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from scipy import sparse
@@ -40,7 +40,14 @@ from .reacting import Reaction, reaction
 from .states import flat_state
 from .uses import Use
 
+ProbedRound = TypeVar("ProbedRound", Probed, LocalProbed)
 FORGOTTEN = 1e-9  # of a record's effect: a smaller remnant in the state is rounding
+
+
+class Telling(NamedTuple):
+    of_round: int  # whose batch is told
+    told_in: int  # the first round that does
+    alone: bool  # whether each round tells of one round's batches at most, and no two of the same
 
 
 class Adversary:
@@ -64,7 +71,8 @@ class Adversary:
     ) -> None:
         self._observer = Observer(game, threat_model, messages)
         self.game, self.threat_model, self.n_rounds = game, threat_model, n_rounds
-        self._one_message, self._column = one_message, 0
+        self._one_message = one_message
+        self._column: int | None = None  # of the last round's observations, if one is read alone
         self.reacts: Reaction | None = None  # a gradient at a model that the view does not tell
         self.rounds = self._rounds()
 
@@ -72,6 +80,17 @@ class Adversary:
     def leak(self) -> Leak:
         """The exact leak of each round's use of the record, through this round and all later."""
         return leak_of(self.rounds, self.game)
+
+    def most_telling(self) -> Telling:
+        """The round whose batch is told best where it is told first; round 1 if none is told."""
+        first, alone = dict[int, tuple[float, int]](), True  # by round: how well it is told, where
+        for told_in, reading in enumerate(self.rounds, 1):
+            here = reading.told()
+            alone &= len(here) <= 1 and here.keys().isdisjoint(first)
+            for k, size in here.items():
+                first.setdefault(k, (size, told_in))
+        k = max(first, key=lambda k: first[k][0], default=1)
+        return Telling(k, first[k][1] if first else 1, alone)
 
     def _rounds(self) -> list[Reading]:
         """How each is read. Of many agents by sparse matrices, where a step reaches few others.
@@ -90,10 +109,14 @@ class Adversary:
     def observe(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
         """Observations [trials, n] of round k: the messages of the view, and own noise."""
         seen = self._observer.all_observations(k, sent, units)
-        return seen[..., [self._column]] if self._is_one_message(k) else seen
+        return seen if self._column is None or k < self.n_rounds else seen[..., [self._column]]
 
-    def _is_one_message(self, k: int) -> bool:
-        return self._one_message and k == self.n_rounds
+    def _of_one_message(self, out: ProbedRound) -> ProbedRound:
+        """Of the last round the most telling observation alone, if one message of it is read."""
+        if not self._one_message or out.round < self.n_rounds or not out.messages:
+            return out
+        self._column = out.most_telling
+        return out.of_one_message(self._column)
 
     def _learn_locally(self) -> Iterator[Reading]:
         """As ``_learn``, by parts that hang together. Raises NotLocal."""
@@ -107,9 +130,7 @@ class Adversary:
             scale = max(scale, out.scale)
             out = out._replace(scale=scale)
             self.reacts = self.reacts or local_reaction(self.threat_model, out, later)
-            if self._is_one_message(step.round):
-                self._column = out.most_telling
-                out = out.of_one_message(self._column)
+            out = self._of_one_message(out)
             found = LocalFilter.of(out, spread.shape[0])
             reading, remnants = self._read(out, found, list(remnants))
             yield reading
@@ -132,9 +153,7 @@ class Adversary:
             scale = max(scale, out.scale)
             out = out._replace(scale=scale)
             self.reacts = self.reacts or reaction(self._observer, state, out, last)
-            if self._is_one_message(k):
-                self._column = out.most_telling
-                out = out.of_one_message(self._column)
+            out = self._of_one_message(out)
             found = Filter.of(out)
             reading, remnants = self._read(out, found, list(remnants))
             yield reading

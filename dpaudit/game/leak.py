@@ -39,6 +39,23 @@ class Reading(NamedTuple):
     exact: bool  # whether every Laplace draw of the round is recovered exactly
     has_laplace: bool  # whether there is any
 
+    def told(self) -> dict[int, float]:
+        """By round: how well this one tells of its batches, if it does.
+
+        In mu, or the loss of Laplace noise; infinite where it shows them without noise.
+        """
+        found: dict[int, float] = {}
+        for inclusion, k, _ in self.columns:
+            size = inf if inclusion in self.bare else self._size(self.shifts[inclusion])
+            if size > NEGLIGIBLE:
+                found[k] = max(found.get(k, 0.0), size)
+        return found
+
+    def _size(self, shift: Tensor) -> float:
+        if not self.has_laplace:
+            return float(shift.norm())
+        return float(mapped(shift, self.draws)[self.laplace].abs().sum()) * sqrt(2)
+
 
 @dataclass(frozen=True)
 class Leak:

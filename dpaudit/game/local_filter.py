@@ -66,9 +66,12 @@ class LocalProbed(NamedTuple):
 
     @property
     def most_telling(self) -> int:
-        """The observation with the largest effect of the record in units of its own noise."""
+        """The observation with the largest effect of the record in units of its own noise.
+
+        Of the round's own batch, or of earlier ones where no message tells of that yet.
+        """
         noise = torch.from_numpy(np.sqrt(self.observed_noise.power(2).sum(0)))
-        seen = self.record_seen.sum(0)
+        seen = (self.record_seen if self.record_seen.any() else self.remnants_seen).sum(0)
         certain = torch.where(seen.abs() > NOISELESS * self.scale, torch.inf, 0.0)
         return int(torch.where(noise > 0, seen.abs() / noise, certain).argmax())
 

@@ -130,7 +130,7 @@ class LocalProbe:
         families = [d.family == "laplace" for d in draws.values() for _ in range(d.shape[-2])]
         return LocalStep(
             self._k, self._state, self._after, reach,
-            self._observer.named(self._k, self._sent, draws, self._graph),
+            self._observer.named(self._k, self._sent, draws),
             self._parts(effects[:width]), self._parts(effects[width:]),
             torch.tensor(families, dtype=torch.bool),
             seen, left, models, steps, self._askers, self._places[: self._n + width],

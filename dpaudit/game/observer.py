@@ -10,10 +10,9 @@ from torch import Tensor
 from dpaudit.defense.transcript import Capture, Sent
 from dpaudit.defense.view import seen_links
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import Graph
 
 from .game import Game
-from .tape import AskedNoise
+from .tape import AskedNoise, Tape
 
 Indices = NDArray[np.int64]
 
@@ -30,19 +29,15 @@ class Observer:
     ) -> None:
         self.game, self.threat_model, self._messages = game, threat_model, messages
         self._known_to: dict[int, Mapping[str, Tensor]] = {}
+        self._of_links: dict[str, bool] = {}  # of draws on graphs of as many links as agents
         self._visible: dict[tuple[int, str], Tensor] = {}  # rows of payloads, by round and message
 
     def all_observations(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
         """Observations [trials, n] of round k, even where only one message of it is read."""
-        graph = self.game.setting.network.at(k)
-        columns = [
-            _picked(sent[name].payload, rows) for name, rows in self._rows(k, sent).items()
-        ] + [
-            _picked(units[name], rows)
-            for name, rows in self._own(
-                k, {n: AskedNoise("gaussian", u.shape) for n, u in units.items()}, graph
-            ).items()
-        ]
+        draws = {name: AskedNoise("gaussian", u.shape) for name, u in units.items()}
+        read, own = self._rows(k, sent), self._own(k, sent, draws)
+        columns = [_picked(sent[name].payload, rows) for name, rows in read.items()]
+        columns += [_picked(units[name], rows) for name, rows in own.items()]
         return torch.cat(columns, dim=-1)
 
     def told(self, k: int, known_to: Mapping[str, Tensor]) -> None:
@@ -61,28 +56,25 @@ class Observer:
         self, k: int, sent: Capture, draws: Mapping[str, AskedNoise], at_draws: Indices
     ) -> Indices:
         """The agent that each observation comes from, of draws made ``at_draws`` [draws]."""
-        graph = self.game.setting.network.at(k)
-        rows, own = self._rows(k, sent), self._own(k, draws, graph)
+        rows, own = self._rows(k, sent), self._own(k, sent, draws)
         found = [np.zeros(0, dtype=np.int64)]
         for name, read in rows.items():
-            at = np.zeros(sent[name].payload.shape[-2], dtype=np.int64)
-            at[sent[name].rows.numpy()] = sent[name].senders.numpy()
-            found.append(at[read.numpy()])
+            found.append(_senders_by_row(sent[name]).numpy()[read.numpy()])
         ends = np.cumsum([draw.shape[-2] for draw in draws.values()])
         first = dict(zip(draws, [0, *ends], strict=False))
         found += [at_draws[first[name] + read.numpy()] for name, read in own.items()]
         return np.concatenate(found)
 
     def named(
-        self, k: int, sent: Capture, draws: Mapping[str, AskedNoise], graph: Graph
+        self, k: int, sent: Capture, draws: Mapping[str, AskedNoise]
     ) -> list[tuple[str, int]]:
         """What each observation is: message, or draw of the adversary's own, and row."""
         rows = self._rows(k, sent) | {
-            f"own noise of {name}": rows for name, rows in self._own(k, draws, graph).items()
+            f"own noise of {name}": rows for name, rows in self._own(k, sent, draws).items()
         }
         return [(name, int(row)) for name, of in rows.items() for row in of]
 
-    def _own(self, k: int, draws: Mapping[str, AskedNoise], graph: Graph) -> dict[str, Tensor]:
+    def _own(self, k: int, sent: Capture, draws: Mapping[str, AskedNoise]) -> dict[str, Tensor]:
         """The rows of each draw that the adversary's own agents made: by agent, or by sender.
 
         Of a draw that agents share, those that one of its agents knows.
@@ -94,11 +86,53 @@ class Observer:
             if known_to is not None:
                 own[name] = torch.isin(known_to, agents).any(dim=1).nonzero().flatten()
                 continue
-            rows = draw.shape[-2]
-            makers = torch.arange(graph.n_agents) if rows == graph.n_agents else graph.senders
-            if len(agents) and rows == len(makers):
+            makers = self._makers(k, name, draw.shape[-2], sent) if len(agents) else agents
+            if len(agents) and draw.shape[-2] == len(makers):
                 own[name] = torch.isin(makers, agents).nonzero().flatten()
         return own
+
+    def _makers(self, k: int, name: str, rows: int, sent: Capture) -> Tensor:
+        """The agents that draw the rows of this name: one for each, or the senders of links."""
+        graph = self.game.setting.network.at(k)
+        agents = torch.arange(graph.n_agents)
+        if rows != graph.n_agents:
+            return graph.senders
+        if rows != graph.n_edges or torch.equal(graph.senders, agents):
+            return agents
+        if name not in self._of_links:
+            self._of_links[name] = _is_of_links(self.game, k, name, sent)
+        return graph.senders if self._of_links[name] else agents
+
+
+def _is_of_links(game: Game, k: int, name: str, sent: Capture) -> bool:
+    """Whether the rows of a draw are of links, on a graph that has as many of them as agents.
+
+    A draw named after a message has its rows. Of another a row is its maker's if the maker sends
+    what the row moves: the draw is of links where that is so of their senders alone.
+    """
+    graph = game.setting.network.at(k)
+    if name in sent and sent[name].payload.shape[-2] == graph.n_edges:
+        return torch.equal(_senders_by_row(sent[name]), graph.senders)
+    n = graph.n_agents
+    state, silent = game.start(n, torch.float64, torch.device("cpu")), game.gradient(torch.zeros(n))
+    units = {name: torch.eye(n, dtype=torch.float64)[..., None]}
+    still, moved = (game.defense.step(state, k, graph, silent, Tape(u)).sent for u in ({}, units))
+    sends = torch.zeros(n, n)  # how many rows of what agent j sends row i moves
+    for message, quiet in still.items():
+        changed = (moved[message].payload != quiet.payload).any(-1)
+        sends.index_add_(1, _senders_by_row(quiet), changed.float())
+    unsent = (sends == 0).all(1)
+    links, agents = (
+        bool(((sends[torch.arange(n), makers] > 0) | unsent).all())
+        for makers in (graph.senders, torch.arange(n))
+    )
+    return links and not agents
+
+
+def _senders_by_row(sent: Sent) -> Tensor:
+    at = torch.zeros(sent.payload.shape[-2], dtype=torch.long)
+    at[sent.rows] = sent.senders
+    return at
 
 
 def _picked(values: Tensor, rows: Tensor) -> Tensor:

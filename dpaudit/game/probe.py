@@ -49,8 +49,12 @@ class Probed(NamedTuple):
 
     @property
     def most_telling(self) -> int:
-        """The observation with the largest effect of the record in units of its own noise."""
-        noise, seen = torch.linalg.vector_norm(self.observed_noise, dim=0), self.record_seen.sum(0)
+        """The observation with the largest effect of the record in units of its own noise.
+
+        Of the round's own batch, or of earlier ones where no message tells of that yet.
+        """
+        noise = torch.linalg.vector_norm(self.observed_noise, dim=0)
+        seen = (self.record_seen if self.record_seen.any() else self.remnants_seen).sum(0)
         certain = torch.where(seen.abs() > NOISELESS * self.scale, torch.inf, 0.0)
         return int(torch.where(noise > 0, seen.abs() / noise, certain).argmax())
 
@@ -164,7 +168,7 @@ class Probe:
         sizes_of = (t[last:].abs().max().item() for t in (moved, left) if t[last:].numel())
         return Probed(
             round=self._k,
-            messages=self._observer.named(self._k, sent, draws, self._graph),
+            messages=self._observer.named(self._k, sent, draws),
             observed_noise=moved[noise],
             state_noise=left[noise],
             laplace=torch.tensor(laplace, dtype=torch.bool),

@@ -10,6 +10,7 @@ from typing import Any
 
 from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.errors import ConfigError, DataError, DpauditError, RunError, nearest
+from dpaudit.files.config import validated
 from dpaudit.files.data_folders import DATA_FOLDERS, DATA_ROOT, missing_files, root_folder
 from dpaudit.files.magnitudes import extreme_numbers
 from dpaudit.memory import available, size_text
@@ -20,10 +21,12 @@ from dpaudit.training.held_folder import LOCK
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import bound_to
 
+from .accuracy import nested
 from .experiment import ABSENT, Around, Cell, Cost, Experiment, Measured, Open, Scale, Settings
 
 Job = tuple[int, int]  # which cell, which seed
 NOT_RUN = "not run"
+AUDITED = ("data", "graph", "model", "defense")  # settings that are those of an audit file
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ def chosen(experiment: Experiment, request: Request) -> list[Cell]:
     if not found:
         said = " ".join(f"{column}={','.join(labels)}" for column, labels in only.items())
         raise ConfigError(f"--only: no cell of {request.name} has {said}")
+    for cell in found:
+        _refuse_impossible(cell, request.changed)
     return found
 
 
@@ -117,6 +122,17 @@ def _refuse_other_kind(one: Open, value: Any) -> None:
     fits = is_number and not (above and value <= 0)
     for _, problem in extreme_numbers(value) if fits else [((), wanted)]:
         raise ConfigError(f"--set: {one.key}: {problem}")
+
+
+def _refuse_impossible(cell: Cell, changed: Settings) -> None:
+    """Raises ConfigError: a reading is none that an audit file could have at its key."""
+    if not any("." in key and key in cell.settings for key in changed):
+        return
+    table = nested(cell.settings)
+    audit = {key: part for key, part in table.items() if key in AUDITED}
+    for where, problem in validated(audit)[1]:
+        if (key := ".".join(map(str, where))) in changed:
+            raise ConfigError(f"--set: {key}: {problem}")
 
 
 def readings(experiment: Experiment, cell: Cell) -> dict[str, Open]:

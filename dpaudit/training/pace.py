@@ -124,6 +124,8 @@ def _of_records(problem: Classification, X: Tensor, clock: Clock) -> Pace:
 def _of_a_gradient(problem: Classification, X: Tensor, clock: Clock) -> float:
     """Of one record among so many that a pass of them takes long enough to be timed."""
     data, n = problem.dataset, RECORDS
+    x, y = data.x[None, :1].to(X.device), data.y[None, :1].to(X.device)
+    problem.gradients.mean(X, x, y)  # which loads code
     while True:
         x, y = data.x[None, :n].to(X.device), data.y[None, :n].to(X.device)
         took = seconds_of(partial(problem.gradients.mean, X, x, y), clock)

@@ -6,7 +6,14 @@ import pytest
 
 from dpaudit.errors import ConfigError, DataError, RunError
 from dpaudit.papers import cells
-from dpaudit.papers.cells import chosen, refuse_missing_data, run_cells, workers_that_fit
+from dpaudit.papers.cells import (
+    Request,
+    chosen,
+    refuse_missing_data,
+    run_cells,
+    workers_that_fit,
+)
+from dpaudit.papers.declared import DECLARED
 from dpaudit.papers.experiment import Cell, Scale
 from tests.papers.toy import CALLS, CELLS, LEARNS, TOY, ask, files
 
@@ -157,3 +164,12 @@ def test_a_scale_that_does_not_fit_is_refused_in_one_line(monkeypatch) -> None:
     )
     monkeypatch.setattr(cells, "available", lambda: 2.5 * 10**9)
     assert workers_that_fit(large, ask(), 4) == 2
+
+
+def test_a_reading_that_no_audit_file_could_have_is_refused_before_anything_runs() -> None:
+    experiment = DECLARED["dpdl-table1"]
+    assert chosen(experiment, Request("dpdl-table1", changed={"defense.h": 3.0}))
+    with pytest.raises(ConfigError, match=r"^--set: defense.h: Input should be .* 1, got -1$"):
+        chosen(experiment, Request("dpdl-table1", changed={"defense.h": -1}))
+    with pytest.raises(ConfigError, match=r"^--set: defense.n_rounds: .*, got 'many'$"):
+        chosen(experiment, Request("dpdl-table1", changed={"defense.n_rounds": "many"}))

@@ -236,3 +236,23 @@ def _seconds(work: Callable[[], None]) -> float:
 
 def _silent(what: str, done: int, total: int) -> None:
     pass
+
+
+def test_what_is_loaded_with_the_first_gradient_is_no_time_of_a_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepared = prepare(audit(), Runtime())
+    gradients, now = prepared.learned.problem.gradients, 0.0
+    real = gradients.mean
+
+    def loading(*given: Any, **named: Any) -> torch.Tensor:
+        nonlocal now
+        now += 1e-6 if now else 60.0  # the first one loads code for a minute
+        return real(*given, **named)
+
+    monkeypatch.setattr(
+        type(gradients), "mean", lambda self, *given, **named: loading(*given, **named)
+    )
+    given = prepared.defenses["defense"], prepared.learned.problem, prepared.setting
+    pace = measured(*given, prepared.streams, lambda: now)
+    assert pace.gradient < 1.0

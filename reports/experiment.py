@@ -47,10 +47,14 @@ def text(result: ExperimentResult) -> Iterator[str]:
     yield from (f"{line.error}: {_labels(line)}" for line in result.lines if line.error)
     yield from (ordering_text(held, len(result.seeds)) for held in result.orderings)
     yield from result.remarks
-    yield (
-        f"ours: mean over {len(result.seeds)} seed{'s' * (len(result.seeds) > 1)} with its 95% "
-        f"Student-t interval; {duration(result.seconds)} of CPU time"
-    )
+    yield f"ours: {_of_seeds(result)}; {duration(result.seconds)} of CPU time"
+
+
+def _of_seeds(result: ExperimentResult) -> str:
+    n = len(result.seeds)
+    if any(line.ours is not None and line.ours.low is not None for line in result.lines):
+        return f"mean over {n} seeds with its 95% Student-t interval"
+    return f"{f'mean over {n} seeds' if n > 1 else 'one seed'}; an interval takes three seeds"
 
 
 def as_csv(result: ExperimentResult) -> str:

@@ -130,3 +130,16 @@ def test_a_line_without_a_label_is_drawn_without_a_legend() -> None:
     )
     drawn = result(at="round", columns=("method",), lines=tuple(points))
     assert "<svg" in render_experiment(drawn)
+
+
+def test_an_interval_is_spoken_of_where_there_is_one() -> None:
+    one = LINES[0].model_copy(update={"ours": Metric(value=91.25, n=1), "values": (91.25,)})
+    said = [
+        [line for line in text(result(seeds=seeds, lines=lines)) if line.startswith("ours: ")]
+        for seeds, lines in (((0, 1, 2), LINES), ((0, 1), (one,)), ((0,), (one,)))
+    ]
+    assert [line.partition(";")[0] for [line] in said] == [
+        "ours: mean over 3 seeds with its 95% Student-t interval",
+        "ours: mean over 2 seeds",
+        "ours: one seed",
+    ]

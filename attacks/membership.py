@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
-from scipy.stats import rankdata
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
@@ -265,6 +264,8 @@ def _scores(g: Tensor, estimate: Estimate, batch_size: int) -> Tensor:
 
 def _auc(members: Array, others: Array) -> Metric:
     """Chance that a member scores higher, and its interval by Hanley and McNeil 1982."""
+    from scipy.stats import rankdata  # a second that other attacks do not wait for
+
     m, n = len(members), len(others)
     ranks = rankdata(np.concatenate([members, others]))[:m]
     auc = float((ranks.sum() - m * (m + 1) / 2) / (m * n))

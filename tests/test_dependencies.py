@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ LOADED_LAST = {  # modules that need an extra to be imported, and what imports t
     "dpaudit.commands.pytest_plugin": "pytest, by its entry point",
     "dpaudit.information.neighbours_compiled": "neighbours, which does without numba",
 }
+OURS = {"dpaudit", *sys.stdlib_module_names}
 
 
 def module_of(requirement: str) -> str:
@@ -64,12 +66,12 @@ def third_party(node: ast.AST, for_types: bool) -> Iterator[str]:
             args=[ast.Constant(value=str(module))],
         ):
             found = [module]
-    ours = {"dpaudit", *sys.stdlib_module_names}
-    yield from (PARTS.get(top, top) for name in found if (top := name.split(".")[0]) not in ours)
+    yield from (PARTS.get(top, top) for name in found if (top := name.split(".")[0]) not in OURS)
     for child in children:
         yield from third_party(child, for_types)
 
 
+@cache
 def imported(for_types: bool) -> dict[str, set[str]]:
     """Third-party modules of the four packages, and the files that import each."""
     found: dict[str, set[str]] = {}

@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
+from scipy.linalg.blas import dtbsv
 from scipy.special import erfc
 
 from .fourier import Complex, Product
@@ -126,7 +126,8 @@ class Composed:
 def _tails(losses: Array, masses: Array) -> tuple[Array, Array]:
     """What P gives to each loss or more, and what Q gives, e^loss times."""
     decay = np.exp(losses[0] - losses[1]) if len(losses) > 1 else 0.0
-    scaled = lfilter([1.0], [1.0, -decay], masses[::-1])[::-1]
+    band = np.full((2, len(masses)), -decay, order="F")  # below a diagonal of ones
+    scaled = dtbsv(1, band, masses[::-1], lower=1, diag=1)[::-1]
     return np.cumsum(masses[::-1])[::-1], scaled
 
 

@@ -32,7 +32,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
-from scipy.stats import binom
+
+from .binomial import log_mass, more_than
 
 Array = NDArray[np.floating[Any]]
 Integers = NDArray[np.intp]
@@ -246,10 +247,11 @@ def _times_drawn(pairs: Pairs) -> tuple[Array, Array]:
 
     More than ``UNLIKELY`` often counts as that often, which only shortens a shift.
     """
-    most = int(binom.isf(UNLIKELY, pairs.draws, pairs.rate.max()))
-    times = np.arange(min(most, pairs.draws) + 1)
-    law = binom.logpmf(times, pairs.draws, pairs.rate[..., None])
-    law[..., -1] = binom.logsf(times[-1] - 1, pairs.draws, pairs.rate)
+    times = np.arange(pairs.draws + 1)
+    most = np.argmax(more_than(times, pairs.draws, pairs.rate.max()) <= UNLIKELY)
+    times = times[: most + 1]
+    law = log_mass(times, pairs.draws, pairs.rate[..., None])
+    law[..., -1] = np.log(more_than(times[-1] - 1, pairs.draws, pairs.rate))
     return times.astype(float), law
 
 

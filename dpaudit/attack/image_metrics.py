@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import t as student
-from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
+from scipy.special import stdtrit
+from skimage.metrics import structural_similarity
 from torch import Tensor
 
 from dpaudit.errors import DataError, DpauditError
@@ -113,7 +113,7 @@ def interval(values: ArrayLike, within: tuple[float, float] = (-np.inf, np.inf))
     error = float(x.std(ddof=1) / np.sqrt(n)) if known else None
     if error is None or n < FEWEST:
         return Estimate(mean, None, None, n, error)
-    margin = float(student.ppf(0.975, n - 1)) * error
+    margin = float(stdtrit(n - 1, 0.975)) * error
     low, high = (float(end) for end in np.clip([mean - margin, mean + margin], *within))
     return Estimate(mean, low, high, n, error)
 
@@ -191,7 +191,6 @@ def _images(batches: Tensor) -> Floats:
 
 
 def _score_image(truth: Floats, image: Floats, data_range: float) -> tuple[float, float, float]:
-    mse = mean_squared_error(truth, image)
     ssim = structural_similarity(
         truth,
         image,
@@ -200,9 +199,14 @@ def _score_image(truth: Floats, image: Floats, data_range: float) -> tuple[float
         data_range=data_range,
         channel_axis=0,
     )
-    return mse, _psnr(truth, image, data_range), ssim
+    return _mse(truth, image), _psnr(truth, image, data_range), ssim
+
+
+def _mse(truth: Floats, image: Floats) -> float:
+    return float(np.square(truth - image).mean())
 
 
 def _psnr(truth: Floats, image: Floats, data_range: float) -> float:
     with np.errstate(divide="ignore"):
-        return min(peak_signal_noise_ratio(truth, image, data_range=data_range), PSNR_CAP)
+        psnr = 10 * np.log10(data_range**2 / np.float64(_mse(truth, image)))
+    return min(float(psnr), PSNR_CAP)

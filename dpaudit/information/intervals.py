@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from .neighbours import Counts, Floats
 
@@ -59,6 +59,6 @@ def intervals(bits: Floats, halves: Floats, dims: Counts, confidence: float) -> 
     standard_error = np.sqrt(((halves[..., 0] - halves[..., 1]) ** 2).mean(axis=1) / 4)
     drift = halves.mean(axis=(1, 2)) - bits
     extrapolated = bits - drift / (2 ** np.minimum(1, 2 / dims) - 1)
-    reach = student.isf((1 - confidence) / (2 * n_rounds), n_splits / 2) * standard_error
+    reach = -stdtrit(n_splits / 2, (1 - confidence) / (2 * n_rounds)) * standard_error
     low, high = np.minimum(bits, extrapolated) - reach, np.maximum(bits, extrapolated) + reach
     return Intervals(low, high, standard_error, drift)

@@ -6,7 +6,7 @@ from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, stdev
 
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from dpaudit.files.experiment_result import (
     Assumption,
@@ -120,7 +120,7 @@ def _estimate(values: list[float]) -> Metric:
     mean, n = fmean(values), len(values)
     if n < FEWEST:
         return Metric(value=mean, n=n)
-    margin = float(student.ppf(0.975, n - 1)) * stdev(values) / n**0.5 if isfinite(mean) else inf
+    margin = float(stdtrit(n - 1, 0.975)) * stdev(values) / n**0.5 if isfinite(mean) else inf
     return Metric(value=mean, low=mean - margin, high=mean + margin, n=n)
 
 

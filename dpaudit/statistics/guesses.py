@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.special import betaincinv, expit, ndtr
-from scipy.stats import binom
 
+from dpaudit.accounting.binomial import at_most, more_than
 from dpaudit.accounting.families import GAUSSIAN, TradeoffFamily
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
@@ -68,9 +68,9 @@ def epsilon_from_guesses(
     back = np.arange(1, n_correct + 1)
 
     def excess(epsilon: float) -> float:
-        guess = binom(n_guesses, expit(epsilon))
-        likely = guess.sf(n_correct - 1)
-        just_below = guess.cdf(n_correct - 1) - guess.cdf(n_correct - 1 - back)
+        guess = n_guesses, expit(epsilon)
+        likely = more_than(n_correct - 1, *guess)
+        just_below = at_most(n_correct - 1, *guess) - at_most(n_correct - 1 - back, *guess)
         near = float(np.max(just_below / back, initial=0.0))
         return float(likely + 2 * n_canaries * delta * near) - alpha
 
@@ -127,7 +127,7 @@ def mu_from_ranked_guesses(n_canaries: int, n_guesses: int, n_correct: int, alph
         above = 1 - betaincinv(n_canaries - n_guesses, n_guesses + 1, quantiles)
 
     def refuted(mu: float) -> bool:
-        return float(np.mean(binom.cdf(n_wrong, n_guesses, _mean_error(mu, above)))) <= alpha
+        return float(np.mean(at_most(n_wrong, n_guesses, _mean_error(mu, above)))) <= alpha
 
     return _largest(refuted)
 

@@ -6,7 +6,6 @@ distribution; none asks which. Sums of independent signs are bounded by Hoeffdin
 
 import numpy as np
 from scipy.special import gammaincc
-from scipy.stats import rankdata
 
 from dpaudit.accounting.privacy_loss import Array
 
@@ -20,10 +19,14 @@ def scale_p_values(sizes: Array) -> tuple[Array, Array]:
     combined as by Fisher, whose statistic is then at most chi^2 with 2 n degrees of freedom.
     """
     n, d = sizes.shape
-    low = rankdata(sizes, method="max", axis=1) / d
-    high = rankdata(-sizes, method="max", axis=1) / d
+    low, high = _ranks(sizes) / d, _ranks(-sizes) / d
     smaller, larger = (gammaincc(n, -np.log(p).sum(axis=0)) for p in (low, high))
     return smaller, larger
+
+
+def _ranks(rows: Array) -> Array:
+    """How many entries of its row [n, d] are at most as large as each."""
+    return np.array([np.searchsorted(np.sort(row), row, side="right") for row in rows])
 
 
 def sign_p_value(total: Array, n: Array | int) -> Array:

@@ -9,8 +9,8 @@ from math import isqrt
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import binom
 
+from dpaudit.accounting.binomial import quantile
 from dpaudit.accounting.families import GAUSSIAN, TradeoffFamily
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
@@ -92,5 +92,5 @@ def _quantiles(n: int, rate: Array) -> Array:
     spread = np.sqrt(n * rate * (1 - rate))
     few = spread[:, 0] <= 30
     counts = n * rate + spread * ndtri(QUANTILES)
-    counts[few] = binom.ppf(QUANTILES, n, rate[few])
+    counts[few] = quantile(QUANTILES, n, rate[few])
     return counts

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.stats import binom
 
+from dpaudit.accounting.binomial import more_than, quantile
 from dpaudit.accounting.reconstruction import least_epsilon, least_mu, under_epsilon, under_mu
 
 from .bounds import clopper_pearson
@@ -84,7 +84,7 @@ class Successes:
         if self.hits == 0:
             return 1.0
         if self.apart:
-            return float(binom.sf(self.hits - 1, self.n, gamma))
+            return float(more_than(self.hits - 1, self.n, gamma))
         return min(1.0, gamma * self.n / self.hits)
 
     def bound(self, promise: Promise, alpha: float) -> float:
@@ -97,7 +97,7 @@ class Successes:
 
     def expected(self, promise: Promise, alpha: float, success: float) -> float:
         """The mean bound of runs apart that succeed with this probability."""
-        counts = binom.ppf(QUANTILES, self.n, success).astype(int)
+        counts = quantile(QUANTILES, self.n, success).astype(int)
         likely = (Successes(int(k), self.n, self.kappa, True) for k in counts)
         return float(np.mean([one.bound(promise, alpha) for one in likely]))
 

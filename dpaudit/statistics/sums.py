@@ -18,8 +18,7 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import kolmogorov, ndtr, ndtri
-from scipy.stats import chi2
+from scipy.special import chdtr, chdtrc, gammaincinv, kolmogorov, ndtr, ndtri
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
@@ -63,7 +62,7 @@ KNOWN = Scale(1.0, 1.0)
 def noise_scale(noise: Array, level: float) -> Scale:
     """Of independent Gaussian numbers of mean 0; either end is wrong with probability ``level``."""
     squares, n = float(np.square(noise).sum()), noise.size
-    return Scale(*(sqrt(squares / float(chi2.ppf(p, n))) for p in (1 - level, level)))
+    return Scale(*(sqrt(squares / (2 * gammaincinv(n / 2, p))) for p in (1 - level, level)))
 
 
 def channel_noise_test(noise: Array, sizes: Array) -> tuple[str, float]:
@@ -213,7 +212,7 @@ def _score(z: Array, size: Array, rate: float) -> Array:
 
 def _off(squares: Array, n: int) -> Array:
     """Two-sided p-values of sums of n squares."""
-    return 2 * np.minimum(chi2.cdf(squares, n), chi2.sf(squares, n))
+    return 2 * np.minimum(chdtr(n, squares), chdtrc(n, squares))
 
 
 def _normality(unit: Array) -> Array:

@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 from dpaudit.errors import DpauditError, is_out_of_memory
 from dpaudit.unforeseen import unforeseen
 
-BY_EVERY_AUDIT = ("dpaudit.pipeline.run", "matplotlib.figure", "seaborn", "sklearn.datasets")
+BY_EVERY_AUDIT = ("dpaudit.pipeline.run", "matplotlib.figure")
 
 
 def serve(carry_out: Callable[[str], None], modules: Sequence[str] = BY_EVERY_AUDIT) -> int:

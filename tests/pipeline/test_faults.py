@@ -26,6 +26,8 @@ from dpaudit.pipeline.run import Runtime, attack_again, run_audit
 from dpaudit.training.run_directory import RunDirectory
 from tests.small_audits import images_audit, write_images
 
+pytestmark = pytest.mark.usefixtures("no_report")
+
 CONFIG = (
     images_audit("logistic", "dp-dpsgd", 6)
     + """\

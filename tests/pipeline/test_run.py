@@ -102,12 +102,6 @@ def whole(home: Path) -> AuditResult:
         return audited(home, "whole")
 
 
-@pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Audits whose report nobody reads: drawing it takes as long as all the rest."""
-    monkeypatch.setattr("dpaudit.pipeline.run.load_plugin", lambda family, name: lambda *_: "")
-
-
 def test_an_audit_writes_what_the_contract_says(home, whole) -> None:
     run, result = home / "whole", whole
     assert AuditResult.read(run / "audit.json") == result

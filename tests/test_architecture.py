@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def floor(name: tuple[str, ...]) -> int:
 def imports(path: Path, name: tuple[str, ...]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
     """Line, level and absolute name of each import of ours, those inside functions too."""
     package = name if path.stem == "__init__" else name[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) + 1 - node.level] if node.level else ()
             module = (*base, *(node.module.split(".") if node.module else ()))
@@ -77,14 +78,24 @@ def imports(path: Path, name: tuple[str, ...]) -> Iterator[tuple[int, int, tuple
                 yield node.lineno, 0, tuple(alias.name.split("."))
 
 
-EVERY: list[Import] = [(path, name, list(imports(path, name))) for path, name in sources()]
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All that stand below a node, at any depth."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child
+            yield from statements(child)
+
+
+@cache
+def every() -> list[Import]:
+    return [(path, name, list(imports(path, name))) for path, name in sources()]
 
 
 def test_every_folder_of_modules_is_a_room_with_a_floor() -> None:
-    folders = {path.parent.relative_to(ROOT).parts for path, _, _ in EVERY}
+    folders = {path.parent.relative_to(ROOT).parts for path, _, _ in every()}
     rooms = {parts[1] if parts[0] == "dpaudit" else parts[0] for parts in folders - {("dpaudit",)}}
     assert rooms == set(FLOORS)
-    for path, name, _ in EVERY:
+    for path, name, _ in every():
         assert (path.parent / "__init__.py").exists(), path
         if path.stem == "__init__":
             said = ast.get_docstring(ast.parse(path.read_text()))
@@ -104,7 +115,7 @@ def upward(every: Iterable[Import]) -> list[str]:
 
 
 def test_imports_between_rooms_go_down() -> None:
-    assert upward(EVERY) == []
+    assert upward(every()) == []
 
 
 @pytest.mark.parametrize(
@@ -127,7 +138,7 @@ def test_the_rule_sees_what_goes_up_or_beside_wherever_it_stands(code: str, tmp_
 def test_a_neighbour_is_imported_relatively() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path, name, found in EVERY
+        for path, name, found in every()
         for line, level, target in found
         if level > 1 or (level == 0 and len(name) > 2 and target[:-2] == name[:-1])
     ]
@@ -137,7 +148,7 @@ def test_a_neighbour_is_imported_relatively() -> None:
 def test_families_are_never_imported_as_bare_names() -> None:
     bare = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path, _, found in EVERY
+        for path, _, found in every()
         for line, level, target in found
         if level == 0 and target[0] in FAMILIES
     ]
@@ -147,7 +158,7 @@ def test_families_are_never_imported_as_bare_names() -> None:
 def test_the_core_names_no_plug_in() -> None:
     """It finds the families through the registry, but for the page that a command renders and
     the detectors of the self-test, which are what the attacks are."""
-    for path, name, found in EVERY:
+    for path, name, found in every():
         if name[:1] == ("dpaudit",) and room(name) not in FAMILIES:
             named = {room(target) for _, _, target in found if target[:1] == ("dpaudit",)}
             named &= {*FAMILIES}
@@ -157,12 +168,12 @@ def test_the_core_names_no_plug_in() -> None:
 
 def test_the_files_room_has_no_torch() -> None:
     """By what is loaded: each of its modules in a process of its own."""
-    modules = [".".join(name) for _, name, _ in EVERY if room(name) == "files"]
+    modules = [".".join(name) for _, name, _ in every() if room(name) == "files"]
     assert_light(modules)
 
 
 def test_what_help_and_an_unchanged_check_wait_for_loads_nothing_heavy() -> None:
-    rooms = [".".join(name) for _, name, _ in EVERY if room(name) == "check"]
+    rooms = [".".join(name) for _, name, _ in every() if room(name) == "check"]
     assert_light(["dpaudit", "dpaudit.commands.cli", "dpaudit.commands.terminal", *rooms])
 
 
@@ -188,7 +199,7 @@ def test_installed_entry_points_are_those_of_pyproject() -> None:
 
 def test_the_listed_packages_are_the_folders() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    there = {".".join(name) for path, name, _ in EVERY if path.stem == "__init__"}
+    there = {".".join(name) for path, name, _ in every() if path.stem == "__init__"}
     assert set(listed) == there
     assert len(listed) == len(there)
 
@@ -200,7 +211,7 @@ def test_a_family_knows_contracts_and_not_who_runs_it(family: str) -> None:
         "defenses": {"defense", "accounting", "files", "graphs"},
         "attacks": set(FLOORS) - {"commands", "check", "papers", "selftest", "pipeline"},
     }[family]
-    for path, name, found in EVERY:
+    for path, name, found in every():
         if room(name) == family:
             used = {room(target) for _, _, target in found if target[:1] == ("dpaudit",)}
             assert used - {"", family} <= allowed, path

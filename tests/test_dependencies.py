@@ -51,24 +51,26 @@ def third_party(node: ast.AST, for_types: bool) -> Iterator[str]:
     Args:
         for_types: whether imports count that only a type checker sees.
     """
-    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not for_types:
-        children: list[ast.AST] = [*node.orelse]
-    else:
-        children = [*ast.iter_child_nodes(node)]
-    found: list[str] = []
-    match node:
-        case ast.Import(names=names):
-            found = [alias.name for alias in names]
-        case ast.ImportFrom(module=str(module), level=0):
-            found = [module]
-        case ast.Call(
-            func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
-            args=[ast.Constant(value=str(module))],
-        ):
-            found = [module]
-    yield from (PARTS.get(top, top) for name in found if (top := name.split(".")[0]) not in OURS)
-    for child in children:
-        yield from third_party(child, for_types)
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and not for_types and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting += reversed(node.orelse)
+        else:
+            waiting += reversed([*ast.iter_child_nodes(node)])
+        found: list[str] = []
+        match node:
+            case ast.Import(names=names):
+                found = [alias.name for alias in names]
+            case ast.ImportFrom(module=str(module), level=0):
+                found = [module]
+            case ast.Call(
+                func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(module))],
+            ):
+                found = [module]
+        tops = [name.split(".")[0] for name in found]
+        yield from (PARTS.get(top, top) for top in tops if top not in OURS)
 
 
 @cache

@@ -10,8 +10,10 @@ from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from dpaudit.commands.catalogue import catalogue
+from dpaudit.commands.cli import app
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import run_audit
@@ -234,15 +236,10 @@ def test_an_audit_that_names_one_says_so_at_its_key(installed) -> None:
     assert second.startswith('defense.name: defense "an-attack" (foreign:Measures')
 
 
-def test_a_list_shows_the_others_and_a_line_for_each_broken_one(site: Path) -> None:
+def test_a_list_shows_the_others_and_a_line_for_each_broken_one(installed) -> None:
     def listed(*options: str) -> tuple[str, list[str]]:
-        done = subprocess.run(
-            [sys.executable, "-m", "dpaudit.commands.cli", "list", "defenses", *options],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
+        done = CliRunner().invoke(app, ["list", "defenses", *options])
+        assert done.exit_code == 0, done.stderr
         return done.stdout, done.stderr.splitlines()
 
     out, problems = listed()

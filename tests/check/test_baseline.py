@@ -57,7 +57,7 @@ def baseline_of(found: AuditResult, ledger: Ledger = EMPTY) -> Baseline:
     return Baseline(checks={"c": check_baseline(AUDIT, found)}, ledger=ledger)
 
 
-@pytest.mark.parametrize("n", [4, 100])
+@pytest.mark.parametrize("n", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_with_unchanged_code_at_most_one_of_200_checks_cries_wolf(n: int) -> None:
     """At place 1 of the ledger, which spends most; fails wrongly with probability 1e-9."""
     rng, checks = np.random.default_rng(20240611), 1_000

@@ -72,6 +72,7 @@ AUDIT = {
 }
 
 
+@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize(
     "defense, norms",
     [

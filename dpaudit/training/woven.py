@@ -141,7 +141,9 @@ class _Answers:
 def global_randomness(seed: int) -> Iterator[None]:
     """Generators of the process as after this seed, and afterwards as they were."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # else torch.manual_seed formats a traceback in every call
+        torch.cuda.manual_seed_all(seed)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
     try:

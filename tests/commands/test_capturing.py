@@ -5,6 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from dpaudit.commands.cli import app
+
 ADAPTER = """
 MODULE = "courier"
 
@@ -46,14 +51,17 @@ def test_a_capture_leaves_its_files_and_the_output_of_the_program(tmp_path: Path
     assert (tmp_path / "out" / "captured.toml").read_text() == "# edited\n"
 
 
-def test_what_cannot_be_is_one_line_and_exit_2(tmp_path: Path) -> None:
+def test_what_cannot_be_is_one_line_and_exit_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for options, said in (
         (["--seconds", "0", "--", "true"], "--seconds: expected more than 0, got 0"),
         (["--max-bytes", "lots", "--", "true"], '--max-bytes: "lots" is no size'),
         (["--", "no-such-program"], "no-such-program: cannot be started"),
     ):
-        done = dpaudit(tmp_path, "--out", "out", *options)
-        assert done.returncode == 2
+        done = CliRunner().invoke(app, ["capture", "--out", "out", *options])
+        assert done.exit_code == 2
         assert done.stdout == ""
         (line,) = done.stderr.splitlines()
         assert line.startswith(f"error: {said}")

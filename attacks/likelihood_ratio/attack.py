@@ -6,6 +6,7 @@ from functools import partial
 from math import inf
 from typing import Annotated, ClassVar, Self
 
+import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
@@ -116,7 +117,8 @@ class LikelihoodRatio(Attack):
         n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
         own = Streams(bench.streams.numpy("pace").integers(2**62).item(), bench.streams.device)
         claimed = _claimed(bench, threat_model).values()
-        runs = self.trials + self._choosing + self.trials // 2
+        controls = 2 if any(claim.adjacency == "replace-one" for claim in claimed) else 1
+        runs = self.trials + self._choosing + controls * self.trials // 2
         first = min(n_rounds, FIRST)
         adversary = Adversary(game, threat_model, first)
         n = min(runs, max(2, RUNS * MEASURED // max(MEASURED, shape.observed)))
@@ -276,7 +278,13 @@ class LikelihoodRatio(Attack):
             return str(not_numbers)
         fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
         silent = played("without noise", fewer, without_noise(question.adversary.game))
-        return Runs(counted, score, silent)
+        bare = counted.without.features
+        if question.game.is_replacement and (
+            question.nonlinear is None or question.nonlinear.quiet
+        ):
+            none = played("without a record", fewer, replace(question.game, length=0.0))
+            bare = np.concatenate([none.without.features, none.with_record.features])
+        return Runs(counted, score, silent, bare)
 
 
 def _is_large(shape: GameShape) -> bool:
@@ -349,11 +357,10 @@ def _findings(
     yield certified_bound(question, runs)
     if candidates is not None:
         yield matched_bound(question, runs, candidates, streams)
-    without = runs.counted.without
     gaussian = not any(reading.has_laplace for reading in question.adversary.rounds)
     if question.nonlinear is not None and not question.nonlinear.quiet:
         yield no_noise_control(question, question.nonlinear)
-    elif gaussian and without.features.shape[1]:
-        yield noise_control(question, without)
+    elif gaussian and runs.bare.shape[1]:
+        yield noise_control(question, runs.bare)
     yield null_control(question, runs.scores[0], streams)
     yield positive_control(question, runs.silent, streams)

@@ -4,7 +4,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.linearity import Nonlinear
-from dpaudit.game.play import Scored, Worlds
+from dpaudit.game.play import Worlds
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import ScoreBound, ceiling, from_scores
 from dpaudit.statistics.white_noise import white_noise_test
@@ -14,15 +14,19 @@ from .question import Question
 DIFFERENT = 1e-6  # p-value below which noise is not what it should be
 
 
-def noise_control(question: Question, played: Scored) -> Finding:
-    """Whether what is left of the messages is the noise that the defense asked for."""
-    test, p = white_noise_test(played.features)
+def noise_control(question: Question, innovations: Array) -> Finding:
+    """Whether what is left of the messages is the noise that the defense asked for.
+
+    Args:
+        innovations: [runs, n], of runs without a record.
+    """
+    test, p = white_noise_test(innovations)
     differs = p < DIFFERENT
     return question.finding(
         Role.NOISE,
         "noise really drawn",
         world="defense",
-        metrics={Name.P_VALUE: Metric(value=p, n=len(played.features))},
+        metrics={Name.P_VALUE: Metric(value=p, n=len(innovations))},
         verdict=Verdict.UNSUPPORTED if differs else None,
         notes=(
             "what the adversary cannot foretell of the messages should be independent noise of "

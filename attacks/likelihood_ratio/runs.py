@@ -48,6 +48,7 @@ class Runs:
     counted: Worlds
     score: Score
     silent: Worlds  # without noise
+    bare: Array  # [runs, n], innovations of runs without any record
 
     @property
     def scores(self) -> tuple[Array, Array]:

@@ -315,13 +315,14 @@ def _rows(sent: Sent, run: RealRounds) -> Tensor:
 
 
 def _readers_of(sent: Sent, readers: tuple[ThreatModel, ...]) -> list[set[str]]:
-    """Names of those who read each edge."""
+    """Names of those who read each edge; what an adversary's own agents send hides from others."""
     keys = [None] * len(sent.rows) if sent.readers is None else sent.readers.tolist()
     edges = zip(sent.senders.tolist(), sent.receivers.tolist(), keys, strict=True)
-    return [
-        {who.name for who in readers if who.sees(j, i) and (key is None or key in who.agents)}
-        for j, i, key in edges
-    ]
+
+    def reads(who: ThreatModel, j: int, i: int, key: int | None) -> bool:
+        return who.sees(j, i) and j not in who.agents and (key is None or key in who.agents)
+
+    return [{who.name for who in readers if reads(who, *edge)} for edge in edges]
 
 
 def _is_linear(once: Tensor, twofold: _Twofold, name: str, base: Tensor, tolerance: float) -> bool:

@@ -37,6 +37,10 @@ D = 18  # a matrix of 15 and a bias of 3
 EAVESDROPPER = ThreatModel(name="eavesdropper")
 
 
+def agent(i: int) -> ThreatModel:
+    return ThreatModel(name=f"agent {i}", kind="curious", agents=(i,))
+
+
 def prepared(given: Defense, seed: int, graph: str = "ring") -> Prepared:
     streams = Streams(seed)
     problem, sizes = small_problem(given, streams, torch.float32)
@@ -354,6 +358,14 @@ def test_nothing_is_found_in_the_defenses_of_this_repository(own_defense: str) -
     found = examined(defense, graph="complete")
     assert found.verdict is None, found.title
     assert not any(note.startswith("not examined") for note in found.notes)
+
+
+@pytest.mark.parametrize("reader", [EAVESDROPPER, agent(0), agent(1)])
+def test_what_an_adversary_sends_itself_need_hide_nothing_from_it(reader: ThreatModel) -> None:
+    """On a ring the two noises of an agent of Zip-DL cancel; no agent reads both of another's."""
+    zipped = load_plugin("defenses", "zip-dl")(noise_multiplier=2.0, n_rounds=2, batch_size=4)
+    verdict = examine_noise(prepared(zipped, 0), (reader,)).verdict
+    assert verdict is (Verdict.UNSUPPORTED if reader is EAVESDROPPER else None)
 
 
 def test_coordinates_that_no_gradient_moves_need_no_noise() -> None:

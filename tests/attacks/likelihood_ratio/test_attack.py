@@ -23,7 +23,7 @@ from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
-from dpaudit.selftest.zoo import WrongNorm
+from dpaudit.selftest.zoo import OneSeedForAllRounds, WrongNorm
 from dpaudit.statistics.bounds import ceiling
 from dpaudit.statistics.power import expected_family_bound
 from tests.game.test_victims import OneAddsHalf
@@ -414,3 +414,15 @@ def test_batches_are_accounted_and_played_as_they_are_drawn_and_not_as_they_are_
     for how, verdict in (("fixed", Verdict.UNSUPPORTED), ("poisson", None)):
         found = findings(FixedAsPoisson(sampling=how), between, records=40, trials=100)
         assert found[Role.EXACT_LEAK].verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict"), [(PrivateGossip, None), (OneSeedForAllRounds, Verdict.UNSUPPORTED)]
+)
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_a_record_under_little_noise_is_not_taken_for_noise(made, verdict, adjacency) -> None:
+    """A right mechanism fails with probability 1e-6: the record moved its noise by 10 deviations."""
+    weak = made(noise_multiplier=0.1, sampling="poisson", n_rounds=3, batch_size=8)
+    generous = claim(5000.0, adjacency=adjacency)
+    found = findings(weak, generous, records=40, trials=400)
+    assert found[Role.NOISE].verdict is verdict

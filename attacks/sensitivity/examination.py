@@ -34,7 +34,7 @@ class Row(NamedTuple):
     tolerance: float  # what rounding can add to these norms
     unhidden: bool = False  # it moved, and noise of the round makes no difference to it
     processed: bool = False  # it moved too far, as a function of values under the declared noise
-    by_releases: bool = False  # the bound is that of the declared releases: none is stated
+    by_releases: bool = False  # the bound is that of the declared releases, not the stated one
 
     @property
     def measured(self) -> float:
@@ -167,12 +167,12 @@ class Examination:
     ) -> list[Row]:
         """A row for each message: the largest of its differences, by kind of neighbour.
 
-        ``declared``: bounds by the releases, for messages of which the defense states none.
+        ``declared``: bounds by the releases, which count where none is stated or a larger one.
         """
         stated = self._stated(k, adjacency, here.sent)
         rows = []
         for name, sent in here.sent.items():
-            bound = stated.get(name, declared.get(name))
+            bound, by_releases = _lesser(stated.get(name), declared.get(name))
             p, value = (norm, None) if bound is None else bound
             moved = {
                 kind: max(_length(difference[name], p) for difference in several)
@@ -182,7 +182,6 @@ class Examination:
             part = max([value or 0.0, *moved.values()])
             tolerance = 0.0 if value == 0 else self._tolerance(size, part)
             hidden = name not in unhidden or max(moved.values()) == 0
-            by_releases = name in declared and name not in stated
             rows.append(
                 Row(name, k, p, moved, value, tolerance, not hidden, by_releases=by_releases)
             )
@@ -313,6 +312,14 @@ class Pair:
         own = self.examination.coupled.own
         noisy, quiet = (world.play(silent).sent for silent in (False, True))
         return frozenset(name for name in noisy if torch.equal(own(noisy[name]), own(quiet[name])))
+
+
+def _lesser(stated: Stated | None, declared: Stated | None) -> tuple[Stated | None, bool]:
+    """The bound that counts, and whether it is the declared one."""
+    if stated is None or declared is None:
+        return stated or declared, stated is None and declared is not None
+    less = declared.norm == stated.norm and declared.value < stated.value
+    return (declared, True) if less else (stated, False)
 
 
 def _length(difference: Tensor, norm: int) -> float:

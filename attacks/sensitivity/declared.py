@@ -1,9 +1,9 @@
 """How far a message of the first round may move, by the noise on it and the releases declared.
 
 A release of multiplier z says that one record moves what it hides by a z-th of its noise. That is a
-bound for a message, whether or not the defense states another: the noise on it over z. It holds in the
-first round, whose start is public, so that nothing but the noise of the round hides the record; of
-a later round's message, noise from before may hide more than what is added there.
+bound for a message, whether or not the defense states another: the noise on it over z. It holds in
+the first round, whose start is public, so that nothing but the noise of the round hides the record;
+of a later round's message, noise from before may hide more than what is added there.
 
 Measured is the noise itself. Each draw is played in one coordinate of its own, which says what
 reaches the victim's messages of each; all draws together, at random in all coordinates, say whether

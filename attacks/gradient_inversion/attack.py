@@ -88,6 +88,7 @@ class GradientInversion(ReconstructionAttack):
 
     def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
         """Raises NotObservable: labels are to be inferred, and the network does not tell them."""
+        super().refuse(learned, setting)
         if self.labels == "inferred" and isinstance(learned.problem, Classification):
             last_parameters(learned.problem.gradients.module, learned.problem.dataset.n_classes)
 

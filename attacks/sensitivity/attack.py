@@ -166,6 +166,8 @@ class Sensitivity(Attack):
         if worst.stated is not None:
             metrics[Name.STATED_BOUND] = Metric(value=worst.stated)
             metrics[Name.MEASURED_OVER_STATED] = Metric(value=_ratio(worst))
+            if worst.beyond is not None and worst.measured <= worst.beyond + worst.tolerance:
+                metrics[Name.NOISE_OVER_NEEDED] = Metric(value=worst.stated / worst.beyond)
         unhidden = any(row.unhidden and row.counts for row in rows)
         against = not by_record and any(row.counts for row in rows)
         return Finding(

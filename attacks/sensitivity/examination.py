@@ -35,6 +35,7 @@ class Row(NamedTuple):
     unhidden: bool = False  # it moved, and noise of the round makes no difference to it
     processed: bool = False  # it moved too far, as a function of values under the declared noise
     by_releases: bool = False  # the bound is that of the declared releases, not the stated one
+    beyond: float | None = None  # the larger one that the defense states then
 
     @property
     def measured(self) -> float:
@@ -172,7 +173,7 @@ class Examination:
         stated = self._stated(k, adjacency, here.sent)
         rows = []
         for name, sent in here.sent.items():
-            bound, by_releases = _lesser(stated.get(name), declared.get(name))
+            bound, beyond = _lesser(stated.get(name), declared.get(name))
             p, value = (norm, None) if bound is None else bound
             moved = {
                 kind: max(_length(difference[name], p) for difference in several)
@@ -182,9 +183,9 @@ class Examination:
             part = max([value or 0.0, *moved.values()])
             tolerance = 0.0 if value == 0 else self._tolerance(size, part)
             hidden = name not in unhidden or max(moved.values()) == 0
-            rows.append(
-                Row(name, k, p, moved, value, tolerance, not hidden, by_releases=by_releases)
-            )
+            by_releases = bound is not None and bound is declared.get(name)
+            row = Row(name, k, p, moved, value, tolerance, not hidden)
+            rows.append(row._replace(by_releases=by_releases, beyond=beyond))
         return rows
 
     def judged(
@@ -314,12 +315,12 @@ class Pair:
         return frozenset(name for name in noisy if torch.equal(own(noisy[name]), own(quiet[name])))
 
 
-def _lesser(stated: Stated | None, declared: Stated | None) -> tuple[Stated | None, bool]:
-    """The bound that counts, and whether it is the declared one."""
+def _lesser(stated: Stated | None, declared: Stated | None) -> tuple[Stated | None, float | None]:
+    """The bound that counts, and what is stated where the declared one is less."""
     if stated is None or declared is None:
-        return stated or declared, stated is None and declared is not None
+        return stated or declared, None
     less = declared.norm == stated.norm and declared.value < stated.value
-    return (declared, True) if less else (stated, False)
+    return (declared, stated.value) if less else (stated, None)
 
 
 def _length(difference: Tensor, norm: int) -> float:

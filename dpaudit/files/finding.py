@@ -117,6 +117,7 @@ class Name(StrEnum):
     MEASURED = "measured"
     STATED_BOUND = "stated bound"
     MEASURED_OVER_STATED = "measured over stated"
+    NOISE_OVER_NEEDED = "noise over what the stated bound needs"
     FOUND = "found"
 
     MSE = "mse"

@@ -67,11 +67,17 @@ def _doubt(evidence: Sequence[Finding], n_tests: int) -> Doubt | None:
     certified = max((_certified(f, _most(declared), n_tests) for f in evidence), default=0.0)
     if certified > 0:
         return Doubt("runs certify more", certified, certified > _most(exact))
-    return None
+    quiet = next((f for f in against if Name.NOISE_OVER_NEEDED in f.metrics), None)
+    if quiet is None:
+        return None
+    part = f"{quiet.value(Name.NOISE_OVER_NEEDED):.3g} of the noise that its stated bound needs"
+    return Doubt(f'"{quiet.message}" carries {part}', low, of_algebra=False)
 
 
 def _falsified(finding: Finding) -> str | None:
     """What an unsupported finding says of the bounds and the noise that figures rest on."""
+    if finding.role is Role.SENSITIVITY and Name.NOISE_OVER_NEEDED in finding.metrics:
+        return None  # it moves as is stated: the algebra is of that, and of the noise that there is
     if finding.role is Role.SENSITIVITY:
         ratio = finding.value(Name.MEASURED_OVER_STATED) or 0.0
         if ratio > 1 + ROUNDING:

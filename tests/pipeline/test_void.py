@@ -132,6 +132,29 @@ def test_halved_noise_leaves_what_its_algebra_gives_and_says_it_once() -> None:
         assert said.count(number(metric.low)) <= 1, said
 
 
+@pytest.mark.parametrize("less_noise", [False, True])
+def test_less_noise_than_a_bound_needs_voids_what_is_declared_alone(less_noise: bool) -> None:
+    """It moves as far as is stated and no further, which is what the algebra counts."""
+    claim = Claim(text="ours", epsilon=1.0, delta=1e-5)
+    metrics = {Name.MEASURED_OVER_STATED: Metric(value=1.8)}
+    if less_noise:
+        metrics[Name.NOISE_OVER_NEEDED] = Metric(value=0.5)
+    of_sensitivity: dict[str, Any] = {"role": Role.SENSITIVITY, "kind": "sensitivity"}
+    moved = Finding(
+        **of_sensitivity, title="x", message="x", metrics=metrics, verdict=Verdict.UNSUPPORTED
+    )
+    half, given = Metric(value=0.5, low=0.5, high=0.5), Metric(value=1.0)
+    known = {Name.EPSILON: half, Name.CLAIMED_EPSILON: given, Name.DELTA: Metric(value=1e-5)}
+    leak = Finding(role=Role.EXACT_LEAK, kind="accounting", title="exact leak", metrics=known)
+    accounted = Accounted(Interval(0.5, 0.6), 1e-5, 0, ())
+    findings = [moved, leak, accounting_finding(0, claim, EAVESDROPPER, accounted)]
+    judging = Judging(0, claim, EAVESDROPPER, accounted, (0, 1, 2))
+    (judged,), (_, algebra, of_accounting) = void_figures([judging], findings)
+    assert of_accounting.void
+    assert judged.void
+    assert bool(algebra.void) is not less_noise
+
+
 def test_an_l2_clip_voids_the_exact_leak_of_a_view_too() -> None:
     result, _ = audited("L2 clip, Laplace for L1")
     (claim,) = result.claims

@@ -1,7 +1,8 @@
 """What documents show as code: it runs, in order, a page in a folder of its own.
 
 A fence with a title is a file of that folder; Python runs; a console block's commands run, and what
-stands below a command is what it prints (`...` stands for any lines, `# exit code 1` for that one);
+stands below a command is what it prints (`...` stands for any lines, within one for any text,
+`# exit code 1` for that one);
 TOML without a title is a fragment of an audit file. A comment before a fence says what does not
 happen in every run of the tests: `<!-- slow: why -->` or `<!-- not run: why -->`, listed here.
 """
@@ -111,7 +112,10 @@ def run_command(command: str, printed: list[str], folder: Path) -> None:
     stated = re.search(r"# exit code (\d+)$", command)
     assert done.returncode == int(stated[1] if stated else 0), f"{command}\n{done.stderr}"
     pattern = "".join(
-        r"(?:.*\n)*" if line == "..." else re.escape(line.rstrip()) + r"\s*\n" for line in printed
+        r"(?:.*\n)*"
+        if line == "..."
+        else re.escape(line.rstrip()).replace(r"\.\.\.", ".*") + r"\s*\n"
+        for line in printed
     )
     assert not printed or re.fullmatch(pattern, done.stdout), f"{command}\n{done.stdout}"
 

@@ -10,6 +10,7 @@ import pickle
 import queue
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
@@ -30,6 +31,8 @@ Job = TypeVar("Job")
 Work = Callable[[Job, OnProgress], None]
 
 FORKS = "forkserver" in multiprocessing.get_all_start_methods()
+SOCKET = 107  # bytes of the path of a socket at most; that of a server of forks is in the folder
+LISTENER = "/pymp-abcdefgh/listener-abcdefgh"  # for temporary files, under a name like this
 
 _POLL_SECONDS = 0.1
 _USED_BY_ALL = ["dpaudit.pipeline.run"]  # imported once for all worker processes
@@ -85,7 +88,7 @@ def _in_processes(
     on_progress: OnProgress,
 ) -> None:
     begin()
-    context = multiprocessing.get_context("forkserver" if FORKS else "spawn")
+    context = multiprocessing.get_context("forkserver" if _can_fork() else "spawn")
     with importing_only_what_is_sent():
         reports = context.Queue()
         start = (dict(os.environ), prepare, arguments, reports)
@@ -113,10 +116,15 @@ def begin() -> None:
 
     Imports take seconds in each process, and an audit has two pools of them.
     """
-    if FORKS:
+    if _can_fork():
         multiprocessing.get_context("forkserver").set_forkserver_preload(_USED_BY_ALL)
         with importing_only_what_is_sent():
             forkserver.ensure_running()
+
+
+def _can_fork() -> bool:
+    """Whether a server of forks can be had: its socket's path may be too long."""
+    return FORKS and len(os.fsencode(tempfile.gettempdir() + LISTENER)) <= SOCKET
 
 
 @contextmanager

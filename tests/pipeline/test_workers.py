@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -42,6 +43,17 @@ def test_a_job_has_one_thread_and_the_caller_its_own_number_again(threads, jobs,
     run_jobs(prepare, (False,), two, workers, lambda *report: seen.append(report))
     assert sorted(seen) == [("a", 1, 0), ("b", 1, 0)]
     assert torch.get_num_threads() == CALLERS
+
+
+def test_a_folder_for_temporary_files_may_have_a_long_name(jobs, tmp_path, monkeypatch) -> None:
+    """No server of forks has a socket there: 107 bytes are the longest path of one."""
+    long = tmp_path / ("x" * 60) / ("y" * 60)
+    long.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    seen = []
+    prepare, two = jobs.reports_its_threads, ["a", "b"]
+    run_jobs(prepare, (False,), two, 2, lambda *report: seen.append(report))
+    assert sorted(seen) == [("a", 1, 0), ("b", 1, 0)]
 
 
 def test_a_job_that_fails_leaves_the_number_of_threads_too(threads, jobs) -> None:

@@ -26,6 +26,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.each_agent import told_of_each
 from dpaudit.game.game import Game
+from dpaudit.game.layers import in_layers
 from dpaudit.game.linearity import nonlinearity
 from dpaudit.game.needs import NUMBER, GameShape
 from dpaudit.game.network import mu_of
@@ -140,14 +141,16 @@ def learned_by(
         every_link: whether it reads all links; mu is then the upper end of its last digits.
     """
     victims = [i for i in setting.holders if i != agent]
-    game = Game.of(defense, setting, victims[0], "add-remove", "poisson")
+    game = in_layers(Game.of(defense, setting, victims[0], "add-remove", "poisson"))
     curious = ThreatModel(name=f"agent {agent}", kind="curious", agents=(agent,))
     view = with_every_link(curious) if every_link else curious
     adversary = Adversary(replace(game, sampling_rate=1.0), view, n_rounds)
     classes = [torch.zeros(1).long()] if schema is None else schema.classes(n_rounds)
     uses = torch.cat(classes)
     H, unhidden = told_of_each(adversary, victims, uses + 1)
-    found = mu_of(_by_class(H, classes), 1 if schema is None else schema.times)[every_link]
+    found = mu_of(_by_class(H * game.filled, classes), 1 if schema is None else schema.times)[
+        every_link
+    ]
     mu = dict(zip(victims, found.tolist(), strict=True)) | dict.fromkeys(unhidden, inf)
     return Learned(mu, unhidden, adversary.reacts)
 

@@ -126,7 +126,7 @@ def whole_agent(defense: Defense, setting: Setting, victim: int) -> Game:
     alone, distance = setting.stand_in(1), defense.function_distance()
     length = LENGTH if distance is None else float(distance)
     game = Game(defense, alone, victim, "agent-identity", length, 1.0, "none")
-    return replace(game, coordinates=setting.d)
+    return replace(game, coordinates=setting.d, layers=setting.layers)
 
 
 def _apart(message: Sent, rows: Tensor) -> float:

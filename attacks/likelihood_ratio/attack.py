@@ -18,6 +18,7 @@ from dpaudit.files.finding import Finding, Metric
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.game.layers import in_layers
 from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.needs import GameShape
 from dpaudit.game.play import Worlds, play, without_noise
@@ -96,7 +97,7 @@ class LikelihoodRatio(Attack):
         game = self._largest_game(bench, threat_model)
         if game is None:
             return 0
-        n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
+        n_rounds = self._rounds(bench.defense, bench.setting, game.played)
         shape = GameShape.of(game, threat_model)
         everything = GameShape.of(game, with_every_link(threat_model))
         runs = max(self.trials, TRAINING) + self.trials
@@ -114,7 +115,7 @@ class LikelihoodRatio(Attack):
         shape = GameShape.of(game, threat_model)
         if _is_large(shape):
             return None
-        n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
+        n_rounds = self._rounds(bench.defense, bench.setting, game.played)
         own = Streams(bench.streams.numpy("pace").integers(2**62).item(), bench.streams.device)
         claimed = _claimed(bench, threat_model).values()
         controls = 2 if any(claim.adjacency == "replace-one" for claim in claimed) else 1
@@ -146,7 +147,7 @@ class LikelihoodRatio(Attack):
         game = self._largest_game(bench, threat_model)
         if game is None or _is_large(GameShape.of(game, threat_model)):
             return game is None
-        n_rounds = self._rounds(bench.defense, bench.setting, game.spread)
+        n_rounds = self._rounds(bench.defense, bench.setting, game.played)
         return n_rounds * _seconds_of_a_round(game, threat_model) <= patience
 
     def _largest_game(self, bench: Bench, threat_model: ThreatModel) -> Game | None:
@@ -155,7 +156,7 @@ class LikelihoodRatio(Attack):
         honest = next((i for i in setting.holders if i not in threat_model.agents), None)
         if honest is None or not bench.claims:
             return None
-        game = Game.of(defense, setting, honest, "add-remove")
+        game = in_layers(Game.of(defense, setting, honest, "add-remove"))
         return replace(game, spread=min(coordinates(game), PLAYED))
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
@@ -204,13 +205,14 @@ class LikelihoodRatio(Attack):
             game = whole_agent(defense, setting, victim)
         if claim.scope != "run":  # whatever batch is taken there
             game = replace(game, in_one_round=True, cycle=1)
+        game = in_layers(game)
         nonlinear = nonlinearity(game, threat_model, self._rounds(defense, setting))
         if nonlinear is None and claim.adjacency != "agent-identity":
             at = claimed_delta(claim) or 1e-5
             game = of_worst_agent(game, threat_model, at, record_adjacency(claim))
         worst = coordinates(game) if nonlinear is None else 1
         game = replace(game, spread=min(worst, PLAYED))
-        n_rounds, one = self._rounds(defense, setting, game.spread), False
+        n_rounds, one = self._rounds(defense, setting, game.played), False
         game = in_worst_batch(game, threat_model, n_rounds)
         foretold = game if nonlinear is None or nonlinear.defined else defined(game)
         adversary, telling = Adversary(foretold, threat_model, n_rounds), None
@@ -238,12 +240,12 @@ class LikelihoodRatio(Attack):
         known = (game, adversary, adversary, None, None, leaked, 1)
         return Question(index, claim, threat_model, *known, self.alpha, self.stop_early)
 
-    def _rounds(self, defense: Defense, setting: Setting, spread: int = 1) -> int:
+    def _rounds(self, defense: Defense, setting: Setting, coordinates: int = 1) -> int:
         n_rounds = defense.n_rounds
         if self.n_rounds is not None:
             return min(self.n_rounds, n_rounds)
         graph = setting.network.at(1)
-        messages = 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * spread
+        messages = 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * coordinates
         return max(1, min(n_rounds, WORK // messages))
 
     @property

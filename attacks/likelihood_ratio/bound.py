@@ -64,6 +64,8 @@ def certified_bound(question: Question, runs: Runs) -> Finding:
             "bets on each pair of runs, which stop between blocks of runs once the claims are "
             "decided: p is 1 / largest wealth"
         )
+    if game.filled > 1:
+        notes.append(f"the record moves all {game.filled} layers, each to the end of its clip")
     if game.spread > 1:
         notes.append(
             f"the record has the same size in each of {game.spread} coordinates, the worst "

@@ -102,7 +102,7 @@ def _of_given_gradients(question: Question, delta: float) -> Interval:
         return Interval(0.0, _of_given_gradients(known, delta).high)
     low, high = (leak.mechanism(game, in_round, high=end) for end in (False, True))
     apart = not question.meet
-    if not apart and game.coordinates < len(leak.by_use):  # no coordinate for each inclusion
+    if not apart and game.directions < len(leak.by_use):  # no coordinate for each inclusion
         low = low[:1] and (min(low, key=lambda r: r.noise_multiplier).model_copy(update=ONCE),)
     d = question.worst if apart else 1  # inclusions that meet take a coordinate each
     least = worst_epsilon(low, d, delta, question.adjacency).low

@@ -4,8 +4,8 @@ The worst case that differential privacy has to survive: every other record of e
 gradient zero, and the target record, which is longer than any clip norm, is all that moves the run.
 The adversary knows everything but whether it is there. The model has one coordinate: the noise of
 others would only hide a record whose effect is spread, and under L1 sensitivity the worst record is
-1-sparse. Behind a clip in L2, Laplace noise has another worst record (`worst`): runs then play
-several coordinates, each a copy of the model with one.
+1-sparse. Behind a clip in L2, Laplace noise has another worst record (`worst`), and so has a clip
+of each layer (`layers`): runs then play several coordinates, each a copy of the model with one.
 
 Sources: Nasr et al. 2021, arXiv:2101.04535, for the game; Nasr et al. 2023, arXiv:2302.07956, for
 the gradient of a single direction.
@@ -30,14 +30,14 @@ class CanaryGradient(Gradient):
     """The oracle of a round: the canary's gradient at one agent where it was drawn, else zero."""
 
     victim: int | Tensor  # [trials] where it differs by trial
-    length: float  # L2 (and L1) norm of its gradient, on one coordinate
+    length: float  # L2 norm of its gradient; on one coordinate L1 norm too
     drawn: Tensor  # [...]: how often it is in the victim's batch, by trial; -1 for its opposite
     batch_size: int
-    spread: int = 1  # over how many coordinates a clipped gradient is spread evenly
+    spread: int = 1  # over how many coordinates a gradient is spread evenly
     later: tuple[Tensor, ...] = ()  # ``drawn`` of further local steps; none: the same in all
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return self._placed(X, holders, self.length) / self.batch_size
+        return self._placed(X, holders, self.length / self.spread**0.5) / self.batch_size
 
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
@@ -52,7 +52,7 @@ class CanaryGradient(Gradient):
         places = torch.arange(b, device=X.device)
         each = drawn.sign()[..., None] * (drawn.abs()[..., None] > places).to(X)  # [..., b]
         held = self._held(X[..., 0, :] if own else X, holders)[..., None, :]
-        return self.length * each[..., None, :, None] * held
+        return self.length / self.spread**0.5 * each[..., None, :, None] * held
 
     def at_step(self, s: int) -> "CanaryGradient":
         return self if s == 0 or not self.later else replace(self, drawn=self.later[s - 1])
@@ -81,11 +81,13 @@ class Game:
     sampling: Sampling  # of the victim's batch; "none" if its whole function counts
     in_one_round: bool = False  # whether the record is used in a single round of the run
     coordinates: int = 1  # of the real model, in which gradients have their directions
-    spread: int = 1  # over how many of them runs spread the record
+    spread: int = 1  # over how many coordinates of a layer runs spread the record
     records: int = 1  # of the batch that are the canary, all at once; a user's are all of them
     cycle: int = 1  # rounds from one use of the record to the next
     first: int = 1  # round in which it is used
     held: int | None = None  # records of which a user's batch is a Poisson sample; None: it is none
+    layers: tuple[tuple[str, int], ...] = ()  # names and sizes of the real model's
+    filled: int = 1  # of these, that the record fills at once, each as it fills one coordinate
 
     @classmethod
     def of(
@@ -105,22 +107,30 @@ class Game:
         Args:
             sampling: of the game's own batches; by default that of the defense's.
         """
-        alone = setting.stand_in(1)
-        distance = defense.function_distance()
+        alone, distance = setting.stand_in(1), defense.function_distance()
+        length = LENGTH if distance is None else float(distance)
+        game = cls(defense, alone, victim, adjacency, length, 1.0, "none")
+        game = replace(game, coordinates=setting.d, layers=setting.layers)
         if distance is not None:
-            whole = cls(defense, alone, victim, adjacency, float(distance), 1.0, "none")
-            return replace(whole, coordinates=setting.d)
+            return game
         if adjacency == "user":
             held = setting.sizes[victim] if defense.sampling == "poisson" else None
-            game = cls(defense, alone, victim, adjacency, LENGTH, 1.0, "none", held=held)
-            return replace(game, coordinates=setting.d, records=defense.batch_size)
+            return replace(game, held=held, records=defense.batch_size)
         if defense.cyclic:
-            cycle, d = max(1, setting.sizes[victim] // defense.batch_size), setting.d
-            certain = cls(defense, alone, victim, adjacency, LENGTH, 1.0, "poisson")
-            return replace(certain, coordinates=d, cycle=cycle)
+            cycle = max(1, setting.sizes[victim] // defense.batch_size)
+            return replace(game, sampling="poisson", cycle=cycle)
         rate = min(1.0, defense.batch_size / setting.sizes[victim])
-        how = sampling or defense.sampling
-        return cls(defense, alone, victim, adjacency, LENGTH, rate, how, coordinates=setting.d)
+        return replace(game, sampling_rate=rate, sampling=sampling or defense.sampling)
+
+    @property
+    def played(self) -> int:
+        """Coordinates of the model that runs play."""
+        return self.spread * self.filled
+
+    @property
+    def directions(self) -> int:
+        """How many directions a record's gradients can have, in each layer that it fills."""
+        return self.coordinates if self.filled == 1 else min(size for _, size in self.layers)
 
     @property
     def batches(self) -> int:
@@ -170,7 +180,7 @@ class Game:
         whole = self.sampling == "none" and self.adjacency != "user"  # a function, not a batch
         batch_size = 1 if whole else self.defense.batch_size
         times, *rest = (self.effect * d for d in (drawn, *later))
-        length, spread = self.length, self.spread
+        length, spread = self.length, self.played
         return CanaryGradient(self.victim, length, times, batch_size, spread, tuple(rest))
 
     def start(
@@ -179,4 +189,6 @@ class Game:
         """The state of all trials before round 1: models at zero, which is public."""
         X = torch.zeros(trials, self.setting.n_agents, coordinates, dtype=dtype, device=device)
         wide = self.setting.stand_in(coordinates)
+        if 1 < coordinates == len(self.layers) and self.filled > 1:
+            wide = replace(wide, layers=tuple((name, 1) for name, _ in self.layers))
         return self.defense.start(X, wide)

@@ -136,7 +136,7 @@ class Leak:
             its = slice((in_round - 1) * self.batches, in_round * self.batches)
             G = G[its, its]
         ways = [parts(G, RANK * float(G.diagonal().max()))]
-        if 1 < self.batches < len(G) and len(G) <= self.batches * game.coordinates:
+        if 1 < self.batches < len(G) and len(G) <= self.batches * game.directions:
             ways.append(list(torch.arange(len(G)).split(self.batches)))
         return [self._meetings(G, way, game) for way in ways]
 
@@ -154,7 +154,8 @@ class Leak:
 def leak_of(rounds: list[Reading], game: Game) -> Leak:
     """The exact leak of each round's use of the record, through this round and all later."""
     used = _inclusions(game, len(rounds))
-    columns = [r.columns for r in rounds]
+    size = sqrt(game.filled)  # of all layers, of which a reading is of one
+    columns = [{use: size * column for use, column in r.columns.items()} for r in rounds]
     found = grams_of(columns, lambda use: use[0])
     grams = dict.fromkeys(used, torch.zeros(0, 0, dtype=torch.float64))
     grams |= {j: H for j, (_, H) in found.items()}
@@ -163,12 +164,15 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
     for r in rounds:
         for j, shift in r.shifts.items():
             moved = mapped(shift, r.draws)[r.laplace].abs() * sqrt(2)
-            pure[j] += moved.sum().item() if r.exact and r.has_laplace else float("nan")
-            parts += [] if j != EVERY_ROUND else moved[moved > NEGLIGIBLE].tolist()
+            pure[j] += (
+                game.filled * moved.sum().item() if r.exact and r.has_laplace else float("nan")
+            )
+            if j == EVERY_ROUND:
+                parts += moved[moved > NEGLIGIBLE].tolist() * game.filled
         for j, message in r.bare.items():
             pure[j] = inf
             unhidden.setdefault(j, message)
-    d = game.coordinates
+    d = game.directions
     by_use = tuple(
         Squared(inf, inf) if j in unhidden else worst_directions(grams[j], d) for j in used
     )

@@ -78,12 +78,12 @@ class GameShape:
 
     def runs(self, game: Game, trials: int, n_rounds: int) -> int:
         """Bytes of playing so many runs of each world, and of what is kept of them."""
-        spread, rank = game.spread, min(self.observed, self.width + self.draws)
-        block = 2 * min(trials, block_of(self.rows(game), spread))
-        kept = min(FEATURES, rank * spread * n_rounds)
-        playing = 2 * self.footprint.round(spread, block, NUMBER)
-        reading = block * spread * (4 * self.observed + 3 * self.width + 3 * self.draws)
-        whole = block * (kept + rank * spread)  # features of the rounds before they are cut
+        played, rank = game.played, min(self.observed, self.width + self.draws)
+        block = 2 * min(trials, block_of(self.rows(game), played))
+        kept = min(FEATURES, rank * played * n_rounds)
+        playing = 2 * self.footprint.round(played, block, NUMBER)
+        reading = block * played * (4 * self.observed + 3 * self.width + 3 * self.draws)
+        whole = block * (kept + rank * played)  # features of the rounds before they are cut
         return playing + NUMBER * (reading + 2 * whole + 6 * trials * kept)
 
     def rows(self, game: Game) -> int:

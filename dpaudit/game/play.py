@@ -82,7 +82,7 @@ def play(
         DpauditError: a score is NaN.
     """
     rows = len(adversary.rounds[0].messages) + 2 * adversary.game.setting.n_agents
-    size = block_of(rows, adversary.game.spread)
+    size = block_of(rows, adversary.game.played)
     n_blocks = -(-trials // size)
     blocks = _blocks_of(kept.last())
     for i, part in list(enumerate(np.array_split(np.arange(trials), n_blocks)))[len(blocks) :]:
@@ -111,9 +111,9 @@ def _together(blocks: list[Worlds]) -> Worlds:
     return Worlds(*(_joined(list(world)) for world in zip(*blocks, strict=True)))
 
 
-def block_of(rows: int, spread: int) -> int:
+def block_of(rows: int, coordinates: int) -> int:
     """Runs of each world that are played at once, of so many rows of so many coordinates."""
-    return max(50, BLOCK // (rows * spread))
+    return max(50, BLOCK // (rows * coordinates))
 
 
 def _progress_of(blocks: list[Worlds]) -> Progress:
@@ -158,7 +158,7 @@ def _block(
     device = streams.device
     present = torch.arange(2 * trials, device=device) >= trials
     sign = torch.where(present, 1.0, -1.0 if game.is_replacement else 0.0).to(dtype)
-    d = game.spread  # each is a trial of its own to the adversary, who reads one
+    d = game.played  # each is a trial of its own to the adversary, who reads one
     state: Any = game.start(2 * trials, dtype, device, d)
     follower = Follower(adversary, game.start(2 * trials * d, dtype, device))
     tally = Tally(adversary.game, 2 * trials)

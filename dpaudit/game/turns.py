@@ -24,7 +24,7 @@ def in_worst_batch(game: Game, threat_model: ThreatModel, n_rounds: int) -> Game
     for batch, (_, H) in grams(
         [r.columns for r in apart.rounds], lambda use: (use[1] - 1) % game.cycle
     ).items():
-        told[batch] = worst_directions(H, game.coordinates).high
+        told[batch] = worst_directions(H, game.directions).high
     shown = [(j - 1) % game.cycle for j in apart.leak.unhidden]
     first = min(shown) if shown else max(sorted(told), key=lambda batch: told[batch])
     return replace(game, first=first + 1)

@@ -83,8 +83,14 @@ def _of(game: Game, agent: int) -> Game:
     """The same game about a record of another agent, drawn at the rate of its own batches."""
     how = None if game.sampling == "none" else game.sampling
     own = Game.of(game.defense, game.setting, agent, game.adjacency, how)
-    cycle = 1 if game.in_one_round else own.cycle
-    return replace(own, in_one_round=game.in_one_round, coordinates=game.coordinates, cycle=cycle)
+    return replace(
+        own,
+        in_one_round=game.in_one_round,
+        cycle=1 if game.in_one_round else own.cycle,
+        coordinates=game.coordinates,
+        layers=game.layers,
+        filled=game.filled,
+    )
 
 
 def _noise(game: Game, threat_model: ThreatModel) -> list[tuple[str, float, int]]:
@@ -96,6 +102,6 @@ def _noise(game: Game, threat_model: ThreatModel) -> list[tuple[str, float, int]
 def _leaked(game: Game, H: Tensor) -> Mechanism:
     """The leak of the first rounds, to six digits, so that rounding chooses nobody."""
     squares = [H.sum()] if game.is_lasting else [*H.diagonal()]
-    shifts = [float(f"{sqrt(max(0.0, float(square))):.6g}") for square in squares]
+    shifts = [float(f"{sqrt(max(0.0, float(s)) * game.filled):.6g}") for s in squares]
     how = "none" if game.sampling_rate == 1 else game.sampling
     return releases([1 / shift for shift in shifts if shift > 0], how, game.sampling_rate)

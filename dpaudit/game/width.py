@@ -3,9 +3,10 @@
 The game's model has one coordinate, which stands for each of a larger model if a step does to all
 of them what it does to one. A defense that reads the size of what it sends, as one whose noise has
 a given norm in all and not in each coordinate, does otherwise. So the first round is played at the
-real dimension with record and noise on one coordinate alone. Where the record then weighs more in
-its noise than it does in the game, what that message alone tells is a lower end of the leak, and
-the algebra of the game has no upper one.
+real dimension with record and noise on one coordinate alone, and with a coordinate for each layer,
+all of which a record of the same length fills. Where the record then weighs more in its noise than
+it does in the game, what that message alone tells is a lower end of the leak, and the algebra of
+the game has no upper one. Layers that all do as one coordinate does are the game's own (`layers`).
 """
 
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from dpaudit.defense.transcript import Capture
 from dpaudit.files.threat import ThreatModel
 
 from .game import Game
+from .layers import Moved, filling
 from .observer import visible_rows
 from .tape import AskedNoise, Tape
 
@@ -37,14 +39,15 @@ class Wider(NamedTuple):
 
     message: str
     times: float  # how much more the record weighs in its noise than at one coordinate
-    d: int
+    d: int  # coordinates that were played
+    where: str  # what they are
     release: Release | None  # what the message alone tells; None: no family of noise
 
     @property
     def note(self) -> str:
         return (
-            f'the record weighs {self.times:.3g} times as much in the noise of "{self.message}" at '
-            f"the model's {self.d} coordinates as at one, of which the algebra is: no upper end"
+            f'the record weighs {self.times:.3g} times as much in the noise of "{self.message}" '
+            f"{self.where} as at one coordinate, of which the algebra is: no upper end"
         )
 
 
@@ -54,6 +57,45 @@ def wider(game: Game, threat_model: ThreatModel) -> Wider | None:
     None too where noise or record of one coordinate reach others, and where the round is larger
     than ``ENTRIES``.
     """
+    found = [w for w in (_by_dimension(game, threat_model), _by_layers(game, threat_model)) if w]
+    return max(found, key=lambda wide: wide.times, default=None)
+
+
+def _by_layers(game: Game, threat_model: ThreatModel) -> Wider | None:
+    """Of a record in all layers; None too where each moves as one coordinate does."""
+    played = None if game.filled > 1 or game.held is not None else filling(game)
+    if played is None:
+        return None
+    one, several = ({name: moved[1, name] for k, name in moved if k == 1} for moved in played)
+    sent = _sent(game, 1, 0.0, Tape())
+    times = {
+        (name, r): _times(one[name], several[name], r)
+        for name, message in sent.items()
+        for r in visible_rows(message, threat_model).tolist()
+    }
+    at = max(times, key=lambda place: times[place], default=None)
+    if at is None or times[at] < MORE:
+        return None
+    each = _Weights.of(game, threat_model, 1, _one_by_one)
+    alone = None if each is None else each.release(at, game)
+    if alone is not None:
+        noise = alone.noise_multiplier / times[at]
+        alone = alone.model_copy(update={"noise_multiplier": noise})
+    n_layers = len(game.layers)
+    return Wider(at[0], times[at], n_layers, f"in all {n_layers} layers together", alone)
+
+
+def _times(one: Moved, several: Moved, row: int) -> float:
+    """How much more the record weighs in the noise of a row; infinite: in a layer without any."""
+    record, noise = (float(moved[row].abs()) for moved in one)
+    if record == 0 or noise == 0:
+        return 0.0
+    in_each = several.by_record[row] / several.by_noise[row] * noise / record
+    return float(torch.linalg.vector_norm(in_each.nan_to_num(0.0, torch.inf, -torch.inf)))
+
+
+def _by_dimension(game: Game, threat_model: ThreatModel) -> Wider | None:
+    """Of a record on one coordinate of the real model."""
     d, n_agents = game.coordinates, game.setting.n_agents
     entries = (game.setting.network.at(1).n_edges + n_agents) * d
     if d == 1 or game.held is not None or entries > ENTRIES:
@@ -70,7 +112,8 @@ def wider(game: Game, threat_model: ThreatModel) -> Wider | None:
     if at is None or times[at] < MORE:
         return None
     each = _Weights.of(game, threat_model, d, _one_by_one)
-    return Wider(at[0], times[at], d, None if each is None else each.release(at, game))
+    alone = None if each is None else each.release(at, game)
+    return Wider(at[0], times[at], d, f"at the model's {d} coordinates", alone)
 
 
 Place = tuple[str, int]  # message and row

@@ -69,6 +69,11 @@ def coordinates(game: Game) -> int:
 
 def record_note(game: Game) -> str | None:
     """What the record is under Laplace noise, where no clip to the norm of that noise says it."""
+    if game.filled > 1:
+        return (
+            f"layers are clipped one by one: the record moves all {game.filled} to the end of its "
+            f"clip, {sqrt(game.filled):.3g} times as far as one alone"
+        )
     if game.spread > 1:
         return (
             "the record is the worst behind a clip in L2 under Laplace noise: C / sqrt(d) in all "

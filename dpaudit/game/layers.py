@@ -1,0 +1,107 @@
+"""A record in all layers of a model at once, where a defense clips layers one by one.
+
+The game's model has one coordinate, and a record that fills it. Behind a clip of the whole gradient
+no record does more. Behind a clip of each layer one does: it moves every layer by as much as one
+coordinate alone, sqrt(L) times as far in all. So the first rounds are played with a coordinate for
+each layer and a record of the same length in all of them. Where each layer then moves as the one
+coordinate did, under noise that does so too, the model is L copies of that of one coordinate: mu^2
+is L times as large, and so is the pure loss. Where the record weighs more in its noise but not
+alike in all layers, as behind a clip of groups of them, the algebra has no upper end (``width``).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense.noise import Scale
+from dpaudit.defense.transcript import Capture
+
+from .game import Game
+from .tape import Family, Tape
+
+ENTRIES = 10**7  # numbers of one play of a round: more are not played
+ROUNDS = 2  # played: a gradient may be in the messages of the round after
+RELATIVE = 1e-6  # of the largest number in a message: what rounding leaves of equal ones
+
+Place = tuple[int, str]  # round and message
+
+
+class Moved(NamedTuple):
+    """How far each coordinate of each row of a message moves [rows, d]."""
+
+    by_record: Tensor
+    by_noise: Tensor
+
+
+def in_layers(game: Game) -> Game:
+    """The game of a record that fills all layers, if each moves as one coordinate alone does."""
+    every = filling(game)
+    if every is None:
+        return game
+    one, several = every
+    moves = any(moved.by_record.any() for moved in one.values())
+    alike = moves and all(_are_copies(one[at], moved) for at, moved in several.items())
+    return replace(game, filled=len(game.layers)) if alike else game
+
+
+def filling(game: Game) -> tuple[dict[Place, Moved], dict[Place, Moved]] | None:
+    """What record and noise move in a model of one coordinate, and in one with all layers.
+
+    None: there are no layers, or too many to be played.
+    """
+    n_layers, graph = len(game.layers), game.setting.network.at(1)
+    if n_layers < 2 or (graph.n_edges + graph.n_agents) * n_layers > ENTRIES:
+        return None
+    every = replace(game, filled=n_layers)
+    one, several = _moved(game, 1), _moved(every, n_layers)
+    if one is None or several is None or one.keys() != several.keys():
+        return None
+    return one, several
+
+
+def _are_copies(one: Moved, several: Moved) -> bool:
+    for alone, each in zip(one, several, strict=True):
+        allowed = RELATIVE * alone.abs().amax() if alone.numel() else 0.0
+        if alone.shape[:-1] != each.shape[:-1] or not ((each - alone).abs() <= allowed).all():
+            return False
+    return True
+
+
+def _moved(game: Game, d: int) -> dict[Place, Moved] | None:
+    """None: two equal runs differ, by randomness of their own."""
+    found = {}
+    plays = ((0.0, False), (0.0, False), (1.0, False), (0.0, True))
+    runs = (_played(game, d, *play) for play in plays)
+    for k, (still, again, drawn, noisy) in enumerate(zip(*runs, strict=True), start=1):
+        for name, sent in still.items():
+            if not torch.equal(sent.payload, again[name].payload):
+                return None
+            record = drawn[name].payload - sent.payload
+            noise = noisy[name].payload - sent.payload
+            found[k, name] = Moved(record[0], noise[0])
+    return found
+
+
+def _played(game: Game, d: int, drawn: float, with_noise: bool) -> Iterator[Capture]:
+    """The messages of the first rounds."""
+    state = game.start(1, torch.float64, torch.device("cpu"), d)
+    for k in range(1, min(ROUNDS, game.defense.n_rounds) + 1):
+        gradient = game.gradient(torch.full((1,), drawn, dtype=torch.float64))
+        played = game.defense.step(
+            state, k, game.setting.network.at(k), gradient, _Same() if with_noise else Tape()
+        )
+        state = played.state
+        yield played.sent
+
+
+class _Same(Tape):
+    """A draw of each row is the same in all coordinates, of a size that is the row's own."""
+
+    def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        sizes = torch.rand(like.shape[-2], 1, generator=generator, dtype=torch.float64) + 0.5
+        self._units = {message: sizes.to(like).expand_as(like)}
+        return super()._played(family, message, scale, like)

@@ -1,0 +1,96 @@
+"""A record in all layers of a model, held against closed forms."""
+
+from math import inf, sqrt
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit.defense import Gradient, Setting, clip_weights
+from dpaudit.defenses.dpsgd import DPDPSGD
+from dpaudit.defenses.fed_cdp import FedCDP
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import Adversary
+from dpaudit.game.game import Game
+from dpaudit.game.layers import in_layers
+from dpaudit.game.play import play
+from dpaudit.game.width import Wider, wider
+from dpaudit.graphs.graph import build_graph
+from dpaudit.rng import Streams
+from dpaudit.selftest.correct import PrivateGossip
+
+EVERY_LINK = ThreatModel(name="eavesdropper")
+LAYERS = (("0.weight", 20), ("0.bias", 4), ("1.weight", 30), ("1.bias", 6))
+SETTING = Setting(build_graph("ring", 5), (40,) * 5, 60, LAYERS)
+
+
+def game_of(defense, setting: Setting = SETTING) -> Game:
+    return in_layers(Game.of(defense, setting, 1, "add-remove", "poisson"))
+
+
+def told(defense) -> Wider | None:
+    return wider(game_of(defense), EVERY_LINK)
+
+
+def grouped(groups: tuple[slice, ...], without_noise: slice = slice(0, 0)):
+    """Private gossip that clips each of these groups of layers to 1, noise in all but some."""
+
+    class Grouped(PrivateGossip):
+        def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+            records = gradient.per_record(X)  # [..., m, b, d]
+            parts = []
+            for group in groups:
+                part = records[..., group]
+                weights = clip_weights(part.norm(dim=-1), 1.0)
+                parts.append(torch.einsum("...bd,...b->...d", part, weights))
+            return torch.cat(parts, -1)
+
+        def noised(self, S: Tensor, k: int, noise) -> Tensor:
+            noisy = super().noised(S, k, noise)
+            bare = torch.zeros(S.shape[-1], dtype=torch.bool)
+            bare[without_noise] = S.shape[-1] > 1
+            return torch.where(bare, S, noisy)
+
+    return Grouped(noise_multiplier=2.0, clip_norm=1.0)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_clips_of_layers_leak_as_the_root_of_their_number(rounds: int) -> None:
+    game = game_of(FedCDP(noise_multiplier=3.0, n_rounds=rounds, batch_size=8))
+    assert (game.filled, game.played, game.directions) == (4, 4, 4)
+    mu = Adversary(game, EVERY_LINK, rounds).leak.by_round
+    torch.testing.assert_close(mu, torch.full((rounds,), sqrt(4) / 3, dtype=torch.float64))
+
+
+def test_a_clip_of_the_whole_gradient_leaks_as_one_coordinate_does() -> None:
+    defense = DPDPSGD(noise_multiplier=3.0, n_rounds=2, batch_size=8)
+    assert game_of(defense).filled == 1
+    assert told(defense) is None
+    assert (
+        game_of(FedCDP(noise_multiplier=3.0), Setting(SETTING.network, (40,) * 5, 60)).filled == 1
+    )
+
+
+def test_groups_of_layers_have_a_lower_end_and_no_upper_one() -> None:
+    """One layer, and the others together: a record that reaches both clips has sqrt(2) times C."""
+    found = told(grouped((slice(0, 1), slice(1, None))))
+    assert found is not None
+    assert found.times == pytest.approx(sqrt(2), rel=1e-9)
+    assert found.release.noise_multiplier == pytest.approx(2 / sqrt(2), rel=1e-9)
+    assert "in all 4 layers together" in found.note
+
+
+def test_a_layer_without_noise_is_found() -> None:
+    found = told(grouped((slice(None),), slice(3, 4)))
+    assert found is not None
+    assert (found.times, found.release.noise_multiplier) == (inf, 0.0)
+
+
+def test_runs_play_a_coordinate_for_each_layer() -> None:
+    """Scores are N(-mu^2 / 2, mu^2) and N(mu^2 / 2, mu^2), mu = 1; six deviations of 2,000 runs."""
+    whole = Setting(SETTING.network, (8,) * 5, 60, LAYERS)
+    game = game_of(FedCDP(noise_multiplier=2.0, n_rounds=1, batch_size=8), whole)
+    played = play(Adversary(game, EVERY_LINK, 1), n := 2000, Streams(5))
+    without, with_record = played.scores
+    assert abs(with_record.mean() - without.mean() - 1) < 6 * sqrt(2 / n)
+    assert abs(without.std() - 1) < 6 / sqrt(2 * n)

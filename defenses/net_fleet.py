@@ -43,8 +43,9 @@ class State(NamedTuple):
     X_sent: Tensor  # [..., n_agents, d], each agent's own model before mixing
 
 
-# What is released of batch s: its gradient at a model, less that at an earlier one if there is one.
-Released = Callable[[int, Tensor, Tensor | None], Tensor]
+# What is released of batch s, its gradient at a model, less that at an earlier one if there is one;
+# and that gradient itself, without noise.
+Released = Callable[[int, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
 class NETFLEET(Defense):
@@ -84,13 +85,14 @@ class NETFLEET(Defense):
         return State(X, torch.zeros_like(X), X)
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        def released(s: int, X: Tensor, before: Tensor | None) -> Tensor:
+        def released(s: int, X: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
             oracle = gradient.at_step(s)
-            return oracle(X) if before is None else oracle(X) - oracle(before)
+            G = oracle(X)
+            return (G if before is None else G - oracle(before)), G
 
-        X_sent, Y = _local_steps(state, k, self.step_size, self.local_steps, released)
-        last = gradient.at_step(self.local_steps)(X_sent)
-        return _exchanged(graph, X_sent, Y, last)
+        return _exchanged(
+            graph, *_local_steps(state, k, self.step_size, self.local_steps, released)
+        )
 
     def models(self, state: State) -> Tensor:
         return state.X
@@ -173,16 +175,18 @@ class DPNETFLEET(GaussianDefense):
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         C, B, sigma = self.clip_norm, gradient.batch_size, self.sigma
 
-        def released(s: int, X: Tensor, before: Tensor | None) -> Tensor:
+        def released(s: int, X: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
             oracle, sensitivity = gradient.at_step(s), C if before is None else 2 * C
-            S = oracle.clipped_sum(X, C)
-            if before is not None:
-                S = S - oracle.clipped_sum(before, C)
-            return (S + noise.gaussian(f"difference {s}", sigma * sensitivity, S)) / B
+            if before is None:
+                D = S = oracle.clipped_sum(X, C)
+            else:
+                S, then = _at_both(oracle, X, before, C)
+                D = S - then
+            return (D + noise.gaussian(f"difference {s}", sigma * sensitivity, S)) / B, S / B
 
-        X_sent, Y = _local_steps(state, k, self.step_size, self.local_steps, released)
-        last = gradient.at_step(self.local_steps).clipped_sum(X_sent, C) / B
-        return _exchanged(graph, X_sent, Y, last)
+        return _exchanged(
+            graph, *_local_steps(state, k, self.step_size, self.local_steps, released)
+        )
 
     def models(self, state: State) -> Tensor:
         return state.X
@@ -216,16 +220,26 @@ class DPNETFLEET(GaussianDefense):
         return [whole, *[whole / 2] * K]
 
 
+def _at_both(gradient: Gradient, X: Tensor, before: Tensor, C: float) -> tuple[Tensor, Tensor]:
+    """Clipped sums of one batch at two models of each agent, for which it is read once."""
+    m = X.shape[-2]
+    agents = torch.arange(m, device=X.device).repeat(2)
+    now, then = gradient.clipped_sum(torch.cat([X, before], dim=-2), C, agents).split(m, dim=-2)
+    return now, then
+
+
 def _local_steps(
     state: State, k: int, eta: float, n_steps: int, released: Released
-) -> tuple[Tensor, Tensor]:
-    """Models and trackers that a round sends."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Models and trackers that a round sends, and the last batch's gradients at these models."""
     X, Y, X_sent = state
-    Y = Y + released(0, X, None if k == 1 else X_sent)  # 1
+    D, G = released(0, X, None if k == 1 else X_sent)
+    Y = Y + D  # 1
     for s in range(1, n_steps + 1):
         X, before = X - eta * Y, X
-        Y = Y + released(s, X, before)  # 2
-    return X, Y
+        D, G = released(s, X, before)
+        Y = Y + D  # 2
+    return X, Y, G
 
 
 def _exchanged(graph: Graph, X_sent: Tensor, Y: Tensor, last: Tensor) -> Round:

@@ -20,6 +20,7 @@ from dpaudit.errors import DpauditError
 from .gradient_terms import Each, Kernels, Outer, Term, prefer_gram
 from .networks import ClassToken, PositionEmbedding
 
+_KERNELS = 12  # of one model, with fewer of which its convolution beats a product with patches
 _PIECE = 2**20  # bytes of patches at a time, which a core's cache holds
 
 
@@ -105,7 +106,9 @@ class _Conv2d(Layer):
         """One call for each model: as groups of channels of one call, models are slower."""
         n, c = self.block.n, self.shapes["weight"][1]
         s = x.shape[1] // c
-        if s == 1 and torch.is_grad_enabled() and not x.requires_grad and self._one_by_one(x):
+        first = torch.is_grad_enabled() and not x.requires_grad
+        many = self.block.k > 1 or self.shapes["weight"][0] >= _KERNELS
+        if first and s == 1 and many and self._one_by_one(x):
             return self._from_patches(x)
         weights = [w.reshape(n, s, -1, *w.shape[3:]) for w in self.weights.values()]
         holders = []

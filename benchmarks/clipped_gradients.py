@@ -4,6 +4,7 @@
 
 The case that counts is one round of DPDL on K5,5 with 10 agents: each agent's batch of 216 images
 of 28x28 is evaluated on its own model and on its 5 neighbours' models, 60 clipped gradients in all.
+"A batch each" has the same batches at their own agents' models alone.
 ResNet-18 with group normalisation has 4 agents with batches of 8 images of 32x32 in colour.
 All methods run in one process, one after the other in each repeat; the medians are compared. They
 must agree up to float32 rounding, or the run fails. "no clipping" is PyTorch's gradient of each
@@ -65,6 +66,12 @@ def dpdl_round(network: str, images: Tensor, labels: Tensor) -> Case:
     holders, evaluated = torch.tensor(edges).T
     title = f"{network}, 60 gradients of 216 images"
     return Case(title, network, models[evaluated], images, labels, holders)
+
+
+def own_batches(network: str, images: Tensor, labels: Tensor) -> Case:
+    """One round in which each of 10 agents asks its batch at its own model alone."""
+    models, title = _models(network, tuple(images.shape[2:]), 10), f"{network}, a batch each"
+    return Case(title, network, models, images, labels, torch.arange(10))
 
 
 def trials(network: str) -> Case:
@@ -276,6 +283,8 @@ def main() -> None:
             compare(resnet_round(), arguments.repeats, limits)
             continue
         compare(dpdl_round(network, images, labels), arguments.repeats, limits)
+        if network in ("lenet", "lenet-5"):
+            compare(own_batches(network, images, labels), arguments.repeats, limits)
         if network in ("mlp", "logistic"):
             compare(trials(network), arguments.repeats, limits)
     for network in {"lenet", "lenet-5"} & set(arguments.only):

@@ -2,11 +2,12 @@
 
 The game's model has one coordinate, and a record that fills it. Behind a clip of the whole gradient
 no record does more. Behind a clip of each layer one does: it moves every layer by as much as one
-coordinate alone, sqrt(L) times as far in all. So the first rounds are played with a coordinate for
-each layer and a record of the same length in all of them. Where each layer then moves as the one
-coordinate did, under noise that does so too, the model is L copies of that of one coordinate: mu^2
-is L times as large, and so is the pure loss. Where the record weighs more in its noise but not
-alike in all layers, as behind a clip of groups of them, the algebra has no upper end (``width``).
+coordinate alone, sqrt(L) times as far in all. So rounds are played, until a message tells of the
+record, with a coordinate for each layer and a record of the same length in all of them. Where each
+layer then moves as the one coordinate did, under noise that does so too, the model is L copies of
+that of one coordinate: mu^2 is L times as large, and so is the pure loss. Where the record weighs
+more in its noise but not alike in all layers, as behind a clip of groups of them, the algebra has
+no upper end (`width`).
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from .game import Game
 from .tape import Family, Tape
 
 ENTRIES = 10**7  # numbers of one play of a round: more are not played
-ROUNDS = 2  # played: a gradient may be in the messages of the round after
+ROUNDS = 100  # played at most until a message tells of the record: its agent may not take part
 RELATIVE = 1e-6  # of the largest number in a message: what rounding leaves of equal ones
 
 Place = tuple[int, str]  # round and message
@@ -82,11 +83,13 @@ def _moved(game: Game, d: int) -> dict[Place, Moved] | None:
             record = drawn[name].payload - sent.payload
             noise = noisy[name].payload - sent.payload
             found[k, name] = Moved(record[0], noise[0])
+        if any(moved.by_record.any() for moved in found.values()):
+            break
     return found
 
 
 def _played(game: Game, d: int, drawn: float, with_noise: bool) -> Iterator[Capture]:
-    """The messages of the first rounds."""
+    """The messages of one round after the other."""
     state = game.start(1, torch.float64, torch.device("cpu"), d)
     for k in range(1, min(ROUNDS, game.defense.n_rounds) + 1):
         gradient = game.gradient(torch.full((1,), drawn, dtype=torch.float64))

@@ -2,6 +2,7 @@
 
 from math import inf, sqrt
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from dpaudit.defense import Gradient, Setting, clip_weights
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.defenses.fed_cdp import FedCDP
+from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
@@ -94,3 +96,15 @@ def test_runs_play_a_coordinate_for_each_layer() -> None:
     without, with_record = played.scores
     assert abs(with_record.mean() - without.mean() - 1) < 6 * sqrt(2 / n)
     assert abs(without.std() - 1) < 6 / sqrt(2 * n)
+
+
+def test_an_agent_that_takes_part_late_has_layers_too() -> None:
+    options = graph_options("server", participation=0.3)
+    network = build_graph(options, 6, np.random.default_rng(4), 20)
+    first = {i: next(k for k in range(1, 21) if i in network.at(k).active) for i in range(1, 6)}
+    victim = max(first, key=first.get)
+    assert first[victim] > 2
+    setting = Setting(network, (0, *[40] * 5), 60, LAYERS)
+    defense = FedCDP(noise_multiplier=3.0, n_rounds=20, batch_size=8)
+    late = Game.of(defense, setting, victim, "add-remove", "poisson")
+    assert in_layers(late).filled == 4

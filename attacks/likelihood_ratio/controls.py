@@ -54,8 +54,8 @@ def null_control(question: Question, scores: Array, streams: Streams) -> Finding
         question,
         Role.NULL_CONTROL,
         bound,
-        "the record is in neither world: the bound should be 0, and is not with probability "
-        f"{question.alpha:g} at most",
+        "both halves are runs of one world, without the record or with its opposite: the bound "
+        f"should be 0, and is not with probability {question.alpha:g} at most",
     )
 
 

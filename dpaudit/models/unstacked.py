@@ -6,6 +6,7 @@ from typing import NamedTuple, Never
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpaudit.errors import DpauditError
 
@@ -30,7 +31,8 @@ class RecordByRecord:
     def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
         # what vmap returns has wrong derivatives for layer normalisation (torch 2.13): loop instead
         each = self._each if create_graph else vmap(grad(self._loss), in_dims=(None, 0, 0))
-        with torch.set_grad_enabled(create_graph):
+        # of other attention vmap makes a loop, and says so at every call
+        with torch.set_grad_enabled(create_graph), sdpa_kernel(SDPBackend.MATH):
             batches = zip(X, inputs, labels, strict=True)
             G = [torch.stack([each(x, *batch) for x in xs], dim=1) for xs, *batch in batches]
             return Records([Each(torch.stack(G))])

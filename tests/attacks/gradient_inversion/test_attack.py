@@ -212,11 +212,12 @@ class _Attention(torch.nn.Module):
         return self.head(self.attention(rows, rows, rows, need_weights=False)[0].mean(1))
 
 
-def test_images_of_a_network_with_attention_are_searched(digits) -> None:
-    """torch's fast attention has no second derivatives, which the search takes."""
+def test_images_of_a_network_with_attention_are_searched(digits, recwarn) -> None:
+    """torch's fast attention has no second derivatives, which the search takes, and no batches."""
     task, observed = observed_of(_Attention(), digits)
     found = reconstruct(task, observed, iterations=3, restarts=1)
     assert found.images.isfinite().all()
+    assert not [w for w in recwarn if "performance drop" in str(w.message)]
 
 
 def test_labels_of_single_records_are_exact_without_noise(digits) -> None:

@@ -12,6 +12,7 @@ no upper end (`width`).
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import isqrt
 from typing import NamedTuple
 
 import torch
@@ -23,8 +24,9 @@ from dpaudit.defense.transcript import Capture
 from .game import Game
 from .tape import Family, Tape
 
-ENTRIES = 10**7  # numbers of one play of a round: more are not played
+ENTRIES = 10**7  # numbers of a round of all plays: of more layers, the first ones are played
 ROUNDS = 100  # played at most until a message tells of the record: its agent may not take part
+STAYS = 1e-9  # of what reaches its own coordinate: rounding in the others
 RELATIVE = 1e-6  # of the largest number in a message: what rounding leaves of equal ones
 
 Place = tuple[int, str]  # round and message
@@ -49,15 +51,20 @@ def in_layers(game: Game) -> Game:
 
 
 def filling(game: Game) -> tuple[dict[Place, Moved], dict[Place, Moved]] | None:
-    """What record and noise move in a model of one coordinate, and in one with all layers.
+    """What record and noise move in a model of one coordinate, and in one with layers.
 
-    None: there are no layers, or too many to be played.
+    The first layers alone where all would take more than ``ENTRIES``. None: there are none, or two
+    equal runs differ, or noise of one coordinate reaches another.
     """
-    n_layers, graph = len(game.layers), game.setting.network.at(1)
-    if n_layers < 2 or (graph.n_edges + graph.n_agents) * n_layers > ENTRIES:
+    graph = game.setting.network.at(1)
+    most = isqrt(
+        ENTRIES // (graph.n_edges + graph.n_agents)
+    )  # as many plays of as many coordinates
+    layers = game.layers[:most]
+    if len(layers) < 2:
         return None
-    every = replace(game, filled=n_layers)
-    one, several = _moved(game, 1), _moved(every, n_layers)
+    every = replace(game, layers=layers, filled=len(layers))
+    one, several = _moved(game, 1), _moved(every, len(layers))
     if one is None or several is None or one.keys() != several.keys():
         return None
     return one, several
@@ -72,8 +79,8 @@ def _are_copies(one: Moved, several: Moved) -> bool:
 
 
 def _moved(game: Game, d: int) -> dict[Place, Moved] | None:
-    """None: two equal runs differ, by randomness of their own."""
-    found = {}
+    """None: two equal runs differ, or noise on one coordinate reaches another."""
+    found, apart = {}, torch.eye(d, dtype=torch.bool)[:, None]
     plays = ((0.0, False), (0.0, False), (1.0, False), (0.0, True))
     runs = (_played(game, d, *play) for play in plays)
     for k, (still, again, drawn, noisy) in enumerate(zip(*runs, strict=True), start=1):
@@ -81,8 +88,10 @@ def _moved(game: Game, d: int) -> dict[Place, Moved] | None:
             if not torch.equal(sent.payload, again[name].payload):
                 return None
             record = drawn[name].payload - sent.payload
-            noise = noisy[name].payload - sent.payload
-            found[k, name] = Moved(record[0], noise[0])
+            noise = noisy[name].payload - sent.payload  # [d, rows, d], of one coordinate in each
+            if not bool((noise.abs() <= STAYS * noise.abs().amax()).logical_or(apart).all()):
+                return None
+            found[k, name] = Moved(record[0], noise.diagonal(dim1=0, dim2=2))
         if any(moved.by_record.any() for moved in found.values()):
             break
     return found
@@ -90,21 +99,22 @@ def _moved(game: Game, d: int) -> dict[Place, Moved] | None:
 
 def _played(game: Game, d: int, drawn: float, with_noise: bool) -> Iterator[Capture]:
     """The messages of one round after the other."""
-    state = game.start(1, torch.float64, torch.device("cpu"), d)
+    trials = d if with_noise else 1
+    state = game.start(trials, torch.float64, torch.device("cpu"), d)
     for k in range(1, min(ROUNDS, game.defense.n_rounds) + 1):
-        gradient = game.gradient(torch.full((1,), drawn, dtype=torch.float64))
+        gradient = game.gradient(torch.full((trials,), drawn, dtype=torch.float64))
         played = game.defense.step(
-            state, k, game.setting.network.at(k), gradient, _Same() if with_noise else Tape()
+            state, k, game.setting.network.at(k), gradient, _OneByOne() if with_noise else Tape()
         )
         state = played.state
         yield played.sent
 
 
-class _Same(Tape):
-    """A draw of each row is the same in all coordinates, of a size that is the row's own."""
+class _OneByOne(Tape):
+    """Trial l has noise on coordinate l alone, of each row in a size of its own."""
 
     def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(0)
         sizes = torch.rand(like.shape[-2], 1, generator=generator, dtype=torch.float64) + 0.5
-        self._units = {message: sizes.to(like).expand_as(like)}
+        self._units = {message: sizes.to(like) * torch.eye(like.shape[-1]).to(like)[:, None]}
         return super()._played(family, message, scale, like)

@@ -81,8 +81,8 @@ def _by_layers(game: Game, threat_model: ThreatModel) -> Wider | None:
     if alone is not None:
         noise = alone.noise_multiplier / times[at]
         alone = alone.model_copy(update={"noise_multiplier": noise})
-    n_layers = len(game.layers)
-    return Wider(at[0], times[at], n_layers, f"in all {n_layers} layers together", alone)
+    n_layers = several[at[0]].by_record.shape[-1]
+    return Wider(at[0], times[at], n_layers, f"in {n_layers} layers together", alone)
 
 
 def _times(one: Moved, several: Moved, row: int) -> float:

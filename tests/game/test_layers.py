@@ -12,6 +12,7 @@ from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.defenses.fed_cdp import FedCDP
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
+from dpaudit.game import layers
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.layers import in_layers
@@ -79,7 +80,7 @@ def test_groups_of_layers_have_a_lower_end_and_no_upper_one() -> None:
     assert found is not None
     assert found.times == pytest.approx(sqrt(2), rel=1e-9)
     assert found.release.noise_multiplier == pytest.approx(2 / sqrt(2), rel=1e-9)
-    assert "in all 4 layers together" in found.note
+    assert "in 4 layers together" in found.note
 
 
 def test_a_layer_without_noise_is_found() -> None:
@@ -108,3 +109,20 @@ def test_an_agent_that_takes_part_late_has_layers_too() -> None:
     defense = FedCDP(noise_multiplier=3.0, n_rounds=20, batch_size=8)
     late = Game.of(defense, setting, victim, "add-remove", "poisson")
     assert in_layers(late).filled == 4
+
+
+class LessItsMean(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return drawn - drawn.mean(dim=-1, keepdim=True) if like.shape[-1] > 1 else drawn
+
+
+def test_nothing_is_said_where_noise_of_one_coordinate_reaches_another() -> None:
+    assert game_of(LessItsMean()).filled == 1
+    assert told(LessItsMean()) is None
+
+
+def test_of_many_agents_some_layers_stand_for_all(monkeypatch) -> None:
+    monkeypatch.setattr(layers, "ENTRIES", 15 * 2**2)  # a ring of five has ten links
+    game = game_of(FedCDP(noise_multiplier=3.0, n_rounds=2, batch_size=8))
+    assert game.filled == 4

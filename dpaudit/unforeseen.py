@@ -1,11 +1,19 @@
 """What nobody foresaw is one line; its traceback goes to a file that the line names."""
 
+import re
+import sysconfig
 import traceback
+from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from .text import one_line
 
 _LONGEST = 300  # characters of an error's own text that the line repeats
+_FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
+_INSTALLED = (
+    str(Path(__file__).parent),
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+)
 
 
 def unforeseen(error: BaseException) -> str:
@@ -13,11 +21,22 @@ def unforeseen(error: BaseException) -> str:
 
     The log is in the system's folder for temporary files, which TMPDIR names.
     """
+    return one_line(
+        f"unforeseen {described(error)}; a bug in dpaudit or a plug-in; {_logged(error)}"
+    )
+
+
+def described(error: BaseException) -> str:
+    """What it says and where it happened: the last line of code that is no library's, if any is."""
     said = " ".join("".join(traceback.format_exception_only(error)).split())[:_LONGEST]
-    frames = traceback.extract_tb(error.__traceback__)
-    if frames and error.__cause__ is None:  # otherwise it happened in another process
-        said += f", in {frames[-1].filename}, line {frames[-1].lineno}"
-    return one_line(f"unforeseen {said}; a bug in dpaudit or a plug-in; {_logged(error)}")
+    if error.__cause__ is None:
+        summary = traceback.extract_tb(error.__traceback__)
+        frames = [(frame.filename, str(frame.lineno)) for frame in summary]
+    else:  # in another process, say
+        frames = _FRAME.findall(str(error.__cause__))
+    own = [frame for frame in frames if not frame[0].startswith((*_INSTALLED, "<"))]
+    last = (own or frames)[-1:]
+    return said + "".join(f", in {file}, line {line}" for file, line in last)
 
 
 def _logged(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from dpaudit.accounting.releases import Mechanism
-from dpaudit.errors import DpauditError, OutsideTheory
+from dpaudit.errors import ConfigError, DpauditError, OutsideTheory
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
@@ -203,6 +203,16 @@ class Defense(Strict, ABC):
     batch_size: PositiveInt = 32  # records of a batch; expected records under Poisson sampling
     sampling: Literal["fixed", "poisson"] = "fixed"  # of a batch from an agent's records
     allow_outside_theory: bool = False  # run what ``calibrate`` would refuse as outside the theory
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raises ConfigError for all but private attributes that a class declares."""
+        if name not in self.__private_attributes__:
+            raise ConfigError(
+                f'defense: {type(self).__name__} sets "{name}" on itself, which cannot be played '
+                "again; expected options before the audit, and all that a round leaves to the "
+                "next in the state"
+            )
+        super().__setattr__(name, value)
 
     @abstractmethod
     def start(self, X: Tensor, setting: Setting) -> Any:

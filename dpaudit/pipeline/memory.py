@@ -75,10 +75,13 @@ class Plan(NamedTuple):
         return 1
 
     def lines(self) -> Iterator[str]:
-        """The parts that take much."""
-        for need in (*self.training, *self.attacks, self.report):
-            if need.unknown is not None:
-                yield f"{need.part}: its memory is not known beforehand: {need.unknown}"
+        """The parts that take much, and of which that is not known: for each reason, which."""
+        needs = (*self.training, *self.attacks, self.report)
+        for why in dict.fromkeys(need.unknown for need in needs if need.unknown is not None):
+            parts = [need.part for need in needs if need.unknown == why]
+            several = f"{parts[0]} and {len(parts) - 1} more" if parts[1:] else parts[0]
+            yield f"{several}: memory is not known beforehand: {why}"
+        for need in needs:
             if need.size >= LARGE:
                 yield f"{need.part} takes about {size_text(need.size)} of memory"
 

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -95,6 +96,18 @@ def test_what_was_not_foreseen_is_one_line_a_log_and_exit_code_2(
     [log] = tmp_path.iterdir()
     assert line.endswith(f"traceback: {log}")
     assert "in fail\n    raise error" in log.read_text()
+
+
+def test_the_line_names_the_code_that_is_no_library_s(capsys) -> None:
+    """Torch raised it; the line to repair is the caller's."""
+
+    def multiplies() -> None:
+        torch.ones(2, 3) @ torch.ones(2, 3)
+
+    assert exit_code(multiplies) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    here = multiplies.__code__
+    assert f", in {here.co_filename}, line {here.co_firstlineno + 1}; a bug in" in line
 
 
 def test_a_log_that_cannot_be_written_is_said_in_the_same_line(capsys, monkeypatch) -> None:

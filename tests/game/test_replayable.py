@@ -1,4 +1,4 @@
-"""Steps that draw from generators of their own are refused before anything is run."""
+"""Steps that cannot be played again, or in a stack of trials, are refused before anything is run."""
 
 from dataclasses import replace
 from itertools import count
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import PrivateAttr
 from torch import Tensor
 
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
@@ -72,6 +73,90 @@ class Seeded(PrivateGossip):
         return torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like)
 
 
+class Kept(PrivateGossip):
+    """A momentum that start makes and every step finds on the defense."""
+
+    _momentum: Any = PrivateAttr(None)
+
+    def start(self, X: Tensor, setting: Setting) -> Any:
+        self._momentum = torch.zeros_like(X)
+        return super().start(X, setting)
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        self._momentum = 0.9 * self._momentum + super().noise(like, k, noise)
+        return self._momentum
+
+
+class KeptFromTheThirdOn(Kept):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        momentum = super().noise(like, k, noise)
+        return momentum if k > 2 else PrivateGossip.noise(self, like, k, noise)
+
+
+class MadeByStart(PrivateGossip):
+    """What a step needs is there for the object alone that started the run."""
+
+    _half: Any = PrivateAttr(None)
+
+    def start(self, X: Tensor, setting: Setting) -> Any:
+        self._half = 0.5
+        return super().start(X, setting)
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return self._half * super().noise(like, k, noise)
+
+
+class InPlace(PrivateGossip):
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        state.X.mul_(0.5)
+        return round
+
+
+class SetsAnAttribute(PrivateGossip):
+    def start(self, X: Tensor, setting: Setting) -> Any:
+        self.momentum = torch.zeros_like(X)
+        return super().start(X, setting)
+
+
+class MeanOverTheFirstAxis(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return drawn - drawn.mean(0, keepdim=True)
+
+
+class AgentByAgent(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn, out = super().noise(like, k, noise), torch.zeros_like(like)
+        for agent in range(6):
+            out[agent] = drawn[agent]
+        return out
+
+
+class MixedByHand(PrivateGossip):
+    """Right for one trial; of several it mixes trials."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        X = round.state.X
+        mixed = torch.einsum("ij,j...->i...", graph.W[: len(X), : len(X)], X)
+        return round._replace(state=round.state._replace(V=mixed))
+
+
+class NormOfAll(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return drawn / drawn.norm()
+
+
+class AgentsFromTheEnd(PrivateGossip):
+    """A loop, and right."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return torch.stack([drawn[..., agent, :] for agent in range(like.shape[-2])], -2)
+
+
 class WithoutRows(PrivateGossip):
     def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
         one = super().noise(like[..., 0, :], k, noise)
@@ -117,7 +202,41 @@ def test_a_draw_without_rows_is_refused() -> None:
         refuse_unless_replayable(WithoutRows(), SETTING)
 
 
-@pytest.mark.parametrize("defense", [PrivateGossip, Seeded, Fails])
+@pytest.mark.parametrize(
+    ("defense", "told"),
+    [
+        (Kept, "round 2 (differs|fails) when it is played again from the state"),
+        (KeptFromTheThirdOn, "round 3 differs when it is played again from the state"),
+        (MadeByStart, "round 2 fails .* in the state: TypeError: .*test_replayable.py, line"),
+        (InPlace, "round 2 changes X of the state that it begins from"),
+    ],
+)
+def test_what_is_kept_outside_of_the_state_is_refused(defense, told) -> None:
+    with pytest.raises(ConfigError, match=told):
+        refuse_unless_replayable(defense(), SETTING)
+
+
+@pytest.mark.parametrize(
+    ("defense", "told"),
+    [
+        (MeanOverTheFirstAxis, 'message "x" of round 1 differs when trials'),
+        (AgentByAgent, "round 1 fails when trials .*: IndexError: .*test_replayable.py, line"),
+        (MixedByHand, "V of the state of round 1 differs when trials"),
+        (NormOfAll, 'message "x" of round 1 differs when trials'),
+    ],
+)
+def test_a_step_that_takes_trials_for_agents_is_refused(defense, told) -> None:
+    """Attacks play many trials at once: of such a step every verdict would be of something else."""
+    with pytest.raises(ConfigError, match=told):
+        refuse_unless_replayable(defense(), SETTING)
+
+
+def test_a_defense_that_sets_an_attribute_is_told_where_such_things_go() -> None:
+    with pytest.raises(ConfigError, match='SetsAnAttribute sets "momentum" on itself.*the state'):
+        judged(SetsAnAttribute(), 0)
+
+
+@pytest.mark.parametrize("defense", [PrivateGossip, Seeded, Fails, AgentsFromTheEnd])
 def test_what_plays_again_or_cannot_be_played_is_left_to_the_audit(defense) -> None:
     refuse_unless_replayable(defense(), SETTING)
 

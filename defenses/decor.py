@@ -27,7 +27,7 @@ from dpaudit.defense import (
     of_each_record,
     step_seen,
 )
-from dpaudit.defense.correlated import conditional_variance, correlated_releases, laplacian
+from dpaudit.defense.correlated import Left, correlated_releases, laplacian, left_of
 
 
 class State(NamedTuple):
@@ -114,9 +114,9 @@ class Decor(GaussianDefense):
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """SecLDP: what is left of the victim's noise for who holds the secrets of some agents."""
         graphs = [setting.network.at(k) for k in range(1, self.n_rounds + 1)]
-        covariances = [_covariance(self, g, threat_model.agents) for g in graphs]
+        left = [_left(self, graph, threat_model.agents) for graph in graphs]
         said = "all agents share the initial model, and secrets are known to both ends alone"
-        return correlated_releases(self, setting, threat_model, victim, covariances, said)
+        return correlated_releases(self, setting, threat_model, victim, left, said)
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "noisy-gradient": step_seen("y", lambda self, k: self.learning_rate),
@@ -134,16 +134,13 @@ def pairs_of(graph: Graph) -> Tensor:
 @lru_cache(maxsize=256)
 def _own_noise(graph: Graph, ratio: float) -> float:
     """s for which no agent's noise is told to less than variance 1."""
-    n = graph.n_agents
-    unit = torch.eye(n, dtype=torch.float64) + ratio**2 * laplacian(graph)
-    others = ([j for j in range(n) if j != i] for i in range(n))
-    left = min(conditional_variance(unit, i, given) for i, given in enumerate(others))
-    return 1 / math.sqrt(left)
+    unit = torch.eye(graph.n_agents, dtype=torch.float64) + ratio**2 * laplacian(graph)
+    return math.sqrt(torch.linalg.inv(unit).diagonal().max().item())  # 1 / [.]_ii is left of i's
 
 
 @lru_cache(maxsize=256)
-def _covariance(defense: Decor, graph: Graph, agents: tuple[int, ...]) -> Tensor:
+def _left(defense: Decor, graph: Graph, agents: tuple[int, ...]) -> Left:
     """Of the noises over C, less what the secrets of these agents tell."""
     s = defense.own_noise(graph)
     own = torch.eye(graph.n_agents, dtype=torch.float64)
-    return s**2 * (own + defense.ratio**2 * laplacian(graph, without=agents))
+    return left_of(s**2 * (own + defense.ratio**2 * laplacian(graph, without=agents)))

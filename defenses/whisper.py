@@ -31,7 +31,7 @@ from dpaudit.defense import (
     of_each_record,
     step_seen,
 )
-from dpaudit.defense.correlated import conditional_variance, correlated_releases
+from dpaudit.defense.correlated import Left, correlated_releases, left_of
 
 UNHEARD = 1e-6  # of tr(Sigma), added to what is minimised
 
@@ -121,9 +121,9 @@ class Whisper(GaussianDefense):
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """What others' messages leave open of the victim's noise."""
         graphs = [setting.network.at(k) for k in range(1, self.n_rounds + 1)]
-        covariances = [self.sigma**2 * covariance(graph) for graph in graphs]
+        left = [Left(*(self.sigma**2 * part for part in _left(graph))) for graph in graphs]
         said = "all agents share the initial model; no agent knows the common draws"
-        return correlated_releases(self, setting, threat_model, victim, covariances, said)
+        return correlated_releases(self, setting, threat_model, victim, left, said)
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "noisy-gradient": step_seen("y", lambda self, k: self.learning_rate),
@@ -159,11 +159,16 @@ def covariance(graph: Graph) -> Tensor:
     if problem.status not in (cvxpy.OPTIMAL, cvxpy.OPTIMAL_INACCURATE):
         raise DpauditError(f"whisper: the solver ends with {problem.status}, and no covariance")
     found = torch.from_numpy((Sigma.value + Sigma.value.T) / 2)
-    others = ([j for j in range(n) if j != i] for i in range(n))
-    left = min(conditional_variance(found, i, given) for i, given in enumerate(others))
+    left = left_of(found).of_all.min().item()
     if not (math.isfinite(left) and left > 0.5):
         raise DpauditError("whisper: the solver's covariance leaves an agent without noise")
     return found / min(left, 1.0)
+
+
+@lru_cache(maxsize=32)
+def _left(graph: Graph) -> Left:
+    """Of noises of the covariance for one release of multiplier 1."""
+    return left_of(covariance(graph))
 
 
 def factor(covariance: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ where Sigma is invertible. Source: Allouah et al. 2024, arXiv:2405.01031, sectio
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,20 +26,28 @@ from .contract import Bracket, Defense, Setting
 from .gossip import known_rounds, releases, steps_of
 
 SINGULAR = 1e-9  # of the largest variance: below it a combination of noises is 0
+NO_PART = 1e-18  # squared weight in such a combination, below which an agent has no part in it
 
 
-def conditional_variance(covariance: Tensor, agent: int, given: list[int]) -> float:
-    """Of an agent's noise, where the noises of ``given`` agents are known.
+class Left(NamedTuple):
+    """Variances of agents' noises, [n_agents] each."""
+
+    of_all: Tensor  # where the noises of all others are known
+    alone: Tensor  # where no other is
+
+
+def left_of(covariance: Tensor) -> Left:
+    """What is open of each agent's noise; 0 where a combination with others' noises is 0.
 
     Args:
         covariance: [n_agents, n_agents], positive semidefinite.
     """
-    own, known = covariance[agent, agent].item(), covariance[given][:, given]
-    across = covariance[agent, given]
-    cut = SINGULAR * covariance.diagonal().max().item()
-    told = across @ torch.linalg.pinv(known, atol=cut, hermitian=True) @ across
-    left = own - told.item()
-    return left if left > cut else 0.0
+    alone = covariance.diagonal()
+    values, vectors = torch.linalg.eigh(covariance)
+    zero = values <= SINGULAR * alone.max()
+    told = vectors[:, zero].square().sum(1) > NO_PART
+    precision = vectors[:, ~zero].square() @ (1 / values[~zero])
+    return Left(torch.where(told, 0.0, 1 / precision), alone)
 
 
 def laplacian(graph: Graph, without: tuple[int, ...] = ()) -> Tensor:
@@ -65,28 +74,25 @@ def correlated_releases(
     setting: Setting,
     threat_model: ThreatModel,
     victim: int,
-    covariances: list[Tensor],
+    left: list[Left],
     said: str,
 ) -> Bracket:
-    """The releases of agents under noise of these covariances, one for each round.
+    """The releases of agents of whose noise so much is left, in each round.
 
     They are in units of what one record adds to an agent's sum at most, and what the adversary
     knows by secrets of its own is subtracted from them. At most the adversary reads all messages;
     at least it reads the victim's own, in rounds where it can tell the step from them.
     """
-    rounds = range(1, len(covariances) + 1)
-    known = known_rounds(setting.network.at, len(covariances), threat_model, victim)
-    takes = steps_of(setting.network.at, len(covariances), victim)
+    known = known_rounds(setting.network.at, len(left), threat_model, victim)
+    takes = steps_of(setting.network.at, len(left), victim)
     everybody = threat_model.kind == "external" and threat_model.links is None
-    others = [i for i in range(setting.n_agents) if i != victim]
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
     least, most = [], []
-    for k, covariance in zip(rounds, covariances, strict=True):
-        if not takes[k - 1]:
+    for k, (of_all, alone) in enumerate(left):
+        if not takes[k]:
             continue
-        hidden = math.sqrt(conditional_variance(covariance, victim, others))
-        alone = math.sqrt(conditional_variance(covariance, victim, []))
+        hidden = math.sqrt(of_all[victim])
         most.append(hidden)
-        least += [hidden if everybody else alone] * bool(known[k - 1])
+        least += [hidden if everybody else math.sqrt(alone[victim])] * bool(known[k])
     how = defense.sampling, rate
     return Bracket(releases(np.array(least), *how), releases(np.array(most), *how), (said,))

@@ -8,7 +8,7 @@ import torch
 
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense import Setting, releases
-from dpaudit.defense.correlated import conditional_variance, laplacian
+from dpaudit.defense.correlated import laplacian, left_of
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.decor import Decor, pairs_of
 from dpaudit.defenses.whisper import Whisper, covariance, factor
@@ -138,9 +138,31 @@ def test_what_is_left_of_a_noise_agrees_with_its_inverse_covariance(
     graph = build_graph(name, 16).at(1)
     for told, value in zip(((), (1,), tuple(graph.neighbours(0))), expected, strict=True):
         Sigma = own * torch.eye(16, dtype=torch.float64) + common * laplacian(graph, told)
-        left = conditional_variance(Sigma, 0, list(range(1, 16)))
+        left = left_of(Sigma).of_all[0].item()
         assert 1 / left == pytest.approx(value, abs=1e-5)
         assert 1 / left == pytest.approx(torch.linalg.inv(Sigma)[0, 0].item())
+
+
+def test_what_is_left_is_the_conditional_variance_and_0_where_a_sum_of_noises_is() -> None:
+    """Beside Sigma_ii - Sigma_iR Sigma_RR^+ Sigma_Ri, agent by agent."""
+    generator = torch.Generator().manual_seed(0)
+    factors = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    of_two_pairs = torch.eye(6, dtype=torch.float64)
+    of_two_pairs[0, 1] = of_two_pairs[1, 0] = -1.0  # n_0 + n_1 = 0
+    alike = factors[:, :4] @ factors[:, :4].T  # two combinations of all six are 0
+    for Sigma in (
+        factors @ factors.T,
+        of_two_pairs,
+        alike,
+        laplacian(build_graph("ring", 6).at(1)),
+    ):
+        left = left_of(Sigma)
+        for i in range(6):
+            others = [j for j in range(6) if j != i]
+            known = torch.linalg.pinv(Sigma[others][:, others], rtol=1e-9, hermitian=True)
+            expected = Sigma[i, i] - Sigma[i, others] @ known @ Sigma[others, i]
+            assert left.of_all[i].item() == pytest.approx(expected.item(), rel=1e-6, abs=1e-9)
+            assert left.alone[i] == Sigma[i, i]
 
 
 def game_of(defense, n: int = 16, name: str = "ring", victim: int = 0) -> Game:
@@ -180,11 +202,11 @@ def test_a_published_noise_of_decor_accounts_to_its_exact_epsilon() -> None:
     """Ring of 16, variances (900, 9000), C = 1 of a user that is replaced, 1,000 rounds."""
     rho = 0.83855**2 / 2  # of all rounds; the paper converts it as zCDP
     assert rho + 2 * math.sqrt(rho * math.log(1e5)) == pytest.approx(4.3754, rel=1e-4)
-    graph, all_others = build_graph("ring", 16).at(1), list(range(1, 16))
+    graph = build_graph("ring", 16).at(1)
     expected = {(): 3.5741, (1,): 4.8683, (1, 15): 10.670}
     for told, value in expected.items():
         Sigma = 900 * torch.eye(16, dtype=torch.float64) + 9000 * laplacian(graph, told)
-        z = math.sqrt(conditional_variance(Sigma, 0, all_others))
+        z = math.sqrt(left_of(Sigma).of_all[0])
         mechanism = releases([z] * 1000, "none", 1.0)
         assert epsilon(mechanism, 1e-5, "replace-one").high == pytest.approx(value, rel=1e-4)
 
@@ -214,9 +236,7 @@ def test_whisper_disturbs_the_models_less_than_decor_and_that_less_than_independ
         best = torch.trace(W @ covariance(graph) @ W.T).item()
         assert best <= min(cost.values()) * (1 + 1e-4)
         assert min(cost.values()) < cost[0.0] == pytest.approx(torch.trace(W @ unit @ W.T).item())
-        for i in range(n):
-            others = [j for j in range(n) if j != i]
-            assert conditional_variance(covariance(graph), i, others) >= 1 - 1e-9
+        assert (left_of(covariance(graph)).of_all >= 1 - 1e-9).all()
     whole = build_graph("complete", 6).at(1)  # the mean alone is disturbed: as one central noise
     found = torch.trace(whole.W @ covariance(whole) @ whole.W.T).item()
     assert found == pytest.approx(1 / 6, rel=1e-2)

@@ -120,6 +120,8 @@ def ascent(
 ) -> tuple[Tensor, Tensor]:
     """The best iterate of each restart and its value, by Adam with projection on the value range.
 
+    Of what cannot be differentiated, as a step in NumPy, it is the start and its value.
+
     Args:
         value: [m] from inputs [m, *shape]; each entry depends on its own input alone.
         start: [m, *shape].
@@ -129,7 +131,10 @@ def ascent(
     optimiser = torch.optim.Adam([z], lr=STEP * (high - low), maximize=True)
     best, values = start.clone(), start.new_full(start.shape[:1], -torch.inf)
     for _ in range(steps + 1):
-        now = value(z)
+        try:
+            now = value(z)
+        except RuntimeError:
+            now = value(z.detach())
         better = now.detach() > values
         best[better], values[better] = z.detach()[better], now.detach()[better]
         if not now.requires_grad:

@@ -268,7 +268,7 @@ class Candidates(Gradient):
         record = torch.arange(m, device=X.device).repeat_interleave(len(rows))
         added = self.oracle.gradients.clipped_sum(
             X[:, rows].reshape(-1, d), self.inputs[:, None], self.labels[:, None],
-            clip_norm, norm, holders=record, create_graph=True,
+            clip_norm, norm, holders=record, create_graph=self.inputs.requires_grad,
         )  # fmt: skip
         others = self._others(X.detach(), clip_norm, holders, norm)
         return others.index_add(-2, rows, added.view(m, -1, d))
@@ -284,7 +284,7 @@ class Candidates(Gradient):
         record = torch.arange(len(X), device=X.device).repeat_interleave(len(rows))
         added = self.oracle.gradients.clipped_sum(
             at[:, rows].reshape(-1, d), self.inputs[:, None], self.labels[:, None],
-            None, holders=record, create_graph=True,
+            None, holders=record, create_graph=self.inputs.requires_grad,
         )  # fmt: skip
         last = torch.zeros_like(at).index_add(-2, rows, added.view(len(X), -1, d))
         others = [self.oracle.per_record(x, holders, own) for x in _without_last(X, own)]

@@ -21,7 +21,7 @@ from dpaudit.rng import Streams
 from dpaudit.unforeseen import described
 
 from .game import LENGTH
-from .linearity import COORDINATES, RELATIVE, Everybody
+from .linearity import COORDINATES, RELATIVE, ROUNDING, Everybody
 from .tape import Overheard, Tape
 
 FIRST = 3  # rounds that are played
@@ -42,17 +42,26 @@ STACKED = (
 )
 
 
+PRECISION = (
+    "expected the precision of the models, as torch.zeros_like(X) and tensor.to(X) have it: "
+    "attacks play in both"
+)
+
+
 def refuse_unless_replayable(defense: Defense, setting: Setting) -> None:
     """Play the first rounds again, on a model of a few coordinates: as before, and otherwise.
 
     What cannot be played at all is for the run itself to say.
 
     Raises:
-        ConfigError: they differ, also from the state of the round before or in a stack of trials,
+        ConfigError: their numbers have not the precision of the models, or are made in inference
+            mode; or they differ, also from the state of the round before or in a stack of trials,
             or a draw has no row for each agent or link; or they have other messages, or messages
             of another shape, with other gradients or other noise.
     """
     untouched = _copied(defense)
+    for precision in (torch.float32, torch.float64):
+        _refuse_other_numbers(_play(defense, setting, LENGTH, 0, precision), precision)
     first, again = (_play(defense, setting, LENGTH, 0) for _ in range(2))
     for k, (one, other) in enumerate(zip(first, again, strict=False), start=1):
         _refuse_own_randomness(k, one, other)
@@ -83,10 +92,16 @@ class _Played(NamedTuple):
     draws: Mapping[str, Tensor]
 
 
-def _play(defense: Defense, setting: Setting, length: float, seed: int) -> list[_Played]:
+def _play(
+    defense: Defense,
+    setting: Setting,
+    length: float,
+    seed: int,
+    precision: torch.dtype = torch.float64,
+) -> list[_Played]:
     """The first rounds, under the same noise whenever this seed is given; none if they fail."""
-    X = torch.zeros(setting.n_agents, COORDINATES, dtype=torch.float64)
-    played = []
+    X = torch.zeros(setting.n_agents, COORDINATES, dtype=precision)
+    played: list[_Played] = []
     try:
         state: Any = defense.start(X, setting.stand_in(COORDINATES))
         for k in range(1, 1 + min(FIRST, defense.n_rounds)):
@@ -111,6 +126,21 @@ def _values(round: Round) -> dict[str, Tensor]:
     """All numbers of a round, by what they are called in a line."""
     sent = {f'message "{name}"': message.payload for name, message in round.sent.items()}
     return {**sent, **{f"{n} of the state": t for n, t in round.state._asdict().items()}}
+
+
+def _refuse_other_numbers(played: list[_Played], precision: torch.dtype) -> None:
+    for k, one in enumerate(played, start=1):
+        for name, value in one.values.items():
+            if value.is_inference():
+                raise ConfigError(
+                    f"defense: {name} of round {k} is made in inference mode, in which no gradient "
+                    "can be taken after it; expected torch.no_grad() in its place, or neither"
+                )
+            if value.is_floating_point() and value.dtype != precision:
+                raise ConfigError(
+                    f"defense: {name} of round {k} is {value.dtype} where the models are "
+                    f"{precision}; {PRECISION}"
+                )
 
 
 def _refuse_own_randomness(k: int, one: _Played, again: _Played) -> None:
@@ -168,9 +198,11 @@ def _refuse_joined_trials(defense: Defense, setting: Setting, first: list[_Playe
                 expected = [one.values[name] for one in alone]
                 joint = value.shape == expected[0].shape  # the same for all trials, as a mask is
                 found = [value] * len(trials) if joint else list(value)
-                if len(found) == len(trials) > 1 and not _same(found[0], found[1]):
+                if len(found) == len(trials) > 1 and not _same(*found[:2], ROUNDING):
                     return
-                if len(found) != len(trials) or not all(map(_same, found, expected)):
+                if len(found) != len(trials) or not all(
+                    _same(*pair, ROUNDING) for pair in zip(found, expected, strict=True)
+                ):
                     raise ConfigError(f"defense: {name} of round {k} differs {STACKED}")
 
 
@@ -192,7 +224,10 @@ def _stacked(
         yield _values(after)
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _same(one: Tensor, other: Tensor, of_largest: float = 0.0) -> bool:
+    """Within rounding; ``of_largest``: where sums in another order may cancel."""
     if one.shape != other.shape:
         return False
-    return torch.allclose(one.double(), other.double(), RELATIVE, 0.0, equal_nan=True)
+    one, other = one.double(), other.double()
+    rounding = of_largest * one.nan_to_num(0.0, 0.0, 0.0).abs().amax().item() if one.numel() else 0
+    return torch.allclose(one, other, RELATIVE, rounding, equal_nan=True)

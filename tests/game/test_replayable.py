@@ -149,6 +149,34 @@ class NormOfAll(PrivateGossip):
         return drawn / drawn.norm()
 
 
+class OfSigns(PrivateGossip):
+    """What is mixed of signs is 0 or rounding, whichever the order of the sums makes of it."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return torch.sign(super().noise(like, k, noise)) - like
+
+
+class InSinglePrecision(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise).float()
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        x = round.sent["x"]
+        return round._replace(sent={"x": replace(x, payload=x.payload.float())})
+
+
+class OfDoubles(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) * torch.ones(like.shape[-1], dtype=torch.float64)
+
+
+class InInferenceMode(PrivateGossip):
+    @torch.inference_mode()
+    def step(self, *arguments: Any) -> Round:
+        return super().step(*arguments)
+
+
 class AgentsFromTheEnd(PrivateGossip):
     """A loop, and right."""
 
@@ -231,12 +259,25 @@ def test_a_step_that_takes_trials_for_agents_is_refused(defense, told) -> None:
         refuse_unless_replayable(defense(), SETTING)
 
 
+@pytest.mark.parametrize(
+    ("defense", "told"),
+    [
+        (InSinglePrecision, 'message "x" of round 1 is torch.float32 where the models are torch.f'),
+        (OfDoubles, 'message "x" of round 1 is torch.float64 where the models are torch.float32'),
+        (InInferenceMode, "is made in inference mode.*expected torch.no_grad"),
+    ],
+)
+def test_numbers_that_attacks_cannot_go_on_with_are_refused(defense, told) -> None:
+    with pytest.raises(ConfigError, match=told):
+        refuse_unless_replayable(defense(), SETTING)
+
+
 def test_a_defense_that_sets_an_attribute_is_told_where_such_things_go() -> None:
     with pytest.raises(ConfigError, match='SetsAnAttribute sets "momentum" on itself.*the state'):
         judged(SetsAnAttribute(), 0)
 
 
-@pytest.mark.parametrize("defense", [PrivateGossip, Seeded, Fails, AgentsFromTheEnd])
+@pytest.mark.parametrize("defense", [PrivateGossip, Seeded, Fails, AgentsFromTheEnd, OfSigns])
 def test_what_plays_again_or_cannot_be_played_is_left_to_the_audit(defense) -> None:
     refuse_unless_replayable(defense(), SETTING)
 

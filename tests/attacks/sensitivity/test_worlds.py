@@ -151,6 +151,23 @@ def test_ascent_of_what_does_not_depend_on_the_record_returns_where_it_began() -
     assert torch.equal(best, start)
 
 
+def test_ascent_of_what_is_computed_in_numpy_returns_where_it_began() -> None:
+    start = torch.rand(3, 2, dtype=torch.float64)
+    best, values = ascent(lambda z: torch.as_tensor(z.numpy().sum(1)), start, (0.0, 1.0), 10)
+    assert torch.equal(best, start)
+    assert torch.equal(values, start.sum(1))
+
+
+def test_a_candidate_that_asks_for_no_gradient_gives_none(sgd) -> None:
+    """A step may then leave torch, as one in NumPy does."""
+    inputs = a_record(sgd, 0).input[None]
+    candidates = Candidates(sgd.oracle(1), VICTIM, inputs, a_record(sgd, 0).label[None])
+    X = stacked(sgd.start(), 1).X
+    assert not candidates.clipped_sum(X, 1.0).requires_grad
+    wanted = replace(candidates, inputs=inputs.clone().requires_grad_())
+    assert wanted.clipped_sum(X, 1.0).requires_grad
+
+
 def test_an_optimised_record_moves_a_message_more_than_natural_ones(sgd) -> None:
     free = {"clip_norm": 1e6, "noise_multiplier": 0.0}  # so that the gradient's length counts
     free = replace(sgd, defense=sgd.defense.model_copy(update=free))

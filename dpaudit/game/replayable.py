@@ -198,7 +198,7 @@ def _refuse_joined_trials(defense: Defense, setting: Setting, first: list[_Playe
                 expected = [one.values[name] for one in alone]
                 joint = value.shape == expected[0].shape  # the same for all trials, as a mask is
                 found = [value] * len(trials) if joint else list(value)
-                if len(found) == len(trials) > 1 and not _same(*found[:2], ROUNDING):
+                if len(found) == len(trials) > 1 and not _same(found[0], found[1], ROUNDING):
                     return
                 if len(found) != len(trials) or not all(
                     _same(*pair, ROUNDING) for pair in zip(found, expected, strict=True)
@@ -229,5 +229,6 @@ def _same(one: Tensor, other: Tensor, of_largest: float = 0.0) -> bool:
     if one.shape != other.shape:
         return False
     one, other = one.double(), other.double()
-    rounding = of_largest * one.nan_to_num(0.0, 0.0, 0.0).abs().amax().item() if one.numel() else 0
+    largest = one.nan_to_num(0.0, 0.0, 0.0).abs().amax().item() if one.numel() else 0.0
+    rounding = of_largest * largest
     return torch.allclose(one, other, RELATIVE, rounding, equal_nan=True)

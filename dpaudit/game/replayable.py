@@ -194,6 +194,8 @@ def _refuse_joined_trials(defense: Defense, setting: Setting, first: list[_Playe
     for trials in ((first,), (first, first, other)):
         rounds = zip(_stacked(defense, setting, trials), zip(*trials, strict=True), strict=True)
         for k, (values, alone) in enumerate(rounds, start=1):
+            if values.keys() != alone[0].values.keys():
+                raise ConfigError(f"defense: the messages of round {k} are others {STACKED}")
             for name, value in values.items():
                 expected = [one.values[name] for one in alone]
                 joint = value.shape == expected[0].shape  # the same for all trials, as a mask is

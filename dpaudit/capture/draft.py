@@ -5,7 +5,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpaudit.files.recorded import DRAFT
+from dpaudit.files.recorded import DRAFT, Draw
+from dpaudit.tap.rank import NEAR
 
 from .recording import Recording
 from .rounds import start_site
@@ -110,8 +111,22 @@ def _sites(recording: Recording) -> str:
     drawn = noise_sites(recording)
     if not drawn:
         return "sites = []  # no line draws continuous numbers between messages"
-    lines = "".join(f"    {_toml(site)},\n" for site in drawn)
+    doubts = {draw.call_site: _doubt(draw) for draw in recording.draws if _doubt(draw)}
+    lines = "".join(f"    {_toml(site)},{doubts.get(site, '')}\n" for site in drawn)
     return f"sites = [\n{lines}]"
+
+
+def _doubt(draw: Draw) -> str:
+    """Of a draw that no audit takes for noise, what to do about it."""
+    near = draw.operator == "uniform_" and all(
+        abs((a or 0.0) - b) < NEAR for a, b in zip(draw.parameters, (-1, 1), strict=False)
+    )
+    if near or draw.operator in ("normal_", "normal"):
+        return ""
+    return (
+        f"  # by {draw.operator}: leave it out if it draws batches or anything but noise; "
+        "noise that is drawn so cannot be audited"
+    )
 
 
 def _toml(value: object) -> str:

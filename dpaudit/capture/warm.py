@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch.distributed as _imported  # noqa: F401  once, before all forks
@@ -23,6 +24,7 @@ from dpaudit.files.world import World
 from dpaudit.tap import rank as _played  # noqa: F401
 from dpaudit.tap.run import all_sent, begun, leave, serve, status_of
 
+from .imports import large_imports
 from .inside import draws, loaders, messages  # noqa: F401
 from .inside.start import OPTIONS, start
 from .run import RAW
@@ -33,9 +35,9 @@ POLL = 2e-3  # seconds
 def main() -> int:
     seconds, ranks, script = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     arguments = sys.argv[4:]
-    if "optim" in Path(script).read_text(errors="replace"):
-        # An optimizer's first step loads it, which takes seconds, in every rank of every world.
-        importlib.import_module("torch._dynamo")
+    for module in large_imports(Path(script)):
+        with suppress(Exception):  # which is for the script to meet
+            importlib.import_module(module)
 
     def run(path: Path) -> int:
         world = begun(path)

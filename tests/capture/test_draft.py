@@ -35,6 +35,27 @@ def test_noise_of_a_distribution_is_noise(tmp_path: Path) -> None:
     assert noise_sites(Recording(tmp_path)) == ["train.py:n"]
 
 
+@pytest.mark.parametrize(
+    ("operator", "parameters", "doubted"),
+    [
+        ("normal_", (0.0, 1.0), False),
+        ("uniform_", (-0.9999999, 1.0), False),  # of a Laplace distribution
+        ("uniform_", (0.0, 1.0), True),  # a sampler of batches, say
+        ("exponential_", (1.0,), True),
+    ],
+)
+def test_a_draw_that_no_audit_takes_for_noise_is_proposed_with_what_to_do_about_it(
+    tmp_path: Path, operator: str, parameters: tuple[float, ...], doubted: bool
+) -> None:
+    events, draws = with_rounds(*recorded("nSnSnS"))
+    changed = {"operator": operator, "parameters": parameters}
+    write_lines(tmp_path / EVENTS, events)
+    write_lines(tmp_path / DRAWS, [draw.model_copy(update=changed) for draw in draws])
+    text = draft(["c"], Recording(tmp_path), Options())
+    assert (f'"train.py:n",  # by {operator}: leave it out if it draws batches' in text) == doubted
+    assert '"train.py:n",' in text
+
+
 def test_the_audit_takes_the_draft_whatever_the_command_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from threading import Thread
 
 import pytest
 
+from dpaudit.capture.imports import large_imports
 from dpaudit.capture.servers import Servers
 from dpaudit.files.captured_file import ProgramOptions
 
@@ -48,3 +49,23 @@ def test_a_signal_that_comes_while_a_server_ends_is_not_told() -> None:
     command = [sys.executable, "-c", CLEANING_UP]
     ended = run(command, stdin=DEVNULL, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_large_libraries_that_a_script_imports_are_there_before_its_runs(tmp_path: Path) -> None:
+    """But for what lies beside it, whose name may be theirs."""
+    (tmp_path / "scipy.py").write_text("")
+    (tmp_path / "pandas").mkdir()
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import numpy as np, scipy.stats, json\n"
+        "from opacus.accountants import RDPAccountant\n"
+        "from torch import nn, optim\n"
+        "from .torchvision import models\n"
+        "def later():\n"
+        "    import pandas\n"
+        "    import torchvision.models\n"
+    )
+    expected = {"numpy", "opacus.accountants", "torch", "torch._dynamo", "torchvision.models"}
+    assert set(large_imports(script)) == expected
+    script.write_text("import numpy (")
+    assert not list(large_imports(script))

@@ -16,7 +16,9 @@ from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.needs import GameShape
 from dpaudit.game.reacting import with_every_link
+from dpaudit.game.victims import of_most_moved_agent
 from dpaudit.progress import OnStep
+from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.needs import training_bytes
 from dpaudit.training.pace import seconds_of
@@ -132,8 +134,8 @@ class Canaries(Attack):
     ) -> list[Finding]:
         """A bound on epsilon for each claim, if the view gives any gradient of the victim away."""
         assert self.kind != "gradient"
-        n_rounds, first = self._trained(bench), next(iter(claims.values()))
-        victim = worst_off(first, threat_model, bench.defense, bench.setting)
+        n_rounds = self._trained(bench)
+        victim = self._game(bench, threat_model, claims).victim
         try:
             evidence = train_with_records(
                 bench.defense,
@@ -210,7 +212,9 @@ class Canaries(Attack):
         """With canaries that are drawn like records, at the agent that is worst off."""
         first = next(iter(claims.values()))
         victim = worst_off(first, threat_model, bench.defense, bench.setting)
-        return Game.of(bench.defense, bench.setting, victim, "add-remove", "poisson")
+        game = Game.of(bench.defense, bench.setting, victim, "add-remove", "poisson")
+        seed = bench.streams.numpy("agents of canaries").integers(2**62).item()
+        return of_most_moved_agent(game, threat_model, Streams(seed, bench.streams.device))
 
     @property
     def _guessing(self) -> Guessing:

@@ -16,7 +16,7 @@ from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.adversary import LOCAL, Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.layers import in_layers
 from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
@@ -24,7 +24,7 @@ from dpaudit.game.needs import GameShape
 from dpaudit.game.play import Worlds, play, without_noise
 from dpaudit.game.reacting import with_every_link
 from dpaudit.game.turns import in_worst_batch
-from dpaudit.game.victims import of_worst_agent
+from dpaudit.game.victims import most_moving, of_most_moved_agent, of_worst_agent
 from dpaudit.game.width import wider
 from dpaudit.game.worst import PLAYED, coordinates
 from dpaudit.kept import Kept
@@ -207,11 +207,17 @@ class LikelihoodRatio(Attack):
             game = replace(game, in_one_round=True, cycle=1)
         game = in_layers(game)
         nonlinear = nonlinearity(game, threat_model, self._rounds(defense, setting))
-        if nonlinear is None and claim.adjacency != "agent-identity":
+        if claim.adjacency == "agent-identity":
+            pass  # all of an agent's records
+        elif nonlinear is not None or setting.n_agents >= LOCAL:
+            game = of_most_moved_agent(game, threat_model, streams)
+        else:
             at = claimed_delta(claim) or 1e-5
             game = of_worst_agent(game, threat_model, at, record_adjacency(claim))
         worst = coordinates(game) if nonlinear is None else 1
         game = replace(game, spread=min(worst, PLAYED))
+        if nonlinear is not None:
+            game = most_moving(game, threat_model, streams)
         n_rounds, one = self._rounds(defense, setting, game.played), False
         game = in_worst_batch(game, threat_model, n_rounds)
         foretold = game if nonlinear is None or nonlinear.defined else defined(game)

@@ -67,9 +67,14 @@ def certified_bound(question: Question, runs: Runs) -> Finding:
     if game.filled > 1:
         notes.append(f"the record moves all {game.filled} layers, each to the end of its clip")
     if game.spread > 1:
+        why = (
+            "the worst behind a clip in L2 under Laplace noise"
+            if question.nonlinear is None
+            else "which moves more of this step than one coordinate does"
+        )
         notes.append(
-            f"the record has the same size in each of {game.spread} coordinates, the worst "
-            f"behind a clip in L2 under Laplace noise; of {game.coordinates} in the model"
+            f"the record has the same size in each of {game.spread} coordinates, {why}; of "
+            f"{game.coordinates} in the model"
         )
     if Name.NOISE_FACTOR in metrics:
         notes.append("the bound of the declared shape is proven for such mechanisms alone")

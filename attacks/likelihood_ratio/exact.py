@@ -184,7 +184,8 @@ def _notes(question: Question, found: Interval) -> Iterator[str]:
     leak, n_rounds, whole = question.algebra.leak, question.n_rounds, _whole(question)
     yield f"the record is agent {question.game.victim}'s"
     yield from _scope(question)
-    record = record_note(question.game)
+    played = question.game if question.nonlinear is None else replace(question.game, spread=1)
+    record = record_note(played)
     if record is not None:
         yield record
     if question.nonlinear is not None:

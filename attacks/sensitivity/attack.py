@@ -15,13 +15,17 @@ from dpaudit.files.claim import Adjacency, measured_change
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.game import Game
+from dpaudit.game.victims import of_most_moved_agent
 from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
+from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.pace import Pace
 
 from .examination import Examination, Row
 from .needs import worlds_bytes
+from .replay import EVERY_LINK
 from .resume import Measured, Rows, progress, resumed
 from .worlds import Coupled
 
@@ -70,7 +74,7 @@ class Sensitivity(Attack):
 
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
     points: PositiveInt = 10
-    victim: NonNegativeInt | None = None  # None: the first agent with data
+    victim: NonNegativeInt | None = None  # None: the first with data, or whose messages move more
     restarts: PositiveInt = 16
     steps: NonNegativeInt = 40
 
@@ -102,8 +106,8 @@ class Sensitivity(Attack):
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
         _refuse(bench)
         if self.victim is None:
-            of_data = self.model_copy(update={"victim": bench.setting.holders[0]})
-            return of_data.measure(bench, threat_model, on_step)
+            chosen = self.model_copy(update={"victim": _most_moved(bench)})
+            return chosen.measure(bench, threat_model, on_step)
         if bench.setting.sizes[self.victim] == 0:
             raise ConfigError(f"attack.victim: agent {self.victim} is a server, without data")
         coupled = Coupled(bench.defense, bench.problem, bench.setting, bench.streams, self.victim)
@@ -218,6 +222,17 @@ class Sensitivity(Attack):
             return frozenset(self.rounds)
         last = max(1, self.points - 1)
         return frozenset(1 + round(i * (n_rounds - 1) / last) for i in range(self.points))
+
+
+def _most_moved(bench: Bench) -> int:
+    """The first agent with data, or one that declares the same and whose messages move further."""
+    first = bench.setting.holders[0]
+    seed = bench.streams.numpy("agent of sensitivity").integers(2**62).item()
+    try:
+        game = Game.of(bench.defense, bench.setting, first, "add-remove")
+        return of_most_moved_agent(game, EVERY_LINK, Streams(seed, bench.streams.device)).victim
+    except Exception:  # of a step that takes the real model alone
+        return first
 
 
 def _refuse(bench: Bench) -> None:

@@ -59,7 +59,7 @@ class Observer:
         rows, own = self._rows(k, sent), self._own(k, sent, draws)
         found = [np.zeros(0, dtype=np.int64)]
         for name, read in rows.items():
-            found.append(_senders_by_row(sent[name]).numpy()[read.numpy()])
+            found.append(senders_by_row(sent[name]).numpy()[read.numpy()])
         ends = np.cumsum([draw.shape[-2] for draw in draws.values()])
         first = dict(zip(draws, [0, *ends], strict=False))
         found += [at_draws[first[name] + read.numpy()] for name, read in own.items()]
@@ -112,7 +112,7 @@ def _is_of_links(game: Game, k: int, name: str, sent: Capture) -> bool:
     """
     graph = game.setting.network.at(k)
     if name in sent and sent[name].payload.shape[-2] == graph.n_edges:
-        return torch.equal(_senders_by_row(sent[name]), graph.senders)
+        return torch.equal(senders_by_row(sent[name]), graph.senders)
     n = graph.n_agents
     state, silent = game.start(n, torch.float64, torch.device("cpu")), game.gradient(torch.zeros(n))
     units = {name: torch.eye(n, dtype=torch.float64)[..., None]}
@@ -120,7 +120,7 @@ def _is_of_links(game: Game, k: int, name: str, sent: Capture) -> bool:
     sends = torch.zeros(n, n)  # how many rows of what agent j sends row i moves
     for message, quiet in still.items():
         changed = (moved[message].payload != quiet.payload).any(-1)
-        sends.index_add_(1, _senders_by_row(quiet), changed.float())
+        sends.index_add_(1, senders_by_row(quiet), changed.float())
     unsent = (sends == 0).all(1)
     links, agents = (
         bool(((sends[torch.arange(n), makers] > 0) | unsent).all())
@@ -129,7 +129,8 @@ def _is_of_links(game: Game, k: int, name: str, sent: Capture) -> bool:
     return links and not agents
 
 
-def _senders_by_row(sent: Sent) -> Tensor:
+def senders_by_row(sent: Sent) -> Tensor:
+    """[n_rows], the agent that sends each row of the payload."""
     at = torch.zeros(sent.payload.shape[-2], dtype=torch.long)
     at[sent.rows] = sent.senders
     return at

@@ -1,6 +1,6 @@
 """Whose record is attacked, of agents that declare the same noise."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import islice, permutations
 from math import ceil, sqrt
@@ -9,15 +9,23 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, epsilon
+from dpaudit.defense.contract import Gradient
 from dpaudit.defense.gossip import releases
+from dpaudit.defense.noise import Noise
 from dpaudit.files.threat import ThreatModel
+from dpaudit.rng import Streams
 
 from .adversary import LOCAL, Adversary
 from .each_agent import told_of_each
-from .game import Game
+from .game import CanaryGradient, Game
+from .observer import senders_by_row, visible_rows
+from .worst import PLAYED
 
 FIRST = 2  # rounds: weights that scale noise, as those of push-sum, are 1 in the first
 MORE = 1 + 1e-4  # times what is declared, beyond rounding of two accountants
+FEWEST, MOST = 32, 4000  # runs by which agents are compared
+NUMBERS = 2**22  # of all these runs in a message
+MORE_BY_MANY = 1.5  # times the squared shift of one coordinate, for which many are worth their time
 
 
 def of_worst_agent(
@@ -58,6 +66,87 @@ def of_worst_agent(
             leaks.setdefault(leak, each)
     worst = max(leaks, key=lambda leak: _epsilon(leak, delta, adjacency).low, default=None)
     return game if worst is None else leaks[worst]
+
+
+def of_most_moved_agent(game: Game, threat_model: ThreatModel, streams: Streams) -> Game:
+    """The game of the agent whose own messages records move most, beside their noise.
+
+    For steps that no algebra follows, and for many agents. Runs of the first rounds in which all
+    agents hold a record stand beside the same runs, of the same noise, in which none does. Another
+    than the game's own victim is taken only if it declares the same noise, and what it sends moves
+    further than by what chance makes of so many runs. Any choice is as good for what follows, which
+    has runs of its own.
+    """
+    if game.held is not None:
+        return game
+    runs, own = _runs(game, game.played), set(threat_model.agents)
+    moved = _moved(game, threat_model, runs, streams).tolist()
+    enough = (1 + 6 * sqrt(2 / runs)) * moved[game.victim]
+    declared = _noise(game, threat_model)
+    others = [i for i in game.setting.holders if i not in own and moved[i] > enough]
+    for agent in sorted(others, key=lambda i: -moved[i]):
+        found = _of(game, agent)
+        if _noise(found, threat_model) == declared:
+            return found
+    return game
+
+
+def most_moving(game: Game, threat_model: ThreatModel, streams: Streams) -> Game:
+    """The game of a record that moves one coordinate, or ``PLAYED``: all of it tells more so.
+
+    A step that is not linear may show less of a long shift than of many short ones, as signs do.
+    """
+    many = min(PLAYED, game.directions)
+    runs = _runs(game, many)
+    one, all_of_them = (
+        _moved(replace(game, spread=n), threat_model, runs, streams)[game.victim].item()
+        for n in (1, many)
+    )
+    return replace(game, spread=many if all_of_them > MORE_BY_MANY * one else 1)
+
+
+def _runs(game: Game, coordinates: int) -> int:
+    graph = game.setting.network.at(1)
+    numbers = (graph.n_edges + graph.n_agents) * coordinates
+    return max(FEWEST, min(MOST, NUMBERS // numbers))
+
+
+def _moved(game: Game, threat_model: ThreatModel, runs: int, streams: Streams) -> Tensor:
+    """Of each agent the squared shifts of its messages that are read, in deviations, summed."""
+    defense, n = game.defense, game.setting.n_agents
+    start = game.start(runs, torch.float64, streams.device, game.played)
+    states, total = [start, start], torch.zeros(n, dtype=torch.float64)
+    with torch.inference_mode():
+        for k in range(1, 1 + min(FIRST, defense.n_rounds)):
+            graph, own = game.setting.network.at(k), Noise(streams, k)
+            oracles = [_at_every_agent(game, torch.full((runs,), there)) for there in (0.0, 1.0)]
+            rounds = [
+                defense.step(state, k, graph, oracle, own)
+                for state, oracle in zip(states, oracles, strict=True)
+            ]
+            states = [round.state for round in rounds]
+            still, held = (round.sent for round in rounds)
+            for name, message in still.items():
+                rows = visible_rows(message, threat_model)
+                if not len(rows):
+                    continue
+                without, there = (sent[name].payload[..., rows, :] for sent in (still, held))
+                shift, spread = (there - without).mean(0), without.std(0)
+                squares = torch.where(shift == 0, 0.0, shift / spread).square().nan_to_num(0.0)
+                total.index_add_(0, senders_by_row(message)[rows], squares.sum(-1).double().cpu())
+    return total
+
+
+def _at_every_agent(game: Game, drawn: Tensor) -> Gradient:
+    oracle = game.gradient(drawn)
+    return AtEveryAgent(**{field.name: getattr(oracle, field.name) for field in fields(oracle)})
+
+
+class AtEveryAgent(CanaryGradient):
+    """The oracle of a round in which each agent holds a canary."""
+
+    def _held(self, X: Tensor, holders: Tensor | None) -> Tensor:
+        return torch.ones_like(X)
 
 
 def _declared(

@@ -45,7 +45,8 @@ def _least(case: Case) -> float:
         if Name.EPSILON in finding.metrics
     ]
     bare = any(finding.verdict is Verdict.REFUTED for finding in case.of(Role.EXACT_LEAK))
-    return max([inf if bare else case.bound, *lows])
+    certified = case.bound if case.refuted else min(case.bound, case.claimed)
+    return max([inf if bare else certified, *lows])
 
 
 def _most(case: Case) -> float:

@@ -87,6 +87,15 @@ def test_a_claim_that_stood_names_the_smaller_one_that_would_not_have() -> None:
     assert "no proof" in found.reason
 
 
+def test_a_bound_above_the_claim_that_other_tests_leave_in_doubt_refutes_nothing() -> None:
+    found = judged(certified(2.1, 0.04), certified(0.1, 1.0), control(True))
+    assert found.verdict is Verdict.NOT_REFUTED
+    assert "certify at least 2.1 at 95% confidence by itself, more than is claimed" in found.reason
+    assert "(Holm)" in found.reason
+    assert "times smaller" not in found.reason
+    assert "8.17-fold" not in found.meaning  # e^2.1
+
+
 def test_without_power_nothing_is_said() -> None:
     assert judged().verdict is Verdict.UNDERPOWERED
     few = judged(certified(0.5, 1.0, ceiling=1.9), control(True))

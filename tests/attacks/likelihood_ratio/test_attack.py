@@ -26,7 +26,7 @@ from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.selftest.zoo import OneSeedForAllRounds, WrongNorm
 from dpaudit.statistics.bounds import ceiling
 from dpaudit.statistics.power import expected_family_bound
-from tests.game.test_victims import OneAddsHalf
+from tests.game.test_victims import OneAddsHalf, Rounded
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))
@@ -389,6 +389,17 @@ def test_an_agent_that_adds_less_noise_than_all_declare_is_found() -> None:
     assert leak.notes[0] == "the record is agent 2's"
     alike = findings(PrivateGossip(noise_multiplier=2.0), claim(4.0), trials=50)[Role.EXACT_LEAK]
     assert alike.verdict is None
+
+
+@pytest.mark.parametrize(("quiet", "refuted"), [(True, True), (False, False)])
+def test_where_steps_are_rounded_too_the_agent_that_adds_less_noise_is_found(
+    quiet: bool, refuted: bool
+) -> None:
+    """The record of every batch: z = 1 by each agent but one, whose is 2. Fails for 1 seed in 20."""
+    defense = Rounded(noise_multiplier=1.0, quiet=quiet, n_rounds=1, batch_size=8)
+    test = findings(defense, claim(2.5, delta=1e-2))[Role.TEST]
+    assert (test.metrics["p-value"].value < 1e-6) == refuted
+    assert (test.metrics["p-value"].value > 0.05) == (not refuted)
 
 
 class FixedAsPoisson(PrivateGossip):

@@ -196,7 +196,11 @@ class _Round:
         )
 
     def _is_coarse(self, name: str, played: Tensor, alone: Tensor, data: Tensor) -> bool:
-        """Whether small changes of the noise do not show, and as small ones of the data do."""
+        """Whether small changes of the noise do not show, and as small ones of the data do.
+
+        They are another small draw, and no other scale, which a step that divides by the length of
+        a noisy gradient takes out again.
+        """
         ulp = torch.finfo(played.dtype).eps * played.abs()
         for change in FINE:
             valid = change * alone.abs() > 8 * ulp
@@ -214,7 +218,7 @@ class _Round:
 
     def _finely(self, change: float) -> Messages:
         if change not in self._finer:
-            self._finer[change] = self._play(1.0 + change)
+            self._finer[change] = self._play(1.0, other=change)
         return self._finer[change]
 
     def _of_interest(self, plays: _Plays) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpaudit.accounting.binomial import more_than
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.contract import Setting
 from dpaudit.errors import DpauditError, RunError, is_out_of_memory
@@ -34,6 +35,7 @@ SHOWN = 1e-5  # of the largest: what gradients add to a coordinate that is looke
 DIFFERENCE = 1e-3  # of what gradients add, between two rows or coordinates that are not the same
 CANCELLED = 1e-4  # of the noise of a layer: a sum with less of it has none
 SILENT = 1e-7  # of the noise of a row: a coordinate with less of it has none
+MOST_LEFT_OUT = 0.9  # quantile of the rates at which a step leaves coordinates out
 FLOATS = (
     "the low bits of float32 and float64 sums tell which of two numbers was noised (Mironov 2012); "
     "this is not tested and decides nothing: snap what is sent to a grid far coarser than "
@@ -164,18 +166,26 @@ def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Teste
 
 
 def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
-    """Coordinates or rows that no noise moves, of a message with noise, though gradients do."""
-    loud = h.louder.abs().amax(dim=0)  # [rows, d]
+    """Coordinates or rows that no noise moves, of a message with noise, though gradients do.
+
+    A step may leave coordinates out by chance, as the smaller half of what was noised: there those
+    that are left out in all streams are as many as such rates make them, of the coordinates that
+    are left out most.
+    """
+    silent = h.louder.abs() <= SILENT * h.louder.abs().max()  # [streams, rows, d]
     moved = torch.stack([x.abs() for x in h.data]).amax(dim=0)
     moves = moved > DIFFERENCE * moved.square().mean().sqrt()
-    bare = moves & (loud <= SILENT * loud.max())
-    if not (loud > 0).any() or not bare.any():
+    bare = moves & silent.all(dim=0)
+    if silent.all() or not bare.any():
         return
     row = int(bare.sum(dim=1).argmax())
     which = bare[row].nonzero().flatten()
+    others = silent[:, row, moves[row] & ~bare[row]].double().mean(dim=0)
+    rate = float(others.quantile(MOST_LEFT_OUT)) if len(others) else 0.0
+    p = float(more_than(len(which) - 1, int(moves[row].sum()), rate ** len(silent)))
     what = "" if len(which) == bare.shape[1] else f"{layers.named(which.tolist())} of "
     says = f'no noise on {what}"{h.name}" {_of(h, row)} in round {h.round}'
-    yield Tested(0.0, 1, h.name, (h.round,), says)
+    yield Tested(p, len(bare), h.name, (h.round,), says)
 
 
 def _sums_without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:

@@ -186,7 +186,7 @@ class _Round:
             louder=louder,
             data=(first, second),
             linear=linear[0] and not own,
-            loudly_linear=linear[1] and not own,
+            loudly_linear=linear[1] and not own and (linear[0] or self._moves_alike(name, plays)),
             own=own,
             noise_stays=_near(signs[0], signs[1], tolerance),
             data_stays=_near(first.abs(), second.abs(), tolerance),
@@ -195,11 +195,22 @@ class _Round:
             coarse=self._is_coarse(name, played, alone, first / LOUD),
         )
 
+    def _moves_alike(self, name: str, plays: _Plays) -> bool:
+        """Whether gradients move a message under loud noise as they do without: their scale is its.
+
+        Near a threshold, which loud noise passes by, they do not.
+        """
+        silent, loud = plays.silent[name], plays.loud[name]
+        under_noise = self._play(LOUD, move=LOUD)[name] - loud
+        return _near(under_noise, plays.moved[0][name] - silent, _rounding(loud, silent))
+
     def _is_coarse(self, name: str, played: Tensor, alone: Tensor, data: Tensor) -> bool:
         """Whether small changes of the noise do not show, and as small ones of the data do.
 
         They are another small draw, and no other scale, which a step that divides by the length of
-        a noisy gradient takes out again.
+        a noisy gradient takes out again. Changes of the data are made either way, as one number
+        that all are divided by may cross a step of a grid on one, and count only where they are as
+        small as they were to be: what loud data do through a step that saturates tells no more.
         """
         ulp = torch.finfo(played.dtype).eps * played.abs()
         for change in FINE:
@@ -209,10 +220,14 @@ class _Round:
             stuck = (self._finely(change)[name] == played)[valid].float().mean().item()
             if stuck < 0.5:
                 continue
-            size = change * (alone.square().mean() / data.square().mean().clamp(min=1e-30)).sqrt()
-            moved = self._play(1.0, move=size.item())[name]
+            small = change * alone.square().mean().sqrt()
+            size = (small / data.square().mean().sqrt().clamp(min=1e-15)).item()
             shows = (size * data).abs() > 8 * ulp
-            if shows.any() and (moved != played)[shows].float().mean() > 0.9:
+            moves = [self._play(1.0, move=way * size)[name] - played for way in (1, -1)]
+            if shows.any() and all(
+                (move != 0)[shows].float().mean() > 0.9 and move.square().mean().sqrt() < 8 * small
+                for move in moves
+            ):
                 return True
         return False
 

@@ -24,14 +24,14 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.jobs import Prepared
-from dpaudit.pipeline.noise_of_the_run import examine_noise
+from dpaudit.pipeline.noise_of_the_run import _Layers, _without_noise, examine_noise
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip, PrivateMomentum, PrivateShares, Snapped, State
 from dpaudit.selftest.zoo import DrawnBeforeBroadcast, OneSeedForAllAgents, OneSeedForAllRounds
 from dpaudit.training.loaded_problem import LoadedProblem
-from dpaudit.training.noise_rounds import left_out
+from dpaudit.training.noise_rounds import Heard, left_out
 
 D = 18  # a matrix of 15 and a bias of 3
 EAVESDROPPER = ThreatModel(name="eavesdropper")
@@ -302,6 +302,23 @@ class SomeKept(PrivateGossip):
         return super().noised(S, k, noise) * (torch.arange(D) % 3 == k % 3)
 
 
+class RoundedThenDivided(PrivateGossip):
+    """By the largest of what is rounded: one number that crosses a step moves all."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        rounded = torch.tanh(3 * super().noised(S, k, noise).bfloat16().float())
+        return rounded / rounded.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+class SoftModel(PrivateGossip):
+    """Numbers of the model that is sent come closer to 0, and small ones are 0."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        X = round.state.X.sign() * (round.state.X.abs() - 0.3).clamp(min=0)
+        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, X)})
+
+
 class SmallNoise(PrivateGossip):
     noise_multiplier: float = 1e-4
 
@@ -332,6 +349,8 @@ CORRECT = [
     SignAfter(),
     LargestKept(),
     SomeKept(),
+    RoundedThenDivided(),
+    SoftModel(),
     SmallNoise(),
 ]
 
@@ -341,6 +360,27 @@ def test_nothing_is_found_in_what_is_correct(correct: PrivateGossip) -> None:
     for seed in range(3):
         found = examined(correct, seed)
         assert found.verdict is None, found.title
+
+
+def of_masks(rate: float, bare: int) -> float:
+    """The p-value where ``bare`` of 4,800 coordinates have no noise, and others at this rate."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(12, 1, 4800, generator=generator)
+    noise *= torch.rand(noise.shape, generator=generator) >= rate
+    noise[..., :bare] = 0.0
+    ones = torch.ones(1, 4800)
+    h = Heard("x", 1, ((0, None),), (frozenset(),), noise, 1e4 * noise, (ones, ones), False, False,
+              False, True, True, False, ones, False)  # fmt: skip
+    tests = _without_noise(h, _Layers(prepared(PrivateGossip(), 0).setting, 4800))
+    return min((test.p for test in tests), default=1.0)
+
+
+def test_coordinates_that_a_step_leaves_out_by_chance_are_not_without_noise() -> None:
+    """Expected in all of 12 streams: 0.55^12 of 4,800, four; p below 1e-6 in as many seeds."""
+    assert of_masks(0.55, 0) > 1e-6
+    assert of_masks(0.55, 800) < 1e-6
+    assert of_masks(0.0, 0) == 1.0
+    assert of_masks(0.0, 1) == 0.0
 
 
 @pytest.mark.slow

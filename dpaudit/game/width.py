@@ -7,11 +7,16 @@ real dimension with record and noise on one coordinate alone, and with a coordin
 all of which a record of the same length fills. Where the record then weighs more in its noise than
 it does in the game, what that message alone tells is a lower end of the leak, and the algebra of
 the game has no upper one. Layers that all do as one coordinate does are the game's own (`layers`).
+
+A step may mix coordinates, and show at one of them less than at several, as one that takes the mean
+over coordinates away shows nothing there. So the round is also played at a few coordinates, with
+the record on the first and noise on each: all that a row says of the record is then what the best
+linear test of its coordinates says.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import inf, isinf, sqrt
 from typing import NamedTuple
 
 import torch
@@ -26,11 +31,13 @@ from dpaudit.files.threat import ThreatModel
 
 from .game import Game
 from .layers import Moved, filling
+from .linearity import COORDINATES
 from .observer import visible_rows
 from .tape import AskedNoise, Tape
 
 ENTRIES = 10**7  # numbers of one play of the round: a larger model is not played
 MORE = 1.01  # times the record's weight in the game, below which both are called equal
+MOST = 512  # units of noise that are played at once
 STAYS = 1e-9  # of what reaches one coordinate: rounding in the others
 
 
@@ -45,6 +52,11 @@ class Wider(NamedTuple):
 
     @property
     def note(self) -> str:
+        if isinf(self.times):
+            return (
+                f'the record shows in "{self.message}" {self.where}, and not at one, of which the '
+                "algebra and all runs are: no upper end"
+            )
         return (
             f'the record weighs {self.times:.3g} times as much in the noise of "{self.message}" '
             f"{self.where} as at one coordinate, of which the algebra is: no upper end"
@@ -54,10 +66,11 @@ class Wider(NamedTuple):
 def wider(game: Game, threat_model: ThreatModel) -> Wider | None:
     """The message that tells most beside what the game says of it; None: none does.
 
-    None too where noise or record of one coordinate reach others, and where the round is larger
-    than ``ENTRIES``.
+    The real model is not played where noise or record of one coordinate reach others, nor where
+    the round is larger than ``ENTRIES``.
     """
-    found = [w for w in (_by_dimension(game, threat_model), _by_layers(game, threat_model)) if w]
+    ways = _by_dimension, _by_layers, _by_mixing
+    found = [w for w in (way(game, threat_model) for way in ways) if w]
     return max(found, key=lambda wide: wide.times, default=None)
 
 
@@ -114,6 +127,51 @@ def _by_dimension(game: Game, threat_model: ThreatModel) -> Wider | None:
     each = _Weights.of(game, threat_model, d, _one_by_one)
     alone = None if each is None else each.release(at, game)
     return Wider(at[0], times[at], d, f"at the model's {d} coordinates", alone)
+
+
+def _by_mixing(game: Game, threat_model: ThreatModel) -> Wider | None:
+    """Of a record on one of a few coordinates, in all of which its messages are read."""
+    d, n_agents = min(COORDINATES, game.coordinates), game.setting.n_agents
+    entries = (game.setting.network.at(1).n_edges + n_agents) * n_agents * d**2
+    if game.held is not None or d == 1 or entries > ENTRIES:
+        return None
+    one, several = (_shown(game, threat_model, width) for width in (1, d))
+    times = {
+        at: (several[at][0] / one[at][0] if one[at][0] > 0 else inf)
+        for at in one.keys() & several.keys()
+        if several[at][0] > STAYS
+    }
+    at = max(times, key=lambda place: times[place], default=None)
+    if at is None or times[at] < MORE:
+        return None
+    mu, is_gaussian = several[at]
+    how = "none" if game.sampling_rate == 1 else game.sampling
+    (alone,) = releases([game.displacement / mu], how, game.sampling_rate)
+    return Wider(at[0], times[at], d, f"at {d} coordinates", alone if is_gaussian else None)
+
+
+def _shown(game: Game, threat_model: ThreatModel, d: int) -> dict["Place", tuple[float, bool]]:
+    """By row: the record's weight in the noise of the first round, and whether that is Gaussian.
+
+    Rows are left out in which a part of the record has no noise: that is for the game to say.
+    """
+    asked, times = Tape(), game.displacement
+    base, there = _sent(game, d, 0.0, asked), _sent(game, d, times, Tape())
+    gaussian = all(draw.family == "gaussian" for draw in asked.draws.values())
+    shifts = []
+    for name, draw in asked.draws.items():
+        units = torch.eye(draw.shape[-2] * d, dtype=torch.float64).view(-1, draw.shape[-2], d)
+        shifts += [_sent(game, d, 0.0, Tape({name: some}), len(some)) for some in units.split(MOST)]
+    found = {}
+    for name, message in base.items() if shifts else ():
+        for row in visible_rows(message, threat_model).tolist():
+            still = message.payload[0, row]
+            record = there[name].payload[0, row] - still
+            noise = torch.cat([shift[name].payload[:, row] - still for shift in shifts])
+            solved = torch.linalg.lstsq(noise.mT, record, driver="gelsd").solution
+            if torch.allclose(noise.mT @ solved, record, rtol=1e-6, atol=1e-12):
+                found[name, row] = torch.linalg.vector_norm(solved).item() / times, gaussian
+    return found
 
 
 Place = tuple[str, int]  # message and row
@@ -190,10 +248,10 @@ def _on_first(draw: AskedNoise, sizes: Tensor) -> Tensor:
     return units
 
 
-def _sent(game: Game, d: int, drawn: float, noise: Tape) -> Capture:
+def _sent(game: Game, d: int, drawn: float, noise: Tape, trials: int = 1) -> Capture:
     sized = replace(game, setting=game.setting.stand_in(d))
-    state = sized.start(1, torch.float64, torch.device("cpu"), d)
-    gradient = OnFirst(sized.gradient(torch.full((1,), drawn, dtype=torch.float64)))
+    state = sized.start(trials, torch.float64, torch.device("cpu"), d)
+    gradient = OnFirst(sized.gradient(torch.full((trials,), drawn, dtype=torch.float64)))
     return sized.defense.step(state, 1, sized.setting.network.at(1), gradient, noise).sent
 
 

@@ -6,12 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.accounting.releases import Release
-from dpaudit.defense import Gradient, Noise, Setting
+from dpaudit.accounting.releases import Release, epsilon
+from dpaudit.attack.contract import Bench
+from dpaudit.defense import Gradient, Noise, Setting, releases
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Role
 from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
 from dpaudit.game.game import Game
 from dpaudit.game.width import ENTRIES, Wider, wider
 from dpaudit.graphs.graph import build_graph
+from dpaudit.registry import load_plugin
+from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.selftest.hurried import NoiseByDimension
 
@@ -95,5 +101,46 @@ def test_a_message_that_is_not_seen_tells_nothing() -> None:
     assert found(NoiseByDimension(), 9, nobody) is None
 
 
-def test_a_model_that_is_too_large_is_not_played() -> None:
-    assert found(NoiseByDimension(), ENTRIES) is None
+def test_a_model_that_is_too_large_is_not_played_at_its_size() -> None:
+    told = found(NoiseByDimension(), ENTRIES)
+    assert told is not None
+    assert (told.d, told.times) == (8, pytest.approx(sqrt(8)))
+    assert found(PrivateGossip(), ENTRIES) is None
+
+
+class Centred(PrivateGossip):
+    """Of what is noised the mean over coordinates is taken away: nothing is left of one."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return noisy - noisy.mean(dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize("d", [3, 8, 40])
+def test_what_shows_at_several_coordinates_alone_is_a_lower_end(d: int) -> None:
+    """Of e_1 / sigma in noise without a mean, 1 - 1/d is left."""
+    told, n = found(Centred(noise_multiplier=2.0), d), min(d, 8)
+    assert told is not None
+    assert (told.message, told.times, told.d) == ("x", float("inf"), n)
+    assert told.release is not None
+    assert told.release.noise_multiplier == pytest.approx(2 / sqrt(1 - 1 / n), rel=1e-9)
+    assert "and not at one" in told.note
+    laplace = found(Centred(noise_multiplier=2.0, family="laplace"), d)
+    assert laplace is not None
+    assert laplace.release is None
+
+
+def test_an_exact_leak_of_one_coordinate_is_not_called_that_of_all() -> None:
+    """Nothing at one coordinate; a message of eight tells what is left of the record there."""
+    setting = Setting(build_graph("ring", 5), (8,) * 5, 40)
+    claim = Claim(text="ours", epsilon=4.0, delta=1e-5)
+    for sigma, verdict in ((2.0, None), (1.0, Verdict.UNSUPPORTED)):
+        defense = Centred(noise_multiplier=sigma, n_rounds=1, batch_size=8)
+        bench = Bench(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
+        attack = load_plugin("attacks", "likelihood-ratio")(trials=40)
+        found = attack.measure(bench, EVERY_LINK, lambda done, total: None)
+        (leak,) = (finding for finding in found if finding.role is Role.EXACT_LEAK)
+        told = epsilon(releases([sigma / sqrt(7 / 8)], "none", 1.0), 1e-5, "add-remove")
+        assert leak.metrics["epsilon"].low == pytest.approx(told.low, rel=1e-6)
+        assert leak.metrics["epsilon"].high == float("inf")
+        assert leak.verdict is verdict

@@ -207,13 +207,7 @@ class LikelihoodRatio(Attack):
             game = replace(game, in_one_round=True, cycle=1)
         game = in_layers(game)
         nonlinear = nonlinearity(game, threat_model, self._rounds(defense, setting))
-        if claim.adjacency == "agent-identity":
-            pass  # all of an agent's records
-        elif nonlinear is not None or setting.n_agents >= LOCAL:
-            game = of_most_moved_agent(game, threat_model, streams)
-        else:
-            at = claimed_delta(claim) or 1e-5
-            game = of_worst_agent(game, threat_model, at, record_adjacency(claim))
+        game = _of_victim(game, claim, threat_model, nonlinear, streams)
         worst = coordinates(game) if nonlinear is None else 1
         game = replace(game, spread=min(worst, PLAYED))
         if nonlinear is not None:
@@ -293,6 +287,22 @@ class LikelihoodRatio(Attack):
             none = played("without a record", fewer, replace(question.game, length=0.0))
             bare = np.concatenate([none.without.features, none.with_record.features])
         return Runs(counted, score, silent, bare)
+
+
+def _of_victim(
+    game: Game,
+    claim: Claim,
+    threat_model: ThreatModel,
+    nonlinear: Nonlinear | None,
+    streams: Streams,
+) -> Game:
+    """The game of the agent that is attacked, of those that declare what its victim does."""
+    if claim.adjacency == "agent-identity":  # all of an agent's records
+        return game
+    if nonlinear is not None or game.setting.n_agents >= LOCAL:
+        return of_most_moved_agent(game, threat_model, streams)
+    at = claimed_delta(claim) or 1e-5
+    return of_worst_agent(game, threat_model, at, record_adjacency(claim))
 
 
 def _is_large(shape: GameShape) -> bool:

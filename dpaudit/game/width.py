@@ -66,8 +66,8 @@ class Wider(NamedTuple):
 def wider(game: Game, threat_model: ThreatModel) -> Wider | None:
     """The message that tells most beside what the game says of it; None: none does.
 
-    The real model is not played where noise or record of one coordinate reach others, nor where
-    the round is larger than ``ENTRIES``.
+    The real model is not played where noise or record of one coordinate reach others. No round is
+    of which a play, or noise on each number of all its messages, is larger than ``ENTRIES``.
     """
     ways = _by_dimension, _by_layers, _by_mixing
     found = [w for w in (way(game, threat_model) for way in ways) if w]
@@ -131,9 +131,9 @@ def _by_dimension(game: Game, threat_model: ThreatModel) -> Wider | None:
 
 def _by_mixing(game: Game, threat_model: ThreatModel) -> Wider | None:
     """Of a record on one of a few coordinates, in all of which its messages are read."""
-    d, n_agents = min(COORDINATES, game.coordinates), game.setting.n_agents
-    entries = (game.setting.network.at(1).n_edges + n_agents) * n_agents * d**2
-    if game.held is not None or d == 1 or entries > ENTRIES:
+    d, graph = min(COORDINATES, game.coordinates), game.setting.network.at(1)
+    numbers = (graph.n_edges + graph.n_agents) * d  # of the messages, and of draws for each of them
+    if game.held is not None or d == 1 or numbers**2 > ENTRIES:
         return None
     one, several = (_shown(game, threat_model, width) for width in (1, d))
     times = {

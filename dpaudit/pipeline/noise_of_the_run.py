@@ -81,7 +81,7 @@ def examine_noise(
             heard = list(played.play(lambda done: on_step(done, len(rounds))))
     except RunError:
         raise  # of the run's folder, not of the rounds
-    except (DpauditError, RuntimeError, ValueError, IndexError) as error:
+    except Exception as error:  # whatever a step raises on other data
         if is_out_of_memory(error):
             raise  # not examined for lack of memory is no finding
         return _finding([], 0, (f"not examined: {str(error).splitlines()[0]}",))

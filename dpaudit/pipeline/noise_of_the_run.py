@@ -11,7 +11,7 @@ from torch import Tensor
 from dpaudit.accounting.binomial import more_than
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.contract import Setting
-from dpaudit.errors import DpauditError, RunError, is_out_of_memory
+from dpaudit.errors import RunError, is_out_of_memory
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict

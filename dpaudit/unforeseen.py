@@ -27,8 +27,13 @@ def unforeseen(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """What it says and where it happened: the last line of code that is no library's, if any is."""
+    """What it says and where it happened."""
     said = " ".join("".join(traceback.format_exception_only(error)).split())[:_LONGEST]
+    return said + place(error)
+
+
+def place(error: BaseException) -> str:
+    """The last line of code that is no library's, if any is, to follow what is said of it."""
     if error.__cause__ is None:
         summary = traceback.extract_tb(error.__traceback__)
         frames = [(frame.filename, str(frame.lineno)) for frame in summary]
@@ -36,7 +41,7 @@ def described(error: BaseException) -> str:
         frames = _FRAME.findall(str(error.__cause__))
     own = [frame for frame in frames if not frame[0].startswith((*_INSTALLED, "<"))]
     last = (own or frames)[-1:]
-    return said + "".join(f", in {file}, line {line}" for file, line in last)
+    return "".join(f", in {file}, line {line}" for file, line in last)
 
 
 def _logged(error: BaseException) -> str:

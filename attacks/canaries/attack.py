@@ -13,7 +13,9 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
+from dpaudit.game.fewest import fewest_coordinates
 from dpaudit.game.game import Game
+from dpaudit.game.linearity import nonlinearity
 from dpaudit.game.needs import GameShape
 from dpaudit.game.reacting import with_every_link
 from dpaudit.game.victims import of_most_moved_agent
@@ -29,6 +31,11 @@ from .bound import Guessing, guess_test, noise_bound, sum_test
 from .channels import channel_sizes, game_in_every_batch, train_with_canaries
 from .records import train_with_records
 from .sums import not_gaussian, not_separate, power_metrics
+
+NO_NUMBER = (
+    "each canary has a coordinate to itself, and the step gives no number of one coordinate "
+    "without noise"
+)
 
 
 class Canaries(Attack):
@@ -85,6 +92,8 @@ class Canaries(Attack):
                 "place by its number; canaries are drawn by chance here"
             )
         if self.kind == "gradient":
+            if not self._is_followed(self._game(bench, threat_model, claims), threat_model):
+                return [_not_available(i, threat_model, NO_NUMBER) for i in claims]
             return self._by_gradients(bench, problem, claims, threat_model, on_step)
         return self._by_records(bench, problem, claims, threat_model, on_step)
 
@@ -179,6 +188,8 @@ class Canaries(Attack):
         claims, guessing = self._claimed(bench, threat_model), self._guessing
         if not claims or self.kind != "gradient" or not isinstance(bench.problem, Classification):
             return
+        if not self._is_followed(self._game(bench, threat_model, claims), threat_model):
+            return
         if patience < inf:
             game, n_rounds = self._game(bench, threat_model, claims), self._trained(bench)
             if n_rounds * seconds_of(lambda: Adversary(game, threat_model, 1)) > patience:
@@ -202,6 +213,11 @@ class Canaries(Attack):
             and (claim.scope, claim.adjacency) == ("run", "add-remove")
         }
 
+    def _is_followed(self, game: Game, threat_model: ThreatModel) -> bool:
+        """Whether the step gives numbers at one coordinate without noise, as the algebra has it."""
+        nonlinear = nonlinearity(game, threat_model, 1)
+        return nonlinear is None or nonlinear.defined
+
     def _sampled(
         self, bench: Bench, threat_model: ThreatModel, claims: Mapping[int, Claim]
     ) -> Adversary:
@@ -213,6 +229,8 @@ class Canaries(Attack):
         first = next(iter(claims.values()))
         victim = worst_off(first, threat_model, bench.defense, bench.setting)
         game = Game.of(bench.defense, bench.setting, victim, "add-remove", "poisson")
+        if fewest_coordinates(game) > 1:
+            return game
         seed = bench.streams.numpy("agents of canaries").integers(2**62).item()
         return of_most_moved_agent(game, threat_model, Streams(seed, bench.streams.device))
 
@@ -232,7 +250,7 @@ def _on_records(bench: Bench) -> Classification:
     return bench.problem
 
 
-def _not_available(index: int, threat_model: ThreatModel, reason: NotObservable) -> Finding:
+def _not_available(index: int, threat_model: ThreatModel, reason: NotObservable | str) -> Finding:
     """What this adversary's view does not allow, said instead of left out."""
     return Finding(
         role=Role.TEST,

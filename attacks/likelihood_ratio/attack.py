@@ -16,7 +16,9 @@ from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import LOCAL, Adversary
+from dpaudit.game.adversary import LOCAL, Adversary, Telling
+from dpaudit.game.along import Along
+from dpaudit.game.fewest import PLAYED, fewest_coordinates
 from dpaudit.game.game import Game
 from dpaudit.game.layers import in_layers
 from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
@@ -25,8 +27,8 @@ from dpaudit.game.play import Worlds, play, without_noise
 from dpaudit.game.reacting import with_every_link
 from dpaudit.game.turns import in_worst_batch
 from dpaudit.game.victims import most_moving, of_most_moved_agent, of_worst_agent
-from dpaudit.game.width import wider
-from dpaudit.game.worst import PLAYED, coordinates
+from dpaudit.game.width import Wider, wider
+from dpaudit.game.worst import coordinates
 from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
@@ -41,6 +43,7 @@ from .question import Question
 from .runs import Runs, Score
 
 WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
+LONG = 10  # times as much, which a round may take where a step needs many coordinates
 TRAINING = 1000  # runs of each world, at least, that choose the score and its threshold
 
 
@@ -121,7 +124,8 @@ class LikelihoodRatio(Attack):
         controls = 2 if any(claim.adjacency == "replace-one" for claim in claimed) else 1
         runs = self.trials + self._choosing + controls * self.trials // 2
         first = min(n_rounds, FIRST)
-        adversary = Adversary(game, threat_model, first)
+        reads = Adversary if game.width is None else Along
+        adversary = reads(game, threat_model, first)
         n = min(runs, max(2, RUNS * MEASURED // max(MEASURED, shape.observed)))
         one = seconds_of(lambda: play(adversary, n, own)) / (n * first)
         known = _seconds_of_a_round(game, threat_model)
@@ -157,6 +161,9 @@ class LikelihoodRatio(Attack):
         if honest is None or not bench.claims:
             return None
         game = in_layers(Game.of(defense, setting, honest, "add-remove"))
+        fewest = fewest_coordinates(game)
+        if fewest > 1:
+            return replace(game, width=fewest)
         return replace(game, spread=min(coordinates(game), PLAYED))
 
     def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
@@ -175,8 +182,9 @@ class LikelihoodRatio(Attack):
             if first is None:
                 continue
             asked = [replace(first, index=j, claim=claims[j]) for j in indices]
-            if first.guesses:
-                found |= {q.index: [exact_leak(q), untested(q, UNKNOWN_DRAWS)] for q in asked}
+            why = UNKNOWN_DRAWS if first.guesses else self._not_played(first)
+            if why is not None:
+                found |= {q.index: [exact_leak(q), untested(q, why)] for q in asked}
                 continue
             runs = self._play(asked, streams, on_round, bench.kept.stage(i))
             for question in asked:
@@ -207,25 +215,60 @@ class LikelihoodRatio(Attack):
             game = replace(game, in_one_round=True, cycle=1)
         game = in_layers(game)
         nonlinear = nonlinearity(game, threat_model, self._rounds(defense, setting))
-        game = _of_victim(game, claim, threat_model, nonlinear, streams)
-        worst = coordinates(game) if nonlinear is None else 1
-        game = replace(game, spread=min(worst, PLAYED))
-        if nonlinear is not None:
-            game = most_moving(game, threat_model, streams)
-        n_rounds, one = self._rounds(defense, setting, game.played), False
+        if nonlinear is not None and nonlinear.fewest > 1:
+            return self._question_along(index, claim, threat_model, game, nonlinear, streams)
+        game, worst, more = _played(game, claim, threat_model, nonlinear, streams)
+        n_rounds, one = self._rounds(defense, setting, game.played), claim.scope == "message"
         game = in_worst_batch(game, threat_model, n_rounds)
         foretold = game if nonlinear is None or nonlinear.defined else defined(game)
         adversary, telling = Adversary(foretold, threat_model, n_rounds), None
         if game.in_one_round:
-            telling, one = adversary.most_telling(), claim.scope == "message"
+            telling = adversary.most_telling()
             adversary = Adversary(foretold, threat_model, telling.told_in, one)
         algebra, used = _algebra(adversary, nonlinear, one), telling and telling.of_round
         leaked = algebra.leak.mechanism(game, used) if algebra and game.held is None else ()
+        reads: Adversary | Along = adversary
+        if game.width is not None:
+            reads = Along(foretold, threat_model, adversary.n_rounds)
         return Question(
-            index, claim, threat_model, game, adversary, algebra, nonlinear, telling, leaked,
-            worst, self.alpha, self.stop_early,
-            wider(game, threat_model) if nonlinear is None else None,
+            index, claim, threat_model, game, reads, algebra, nonlinear, telling, leaked,
+            worst, self.alpha, self.stop_early, more,
         )  # fmt: skip
+
+    def _question_along(
+        self,
+        index: int,
+        claim: Claim,
+        threat_model: ThreatModel,
+        game: Game,
+        nonlinear: Nonlinear,
+        streams: Streams,
+    ) -> Question:
+        """Of a step that one coordinate does not play, so that there is no algebra."""
+        game = replace(game, width=nonlinear.fewest)
+        game = _of_victim(game, claim, threat_model, nonlinear, streams)
+        game = most_moving(game, threat_model, streams)
+        telling = Telling(1, 1, alone=False) if game.in_one_round else None
+        n_rounds = 1 if telling else self._rounds(game.defense, game.setting, game.played)
+        along = Along(defined(game), threat_model, n_rounds)
+        return Question(
+            index, claim, threat_model, game, along, None, nonlinear, telling, (),
+            1, self.alpha, self.stop_early,
+        )  # fmt: skip
+
+    def _not_played(self, question: Question) -> str | None:
+        """Why runs at the coordinates that a step needs are none; None: they are played."""
+        if not isinstance(question.adversary, Along):
+            return None
+        if question.claim.scope == "message":
+            return "no runs: they are read by rounds, and the claim is on one message"
+        numbers = self._numbers(question.game.setting, question.game.played)
+        if numbers <= LONG * WORK:
+            return None
+        return (
+            f"no runs: the step needs {question.game.played} coordinates, at which a round of "
+            f"{self.trials} trials has {numbers:.2g} numbers; they are played up to {LONG * WORK:g}"
+        )
 
     def _question_on_agents(
         self, bench: Bench, threat_model: ThreatModel, index: int, claim: Claim, streams: Streams
@@ -244,9 +287,12 @@ class LikelihoodRatio(Attack):
         n_rounds = defense.n_rounds
         if self.n_rounds is not None:
             return min(self.n_rounds, n_rounds)
+        return max(1, min(n_rounds, WORK // self._numbers(setting, coordinates)))
+
+    def _numbers(self, setting: Setting, coordinates: int) -> int:
+        """Of a round of all runs."""
         graph = setting.network.at(1)
-        messages = 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * coordinates
-        return max(1, min(n_rounds, WORK // messages))
+        return 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * coordinates
 
     @property
     def _choosing(self) -> int:
@@ -305,13 +351,39 @@ def _of_victim(
     return of_worst_agent(game, threat_model, at, record_adjacency(claim))
 
 
+def _played(
+    game: Game,
+    claim: Claim,
+    threat_model: ThreatModel,
+    nonlinear: Nonlinear | None,
+    streams: Streams,
+) -> tuple[Game, int, Wider | None]:
+    """The game that runs play: whose record it is, and how many coordinates of how many it moves.
+
+    With it the coordinates of the worst record, and what the model's own dimension shows.
+    """
+    if nonlinear is None:
+        game = _of_victim(game, claim, threat_model, nonlinear, streams)
+        worst, more = coordinates(game), wider(game, threat_model)
+        if more is not None and more.mixes and worst == 1 and claim.scope != "message":
+            return replace(game, width=min(PLAYED, game.coordinates)), worst, more
+        return replace(game, spread=min(worst, PLAYED)), worst, more
+    game = _of_victim(game, claim, threat_model, nonlinear, streams)
+    game = most_moving(game, threat_model, streams)
+    if claim.scope == "message":  # who reads along reads whole rounds
+        game = replace(game, width=None)
+    return game, 1, None
+
+
 def _is_large(shape: GameShape) -> bool:
     """Whether a few rounds of it take too long to be timed."""
     return shape.observed > MEASURED and shape.entries is None
 
 
 def _seconds_of_a_round(game: Game, threat_model: ThreatModel) -> float:
-    """Of an adversary that follows the first rounds of a game."""
+    """Of an adversary that follows the first rounds of a game; of one that reads along it, 0."""
+    if game.width is not None:
+        return 0.0
     first = min(game.defense.n_rounds, FIRST)
     return seconds_of(lambda: Adversary(game, threat_model, first)) / first
 
@@ -375,10 +447,12 @@ def _findings(
     yield certified_bound(question, runs)
     if candidates is not None:
         yield matched_bound(question, runs, candidates, streams)
-    gaussian = not any(reading.has_laplace for reading in question.adversary.rounds)
+    gaussian = isinstance(question.adversary, Adversary) and not any(
+        reading.has_laplace for reading in question.adversary.rounds
+    )
     if question.nonlinear is not None and not question.nonlinear.quiet:
         yield no_noise_control(question, question.nonlinear)
     elif gaussian and runs.bare.shape[1]:
         yield noise_control(question, runs.bare)
     yield null_control(question, runs.scores[0], streams)
-    yield positive_control(question, runs.silent, streams)
+    yield positive_control(question, runs.silent_scores, streams)

@@ -10,6 +10,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
+from dpaudit.game.adversary import Adversary
 from dpaudit.game.play import Worlds, error_rates
 from dpaudit.statistics.betting import (
     SHARES,
@@ -66,6 +67,12 @@ def certified_bound(question: Question, runs: Runs) -> Finding:
         )
     if game.filled > 1:
         notes.append(f"the record moves all {game.filled} layers, each to the end of its clip")
+    if game.width is not None:
+        notes.append(
+            f"{game.width} coordinates are played together, as the step mixes them or needs them; "
+            "messages are read along the record, which moves "
+            + ("the first" if game.spread == 1 else "all alike")
+        )
     if game.spread > 1:
         why = (
             "the worst behind a clip in L2 under Laplace noise"
@@ -175,7 +182,8 @@ def power_of(question: Question, counted: int) -> dict[str, Metric]:
     """
     claim, delta, alpha = question.claim, question.delta, question.alpha
     power = best_of(claim, counted, alpha, question.stop_early)
-    derived = question.nonlinear is None and question.game.held is None
+    foretold = isinstance(question.adversary, Adversary)
+    derived = foretold and question.nonlinear is None and question.game.held is None
     if question.stop_early or not derived:  # nothing is known of what is to be expected
         return power
     of_mu = claim.mu is not None
@@ -233,7 +241,8 @@ def _best_of_bets(claimed: float, delta: float, alpha: float, counted: int) -> d
 def _declared_shape(question: Question, bound: ScoreBound) -> dict[str, Metric]:
     mechanism, delta = question.mechanism, question.delta
     usable = 0 < len(mechanism) <= FEW and all(r.noise_multiplier > 0 for r in mechanism)
-    shaped = question.nonlinear is None and question.game.spread == 1 and not question.meet
+    alone = question.game.spread == 1 and question.game.width is None and not question.meet
+    shaped = question.nonlinear is None and alone
     if not (shaped and usable) or (delta == 0 and not is_pure(mechanism)):
         return {}
     counts = (bound.fp, bound.fn, bound.n0, bound.n1)

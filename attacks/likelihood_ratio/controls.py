@@ -4,7 +4,6 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.linearity import Nonlinear
-from dpaudit.game.play import Worlds
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import ScoreBound, ceiling, from_scores
 from dpaudit.statistics.white_noise import white_noise_test
@@ -59,10 +58,13 @@ def null_control(question: Question, scores: Array, streams: Streams) -> Finding
     )
 
 
-def positive_control(question: Question, silent: Worlds, streams: Streams) -> Finding:
-    """The noise is off: an auditor that is alive refutes the claim."""
-    scores, rng = (silent.without.scores, silent.with_record.scores), streams.numpy("positive")
-    bound = from_scores(*scores, question.delta, question.alpha, rng)
+def positive_control(question: Question, silent: tuple[Array, Array], streams: Streams) -> Finding:
+    """The noise is off: an auditor that is alive refutes the claim.
+
+    Args:
+        silent: scores of runs without noise, without the record and with it.
+    """
+    bound = from_scores(*silent, question.delta, question.alpha, streams.numpy("positive"))
     return _control(
         question,
         Role.POSITIVE_CONTROL,

@@ -18,6 +18,7 @@ from dpaudit.files.finding import KINDS, Finding, Metric, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.adversary import Adversary, Telling
+from dpaudit.game.along import Along
 from dpaudit.game.game import Game
 from dpaudit.game.linearity import Nonlinear
 from dpaudit.game.width import Wider
@@ -33,7 +34,7 @@ class Question:
     claim: Claim
     threat_model: ThreatModel
     game: Game
-    adversary: Adversary  # whose scores are counted
+    adversary: Adversary | Along  # whose scores are counted
     algebra: Adversary | None  # whose leak is exact; None: no message is linear in the noise
     nonlinear: Nonlinear | None  # what the algebra leaves out
     telling: Telling | None  # of the one round in which the record is used; None: in any

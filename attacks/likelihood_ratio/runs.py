@@ -19,7 +19,7 @@ class Score:
 
     @classmethod
     def of(cls, delta: float, training: Worlds, streams: Streams) -> "Score":
-        """The likelihood ratio, or the learned score where that does better.
+        """The likelihood ratio, or the learned score where that does better or no ratio is known.
 
         A score that is learned from the very runs that choose its threshold would look too good
         there, so each of those runs is scored by what the others teach.
@@ -30,7 +30,8 @@ class Score:
         held_out, rng = cross_fitted(training), streams.numpy("choice of score")
         by_ratio = from_scores(*training.scores, delta, 0.05, rng)
         by_learned = from_scores(*held_out, delta, 0.05, rng)
-        if by_learned.value <= by_ratio.value + BETTER:
+        is_known = any(scores.any() for scores in training.scores)
+        if is_known and by_learned.value <= by_ratio.value + BETTER:
             return ratio
         return cls(held_out, LearnedScore(training))
 
@@ -54,3 +55,9 @@ class Runs:
     def scores(self) -> tuple[Array, Array]:
         """Of the counted runs, without and with the record."""
         return self.score(self.counted)
+
+    @property
+    def silent_scores(self) -> tuple[Array, Array]:
+        """Of those without noise: by the ratio, if one is known."""
+        ratios = self.silent.scores
+        return ratios if any(scores.any() for scores in ratios) else self.score(self.silent)

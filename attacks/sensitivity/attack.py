@@ -1,6 +1,7 @@
 """Empirical sensitivity: how far messages move when one record, function or agent changes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from math import inf, nan
 from typing import Annotated, Any, ClassVar
@@ -15,6 +16,7 @@ from dpaudit.files.claim import Adjacency, measured_change
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.fewest import fewest_coordinates
 from dpaudit.game.game import Game
 from dpaudit.game.victims import of_most_moved_agent
 from dpaudit.kept import Kept
@@ -230,6 +232,8 @@ def _most_moved(bench: Bench) -> int:
     seed = bench.streams.numpy("agent of sensitivity").integers(2**62).item()
     try:
         game = Game.of(bench.defense, bench.setting, first, "add-remove")
+        fewest = fewest_coordinates(game)
+        game = game if fewest == 1 else replace(game, width=fewest)
         return of_most_moved_agent(game, EVERY_LINK, Streams(seed, bench.streams.device)).victim
     except Exception:  # whatever a step raises that takes the real model and its batches alone
         return first

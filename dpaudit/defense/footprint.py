@@ -38,10 +38,17 @@ class Footprint(NamedTuple):
     def of(cls, defense: Defense, setting: Setting) -> "Footprint":
         """Of a calibrated defense, in the round with the most links.
 
+        All of it counts for a coordinate where the step takes the model of the setting alone.
+
         Raises:
             DpauditError: the defense cannot be played.
         """
-        _played(defense, setting, SMALL)  # what a graph keeps for later rounds is made here
+        try:
+            _played(defense, setting, SMALL)  # what a graph keeps for later rounds is made here
+        except (RuntimeError, LookupError):  # of shapes, and coordinates that are not there
+            whole = _played(defense, setting, setting.d)
+            each = whole.peak / setting.d / 4, whole.whole / setting.d / 4
+            return cls(whole.state, whole.messages, *each, whole.gradients, 0)
         small, larger = (_played(defense, setting, d) for d in (SMALL, LARGER))
         step = (larger.peak - small.peak) / (LARGER - SMALL) / 4
         graph = (larger.whole - small.whole) / (LARGER - SMALL) / 4

@@ -81,6 +81,11 @@ class Adversary:
         """The exact leak of each round's use of the record, through this round and all later."""
         return leak_of(self.rounds, self.game)
 
+    @property
+    def observed(self) -> int:
+        """Numbers that are read of the first round."""
+        return len(self.rounds[0].messages)
+
     def most_telling(self) -> Telling:
         """The round whose batch is told best where it is told first; round 1 if none is told."""
         first, alone = dict[int, tuple[float, int]](), True  # by round: how well it is told, where

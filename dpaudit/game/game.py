@@ -6,6 +6,7 @@ The adversary knows everything but whether it is there. The model has one coordi
 others would only hide a record whose effect is spread, and under L1 sensitivity the worst record is
 1-sparse. Behind a clip in L2, Laplace noise has another worst record (`worst`), and so has a clip
 of each layer (`layers`): runs then play several coordinates, each a copy of the model with one.
+Where a step mixes coordinates none is: runs play ``width`` of them together (`along`).
 
 Sources: Nasr et al. 2021, arXiv:2101.04535, for the game; Nasr et al. 2023, arXiv:2302.07956, for
 the gradient of a single direction.
@@ -69,6 +70,37 @@ class CanaryGradient(Gradient):
 
 
 @dataclass(frozen=True)
+class OnFirst(Gradient):
+    """Another oracle's gradients on the first coordinate, and 0 on all others."""
+
+    oracle: CanaryGradient
+
+    @property
+    def batch_size(self) -> int:  # type: ignore[override]
+        return self.oracle.batch_size
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        return _first(self.oracle(X, holders))
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        return _first(self.oracle.clipped_sum(X, clip_norm, holders, norm))
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        return _first(self.oracle.per_record(X, holders, own))
+
+    def at_step(self, s: int) -> "OnFirst":
+        return OnFirst(self.oracle.at_step(s))
+
+
+def _first(gradients: Tensor) -> Tensor:
+    only = torch.zeros_like(gradients)
+    only[..., 0] = gradients[..., 0]
+    return only
+
+
+@dataclass(frozen=True)
 class Game:
     """Who plays: the record of one agent is there or not, or is one of two opposite ones."""
 
@@ -88,6 +120,7 @@ class Game:
     held: int | None = None  # records of which a user's batch is a Poisson sample; None: it is none
     layers: tuple[tuple[str, int], ...] = ()  # names and sizes of the real model's
     filled: int = 1  # of these, that the record fills at once, each as it fills one coordinate
+    width: int | None = None  # coordinates of runs, of which it fills the first or all; None: all
 
     @classmethod
     def of(
@@ -125,7 +158,7 @@ class Game:
     @property
     def played(self) -> int:
         """Coordinates of the model that runs play."""
-        return self.spread * self.filled
+        return self.width or self.spread * self.filled
 
     @property
     def directions(self) -> int:
@@ -180,8 +213,13 @@ class Game:
         whole = self.sampling == "none" and self.adjacency != "user"  # a function, not a batch
         batch_size = 1 if whole else self.defense.batch_size
         times, *rest = (self.effect * d for d in (drawn, *later))
-        length, spread = self.length, self.played
-        return CanaryGradient(self.victim, length, times, batch_size, spread, tuple(rest))
+        spread = self.spread * self.filled
+        return CanaryGradient(self.victim, self.length, times, batch_size, spread, tuple(rest))
+
+    def played_gradient(self, drawn: Tensor, *later: Tensor) -> CanaryGradient | OnFirst:
+        """The same at the coordinates that runs play."""
+        canary = self.gradient(drawn, *later)
+        return OnFirst(canary) if self.width is not None and self.spread == 1 else canary
 
     def start(
         self, trials: int, dtype: torch.dtype, device: torch.device, coordinates: int = 1
@@ -191,4 +229,6 @@ class Game:
         wide = self.setting.stand_in(coordinates)
         if 1 < coordinates == len(self.layers) and self.filled > 1:
             wide = replace(wide, layers=tuple((name, 1) for name, _ in self.layers))
+        elif 1 < coordinates == self.coordinates and self.layers:
+            wide = replace(wide, layers=self.layers)
         return self.defense.start(X, wide)

@@ -21,6 +21,7 @@ from torch import Tensor
 from dpaudit.defense.noise import Scale
 from dpaudit.defense.transcript import Capture
 
+from .fewest import fewest_coordinates
 from .game import Game
 from .tape import Family, Tape
 
@@ -54,14 +55,14 @@ def filling(game: Game) -> tuple[dict[Place, Moved], dict[Place, Moved]] | None:
     """What record and noise move in a model of one coordinate, and in one with layers.
 
     The first layers alone where all would take more than ``ENTRIES``. None: there are none, or two
-    equal runs differ, or noise of one coordinate reaches another.
+    equal runs differ, or noise of one coordinate reaches another, or one cannot be played.
     """
     graph = game.setting.network.at(1)
     most = isqrt(
         ENTRIES // (graph.n_edges + graph.n_agents)
     )  # as many plays of as many coordinates
     layers = game.layers[:most]
-    if len(layers) < 2:
+    if len(layers) < 2 or fewest_coordinates(game) > 1:
         return None
     every = replace(game, layers=layers, filled=len(layers))
     one, several = _moved(game, 1), _moved(every, len(layers))

@@ -18,7 +18,7 @@ differs with the record and is the same under all noise, of any size, shows the 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -30,6 +30,7 @@ from dpaudit.defense.transcript import Capture
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph
 
+from .fewest import Everybody, fewest_coordinates
 from .game import Game
 from .observer import visible_rows
 from .states import flat_state, state_of
@@ -51,9 +52,16 @@ class Nonlinear(NamedTuple):
     quiet: bool  # whether all is affine in the noise alone, or noise adds the same to any data
     defined: bool  # whether the run without noise and record consists of numbers
     bare: tuple[int, str] | None  # round and message that no noise reaches, and the record does
+    fewest: int = 1  # coordinates of the model at which the step can be played
 
     @property
     def note(self) -> str:
+        if self.fewest > 1:
+            return (
+                f"played at {self.fewest} coordinates: on fewer the step fails or gives no number. "
+                "The algebra is of one; it gives no figure here. Runs and measured sensitivities "
+                "hold all the same"
+            )
         what = "the state" if self.message == "state" else f'"{self.message}"'
         how = "" if self.defined else ", which is no number without noise"
         alone = ", ".join(f'"{name}"' for name in sorted(self.affine))
@@ -68,8 +76,12 @@ def nonlinearity(game: Game, threat_model: ThreatModel, n_rounds: int) -> Nonlin
     """What in ``n_rounds`` is not affine in noise and record; None: all is.
 
     None too where the defense overflows with noise or without, or has randomness of its own beside
-    the noise that it is handed, so that two equal runs differ: both are for others to say.
+    the noise that it is handed, so that two equal runs differ: both are for others to say. All is
+    taken not to be where the step cannot be played on the game's model of one coordinate.
     """
+    fewest = fewest_coordinates(game)
+    if fewest > 1:
+        return Nonlinear(1, "state", frozenset(), False, False, None, fewest)
     several = wide(game)
     first: tuple[int, str] | None = None
     broken: set[str] = set()
@@ -183,25 +195,6 @@ def _combined(weights: Tensor, shape: torch.Size, generator: torch.Generator) ->
     """Two draws of unit noise, combined with other weights in each trial, [trials, rows, d]."""
     two = torch.empty(2, *shape[-2:], dtype=torch.float64).normal_(generator=generator)
     return torch.einsum("tb,bmd->tmd", weights, two)
-
-
-@dataclass(frozen=True)
-class Everybody(Gradient):
-    """The oracle of a round in which every agent holds a long record: no sum is zero."""
-
-    length: float
-    batch_size: int
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return torch.full_like(X, self.length / self.batch_size)
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        return torch.full_like(X, min(self.length, clip_norm))
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        return torch.full_like(X if own else X[..., None, :], self.length)
 
 
 class Defined(Defense):

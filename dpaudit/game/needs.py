@@ -37,17 +37,18 @@ class GameShape:
     @classmethod
     def of(cls, game: Game, threat_model: ThreatModel) -> "GameShape":
         """By one step without noise. Raises DpauditError: the defense cannot be played."""
-        state: Any = game.start(1, torch.float64, torch.device("cpu"))
-        asked, nobody = Tape(), game.gradient(torch.zeros(1, dtype=torch.float64))
+        d = game.width or 1
+        state: Any = game.start(1, torch.float64, torch.device("cpu"), d)
+        asked, nobody = Tape(), game.played_gradient(torch.zeros(1, dtype=torch.float64))
         sent = game.defense.step(state, 1, game.setting.network.at(1), nobody, asked).sent
-        footprint = Footprint.of(game.defense, game.setting)
+        footprint = Footprint.of(game.defense, game.setting.stand_in(d))
         n, draws = game.setting.n_agents, [draw.shape[-2] for draw in asked.draws.values()]
         own = len(threat_model.agents) * len(draws)
         return cls(
             footprint,
             own + sum(len(visible_rows(message, threat_model)) for message in sent.values()),
             sum(draws),
-            flat_state(state).shape[-1],
+            flat_state(state).shape[-1] // d,
             -(-footprint.gradients // n),
             _entries(game, threat_model),
         )
@@ -92,7 +93,7 @@ class GameShape:
 
 def _entries(game: Game, threat_model: ThreatModel) -> int | None:
     """Numbers of the matrices of a step, the largest of the first; None: they are dense."""
-    if game.setting.n_agents < LOCAL:
+    if game.setting.n_agents < LOCAL or game.width is not None:
         return None
     try:
         steps = steps_of(Observer(game, threat_model), min(PROBED, game.defense.n_rounds))

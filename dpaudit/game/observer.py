@@ -113,9 +113,9 @@ def _is_of_links(game: Game, k: int, name: str, sent: Capture) -> bool:
     graph = game.setting.network.at(k)
     if name in sent and sent[name].payload.shape[-2] == graph.n_edges:
         return torch.equal(senders_by_row(sent[name]), graph.senders)
-    n = graph.n_agents
-    state, silent = game.start(n, torch.float64, torch.device("cpu")), game.gradient(torch.zeros(n))
-    units = {name: torch.eye(n, dtype=torch.float64)[..., None]}
+    n, d, silent = graph.n_agents, game.width or 1, game.gradient(torch.zeros(graph.n_agents))
+    state = game.start(n, torch.float64, torch.device("cpu"), d)
+    units = {name: torch.eye(n, dtype=torch.float64)[..., None].expand(n, n, d)}
     still, moved = (game.defense.step(state, k, graph, silent, Tape(u)).sent for u in ({}, units))
     sends = torch.zeros(n, n)  # how many rows of what agent j sends row i moves
     for message, quiet in still.items():

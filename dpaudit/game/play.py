@@ -18,12 +18,15 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
+from dpaudit.defense.contract import Gradient
+from dpaudit.defense.transcript import Capture
 from dpaudit.errors import DpauditError
 from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
 from .adversary import Adversary
+from .along import Along
 from .blocks import mapped
 from .follow import Follower, Innovation
 from .game import Game
@@ -44,8 +47,9 @@ FOLDS = 10  # of the runs that a score is learned from
 class Scored:
     """What the adversary made of runs of one world."""
 
-    scores: Array  # [trials], log likelihood ratio of the record being there
-    features: Array  # [trials, at most FEATURES], whitened innovations of the first rounds
+    scores: Array  # [trials], log likelihood ratio of the record being there; 0: none is known
+    # [trials, at most FEATURES], of the first rounds: whitened innovations, or what is heard along
+    features: Array
 
 
 class Worlds(NamedTuple):
@@ -58,7 +62,7 @@ class Worlds(NamedTuple):
 
 
 def play(
-    adversary: Adversary,
+    adversary: Adversary | Along,
     trials: int,
     streams: Streams,
     in_round: int | None = None,
@@ -81,7 +85,7 @@ def play(
     Raises:
         DpauditError: a score is NaN.
     """
-    rows = len(adversary.rounds[0].messages) + 2 * adversary.game.setting.n_agents
+    rows = adversary.observed + 2 * adversary.game.setting.n_agents
     size = block_of(rows, adversary.game.played)
     n_blocks = -(-trials // size)
     blocks = _blocks_of(kept.last())
@@ -145,7 +149,7 @@ def _joined(parts: list[Scored]) -> Scored:
 
 
 def _block(
-    adversary: Adversary,
+    adversary: Adversary | Along,
     trials: int,
     streams: Streams,
     in_round: int | None,
@@ -158,10 +162,12 @@ def _block(
     device = streams.device
     present = torch.arange(2 * trials, device=device) >= trials
     sign = torch.where(present, 1.0, -1.0 if game.is_replacement else 0.0).to(dtype)
-    d = game.played  # each is a trial of its own to the adversary, who reads one
-    state: Any = game.start(2 * trials, dtype, device, d)
-    follower = Follower(adversary, game.start(2 * trials * d, dtype, device))
-    tally = Tally(adversary.game, 2 * trials)
+    state: Any = game.start(2 * trials, dtype, device, game.played)
+    reader: _ByRatio | _AlongTheRecord = (
+        _AlongTheRecord(adversary, 2 * trials)
+        if isinstance(adversary, Along)
+        else _ByRatio(adversary, game, 2 * trials, dtype, device)
+    )
     features: list[Tensor] = []
     for k in range(1, adversary.n_rounds + 1):
         noise = Overheard(streams, k)
@@ -171,21 +177,62 @@ def _block(
             game.draw(2 * trials, streams(*name), device).to(dtype) * sign * used
             for name in _draws_of(k, game.batches)
         ]
-        canary = game.gradient(*drawn)
-        gradient = canary if others is None else others.beside(canary, k)
+        gradient: Gradient = game.played_gradient(*drawn)
+        if others is not None:
+            gradient = others.beside(game.gradient(*drawn), k)
         state, sent, *_ = game.defense.step(state, k, graph, gradient, noise)
-        if d > 1:
-            sent = {m: replace(s, payload=_by_coordinate(s.payload)) for m, s in sent.items()}
-            noise.units = {m: _by_coordinate(units) for m, units in noise.units.items()}
-        innovation = follower.hear(k, sent, noise.units)
-        tally.add(innovation)
+        heard = reader.hear(k, sent, noise.units)
         if sum(f.shape[1] for f in features) < FEATURES:
-            features.append(innovation.whitened.reshape(2 * trials, -1))
+            features.append(heard)
         on_round(k, adversary.n_rounds)
-    scores = tally.scores(in_round).double().cpu().numpy()
-    _refuse_nan(scores, adversary)
     kept = torch.cat(features, dim=1)[:, :FEATURES].double().cpu().numpy()
+    scores = reader.scores(in_round).double().cpu().numpy()
+    _refuse_nan(scores, adversary)
     return Worlds(Scored(scores[:trials], kept[:trials]), Scored(scores[trials:], kept[trials:]))
+
+
+class _ByRatio:
+    """Log likelihood ratios, by an adversary that foretells each round."""
+
+    def __init__(
+        self,
+        adversary: Adversary,
+        game: Game,
+        trials: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._trials, self._d = trials, game.played
+        # each coordinate is a trial of its own to the adversary, who reads one
+        self._follower = Follower(adversary, game.start(trials * self._d, dtype, device))
+        self._tally = Tally(adversary.game, trials)
+
+    def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
+        """The whitened innovations of round k, [trials, n]."""
+        if self._d > 1:
+            sent = {m: replace(s, payload=_by_coordinate(s.payload)) for m, s in sent.items()}
+            units = {m: _by_coordinate(drawn) for m, drawn in units.items()}
+        innovation = self._follower.hear(k, sent, units)
+        self._tally.add(innovation)
+        return innovation.whitened.reshape(self._trials, -1)
+
+    def scores(self, in_round: int | None) -> Tensor:
+        return self._tally.scores(in_round)
+
+
+class _AlongTheRecord:
+    """No ratios, by who reads along the record: scores are learned from what is heard."""
+
+    def __init__(self, along: Along, trials: int) -> None:
+        self._along, self._scores = along, torch.zeros(trials, dtype=torch.float64)
+
+    def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
+        heard = self._along.hear(k, sent, units)
+        self._scores = self._scores + 0 * heard.sum(-1).double().cpu()  # NaN of what is no number
+        return heard
+
+    def scores(self, in_round: int | None) -> Tensor:
+        return self._scores
 
 
 def _draws_of(k: int, batches: int) -> list[tuple[str | int, ...]]:
@@ -198,7 +245,7 @@ def _by_coordinate(values: Tensor) -> Tensor:
     return values.movedim(-1, 1).flatten(0, 1).unsqueeze(-1)
 
 
-def _refuse_nan(scores: Array, adversary: Adversary) -> None:
+def _refuse_nan(scores: Array, adversary: Adversary | Along) -> None:
     if np.isnan(scores).any():
         raise DpauditError(
             f"{int(np.isnan(scores).sum())} of {len(scores)} runs played against "

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Round, Setting
+from dpaudit.defense.contract import Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Capture, refuse_other_messages
 from dpaudit.errors import ConfigError
 from dpaudit.rng import Streams
-from dpaudit.unforeseen import described
+from dpaudit.unforeseen import described, place
 
+from .fewest import ENTRIES, PLAYED, Everybody
 from .game import LENGTH
-from .linearity import COORDINATES, RELATIVE, ROUNDING, Everybody
+from .linearity import COORDINATES, RELATIVE, ROUNDING
 from .tape import Overheard, Tape
 
 FIRST = 3  # rounds that are played
@@ -49,17 +50,19 @@ PRECISION = (
 
 
 def refuse_unless_replayable(defense: Defense, setting: Setting) -> None:
-    """Play the first rounds again, on a model of a few coordinates: as before, and otherwise.
+    """Play the first rounds again, on a model of few coordinates: as before, and otherwise.
 
     What cannot be played at all is for the run itself to say.
 
     Raises:
-        ConfigError: their numbers have not the precision of the models, or are made in inference
+        ConfigError: they fail on other gradients than those of records, as attacks have them; their
+            numbers have not the precision of the models, or are made in inference
             mode; or they differ, also from the state of the round before or in a stack of trials,
             or a draw has no row for each agent or link; or they have other messages, or messages
             of another shape, with other gradients or other noise.
     """
     untouched = _copied(defense)
+    setting = _narrowed(defense, setting)
     for precision in (torch.float32, torch.float64):
         _refuse_other_numbers(_play(defense, setting, LENGTH, 0, precision), precision)
     first, again = (_play(defense, setting, LENGTH, 0) for _ in range(2))
@@ -72,6 +75,37 @@ def refuse_unless_replayable(defense: Defense, setting: Setting) -> None:
         for k, (one, other) in enumerate(zip(first, other_run, strict=False), start=1):
             refuse_other_messages(k, one.sent, other.sent)
     _refuse_joined_trials(defense, setting, first)
+
+
+def _narrowed(defense: Defense, setting: Setting) -> Setting:
+    """With a model of few coordinates; of as many as the step needs, if it fails there.
+
+    One of more than ``ENTRIES`` numbers is not played.
+    """
+    fewer, every = setting.stand_in(COORDINATES), setting.d
+    for d in dict.fromkeys((COORDINATES, min(PLAYED, every), every)):
+        if d * setting.n_agents > ENTRIES:
+            break
+        narrow = setting if d == every else setting.stand_in(d)
+        try:
+            _step(defense, narrow, _begun(defense, narrow), 1, Noise(Streams(0), 1))
+        except AttributeError as error:
+            if isinstance(error.obj, Gradient):
+                raise ConfigError(
+                    f"defense: step asks for gradient.{error.name}{place(error)}; "
+                    "expected no more than a call of it, clipped_sum, per_record, part, at_step "
+                    "and batch_size, which gradients have that attacks play"
+                ) from error
+        except Exception:
+            continue
+        else:
+            return narrow
+    return fewer
+
+
+def _begun(defense: Defense, setting: Setting, precision: torch.dtype = torch.float64) -> Any:
+    """The state before round 1."""
+    return defense.start(torch.zeros(setting.n_agents, setting.d, dtype=precision), setting)
 
 
 def _copied(defense: Defense) -> Defense:
@@ -100,10 +134,9 @@ def _play(
     precision: torch.dtype = torch.float64,
 ) -> list[_Played]:
     """The first rounds, under the same noise whenever this seed is given; none if they fail."""
-    X = torch.zeros(setting.n_agents, COORDINATES, dtype=precision)
     played: list[_Played] = []
     try:
-        state: Any = defense.start(X, setting.stand_in(COORDINATES))
+        state = _begun(defense, setting, precision)
         for k in range(1, 1 + min(FIRST, defense.n_rounds)):
             noise = Overheard(Streams(seed), k)
             was = {name: value.clone() for name, value in state._asdict().items()}
@@ -212,13 +245,13 @@ def _stacked(
     defense: Defense, setting: Setting, trials: Sequence[list[_Played]]
 ) -> Iterator[dict[str, Tensor]]:
     """What the rounds of these trials give when all are played at once, under their noise."""
-    X = torch.zeros(len(trials), setting.n_agents, COORDINATES, dtype=torch.float64)
+    X = torch.zeros(len(trials), setting.n_agents, setting.d, dtype=torch.float64)
     state: Any = None
     for k, at in enumerate(zip(*trials, strict=True), start=1):
         noise = Tape({m: torch.stack([one.draws[m] for one in at]) for m in at[0].draws})
         try:
             if state is None:
-                state = defense.start(X, setting.stand_in(COORDINATES))
+                state = defense.start(X, setting)
             after = _step(defense, setting, state, k, noise)
         except Exception as error:
             raise ConfigError(f"defense: round {k} fails {STACKED}: {described(error)}") from error

@@ -16,15 +16,17 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
 
 from .adversary import LOCAL, Adversary
+from .along import along
 from .each_agent import told_of_each
-from .game import CanaryGradient, Game
+from .fewest import PLAYED
+from .game import CanaryGradient, Game, OnFirst
 from .observer import senders_by_row, visible_rows
-from .worst import PLAYED
 
 FIRST = 2  # rounds: weights that scale noise, as those of push-sum, are 1 in the first
 MORE = 1 + 1e-4  # times what is declared, beyond rounding of two accountants
 FEWEST, MOST = 32, 4000  # runs by which agents are compared
 NUMBERS = 2**22  # of all these runs in a message
+TOO_MANY = 2**25  # of the fewest runs: agents and records are not compared
 MORE_BY_MANY = 1.5  # times the squared shift of one coordinate, for which many are worth their time
 
 
@@ -77,9 +79,9 @@ def of_most_moved_agent(game: Game, threat_model: ThreatModel, streams: Streams)
     further than by what chance makes of so many runs. Any choice is as good for what follows, which
     has runs of its own.
     """
-    if game.held is not None:
-        return game
     runs, own = _runs(game, game.played), set(threat_model.agents)
+    if game.held is not None or runs == 0:
+        return game
     moved = _moved(game, threat_model, runs, streams).tolist()
     enough = (1 + 6 * sqrt(2 / runs)) * moved[game.victim]
     declared = _noise(game, threat_model)
@@ -92,23 +94,33 @@ def of_most_moved_agent(game: Game, threat_model: ThreatModel, streams: Streams)
 
 
 def most_moving(game: Game, threat_model: ThreatModel, streams: Streams) -> Game:
-    """The game of a record that moves one coordinate, or ``PLAYED``: all of it tells more so.
+    """The game of the record that moves messages most: on one coordinate, or as much on many.
 
-    A step that is not linear may show less of a long shift than of many short ones, as signs do.
+    A step that is not linear may show less of a long shift than of many short ones, as signs do; or
+    less of one coordinate alone than of one among others, as a division by the norm of all does.
+    More than one are played only if they tell clearly more, or if the step needs them.
     """
-    many = min(PLAYED, game.directions)
+    needed = game.width
+    many = needed or min(PLAYED, game.directions)
+    among = [] if game.filled > 1 else [replace(game, width=many)]
+    alike = replace(game, spread=many)
     runs = _runs(game, many)
-    one, all_of_them = (
-        _moved(replace(game, spread=n), threat_model, runs, streams)[game.victim].item()
-        for n in (1, many)
-    )
-    return replace(game, spread=many if all_of_them > MORE_BY_MANY * one else 1)
+    if runs == 0:
+        return game
+    moved = {
+        each: _moved(each, threat_model, runs, streams)[game.victim].item()
+        for each in (game, *among, alike)
+    }
+    most = max(moved, key=lambda each: moved[each])
+    return most if needed or moved[most] > MORE_BY_MANY * moved[game] else game
 
 
 def _runs(game: Game, coordinates: int) -> int:
+    """How many tell agents and records apart; 0: they take too much memory."""
     graph = game.setting.network.at(1)
     numbers = (graph.n_edges + graph.n_agents) * coordinates
-    return max(FEWEST, min(MOST, NUMBERS // numbers))
+    runs = max(FEWEST, min(MOST, NUMBERS // numbers))
+    return runs if runs * numbers <= TOO_MANY else 0
 
 
 def _moved(game: Game, threat_model: ThreatModel, runs: int, streams: Streams) -> Tensor:
@@ -131,6 +143,8 @@ def _moved(game: Game, threat_model: ThreatModel, runs: int, streams: Streams) -
                 if not len(rows):
                     continue
                 without, there = (sent[name].payload[..., rows, :] for sent in (still, held))
+                if game.width is not None:
+                    without, there = along(game, without), along(game, there)
                 shift, spread = (there - without).mean(0), without.std(0)
                 squares = torch.where(shift == 0, 0.0, shift / spread).square().nan_to_num(0.0)
                 total.index_add_(0, senders_by_row(message)[rows], squares.sum(-1).double().cpu())
@@ -138,8 +152,10 @@ def _moved(game: Game, threat_model: ThreatModel, runs: int, streams: Streams) -
 
 
 def _at_every_agent(game: Game, drawn: Tensor) -> Gradient:
-    oracle = game.gradient(drawn)
-    return AtEveryAgent(**{field.name: getattr(oracle, field.name) for field in fields(oracle)})
+    oracle = game.played_gradient(drawn)
+    canary = oracle.oracle if isinstance(oracle, OnFirst) else oracle
+    each = AtEveryAgent(**{field.name: getattr(canary, field.name) for field in fields(canary)})
+    return OnFirst(each) if isinstance(oracle, OnFirst) else each
 
 
 class AtEveryAgent(CanaryGradient):
@@ -179,6 +195,7 @@ def _of(game: Game, agent: int) -> Game:
         coordinates=game.coordinates,
         layers=game.layers,
         filled=game.filled,
+        width=game.width,
     )
 
 

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.accounting.releases import Release
-from dpaudit.defense.contract import Gradient
 from dpaudit.defense.gossip import releases
 from dpaudit.defense.transcript import Capture
 from dpaudit.files.threat import ThreatModel
@@ -49,13 +48,14 @@ class Wider(NamedTuple):
     d: int  # coordinates that were played
     where: str  # what they are
     release: Release | None  # what the message alone tells; None: no family of noise
+    mixes: bool = False  # whether the step mixes coordinates, so that no one is played by itself
 
     @property
     def note(self) -> str:
         if isinf(self.times):
             return (
                 f'the record shows in "{self.message}" {self.where}, and not at one, of which the '
-                "algebra and all runs are: no upper end"
+                "algebra is: no upper end"
             )
         return (
             f'the record weighs {self.times:.3g} times as much in the noise of "{self.message}" '
@@ -147,7 +147,8 @@ def _by_mixing(game: Game, threat_model: ThreatModel) -> Wider | None:
     mu, is_gaussian = several[at]
     how = "none" if game.sampling_rate == 1 else game.sampling
     (alone,) = releases([game.displacement / mu], how, game.sampling_rate)
-    return Wider(at[0], times[at], d, f"at {d} coordinates", alone if is_gaussian else None)
+    release = alone if is_gaussian else None
+    return Wider(at[0], times[at], d, f"at {d} coordinates", release, mixes=True)
 
 
 def _shown(game: Game, threat_model: ThreatModel, d: int) -> dict["Place", tuple[float, bool]]:
@@ -249,9 +250,9 @@ def _on_first(draw: AskedNoise, sizes: Tensor) -> Tensor:
 
 
 def _sent(game: Game, d: int, drawn: float, noise: Tape, trials: int = 1) -> Capture:
-    sized = replace(game, setting=game.setting.stand_in(d))
+    sized = replace(game, setting=game.setting.stand_in(d), width=d)
     state = sized.start(trials, torch.float64, torch.device("cpu"), d)
-    gradient = OnFirst(sized.gradient(torch.full((trials,), drawn, dtype=torch.float64)))
+    gradient = sized.played_gradient(torch.full((trials,), drawn, dtype=torch.float64))
     return sized.defense.step(state, 1, sized.setting.network.at(1), gradient, noise).sent
 
 
@@ -264,34 +265,3 @@ def _moved(base: Capture, other: Capture) -> dict[str, Tensor] | None:
             return None
         found[name] = moved[:, 0]
     return found
-
-
-@dataclass(frozen=True)
-class OnFirst(Gradient):
-    """Another oracle's gradients on the first coordinate, and 0 on all others."""
-
-    oracle: Gradient
-
-    @property
-    def batch_size(self) -> int:  # type: ignore[override]
-        return self.oracle.batch_size
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return _first(self.oracle(X, holders))
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        return _first(self.oracle.clipped_sum(X, clip_norm, holders, norm))
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        return _first(self.oracle.per_record(X, holders, own))
-
-    def at_step(self, s: int) -> "OnFirst":
-        return OnFirst(self.oracle.at_step(s))
-
-
-def _first(gradients: Tensor) -> Tensor:
-    only = torch.zeros_like(gradients)
-    only[..., 0] = gradients[..., 0]
-    return only

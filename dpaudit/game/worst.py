@@ -39,8 +39,6 @@ from .game import Game
 from .linearity import COORDINATES, wide
 from .tape import Tape
 
-PLAYED = 64  # coordinates of a dense record at most, in runs: a shorter vector of the same ball
-
 
 def coordinates(game: Game) -> int:
     """How many coordinates of the model the worst record has, as the first round asks: 1 or all.

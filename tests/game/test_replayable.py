@@ -20,7 +20,7 @@ from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.selftest.ordinary import judged
 
 RNG, STEPS = np.random.default_rng(0), count()
-SETTING = Setting(build_graph(FixedGraph(name="ring"), 6), (8,) * 6, 8)
+SETTING = Setting(build_graph(FixedGraph(name="ring"), 6), (8,) * 6, 20)
 
 
 class Torch(PrivateGossip):
@@ -191,15 +191,25 @@ class WithoutRows(PrivateGossip):
         return one[..., None, :].expand_as(like)
 
 
+class OfItsBatch(PrivateGossip):
+    """Weighs by how many records were drawn."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Any, noise: Noise) -> Round:
+        assert gradient.batch.labels.shape
+        return super().step(state, k, graph, gradient, noise)
+
+
+class NeedsAll(Torch):
+    """Takes coordinates by the sizes of its layers."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        first, second = super().noise(like, k, noise).split([SETTING.d - 1, 1], dim=-1)
+        return torch.cat([first, second], -1)
+
+
 class Fails(PrivateGossip):
     def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
         raise RuntimeError("for the run to say")
-
-
-@pytest.mark.parametrize("defense", [Torch, NumPy, LaterOnly])
-def test_noise_of_a_generator_of_its_own_is_refused_with_what_to_draw_by(defense) -> None:
-    with pytest.raises(ConfigError, match='message "x" of round [12] differs .*noise.gaussian'):
-        refuse_unless_replayable(defense(), SETTING)
 
 
 def test_messages_that_are_sent_by_chance_are_refused() -> None:
@@ -230,44 +240,36 @@ def test_a_draw_without_rows_is_refused() -> None:
         refuse_unless_replayable(WithoutRows(), SETTING)
 
 
+OWN_GENERATOR = 'message "x" of round [12] differs .*noise.gaussian'
+
+
 @pytest.mark.parametrize(
     ("defense", "told"),
     [
+        (Torch, OWN_GENERATOR),
+        (NumPy, OWN_GENERATOR),
+        (LaterOnly, OWN_GENERATOR),
+        # what is kept outside of the state
         (Kept, "round 2 (differs|fails) when it is played again from the state"),
         (KeptFromTheThirdOn, "round 3 differs when it is played again from the state"),
         (MadeByStart, "round 2 fails .* in the state: TypeError: .*test_replayable.py, line"),
         (InPlace, "round 2 changes X of the state that it begins from"),
-    ],
-)
-def test_what_is_kept_outside_of_the_state_is_refused(defense, told) -> None:
-    with pytest.raises(ConfigError, match=told):
-        refuse_unless_replayable(defense(), SETTING)
-
-
-@pytest.mark.parametrize(
-    ("defense", "told"),
-    [
+        # trials that are taken for agents: every verdict would be of something else
         (MeanOverTheFirstAxis, 'message "x" of round 1 differs when trials'),
         (AgentByAgent, "round 1 fails when trials .*: IndexError: .*test_replayable.py, line"),
         (MixedByHand, "V of the state of round 1 differs when trials"),
         (NormOfAll, 'message "x" of round 1 differs when trials'),
-    ],
-)
-def test_a_step_that_takes_trials_for_agents_is_refused(defense, told) -> None:
-    """Attacks play many trials at once: of such a step every verdict would be of something else."""
-    with pytest.raises(ConfigError, match=told):
-        refuse_unless_replayable(defense(), SETTING)
-
-
-@pytest.mark.parametrize(
-    ("defense", "told"),
-    [
+        # numbers that attacks cannot go on with
         (InSinglePrecision, 'message "x" of round 1 is torch.float32 where the models are torch.f'),
         (OfDoubles, 'message "x" of round 1 is torch.float64 where the models are torch.float32'),
         (InInferenceMode, "is made in inference mode.*expected torch.no_grad"),
+        # what real gradients alone have
+        (OfItsBatch, r"step asks for gradient.batch, in .*test_replayable.py, line \d+; expected"),
+        # at the coordinates that it needs
+        (NeedsAll, OWN_GENERATOR),
     ],
 )
-def test_numbers_that_attacks_cannot_go_on_with_are_refused(defense, told) -> None:
+def test_a_step_that_cannot_be_played_again_is_refused(defense, told) -> None:
     with pytest.raises(ConfigError, match=told):
         refuse_unless_replayable(defense(), SETTING)
 

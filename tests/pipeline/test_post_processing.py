@@ -93,7 +93,7 @@ class CleanSignBeside(Processed):
         return played._replace(sent={**played.sent, "sign": broadcast(graph, S.sign())})
 
 
-def audit(defense: type[Processed], seed: int) -> Any:
+def audit(defense: type[Processed], seed: int, *others: dict[str, str]) -> Any:
     config = {
         "seed": seed,
         "data": {"name": "digits", "n_agents": 4},
@@ -104,6 +104,7 @@ def audit(defense: type[Processed], seed: int) -> Any:
         "attack": [
             {"name": "likelihood-ratio", "trials": 200},
             {"name": "sensitivity", "points": 2, "restarts": 2, "steps": 2},
+            *others,
         ],
     }
     return dpaudit.audit(config, defense=defense(), cores=1)
@@ -133,3 +134,31 @@ def test_correct_post_processing_is_neither_refuted_nor_unsupported(
 )
 def test_a_choice_by_unprotected_values_is_caught(defense: type[Processed]) -> None:
     assert audit(defense, 0).claims[0].verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+
+
+class Standardised(Processed):
+    """Of one coordinate there is no deviation."""
+
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return (noisy - noisy.mean(-1, keepdim=True)) / noisy.std(-1, keepdim=True)
+
+
+class NormedByLayer(Processed):
+    """By the sizes of the weight and the bias of this model."""
+
+    def processed(self, noisy: Tensor, clean: Tensor) -> Tensor:
+        return torch.cat([divided(part, part) for part in noisy.split([640, 10], -1)], -1)
+
+
+@pytest.mark.parametrize(("defense", "played"), [(Standardised, 64), (NormedByLayer, 650)])
+def test_what_one_coordinate_cannot_play_is_audited_at_several(
+    defense: type[Processed], played: int
+) -> None:
+    result = audit(defense, 0, {"name": "canaries"}, {"name": "who-learns-what"})
+    assert result.claims[0].verdict not in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+    (runs,) = (f for f in result.findings if f.attack == "likelihood-ratio" and f.role is Role.TEST)
+    assert f"{played} coordinates are played together" in " ".join(runs.notes)
+    assert runs.metrics["epsilon lower bound"].n == 400
+    (canaries,) = (f for f in result.findings if f.attack == "canaries")
+    assert canaries.metrics == {}
+    assert "each canary has a coordinate to itself" in canaries.notes[0]

@@ -1,0 +1,129 @@
+"""Steps that mix coordinates or need several: their runs play more than one."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit.accounting.releases import epsilon
+from dpaudit.attack.contract import Bench
+from dpaudit.defense import Noise, Setting, releases
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.graphs.graph import build_graph
+from dpaudit.registry import load_plugin
+from dpaudit.rng import Streams
+from dpaudit.selftest.correct import PrivateGossip
+
+EVERY_LINK = ThreatModel(name="eavesdropper")
+LAYERS = (("weight", 80), ("bias", 10))
+
+
+class Processed(PrivateGossip):
+    """What is noised goes through a function of all coordinates, which costs no privacy."""
+
+    share: float = 1.0  # of the declared noise that is drawn
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return self.processed(S + self.share * self.noise(S, k, noise))
+
+    def processed(self, G: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Centred(Processed):
+    def processed(self, G: Tensor) -> Tensor:
+        return G - G.mean(-1, keepdim=True)
+
+
+class Normed(Processed):
+    def processed(self, G: Tensor) -> Tensor:
+        return G / G.norm(dim=-1, keepdim=True)
+
+
+class Standardised(Processed):
+    def processed(self, G: Tensor) -> Tensor:
+        return (G - G.mean(-1, keepdim=True)) / G.std(-1, keepdim=True)
+
+
+class NormedByLayer(Processed):
+    def processed(self, G: Tensor) -> Tensor:
+        layers = G.split([size for _, size in LAYERS], dim=-1)
+        return torch.cat([layer / layer.norm(dim=-1, keepdim=True) for layer in layers], -1)
+
+
+class WithoutItsThird(Processed):
+    def processed(self, G: Tensor) -> Tensor:
+        return torch.cat([G[..., :3], 0 * G[..., 3, None], G[..., 4:]], -1)
+
+
+def measured(defense: PrivateGossip, trials: int = 2000, **claimed: Any) -> dict[Role, Finding]:
+    setting = Setting(build_graph("ring", 4), (8,) * 4, 90, LAYERS)
+    claim = Claim(**{"text": "ours", "epsilon": 4.4, "delta": 1e-5, **claimed})
+    bench = Bench(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
+    attack = load_plugin("attacks", "likelihood-ratio")(trials=trials)
+    found = attack.measure(bench, EVERY_LINK, lambda done, total: None)
+    return {finding.role: finding for finding in found}
+
+
+EVERY = [
+    (Centred, 64),
+    (Normed, 64),
+    (Standardised, 64),
+    (NormedByLayer, 90),
+    (WithoutItsThird, 64),
+]
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(("defense", "played"), EVERY)
+def test_a_fifth_of_the_noise_is_found_and_all_of_it_is_let_be(
+    defense: Callable[..., Processed], played: int, adjacency: Literal["add-remove", "replace-one"]
+) -> None:
+    """sigma = 2, the record in every batch; the claim is what that costs. A right one fails for 1
+    seed in 20.
+    """
+    options: dict[str, Any] = {"noise_multiplier": 2.0, "n_rounds": 1, "batch_size": 8}
+    costs = epsilon(releases([2.0], "none", 1.0), 1e-5, adjacency).high
+    claimed = {"epsilon": costs, "adjacency": adjacency}
+    right = measured(defense(**options), **claimed)
+    wrong = measured(defense(share=0.2, **options), **claimed)
+    assert right[Role.TEST].metrics["p-value"].value > 0.05
+    assert wrong[Role.TEST].metrics["p-value"].value < 1e-4
+    assert right[Role.NULL_CONTROL].verdict is None
+    assert right[Role.EXACT_LEAK].verdict is None
+    assert any(f"{played} coordinates" in note for note in right[Role.TEST].notes)
+
+
+def test_what_needs_several_coordinates_has_no_figure_and_says_why() -> None:
+    found = measured(NormedByLayer(noise_multiplier=1.0, n_rounds=1, batch_size=8), 200)
+    leak = found[Role.EXACT_LEAK]
+    assert leak.metrics == {}
+    assert leak.notes[0].startswith("played at 90 coordinates: on fewer the step fails")
+    assert found[Role.POSITIVE_CONTROL].verdict is None  # 200 runs certify less than is claimed
+    assert found[Role.POSITIVE_CONTROL].metrics["epsilon lower bound"].value > 2
+
+
+@pytest.mark.parametrize("scope", ["round", "message"])
+def test_claims_on_a_part_of_the_run(scope: str) -> None:
+    """Runs read whole rounds: of a claim on one message they would read too much."""
+    wrong = NormedByLayer(noise_multiplier=1.0, share=0.1, batch_size=8)
+    test = measured(wrong, scope=scope)[Role.TEST]
+    if scope == "message":
+        assert test.metrics == {}
+        assert "read by rounds" in test.notes[0]
+    else:
+        assert test.metrics["p-value"].value < 1e-4
+
+
+def test_of_too_many_coordinates_no_runs_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    defense = NormedByLayer(noise_multiplier=1.0, n_rounds=1, batch_size=8)
+    module = sys.modules[load_plugin("attacks", "likelihood-ratio").__module__]
+    monkeypatch.setattr(module, "LONG", 1e-3)
+    test = measured(defense)[Role.TEST]
+    assert test.metrics == {}
+    assert test.notes[0].startswith("no runs: the step needs 90 coordinates")

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from dpaudit.accounting.binomial import more_than
@@ -35,7 +36,7 @@ SHOWN = 1e-5  # of the largest: what gradients add to a coordinate that is looke
 DIFFERENCE = 1e-3  # of what gradients add, between two rows or coordinates that are not the same
 CANCELLED = 1e-4  # of the noise of a layer: a sum with less of it has none
 SILENT = 1e-7  # of the noise of a row: a coordinate with less of it has none
-MOST_LEFT_OUT = 0.9  # quantile of the rates at which a step leaves coordinates out
+SELDOM = 0.1  # quantile of how often noise reaches the coordinates that it reaches
 FLOATS = (
     "the low bits of float32 and float64 sums tell which of two numbers was noised (Mironov 2012); "
     "this is not tested and decides nothing: snap what is sent to a grid far coarser than "
@@ -169,8 +170,7 @@ def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
     """Coordinates or rows that no noise moves, of a message with noise, though gradients do.
 
     A step may leave coordinates out by chance, as the smaller half of what was noised: there those
-    that are left out in all streams are as many as such rates make them, of the coordinates that
-    are left out most.
+    that are left out in all streams are as many as such rates make them.
     """
     silent = h.louder.abs() <= SILENT * h.louder.abs().max()  # [streams, rows, d]
     moved = torch.stack([x.abs() for x in h.data]).amax(dim=0)
@@ -180,12 +180,26 @@ def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
         return
     row = int(bare.sum(dim=1).argmax())
     which = bare[row].nonzero().flatten()
-    others = silent[:, row, moves[row] & ~bare[row]].double().mean(dim=0)
-    rate = float(others.quantile(MOST_LEFT_OUT)) if len(others) else 0.0
-    p = float(more_than(len(which) - 1, int(moves[row].sum()), rate ** len(silent)))
+    p = float(more_than(len(which) - 1, int(moves[row].sum()), _left_out(silent[:, row])))
     what = "" if len(which) == bare.shape[1] else f"{layers.named(which.tolist())} of "
     says = f'no noise on {what}"{h.name}" {_of(h, row)} in round {h.round}'
     yield Tested(p, len(bare), h.name, (h.round,), says)
+
+
+def _left_out(silent: Tensor) -> float:
+    """How likely chance leaves a coordinate out in all streams, of ``silent`` [streams, d].
+
+    By those that noise reaches seldom, of all that it reaches in any of n streams: reached with
+    probability q in each, they are in n q / (1 - (1 - q)^n) of them on average.
+    """
+    n, reached = len(silent), (~silent).sum(dim=0).double()
+    if not reached.any():
+        return 0.0
+    seldom = float(np.quantile(reached[reached > 0].numpy(), SELDOM))
+    if seldom <= 1:
+        return 1.0
+    q: float = brentq(lambda q: n * q / (1 - (1 - q) ** n) - seldom, 1e-9, 1.0)
+    return (1 - q) ** n
 
 
 def _sums_without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:

@@ -295,6 +295,22 @@ class LargestKept(PrivateGossip):
         return noisy * (noisy.abs() >= least)
 
 
+class LargestAlone(PrivateGossip):
+    """Noise seldom reaches the coordinate that gradients reach."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return noisy * (noisy.abs() >= noisy.abs().amax(-1, keepdim=True))
+
+
+class HalfDivided(PrivateGossip):
+    """Of loud noise one half is far louder than the other, whose length is 1 in all."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        one, other = super().noised(S, k, noise).tensor_split(2, dim=-1)
+        return torch.cat([one / one.norm(dim=-1, keepdim=True), other], -1)
+
+
 class SomeKept(PrivateGossip):
     """Every third coordinate, the same at all agents, rotating by round."""
 
@@ -348,6 +364,8 @@ CORRECT = [
     MessageRounded(),
     SignAfter(),
     LargestKept(),
+    LargestAlone(),
+    HalfDivided(),
     SomeKept(),
     RoundedThenDivided(),
     SoftModel(),
@@ -379,6 +397,7 @@ def test_coordinates_that_a_step_leaves_out_by_chance_are_not_without_noise() ->
     """Expected in all of 12 streams: 0.55^12 of 4,800, four; p below 1e-6 in as many seeds."""
     assert of_masks(0.55, 0) > 1e-6
     assert of_masks(0.55, 800) < 1e-6
+    assert of_masks(0.999, 0) > 1e-6
     assert of_masks(0.0, 0) == 1.0
     assert of_masks(0.0, 1) == 0.0
 

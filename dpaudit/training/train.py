@@ -208,10 +208,13 @@ def _refuse_unless_finite(world: str, k: int, sent: Capture, X: Tensor) -> None:
     named = {f'message "{name}"': message.payload for name, message in sent.items()}
     for what, values in {**named, "model": X}.items():
         if not _all_finite(values):
+            twin = (
+                "; or divide by no norm that is 0 where there is no noise, as norm.clamp(min=1e-12)"
+            )
             raise RunError(
                 f"training, {world}: round {k} has a {what} that is infinite or no number, and "
                 "nothing can be said of such a run; lower defense.learning_rate, clip_norm or the "
-                "noise, or scale the data"
+                f"noise, or scale the data{twin if world == 'no-defense' else ''}"
             )
 
 

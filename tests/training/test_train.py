@@ -7,8 +7,9 @@ import torch
 
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.partpsp import PartPSP
+from dpaudit.errors import RunError
 from dpaudit.rng import Streams
-from dpaudit.training.train import _all_finite, _Rounds
+from dpaudit.training.train import _all_finite, _refuse_unless_finite, _Rounds
 
 LARGE = 3e38  # two of them overflow float32
 
@@ -44,3 +45,10 @@ def test_rounds_record_nothing_for_autograd_and_leave_what_they_would_have(
     for name in ("S", "a", "sens", "noise"):
         assert torch.equal(getattr(played.state, name), getattr(plain.state, name))
     assert torch.equal(played.private["gradient"], plain.private["gradient"])
+
+
+@pytest.mark.parametrize(("world", "also"), [("defense", False), ("no-defense", True)])
+def test_the_line_of_a_twin_that_divides_by_0_without_noise_says_so(world: str, also: bool) -> None:
+    with pytest.raises(RunError, match=f"training, {world}: round 3 has a model") as raised:
+        _refuse_unless_finite(world, 3, {}, torch.tensor([1.0, nan]))
+    assert ("norm.clamp" in str(raised.value)) is also

@@ -36,6 +36,7 @@ from dpaudit.training.pace import Pace, seconds_of
 
 from .agents import as_asked, game_on_agents, states_distances, whole_agent
 from .bound import best_of, certified_bound, is_decided, power_of, untested
+from .certain import declared_of_a_draw, noise_by_runs
 from .controls import no_noise_control, noise_control, null_control, positive_control
 from .exact import exact_leak
 from .matched import matched_bound
@@ -332,7 +333,24 @@ class LikelihoodRatio(Attack):
         ):
             none = played("without a record", fewer, replace(question.game, length=0.0))
             bare = np.concatenate([none.without.features, none.with_record.features])
-        return Runs(counted, score, silent, bare)
+        return Runs(counted, score, silent, bare, self._drawn(question, streams, on_round, kept))
+
+    def _drawn(
+        self, question: Question, streams: Streams, on_round: OnStep, kept: Kept
+    ) -> tuple[Worlds, Score] | None:
+        """Runs with the record in one batch, where no algebra tells of the noise."""
+        if declared_of_a_draw(question) is None:
+            return None
+        game = replace(question.game, sampling_rate=1.0)
+        in_round = question.in_round or game.first
+
+        def played(name: str, trials: int) -> Worlds:
+            own = Streams(streams.numpy(name).integers(2**62).item(), streams.device)
+            played_as = question.adversary, trials, own, in_round, game, on_round
+            return play(*played_as, kept=kept.stage(name))
+
+        score = Score.of(question.delta, played("drawn, training", self._choosing), streams)
+        return played("drawn", self.trials), score
 
 
 def _of_victim(
@@ -450,7 +468,10 @@ def _findings(
     gaussian = isinstance(question.adversary, Adversary) and not any(
         reading.has_laplace for reading in question.adversary.rounds
     )
-    if question.nonlinear is not None and not question.nonlinear.quiet:
+    declared = declared_of_a_draw(question)
+    if declared is not None and runs.drawn is not None:
+        yield noise_by_runs(question, declared, *runs.drawn)
+    elif question.nonlinear is not None and not question.nonlinear.quiet:
         yield no_noise_control(question, question.nonlinear)
     elif gaussian and runs.bare.shape[1]:
         yield noise_control(question, runs.bare)

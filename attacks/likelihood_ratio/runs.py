@@ -50,6 +50,7 @@ class Runs:
     score: Score
     silent: Worlds  # without noise
     bare: Array  # [runs, n], innovations of runs without any record
+    drawn: tuple[Worlds, Score] | None = None  # with the record in the batch of one round
 
     @property
     def scores(self) -> tuple[Array, Array]:

@@ -103,6 +103,10 @@ def _other_noise(case: Case) -> Decision | None:
                 "the messages of the real run do not carry independent noise in every number: "
                 f"{finding.title}"
             )
+        elif Name.NOISE_FACTOR in finding.metrics:
+            factor = finding.metrics[Name.NOISE_FACTOR].value
+            what = f"runs with the record in a batch tell of {factor:.3g} times the declared noise"
+            what += ", or less"
         else:
             what = "the noise really drawn is not the independent noise that the defense asks for"
         reason = f"{case.claims}; {what} (p = {p:.1g}){case.also}."

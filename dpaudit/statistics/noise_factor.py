@@ -17,7 +17,7 @@ from dpaudit.accounting.releases import (
     false_negative_rate,
 )
 
-from .bounds import clopper_pearson
+from .bounds import clopper_pearson, smallest_alpha
 
 LEAST, MOST = 2.0**-6, 2.0**10  # factors considered
 PRECISION = 1e-3  # relative
@@ -57,6 +57,23 @@ def noise_factor_bound(
         middle = float(np.sqrt(low * high))
         low, high = (low, middle) if refuted(middle) else (middle, high)
     return NoiseFactorBound(high, epsilon(with_noise_times(mechanism, high), delta, adjacency).low)
+
+
+def noise_p_value(
+    fp: int,
+    fn: int,
+    n0: int,
+    n1: int,
+    mechanism: Mechanism,
+    adjacency: RecordAdjacency = "add-remove",
+) -> float:
+    """The smallest alpha at which the counts refute that the declared noise is drawn."""
+
+    def refuted(alpha: float) -> bool:
+        fpr, fnr = clopper_pearson(fp, n0, alpha / 2), clopper_pearson(fn, n1, alpha / 2)
+        return bool(false_negative_rate(mechanism, fpr, adjacency) > fnr)
+
+    return smallest_alpha(refuted)
 
 
 def with_noise_times(mechanism: Mechanism, factor: float) -> list[Release]:

@@ -14,6 +14,7 @@ from dpaudit.defense import Noise, Setting, releases
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -56,13 +57,20 @@ class NormedByLayer(Processed):
         return torch.cat([layer / layer.norm(dim=-1, keepdim=True) for layer in layers], -1)
 
 
+class Rounded(Processed):
+    def processed(self, G: Tensor) -> Tensor:
+        return (G / 0.13).round() * 0.13
+
+
 class WithoutItsThird(Processed):
     def processed(self, G: Tensor) -> Tensor:
         return torch.cat([G[..., :3], 0 * G[..., 3, None], G[..., 4:]], -1)
 
 
-def measured(defense: PrivateGossip, trials: int = 2000, **claimed: Any) -> dict[Role, Finding]:
-    setting = Setting(build_graph("ring", 4), (8,) * 4, 90, LAYERS)
+def measured(
+    defense: PrivateGossip, trials: int = 2000, records: int = 8, **claimed: Any
+) -> dict[Role, Finding]:
+    setting = Setting(build_graph("ring", 4), (records,) * 4, 90, LAYERS)
     claim = Claim(**{"text": "ours", "epsilon": 4.4, "delta": 1e-5, **claimed})
     bench = Bench(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=trials)
@@ -127,3 +135,22 @@ def test_of_too_many_coordinates_no_runs_are_played(monkeypatch: pytest.MonkeyPa
     test = measured(defense)[Role.TEST]
     assert test.metrics == {}
     assert test.notes[0].startswith("no runs: the step needs 90 coordinates")
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("defense", [Normed, NormedByLayer, Rounded])
+def test_noise_that_a_seldom_record_would_not_show_is_held_against_what_is_declared(
+    defense: Callable[..., Processed], adjacency: str, sampling: str
+) -> None:
+    """Drawn once in 50 rounds the record tells 2,000 runs nothing; drawn for certain it tells of a
+    third of the noise. A right one fails with probability 1e-6.
+    """
+    options: dict[str, Any] = {"noise_multiplier": 2.0, "n_rounds": 3, "sampling": sampling}
+    claimed = {"epsilon": 3.0, "adjacency": adjacency, "records": 200}
+    right, wrong = (measured(defense(share=share, **options), **claimed) for share in (1.0, 1 / 3))
+    assert right[Role.NOISE].verdict is None
+    assert wrong[Role.NOISE].verdict is Verdict.UNSUPPORTED
+    assert wrong[Role.NOISE].metrics["p-value"].value < 1e-6
+    assert 1 / 3 < wrong[Role.NOISE].metrics["noise, at most times the declared"].value < 0.6
+    assert wrong[Role.TEST].metrics["p-value"].value > 0.05

@@ -28,7 +28,8 @@ from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
 
-from .window import Input, Played
+from .fewest import refuse_several
+from .window import WIDTH, Input, Played
 from .window_system import System, noise_of
 
 RANK = 1e-8  # of the largest singular value: below it a combination of messages has no unknowns
@@ -52,12 +53,13 @@ class Window:
     """The linear system of consecutive rounds, as one adversary sees it.
 
     Raises:
-        NotObservable: the system is too large.
+        NotObservable: the system is too large, or cannot be played at a few coordinates.
     """
 
     def __init__(
         self, defense: Defense, setting: Setting, threat_model: ThreatModel, rounds: range
     ) -> None:
+        refuse_several(defense, setting.stand_in(WIDTH))
         played = Played(defense, setting, threat_model, rounds, 1.0)
         self._system, self.rounds = System.of(played), rounds
         self._factors = Factors.of(self._system.unknowns)

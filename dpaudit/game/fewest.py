@@ -6,14 +6,17 @@ number. Such a step is played at the fewest coordinates at which it gives number
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Gradient
+from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.noise import Noise
+from dpaudit.errors import NotObservable
 from dpaudit.rng import Streams
 
 from .game import LENGTH, Game
@@ -38,16 +41,35 @@ def fewest_coordinates(game: Game) -> int:
     return every if is_large or _gives_numbers(game, every) else 1
 
 
+def refuse_several(defense: Defense, setting: Setting) -> None:
+    """For what plays a step on the model of this setting, which has few coordinates.
+
+    Raises:
+        NotObservable: it fails there, or gives no number.
+    """
+    X = torch.zeros(1, setting.n_agents, setting.d, dtype=torch.float64)
+    if not _numbers(defense, setting, lambda: defense.start(X, setting)):
+        raise NotObservable(
+            f"gradients are told by algebra at d = {setting.d}, and there the step fails "
+            "or gives no number"
+        )
+
+
 def _gives_numbers(game: Game, d: int) -> bool:
-    """Whether the first rounds do, of agents that all hold a record, under noise."""
-    gradient = Everybody(LENGTH, game.defense.batch_size)
+    start = partial(game.start, 1, torch.float64, torch.device("cpu"), d)
+    return _numbers(game.defense, game.setting, start)
+
+
+def _numbers(defense: Defense, setting: Setting, start: Callable[[], Any]) -> bool:
+    """Whether the first rounds give them, of agents that all hold a record, under noise."""
+    gradient = Everybody(LENGTH, defense.batch_size)
     try:
         with torch.inference_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a deviation of one coordinate is none
-            state: Any = game.start(1, torch.float64, torch.device("cpu"), d)
-            for k in range(1, 1 + min(FIRST, game.defense.n_rounds)):
-                graph, noise = game.setting.network.at(k), Noise(Streams(0), k)
-                state, sent, *_ = game.defense.step(state, k, graph, gradient, noise)
+            state: Any = start()
+            for k in range(1, 1 + min(FIRST, defense.n_rounds)):
+                graph, noise = setting.network.at(k), Noise(Streams(0), k)
+                state, sent, *_ = defense.step(state, k, graph, gradient, noise)
                 values = [flat_state(state), *(message.payload for message in sent.values())]
                 if not all(bool(value.isfinite().all()) for value in values):
                     return False

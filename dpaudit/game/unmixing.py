@@ -31,6 +31,7 @@ from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
 
+from .fewest import refuse_several
 from .observer import visible_rows
 from .tape import Tape
 
@@ -49,7 +50,7 @@ class Mixture:
     """How rounds 1 to ``n_rounds`` mix the gradients of all agents into one adversary's view.
 
     Raises:
-        NotObservable: the rounds draw too much noise.
+        NotObservable: the rounds draw too much noise, or cannot be played at one coordinate.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Mixture:
     ) -> None:
         self._defense, self._threat_model, self._n_rounds = defense, threat_model, n_rounds
         self._setting = setting.stand_in(1)
+        refuse_several(defense, self._setting)
         draws = draws_of(defense, setting, n_rounds)
         if len(draws) > MOST_DRAWS:
             raise NotObservable(

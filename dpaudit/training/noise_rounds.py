@@ -28,7 +28,9 @@ MOST = 64  # streams of noise
 LOUD = 1e4  # times the noise, or the gradients: what that does not move, nothing does
 CLOSE = 0.03  # of the noise of a row: a difference that no test would tell
 FINE = (2.0**-12, 2.0**-16, 2.0**-30)  # changes of the noise, relative
-PLAYED_WAYS = 22  # of a round that are held at once, with what is made of them
+WEAKER = 4.0  # times: a move of the data by which it is seen whether they are in proportion
+QUIETER = 6  # sizes of such moves that are tried
+PLAYED_WAYS = 26  # of a round that are held at once, with what is made of them
 CROWD = 1024  # agents of whom rounds are played whatever the size of their models
 MOST_NUMBERS = 10**8  # of the models of more agents than that, under all streams
 LATE = " one round later"  # of the name of a message, within this module
@@ -46,7 +48,9 @@ class Heard:
     readers: tuple[frozenset[str], ...]  # of each row
     noise: Tensor  # [streams, rows, d], what the noise of the round adds to it
     louder: Tensor  # [streams, rows, d], what ``LOUD`` times the noise adds
-    data: tuple[Tensor, Tensor]  # [rows, d], how it moves with gradients, by two patterns of signs
+    # [rows, d], how it moves with gradients by two patterns of signs, which are loud, or where that
+    # takes a linear step too far as large as the noise
+    data: tuple[Tensor, Tensor]
     linear: bool  # twice the noise adds twice as much, two draws add what each does
     loudly_linear: bool  # so it is for loud noise
     own: bool  # draws that are not asked of ``Noise`` are in it
@@ -173,10 +177,8 @@ class _Round:
         once = zip((alone, louder), plays.twofold, strict=True)
         linear = [_is_linear(x, t, name, base, tolerance) for x, t in once]
         own = not _near(noise, alone, tolerance)
-        both_ways = zip(plays.moved, plays.moved_back, strict=True)
-        first, second = ((m[name][0] - back[name][0]) / 2 for m, back in both_ways)
-        signs = [(s[name] - base)[0].abs() for s in plays.signs]
-        unit = (plays.unit[name] - base)[0].abs()
+        data, in_proportion = self._data(name, plays, alone[0], linear[0], tolerance)
+        signs, unit = self._signs(name, plays, alone[0], linear, tolerance)
         return Heard(
             name=name.removesuffix(LATE),
             round=self._k + name.endswith(LATE),
@@ -184,16 +186,59 @@ class _Round:
             readers=self._readers(name),
             noise=noise,
             louder=louder,
-            data=(first, second),
+            data=data,
             linear=linear[0] and not own,
             loudly_linear=linear[1] and not own and (linear[0] or self._moves_alike(name, plays)),
             own=own,
             noise_stays=_near(signs[0], signs[1], tolerance),
-            data_stays=_near(first.abs(), second.abs(), tolerance),
+            data_stays=_near(data[0].abs(), data[1].abs(), tolerance if in_proportion else 0.0),
             fewer=self._fewest is not None and self._fewest < base.shape[-1],
             asked=torch.where(unit > 0, signs[0] / unit, 0.0),
-            coarse=self._is_coarse(name, played, alone, first / LOUD),
+            coarse=self._is_coarse(name, played, alone, data[0] / LOUD),
         )
+
+    def _data(
+        self, name: str, plays: _Plays, noise: Tensor, linear: bool, tolerance: float
+    ) -> tuple[tuple[Tensor, Tensor], bool]:
+        """How gradients move a message by two patterns [rows, d], and whether loud ones tell.
+
+        Where a step that is linear in its noise is not so far away, as behind a clamp, they are as
+        large as the noise, times as much as they are less loud.
+        """
+
+        def move(size: float, pattern: int = 0) -> Tensor:
+            ways = (self._play(0.0, move=way * size, pattern=pattern)[name] for way in (1, -1))
+            there, back = (moved[0] for moved in ways)
+            return (there - back) / 2
+
+        both_ways = zip(plays.moved, plays.moved_back, strict=True)
+        first, second = ((m[name][0] - back[name][0]) / 2 for m, back in both_ways)
+        if not linear or _is_in_proportion(move, first, LOUD, tolerance):
+            return (first, second), True
+        size = _size_like(noise, move, first, tolerance)
+        if size == LOUD:
+            return (first, second), False
+        return (move(size) * (LOUD / size), move(size, 1) * (LOUD / size)), False
+
+    def _signs(
+        self, name: str, plays: _Plays, noise: Tensor, linear: list[bool], tolerance: float
+    ) -> tuple[list[Tensor], Tensor]:
+        """What two patterns of signs in the place of draws do to a message [rows, d], and the first
+        of them by ``LOUD`` times 1, whatever scale is asked; by as little as the noise where loud
+        noise passes by what a step is linear in.
+        """
+        base = plays.silent[name][0]
+        signs = [(s[name][0] - base).abs() for s in plays.signs]
+        unit = (plays.unit[name][0] - base).abs()
+        if linear[1] or not linear[0]:
+            return signs, unit
+
+        def play(size: float) -> Tensor:
+            return (self._play(size, signs="unit")[name][0] - base).abs()
+
+        size = _size_like(noise, play, unit, tolerance)
+        quiet = (self._play(1.0, signs="asked", pattern=i)[name][0] - base for i in (0, 1))
+        return [LOUD * s.abs() for s in quiet], play(size) * (LOUD / size)
 
     def _moves_alike(self, name: str, plays: _Plays) -> bool:
         """Whether gradients move a message under loud noise as they do without: their scale is its.
@@ -347,6 +392,28 @@ def _readers_of(sent: Sent, readers: tuple[ThreatModel, ...]) -> list[set[str]]:
 def _is_linear(once: Tensor, twofold: _Twofold, name: str, base: Tensor, tolerance: float) -> bool:
     doubled, second, both = (messages[name] - base for messages in twofold)
     return _near(doubled, 2 * once, tolerance) and _near(both, once + second, tolerance)
+
+
+def _is_in_proportion(
+    move: Callable[[float], Tensor], moved: Tensor, size: float, tolerance: float
+) -> bool:
+    """Whether what this size of a move makes is as many times what a weaker one does."""
+    return _near(moved, WEAKER * move(size / WEAKER), WEAKER * tolerance)
+
+
+def _size_like(
+    noise: Tensor, move: Callable[[float], Tensor], loud: Tensor, tolerance: float
+) -> float:
+    """The size of a move that is as large as the noise, and in proportion; ``LOUD`` if none is."""
+    size, moved = LOUD, loud
+    for _ in range(QUIETER):
+        size *= (noise.square().mean() / moved.square().mean().clamp(min=1e-30)).sqrt().item()
+        if not 0 < size < LOUD:
+            break
+        moved = move(size)
+        if _is_in_proportion(move, moved, size, tolerance):
+            return size
+    return LOUD
 
 
 def _rounding(*messages: Tensor) -> float:

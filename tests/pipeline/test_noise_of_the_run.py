@@ -311,6 +311,14 @@ class HalfDivided(PrivateGossip):
         return torch.cat([one / one.norm(dim=-1, keepdim=True), other], -1)
 
 
+class TwiceAndSaturated(PrivateGossip):
+    """Coordinate 0 is twice coordinate 5, of gradients in a range that loud ones leave."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        G = super().noised(S, k, noise)
+        return torch.tanh(0.1 * torch.cat([2 * G[..., 5, None], G[..., 1:]], -1))
+
+
 class SomeKept(PrivateGossip):
     """Every third coordinate, the same at all agents, rotating by round."""
 
@@ -366,6 +374,7 @@ CORRECT = [
     LargestKept(),
     LargestAlone(),
     HalfDivided(),
+    TwiceAndSaturated(noise_multiplier=0.05),
     SomeKept(),
     RoundedThenDivided(),
     SoftModel(),

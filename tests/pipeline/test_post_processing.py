@@ -93,7 +93,7 @@ class CleanSignBeside(Processed):
         return played._replace(sent={**played.sent, "sign": broadcast(graph, S.sign())})
 
 
-def audit(defense: type[Processed], seed: int, *others: dict[str, str]) -> Any:
+def audit(defense: type[Processed], seed: int, *others: dict[str, Any]) -> Any:
     config = {
         "seed": seed,
         "data": {"name": "digits", "n_agents": 4},
@@ -154,7 +154,8 @@ class NormedByLayer(Processed):
 def test_what_one_coordinate_cannot_play_is_audited_at_several(
     defense: type[Processed], played: int
 ) -> None:
-    result = audit(defense, 0, {"name": "canaries"}, {"name": "who-learns-what"})
+    inversion = {"name": "gradient-inversion", "message": "unmixed", "rounds": [1]}
+    result = audit(defense, 0, {"name": "canaries"}, {"name": "who-learns-what"}, inversion)
     assert result.claims[0].verdict not in (Verdict.REFUTED, Verdict.UNSUPPORTED)
     (runs,) = (f for f in result.findings if f.attack == "likelihood-ratio" and f.role is Role.TEST)
     assert f"{played} coordinates are played together" in " ".join(runs.notes)
@@ -162,3 +163,6 @@ def test_what_one_coordinate_cannot_play_is_audited_at_several(
     (canaries,) = (f for f in result.findings if f.attack == "canaries")
     assert canaries.metrics == {}
     assert "each canary has a coordinate to itself" in canaries.notes[0]
+    inverted = [f for f in result.findings if f.attack == "gradient-inversion"]
+    assert all("there the step fails or gives no number" in f.notes[0] for f in inverted)
+    assert inverted

@@ -9,7 +9,7 @@ there are for each round, of batches that are not drawn by chance.
 from math import ceil
 
 from dpaudit.accounting.releases import Mechanism
-from dpaudit.defense.contract import Defense
+from dpaudit.defense.contract import CHANGED_RECORDS, Defense
 from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
@@ -31,7 +31,9 @@ def declared_of_a_draw(question: Question) -> Mechanism | None:
     To who reads every link. Of all releases those with the least noise count.
     """
     game, everybody = question.game, with_every_link(question.threat_model)
-    if question.nonlinear is None or question.nonlinear.quiet or game.held is not None:
+    if question.nonlinear is None or question.nonlinear.quiet:
+        return None
+    if game.adjacency not in CHANGED_RECORDS:  # more than a record is what the game moves
         return None
     defense: Defense = game.defense
     try:

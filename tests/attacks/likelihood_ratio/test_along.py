@@ -156,3 +156,13 @@ def test_noise_that_a_seldom_record_would_not_show_is_held_against_what_is_decla
     assert wrong[Role.NOISE].metrics["p-value"].value < 1e-6
     assert 1 / 3 < wrong[Role.NOISE].metrics["noise, at most times the declared"].value < 0.6
     assert wrong[Role.TEST].metrics["p-value"].value > 0.05
+
+
+@pytest.mark.parametrize("adjacency", ["user", "add-remove"])
+def test_noise_for_one_record_is_not_held_against_all_of_an_agent(adjacency: str) -> None:
+    found = measured(
+        Normed(noise_multiplier=2.0, sampling="fixed"), 200, 24, adjacency=adjacency, epsilon=90.0
+    )
+    assert (Role.NOISE in found and "p-value" in found[Role.NOISE].metrics) is (
+        adjacency == "add-remove"
+    )

@@ -5,8 +5,8 @@ import pytest
 
 from dpaudit.accounting.families import GAUSSIAN, LAPLACE, TradeoffFamily
 from dpaudit.accounting.releases import Release, false_negative_rate
-from dpaudit.statistics.bounds import family_from_scores, family_lower_bound
-from dpaudit.statistics.noise_factor import noise_factor_bound
+from dpaudit.statistics.bounds import family_from_scores, family_lower_bound, mu_p_value
+from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value
 
 ALPHA = 0.05
 
@@ -67,3 +67,18 @@ def test_useless_scores_bound_nothing() -> None:
     declared = [Release(family="gaussian", noise_multiplier=1.0)]
     bound = noise_factor_bound(500, 500, 1000, 1000, 1e-5, ALPHA, declared)
     assert bound == (np.inf, 0.0)
+
+
+@pytest.mark.parametrize("errors", [(310, 310), (300, 450), (20, 500), (0, 0), (500, 500)])
+def test_the_p_value_of_the_declared_noise_is_that_of_its_family(errors: tuple[int, int]) -> None:
+    """Four releases at sigma = 2 are one of mu = 1; a bound at that level has just no factor of 1."""
+    declared = [Release(family="gaussian", noise_multiplier=2.0, count=4)]
+    p = noise_p_value(*errors, 1000, 1000, declared)
+    assert p == pytest.approx(mu_p_value(*errors, 1000, 1000, 1.0), rel=1e-3)
+    if 0 < p < 1:
+        above, below = (
+            noise_factor_bound(*errors, 1000, 1000, 1e-5, level, declared).noise_factor
+            for level in (min(1.0, 1.2 * p), p / 1.2)
+        )
+        assert above <= 1 + 1e-3
+        assert below >= 1 - 1e-3

@@ -8,14 +8,14 @@ from pydantic import Field, PositiveInt
 
 from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
 from dpaudit.defense.claim_accounting import claimed_delta, worst_off
-from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.errors import ConfigError, DpauditError, NotObservable, RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.fewest import fewest_coordinates
 from dpaudit.game.game import Game
-from dpaudit.game.linearity import nonlinearity
+from dpaudit.game.linearity import Nonlinear, nonlinearity
 from dpaudit.game.needs import GameShape
 from dpaudit.game.reacting import with_every_link
 from dpaudit.game.victims import of_most_moved_agent
@@ -34,8 +34,9 @@ from .sums import not_gaussian, not_separate, power_metrics
 
 NO_NUMBER = (
     "each canary has a coordinate to itself, and the step gives no number of one coordinate "
-    "without noise"
+    "without noise, or has no slope there"
 )
+FOLLOWED = 2  # rounds in which that is seen
 
 
 class Canaries(Attack):
@@ -92,9 +93,17 @@ class Canaries(Attack):
                 "place by its number; canaries are drawn by chance here"
             )
         if self.kind == "gradient":
-            if not self._is_followed(self._game(bench, threat_model, claims), threat_model):
+            nonlinear = self._nonlinear(bench, threat_model, claims)
+            if nonlinear is not None and not nonlinear.defined:
                 return [_not_available(i, threat_model, NO_NUMBER) for i in claims]
-            return self._by_gradients(bench, problem, claims, threat_model, on_step)
+            try:
+                return self._by_gradients(bench, problem, claims, threat_model, on_step)
+            except (ConfigError, RunError):
+                raise
+            except (DpauditError, ValueError):  # what is foretold of a root or a quotient is none
+                if nonlinear is None or nonlinear.quiet:
+                    raise
+                return [_not_available(i, threat_model, NO_NUMBER) for i in claims]
         return self._by_records(bench, problem, claims, threat_model, on_step)
 
     def _by_gradients(
@@ -188,7 +197,9 @@ class Canaries(Attack):
         claims, guessing = self._claimed(bench, threat_model), self._guessing
         if not claims or self.kind != "gradient" or not isinstance(bench.problem, Classification):
             return
-        if not self._is_followed(self._game(bench, threat_model, claims), threat_model):
+        nonlinear = self._nonlinear(bench, threat_model, claims)
+        if nonlinear is not None and not nonlinear.quiet:  # nothing is known before the run
+            yield from ((i, guessing.power(claim)) for i, claim in claims.items())
             return
         if patience < inf:
             game, n_rounds = self._game(bench, threat_model, claims), self._trained(bench)
@@ -213,10 +224,11 @@ class Canaries(Attack):
             and (claim.scope, claim.adjacency) == ("run", "add-remove")
         }
 
-    def _is_followed(self, game: Game, threat_model: ThreatModel) -> bool:
-        """Whether the step gives numbers at one coordinate without noise, as the algebra has it."""
-        nonlinear = nonlinearity(game, threat_model, 1)
-        return nonlinear is None or nonlinear.defined
+    def _nonlinear(
+        self, bench: Bench, threat_model: ThreatModel, claims: Mapping[int, Claim]
+    ) -> Nonlinear | None:
+        game = self._game(bench, threat_model, claims)
+        return nonlinearity(game, threat_model, min(FOLLOWED, game.defense.n_rounds))
 
     def _sampled(
         self, bench: Bench, threat_model: ThreatModel, claims: Mapping[int, Claim]

@@ -54,6 +54,7 @@ UNKNOWN_DRAWS = (
 )
 
 FIRST, RUNS = 2, 400  # rounds and runs that are timed
+FOLLOWED = 50  # runs of each world by which it is seen whether all have numbers
 MEASURED = 400  # numbers that a view has of a round, beyond which fewer runs are timed
 ADVERSARIES = 3  # that are made for a question
 JUDGED = 1.5  # seconds for bounds and controls
@@ -220,8 +221,11 @@ class LikelihoodRatio(Attack):
             return self._question_along(index, claim, threat_model, game, nonlinear, streams)
         game, worst, more = _played(game, claim, threat_model, nonlinear, streams)
         n_rounds, one = self._rounds(defense, setting, game.played), claim.scope == "message"
-        game = in_worst_batch(game, threat_model, n_rounds)
         foretold = game if nonlinear is None or nonlinear.defined else defined(game)
+        if nonlinear is not None and not _is_followed(foretold, threat_model, n_rounds, streams):
+            return self._question_along(index, claim, threat_model, game, nonlinear, streams)
+        game = in_worst_batch(game, threat_model, n_rounds)
+        foretold = replace(foretold, first=game.first)
         adversary, telling = Adversary(foretold, threat_model, n_rounds), None
         if game.in_one_round:
             telling = adversary.most_telling()
@@ -245,10 +249,12 @@ class LikelihoodRatio(Attack):
         nonlinear: Nonlinear,
         streams: Streams,
     ) -> Question:
-        """Of a step that one coordinate does not play, so that there is no algebra."""
-        game = replace(game, width=nonlinear.fewest)
-        game = _of_victim(game, claim, threat_model, nonlinear, streams)
-        game = most_moving(game, threat_model, streams)
+        """Of a step that one coordinate does not play, or that no algebra follows."""
+        if nonlinear.fewest > 1:
+            game = replace(game, width=nonlinear.fewest)
+            game = _of_victim(game, claim, threat_model, nonlinear, streams)
+            game = most_moving(game, threat_model, streams)
+        game = replace(game, width=game.played)
         telling = Telling(1, 1, alone=False) if game.in_one_round else None
         n_rounds = 1 if telling else self._rounds(game.defense, game.setting, game.played)
         along = Along(defined(game), threat_model, n_rounds)
@@ -322,7 +328,7 @@ class LikelihoodRatio(Attack):
         except RunError:
             raise  # of the run's folder, not of the runs
         except DpauditError as not_numbers:
-            if question.nonlinear is None or question.nonlinear.defined:
+            if question.nonlinear is None or question.nonlinear.quiet:
                 raise
             return str(not_numbers)
         fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
@@ -391,6 +397,19 @@ def _played(
     if claim.scope == "message":  # who reads along reads whole rounds
         game = replace(game, width=None)
     return game, 1, None
+
+
+def _is_followed(game: Game, threat_model: ThreatModel, n_rounds: int, streams: Streams) -> bool:
+    """Whether an adversary that foretells rounds has numbers, of a step that is not linear.
+
+    What is believed of a mean of squares may be negative, which has no root.
+    """
+    own = Streams(streams.numpy("followed").integers(2**62).item(), streams.device)
+    try:
+        play(Adversary(replace(game, width=None), threat_model, n_rounds), FOLLOWED, own)
+    except DpauditError:
+        return False
+    return True
 
 
 def _is_large(shape: GameShape) -> bool:

@@ -4,14 +4,14 @@ None of these verdicts on correct defenses is a statistical one: a claim of 9 is
 can certify, so that the audits may not differ by seed.
 """
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
 import dpaudit
-from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, broadcast
 from dpaudit.files.finding import Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.selftest.correct import PrivateGossip
@@ -93,7 +93,9 @@ class CleanSignBeside(Processed):
         return played._replace(sent={**played.sent, "sign": broadcast(graph, S.sign())})
 
 
-def audit(defense: type[Processed], seed: int, *others: dict[str, Any]) -> Any:
+def audit(
+    defense: type[PrivateGossip], seed: int, *others: dict[str, Any], **options: float
+) -> Any:
     config = {
         "seed": seed,
         "data": {"name": "digits", "n_agents": 4},
@@ -107,7 +109,7 @@ def audit(defense: type[Processed], seed: int, *others: dict[str, Any]) -> Any:
             *others,
         ],
     }
-    return dpaudit.audit(config, defense=defense(), cores=1)
+    return dpaudit.audit(config, defense=defense(**options), cores=1)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -166,3 +168,42 @@ def test_what_one_coordinate_cannot_play_is_audited_at_several(
     inverted = [f for f in result.findings if f.attack == "gradient-inversion"]
     assert all("there the step fails or gives no number" in f.notes[0] for f in inverted)
     assert inverted
+
+
+class AdaptiveState(NamedTuple):
+    X: Tensor
+    V: Tensor
+    Q: Tensor  # [..., n_agents, d], a mean of squares
+
+
+class Adaptive(PrivateGossip):
+    """Divides by a root of noisy squares: what an algebra of lines believes of these is negative."""
+
+    n_rounds: int = 3
+    batch_size: int = 359  # all records that every agent has: each is in every batch
+    sampling: Literal["fixed", "poisson"] = "fixed"
+    noise_multiplier: float = 10.0
+    share: float = 1.0  # of the noise
+
+    def start(self, X: Tensor, setting: Setting) -> Any:
+        return AdaptiveState(X, setting.network.at(1).mix(X), torch.zeros_like(X))
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S = self.summed(gradient, state.X)
+        G = (S + self.share * self.noise(S, k, noise)) / self.batch_size
+        Q = 0.9 * state.Q + 0.1 * G**2
+        X = state.V - 0.01 * G / (Q.sqrt() + 1e-8)
+        return Round(AdaptiveState(X, graph.mix(X), Q), {"x": broadcast(graph, X)})
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(1.0, None), (0.1, Verdict.UNSUPPORTED)])
+def test_a_step_that_no_algebra_follows_is_played(share: float, verdict: Verdict | None) -> None:
+    """A right one fails with probability 1e-6."""
+    result = audit(Adaptive, 0, {"name": "canaries", "canaries": 60}, share=share)
+    (noise,) = (
+        f for f in result.findings if f.attack == "likelihood-ratio" and f.role is Role.NOISE
+    )
+    assert noise.verdict is verdict
+    (canaries,) = (f for f in result.findings if f.attack == "canaries")
+    assert canaries.metrics == {}
+    assert (result.claims[0].verdict is Verdict.UNSUPPORTED) is (verdict is not None)

@@ -154,7 +154,8 @@ def _by_mixing(game: Game, threat_model: ThreatModel) -> Wider | None:
 def _shown(game: Game, threat_model: ThreatModel, d: int) -> dict["Place", tuple[float, bool]]:
     """By row: the record's weight in the noise of the first round, and whether that is Gaussian.
 
-    Rows are left out in which a part of the record has no noise: that is for the game to say.
+    Rows are left out in which a part of the record has no noise, or that are no numbers: that is
+    for the game to say.
     """
     asked, times = Tape(), game.displacement
     base, there = _sent(game, d, 0.0, asked), _sent(game, d, times, Tape())
@@ -169,6 +170,8 @@ def _shown(game: Game, threat_model: ThreatModel, d: int) -> dict["Place", tuple
             still = message.payload[0, row]
             record = there[name].payload[0, row] - still
             noise = torch.cat([shift[name].payload[:, row] - still for shift in shifts])
+            if not (record.isfinite().all() and noise.isfinite().all()):
+                continue
             solved = torch.linalg.lstsq(noise.mT, record, driver="gelsd").solution
             if torch.allclose(noise.mT @ solved, record, rtol=1e-6, atol=1e-12):
                 found[name, row] = torch.linalg.vector_norm(solved).item() / times, gaussian

@@ -108,6 +108,17 @@ def test_a_model_that_is_too_large_is_not_played_at_its_size() -> None:
     assert found(PrivateGossip(), ENTRIES) is None
 
 
+class NoNumber(PrivateGossip):
+    """As a sum that is divided by how many neighbours are left, where none is."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise) / 0.0
+
+
+def test_of_messages_that_are_no_numbers_nothing_is_said() -> None:
+    assert found(NoNumber(), 20) is None
+
+
 class Centred(PrivateGossip):
     """Of what is noised the mean over coordinates is taken away: nothing is left of one."""
 

@@ -355,8 +355,13 @@ class LikelihoodRatio(Attack):
             played_as = question.adversary, trials, own, in_round, game, on_round
             return play(*played_as, kept=kept.stage(name))
 
-        score = Score.of(question.delta, played("drawn, training", self._choosing), streams)
-        return played("drawn", self.trials), score
+        try:
+            score = Score.of(question.delta, played("drawn, training", self._choosing), streams)
+            return played("drawn", self.trials), score
+        except RunError:
+            raise  # of the run's folder, not of the runs
+        except DpauditError:  # no numbers
+            return None
 
 
 def _of_victim(
@@ -402,11 +407,16 @@ def _played(
 def _is_followed(game: Game, threat_model: ThreatModel, n_rounds: int, streams: Streams) -> bool:
     """Whether an adversary that foretells rounds has numbers, of a step that is not linear.
 
-    What is believed of a mean of squares may be negative, which has no root.
+    What is believed of a mean of squares may be negative, which has no root. With the record in
+    every batch, under noise and without, as all runs have it at most.
     """
     own = Streams(streams.numpy("followed").integers(2**62).item(), streams.device)
+    game = replace(game, width=None)
+    drawn = replace(game, sampling_rate=1.0)
     try:
-        play(Adversary(replace(game, width=None), threat_model, n_rounds), FOLLOWED, own)
+        adversary = Adversary(game, threat_model, n_rounds)
+        for played in (drawn, without_noise(drawn)):
+            play(adversary, FOLLOWED, own, game=played)
     except DpauditError:
         return False
     return True

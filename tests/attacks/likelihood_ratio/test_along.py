@@ -33,7 +33,7 @@ class Processed(PrivateGossip):
         return self.processed(S + self.share * self.noise(S, k, noise))
 
     def processed(self, G: Tensor) -> Tensor:
-        raise NotImplementedError
+        return G
 
 
 class Centred(Processed):

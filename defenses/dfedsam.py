@@ -103,8 +103,12 @@ class DPDFedSAM(GaussianDefense):
         """S, the sum of clipped gradients uphill of V."""
         if self.sam == "batch":
             return oracle.clipped_sum(V + self.ascent * _unit(oracle(V)), self.clip_norm)
-        uphill = V[..., None, :] + self.ascent * _unit(oracle.per_record(V))
-        return clip(oracle.per_record(uphill, own=True), self.clip_norm).sum(dim=-2)
+
+        def clipped_sum(V: Tensor, who: Tensor | None) -> Tensor:
+            uphill = V[..., None, :] + self.ascent * _unit(oracle.per_record(V, who))
+            return clip(oracle.per_record(uphill, who, own=True), self.clip_norm).sum(dim=-2)
+
+        return oracle.in_parts(V, clipped_sum)
 
     def models(self, state: State) -> Tensor:
         return state.X

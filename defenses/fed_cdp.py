@@ -123,7 +123,10 @@ class FedCDP(GaussianDefense):
                 longest.append(norms.amax(dim=-1, keepdim=True))
             return torch.cat([*sums, torch.cat(longest, -1).amax(-1, keepdim=True)], dim=-1)
 
-        found = of_acting(graph, X, by_layer)
+        def found_at(models: Tensor, who: Tensor | None) -> Tensor:
+            return gradient.in_parts(models, by_layer, who)
+
+        found = of_acting(graph, X, found_at)
         dynamic = self.schedule == "dynamic"
         return found[..., :-1], found[..., -1:].clamp(max=C) if dynamic else C
 

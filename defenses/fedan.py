@@ -82,9 +82,12 @@ class FedAN(GaussianDefense):
         V, eta, B = state.V, self.learning_rate, gradient.batch_size
         S = self._clip_norms(state)  # 1
 
-        each = gradient.per_record(V)
-        weights = S / torch.maximum(each.norm(dim=-1), S)
-        clipped = torch.einsum("...bd,...b->...d", each, weights)
+        def clipped_sum(V: Tensor, who: Tensor | None) -> Tensor:
+            each, norm = gradient.per_record(V, who), S if who is None else S[..., who, :]
+            weights = norm / torch.maximum(each.norm(dim=-1), norm)
+            return torch.einsum("...bd,...b->...d", each, weights)
+
+        clipped = gradient.in_parts(V, clipped_sum)
         G = (clipped + noise.gaussian("gradient", self.sigma * S, clipped)) / B  # 2
         X = V - eta * G  # 3
         after = State(

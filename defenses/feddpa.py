@@ -99,8 +99,13 @@ class FedDPA(GaussianDefense):
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         E, C, layer = self.local_steps, self.clip_norm, state.layer
         w, told = from_server(graph, state.W)
-        G = gradient.per_record(state.TH)
-        M = _scaled(G.square().sum(-2), layer) > self.threshold  # 1
+
+        def sums(TH: Tensor, who: Tensor | None) -> Tensor:
+            G = gradient.per_record(TH, who)
+            return torch.cat([G.square().sum(-2), G.sum(-2)], dim=-1)
+
+        F, S = gradient.in_parts(state.TH, sums).chunk(2, dim=-1)
+        M = _scaled(F, layer) > self.threshold  # 1
         th = torch.where(M, state.TH, w)  # 2
         trained, others = M, ~M
         if not self.train_zeros:
@@ -127,7 +132,7 @@ class FedDPA(GaussianDefense):
         W = graph.mix(V)
         kept = state.TH if graph.server is None else _served(state.TH, W, graph.server)
         sent = {"x": broadcast(graph, V), **told}
-        private = {"gradient": G.sum(-2) / gradient.batch_size, "update": D}
+        private = {"gradient": S / gradient.batch_size, "update": D}
         return Round(State(torch.where(acting > 0, th, kept), W, layer), sent, private)
 
     def _std_over_C(self, n: int) -> float:

@@ -36,6 +36,7 @@ APART = {  # in a process of their own
 LONG = {
     "backends": "--cells 1 --trials 200 --workers 1",
     "capture": "",
+    "each_record": "--repeats 1 --only fedan",
     "leaderboard": "2",
 }
 NEEDS = {"accounting": "dp_accounting", "backends": "ray", "full_runs": "opacus"}

@@ -68,6 +68,7 @@ CacheFolder = Annotated[
 
 COMPLETION = "_DPAUDIT_COMPLETE"
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # one: NumPy's matrices are small, and more threads spin
+LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # of torch: fetching memory page by page is much of its time
 FIRST_STEPS = (
     "dpaudit init               writes audit.toml: a claim, adversaries, attacks",
     "dpaudit audit audit.toml   runs it; --dry-run says what it takes and could prove",
@@ -296,6 +297,7 @@ def main() -> None:
     if COMPLETION in os.environ:
         app(prog_name="dpaudit")  # a shell asks what can be typed next
     os.environ.setdefault(BLAS_THREADS, "1")
+    os.environ.setdefault(LARGE_PAGES, "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of what the terminal's encoding lacks

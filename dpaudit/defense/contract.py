@@ -89,6 +89,19 @@ class Gradient(ABC):
             "takes whole gradients"
         )
 
+    def in_parts(
+        self,
+        X: Tensor,
+        what: Callable[[Tensor, Tensor | None], Tensor],
+        holders: Tensor | None = None,
+    ) -> Tensor:
+        """``what(X, holders)``, [..., m, q], where each of its rows needs its row of X alone.
+
+        An oracle may ask for some rows after the other, so that what a row takes, such as
+        ``per_record``, is not held of all at once; unless it says how, it asks for all.
+        """
+        return what(X, holders)
+
     def at_step(self, s: int) -> "Gradient":
         """The oracle of local step s = 0, 1, ..., with a batch of its own; that of 0 is this one.
 

@@ -93,8 +93,8 @@ def _narrowed(defense: Defense, setting: Setting) -> Setting:
             if isinstance(error.obj, Gradient):
                 raise ConfigError(
                     f"defense: step asks for gradient.{error.name}{place(error)}; "
-                    "expected no more than a call of it, clipped_sum, per_record, part, at_step "
-                    "and batch_size, which gradients have that attacks play"
+                    "expected no more than a call of it, clipped_sum, per_record, in_parts, part, "
+                    "at_step and batch_size, which gradients have that attacks play"
                 ) from error
         except Exception:
             continue

@@ -1,13 +1,17 @@
 """The gradient oracle of a round: each record's gradient, local steps, agents without data."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from dpaudit.data import partition
 from dpaudit.data.datasets import Dataset
 from dpaudit.rng import Streams
+from dpaudit.training import classification
 from dpaudit.training.classification import (
     EVALUATED,
+    HELD,
     BatchGradient,
     Classification,
     _Order,
@@ -80,6 +84,30 @@ def test_each_record_may_have_a_model_of_its_own() -> None:
     assert torch.allclose(moved[:, 1], one[:, 1])
     stacked = torch.stack([spread, spread + 1])
     assert torch.allclose(given.per_record(stacked, own=True)[0], each)
+
+
+def test_what_needs_its_own_row_alone_is_asked_in_parts(monkeypatch) -> None:
+    def norms(given: BatchGradient, sizes: list[int]) -> Callable[..., torch.Tensor]:
+        def of(X: torch.Tensor, who: torch.Tensor | None) -> torch.Tensor:
+            sizes.append(X.shape[-2])
+            return given.per_record(X, who).norm(dim=-1).amax(-1, keepdim=True)
+
+        return of
+
+    for given, X, who in (
+        (oracle(), models(N), None),
+        (oracle("poisson", servers=1), models(N), None),
+        (oracle(), models(2, N), None),  # trials on the same batches
+        (oracle("poisson", trials=2), models(2, N), None),
+        (oracle("poisson", trials=2), models(2, 3), torch.tensor([3, 0, 3])),
+    ):
+        whole, parts, m = list[int](), list[int](), X.shape[-2]
+        monkeypatch.setattr(classification, "HELD", HELD)
+        expected = given.in_parts(X, norms(given, whole), who)
+        monkeypatch.setattr(classification, "HELD", 1)
+        found = given.in_parts(X, norms(given, parts), who)
+        assert (whole, parts) == ([m], [1] * m)
+        torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-15)
 
 
 def test_local_steps_have_batches_of_their_own_that_depend_on_the_seed_alone() -> None:

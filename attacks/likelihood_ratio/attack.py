@@ -10,31 +10,27 @@ import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
-from dpaudit.defense.claim_accounting import claimed_delta, record_adjacency, worst_off
-from dpaudit.defense.contract import Defense, Setting
+from dpaudit.defense.claim_accounting import claimed_delta
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import LOCAL, Adversary, Telling
+from dpaudit.game.adversary import Adversary
 from dpaudit.game.along import Along
 from dpaudit.game.fewest import PLAYED, fewest_coordinates
 from dpaudit.game.game import Game
 from dpaudit.game.layers import in_layers
-from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.needs import GameShape
 from dpaudit.game.play import Worlds, play, without_noise
 from dpaudit.game.reacting import with_every_link
-from dpaudit.game.turns import in_worst_batch
-from dpaudit.game.victims import most_moving, of_most_moved_agent, of_worst_agent
-from dpaudit.game.width import Wider, wider
 from dpaudit.game.worst import coordinates
 from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.pace import Pace, seconds_of
 
-from .agents import as_asked, game_on_agents, states_distances, whole_agent
+from .agents import as_asked, states_distances
+from .asking import WORK, Asking
 from .bound import best_of, certified_bound, is_decided, power_of, untested
 from .certain import declared_of_a_draw, noise_by_runs
 from .controls import no_noise_control, noise_control, null_control, positive_control
@@ -43,7 +39,6 @@ from .matched import matched_bound
 from .question import Question
 from .runs import Runs, Score
 
-WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
 LONG = 10  # times as much, which a round may take where a step needs many coordinates
 TRAINING = 1000  # runs of each world, at least, that choose the score and its threshold
 
@@ -54,7 +49,6 @@ UNKNOWN_DRAWS = (
 )
 
 FIRST, RUNS = 2, 400  # rounds and runs that are timed
-FOLLOWED = 50  # runs of each world by which it is seen whether all have numbers
 MEASURED = 400  # numbers that a view has of a round, beyond which fewer runs are timed
 ADVERSARIES = 3  # that are made for a question
 JUDGED = 1.5  # seconds for bounds and controls
@@ -102,7 +96,7 @@ class LikelihoodRatio(Attack):
         game = self._largest_game(bench, threat_model)
         if game is None:
             return 0
-        n_rounds = self._rounds(bench.defense, bench.setting, game.played)
+        n_rounds = self._asking(bench, threat_model).rounds(game.played)
         shape = GameShape.of(game, threat_model)
         everything = GameShape.of(game, with_every_link(threat_model))
         runs = max(self.trials, TRAINING) + self.trials
@@ -120,7 +114,7 @@ class LikelihoodRatio(Attack):
         shape = GameShape.of(game, threat_model)
         if _is_large(shape):
             return None
-        n_rounds = self._rounds(bench.defense, bench.setting, game.played)
+        n_rounds = self._asking(bench, threat_model).rounds(game.played)
         own = Streams(bench.streams.numpy("pace").integers(2**62).item(), bench.streams.device)
         claimed = _claimed(bench, threat_model).values()
         controls = 2 if any(claim.adjacency == "replace-one" for claim in claimed) else 1
@@ -139,12 +133,13 @@ class LikelihoodRatio(Attack):
     ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
         """By the leak of the first rounds that the runs would play."""
         derived = patience == inf or self._is_derived(bench, threat_model, patience)
+        asking = self._asking(bench, threat_model)
         for index, claim in _claimed(bench, threat_model).items():
             if not derived:
-                if _is_tested(bench, threat_model, claim):
+                if _is_tested(asking, claim):
                     yield index, best_of(claim, self.trials, self.alpha, self.stop_early)
                 continue
-            question = self._question(bench, threat_model, index, claim, _streams(bench))
+            question = asking.question(index, claim)
             if question is not None and not question.guesses:
                 yield index, power_of(question, self.trials)
 
@@ -153,7 +148,7 @@ class LikelihoodRatio(Attack):
         game = self._largest_game(bench, threat_model)
         if game is None or _is_large(GameShape.of(game, threat_model)):
             return game is None
-        n_rounds = self._rounds(bench.defense, bench.setting, game.played)
+        n_rounds = self._asking(bench, threat_model).rounds(game.played)
         return n_rounds * _seconds_of_a_round(game, threat_model) <= patience
 
     def _largest_game(self, bench: Bench, threat_model: ThreatModel) -> Game | None:
@@ -173,133 +168,33 @@ class LikelihoodRatio(Attack):
         alike: dict[object, list[int]] = {}
         for index, claim in claims.items():
             alike.setdefault(_game_of(claim), []).append(index)
-        streams = _streams(bench)
+        asking = self._asking(bench, threat_model)
         found: dict[int, list[Finding]] = {}
         for i, indices in enumerate(alike.values()):
 
             def on_round(done: int, total: int, i: int = i) -> None:
                 on_step(i * total + done, len(alike) * total)
 
-            first = self._question(bench, threat_model, indices[0], claims[indices[0]], streams)
+            first = asking.question(indices[0], claims[indices[0]])
             if first is None:
                 continue
             asked = [replace(first, index=j, claim=claims[j]) for j in indices]
-            why = UNKNOWN_DRAWS if first.guesses else self._not_played(first)
+            why = UNKNOWN_DRAWS if first.guesses else _not_played(first, asking)
             if why is not None:
                 found |= {q.index: [exact_leak(q), untested(q, why)] for q in asked}
                 continue
-            runs = self._play(asked, streams, on_round, bench.kept.stage(i))
+            runs = self._play(asked, asking.streams, on_round, bench.kept.stage(i))
             for question in asked:
                 found[question.index] = [
                     as_asked(f, question.game)
-                    for f in _findings(question, runs, streams, self.candidates)
+                    for f in _findings(question, runs, asking.streams, self.candidates)
                 ]
         return [finding for index in claims for finding in found.get(index, [])]
 
-    def _question(
-        self, bench: Bench, threat_model: ThreatModel, index: int, claim: Claim, streams: Streams
-    ) -> Question | None:
-        """The record of the agent that is worst off.
-
-        Of agents that declare the same noise it is the one of which the first rounds tell most.
-
-        A claim on a round, a message or agents is about the one that tells most. None: no message
-        that this adversary sees is claimed to hide an agent.
-        """
-        defense, setting = bench.defense, bench.setting
-        if claim.adjacency == "agent-identity" and claim.scope != "run":
-            return self._question_on_agents(bench, threat_model, index, claim, streams)
-        victim = worst_off(claim, threat_model, defense, setting)
-        game = Game.of(defense, setting, victim, claim.adjacency)
-        if claim.adjacency == "agent-identity":
-            game = whole_agent(defense, setting, victim)
-        if claim.scope != "run":  # whatever batch is taken there
-            game = replace(game, in_one_round=True, cycle=1)
-        game = in_layers(game)
-        nonlinear = nonlinearity(game, threat_model, self._rounds(defense, setting))
-        if nonlinear is not None and nonlinear.fewest > 1:
-            return self._question_along(index, claim, threat_model, game, nonlinear, streams)
-        game, worst, more = _played(game, claim, threat_model, nonlinear, streams)
-        n_rounds, one = self._rounds(defense, setting, game.played), claim.scope == "message"
-        foretold = game if nonlinear is None or nonlinear.defined else defined(game)
-        if nonlinear is not None and not _is_followed(foretold, threat_model, n_rounds, streams):
-            return self._question_along(index, claim, threat_model, game, nonlinear, streams)
-        game = in_worst_batch(game, threat_model, n_rounds)
-        foretold = replace(foretold, first=game.first)
-        adversary, telling = Adversary(foretold, threat_model, n_rounds), None
-        if game.in_one_round:
-            telling = adversary.most_telling()
-            adversary = Adversary(foretold, threat_model, telling.told_in, one)
-        algebra, used = _algebra(adversary, nonlinear, one), telling and telling.of_round
-        leaked = algebra.leak.mechanism(game, used) if algebra and game.held is None else ()
-        reads: Adversary | Along = adversary
-        if game.width is not None:
-            reads = Along(foretold, threat_model, adversary.n_rounds)
-        return Question(
-            index, claim, threat_model, game, reads, algebra, nonlinear, telling, leaked,
-            worst, self.alpha, self.stop_early, more,
+    def _asking(self, bench: Bench, threat_model: ThreatModel) -> Asking:
+        return Asking(
+            bench, threat_model, self.trials, self.n_rounds, self.alpha, self.stop_early
         )  # fmt: skip
-
-    def _question_along(
-        self,
-        index: int,
-        claim: Claim,
-        threat_model: ThreatModel,
-        game: Game,
-        nonlinear: Nonlinear,
-        streams: Streams,
-    ) -> Question:
-        """Of a step that one coordinate does not play, or that no algebra follows."""
-        if nonlinear.fewest > 1:
-            game = replace(game, width=nonlinear.fewest)
-            game = _of_victim(game, claim, threat_model, nonlinear, streams)
-            game = most_moving(game, threat_model, streams)
-        game = replace(game, width=game.played)
-        telling = Telling(1, 1, alone=False) if game.in_one_round else None
-        n_rounds = 1 if telling else self._rounds(game.defense, game.setting, game.played)
-        along = Along(defined(game), threat_model, n_rounds)
-        return Question(
-            index, claim, threat_model, game, along, None, nonlinear, telling, (),
-            1, self.alpha, self.stop_early,
-        )  # fmt: skip
-
-    def _not_played(self, question: Question) -> str | None:
-        """Why runs at the coordinates that a step needs are none; None: they are played."""
-        if not isinstance(question.adversary, Along):
-            return None
-        if question.claim.scope == "message":
-            return "no runs: they are read by rounds, and the claim is on one message"
-        numbers = self._numbers(question.game.setting, question.game.played)
-        if numbers <= LONG * WORK:
-            return None
-        return (
-            f"no runs: the step needs {question.game.played} coordinates, at which a round of "
-            f"{self.trials} trials has {numbers:.2g} numbers; they are played up to {LONG * WORK:g}"
-        )
-
-    def _question_on_agents(
-        self, bench: Bench, threat_model: ThreatModel, index: int, claim: Claim, streams: Streams
-    ) -> Question | None:
-        """The two agents whose exchange tells most in one round."""
-        n_rounds = self._rounds(bench.defense, bench.setting)
-        game = game_on_agents(bench.defense, bench.setting, threat_model, n_rounds, streams)
-        if game is None:
-            return None
-        adversary = Adversary(game, ThreatModel(name=threat_model.name), 1)
-        leaked = adversary.leak.mechanism(game, None)
-        known = (game, adversary, adversary, None, None, leaked, 1)
-        return Question(index, claim, threat_model, *known, self.alpha, self.stop_early)
-
-    def _rounds(self, defense: Defense, setting: Setting, coordinates: int = 1) -> int:
-        n_rounds = defense.n_rounds
-        if self.n_rounds is not None:
-            return min(self.n_rounds, n_rounds)
-        return max(1, min(n_rounds, WORK // self._numbers(setting, coordinates)))
-
-    def _numbers(self, setting: Setting, coordinates: int) -> int:
-        """Of a round of all runs."""
-        graph = setting.network.at(1)
-        return 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * coordinates
 
     @property
     def _choosing(self) -> int:
@@ -364,62 +259,20 @@ class LikelihoodRatio(Attack):
             return None
 
 
-def _of_victim(
-    game: Game,
-    claim: Claim,
-    threat_model: ThreatModel,
-    nonlinear: Nonlinear | None,
-    streams: Streams,
-) -> Game:
-    """The game of the agent that is attacked, of those that declare what its victim does."""
-    if claim.adjacency == "agent-identity":  # all of an agent's records
-        return game
-    if nonlinear is not None or game.setting.n_agents >= LOCAL:
-        return of_most_moved_agent(game, threat_model, streams)
-    at = claimed_delta(claim) or 1e-5
-    return of_worst_agent(game, threat_model, at, record_adjacency(claim))
-
-
-def _played(
-    game: Game,
-    claim: Claim,
-    threat_model: ThreatModel,
-    nonlinear: Nonlinear | None,
-    streams: Streams,
-) -> tuple[Game, int, Wider | None]:
-    """The game that runs play: whose record it is, and how many coordinates of how many it moves.
-
-    With it the coordinates of the worst record, and what the model's own dimension shows.
-    """
-    if nonlinear is None:
-        game = _of_victim(game, claim, threat_model, nonlinear, streams)
-        worst, more = coordinates(game), wider(game, threat_model)
-        if more is not None and more.mixes and worst == 1 and claim.scope != "message":
-            return replace(game, width=min(PLAYED, game.coordinates)), worst, more
-        return replace(game, spread=min(worst, PLAYED)), worst, more
-    game = _of_victim(game, claim, threat_model, nonlinear, streams)
-    game = most_moving(game, threat_model, streams)
-    if claim.scope == "message":  # who reads along reads whole rounds
-        game = replace(game, width=None)
-    return game, 1, None
-
-
-def _is_followed(game: Game, threat_model: ThreatModel, n_rounds: int, streams: Streams) -> bool:
-    """Whether an adversary that foretells rounds has numbers, of a step that is not linear.
-
-    What is believed of a mean of squares may be negative, which has no root. With the record in
-    every batch, under noise and without, as all runs have it at most.
-    """
-    own = Streams(streams.numpy("followed").integers(2**62).item(), streams.device)
-    game = replace(game, width=None)
-    drawn = replace(game, sampling_rate=1.0)
-    try:
-        adversary = Adversary(game, threat_model, n_rounds)
-        for played in (drawn, without_noise(drawn)):
-            play(adversary, FOLLOWED, own, game=played)
-    except DpauditError:
-        return False
-    return True
+def _not_played(question: Question, asking: Asking) -> str | None:
+    """Why runs at the coordinates that a step needs are none; None: they are played."""
+    if not isinstance(question.adversary, Along):
+        return None
+    if question.claim.scope == "message":
+        return "no runs: they are read by rounds, and the claim is on one message"
+    played = question.game.played
+    numbers = asking.numbers(played)
+    if numbers <= LONG * WORK:
+        return None
+    return (
+        f"no runs: the step needs {played} coordinates, at which a round of {asking.trials} trials "
+        f"has {numbers:.2g} numbers; they are played up to {LONG * WORK:g}"
+    )
 
 
 def _is_large(shape: GameShape) -> bool:
@@ -448,40 +301,21 @@ def _claimed(bench: Bench, threat_model: ThreatModel) -> dict[int, Claim]:
     }
 
 
-def _is_tested(bench: Bench, threat_model: ThreatModel, claim: Claim) -> bool:
+def _is_tested(asking: Asking, claim: Claim) -> bool:
     """Whether runs would test it, told by little: they leave aside what they would know too much
     of, and what is claimed of agents whom no message is said to hide.
     """
+    bench, threat_model = asking.bench, asking.threat_model
     if bench.setting.network.drawn and not threat_model.knows_draws:
         return False
     if claim.adjacency != "agent-identity" or claim.scope == "run":
         return True
-    return states_distances(bench.defense, bench.setting, threat_model, _streams(bench))
-
-
-def _streams(bench: Bench) -> Streams:
-    """From which all of the game is drawn."""
-    seed = bench.streams.numpy("likelihood-ratio").integers(2**62).item()
-    return Streams(seed, bench.streams.device)
+    return states_distances(bench.defense, bench.setting, threat_model, asking.streams)
 
 
 def _game_of(claim: Claim) -> object:
     """What decides which runs test a claim; of claims against one threat model."""
     return claimed_delta(claim), claim.scope, claim.adjacency
-
-
-def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) -> Adversary | None:
-    """Of messages that are linear in the noise, and a record in one coordinate: an exact leak."""
-    if nonlinear is not None and not (nonlinear.bare and adversary.leak.unhidden):
-        messages = nonlinear.affine
-    elif adversary.game.spread == 1:
-        return adversary
-    else:
-        messages = None
-    if messages is not None and not messages:
-        return None
-    game = replace(adversary.game, spread=1)
-    return Adversary(game, adversary.threat_model, adversary.n_rounds, single, messages)
 
 
 def _findings(

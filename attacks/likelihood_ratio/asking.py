@@ -1,0 +1,189 @@
+"""How a claim is put as a question: whose record it is, which game tests it, and who reads that."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dpaudit.attack.contract import Bench
+from dpaudit.defense.claim_accounting import claimed_delta, record_adjacency, worst_off
+from dpaudit.errors import DpauditError
+from dpaudit.files.claim import Claim
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.adversary import LOCAL, Adversary, Telling
+from dpaudit.game.along import Along
+from dpaudit.game.fewest import PLAYED
+from dpaudit.game.game import Game
+from dpaudit.game.layers import in_layers
+from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
+from dpaudit.game.play import play, without_noise
+from dpaudit.game.turns import in_worst_batch
+from dpaudit.game.victims import most_moving, of_most_moved_agent, of_worst_agent
+from dpaudit.game.width import Wider, wider
+from dpaudit.game.worst import coordinates
+from dpaudit.rng import Streams
+
+from .agents import game_on_agents, whole_agent
+from .question import Question
+
+WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
+FOLLOWED = 50  # runs of each world by which it is seen whether all have numbers
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What all questions about one audit and one adversary have in common."""
+
+    bench: Bench
+    threat_model: ThreatModel
+    trials: int  # runs of each world that are counted
+    first_rounds: int | None  # that are played; None: what 20 s take
+    alpha: float  # of a false lower bound
+    stop_early: bool
+
+    @cached_property
+    def streams(self) -> Streams:
+        """From which all of the game is drawn."""
+        seed = self.bench.streams.numpy("likelihood-ratio").integers(2**62).item()
+        return Streams(seed, self.bench.streams.device)
+
+    def rounds(self, coordinates: int = 1) -> int:
+        """How many are played."""
+        n_rounds = self.bench.defense.n_rounds
+        if self.first_rounds is not None:
+            return min(self.first_rounds, n_rounds)
+        return max(1, min(n_rounds, WORK // self.numbers(coordinates)))
+
+    def numbers(self, coordinates: int) -> int:
+        """Of a round of all runs."""
+        graph = self.bench.setting.network.at(1)
+        return 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * coordinates
+
+    def question(self, index: int, claim: Claim) -> Question | None:
+        """The record of the agent that is worst off.
+
+        Of agents that declare the same noise it is the one of which the first rounds tell most.
+
+        A claim on a round, a message or agents is about the one that tells most. None: no message
+        that this adversary sees is claimed to hide an agent.
+        """
+        if claim.adjacency == "agent-identity" and claim.scope != "run":
+            return self._on_agents(index, claim)
+        game = self._game_of(claim)
+        nonlinear = nonlinearity(game, self.threat_model, self.rounds())
+        if nonlinear is not None and nonlinear.fewest > 1:
+            return self._along(index, claim, game, nonlinear)
+        game, worst, more = self._played(game, claim, nonlinear)
+        n_rounds, one = self.rounds(game.played), claim.scope == "message"
+        foretold = game if nonlinear is None or nonlinear.defined else defined(game)
+        if nonlinear is not None and not self._is_followed(foretold, n_rounds):
+            return self._along(index, claim, game, nonlinear)
+        game = in_worst_batch(game, self.threat_model, n_rounds)
+        foretold = replace(foretold, first=game.first)
+        adversary, telling = Adversary(foretold, self.threat_model, n_rounds), None
+        if game.in_one_round:
+            telling = adversary.most_telling()
+            adversary = Adversary(foretold, self.threat_model, telling.told_in, one)
+        algebra, used = _algebra(adversary, nonlinear, one), telling and telling.of_round
+        leaked = algebra.leak.mechanism(game, used) if algebra and game.held is None else ()
+        reads: Adversary | Along = adversary
+        if game.width is not None:
+            reads = Along(foretold, self.threat_model, adversary.n_rounds)
+        return Question(
+            index, claim, self.threat_model, game, reads, algebra, nonlinear, telling, leaked,
+            worst, self.alpha, self.stop_early, more,
+        )  # fmt: skip
+
+    def _game_of(self, claim: Claim) -> Game:
+        """About whoever declares the least noise."""
+        defense, setting = self.bench.defense, self.bench.setting
+        victim = worst_off(claim, self.threat_model, defense, setting)
+        game = Game.of(defense, setting, victim, claim.adjacency)
+        if claim.adjacency == "agent-identity":
+            game = whole_agent(defense, setting, victim)
+        if claim.scope != "run":  # whatever batch is taken there
+            game = replace(game, in_one_round=True, cycle=1)
+        return in_layers(game)
+
+    def _along(self, index: int, claim: Claim, game: Game, nonlinear: Nonlinear) -> Question:
+        """Of a step that one coordinate does not play, or that no algebra follows."""
+        if nonlinear.fewest > 1:
+            game = replace(game, width=nonlinear.fewest)
+            game = self._of_victim(game, claim, nonlinear)
+            game = most_moving(game, self.threat_model, self.streams)
+        game = replace(game, width=game.played)
+        telling = Telling(1, 1, alone=False) if game.in_one_round else None
+        n_rounds = 1 if telling else self.rounds(game.played)
+        along = Along(defined(game), self.threat_model, n_rounds)
+        return Question(
+            index, claim, self.threat_model, game, along, None, nonlinear, telling, (),
+            1, self.alpha, self.stop_early,
+        )  # fmt: skip
+
+    def _on_agents(self, index: int, claim: Claim) -> Question | None:
+        """The two agents whose exchange tells most in one round."""
+        defense, setting = self.bench.defense, self.bench.setting
+        game = game_on_agents(defense, setting, self.threat_model, self.rounds(), self.streams)
+        if game is None:
+            return None
+        adversary = Adversary(game, ThreatModel(name=self.threat_model.name), 1)
+        leaked = adversary.leak.mechanism(game, None)
+        known = (game, adversary, adversary, None, None, leaked, 1)
+        return Question(index, claim, self.threat_model, *known, self.alpha, self.stop_early)
+
+    def _of_victim(self, game: Game, claim: Claim, nonlinear: Nonlinear | None) -> Game:
+        """The game of the agent that is attacked, of those that declare what its victim does."""
+        if claim.adjacency == "agent-identity":  # all of an agent's records
+            return game
+        if nonlinear is not None or game.setting.n_agents >= LOCAL:
+            return of_most_moved_agent(game, self.threat_model, self.streams)
+        at = claimed_delta(claim) or 1e-5
+        return of_worst_agent(game, self.threat_model, at, record_adjacency(claim))
+
+    def _played(
+        self, game: Game, claim: Claim, nonlinear: Nonlinear | None
+    ) -> tuple[Game, int, Wider | None]:
+        """The game that runs play: whose record it is, and how many coordinates of how many it
+        moves.
+
+        With it the coordinates of the worst record, and what the model's own dimension shows.
+        """
+        game = self._of_victim(game, claim, nonlinear)
+        if nonlinear is None:
+            worst, more = coordinates(game), wider(game, self.threat_model)
+            if more is not None and more.mixes and worst == 1 and claim.scope != "message":
+                return replace(game, width=min(PLAYED, game.coordinates)), worst, more
+            return replace(game, spread=min(worst, PLAYED)), worst, more
+        game = most_moving(game, self.threat_model, self.streams)
+        if claim.scope == "message":  # who reads along reads whole rounds
+            game = replace(game, width=None)
+        return game, 1, None
+
+    def _is_followed(self, game: Game, n_rounds: int) -> bool:
+        """Whether an adversary that foretells rounds has numbers, of a step that is not linear.
+
+        What is believed of a mean of squares may be negative, which has no root. With the record
+        in every batch, under noise and without, as all runs have it at most.
+        """
+        own = Streams(self.streams.numpy("followed").integers(2**62).item(), self.streams.device)
+        game = replace(game, width=None)
+        drawn = replace(game, sampling_rate=1.0)
+        try:
+            adversary = Adversary(game, self.threat_model, n_rounds)
+            for played in (drawn, without_noise(drawn)):
+                play(adversary, FOLLOWED, own, game=played)
+        except DpauditError:
+            return False
+        return True
+
+
+def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) -> Adversary | None:
+    """Of messages that are linear in the noise, and a record in one coordinate: an exact leak."""
+    if nonlinear is not None and not (nonlinear.bare and adversary.leak.unhidden):
+        messages = nonlinear.affine
+    elif adversary.game.spread == 1:
+        return adversary
+    else:
+        messages = None
+    if messages is not None and not messages:
+        return None
+    game = replace(adversary.game, spread=1)
+    return Adversary(game, adversary.threat_model, adversary.n_rounds, single, messages)

@@ -25,6 +25,7 @@ class Measured(NamedTuple):
     accounted: Metric | None  # epsilon of one record over the whole run, between its ends
     void: str | None  # what falsifies that
     figures: Mapping[str, float]  # those of ``FIGURES`` that the audit has
+    unavailable: frozenset[str]  # those that it was asked for and has not
     loss_is: str  # what its loss is
 
 
@@ -53,6 +54,7 @@ class Figure(NamedTuple):
 
     heading: str
     of: Callable[[_Asked], float | None]
+    role: Role | None = None  # of the findings it comes from, whatever they found
     is_share: bool = False  # from 0 to 1, and so is its interval
 
 
@@ -67,14 +69,17 @@ def measured(result: AuditResult) -> Iterator[Measured]:
         ]
         for place in places or [None]:
             asked = _Asked(run, adversary, place)
-            found = {key: figure.of(asked) for key, figure in FIGURES.items()}
+            told = {key: figure.of(asked) for key, figure in FIGURES.items()}
+            found = {k: x for k, x in told.items() if x is not None and not math.isnan(x)}
+            roles = {f.role for f in result.findings if f.threat_model == adversary}
             yield Measured(
                 result.graph.name,
                 adversary,
                 None if place is None else place.claim,
                 None if place is None else place.accounted.metric,
                 None if place is None else place.accounted.void,
-                {k: x for k, x in found.items() if x is not None and not math.isnan(x)},
+                found,
+                frozenset(k for k, one in FIGURES.items() if one.role in roles and k not in found),
                 "" if final is None else final.loss_is,
             )
 
@@ -110,16 +115,16 @@ def _above_blind(name: Name) -> Callable[[_Asked], float | None]:
     return of
 
 
-def _metric(
-    role: Role, name: Name, most_of: Name | None = None
-) -> Callable[[_Asked], float | None]:
+def _of(
+    role: Role, heading: str, name: Name, most_of: Name | None = None, is_share: bool = False
+) -> Figure:
     """A metric of the finding that has most of it, or of another one."""
 
     def of(asked: _Asked) -> float | None:
         found = asked.most(role, most_of or name)
         return None if found is None else found.value(name)
 
-    return of
+    return Figure(heading, of, role, is_share)
 
 
 def _claim_allows(asked: _Asked) -> float | None:
@@ -158,34 +163,40 @@ def _a_round(column: Callable[[Curve], Sequence[int]]) -> Callable[[_Asked], flo
     return of
 
 
-_SHARE = Role.RECONSTRUCTED_SHARE, Name.RECONSTRUCTED
 FIGURES: Mapping[str, Figure] = {
-    "certified_epsilon": Figure("certified epsilon, at least", _certified),
-    "confidence": Figure("confidence of that", _confidence),
-    "psnr_above_blind": Figure("PSNR above blind (dB)", _above_blind(Name.PSNR)),
-    "ssim_above_blind": Figure("SSIM above blind", _above_blind(Name.SSIM)),
-    "share_reconstructed": Figure("share reconstructed", _metric(*_SHARE), True),
-    "share_claim_allows": Figure("share that the claim allows", _claim_allows, True),
-    "share_accounting_allows": Figure(
+    "certified_epsilon": Figure("certified epsilon, at least", _certified, Role.TEST),
+    "confidence": Figure("confidence of that", _confidence, Role.TEST),
+    "psnr_above_blind": Figure(
+        "PSNR above blind (dB)", _above_blind(Name.PSNR), Role.RECONSTRUCTION
+    ),
+    "ssim_above_blind": Figure("SSIM above blind", _above_blind(Name.SSIM), Role.RECONSTRUCTION),
+    "share_reconstructed": _of(
+        Role.RECONSTRUCTED_SHARE, "share reconstructed", Name.RECONSTRUCTED, is_share=True
+    ),
+    "share_claim_allows": Figure(
+        "share that the claim allows", _claim_allows, Role.RECONSTRUCTED_SHARE, True
+    ),
+    "share_accounting_allows": _of(
+        Role.RECONSTRUCTED_SHARE,
         "share that accounting allows",
-        _metric(Role.RECONSTRUCTED_SHARE, Name.ACCOUNTING_ALLOWS, Name.RECONSTRUCTED),
-        True,
+        Name.ACCOUNTING_ALLOWS,
+        Name.RECONSTRUCTED,
+        is_share=True,
     ),
-    "tpr_at_1%_fpr": Figure(
-        "membership: TPR at 1% FPR", _metric(Role.MEMBERSHIP, Name.TPR_AT_001), True
+    "tpr_at_1%_fpr": _of(
+        Role.MEMBERSHIP, "membership: TPR at 1% FPR", Name.TPR_AT_001, is_share=True
     ),
-    "tpr_at_0.1%_fpr": Figure(
-        "membership: TPR at 0.1% FPR", _metric(Role.MEMBERSHIP, Name.TPR_AT_0001), True
+    "tpr_at_0.1%_fpr": _of(
+        Role.MEMBERSHIP, "membership: TPR at 0.1% FPR", Name.TPR_AT_0001, is_share=True
     ),
-    "bits": Figure("information (bits)", _metric(Role.INFORMATION, Name.INFORMATION)),
-    "m_nmi": Figure("M-NMI", _metric(Role.INFORMATION, Name.M_NMI, Name.INFORMATION)),
-    "capacity_bits": Figure(
-        "capacity of the noise (bits)",
-        _metric(Role.INFORMATION, Name.CAPACITY, Name.INFORMATION),
+    "bits": _of(Role.INFORMATION, "information (bits)", Name.INFORMATION),
+    "m_nmi": _of(Role.INFORMATION, "M-NMI", Name.M_NMI, Name.INFORMATION),
+    "capacity_bits": _of(
+        Role.INFORMATION, "capacity of the noise (bits)", Name.CAPACITY, Name.INFORMATION
     ),
-    "test_accuracy": Figure("test accuracy", _accuracy("defense"), True),
+    "test_accuracy": Figure("test accuracy", _accuracy("defense"), is_share=True),
     "test_accuracy_without_noise": Figure(
-        "test accuracy without noise", _accuracy("no-defense"), True
+        "test accuracy without noise", _accuracy("no-defense"), is_share=True
     ),
     "test_loss": Figure("loss", _loss),
     "messages_a_round": Figure("messages a round", _a_round(lambda curve: curve.messages)),

@@ -88,6 +88,10 @@ class Standing:
         told = {key: [s.figures[key] for s in self.seeds if key in s.figures] for key in FIGURES}
         return {k: over_seeds(x, FIGURES[k].is_share) for k, x in told.items() if x}
 
+    def lacks(self, key: str) -> str:
+        """Why it has no such figure: "not available" where some seed was asked for it."""
+        return "not available" if any(key in seed.unavailable for seed in self.seeds) else ""
+
 
 def over_seeds(values: Sequence[float], is_share: bool = False) -> Metric:
     """The mean and its 95% interval by Student's t, of a share within 0 and 1; n counts seeds.

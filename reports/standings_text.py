@@ -57,7 +57,7 @@ def _judged(row: Standing) -> list[str]:
 def _figure(row: Standing, key: str) -> str:
     metric: Metric | None = row.figures.get(key)
     if metric is None:
-        return ""
+        return row.lacks(key)
     if metric.low is None or metric.high is None:
         return number(metric.value)
     return f"{number(metric.value)} ({number(metric.low)} to {number(metric.high)})"

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpaudit.files.finding import Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.reports.standings import Standing, as_rows, gaps_of, over_seeds, standings
+from dpaudit.reports.standings_text import as_markdown
 from tests.reports.benchmarks import AXES, audited, benchmark, cell, written
 
 
@@ -67,6 +69,27 @@ def test_an_array_of_tables_is_called_by_their_names(golden: AuditResult, tmp_pa
     cells = [cell(str(i), values=("dpdl", "ring", x)) for i, x in enumerate(claims)]
     found = [row.values[2] for row in rows_of(tmp_path, *cells)]
     assert found == ["[]", "ours", "ours, theirs", '[{"epsilon": 1}]']
+
+
+def test_what_was_asked_for_in_vain_is_told_from_what_was_not_asked_for(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    whole = audited(golden)
+    empty = [
+        f.model_copy(update={"metrics": {}}) if f.role is Role.MEMBERSHIP else f
+        for f in whole.findings
+        if f.role is not Role.INFORMATION
+    ]
+    audits = {"a": whole, "b": whole.model_copy(update={"findings": tuple(empty)})}
+    written(tmp_path, audits)
+    rows = rows_of(tmp_path, cell("a"), cell("b", values=("dpdl", "complete", 2.0)))
+    assert {"tpr_at_1%_fpr", "bits"}.isdisjoint(rows[1].figures)
+    assert (rows[1].lacks("tpr_at_1%_fpr"), rows[1].lacks("bits")) == ("not available", "")
+    head, _, one, other = as_markdown(AXES, rows).splitlines()
+    columns = head.split(" | ")
+    told = [line.split(" | ")[columns.index("membership: TPR at 1% FPR")] for line in (one, other)]
+    assert told == ["0.125", "not available"]
+    assert other.split(" | ")[columns.index("information (bits)")] == ""
 
 
 def test_what_is_void_in_one_seed_is_void(golden: AuditResult, tmp_path: Path) -> None:

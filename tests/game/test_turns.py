@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.attack.contract import Bench
+from dpaudit.attacks.likelihood_ratio.asking import Asking
 from dpaudit.defense.contract import Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
@@ -73,12 +74,12 @@ def test_the_exact_leak_and_its_runs_are_of_that_batch(setting_of) -> None:
     game, setting = played(swapped=True, correlation="none", d=setting.d)
     claim = Claim(text="ours", epsilon=1.0, delta=1e-5)
     bench = Bench(problem, setting, game.defense, (claim,), Streams(3), None)
-    attack = load_plugin("attacks", "likelihood-ratio")(trials=40)
     pair = ThreatModel(name="two", kind="colluding", agents=(0, 1))
-    asked = attack._question(bench, pair, 0, claim, Streams(3))
+    asking = Asking(bench, pair, 40, None, 0.05, stop_early=False)
+    asked = asking.question(0, claim)
     assert (asked.game.victim, asked.game.first) == (VICTIM, 2)
     assert asked.game == asked.adversary.game
     once = claim.model_copy(update={"scope": "round"})
-    asked = attack._question(bench, pair, 0, once, Streams(3))
+    asked = asking.question(0, once)
     assert asked.in_round % CYCLE == 0
     assert asked.game.uses(asked.in_round)

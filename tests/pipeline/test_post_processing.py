@@ -112,7 +112,7 @@ def audit(
     return dpaudit.audit(config, defense=defense(**options), cores=1)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "defense", [DividedByNoisyNorm, NoisyClipped, OnGrid, InBfloat16, NoisySign, NoisyMasked]
 )

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from dpaudit.conformance.case import N_AGENTS, small_problem
-from dpaudit.defense import Defense, Gradient, Graph, Noise, Round, Setting, broadcast, unicast
+from dpaudit.defense import Defense, Gradient, Graph, Noise, Round, Setting, broadcast
 from dpaudit.defenses.fed_cdp import FedCDP
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Role
@@ -28,12 +28,12 @@ from dpaudit.pipeline.noise_of_the_run import _Layers, _without_noise, examine_n
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
-from dpaudit.selftest.correct import PrivateGossip, PrivateMomentum, PrivateShares, Snapped, State
-from dpaudit.selftest.zoo import DrawnBeforeBroadcast, OneSeedForAllAgents, OneSeedForAllRounds
+from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.noise_rounds import Heard, left_out
+from tests.pipeline.correct_noise import CORRECT
+from tests.pipeline.faulty_noise import FAULTS, D, LastMasked, LayerReused
 
-D = 18  # a matrix of 15 and a bias of 3
 EAVESDROPPER = ThreatModel(name="eavesdropper")
 
 
@@ -61,127 +61,6 @@ def examined(given: Defense, seed: int = 0, graph: str = "ring") -> Finding:
     return examine_noise(prepared(given, seed, graph), (EAVESDROPPER,))
 
 
-class LastMasked(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        drawn = super().noise(like, k, noise)
-        return drawn * (torch.arange(D) < D - 3)
-
-
-class LastConcatenated(PrivateGossip):
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return torch.cat([super().noised(S[..., :-3], k, noise), S[..., -3:]], dim=-1)
-
-
-class LastScaledToZero(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return noise.gaussian("gradient", self._scale * (torch.arange(D) < D - 3), like)
-
-
-class LastWithLess(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise) * torch.where(torch.arange(D) < D - 3, 1.0, 0.3)
-
-
-class LayerReused(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        drawn = super().noise(like, k, noise)
-        return torch.cat([drawn[..., :15], drawn[..., :3]], dim=-1)
-
-
-class CentredOverCoordinates(PrivateGossip):
-    """The sum of all coordinates has no noise."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        drawn = super().noise(like, k, noise)
-        return drawn - drawn.mean(dim=-1, keepdim=True)
-
-
-class CentredInALayer(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        weight, bias = super().noise(like, k, noise).split([15, 3], dim=-1)
-        return torch.cat([weight, bias - bias.mean(dim=-1, keepdim=True)], dim=-1)
-
-
-class BareAndRounded(LastMasked):
-    """Rounding to bfloat16 afterwards hides nothing."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noised(S, k, noise).bfloat16().float()
-
-
-class SharedByAgents(PrivateGossip):
-    """Drawn by a generator of its own."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return (torch.randn_like(like[..., :1, :]) * self._scale).expand_as(like)
-
-
-class SharedByLinks(PrivateGossip):
-    """Every link has a gradient of its own, and the noise of its sender."""
-
-    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        j, i = graph.senders, graph.receivers
-        G = gradient.clipped_sum(state.X[..., i, :], self.clip_norm, holders=j)
-        noisy = G + self.on_links(G, noise)
-        X = state.V - self.learning_rate * torch.zeros_like(state.X).index_add(-2, i, noisy)
-        return Round(State(X, graph.mix(X)), {"x": unicast(graph, noisy)})
-
-    def on_links(self, G: Tensor, noise: Noise) -> Tensor:
-        return torch.randn_like(G[..., :N_AGENTS, :])[..., torch.arange(G.shape[-2]) // 2, :]
-
-
-class SentInTheNextRound(PrivateGossip):
-    """The state that is sent first was noised at the end of the round before."""
-
-    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        round = super().step(state, k, graph, gradient, noise)
-        return round._replace(sent={"x": broadcast(graph, state.X)})
-
-
-class SentInTheNextRoundMasked(SentInTheNextRound):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise) * (torch.arange(D) < D - 3)
-
-
-class HalfPrecision(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like.half(), k, noise).float()
-
-
-class BrainPrecision(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise).bfloat16().float()
-
-
-class OnGrid(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return (super().noise(like, k, noise) * 64).round() / 64
-
-
-FAULTS = [
-    LastMasked(),
-    LastMasked(family="laplace"),
-    LastConcatenated(),
-    LastScaledToZero(),
-    LastWithLess(),
-    LayerReused(),
-    CentredOverCoordinates(),
-    CentredOverCoordinates(family="laplace"),
-    CentredInALayer(),
-    BareAndRounded(),
-    SentInTheNextRoundMasked(),
-    DrawnBeforeBroadcast(),
-    OneSeedForAllAgents(),
-    SharedByAgents(),
-    SharedByLinks(),
-    OneSeedForAllRounds(),
-    OneSeedForAllRounds(family="laplace"),
-    HalfPrecision(),
-    BrainPrecision(),
-    OnGrid(),
-]
-
-
 def name(defense: PrivateGossip) -> str:
     return f"{type(defense).__name__}, {defense.family}"
 
@@ -198,188 +77,6 @@ def test_what_is_bare_is_named_by_message_agent_layer_and_round() -> None:
     assert found.title == 'no noise on coordinates 15 to 17 (1.bias) of "x" of agent 0 in round 1'
     assert (found.message, found.rounds, found.claim, found.threat_model) == ("x", (1,), None, None)
     assert found.value("p-value") == 0
-
-
-class Rotated(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        Q = torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(3)))[0]
-        return super().noise(like, k, noise) @ Q
-
-
-class Permuted(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise).flip(-1)
-
-
-class Smoothed(PrivateGossip):
-    """What is noised is averaged with its neighbours: post-processing."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        noisy = super().noised(S, k, noise)
-        return (noisy + noisy.roll(1, -1)) / 2
-
-
-class ScaledByLayer(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        scales = self._scale * torch.where(torch.arange(D) < 15, 1.0, 3.0)
-        return noise.gaussian("gradient", scales, like)
-
-
-class LayerByLayer(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        parts = like.split([15, 3], dim=-1)
-        return torch.cat(
-            [noise.gaussian(f"{i}", (i + 1) * self._scale, part) for i, part in enumerate(parts)],
-            dim=-1,
-        )
-
-
-class RateByLayer(PrivateGossip):
-    """The noisy gradient is multiplied: post-processing."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noised(S, k, noise) * torch.where(torch.arange(D) < 15, 1.0, 0.1)
-
-
-class DividedByNorm(PrivateGossip):
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        noisy = super().noised(S, k, noise)
-        return noisy / noisy.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-
-
-class ClippedAfter(PrivateGossip):
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        noisy = super().noised(S, k, noise)
-        return noisy * (1 / noisy.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
-
-
-class ClippedByCoordinate(PrivateGossip):
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noised(S, k, noise).clamp(-0.5, 0.5)
-
-
-class CentredAfter(PrivateGossip):
-    """What is noised is centred: post-processing."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        noisy = super().noised(S, k, noise)
-        return noisy - noisy.mean(dim=-1, keepdim=True)
-
-
-class RoundedAfter(PrivateGossip):
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noised(S, k, noise).bfloat16().float()
-
-
-class GridAfter(PrivateGossip):
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return (super().noised(S, k, noise) * 4).round() / 4
-
-
-class MessageRounded(PrivateGossip):
-    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        round = super().step(state, k, graph, gradient, noise)
-        X = round.state.X.bfloat16().float()
-        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, X)})
-
-
-class SignAfter(PrivateGossip):
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noised(S, k, noise).sign()
-
-
-class LargestKept(PrivateGossip):
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        noisy = super().noised(S, k, noise)
-        least = noisy.abs().topk(5, dim=-1).values[..., -1:]
-        return noisy * (noisy.abs() >= least)
-
-
-class LargestAlone(PrivateGossip):
-    """Noise seldom reaches the coordinate that gradients reach."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        noisy = super().noised(S, k, noise)
-        return noisy * (noisy.abs() >= noisy.abs().amax(-1, keepdim=True))
-
-
-class HalfDivided(PrivateGossip):
-    """Of loud noise one half is far louder than the other, whose length is 1 in all."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        one, other = super().noised(S, k, noise).tensor_split(2, dim=-1)
-        return torch.cat([one / one.norm(dim=-1, keepdim=True), other], -1)
-
-
-class TwiceAndSaturated(PrivateGossip):
-    """Coordinate 0 is twice coordinate 5, of gradients in a range that loud ones leave."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        G = super().noised(S, k, noise)
-        return torch.tanh(0.1 * torch.cat([2 * G[..., 5, None], G[..., 1:]], -1))
-
-
-class SomeKept(PrivateGossip):
-    """Every third coordinate, the same at all agents, rotating by round."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noised(S, k, noise) * (torch.arange(D) % 3 == k % 3)
-
-
-class RoundedThenDivided(PrivateGossip):
-    """By the largest of what is rounded: one number that crosses a step moves all."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        rounded = torch.tanh(3 * super().noised(S, k, noise).bfloat16().float())
-        return rounded / rounded.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12)
-
-
-class SoftModel(PrivateGossip):
-    """Numbers of the model that is sent come closer to 0, and small ones are 0."""
-
-    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        round = super().step(state, k, graph, gradient, noise)
-        X = round.state.X.sign() * (round.state.X.abs() - 0.3).clamp(min=0)
-        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, X)})
-
-
-class SmallNoise(PrivateGossip):
-    noise_multiplier: float = 1e-4
-
-
-CORRECT = [
-    PrivateGossip(),
-    PrivateGossip(family="laplace"),
-    PrivateMomentum(),
-    PrivateShares(),
-    Snapped(family="laplace"),
-    SentInTheNextRound(),
-    Rotated(),
-    Rotated(family="laplace"),
-    Permuted(),
-    Smoothed(),
-    ScaledByLayer(),
-    LayerByLayer(),
-    RateByLayer(),
-    DividedByNorm(),
-    DividedByNorm(noise_multiplier=1e3),
-    ClippedAfter(),
-    ClippedAfter(noise_multiplier=1e3),
-    ClippedByCoordinate(),
-    CentredAfter(),
-    RoundedAfter(),
-    GridAfter(),
-    MessageRounded(),
-    SignAfter(),
-    LargestKept(),
-    LargestAlone(),
-    HalfDivided(),
-    TwiceAndSaturated(noise_multiplier=0.05),
-    SomeKept(),
-    RoundedThenDivided(),
-    SoftModel(),
-    SmallNoise(),
-]
 
 
 @pytest.mark.parametrize("correct", CORRECT, ids=name)

@@ -1,0 +1,192 @@
+"""Steps that do to noised values whatever they like: none of it takes noise away."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast
+from dpaudit.selftest.correct import PrivateGossip, PrivateMomentum, PrivateShares, Snapped, State
+from tests.pipeline.faulty_noise import D, SentInTheNextRound
+
+
+class Rotated(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        Q = torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(3)))[0]
+        return super().noise(like, k, noise) @ Q
+
+
+class Permuted(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise).flip(-1)
+
+
+class Smoothed(PrivateGossip):
+    """What is noised is averaged with its neighbours: post-processing."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return (noisy + noisy.roll(1, -1)) / 2
+
+
+class ScaledByLayer(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        scales = self._scale * torch.where(torch.arange(D) < 15, 1.0, 3.0)
+        return noise.gaussian("gradient", scales, like)
+
+
+class LayerByLayer(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        parts = like.split([15, 3], dim=-1)
+        return torch.cat(
+            [noise.gaussian(f"{i}", (i + 1) * self._scale, part) for i, part in enumerate(parts)],
+            dim=-1,
+        )
+
+
+class RateByLayer(PrivateGossip):
+    """The noisy gradient is multiplied: post-processing."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise) * torch.where(torch.arange(D) < 15, 1.0, 0.1)
+
+
+class DividedByNorm(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return noisy / noisy.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+class ClippedAfter(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return noisy * (1 / noisy.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
+
+
+class ClippedByCoordinate(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise).clamp(-0.5, 0.5)
+
+
+class CentredAfter(PrivateGossip):
+    """What is noised is centred: post-processing."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return noisy - noisy.mean(dim=-1, keepdim=True)
+
+
+class RoundedAfter(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise).bfloat16().float()
+
+
+class GridAfter(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return (super().noised(S, k, noise) * 4).round() / 4
+
+
+class MessageRounded(PrivateGossip):
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        X = round.state.X.bfloat16().float()
+        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, X)})
+
+
+class SignAfter(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise).sign()
+
+
+class LargestKept(PrivateGossip):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        least = noisy.abs().topk(5, dim=-1).values[..., -1:]
+        return noisy * (noisy.abs() >= least)
+
+
+class LargestAlone(PrivateGossip):
+    """Noise seldom reaches the coordinate that gradients reach."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return noisy * (noisy.abs() >= noisy.abs().amax(-1, keepdim=True))
+
+
+class HalfDivided(PrivateGossip):
+    """Of loud noise one half is far louder than the other, whose length is 1 in all."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        one, other = super().noised(S, k, noise).tensor_split(2, dim=-1)
+        return torch.cat([one / one.norm(dim=-1, keepdim=True), other], -1)
+
+
+class TwiceAndSaturated(PrivateGossip):
+    """Coordinate 0 is twice coordinate 5, of gradients in a range that loud ones leave."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        G = super().noised(S, k, noise)
+        return torch.tanh(0.1 * torch.cat([2 * G[..., 5, None], G[..., 1:]], -1))
+
+
+class SomeKept(PrivateGossip):
+    """Every third coordinate, the same at all agents, rotating by round."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise) * (torch.arange(D) % 3 == k % 3)
+
+
+class RoundedThenDivided(PrivateGossip):
+    """By the largest of what is rounded: one number that crosses a step moves all."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        rounded = torch.tanh(3 * super().noised(S, k, noise).bfloat16().float())
+        return rounded / rounded.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+class SoftModel(PrivateGossip):
+    """Numbers of the model that is sent come closer to 0, and small ones are 0."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        X = round.state.X.sign() * (round.state.X.abs() - 0.3).clamp(min=0)
+        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, X)})
+
+
+class SmallNoise(PrivateGossip):
+    noise_multiplier: float = 1e-4
+
+
+CORRECT = [
+    PrivateGossip(),
+    PrivateGossip(family="laplace"),
+    PrivateMomentum(),
+    PrivateShares(),
+    Snapped(family="laplace"),
+    SentInTheNextRound(),
+    Rotated(),
+    Rotated(family="laplace"),
+    Permuted(),
+    Smoothed(),
+    ScaledByLayer(),
+    LayerByLayer(),
+    RateByLayer(),
+    DividedByNorm(),
+    DividedByNorm(noise_multiplier=1e3),
+    ClippedAfter(),
+    ClippedAfter(noise_multiplier=1e3),
+    ClippedByCoordinate(),
+    CentredAfter(),
+    RoundedAfter(),
+    GridAfter(),
+    MessageRounded(),
+    SignAfter(),
+    LargestKept(),
+    LargestAlone(),
+    HalfDivided(),
+    TwiceAndSaturated(noise_multiplier=0.05),
+    SomeKept(),
+    RoundedThenDivided(),
+    SoftModel(),
+    SmallNoise(),
+]

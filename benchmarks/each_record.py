@@ -39,7 +39,7 @@ ROUNDING = 1e-4  # of a model's largest entry, after a round in float32
 
 
 def images() -> Dataset:
-    """As many as MNIST has for eight agents with 250 records each, of noise."""
+    """2,000 of noise, in the shape of MNIST's: 250 for each of eight agents."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(2000, 1, 28, 28, generator=generator) * 2 - 1
     y = torch.arange(2000) % 10

@@ -123,10 +123,7 @@ class FedCDP(GaussianDefense):
                 longest.append(norms.amax(dim=-1, keepdim=True))
             return torch.cat([*sums, torch.cat(longest, -1).amax(-1, keepdim=True)], dim=-1)
 
-        def found_at(models: Tensor, who: Tensor | None) -> Tensor:
-            return gradient.in_parts(models, by_layer, who)
-
-        found = of_acting(graph, X, found_at)
+        found = of_acting(graph, X, lambda V, who: gradient.in_parts(V, by_layer, who))
         dynamic = self.schedule == "dynamic"
         return found[..., :-1], found[..., -1:].clamp(max=C) if dynamic else C
 

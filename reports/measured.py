@@ -67,11 +67,11 @@ def measured(result: AuditResult) -> Iterator[Measured]:
         places: list[ClaimFigures | None] = [
             place for place in run.claims if place.claim.threat_model == adversary
         ]
+        roles = {f.role for f in result.findings if f.threat_model == adversary}
         for place in places or [None]:
             asked = _Asked(run, adversary, place)
             told = {key: figure.of(asked) for key, figure in FIGURES.items()}
             found = {k: x for k, x in told.items() if x is not None and not math.isnan(x)}
-            roles = {f.role for f in result.findings if f.threat_model == adversary}
             yield Measured(
                 result.graph.name,
                 adversary,

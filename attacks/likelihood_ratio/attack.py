@@ -192,9 +192,7 @@ class LikelihoodRatio(Attack):
         return [finding for index in claims for finding in found.get(index, [])]
 
     def _asking(self, bench: Bench, threat_model: ThreatModel) -> Asking:
-        return Asking(
-            bench, threat_model, self.trials, self.n_rounds, self.alpha, self.stop_early
-        )  # fmt: skip
+        return Asking(bench, threat_model, self.trials, self.n_rounds, self.alpha, self.stop_early)
 
     @property
     def _choosing(self) -> int:

@@ -68,7 +68,7 @@ CacheFolder = Annotated[
 
 COMPLETION = "_DPAUDIT_COMPLETE"
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # one: NumPy's matrices are small, and more threads spin
-LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # of torch: fetching memory page by page is much of its time
+LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # of torch: page by page, memory takes longer to fetch
 FIRST_STEPS = (
     "dpaudit init               writes audit.toml: a claim, adversaries, attacks",
     "dpaudit audit audit.toml   runs it; --dry-run says what it takes and could prove",

@@ -22,8 +22,8 @@ from dpaudit.rng import Streams
 
 EVALUATED = 2_000  # test records at most, the first ones: enough for +- 2% of accuracy
 EVALUATIONS = 2 * 10**6  # of test records by all agents' models at once, at most
-HELD = 2**24  # bytes of records' gradients at once on a CPU, which its caches hold
 FEWEST = 100  # test records whatever the number of agents: +- 10% of accuracy
+HELD = 2**24  # bytes of records' gradients at once on a CPU: more is fetched anew each time
 
 
 class Batch(NamedTuple):
@@ -96,7 +96,7 @@ class BatchGradient(Gradient):
         what: Callable[[Tensor, Tensor | None], Tensor],
         holders: Tensor | None = None,
     ) -> Tensor:
-        """Agent by agent on a CPU: of all at once, memory is what takes the time."""
+        """In parts of ``HELD`` bytes on a CPU, of one row at least: fetching more takes time."""
         m, b = X.shape[-2], self.batch.inputs.shape[1]
         n_rows = max(1, HELD // max(1, b * X[..., 0, :].nbytes))
         if n_rows >= m or X.device.type != "cpu":

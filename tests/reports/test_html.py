@@ -41,6 +41,7 @@ def test_the_top_of_the_page_says_claim_adversaries_and_what_leaked(
     assert all(model.name in text for model in golden.threat_models)
     defended = [f for f in golden.findings if f.world == "defense" and f.metrics]
     best = max(defended, key=lambda f: f.metrics["ssim over blind"].value)
+    assert f"Reading {best.message}, {best.threat_model} reached SSIM" in text
     assert f"best of {len(defended)} reconstructions" in text
     assert estimate(best.metrics["ssim"]).striptags() in text
     assert estimate(best.metrics["ssim over blind"]).striptags() in text

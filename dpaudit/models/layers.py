@@ -95,6 +95,9 @@ class _Conv2d(Layer):
     by one, and patches, into which they are cut then, have channels last, which is far faster.
     """
 
+    channels_last = False  # in what patches give: as of MaxPool
+    convolves_channels_last = False
+
     def __init__(self, path: str, layer: nn.Conv2d) -> None:
         super().__init__(path, layer)
         assert not isinstance(layer.padding, str)
@@ -113,10 +116,16 @@ class _Conv2d(Layer):
         weights = [w.reshape(n, s, -1, *w.shape[3:]) for w in self.weights.values()]
         holders = []
         for x_i, *w_i in zip(x.unflatten(0, (n, -1)), *weights, strict=True):
-            x_i = x_i.unflatten(1, (s, -1)).transpose(0, 1).contiguous()
+            x_i = self._laid_out(x_i.unflatten(1, (s, -1)).transpose(0, 1))
             y_i = [self._convolve(*model) for model in zip(x_i, *w_i, strict=True)]
             holders.append(torch.cat(y_i, dim=1) if s > 1 else y_i[0])
         return torch.cat(holders) if n > 1 else holders[0], x
+
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """[k, r, c, height, width] in the order in which it is convolved."""
+        if self.convolves_channels_last and x.shape[2] > 1 and x.device.type == "cpu":
+            return x.movedim(2, -1).contiguous().movedim(-1, 2)
+        return x.contiguous()
 
     def _convolve(self, x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
         return F.conv2d(x, W, b, self.stride, self.padding, self.dilation)
@@ -129,7 +138,8 @@ class _Conv2d(Layer):
         patches = self._patches(x)  # [n r, 1, t, entries]
         A = patches.squeeze(1).unflatten(0, (len(W), -1))
         y = (A @ W.flatten(1, 2).mT.unsqueeze(1)).flatten(0, 1)
-        return y.mT.unflatten(-1, self._extent(x)), patches.unsqueeze(0)
+        y = y.mT.unflatten(-1, self._extent(x))
+        return y if self.channels_last else y.contiguous(), patches.unsqueeze(0)
 
     def terms(self, kept: Tensor, G: Tensor) -> list[Term]:
         (n, r, k), shape = self.block, self.shapes["weight"]
@@ -281,15 +291,32 @@ class _PositionEmbedding(Layer):
         return [Each(G.reshape(*self.block, -1))]
 
 
-class ChannelsLast(nn.Module):
+class MaxPool(nn.Module):
     """Max pooling with channels, hence models, last in memory: far faster on a CPU."""
+
+    channels_last = False  # in what comes out: else in the order that a forward may view it in
 
     def __init__(self, pool: nn.MaxPool2d) -> None:
         super().__init__()
         self.pool = pool
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.pool(x.contiguous(memory_format=torch.channels_last))
+        y: Tensor = self.pool(x.contiguous(memory_format=torch.channels_last))
+        return y if self.channels_last else y.contiguous()
+
+
+def keep_channels_last(network: nn.Module) -> None:
+    """Leave the channels of images last in memory from layer to layer: faster on a CPU.
+
+    Only where no forward of somebody else's looks at how they lie. Convolutions bring images into
+    that order only where nothing normalises groups, which is slower in it.
+    """
+    layers = list(network.modules())
+    for layer in layers:
+        if isinstance(layer, _Conv2d | MaxPool):
+            layer.channels_last = True
+        if isinstance(layer, _Conv2d) and not any(isinstance(m, _GroupNorm) for m in layers):
+            layer.convolves_channels_last = True
 
 
 LAYERS: dict[type[nn.Module], type[Layer]] = {

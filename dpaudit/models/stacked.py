@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from dpaudit.errors import DpauditError
 
 from .gradient_terms import Records
-from .layers import LAYERS, Block, ChannelsLast, Layer
+from .layers import LAYERS, Block, Layer, MaxPool, keep_channels_last
 from .models import n_parameters, parameters_of
 from .networks import Shape
 
@@ -44,6 +44,8 @@ class Stacked:
         self.module = module
         self.shares = all(map(_featurewise, module.modules()))
         self.network = _counterpart(deepcopy(module), "")
+        if self.shares:
+            keep_channels_last(self.network)
         self.layers = [m for m in self.network.modules() if isinstance(m, Layer)]
 
     @staticmethod
@@ -61,7 +63,7 @@ class Stacked:
         X, inputs = torch.zeros(1, 1, n_parameters(self.module)), torch.zeros(1, 1, *shape)
         try:
             self.records(X, inputs, torch.zeros(1, 1, dtype=torch.long), create_graph=False)
-        except (AttributeError, DpauditError, IndexError):
+        except (AttributeError, DpauditError, IndexError, RuntimeError):
             return False
         return True
 
@@ -165,7 +167,7 @@ def _counterpart(module: nn.Module, path: str) -> nn.Module:
     if _has_parameters(module):
         return LAYERS[type(module)](path, module)
     if isinstance(module, nn.MaxPool2d):
-        return ChannelsLast(module)
+        return MaxPool(module)
     if isinstance(module, nn.ReLU):
         return nn.ReLU()  # in place, it would overwrite outputs that gradients are taken at
     for name, child in module.named_children():

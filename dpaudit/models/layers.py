@@ -95,8 +95,8 @@ class _Conv2d(Layer):
     by one, and patches, into which they are cut then, have channels last, which is far faster.
     """
 
-    channels_last = False  # in what patches give: as of MaxPool
-    convolves_channels_last = False
+    channels_last = False  # in what products with patches give
+    convolves_channels_last = False  # in what is convolved, hence in what that gives
 
     def __init__(self, path: str, layer: nn.Conv2d) -> None:
         super().__init__(path, layer)
@@ -312,11 +312,12 @@ def keep_channels_last(network: nn.Module) -> None:
     that order only where nothing normalises groups, which is slower in it.
     """
     layers = list(network.modules())
+    has_groups = any(isinstance(layer, _GroupNorm) for layer in layers)
     for layer in layers:
         if isinstance(layer, _Conv2d | MaxPool):
             layer.channels_last = True
-        if isinstance(layer, _Conv2d) and not any(isinstance(m, _GroupNorm) for m in layers):
-            layer.convolves_channels_last = True
+        if isinstance(layer, _Conv2d):
+            layer.convolves_channels_last = not has_groups
 
 
 LAYERS: dict[type[nn.Module], type[Layer]] = {

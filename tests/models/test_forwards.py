@@ -1,0 +1,109 @@
+"""Networks that use their layers, or look at what these give, in ways of their own."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from dpaudit.models.gradients import Gradients
+from dpaudit.models.models import parameters_of
+
+
+class _Otherwise(nn.Module):
+    """A network that uses its layers otherwise than once each."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.layer, self.head, self.unused = nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x).tanh()
+        if self.how == "tied":
+            x = x @ self.layer.weight
+        return self.head(self.layer(x) if self.how == "twice" else x)
+
+
+@pytest.mark.parametrize("how", ["twice", "tied", "unused"])
+def test_a_network_that_uses_layers_otherwise_than_once_has_the_gradients_of_autograd(
+    how: str,
+) -> None:
+    module = _Otherwise(how)
+    x, y = torch.randn(3, 4), torch.tensor([0, 2, 2])
+    parameters = list(module.parameters())
+    loss = cross_entropy(module(x), y, reduction="sum")
+    parts = torch.autograd.grad(loss, parameters, allow_unused=True)
+    expected = torch.cat(
+        [
+            torch.zeros(p.numel()) if g is None else g.flatten()
+            for p, g in zip(parameters, parts, strict=True)
+        ]
+    )
+    X = nn.utils.parameters_to_vector(parameters).detach()[None]
+    found = Gradients(module.to("meta"), (4,)).clipped_sum(X, x[None], y[None], None)
+    torch.testing.assert_close(found[0], expected)
+
+
+class _Viewed(nn.Module):
+    """A forward that views an image's features as a row, which needs them in that order."""
+
+    def __init__(self, features: nn.Sequential, n_features: int) -> None:
+        super().__init__()
+        self.features, self.head, self.n_features = features, nn.Linear(n_features, 4), n_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x).view(-1, self.n_features))
+
+
+def _viewed(kind: str) -> tuple[nn.Module, int]:
+    """And the channels of its images."""
+    if kind == "pooled":
+        layers = nn.Conv2d(3, 5, 3), nn.ReLU(), nn.MaxPool2d(2)
+        return _Viewed(nn.Sequential(*layers), 5 * 9), 3
+    if kind == "one convolution of many channels":
+        return _Viewed(nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU()), 16 * 36), 1
+    if kind == "pooled with places":
+        return _Places(), 3
+    tail = nn.Flatten(), nn.Linear(16 * 4, 4)
+    layers = nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 3)
+    return nn.Sequential(*layers, *tail), 3
+
+
+class _Places(nn.Module):
+    """Its pooling gives two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.pool = nn.Conv2d(3, 5, 3), nn.MaxPool2d(2, return_indices=True)
+        self.head = nn.Linear(5 * 9, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pool(self.first(x))[0].flatten(1))
+
+
+@pytest.mark.parametrize(
+    "kind", ["pooled", "one convolution of many channels", "pooled with places", "sequential"]
+)
+def test_however_a_forward_looks_at_its_features_gradients_and_losses_are_those_of_autograd(
+    kind: str,
+) -> None:
+    torch.manual_seed(0)
+    module, channels = _viewed(kind)
+    x, y = torch.rand(2, 3, channels, 8, 8), torch.tensor([[0, 2, 2], [1, 3, 0]])
+    X = 0.3 * torch.randn(2, sum(p.numel() for p in module.parameters()))
+    X.requires_grad_()
+    losses = torch.stack(
+        [
+            cross_entropy(
+                functional_call(module, parameters_of(module, X_i), (x_i,)), y_i, reduction="none"
+            )
+            for X_i, x_i, y_i in zip(X, x, y, strict=True)
+        ]
+    )
+    each = [torch.autograd.grad(loss, X, retain_graph=True)[0].sum(0) for loss in losses.flatten()]
+    expected, X = torch.stack(each).view(2, 3, -1), X.detach()
+    gradients = Gradients(module.to("meta"), (channels, 8, 8))
+    torch.testing.assert_close(gradients.per_record(X, x, y), expected)
+    torch.testing.assert_close(gradients.clipped_sum(X, x, y, None), expected.sum(1))
+    torch.testing.assert_close(gradients.evaluate(X, x, y)[0], losses.detach().mean(1))

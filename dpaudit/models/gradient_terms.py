@@ -5,10 +5,14 @@ records and models are [n, r, k, ...].
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+_IN_TIME = 32  # multiplications within products, while a number is written and read twice
 
 
 class Term(Protocol):
@@ -80,8 +84,13 @@ class Kernels(NamedTuple):
         return torch.cat([weight, bias.flatten(-2)], dim=-1)
 
 
-class Outer(NamedTuple):
-    """Gradients of a weight matrix, sums of outer products g a^T over t positions in a record."""
+@dataclass(frozen=True)
+class Outer:
+    """Gradients of a weight matrix, sums of outer products g a^T over t positions in a record.
+
+    Models with inputs of their own, of many positions, are multiplied one after the other: together
+    they would have to be copied side by side, which takes longer than the products.
+    """
 
     A: Tensor  # [n, r, s, t, f], inputs; s = 1 where the k models share them, else s = k
     G: Tensor  # [n, r, k, o, t], output gradients
@@ -92,20 +101,34 @@ class Outer(NamedTuple):
 
     def powers(self, norm: int) -> Tensor:
         A, G = self.A, self.G
-        if A.shape[3] == 1:  # |g a^T| = |g| |a| in both norms
+        t = A.shape[3]
+        if t == 1:  # |g a^T| = |g| |a| in both norms
             return Each(A.flatten(3)).powers(norm) * Each(G.flatten(3)).powers(norm)
-        if norm == 1:
-            return Each(self.each()).powers(norm)
-        return ((A @ A.mT) * (G.mT @ G)).sum((-2, -1)).clamp(min=0)
+        if norm == 1 or not prefer_gram(t, G.shape[3], A.shape[4]):
+            return self._held.powers(norm)
+        grams = [a @ a.mT for a in A.unbind(2)]
+        own = zip(grams * (G.shape[2] // len(grams)), G.unbind(2), strict=True)
+        return torch.stack([(a * (g.mT @ g)).sum((-2, -1)) for a, g in own], dim=-1).clamp(min=0)
 
     def weighted(self, factors: Tensor | None) -> Sequence[Tensor]:
+        if "_held" in vars(self):
+            return self._held.weighted(factors)
         G = self.G if factors is None else self.G * factors[..., None, None]
         n, _, k, *_ = G.shape
+        if self.A.shape[2] > 1 and self.A.shape[3] > 1:
+            own = zip(self.A.unbind(2), G.unbind(2), strict=True)
+            products = [g.transpose(1, 2).flatten(2) @ a.flatten(1, 2) for a, g in own]
+            return [torch.stack(products, dim=1).reshape(n * k, -1)]
         G, A = self._side_by_side(G), self.A.transpose(1, 2).flatten(2, 3)
         return [(G.permute(0, 2, 3, 1, 4).flatten(3) @ A).reshape(n * k, -1)]
 
     def each(self) -> Tensor:
         return (self._side_by_side(self.G) @ self.A).reshape(*self.G.shape[:3], -1)
+
+    @cached_property
+    def _held(self) -> Each:
+        """Every record's gradient, once it is asked for its length."""
+        return Each(self.each())
 
     def _side_by_side(self, G: Tensor) -> Tensor:
         """The outputs of models that share an input as those of one model, [n, r, s, o k/s, t]."""
@@ -113,8 +136,17 @@ class Outer(NamedTuple):
 
 
 def prefer_gram(t: int, o: int, f: int) -> bool:
-    """Whether two Gram matrices of t x t per record cost less than its gradient of o x f."""
-    return t == 1 or 2 * t * t < o * f
+    """Whether two Gram matrices of t x t per record take less time than its gradient of o x f.
+
+    Their products are t^2 (o + f) multiplications, and only for the norm; the gradient's are those
+    of the sum over records too, but its o f numbers are written, and read for norm and sum.
+    """
+    return t == 1 or t * t * (o + f) < _IN_TIME * o * f
+
+
+def floats_of_norm(t: int, o: int, f: int) -> int:
+    """How many numbers are held for the norm of a record's gradient, either way."""
+    return 2 * t * t if prefer_gram(t, o, f) else o * f
 
 
 class Records(NamedTuple):

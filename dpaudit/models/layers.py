@@ -111,9 +111,7 @@ class _Conv2d(Layer):
         """One call for each model: as groups of channels of one call, models are slower."""
         n, c = self.block.n, self.shapes["weight"][1]
         s = x.shape[1] // c
-        first = torch.is_grad_enabled() and not x.requires_grad
-        many = self.block.k > 1 or self.shapes["weight"][0] >= _KERNELS
-        if first and s == 1 and many and self._one_by_one(x):
+        if s == 1 and self._by_patches(x):
             return self._from_patches(x)
         weights = [w.reshape(n, s, -1, *w.shape[3:]) for w in self.weights.values()]
         holders = []
@@ -123,17 +121,32 @@ class _Conv2d(Layer):
             holders.append(torch.cat(y_i, dim=1) if s > 1 else y_i[0])
         return torch.cat(holders) if n > 1 else holders[0], x
 
+    def _by_patches(self, x: Tensor) -> bool:
+        """Whether the convolution of x, the same for all models, is a product with its patches.
+
+        For gradients the first layer needs them anyway. Without, only where models share an image
+        of one channel: what comes out of its convolutions has channels first.
+        """
+        o, c, *_ = self.shapes["weight"]
+        many = self.block.k > 1
+        if torch.is_grad_enabled():
+            return not x.requires_grad and (many or o >= _KERNELS) and self._one_by_one(x)
+        return many and c == 1 and self._keeps_channels_last(x)
+
     def _laid_out(self, x: Tensor) -> Tensor:
         """[k, r, c, height, width] in the order in which it is convolved."""
-        if self.convolves_channels_last and x.shape[2] > 1 and x.device.type == "cpu":
+        if x.shape[2] > 1 and self._keeps_channels_last(x):
             return x.movedim(2, -1).contiguous().movedim(-1, 2)
         return x.contiguous()
+
+    def _keeps_channels_last(self, x: Tensor) -> bool:
+        return self.convolves_channels_last and x.device.type == "cpu"
 
     def _convolve(self, x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
         return F.conv2d(x, W, b, self.stride, self.padding, self.dilation)
 
     def _from_patches(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The first layer needs its patches anyway: one product with them serves all models."""
+        """One product serves all models."""
         W = self.weights["weight"].movedim(3, -1).flatten(3)
         if "bias" in self.weights:
             W = torch.cat([W, self.weights["bias"].unsqueeze(-1)], dim=-1)

@@ -35,7 +35,7 @@ from dpaudit.models.gradients import Gradients
 from dpaudit.models.models import build_network, initial_parameters, parameters_of
 
 C = 2.0  # clip norm
-NETWORKS = ("lenet", "lenet-5", "mlp", "logistic", "resnet-18")
+NETWORKS = ("lenet", "lenet-5", "cnn-dpdl", "cnn-dyn-d2p", "mlp", "logistic", "resnet-18")
 ROUNDING = 2e-5  # of a clipped sum's largest entry, in float32
 PEER_ROUNDING = 3e-2  # vmap's, of ResNet-18: its convolutions of one record round that coarsely
 

@@ -20,6 +20,7 @@ from dpaudit.game.along import Along
 from dpaudit.game.fewest import PLAYED, fewest_coordinates
 from dpaudit.game.game import Game
 from dpaudit.game.layers import in_layers
+from dpaudit.game.linearity import nonlinearity
 from dpaudit.game.needs import GameShape
 from dpaudit.game.play import Worlds, play, without_noise
 from dpaudit.game.reacting import with_every_link
@@ -32,12 +33,12 @@ from dpaudit.training.pace import Pace, seconds_of
 from .agents import as_asked, states_distances
 from .asking import WORK, Asking
 from .bound import best_of, certified_bound, is_decided, power_of, untested
-from .certain import declared_of_a_draw, noise_by_runs
+from .certain import declared_of_a_draw, noise_by_runs, rounds_of_a_draw
 from .controls import no_noise_control, noise_control, null_control, positive_control
 from .exact import exact_leak
 from .matched import matched_bound
 from .question import Question
-from .runs import Runs, Score
+from .runs import Drawn, Runs, Score
 
 LONG = 10  # times as much, which a round may take where a step needs many coordinates
 TRAINING = 1000  # runs of each world, at least, that choose the score and its threshold
@@ -120,6 +121,9 @@ class LikelihoodRatio(Attack):
         controls = 2 if any(claim.adjacency == "replace-one" for claim in claimed) else 1
         runs = self.trials + self._choosing + controls * self.trials // 2
         first = min(n_rounds, FIRST)
+        nonlinear = nonlinearity(game, threat_model, first)
+        if nonlinear is not None and not nonlinear.quiet:  # two rounds with the record drawn
+            runs += 2 * (self.trials + self._choosing)
         reads = Adversary if game.width is None else Along
         adversary = reads(game, threat_model, first)
         n = min(runs, max(2, RUNS * MEASURED // max(MEASURED, shape.observed)))
@@ -236,25 +240,28 @@ class LikelihoodRatio(Attack):
 
     def _drawn(
         self, question: Question, streams: Streams, on_round: OnStep, kept: Kept
-    ) -> tuple[Worlds, Score] | None:
+    ) -> tuple[Drawn, ...]:
         """Runs with the record in one batch, where no algebra tells of the noise."""
         if declared_of_a_draw(question) is None:
-            return None
+            return ()
         game = replace(question.game, sampling_rate=1.0)
-        in_round = question.in_round or game.first
 
-        def played(name: str, trials: int) -> Worlds:
-            own = Streams(streams.numpy(name).integers(2**62).item(), streams.device)
-            played_as = question.adversary, trials, own, in_round, game, on_round
-            return play(*played_as, kept=kept.stage(name))
+        def played(name: str, trials: int, k: int) -> Worlds:
+            own = Streams(streams.numpy(name, k).integers(2**62).item(), streams.device)
+            played_as = question.adversary, trials, own, k, game, on_round
+            return play(*played_as, kept=kept.stage(f"{name}, round {k}"))
+
+        def drawn(k: int) -> Drawn:
+            training = played("drawn, training", self._choosing, k)
+            score = Score.of(question.delta, training, streams)
+            return Drawn(k, played("drawn", self.trials, k), score)
 
         try:
-            score = Score.of(question.delta, played("drawn, training", self._choosing), streams)
-            return played("drawn", self.trials), score
+            return tuple(drawn(k) for k in rounds_of_a_draw(question, streams))
         except RunError:
             raise  # of the run's folder, not of the runs
         except DpauditError:  # no numbers
-            return None
+            return ()
 
 
 def _not_played(question: Question, asking: Asking) -> str | None:
@@ -330,8 +337,8 @@ def _findings(
         reading.has_laplace for reading in question.adversary.rounds
     )
     declared = declared_of_a_draw(question)
-    if declared is not None and runs.drawn is not None:
-        yield noise_by_runs(question, declared, *runs.drawn)
+    if declared is not None and runs.drawn:
+        yield noise_by_runs(question, declared, runs.drawn)
     elif question.nonlinear is not None and not question.nonlinear.quiet:
         yield no_noise_control(question, question.nonlinear)
     elif gaussian and runs.bare.shape[1]:

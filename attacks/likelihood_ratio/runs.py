@@ -1,6 +1,7 @@
 """The runs that test a claim: those that are counted, and those that choose how."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.game.play import LearnedScore, Worlds, cross_fitted
@@ -42,6 +43,14 @@ class Score:
         return self.learned(worlds.without), self.learned(worlds.with_record)
 
 
+class Drawn(NamedTuple):
+    """Runs with the record in the batch of one round for certain."""
+
+    round: int
+    worlds: Worlds
+    score: Score
+
+
 @dataclass(frozen=True)
 class Runs:
     """What was played for all claims that one game tests."""
@@ -50,7 +59,7 @@ class Runs:
     score: Score
     silent: Worlds  # without noise
     bare: Array  # [runs, n], innovations of runs without any record
-    drawn: tuple[Worlds, Score] | None = None  # with the record in the batch of one round
+    drawn: tuple[Drawn, ...] = ()
 
     @property
     def scores(self) -> tuple[Array, Array]:

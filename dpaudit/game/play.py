@@ -48,7 +48,8 @@ class Scored:
     """What the adversary made of runs of one world."""
 
     scores: Array  # [trials], log likelihood ratio of the record being there; 0: none is known
-    # [trials, at most FEATURES], of the first rounds: whitened innovations, or what is heard along
+    # [trials, at most FEATURES], of the first rounds in which the record can be: whitened
+    # innovations, or what is heard along
     features: Array
 
 
@@ -182,7 +183,7 @@ def _block(
             gradient = others.beside(game.gradient(*drawn), k)
         state, sent, *_ = game.defense.step(state, k, graph, gradient, noise)
         heard = reader.hear(k, sent, noise.units)
-        if sum(f.shape[1] for f in features) < FEATURES:
+        if k >= (in_round or 1) and sum(f.shape[1] for f in features) < FEATURES:
             features.append(heard)
         on_round(k, adversary.n_rounds)
     kept = torch.cat(features, dim=1)[:, :FEATURES].double().cpu().numpy()

@@ -55,6 +55,7 @@ class Overheard(Noise):
     def __init__(self, streams: Streams, round: int) -> None:
         super().__init__(streams, round)
         self.units: dict[str, Tensor] = {}  # [..., rows, d] by name, in standard deviations
+        self.stds: dict[str, Tensor] = {}  # by name, of any shape that fits
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
         return self._kept(message, STD["gaussian"], std, super().gaussian(message, std, like))
@@ -65,4 +66,5 @@ class Overheard(Noise):
     def _kept(self, message: str, std: float, scale: Scale, drawn: Tensor) -> Tensor:
         size = torch.as_tensor(scale, dtype=drawn.dtype, device=drawn.device) * std
         self.units.setdefault(message, torch.where(size > 0, drawn / size, 0.0))
+        self.stds.setdefault(message, size)
         return drawn

@@ -160,6 +160,57 @@ def test_noise_that_a_seldom_record_would_not_show_is_held_against_what_is_decla
     assert wrong[Role.TEST].metrics["p-value"].value > 0.05
 
 
+class LaterAsked(Normed):
+    """Asks for less noise in one round after the first."""
+
+    def noise(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        share = self.share if k == 2 else 1.0
+        return noise.gaussian("x", share * self.noise_multiplier * self.clip_norm, S)
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return self.processed(S + self.noise(S, k, noise))
+
+
+class LaterDrawn(Normed):
+    """Asks for as much in every round, and adds less of it after the first."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return self.processed(S + (self.share if k > 1 else 1.0) * self.noise(S, k, noise))
+
+
+class Decaying(Rounded):
+    """What is noised shrinks with its noise."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        step = self.share**k
+        std = step * self.noise_multiplier * self.clip_norm
+        return self.processed(step * S + noise.gaussian("x", std, S))
+
+
+@pytest.mark.parametrize("defense", [LaterAsked, LaterDrawn])
+def test_noise_that_is_too_little_in_later_rounds_alone_is_found(
+    defense: Callable[..., Processed],
+) -> None:
+    """A right one fails with probability 1e-6."""
+    options: dict[str, Any] = {"noise_multiplier": 2.0, "n_rounds": 3}
+    right, wrong = (
+        measured(defense(share=share, **options), epsilon=3.0, records=200)[Role.NOISE]
+        for share in (1.0, 1 / 3)
+    )
+    assert right.verdict is None
+    assert wrong.verdict is Verdict.UNSUPPORTED
+    round = 2 if defense is LaterAsked else 3
+    assert any(f"in the batch of round {round} for certain" in note for note in wrong.notes)
+
+
+def test_noise_that_shrinks_with_the_step_size_is_no_less() -> None:
+    """It fails with probability 1e-6."""
+    defense = Decaying(share=0.5, noise_multiplier=2.0, n_rounds=4)
+    found = measured(defense, epsilon=3.0, records=200)[Role.NOISE]
+    assert found.verdict is None
+    assert any("round 4" in note for note in found.notes)
+
+
 @pytest.mark.parametrize("adjacency", ["user", "add-remove"])
 def test_noise_for_one_record_is_not_held_against_all_of_an_agent(adjacency: str) -> None:
     found = measured(

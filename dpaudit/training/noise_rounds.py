@@ -19,23 +19,27 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
 
 from .loaded_problem import Problem
+from .proportion import (
+    LOUD,
+    Messages,
+    Twofold,
+    is_in_proportion,
+    is_linear,
+    near,
+    rounding,
+    size_like,
+)
 from .woven import Repeated, Signs, Woven, global_randomness
 
 ENTRIES = 1_500_000  # of the messages of a round that are held at once for one way to play it
 ROWS = 48  # of a message that are looked at
 PLAYS = 9  # streams times rounds at least: fewer numbers of a coordinate could look alike
 MOST = 64  # streams of noise
-LOUD = 1e4  # times the noise, or the gradients: what that does not move, nothing does
-CLOSE = 0.03  # of the noise of a row: a difference that no test would tell
 FINE = (2.0**-12, 2.0**-16, 2.0**-30)  # changes of the noise, relative
-WEAKER = 4.0  # times: a move of the data by which it is seen whether they are in proportion
-QUIETER = 6  # sizes of such moves that are tried
 PLAYED_WAYS = 26  # of a round that are held at once, with what is made of them
 CROWD = 1024  # agents of whom rounds are played whatever the size of their models
 MOST_NUMBERS = 10**8  # of the models of more agents than that, under all streams
 LATE = " one round later"  # of the name of a message, within this module
-
-Messages = dict[str, Tensor]  # name -> [streams, rows, d]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,15 +126,7 @@ class _Plays(NamedTuple):
     unit: Messages  # the first of them, whatever scale is asked
     moved: tuple[Messages, ...]  # two loud patterns added to gradients, without noise
     moved_back: tuple[Messages, ...]  # and subtracted
-    twofold: tuple["_Twofold", ...]  # of noise as it is, and of loud noise
-
-
-class _Twofold(NamedTuple):
-    """What shows whether a step is linear in its noise."""
-
-    doubled: Messages
-    second: Messages  # another draw
-    both: Messages  # the sum of the two
+    twofold: tuple[Twofold, ...]  # of noise as it is, and of loud noise
 
 
 class _Round:
@@ -162,8 +158,8 @@ class _Round:
         for name in self._of_interest(plays):
             yield self._one(name, plays)
 
-    def _twofold(self, weight: float) -> _Twofold:
-        return _Twofold(
+    def _twofold(self, weight: float) -> Twofold:
+        return Twofold(
             self._play(2 * weight),
             self._play(0.0, other=weight),
             self._play(weight, other=weight),
@@ -171,12 +167,12 @@ class _Round:
 
     def _one(self, name: str, plays: _Plays) -> Heard:
         base, played = plays.silent[name], plays.played[name]
-        tolerance = _rounding(played, base)
+        tolerance = rounding(played, base)
         noise, alone = plays.noisy[name] - base, played - base
         louder = plays.loud[name] - base
         once = zip((alone, louder), plays.twofold, strict=True)
-        linear = [_is_linear(x, t, name, base, tolerance) for x, t in once]
-        own = not _near(noise, alone, tolerance)
+        linear = [is_linear(x, t, name, base, tolerance) for x, t in once]
+        own = not near(noise, alone, tolerance)
         data, in_proportion = self._data(name, plays, alone[0], linear[0], tolerance)
         signs, unit = self._signs(name, plays, alone[0], linear, tolerance)
         return Heard(
@@ -190,8 +186,8 @@ class _Round:
             linear=linear[0] and not own,
             loudly_linear=linear[1] and not own and (linear[0] or self._moves_alike(name, plays)),
             own=own,
-            noise_stays=_near(signs[0], signs[1], tolerance),
-            data_stays=_near(data[0].abs(), data[1].abs(), tolerance if in_proportion else 0.0),
+            noise_stays=near(signs[0], signs[1], tolerance),
+            data_stays=near(data[0].abs(), data[1].abs(), tolerance if in_proportion else 0.0),
             fewer=self._fewest is not None and self._fewest < base.shape[-1],
             asked=torch.where(unit > 0, signs[0] / unit, 0.0),
             coarse=self._is_coarse(name, played, alone, data[0] / LOUD),
@@ -213,9 +209,9 @@ class _Round:
 
         both_ways = zip(plays.moved, plays.moved_back, strict=True)
         first, second = ((m[name][0] - back[name][0]) / 2 for m, back in both_ways)
-        if not linear or _is_in_proportion(move, first, LOUD, tolerance):
+        if not linear or is_in_proportion(move, first, LOUD, tolerance):
             return (first, second), True
-        size = _size_like(noise, move, first, tolerance)
+        size = size_like(noise, move, first, tolerance)
         if size == LOUD:
             return (first, second), False
         return (move(size) * (LOUD / size), move(size, 1) * (LOUD / size)), False
@@ -236,7 +232,7 @@ class _Round:
         def play(size: float) -> Tensor:
             return (self._play(size, signs="unit")[name][0] - base).abs()
 
-        size = _size_like(noise, play, unit, tolerance)
+        size = size_like(noise, play, unit, tolerance)
         quiet = (self._play(1.0, signs="asked", pattern=i)[name][0] - base for i in (0, 1))
         return [LOUD * s.abs() for s in quiet], play(size) * (LOUD / size)
 
@@ -247,7 +243,7 @@ class _Round:
         """
         silent, loud = plays.silent[name], plays.loud[name]
         under_noise = self._play(LOUD, move=LOUD)[name] - loud
-        return _near(under_noise, plays.moved[0][name] - silent, _rounding(loud, silent))
+        return near(under_noise, plays.moved[0][name] - silent, rounding(loud, silent))
 
     def _is_coarse(self, name: str, played: Tensor, alone: Tensor, data: Tensor) -> bool:
         """Whether small changes of the noise do not show, and as small ones of the data do.
@@ -387,47 +383,3 @@ def _readers_of(sent: Sent, readers: tuple[ThreatModel, ...]) -> list[set[str]]:
         return who.sees(j, i) and j not in who.agents and (key is None or key in who.agents)
 
     return [{who.name for who in readers if reads(who, *edge)} for edge in edges]
-
-
-def _is_linear(once: Tensor, twofold: _Twofold, name: str, base: Tensor, tolerance: float) -> bool:
-    doubled, second, both = (messages[name] - base for messages in twofold)
-    return _near(doubled, 2 * once, tolerance) and _near(both, once + second, tolerance)
-
-
-def _is_in_proportion(
-    move: Callable[[float], Tensor], moved: Tensor, size: float, tolerance: float
-) -> bool:
-    """Whether what this size of a move makes is as many times what a weaker one does."""
-    return _near(moved, WEAKER * move(size / WEAKER), WEAKER * tolerance)
-
-
-def _size_like(
-    noise: Tensor, move: Callable[[float], Tensor], loud: Tensor, tolerance: float
-) -> float:
-    """The size of a move that is as large as the noise, and in proportion; ``LOUD`` if none is."""
-    size, moved = LOUD, loud
-    for _ in range(QUIETER):
-        size *= (noise.square().mean() / moved.square().mean().clamp(min=1e-30)).sqrt().item()
-        if not 0 < size < LOUD:
-            break
-        moved = move(size)
-        if _is_in_proportion(move, moved, size, tolerance):
-            return size
-    return LOUD
-
-
-def _rounding(*messages: Tensor) -> float:
-    largest = max(m.abs().max().item() for m in messages)
-    return 64 * torch.finfo(messages[0].dtype).eps * largest
-
-
-def _near(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    """Whether they differ by less than any test would tell, in each row.
-
-    And in each coordinate under all streams, where there are several: a part of a row that is not
-    linear may be far smaller than the rest of it.
-    """
-    size = other.square().mean(dim=-1, keepdim=True).sqrt()
-    if other.ndim > 2:
-        size = torch.minimum(size, other.square().mean(dim=0).sqrt())
-    return bool(((one - other).abs() <= CLOSE * size + tolerance).all())

@@ -25,7 +25,7 @@ from .capturing import capture
 from .glossary import explain
 from .last_word import leave_with
 from .options import DataRoot, Device, Download, DryRun, MaxMemory, Quiet, Workers, bytes_in
-from .programs import audit_program, print_runs
+from .programs import audit_program, print_runs, refuse_options
 from .report import report
 from .reproducing import reproduce
 from .results import print_outlook, show
@@ -101,25 +101,21 @@ def audit(
     out = out or Path("runs") / config_file.stem
     with errors_as_exit_codes(same_command("--resume")):
         if is_captured(read_toml(config_file)[0]):
+            given = {"--device": device != "cpu", "--download": download}
+            given |= {"--max-memory": max_memory is not None, "--fix-model": fix_model}
+            refuse_options(config_file, given)
             program = CapturedConfig.from_toml(config_file, seed)
             if dry_run:
                 print_runs(program)
                 return
-            with progress_bars(quiet) as on_progress:
-                result = audit_program(program, config_file, out, workers, resume, on_progress)
+            result = audit_program(program, config_file, out, workers, resume, quiet)
         else:
             config = AuditConfig.from_toml(config_file, seed, fix_model)
             runtime = _runtime(device, data_root, download, workers, max_memory)
             if dry_run:
-                from dpaudit.pipeline.dry_run import outlook
-
-                print_outlook(config, outlook(config, runtime))
+                print_outlook(config, runtime)
                 return
-            from dpaudit.pipeline.run import run_audit
-
-            with progress_bars(quiet) as on_progress:
-                text = config_file.read_text("utf-8")
-                result = run_audit(config, out, runtime, text, resume, on_progress, say=complain)
+            result = _audited(config, config_file, out, runtime, resume, quiet)
     print_result(result, out, as_json)
     _exit(result, strict)
 
@@ -322,6 +318,16 @@ def _runtime(
         workers or Runtime.cores,
         bytes_in(max_memory),
     )
+
+
+def _audited(
+    config: AuditConfig, config_file: Path, out: Path, runtime: "Runtime", resume: bool, quiet: bool
+) -> AuditResult:
+    from dpaudit.pipeline.run import run_audit
+
+    text = config_file.read_text("utf-8")
+    with progress_bars(quiet) as on_progress:
+        return run_audit(config, out, runtime, text, resume, on_progress, say=complain)
 
 
 def _baseline_beside(claims: Path, update: bool) -> Path | None:

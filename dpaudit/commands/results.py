@@ -19,6 +19,7 @@ from .terminal import errors_as_exit_codes, print_result, say
 
 if TYPE_CHECKING:
     from dpaudit.pipeline.dry_run import Ahead, Outlook, Power
+    from dpaudit.pipeline.run import Runtime
 
 
 def show(
@@ -41,8 +42,11 @@ def _open(page: Path) -> None:
         raise RunError(f"{page}: no browser could be started; open the file by hand")
 
 
-def print_outlook(config: AuditConfig, found: "Outlook") -> None:
+def print_outlook(config: AuditConfig, runtime: "Runtime") -> None:
     """Time, memory and power of an audit that was not begun."""
+    from dpaudit.pipeline.dry_run import outlook
+
+    found = outlook(config, runtime)
     say(f"{'time':>8}  {'memory':>8}  part")
     cost = found.cost
     for ahead in cost.parts:

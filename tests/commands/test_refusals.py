@@ -181,3 +181,21 @@ def test_a_protocol_that_overflows_is_one_line() -> None:
     game = Game.of(defense, SETTING, 0, "add-remove", "poisson")
     with pytest.raises(DpauditError, match="round 2: messages or states are not finite"):
         Adversary(game, EVE, 3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--device", "cuda"], ["--download"], ["--max-memory", "1GB"], ["--fix-model"]],
+    ids=lambda options: options[0],
+)
+def test_a_program_of_ones_own_is_not_told_where_to_compute(
+    tmp_path: Path, options: list[str]
+) -> None:
+    config = tmp_path / "program.toml"
+    config.write_text('[program]\ncommand = ["python", "simulation.py"]\n')
+    done = CliRunner().invoke(app, ["audit", str(config), "--dry-run", *options])
+    assert done.exit_code == 2
+    assert done.stderr == (
+        f"error: {options[0]}: {config} audits a program, which does as its command says; "
+        f"leave {options[0]} out\n"
+    )

@@ -249,7 +249,7 @@ def foretold(experiment: Experiment, request: Request, out: Path) -> Iterator[tu
     refuse_missing_data(experiment, request)
     dataset = dataset_of(experiment, request)
     for cell in cells:
-        around = Around(RunDirectory(out), "", dataset, lambda done, total: None)
+        around = Around(RunDirectory(out), "", dataset, lambda what, done, total: None)
         yield cell, experiment.foretell(cell.settings, request.seed, around)
 
 
@@ -269,13 +269,9 @@ def _worker(experiment: Experiment, request: Request, run: RunDirectory) -> Work
         if not kept.done(job).error:
             return
         cell, name = cells[job[0]], kept.name(job)
-
-        def on_step(done: int, total: int) -> None:
-            on_progress(name, done, total)
-
         began = time.process_time()
         run.binding = kept.binding(job)
-        around = Around(run, name, dataset, on_step, request.data_root)
+        around = Around(run, name, dataset, on_progress)
         try:
             measured = tuple(experiment.measure(cell.settings, job[1], around))
             done = Done(measured, time.process_time() - began)

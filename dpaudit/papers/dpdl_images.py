@@ -60,7 +60,9 @@ def images(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
         folder,
         Runtime(cores=1),
         resume=(folder / "run.json").exists(),
-        on_progress=lambda what, done, total: around.on_step(done, total),
+        on_progress=lambda what, done, total: around.on_progress(
+            f"{around.stage}: {what}", done, total
+        ),
         own=replace(NOTHING, data=around.dataset),
     )
     rounds = sorted(settings["attack.rounds"])

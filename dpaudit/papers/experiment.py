@@ -7,11 +7,10 @@ beside what was published. Settings are flat, by the dotted keys of an audit fil
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpaudit.data.datasets import Dataset
-from dpaudit.progress import OnStep
+from dpaudit.progress import OnProgress
 from dpaudit.training.run_directory import RunDirectory
 
 Settings = Mapping[str, Any]
@@ -89,8 +88,11 @@ class Around:
     run: RunDirectory
     stage: str  # under which it keeps
     dataset: Dataset | None
-    on_step: OnStep
-    data_root: Path | None = None
+    on_progress: OnProgress
+
+    def on_step(self, done: int, total: int) -> None:
+        """Steps of a cell that is all of one kind."""
+        self.on_progress(self.stage, done, total)
 
 
 Measure = Callable[[Settings, int, Around], Iterable[Measured]]

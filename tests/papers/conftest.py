@@ -14,4 +14,4 @@ from dpaudit.training.run_directory import RunDirectory
 def around(tmp_path: Path) -> Iterator[Around]:
     with RunDirectory(tmp_path / "out").held() as run:
         run.binding = "cell"
-        yield Around(run, "cell", load_dataset("digits", seed=3), lambda done, total: None)
+        yield Around(run, "cell", load_dataset("digits", seed=3), lambda what, done, total: None)

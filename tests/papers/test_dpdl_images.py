@@ -19,7 +19,9 @@ def test_scenarios_are_those_of_the_paper() -> None:
 
 def test_time_and_memory_are_those_of_the_audit_and_grow_with_its_rounds(tmp_path) -> None:
     [cell] = chosen(DPDL_IMAGES["dpdl-table3-all"], Request("", "quick", data="digits"))
-    around = Around(RunDirectory(tmp_path), "", load_dataset("digits"), lambda done, total: None)
+    around = Around(
+        RunDirectory(tmp_path), "", load_dataset("digits"), lambda what, done, total: None
+    )
     settings = {**cell.settings, "attack.iterations": 1, "attack.targets": 1}
     short = foretell(settings, 0, around)
     long = foretell({**settings, "defense.n_rounds": 20_000}, 0, around)
@@ -38,8 +40,10 @@ def test_a_cell_is_an_audit_with_the_paper_s_attacks(tmp_path) -> None:
     settings |= {"attack.iterations": 2, "data.n_agents": 4, "defense.batch_size": 2}
     with RunDirectory(tmp_path).held() as run:
         run.binding = "0123456789"
-        around = Around(run, "cell", load_dataset("digits"), lambda done, total: None)
+        told = list[str]()
+        around = Around(run, "cell", load_dataset("digits"), lambda what, *_: told.append(what))
         found = list(images(settings, 0, around))
+    assert {"cell: training, defense", "cell: training, no-defense"} <= set(told)
     result = AuditResult.read(tmp_path / "audits" / "cell-01234567" / "audit.json")
     last = {(m.labels["scenario"], m.quantity): m.value for m in found if m.at is None}
     for scenario in SCENARIOS:

@@ -35,7 +35,7 @@ def test_a_round_of_each_kind_of_quick_cell(name: str, tmp_path) -> None:
     experiment, seen = DECLARED[name], set()
     dataset = random_images(SHAPES[experiment.data])
     with RunDirectory(tmp_path).held() as run:
-        around = Around(run, "cell", dataset, lambda done, total: None)
+        around = Around(run, "cell", dataset, lambda what, done, total: None)
         for cell in chosen(experiment, Request(name, "quick")):
             settings = {k: LEAST.get(k, v) for k, v in cell.settings.items()}
             settings = {k: v for k, v in settings.items() if k not in LEAST or v is not None}

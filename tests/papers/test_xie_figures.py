@@ -34,7 +34,7 @@ SETTINGS = {
 
 @pytest.fixture
 def around(tmp_path) -> Around:
-    return Around(RunDirectory(tmp_path), "", None, lambda done, total: None)
+    return Around(RunDirectory(tmp_path), "", None, lambda what, done, total: None)
 
 
 def expected(method: str, seed: int) -> float:

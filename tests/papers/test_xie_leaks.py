@@ -14,7 +14,7 @@ TINY = {"trials": 60, "n_rounds": 12, "estimated": 3}
 
 @pytest.fixture
 def around(tmp_path) -> Around:
-    return Around(RunDirectory(tmp_path), "", None, lambda done, total: None)
+    return Around(RunDirectory(tmp_path), "", None, lambda what, done, total: None)
 
 
 @pytest.mark.parametrize("i", range(len(PUBLISHED)))

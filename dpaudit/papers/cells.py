@@ -26,6 +26,7 @@ from .experiment import ABSENT, Around, Cell, Cost, Experiment, Measured, Open, 
 
 Job = tuple[int, int]  # which cell, which seed
 NOT_RUN = "not run"
+NOTED_EVERY = 10.0  # CPU seconds between notes of how many a cell took so far
 AUDITED = ("data", "graph", "model", "defense")  # settings that are those of an audit file
 
 
@@ -266,20 +267,45 @@ def _worker(experiment: Experiment, request: Request, run: RunDirectory) -> Work
     kept = _Kept(run, cells, dataset)
 
     def work(job: Job, on_progress: OnProgress) -> None:
-        if not kept.done(job).error:
+        before = kept.done(job)
+        if not before.error:
             return
         cell, name = cells[job[0]], kept.name(job)
-        began = time.process_time()
+        clock = _Clock(before.seconds if before.error == NOT_RUN else 0.0)
         run.binding = kept.binding(job)
-        around = Around(run, name, dataset, on_progress)
+
+        def note(what: str, done: int, total: int) -> None:
+            on_progress(what, done, total)
+            if clock.is_due():
+                kept.keep(job, Done((), clock.seconds(), NOT_RUN))
+
+        around = Around(run, name, dataset, note)
         try:
             measured = tuple(experiment.measure(cell.settings, job[1], around))
-            done = Done(measured, time.process_time() - began)
+            done = Done(measured, clock.seconds())
         except DpauditError as error:
-            done = Done((), time.process_time() - began, str(error).partition("\n")[0])
+            done = Done((), clock.seconds(), str(error).partition("\n")[0])
         kept.keep(job, done)
 
     return work
+
+
+class _Clock:
+    """CPU time of a cell, with what runs of it took that were interrupted."""
+
+    def __init__(self, before: float) -> None:
+        self._began = self._told = time.process_time()
+        self._before = before
+
+    def seconds(self) -> float:
+        return self._before + time.process_time() - self._began
+
+    def is_due(self) -> bool:
+        """Whether it is time to note it again, for one that is interrupted."""
+        if time.process_time() - self._told < NOTED_EVERY:
+            return False
+        self._told = time.process_time()
+        return True
 
 
 class _Kept:
@@ -305,7 +331,7 @@ class _Kept:
         self._run.write_result(f"cells/{self.name(job)}.json", content, self.binding(job))
 
     def done(self, job: Job) -> Done:
-        """Of a cell that was not run yet an error says so."""
+        """Of a cell that was not run to its end yet an error says so."""
         found = self._run.read_result(f"cells/{self.name(job)}.json", self.binding(job))
         if found is None:
             return Done((), 0.0, NOT_RUN)

@@ -1,5 +1,6 @@
 """Cells of an experiment: which are run, with which settings, and that none is run twice."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from dpaudit.papers.cells import (
 )
 from dpaudit.papers.declared import DECLARED
 from dpaudit.papers.experiment import Cell, Scale
-from tests.papers.toy import CALLS, CELLS, LEARNS, TOY, ask, files
+from tests.papers.toy import CALLS, CELLS, LEARNS, TOY, ask, files, measure
 
 
 def run(out, experiment=TOY, request=None):
@@ -98,6 +99,29 @@ def test_what_a_killed_run_left_is_gone_on_with(tmp_path, monkeypatch) -> None:
     assert len(files(tmp_path)) == 5
     run(tmp_path)
     assert len(CALLS) == 12 - 5
+
+
+def test_the_time_of_a_cell_is_that_of_its_interrupted_runs_too(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(cells, "NOTED_EVERY", 0.0)
+    least, goes = 0.3, []
+
+    def interrupted(settings, seed, around):
+        goes.append(seed)
+        until = time.process_time() + least
+        while len(goes) == 1 and time.process_time() < until:
+            pass
+        around.on_step(1, 2)
+        if len(goes) == 1:
+            raise KeyboardInterrupt
+        yield from measure(settings, seed, around)
+
+    slow, request = replace(TOY, measure=interrupted), ask(seeds=1, only={"budget": ("4",)})
+    told = (tmp_path, 1, lambda what, done, total: None)
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(slow, request, *told)
+    (_, first), (_, second) = run_cells(slow, request, *told)
+    assert first[0].seconds >= least > second[0].seconds
+    assert [m.value for m in first[0].measured] == [4.0, 10.0]
 
 
 def test_a_cell_that_fails_says_why_and_the_others_go_on(tmp_path) -> None:

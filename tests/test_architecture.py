@@ -40,6 +40,7 @@ FLOORS = {  # a room imports rooms of lower floors
 }
 GROUND, FACE = 1, 11  # modules beside the rooms; the package itself
 HEAVY = ("torch", "scipy", "pandas", "seaborn", "matplotlib", "sklearn")
+MOST_LINES = {"function": 40, "module": 400}  # as CONTRIBUTING.md has it
 RENDERED = "commands"  # the room that renders what the library found, and so names a report
 
 
@@ -143,6 +144,27 @@ def test_a_neighbour_is_imported_relatively() -> None:
         if level > 1 or (level == 0 and len(name) > 2 and target[:-2] == name[:-1])
     ]
     assert wrong == []
+
+
+def too_long(path: Path) -> Iterator[str]:
+    """What of a file has more lines than a reader should need to keep in mind."""
+    text = path.read_text("utf-8")
+    if len(text.splitlines()) > MOST_LINES["module"]:
+        yield path.name
+    for node in ast.walk(ast.parse(text)):
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_function and node.end_lineno - node.lineno >= MOST_LINES["function"]:
+            yield f"{path.name}:{node.lineno}: {node.name}"
+
+
+def test_functions_and_modules_are_short() -> None:
+    assert [found for path, _ in sources() for found in too_long(path)] == []
+
+
+@pytest.mark.parametrize("lines, found", [(39, []), (40, ["one.py:1: f"])])
+def test_a_function_of_one_line_too_many_is_found(lines, found, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("def f():\n" + "    pass\n" * lines)
+    assert list(too_long(tmp_path / "one.py")) == found
 
 
 def test_families_are_never_imported_as_bare_names() -> None:

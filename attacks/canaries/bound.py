@@ -149,6 +149,18 @@ def _test(
     )
 
 
+def _largest_mu(
+    evidence: Evidence, why: str | None, guessing: Guessing, right: int
+) -> tuple[float, str]:
+    """mu at most, from scores if nothing says why not, else from guesses; and how."""
+    m, r, alpha = guessing
+    found = Summed.of(evidence, 1.0) if why is None else why
+    if isinstance(found, str):
+        how = f"bound of Xiang et al. (order statistics of Gaussian channels), for {found}"
+        return mu_from_ranked_guesses(m, r, right, alpha), how
+    return found.factor(alpha) * found.law.mu, found.note
+
+
 def noise_bound(
     threat_model: ThreatModel,
     adversary: Adversary,
@@ -160,12 +172,7 @@ def noise_bound(
     """How much noise there is at most, from canaries in every batch."""
     m, r, alpha = guessing
     right = correct_guesses(evidence.log_ratios, evidence.included, r)
-    found = Summed.of(evidence, 1.0) if why is None else why
-    if isinstance(found, str):
-        mu = mu_from_ranked_guesses(m, r, right, alpha)
-        how = f"bound of Xiang et al. (order statistics of Gaussian channels), for {found}"
-    else:
-        mu, how = found.factor(alpha) * found.law.mu, found.note
+    mu, how = _largest_mu(evidence, why, guessing, right)
     return Finding(
         role=Role.NOISE_BOUND,
         kind="empirical-epsilon",

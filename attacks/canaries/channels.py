@@ -116,9 +116,8 @@ def train_with_canaries(
     sets = (sampled, slice(0, n_canaries)), (always, slice(n_canaries, 2 * n_canaries))
     readers = [_Reader(who, which, setting.d, streams.device) for who, which in sets]
     X = problem.initial(streams)
-    state = defense.start(
-        torch.cat([X, X.new_zeros(len(X), 2 * n_canaries)], dim=1), _beside(setting, 2 * n_canaries)
-    )
+    beside = torch.cat([X, X.new_zeros(len(X), 2 * n_canaries)], dim=1)
+    state = defense.start(beside, _beside(setting, 2 * n_canaries))
     done, state = _resumed(kept.last(), state, readers)
     for k in range(done + 1, sampled.n_rounds + 1):
         real = problem.gradient(streams, k, defense.batch_size, defense.drawing)

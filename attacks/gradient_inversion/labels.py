@@ -47,14 +47,20 @@ def infer_labels(observed: Observed, task: Task, dummies: Tensor) -> Tensor:
     offset = (answers.sum(1) - own) / (task.n_classes - 1)
     impact = (own - offset) / observed.batch_size
 
-    rank = g.argsort(1).argsort(1)
-    counts = ((g < 0) & (rank < observed.batch_size)).long()
-    remainder = (g - offset) / impact - counts  # records still to be given, by class
-    while (short := counts.sum(1) < observed.batch_size).any():
-        given = one_hot(remainder.argmax(1), task.n_classes) * short[:, None]
-        counts, remainder = counts + given, remainder - given
+    counts = _counts(g, (g - offset) / impact, observed.batch_size)
     classes = torch.arange(task.n_classes, device=g.device)
     return torch.stack([classes.repeat_interleave(row) for row in counts])
+
+
+def _counts(g: Tensor, expected: Tensor, batch_size: int) -> Tensor:
+    """How many records of each class, [n_secrets, n_classes], where so many are expected."""
+    rank = g.argsort(1).argsort(1)
+    counts = ((g < 0) & (rank < batch_size)).long()
+    remainder = expected - counts  # records still to be given, by class
+    while (short := counts.sum(1) < batch_size).any():
+        given = one_hot(remainder.argmax(1), g.shape[1]) * short[:, None]
+        counts, remainder = counts + given, remainder - given
+    return counts
 
 
 def last_parameters(module: nn.Module, n_classes: int) -> str:

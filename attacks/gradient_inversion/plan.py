@@ -24,6 +24,10 @@ _AUDIBLE = 0.02  # of a gradient's length: less noise than searches leave unmatc
 _LITTLE = 20  # steps, where nothing can be reconstructed
 _BITS = 0.1  # for each unknown pixel, below which no image can be made
 _SURE = 2.0  # standard deviations by which the signal's power may be underestimated
+_NO_NOISE = (
+    'attack.objective: "likelihood" needs noise of a known size in the gradients, and this '
+    'adversary knows of none; expected "l1", "cosine", "chord" or "euclidean"'
+)
 
 
 class Plan(NamedTuple):
@@ -57,10 +61,7 @@ def plan(
     std = observed.std
     noisy = std is not None and _is_audible(observed, std)
     if mismatch == "likelihood" and not noisy:
-        raise DpauditError(
-            'attack.objective: "likelihood" needs noise of a known size in the gradients, and this '
-            'adversary knows of none; expected "l1", "cosine", "chord" or "euclidean"'
-        )
+        raise DpauditError(_NO_NOISE)
     smooth = not has_kinks(task.gradients.module)
     if mismatch is None:
         quiet: Mismatch = "euclidean" if smooth else "chord"

@@ -1,5 +1,6 @@
 """What runs with and without one record prove: a certified lower bound on epsilon."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 from math import ceil, exp, inf, log, log1p
 
@@ -52,10 +53,16 @@ def certified_bound(question: Question, runs: Runs) -> Finding:
     path = _wealth(question, runs.score, runs.counted)
     metrics = _by_bets(question, runs, path) if question.stop_early else _by_counts(question, runs)
     metrics[Name.LOG_WEALTH] = Metric(value=float(path[-1]), n=len(path))
+    notes = (*_notes(question, runs, len(path)), *_notes_on_bounds(question, metrics))
+    return _finding(question, notes, metrics, _tradeoff(question, runs.scores))
+
+
+def _notes(question: Question, runs: Runs, n_runs: int) -> list[str]:
+    """What was played, and how it was read."""
     game = question.game
     how = "scores are likelihood ratios under the noise that the defense asks for"
     notes = [
-        f"{len(path)} runs of each world over {question.n_rounds} of {game.defense.n_rounds} "
+        f"{n_runs} runs of each world over {question.n_rounds} of {game.defense.n_rounds} "
         f"rounds, the canary in the batch with probability {game.sampling_rate:.3g} a round; "
         f"{len(runs.score.choosing[0])} other runs of each chose the threshold",
         "scores learned from other runs" if runs.score.learned else how,
@@ -83,11 +90,14 @@ def certified_bound(question: Question, runs: Runs) -> Finding:
             f"the record has the same size in each of {game.spread} coordinates, {why}; of "
             f"{game.coordinates} in the model"
         )
+    return notes
+
+
+def _notes_on_bounds(question: Question, metrics: dict[str, Metric]) -> Iterator[str]:
     if Name.NOISE_FACTOR in metrics:
-        notes.append("the bound of the declared shape is proven for such mechanisms alone")
+        yield "the bound of the declared shape is proven for such mechanisms alone"
     if question.claim.mu is not None:
-        notes.append("mu is of the Gaussian family")
-    return _finding(question, tuple(notes), metrics, _tradeoff(question, runs.scores))
+        yield "mu is of the Gaussian family"
 
 
 def untested(question: Question, why: str) -> Finding:

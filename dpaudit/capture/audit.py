@@ -146,6 +146,17 @@ def _ignored(config: CapturedConfig) -> Iterator[str]:
         yield f"Messages of {names} were left out as diagnostics: whatever they show is not judged."
 
 
+def _graph(n_agents: int, links: list[tuple[int, int]]) -> GraphSummary:
+    """What was seen: of mixing weights nothing is known."""
+    return GraphSummary(
+        name="captured",
+        n_agents=n_agents,
+        links=tuple(links),
+        positions=tuple(map(tuple, positions("ring", n_agents).tolist())),
+        spectral_gap=float("nan"),
+    )
+
+
 def _result(
     config: CapturedConfig,
     worlds: Worlds,
@@ -176,13 +187,7 @@ def _result(
             )
             for model in config.threat_model
         ),
-        graph=GraphSummary(
-            name="captured",
-            n_agents=n_agents,
-            links=tuple(links),
-            positions=tuple(map(tuple, positions("ring", n_agents).tolist())),
-            spectral_gap=float("nan"),
-        ),
+        graph=_graph(n_agents, links),
         findings=tuple(findings),
         utility={},
         timing=seconds,

@@ -27,18 +27,10 @@ def drawn_noise(plain: Observed, sites: Sequence[str]) -> list[Finding]:
     if not draws:
         return []
     repeated = _repeated(plain, draws)
-    groups: dict[tuple[str, int], list[Array]] = defaultdict(list)
-    for draw in draws:
-        values = _standard(plain.tape[draw.key] / draw.scale, draw.family)
-        groups[draw.name, len(values)].append(values)
-    found = [(name, *white_noise_test(_sample(group))) for (name, _), group in groups.items()]
-    name, test, p = min(found, key=lambda one: one[2])
-    p = min(1.0, len(found) * p)
     if repeated:
-        what = f"{len(repeated)} draws repeat an earlier one: {repeated[0]}"
-        p = 0.0
+        what, p = f"{len(repeated)} draws repeat an earlier one: {repeated[0]}", 0.0
     else:
-        what = f'"{name}": {test}'
+        what, p = _least_likely(plain, draws)
     odd = p < LEVEL
     return [
         Finding(
@@ -57,6 +49,17 @@ def drawn_noise(plain: Observed, sites: Sequence[str]) -> list[Finding]:
             ),
         )
     ]
+
+
+def _least_likely(plain: Observed, draws: Sequence[NamedDraw]) -> tuple[str, float]:
+    """The draw that looks least like its law, in which test, and the p-value of all together."""
+    groups: dict[tuple[str, int], list[Array]] = defaultdict(list)
+    for draw in draws:
+        values = _standard(plain.tape[draw.key] / draw.scale, draw.family)
+        groups[draw.name, len(values)].append(values)
+    found = [(name, *white_noise_test(_sample(group))) for (name, _), group in groups.items()]
+    name, test, p = min(found, key=lambda one: one[2])
+    return f'"{name}": {test}', min(1.0, len(found) * p)
 
 
 def _sample(draws: Sequence[Array]) -> Array:

@@ -8,8 +8,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-from dpaudit.lifeline import end_with
-
+from .lifeline import end_with
 from .terminal import complain
 
 CODES = (0, 1, 2, 130)

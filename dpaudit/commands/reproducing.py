@@ -19,6 +19,7 @@ from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
+from .options import Quiet, Workers
 from .running import progress_bars
 from .terminal import errors_as_exit_codes, same_command, say, warnings_as_lines
 
@@ -29,39 +30,49 @@ if TYPE_CHECKING:
 
 NOT_TYPED = ("--out", "--markdown", "--data-root", "--workers", "--quiet", "-q")
 
+Name = Annotated[str, Argument(metavar="NAME", help="See: dpaudit list experiments.")]
+AtScale = Annotated[Literal["quick", "paper"], Option(help="How much of it.")]
+FirstSeed = Annotated[int, Option(min=0, help="The first one.")]
+Seeds = Annotated[
+    int | None, Option(min=1, max=1000, help="How many; default: as the scale has them.")
+]
+Out = Annotated[
+    Path | None, Option(help="Folder of cells, CSV and report; default: runs/NAME-SCALE.")
+]
+Only = Annotated[
+    list[str] | None,
+    Option(metavar="COLUMN=LABEL", help="Only cells with this label; repeatable."),
+]
+Changed = Annotated[
+    list[str] | None,
+    Option("--set", metavar="KEY=VALUE", help="Another reading of what is open; repeatable."),
+]
+OtherData = Annotated[
+    str | None, Option(help="Other data than the paper's: mnist, digits, ..., or an .npz.")
+]
+DataRoot = Annotated[
+    Path | None, Option(help=f"Folder of data sets, for those on images; or {DATA_ROOT}.")
+]
+Markdown = Annotated[
+    Path | None, Option(help="Put its section into a page like docs/reproductions.md.")
+]
+DryRun = Annotated[bool, Option("--dry-run", help="Only say what it takes.")]
+
 
 def reproduce(
-    name: Annotated[str, Argument(metavar="NAME", help="See: dpaudit list experiments.")],
-    scale: Annotated[Literal["quick", "paper"], Option(help="How much of it.")] = "quick",
-    seed: Annotated[int, Option(min=0, help="The first one.")] = 0,
-    seeds: Annotated[
-        int | None, Option(min=1, max=1000, help="How many; default: as the scale has them.")
-    ] = None,
-    out: Annotated[
-        Path | None, Option(help="Folder of cells, CSV and report; default: runs/NAME-SCALE.")
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        Option(metavar="COLUMN=LABEL", help="Only cells with this label; repeatable."),
-    ] = None,
-    changed: Annotated[
-        list[str] | None,
-        Option("--set", metavar="KEY=VALUE", help="Another reading of what is open; repeatable."),
-    ] = None,
-    data: Annotated[
-        str | None, Option(help="Other data than the paper's: mnist, digits, ..., or an .npz.")
-    ] = None,
-    data_root: Annotated[
-        Path | None, Option(help=f"Folder of data sets, for those on images; or {DATA_ROOT}.")
-    ] = None,
-    markdown: Annotated[
-        Path | None, Option(help="Put its section into a page like docs/reproductions.md.")
-    ] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Only say what it takes.")] = False,
-    workers: Annotated[
-        int | None, Option(min=1, help="Processes; default: one for each core.")
-    ] = None,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="No progress.")] = False,
+    name: Name,
+    scale: AtScale = "quick",
+    seed: FirstSeed = 0,
+    seeds: Seeds = None,
+    out: Out = None,
+    only: Only = None,
+    changed: Changed = None,
+    data: OtherData = None,
+    data_root: DataRoot = None,
+    markdown: Markdown = None,
+    dry_run: DryRun = False,
+    workers: Workers = None,
+    quiet: Quiet = False,
 ) -> None:
     """A table or figure of a paper, published numbers beside ours.
 

@@ -82,6 +82,18 @@ def network_mu(
     if strategy is not None:
         _refuse_strategy(strategy, n_rounds)
     _refuse_size(n, n_rounds, schema, strategy is not None)
+    return _of_all(gossip, readers, schema, strategy, gap, on_step)
+
+
+def _of_all(
+    gossip: Gossip,
+    readers: Sequence[ThreatModel],
+    schema: Participation,
+    strategy: Tensor | None,
+    gap: float,
+    on_step: OnStep,
+) -> NetworkMu:
+    n = gossip.n_agents
     low, high = (torch.full((len(readers), n), torch.nan, dtype=torch.float64) for _ in range(2))
     bare: dict[tuple[int, int], tuple[int, int]] = {}
     for i, reader in enumerate(readers):

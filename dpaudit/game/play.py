@@ -88,8 +88,7 @@ def play(
     """
     rows = adversary.observed + 2 * adversary.game.setting.n_agents
     size = block_of(rows, adversary.game.played)
-    n_blocks = -(-trials // size)
-    blocks = _blocks_of(kept.last())
+    n_blocks, blocks = -(-trials // size), _blocks_of(kept.last())
     for i, part in list(enumerate(np.array_split(np.arange(trials), n_blocks)))[len(blocks) :]:
         if enough is not None and _is_due(len(blocks)) and enough(_together(blocks)):
             break
@@ -164,11 +163,7 @@ def _block(
     present = torch.arange(2 * trials, device=device) >= trials
     sign = torch.where(present, 1.0, -1.0 if game.is_replacement else 0.0).to(dtype)
     state: Any = game.start(2 * trials, dtype, device, game.played)
-    reader: _ByRatio | _AlongTheRecord = (
-        _AlongTheRecord(adversary, 2 * trials)
-        if isinstance(adversary, Along)
-        else _ByRatio(adversary, game, 2 * trials, dtype, device)
-    )
+    reader = _reader(adversary, game, 2 * trials, dtype, device)
     features: list[Tensor] = []
     for k in range(1, adversary.n_rounds + 1):
         noise = Overheard(streams, k)
@@ -190,6 +185,14 @@ def _block(
     scores = reader.scores(in_round).double().cpu().numpy()
     _refuse_nan(scores, adversary)
     return Worlds(Scored(scores[:trials], kept[:trials]), Scored(scores[trials:], kept[trials:]))
+
+
+def _reader(
+    adversary: Adversary | Along, game: Game, trials: int, dtype: torch.dtype, device: torch.device
+) -> "_ByRatio | _AlongTheRecord":
+    if isinstance(adversary, Along):
+        return _AlongTheRecord(adversary, trials)
+    return _ByRatio(adversary, game, trials, dtype, device)
 
 
 class _ByRatio:

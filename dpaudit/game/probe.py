@@ -18,9 +18,9 @@ from dpaudit.errors import ConfigError, DpauditError
 from .blocks import SparseMap
 from .inputs import Watched
 from .observer import Observer
-from .points import NOWHERE, at_points, points_of
+from .points import NOWHERE, Points, at_points, points_of
 from .states import flat_state, state_of
-from .tape import Tape
+from .tape import AskedNoise, Tape
 
 RANK = 1e-9  # of the largest singular value: below it a combination of messages has no noise
 NOISELESS = 1e-6  # of a record's effect: what may be left of it where there is no noise to hide it
@@ -140,13 +140,8 @@ class Probe:
         self._graph = self._game.setting.network.at(k)
 
     def play(self, spread: Tensor, remnants: Tensor) -> Probed:
-        asked = Tape()
-        self._step(self._state, asked, self._game.gradient(torch.zeros(1, dtype=torch.float64)))
-        draws = asked.draws
-        self._observer.told(self._k, asked.known_to)
+        draws, points = self._asked(), self._points()
         sizes = {name: draw.shape[-2] for name, draw in draws.items()}
-        points = points_of(self._game, anywhere(self._state, self._k), self._k, Tape())
-        points = points if self._game.uses(self._k) else points._replace(steps=[])
         first = 1 + len(remnants) + len(spread)  # trial of the first draw
         last = first + sum(sizes.values())  # trial of the first point
         trials = last + len(points.steps)  # base, remnants, spread, noise, record
@@ -184,6 +179,18 @@ class Probe:
             next_state=state_of(self._state, after[:1]),
             scale=max(sizes_of, default=0.0),
         )
+
+    def _asked(self) -> dict[str, AskedNoise]:
+        """The noise that the step asks for."""
+        asked = Tape()
+        self._step(self._state, asked, self._game.gradient(torch.zeros(1, dtype=torch.float64)))
+        self._observer.told(self._k, asked.known_to)
+        return asked.draws
+
+    def _points(self) -> Points:
+        """Where the record's gradient is asked for; nowhere if it is in no batch."""
+        points = points_of(self._game, anywhere(self._state, self._k), self._k, Tape())
+        return points if self._game.uses(self._k) else points._replace(steps=[])
 
     def _refuse_too_many(self, trials: int, n_draws: int) -> None:
         if trials > MOST_DRAWS:

@@ -5,6 +5,7 @@ algorithm better: MM-exact, MM-strip, and the best estimate from the whole view.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,28 +60,7 @@ def study(scale: str, with_mnist: bool) -> ImageTable:
         scale: "quick" or "paper".
     """
     size, full = SIZES[scale], 216 if with_mnist else 16  # as many as the smallest agent has
-
-    split = {"n_agents": 10, "partition": {"kind": "dirichlet", "alpha": 1.0}}
-
-    def config(batch_size: int) -> dict[str, Any]:
-        return {
-            "data": {"name": "mnist" if with_mnist else "digits", **split},
-            "graph": {"name": "bipartite"},
-            "model": {"name": "lenet"},
-            "defense": {
-                "name": "dpdl",
-                "epsilon": 0.5,
-                "delta": 1e-5,
-                "n_rounds": size.n_rounds,
-                "batch_size": batch_size,
-                "sampling": "fixed",
-                "learning_rate": 0.005,
-                "clip_norm": 2.0,
-                "momentum": 0.7,
-                "calibration": 1.5,
-            },
-        }
-
+    config = partial(_config, size.n_rounds, with_mnist)
     data = "MNIST" if with_mnist else "the embedded digits (8x8), not the paper's MNIST"
     return ImageTable(
         title=f"DPDL, Table III, on {data}, scale {scale}: published, and found here",
@@ -94,6 +74,27 @@ def study(scale: str, with_mnist: bool) -> ImageTable:
         ),
         attack={"targets": size.targets},
     )
+
+
+def _config(n_rounds: int, with_mnist: bool, batch_size: int) -> dict[str, Any]:
+    split = {"n_agents": 10, "partition": {"kind": "dirichlet", "alpha": 1.0}}
+    return {
+        "data": {"name": "mnist" if with_mnist else "digits", **split},
+        "graph": {"name": "bipartite"},
+        "model": {"name": "lenet"},
+        "defense": {
+            "name": "dpdl",
+            "epsilon": 0.5,
+            "delta": 1e-5,
+            "n_rounds": n_rounds,
+            "batch_size": batch_size,
+            "sampling": "fixed",
+            "learning_rate": 0.005,
+            "clip_norm": 2.0,
+            "momentum": 0.7,
+            "calibration": 1.5,
+        },
+    }
 
 
 def printed(scale: str, seed: int, data_root: Path | None, keep: Keep = at_once) -> Iterator[str]:

@@ -116,10 +116,9 @@ def train(
 ) -> Curve:
     """Play every round, write the recorded ones, and return the training curves.
 
-    ``evaluations``: points of these, evenly spaced; the last round is always one.
-
-    Goes on from the last checkpoint of this world if the run directory has one; since every stream
-    is named by its round, the result is the one of an uninterrupted run.
+    ``evaluations``: points of these, evenly spaced; the last round is always one. Goes on from the
+    last checkpoint of this world if the run directory has one; since every stream is named by its
+    round, the result is the one of an uninterrupted run.
 
     Raises:
         RunError: a message or a model is no finite number; whatever would be found on such a run

@@ -1,7 +1,7 @@
 """How the agents' models fared: loss, accuracy and consensus distance over rounds."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -59,6 +59,15 @@ def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Ma
     return _svg(name, title, (4.0, 2.7), paint)
 
 
+def _of_runs(curves: Mapping[str, Curve], by_accuracy: bool, said: str) -> Iterator[Row]:
+    for run, curve in curves.items():
+        drawn = curve.accuracy if by_accuracy else curve.loss
+        for k, values in zip(curve.rounds, drawn, strict=True):
+            for agent, value in enumerate(values):
+                if math.isfinite(value):
+                    yield {"run": run, "round": k, "agent": agent, said: value}
+
+
 def training_by_run(curves: Mapping[str, Curve], by_accuracy: bool, name: str) -> Drawn | None:
     """A line for each run: the mean over its agents, in a band from the lowest to the highest.
 
@@ -70,15 +79,7 @@ def training_by_run(curves: Mapping[str, Curve], by_accuracy: bool, name: str) -
     Returns None where nothing finite was recorded.
     """
     said = "test accuracy" if by_accuracy else next((c.loss_is for c in curves.values()), "")
-    rows: list[Row] = [
-        {"run": run, "round": k, "agent": agent, said: value}
-        for run, curve in curves.items()
-        for k, values in zip(
-            curve.rounds, curve.accuracy if by_accuracy else curve.loss, strict=True
-        )
-        for agent, value in enumerate(values)
-        if math.isfinite(value)
-    ]
+    rows = [*_of_runs(curves, by_accuracy, said)]
     runs = list(dict.fromkeys(str(row["run"]) for row in rows))
     if not runs:
         return None

@@ -39,28 +39,32 @@ class AfterImport:
         return spec
 
 
+def _record_torch(torch: ModuleType, log: Log, options: dict[str, Any]) -> None:
+    version = str(torch.__version__)
+    if ".".join(version.split(".")[:2]) not in TORCH:
+        log.note("refused", f"torch {version} is not supported")
+        os._exit(REFUSED)
+    if options["cpu"]:
+        from . import cpu
+
+        cpu.answer_for_cuda()
+    from . import draws, loaders, messages, sites
+
+    where = sites.Sites(options["origin"])
+    player = _player(log) if options.get("world") else None
+    messages.record(log, where, player)
+    draws.record(log, where, player)
+    if player is not None:
+        loaders.hook(player)
+
+
 def start() -> None:
     """Record this process from now on, and those that it starts."""
     options = json.loads(os.environ[OPTIONS])
     log = Log(options["folder"], options["most_bytes"])
 
     def hook_torch(torch: ModuleType) -> None:
-        version = str(torch.__version__)
-        if ".".join(version.split(".")[:2]) not in TORCH:
-            log.note("refused", f"torch {version} is not supported")
-            os._exit(REFUSED)
-        if options["cpu"]:
-            from . import cpu
-
-            cpu.answer_for_cuda()
-        from . import draws, loaders, messages, sites
-
-        where = sites.Sites(options["origin"])
-        player = _player(log) if options.get("world") else None
-        messages.record(log, where, player)
-        draws.record(log, where, player)
-        if player is not None:
-            loaders.hook(player)
+        _record_torch(torch, log, options)
 
     def hook_zmq(zmq: ModuleType) -> None:
         from . import sites, zeromq

@@ -149,10 +149,10 @@ def _test(
     )
 
 
-def _largest_mu(
+def _least_mu(
     evidence: Evidence, why: str | None, guessing: Guessing, right: int
 ) -> tuple[float, str]:
-    """mu at most, from scores if nothing says why not, else from guesses; and how."""
+    """mu at least, from scores if nothing says why not, else from guesses; and how."""
     m, r, alpha = guessing
     found = Summed.of(evidence, 1.0) if why is None else why
     if isinstance(found, str):
@@ -172,7 +172,7 @@ def noise_bound(
     """How much noise there is at most, from canaries in every batch."""
     m, r, alpha = guessing
     right = correct_guesses(evidence.log_ratios, evidence.included, r)
-    mu, how = _largest_mu(evidence, why, guessing, right)
+    mu, how = _least_mu(evidence, why, guessing, right)
     return Finding(
         role=Role.NOISE_BOUND,
         kind="empirical-epsilon",

@@ -1,14 +1,15 @@
 """Empirical epsilon: which world a run came from, told by the strongest adversary of a view."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
 from dpaudit.defense.claim_accounting import claimed_delta
 from dpaudit.errors import DpauditError, RunError
@@ -34,7 +35,13 @@ from .agents import as_asked, states_distances
 from .asking import WORK, Asking
 from .bound import best_of, certified_bound, is_decided, power_of, untested
 from .certain import declared_of_a_draw, noise_by_runs, rounds_of_a_draw
-from .controls import no_noise_control, noise_control, null_control, positive_control
+from .controls import (
+    no_noise_control,
+    no_noise_test,
+    noise_control,
+    null_control,
+    positive_control,
+)
 from .exact import exact_leak
 from .matched import matched_bound
 from .question import Question
@@ -42,7 +49,10 @@ from .runs import Drawn, Runs, Score
 
 LONG = 10  # times as much, which a round may take where a step needs many coordinates
 TRAINING = 1000  # runs of each world, at least, that choose the score and its threshold
-
+FEWEST = 40  # runs of each world that can be counted
+NOISE_RUNS = 100  # of each world, by which noise is tested where no run is counted
+ALGEBRA = 10**9  # products, about, in which rounds are followed where no run is counted
+MOST_ROUNDS = 200  # that are followed there
 
 UNKNOWN_DRAWS = (
     "the graph is drawn anew in every round and the adversary does not know the draws; runs are "
@@ -67,15 +77,27 @@ class LikelihoodRatio(Attack):
     epsilon alone, share their runs; what is found on a claim does not depend on which others there
     are, but that runs which stop early go on until all are decided. With ``candidates`` the same
     runs also tell how often one of so many is found out (``matched``).
+
+    With ``trials = 0`` no run is counted and nothing is certified: there is the exact leak, and
+    the test of the noise by a few runs. Every audit with a claim has these.
     """
 
     memory_grows_with: ClassVar[tuple[str, ...]] = ("n_rounds", "trials")
 
-    trials: Annotated[PositiveInt, Field(ge=40)] = 2000  # runs of each world that are counted
+    trials: NonNegativeInt = 2000  # runs of each world that are counted; 0: the exact leak alone
     n_rounds: PositiveInt | None = None  # the first ones, that are played; None: what 20 s take
     alpha: Significance = 0.05  # of a false lower bound
     stop_early: bool = False  # as soon as bets have refuted all claims that the runs test
     candidates: Annotated[int, Field(ge=2)] | None = None  # to be matched; None: none are
+
+    @model_validator(mode="after")
+    def _trials_are_none_or_enough(self) -> Self:
+        if 0 < self.trials < FEWEST:
+            raise ValueError(
+                f"{self.trials} trials certify nothing; expected {FEWEST} at the least, or 0 for "
+                "the exact leak alone"
+            )
+        return self
 
     @model_validator(mode="after")
     def _candidates_fit_into_the_trials(self) -> Self:
@@ -120,6 +142,8 @@ class LikelihoodRatio(Attack):
         claimed = _claimed(bench, threat_model).values()
         controls = 2 if any(claim.adjacency == "replace-one" for claim in claimed) else 1
         runs = self.trials + self._choosing + controls * self.trials // 2
+        if not self.trials:
+            runs = NOISE_RUNS
         first = min(n_rounds, FIRST)
         nonlinear = nonlinearity(game, threat_model, first)
         if nonlinear is not None and not nonlinear.quiet:  # two rounds with the record drawn
@@ -136,6 +160,8 @@ class LikelihoodRatio(Attack):
         self, bench: Bench, threat_model: ThreatModel, patience: float = inf
     ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
         """By the leak of the first rounds that the runs would play."""
+        if not self.trials:
+            return
         derived = patience == inf or self._is_derived(bench, threat_model, patience)
         asking = self._asking(bench, threat_model)
         for index, claim in _claimed(bench, threat_model).items():
@@ -183,6 +209,12 @@ class LikelihoodRatio(Attack):
             if first is None:
                 continue
             asked = [replace(first, index=j, claim=claims[j]) for j in indices]
+            if not self.trials:
+                noise = self._noise(first, asking, on_round, bench.kept.stage(i))
+                for question in asked:
+                    some = [exact_leak(question), *noise(question)]
+                    found[question.index] = [as_asked(f, question.game) for f in some]
+                continue
             why = UNKNOWN_DRAWS if first.guesses else _not_played(first, asking)
             if why is not None:
                 found |= {q.index: [exact_leak(q), untested(q, why)] for q in asked}
@@ -196,12 +228,47 @@ class LikelihoodRatio(Attack):
         return [finding for index in claims for finding in found.get(index, [])]
 
     def _asking(self, bench: Bench, threat_model: ThreatModel) -> Asking:
-        return Asking(bench, threat_model, self.trials, self.n_rounds, self.alpha, self.stop_early)
+        trials, first = self.trials or NOISE_RUNS, self.n_rounds
+        if not self.trials and first is None:
+            first = self._followed(bench, threat_model)
+        return Asking(bench, threat_model, trials, first, self.alpha, self.stop_early)
+
+    def _followed(self, bench: Bench, threat_model: ThreatModel) -> int | None:
+        """How many rounds are followed where no run is counted."""
+        game = self._largest_game(bench, threat_model)
+        if game is None:
+            return None
+        products = GameShape.of(game, threat_model).products
+        return max(FIRST, min(MOST_ROUNDS, bench.defense.n_rounds, ALGEBRA // max(1, products)))
 
     @property
     def _choosing(self) -> int:
         """Runs of each world that choose the score and its threshold; few, if others may stop."""
         return TRAINING if self.stop_early else max(TRAINING, self.trials // 5)
+
+    def _noise(
+        self, question: Question, asking: Asking, on_round: OnStep, kept: Kept
+    ) -> Callable[[Question], Iterator[Finding]]:
+        """What the noise of a question's game is found to be where no run is counted."""
+        why = UNKNOWN_DRAWS if question.guesses else _not_played(question, asking)
+        if why is not None:
+            return lambda q: iter([no_noise_test(q, why)])
+        streams = asking.streams
+        try:
+            drawn = self._drawn(question, streams, on_round, kept)
+            bare = np.empty((0, 0))
+            if _is_gaussian(question) and question.is_followed:
+                game = question.game
+                none = replace(game, length=0.0) if game.is_replacement else game
+                own = Streams(streams.numpy("noise").integers(2**62).item(), streams.device)
+                played = question.adversary, NOISE_RUNS, own, question.in_round, none, on_round
+                bare = play(*played, kept=kept.stage("noise")).without.features
+        except RunError:
+            raise  # of the run's folder, not of the runs
+        except DpauditError as not_numbers:
+            said = str(not_numbers)
+            return lambda q: iter([no_noise_test(q, said)])
+        return lambda q: _noise_findings(q, bare, drawn)
 
     def _play(
         self, asked: Sequence[Question], streams: Streams, on_round: OnStep, kept: Kept
@@ -231,9 +298,7 @@ class LikelihoodRatio(Attack):
         fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
         silent = played("without noise", fewer, without_noise(question.adversary.game))
         bare = counted.without.features
-        if question.game.is_replacement and (
-            question.nonlinear is None or question.nonlinear.quiet
-        ):
+        if question.game.is_replacement and question.is_followed:
             none = played("without a record", fewer, replace(question.game, length=0.0))
             bare = np.concatenate([none.without.features, none.with_record.features])
         return Runs(counted, score, silent, bare, self._drawn(question, streams, on_round, kept))
@@ -254,7 +319,7 @@ class LikelihoodRatio(Attack):
         def drawn(k: int) -> Drawn:
             training = played("drawn, training", self._choosing, k)
             score = Score.of(question.delta, training, streams)
-            return Drawn(k, played("drawn", self.trials, k), score)
+            return Drawn(k, played("drawn", self.trials or TRAINING, k), score)
 
         try:
             return tuple(drawn(k) for k in rounds_of_a_draw(question, streams))
@@ -333,15 +398,24 @@ def _findings(
     yield certified_bound(question, runs)
     if candidates is not None:
         yield matched_bound(question, runs, candidates, streams)
-    gaussian = isinstance(question.adversary, Adversary) and not any(
-        reading.has_laplace for reading in question.adversary.rounds
-    )
-    declared = declared_of_a_draw(question)
-    if declared is not None and runs.drawn:
-        yield noise_by_runs(question, declared, runs.drawn)
-    elif question.nonlinear is not None and not question.nonlinear.quiet:
-        yield no_noise_control(question, question.nonlinear)
-    elif gaussian and runs.bare.shape[1]:
-        yield noise_control(question, runs.bare)
+    yield from _noise_findings(question, runs.bare, runs.drawn)
     yield null_control(question, runs.scores[0], streams)
     yield positive_control(question, runs.silent_scores, streams)
+
+
+def _noise_findings(question: Question, bare: Array, drawn: tuple[Drawn, ...]) -> Iterator[Finding]:
+    """Of innovations [runs, n] without a record, or of runs with the record in one batch."""
+    declared = declared_of_a_draw(question)
+    if declared is not None and drawn:
+        yield noise_by_runs(question, declared, drawn)
+    elif not question.is_followed:
+        assert question.nonlinear is not None
+        yield no_noise_control(question, question.nonlinear)
+    elif _is_gaussian(question) and bare.shape[1]:
+        yield noise_control(question, bare)
+
+
+def _is_gaussian(question: Question) -> bool:
+    """Whether innovations are Gaussian by the algebra of the adversary."""
+    adversary = question.adversary
+    return isinstance(adversary, Adversary) and not any(r.has_laplace for r in adversary.rounds)

@@ -45,6 +45,11 @@ def no_noise_control(question: Question, nonlinear: Nonlinear) -> Finding:
     )
 
 
+def no_noise_test(question: Question, why: str) -> Finding:
+    """The noise that was really drawn was not tested against what the defense asks for."""
+    return question.finding(Role.NOISE, "noise really drawn", world="defense", notes=(why,))
+
+
 def null_control(question: Question, scores: Array, streams: Streams) -> Finding:
     """Two worlds that are the same: any bound above 0 is a false alarm."""
     half, rng = len(scores) // 2, streams.numpy("null")

@@ -50,6 +50,11 @@ class Question:
         return None if self.telling is None else self.telling.of_round
 
     @property
+    def is_followed(self) -> bool:
+        """Whether the algebra predicts all that noise does to messages."""
+        return self.nonlinear is None or self.nonlinear.quiet
+
+    @property
     def claimed(self) -> float:
         return claimed_epsilon(self.claim)
 

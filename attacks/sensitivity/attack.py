@@ -62,8 +62,7 @@ class Sensitivity(Attack):
 
     The difference of a message before noise is a lower bound on its sensitivity; above the bound
     that the defense states, in its norm and beyond rounding, the claim is unsupported. Where it
-    states none or a larger one, the noise on a message of the first round over its declared
-    multiplier is one.
+    states none or a larger one, the noise on a message over its declared multiplier is one.
     Claims of each adjacency are measured as it says; without a claim one record is added.
 
     Rounds: those given, or ``points`` of them from the first to the last; the distance between
@@ -213,7 +212,7 @@ class Sensitivity(Attack):
             )
         if worst.by_releases:
             yield (
-                "this bound is the noise on it in the first round over the declared noise "
+                "this bound is the noise on it over the declared noise "
                 "multiplier: none is stated, or a larger one"
             )
         if worst.stated is not None:

@@ -1,9 +1,10 @@
-"""How far a message of the first round may move, by the noise on it and the releases declared.
+"""How far a message may move, by the noise on it and the releases declared.
 
 A release of multiplier z says that one record moves what it hides by a z-th of its noise. That is a
 bound for a message, whether or not the defense states another: the noise on it over z. It holds in
-the first round, whose start is public, so that nothing but the noise of the round hides the record;
-of a later round's message, noise from before may hide more than what is added there.
+the first round, whose start is public, so that nothing but the noise of the round hides the record.
+In a later round, noise from before may hide more than what is added there. So a later message is
+held to its own noise only where that is no less than in the first round.
 
 Measured is the noise itself. Each draw is played in one coordinate of its own, which says what
 reaches the victim's messages of each; all draws together, at random in all coordinates, say whether
@@ -51,11 +52,17 @@ class Reach(NamedTuple):
     families: tuple[str, ...]  # [draws]
 
 
-def declared_bounds(here: World, there: World, adjacency: Adjacency) -> Declared:
-    """Of messages whose noise adds up; a bound where it is the same in both worlds."""
+def declared_bounds(
+    here: World, there: World, adjacency: Adjacency, first: Mapping[str, Reach]
+) -> Declared:
+    """Of messages whose noise adds up; a bound where it is the same in both worlds.
+
+    Args:
+        first: the noise that reaches the messages of round 1.
+    """
     coupled = here.coupled
     defense = coupled.defense
-    if here.k > 1 or here.lag or adjacency not in CHANGED_RECORDS:
+    if here.lag or adjacency not in CHANGED_RECORDS:
         return NOTHING
     if defense.function_distance() is not None:
         return NOTHING  # releases are about functions, not records
@@ -68,9 +75,16 @@ def declared_bounds(here: World, there: World, adjacency: Adjacency) -> Declared
             unlike.append(name)
             continue
         bound = _bound(one[name], releases, _batches(coupled))
-        if bound is not None:
+        if bound is not None and (here.k == 1 or _is_no_less(one[name], first.get(name))):
             bounds[name] = Stated(bound.norm, ROUNDING * records * bound.value)
     return Declared(bounds, tuple(sorted(unlike)))
+
+
+def _is_no_less(now: Reach, first: Reach | None) -> bool:
+    """Whether as much noise of the same draws reaches a message as in the first round."""
+    if first is None or now.families != first.families or now.scales.shape != first.scales.shape:
+        return False
+    return bool((now.scales >= first.scales * (1 - SAME)).all())
 
 
 def _bound(reach: Reach, releases: Mechanism, batches: int) -> Stated | None:
@@ -107,6 +121,11 @@ def _batches(coupled: Coupled) -> int:
     if defense.cyclic:
         rounds = ceil(rounds / max(1, setting.sizes[victim] // defense.batch_size))
     return max(1, rounds * defense.batches_per_round)
+
+
+def noise_of_first_round(coupled: Coupled) -> dict[str, Reach]:
+    """What reaches the victim's messages there; nothing where the noise does not add up."""
+    return _reaching(World(coupled, coupled.start(), 1, coupled.batches(1)))
 
 
 def _reaching(world: World) -> dict[str, Reach]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf, isnan
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from dpaudit.defense.transcript import Capture
 from dpaudit.files.claim import Adjacency
 from dpaudit.training.classification import BatchGradient
 
-from .declared import declared_bounds
+from .declared import Reach, declared_bounds, noise_of_first_round
 from .replay import ALLOWED, SAME, World, explained, replay
 from .search import Search
 from .worlds import Coupled, FunctionChange, Played, Record, lengths, placed, reordered, rounding
@@ -96,6 +97,10 @@ class Examination:
     steps: int
     dependences: Dependences = field(default_factory=Dependences)
 
+    @cached_property
+    def _first(self) -> dict[str, Reach]:
+        return noise_of_first_round(self.coupled)
+
     def record(
         self, state: Any, k: int, adjacency: Adjacency, stated_for: Adjacency | None = None
     ) -> Iterator[Row]:
@@ -113,12 +118,13 @@ class Examination:
             pair.present = longest
         natural = longest if pair.present is None else search.natural(state, unlike=longest)
         found = {"natural": natural, "mislabelled": search.mislabelled(state, longest)}
-        pair.lag = not any(row.measured for row in pair.rows(found))
+        rows = pair.rows(found)
+        pair.lag = not any(row.measured for row in rows)
         if pair.lag and k == self.coupled.defense.n_rounds:
             return
         if self.steps:
             found["optimised"] = pair.optimised(search, longest)
-        yield from pair.rows(found)
+        yield from pair.rows(found) if pair.lag or self.steps else rows
 
     def function(
         self, state: Any, k: int, own: Mapping[str, Any], slopes: Mapping[str, Tensor]
@@ -206,7 +212,9 @@ class Examination:
             for kind, several in pairs.items()
         }
         here, there = worlds[0]
-        declared = declared_bounds(here, there, adjacency)
+        later = here.k > 1 and adjacency in CHANGED_RECORDS
+        first = self._first if later else {}
+        declared = declared_bounds(here, there, adjacency, first)
         for name in declared.unlike:
             self.dependences.add(f'how much noise "{name}" carries depends on the data')
         rows = self.rows(

@@ -31,6 +31,7 @@ from .worlds import Coupled, Draw, Played, Witness, lengths
 
 SAME = 1e-10  # of a message's norm: two replays of one value differ by less, in float64
 ALLOWED = 1 + 1e-9  # times the declared move, from rounding
+DIRECTIONS = 16  # of noise, in which a step is tried
 EVERY_LINK = ThreatModel(name="every link")
 
 Key = tuple[int, str]  # a round, and a stream of noise in it
@@ -212,9 +213,14 @@ def _moved(coupled: Coupled, moves: Moves, watched: Watched, adjacency: Adjacenc
 
 
 def is_linear(world: World, message: str) -> bool:
-    """Whether a message of the victim is affine in the noise of the round, along one direction."""
+    """Whether a message of the victim is affine in the noise of the round, in every direction."""
     zero = world.watched({})
     generator = torch.Generator().manual_seed(0)
+    return all(_is_linear_along(world, message, zero, generator) for _ in range(DIRECTIONS))
+
+
+def _is_linear_along(world: World, message: str, zero: Watched, generator: torch.Generator) -> bool:
+    """In one random direction: a choice by noisy values may come out alike along some of them."""
     step = {
         key: torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
         * zero.draws[key].scale

@@ -53,6 +53,14 @@ class GameShape:
             _entries(game, threat_model),
         )
 
+    @property
+    def products(self) -> int:
+        """Of numbers, about, that the algebra of one round takes."""
+        if self.entries is not None:
+            return COPIES * self.entries
+        noise = self.width + self.draws
+        return self.observed * noise * min(self.observed, noise)
+
     def adversary(self, n_rounds: int) -> int:
         """Bytes of what an adversary knows of so many rounds, and of probing one of them."""
         if self.entries is not None:

@@ -91,6 +91,12 @@ class Case:
         return f"{by} at {test.value(Name.CONFIDENCE) or 1 - ALPHA:.0%} confidence"
 
     @property
+    def not_examined(self) -> str:
+        """A sentence with all that an examination could not look at; "" if that is nothing."""
+        parts = dict.fromkeys(what for finding in self.findings for what in finding.unexamined)
+        return f" Not examined: {'; '.join(parts)}." if parts else ""
+
+    @property
     def also(self) -> str:
         """The same at the end of another reason."""
         return f"; {self.certified}" if self.certified else ""

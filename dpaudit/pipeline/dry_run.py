@@ -95,6 +95,8 @@ def _part(need: Need) -> str:
     """What a job is a part of."""
     if (job := need.job) is None:
         return need.part
+    if job.index is None:
+        return f"examination, {job.attack_name}, {job.threat_model.name}"
     return f"attack {job.index:02d}, {job.attack_name}, {job.threat_model.name}"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any, NamedTuple
 
@@ -11,27 +11,32 @@ from pydantic import BaseModel
 
 from dpaudit.attack.contract import Attack, Bench, Part
 from dpaudit.defense.contract import Defense, Setting
-from dpaudit.errors import RunError, is_out_of_memory
+from dpaudit.errors import DpauditError, RunError, is_out_of_memory
 from dpaudit.files.config import AuditConfig
+from dpaudit.files.finding import Finding, Role
 from dpaudit.files.result import GraphSummary
 from dpaudit.files.threat import ThreatModel
-from dpaudit.progress import OnProgress
+from dpaudit.memory import size_text
+from dpaudit.progress import OnProgress, OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.checkpoints import Checkpoints
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, Recording, train
 
+from .examinations import EXAMINES, MOST_BYTES, Examination
+
 LARGE = 1e9  # an option beyond it is not meant; up to it, products of four fit into float32
 WORLDS = ("defense", "no-defense")
 NOISE_OF_THE_RUN = "noise-of-the-run"  # the job that examines it
+EXAMINATION = "claim"  # begins the name of a job that every audit with a claim has
 
 
 @dataclass(frozen=True)
 class AttackJob:
     """One part of one attack by one adversary."""
 
-    index: int  # of the attack in the config
+    index: int | None  # of the attack in the config; None: every audit with a claim has it
     attack_name: str
     attack: Attack
     threat_model: ThreatModel
@@ -39,7 +44,8 @@ class AttackJob:
 
     @property
     def name(self) -> str:
-        what = f"{self.index:02d}-{self.attack_name}-{self.threat_model.slug}"
+        place = EXAMINATION if self.index is None else f"{self.index:02d}"
+        what = f"{place}-{self.attack_name}-{self.threat_model.slug}"
         if self.part == Part():
             return what
         size = "" if self.part.batch_size is None else f"-batch-{self.part.batch_size}"
@@ -53,6 +59,7 @@ class Prepared(NamedTuple):
     setting: Setting
     defenses: dict[str, Defense]  # by world
     attacks: tuple[Attack, ...]
+    examinations: tuple[Examination, ...]
     streams: Streams
     notes: tuple[str, ...]  # what a reader must know before any number
     graph: GraphSummary
@@ -95,10 +102,36 @@ def run_attack(
     kept = Checkpoints.of(run.folder, job.name, binding, prepared.streams.device)
     bench = replace(bench_of(config, prepared, run, job), kept=kept)
     with faults_in_a_line(f"attack {job.name}", bench.defense, job.attack):
-        findings = job.attack.measure(bench, job.threat_model, on_step)
+        measure = job.attack.measure if job.index is not None else partial(_examined, job)
+        findings = measure(bench, job.threat_model, on_step)
     found = [finding.model_dump(mode="json") for finding in findings]
     run.write_result(f"findings/{job.name}.json", found, binding)
     run.forget(f"checkpoints/{job.name}/*")
+
+
+def _examined(
+    job: AttackJob, bench: Bench, threat_model: ThreatModel, on_step: OnStep
+) -> list[Finding]:
+    """What an examination finds, or why there is none: nobody asked for it, so nothing fails."""
+    try:
+        size = job.attack.memory(bench, threat_model)
+        if size <= MOST_BYTES:
+            return job.attack.measure(bench, threat_model, on_step)
+        why = f"it takes {size_text(size)} of memory, more than {size_text(MOST_BYTES)}"
+    except RunError:
+        raise  # of the run's folder
+    except DpauditError as error:
+        why = str(error).splitlines()[0]
+    return [
+        Finding(
+            role=Role.DEPENDENCE,
+            kind="sensitivity",
+            title=f"not examined by {job.attack_name}",
+            attack=job.attack_name,
+            threat_model=threat_model.name if job.attack.per_threat_model else None,
+            unexamined=(f"{EXAMINES[job.attack_name]} ({why})",),
+        )
+    ]
 
 
 def bench_of(config: AuditConfig, prepared: Prepared, run: RunDirectory, job: AttackJob) -> Bench:
@@ -113,7 +146,7 @@ def bench_of(config: AuditConfig, prepared: Prepared, run: RunDirectory, job: At
         run,
         job.part,
         job.attack_name,
-        job.index,
+        len(config.attack) if job.index is None else job.index,
         config.seed,
     )
 
@@ -155,7 +188,8 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def jobs_of(config: AuditConfig, prepared: Prepared) -> Iterator[AttackJob]:
     """Every part of every attack by every adversary it is meant for."""
-    for i, attack in enumerate(prepared.attacks):
+    asked = [(i, config.attack[i].name, attack) for i, attack in enumerate(prepared.attacks)]
+    for i, name, attack in (*asked, *((None, *e) for e in prepared.examinations)):
         adversaries = [
             model
             for model in config.threat_model
@@ -163,7 +197,7 @@ def jobs_of(config: AuditConfig, prepared: Prepared) -> Iterator[AttackJob]:
         ]
         for model in adversaries[: None if attack.per_threat_model else 1]:
             for part in attack.parts(prepared.defenses["defense"]):
-                yield AttackJob(i, config.attack[i].name, attack, model, part)
+                yield AttackJob(i, name, attack, model, part)
 
 
 def names_of_attacks(config: AuditConfig, prepared: Prepared) -> list[str]:

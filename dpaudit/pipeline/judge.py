@@ -54,7 +54,7 @@ def bearing_on(
         and (
             (
                 finding.kind == "sensitivity"
-                and finding.verdict is not None
+                and (finding.verdict is not None or finding.unexamined)
                 and finding.adjacency in measured
             )
             or (finding.role is Role.NOISE and finding.claim is None)
@@ -122,6 +122,6 @@ def _judged(
         decisive=next(
             (i for i, f in zip(judging.because, evidence, strict=True) if f is decisive), None
         ),
-        reason=reason,
+        reason=reason + case.not_examined,
         meaning=meaning(case, verdict),
     )

@@ -30,6 +30,7 @@ from dpaudit.training.seals import bound_to
 
 from .caller_objects import NOTHING, CallerObjects
 from .claims import judged_claims
+from .examinations import examinations
 from .jobs import (
     NOISE_OF_THE_RUN,
     WORLDS,
@@ -257,9 +258,10 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     on_records = learned.dataset is not None
     refuse_claims(config.claim, config.threat_model, calibrated, setting, on_records)
     refuse_unless_replayable(calibrated, setting)
+    examined = tuple(examinations(config, calibrated, setting, streams))
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
     notes = tuple(_notes(config, defense, setting))
-    return Prepared(learned, setting, worlds, attacks, streams, notes, drawn)
+    return Prepared(learned, setting, worlds, attacks, examined, streams, notes, drawn)
 
 
 def _time_needed(needed: Estimate | None, plan: Plan, runtime: Runtime) -> Iterator[str]:

@@ -160,6 +160,23 @@ class NoiseHalved(Loose):
         return S + noise.gaussian("x", self.sigma * C / 2, S)
 
 
+class TwoStepsFromRound2(Plain):
+    def step(self, state, k, graph, gradient, noise):
+        faulty = TwoStepsOnOneBatch(**self.model_dump()) if k > 1 else Plain(**self.model_dump())
+        return Plain.step(faulty, state, k, graph, gradient, noise)
+
+
+class SentEverySecondRound(Plain):
+    """Noisy steps are summed at the agent; what was sent is sent again in between."""
+
+    def step(self, state, k, graph, gradient, noise):
+        X, M = state
+        M = M + self.noised(self.summed(gradient, X), noise)
+        sent = X - (ETA * M / B if k % 2 == 0 else 0 * M)
+        X, M = (graph.mix(sent), 0 * M) if k % 2 == 0 else (X, M)
+        return Round(State(X, M), {"x": broadcast(graph, sent)})
+
+
 @pytest.fixture
 def found(setting_of, streams):
     def make(defense, adjacency="add-remove") -> list[Finding]:
@@ -190,6 +207,13 @@ def test_a_record_that_moves_more_than_its_noise_is_made_for(found, defense, adj
     assert any(note.startswith("this bound is the noise on it") for note in x.notes)
 
 
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_a_fault_that_begins_in_round_2_is_found(found, adjacency) -> None:
+    x, _ = found(TwoStepsFromRound2(), adjacency)
+    assert x.verdict is Verdict.UNSUPPORTED
+    assert 1.2 < (x.value(Name.MEASURED_OVER_STATED) or 0) < 4
+
+
 @pytest.mark.parametrize("defense", [SumClipped(), LargestSent(), Centred(sampling="poisson")])
 def test_what_other_records_make_of_it(found, defense) -> None:
     """Alone a record moves its sum by C at most; beside others it turns them around."""
@@ -209,6 +233,7 @@ def test_what_other_records_make_of_it(found, defense) -> None:
         TwoReleases,
         SumClippedAsDeclared,
         NoisyClamped,
+        SentEverySecondRound,
     ],
 )
 def test_what_is_declared_is_not_accused(found, defense, adjacency) -> None:

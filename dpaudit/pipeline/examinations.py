@@ -1,0 +1,69 @@
+"""What every audit with a claim examines, whatever attacks its file asks for.
+
+Two attacks have a short form that tests what a claim rests on. The exact leak and the noise, by
+`likelihood-ratio` without counted runs, are examined against each adversary that no such attack of
+the file has. The distance that a record moves a message is examined by `sensitivity`, on as many
+rounds as take little time, unless the file asks for it.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from dpaudit.attack.contract import Attack
+from dpaudit.defense.contract import Defense, Setting
+from dpaudit.files.config import AuditConfig, Plugin
+from dpaudit.rng import Streams
+
+LEAK = "likelihood-ratio"
+DISTANCE = "sensitivity"
+EXAMINES = {LEAK: "the exact leak of the view", DISTANCE: "how far a record moves messages"}
+NUMBERS = 2 * 10**6  # of the gradients of all rounds that are examined for distances, about
+REACH = 20  # rounds that are played where not all of a run are examined
+MOST_BYTES = 5 * 10**8  # of tensors, beyond which one is left out
+
+
+class Examination(NamedTuple):
+    """One of them, by the name of the attack that it is a short form of."""
+
+    name: str
+    attack: Attack
+
+
+def examinations(
+    config: AuditConfig, defense: Defense, setting: Setting, streams: Streams
+) -> Iterator[Examination]:
+    """Those that the attacks of the file do not make already."""
+    if not config.claim:
+        return
+    claimed = {claim.threat_model for claim in config.claim}
+    unread = tuple(
+        model.name
+        for model in config.threat_model
+        if claimed & {None, model.name} and not _reads(config.attack, model.name)
+    )
+    if unread:
+        yield _examination(LEAK, trials=0, threat_models=unread)
+    if all(attack.name != DISTANCE for attack in config.attack):
+        rounds = examined_for_distances(defense, setting, streams)
+        yield _examination(DISTANCE, rounds=rounds, restarts=2, steps=0)
+
+
+def examined_for_distances(defense: Defense, setting: Setting, streams: Streams) -> tuple[int, ...]:
+    """All rounds of a small run; else the first, and others that are drawn from the first ones."""
+    one = setting.n_agents * setting.d * defense.batch_size
+    n, n_rounds = max(2, NUMBERS // one), defense.n_rounds
+    if n >= n_rounds:
+        return tuple(range(1, n_rounds + 1))
+    reach = min(n_rounds, max(n, REACH))
+    drawn = streams.numpy("rounds of distances").choice(reach - 1, min(n, reach) - 1, False)
+    return tuple(sorted({1, *(int(k) + 2 for k in drawn)}))
+
+
+def _examination(name: str, **options: Any) -> Examination:
+    return Examination(name, Plugin(name=name, **options).create("attacks"))
+
+
+def _reads(attacks: tuple[Plugin, ...], threat_model: str) -> bool:
+    """Whether an attack of the file has the exact leak of this adversary's view."""
+    asked = [attack.options.get("threat_models") for attack in attacks if attack.name == LEAK]
+    return any(names is None or threat_model in names for names in asked)

@@ -29,6 +29,7 @@ from .contract import (
 from .gossip import (
     AVERAGE,
     GraphOf,
+    clipped_whole,
     from_server,
     known_rounds,
     mixed,
@@ -96,6 +97,7 @@ __all__ = [
     "View",
     "broadcast",
     "clip",
+    "clipped_whole",
     "clip_weights",
     "from_server",
     "known_rounds",

@@ -1,6 +1,6 @@
 """What a defense's declared releases add up to, for a claim and an adversary."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import ceil, inf, isclose
 from typing import NamedTuple
@@ -141,9 +141,11 @@ def refuse_claims(
 def _refuse(
     claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting, on_records: bool
 ) -> None:
+    victims = _victims(threat_model, setting)
     bracket = _telling_bracket(threat_model, defense, setting)
     releases = (*bracket.least, *bracket.most)
-    _delta(claim, [bracket])
+    if claim.delta == 0 and claim.mu is None:  # some other victim may be hidden by Gaussian noise
+        _delta(claim, (defense.mechanism(setting, threat_model, v) for v in victims))
     if not releases and not bracket.assumptions:
         raise ConfigError(
             f'claim "{claim.text}": the defense declares no release to "{threat_model.name}", so '
@@ -333,7 +335,7 @@ def _epsilon(mechanism: tuple[Release, ...], delta: float, adjacency: RecordAdja
     return epsilon(mechanism, delta, adjacency)
 
 
-def _delta(claim: Claim, brackets: Sequence[Bracket]) -> float:
+def _delta(claim: Claim, brackets: Iterable[Bracket]) -> float:
     """The claim's delta; 1e-5 where it is stated as mu. Pure claims are for Laplace noise."""
     if claim.mu is not None:
         return RESTATED_DELTA

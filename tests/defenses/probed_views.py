@@ -22,6 +22,7 @@ from dpaudit.defense.transcript import Sent
 from dpaudit.files.threat import ThreatModel
 
 MOST_PATTERNS = 1 << 8  # of signs, which are tried all; of more, so many random ones
+NOTHING = 1e-13  # of the largest value that an observation has: rounding
 RANK = 1e-9  # of the largest singular value: below it a combination of messages has no noise
 LONG = 1e3  # a gradient above every clip norm
 REACH = 12.0  # standard deviations beyond which an integral ends
@@ -176,7 +177,8 @@ class View:
             moved = view[1:] - view[:1]
             size = view.abs().amax(0).clamp(min=1e-300)
             off = (moved[m:] - at_random @ moved[:m]).abs().amax(0)
-            return moved[:m].T, off <= 1e-9 * size
+            B = torch.where(moved[:m].abs() > NOTHING * size, moved[:m], 0.0).T
+            return B, off <= 1e-9 * size
 
         B, affine = played(records)
         also, affine_too = played((0.0,) * len(records))
@@ -195,7 +197,9 @@ class View:
             self.run.seen(self.threat_model, self.run.play(r, signs, nothing, {}), len(signs))
             for r in (one, other)
         )
-        return (first - second)[:, self.affine]
+        size = torch.maximum(first.abs(), second.abs())
+        moved = first - second
+        return torch.where(moved.abs() > NOTHING * size, moved, 0.0)[:, self.affine]
 
     def size(self, one: Records, other: Records) -> float:
         """mu of the worst signs, or of Laplace noise their loss; infinite where none hides them.
@@ -255,7 +259,10 @@ def _largest(rows: Tensor) -> Tensor:
 
 
 def _known(k: int, message: str, known: Tensor, run: Run, threat_model: ThreatModel) -> Tensor:
-    """Which rows of a draw the adversary's agents know: their own, those of their links."""
+    """Which rows of a draw the adversary's agents know: their own, those of their links.
+
+    A draw for each link is known by its rows, on graphs with more or fewer links than agents.
+    """
     graph, n, d = run.setting.network.at(k), run.setting.n_agents, run.setting.d
     if known.shape == (graph.n_edges * d, 1) and graph.n_edges != n:
         known = graph.senders.repeat_interleave(d)[:, None]

@@ -44,6 +44,7 @@ THREAT_MODELS = (
     ThreatModel(name="curious", kind="curious", agents=(1,)),
     ThreatModel(name="colluding", kind="colluding", agents=(1, 3)),
     ThreatModel(name="a link", links=((2, 3),)),
+    ThreatModel(name="one way", links=tuple((i, (i + 1) % N) for i in range(N))),
 )
 
 
@@ -90,6 +91,7 @@ CASES = [
     Case("dp-dpsgd", {**LOUD, "perturb": "model"}),
     Case("dp-netfleet", {**LOUD, "local_steps": 2}, rounds=2),
     Case("dpdl", {**LOUD, "calibration": 0.0}, rounds=2, queries=3),
+    Case("dpdl", {**LOUD, "calibration": 0.0}, rounds=1, graph="complete", queries=6),
     Case("dpop", {"radius": 2.0}),
     *(Case("dyn-d2p", {**LOUD, "schedule": s}, graph="directed-ring") for s in ("dyn", "const")),
     Case("fed-cdp", {**LOUD, "local_steps": 2, "schedule": "decay"}, rounds=3),
@@ -190,8 +192,9 @@ def hold(case: Case, whole: bool) -> set[Adjacency]:
     views: dict[tuple[int, str], View] = {}
     made_of: set[Adjacency] = set()
     for threat_model, adjacency in itertools.product(THREAT_MODELS, ADJACENCIES):
-        if setting.network.server is not None and threat_model.name == "a link":
-            threat_model = ThreatModel(name="a link", links=((2, 0),))
+        if setting.network.server is not None and threat_model.links is not None:
+            up = tuple((i, 0) for i in range(1, N))
+            threat_model = threat_model.model_copy(update={"links": up})
         found = declared(defense, setting, threat_model, adjacency)
         if found is None:
             continue

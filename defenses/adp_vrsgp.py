@@ -33,6 +33,7 @@ from dpaudit.defense import (
     View,
     broadcast,
     clip,
+    clipped_whole,
     known_rounds,
     refuse_unless_column_stochastic,
     replayed,
@@ -235,8 +236,8 @@ class ADPVRSGP(Defense):
         bracket = replayed(self, setting, victim, z, known)
         if self.clip == "sample":
             return bracket
-        turned = replayed(self, setting, victim, z / 2, known).most
-        return Bracket(bracket.least, turned, bracket.assumptions + _TURNS)
+        said = bracket._replace(assumptions=bracket.assumptions + _TURNS)
+        return clipped_whole(said, self, setting.sizes[victim])
 
     def _sigmas(self, n_agents: int) -> list[float]:
         """sigma_i of each agent."""
@@ -279,8 +280,8 @@ class ADPVRSGP(Defense):
 
 
 _TURNS = (
-    "a mean clipped to G_t moves by up to 2 G_t with one record, added, removed or replaced; the "
-    "upper end counts 2 G_t when one is added or removed, the lower end when one is replaced",
+    "a mean clipped to G_t moves by up to 2 G_t with one record, added, removed or replaced, and "
+    "no change of data moves it further",
 )
 
 

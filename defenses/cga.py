@@ -30,6 +30,7 @@ from dpaudit.defense import (
     View,
     broadcast,
     clip,
+    clipped_whole,
     refuse_unless_symmetric,
     releases,
     unicast,
@@ -127,9 +128,10 @@ class DPCGA(GaussianDefense):
     C, and sent under fresh noise N(0, s^2).
 
     A mean is clipped here, not what a record adds to it: one long gradient turns it around, from
-    -C to C, whatever the batch size. So s = 2 sigma C by default (``noise_scale`` = "2C"). With
-    "C/B", s = sigma C / B as DPDL scales the noise of gradients clipped one by one, which is 2 B
-    times less. DPDL does not say which it used.
+    -C to C, whatever the batch size. It stays in a ball of radius C, so that no change of data
+    moves it further. So s = 2 sigma C by default (``noise_scale`` = "2C"). With "C/B", s = sigma C
+    / B as DPDL scales the noise of gradients clipped one by one, which is 2 B times less. DPDL does
+    not say which it used.
     """
 
     paper: ClassVar[str] = "DP-CGA (CGA with private gradients, after DPDL)"
@@ -190,14 +192,20 @@ class DPCGA(GaussianDefense):
             return self
         fewest = min(setting.sizes[i] for i in setting.holders)
         links = max(int(n) for n in setting.network.at(1).senders.bincount())
-        sigma = self.noise_multiplier_for(fewest) * math.sqrt(links + 1)
-        if self.noise_scale == "2C" and self._replaces(fewest):
-            sigma /= 2  # a mean moves by 2C, not 4C, where a record takes another's place
+        sigma = self._for_one_query(fewest) * math.sqrt(links + 1)
         return self.model_copy(update={"noise_multiplier": sigma})
 
-    def _replaces(self, size: int) -> bool:
-        """Whether a record in a batch takes another's place, which counts twice in accounting."""
-        return self.sampling == "fixed" and self.batch_size < size
+    def _for_one_query(self, size: int) -> float:
+        """The least sigma that keeps the budget if a round asks for one gradient.
+
+        A clipped mean moves by 2C whatever changes. So do clipped records where one takes another's
+        place, which they are accounted for by the same pair of distributions under noise 2 sigma C.
+        """
+        rate = min(1.0, self.batch_size / size)
+        replaced = self.adjacency == "replace-one" or (self.sampling == "fixed" and rate < 1)
+        if self.noise_scale == "C/B" or not replaced:
+            return self.noise_multiplier_for(size)
+        return self.noise_multiplier_at(rate, self.n_rounds, "fixed") / 2
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
@@ -214,21 +222,22 @@ class DPCGA(GaussianDefense):
 
         Each moves by 2 C for some data: a long gradient turns around a mean that is long itself.
         """
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
-        std = self._std_over_C * (2 if self._replaces(setting.sizes[victim]) else 1)
+        size = setting.sizes[victim]
+        rate = min(1.0, self.batch_size / size)
         all_links = int((setting.network.at(1).senders == victim).sum())
         read = len(_read_links(setting, threat_model, victim))
 
         def rounds(queries: int) -> Mechanism:
-            z = np.full(self.n_rounds if queries else 0, std / 2 / math.sqrt(max(1, queries)))
-            return releases(z, self.sampling, rate)
+            z = self._std_over_C / math.sqrt(max(1, queries))
+            return releases(np.full(self.n_rounds if queries else 0, z), self.sampling, rate)
 
         said = (
-            "the mean of a batch is clipped, so that one record may turn it around: each gradient "
-            "counts twice the clip norm; the lower end counts the links that are read, the upper "
-            "end all of the agent's links and its own gradient in its next model"
+            "the mean of a batch is clipped, so that one record may turn it around, and no change "
+            "of data moves it by more than twice the clip norm; the lower end counts the links "
+            "that are read, the upper end all of the agent's links and its own gradient in its "
+            "next model"
         )
-        return Bracket(rounds(read), rounds(all_links + 1), (said,))
+        return clipped_whole(Bracket(rounds(read), rounds(all_links + 1), (said,)), self, size)
 
     def _cross_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
         return _on_its_link(view, target)

@@ -26,6 +26,7 @@ from dpaudit.defense import (
     View,
     broadcast,
     clip,
+    clipped_whole,
     known_rounds,
     mixed,
     refuse_unless_symmetric,
@@ -144,23 +145,19 @@ class DPDFedSAM(GaussianDefense):
         bracket = replayed(self, setting, victim, z, known)
         if self.sam == "per-record":
             return bracket
-        times = self._moved_at_most(setting.sizes[victim])
+        times = self._longest(setting.sizes[victim])
         said = (
             "the ascent of a batch depends on all its records, so that one record may turn every "
-            f"clipped gradient around: the upper end counts {times} times the clip norm, the lower "
-            "end the record's own gradient alone"
+            f"clipped gradient around: the upper end counts that S, {times} clip norms long at "
+            "most, turns around, the lower end the record's own gradient alone"
         )
-        most = replayed(self, setting, victim, z / times, known).most
+        turned = replayed(self, setting, victim, z / times, known)
+        most = clipped_whole(turned, self, setting.sizes[victim]).most
         return Bracket(bracket.least, most, (*bracket.assumptions, said))
 
-    def _moved_at_most(self, size: int) -> int:
-        """How often C a record moves S at most, as sensitivities to adding one are accounted.
-
-        A batch of fixed size has another record then, which doubles it: 2 C for each of B records.
-        Any number of records may be in a Poisson batch.
-        """
-        replaces = self.sampling == "fixed" and self.batch_size < size
-        return self.batch_size if replaces else 2 * size
+    def _longest(self, size: int) -> int:
+        """How many clip norms long S is at most: a Poisson batch may hold all records."""
+        return min(self.batch_size, size) if self.sampling == "fixed" else size
 
     def _update(self, view: View, setting: Setting, target: Target) -> Derived:
         k, victim, _ = target

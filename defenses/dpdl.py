@@ -227,8 +227,10 @@ class DPDL(Defense):
 
         The adversary subtracts from the momentum every cross-gradient it holds, noise and all
         (Theorem 1 counts that noise as hiding the record). What then hides the un-noised e_i is
-        z^ii and the noise of the cross-gradients it does not hold. Who does not read every model is
-        told as much as who reads every link at most, as agents react to what they receive.
+        z^ii and the noise of the cross-gradients it does not hold. A cross-gradient that it does
+        not read shows in its receiver's momentum, under further noise: it counts as read at most.
+        Who does not read every model is told as much as who reads every link at most, as agents
+        react to what they receive.
         """
         graph, agents = setting.network.at(1), threat_model.agents
         near = graph.neighbours(victim)
@@ -245,11 +247,7 @@ class DPDL(Defense):
         follows = _are_told(graph, threat_model, (victim, *near))
         return Bracket(
             least=mechanism(CALIBRATION_LEAST, len(out), unseen if follows else None),
-            most=(
-                mechanism(CALIBRATION_MOST, len(out), unseen)
-                if everybody
-                else mechanism(CALIBRATION_MOST, len(near), [])
-            ),
+            most=mechanism(CALIBRATION_MOST, len(near), unseen if everybody else []),
             assumptions=(
                 "a record's effect through the calibration K_ij e_i is counted between "
                 f"{CALIBRATION_LEAST:.2f} and {CALIBRATION_MOST:.2f} of its effect on e_i, which "

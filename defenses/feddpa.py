@@ -24,6 +24,7 @@ from dpaudit.defense import (
     ThreatModel,
     broadcast,
     clip,
+    clipped_whole,
     from_server,
     refuse_unless_symmetric,
     releases,
@@ -55,11 +56,13 @@ class FedDPA(GaussianDefense):
     Poisson subsample of rate B / (records of all agents), once for each of the E steps of all
     agents and rounds, is (epsilon, delta)-DP. That accounts for steps on records, and what is sent
     is one clipped update of an agent: any of its records may turn it around, in every round.
-    "exact" has s = 2 z C, with z for as many unsampled releases as there are rounds.
+    "exact" has s = 2 z C, with z for as many unsampled releases as there are rounds. It keeps the
+    budget whatever of an agent's records change. If they all go, the update moves by C from 0.
 
     Options that follow the authors' code: ``release`` = "all" sends th - w with the personal
     coordinates; ``train_zeros`` = false leaves weights that are exactly 0 untrained. Departures: E
-    counts batches, not passes over the data; F is of a batch; exact accounting finds z, not RDP.
+    counts batches, not passes over the data; F is of a batch; exact accounting finds z, not RDP;
+    the server's average has equal weights, where the authors weight updates by data size.
     """
 
     paper: ClassVar[str] = "Yang, Huang, Ye: FedDPA"
@@ -156,6 +159,8 @@ class FedDPA(GaussianDefense):
         if self.noise_multiplier is not None:
             return self
         z = self.noise_multiplier_at(1.0, self.n_rounds, "none")
+        if self.adjacency == "replace-one":
+            z /= 2  # which would count 4 C
         if self.calibration == "published":
             graph_of, holders = setting.network.at, setting.holders
             updates = sum(int(steps_of(graph_of, self.n_rounds, i).sum()) for i in holders)
@@ -174,16 +179,14 @@ class FedDPA(GaussianDefense):
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """At most, an update turns around in every round in which the agent takes part."""
         rounds = int(steps_of(setting.network.at, self.n_rounds, victim).sum())
-        z = self._std_over_C(len(setting.holders)) / 2
-        return Bracket(
-            least=(),
-            most=releases(np.full(rounds, z), "none", 1.0),
-            assumptions=(
-                "an agent sends one clipped update a round: the upper end counts that it turns "
-                "around, by twice the clip norm, whether one record or all of the agent's change",
-                "masks, Adam and the clip are not linear in the data: there is no lower end",
-            ),
+        z = self._std_over_C(len(setting.holders))
+        said = (
+            "an agent sends one clipped update a round: the upper end counts that any of its "
+            "records turns it around, by twice the clip norm; an agent without records sends 0",
+            "masks, Adam and the clip are not linear in the data: there is no lower end",
         )
+        most = releases(np.full(rounds, z), "none", 1.0)
+        return clipped_whole(Bracket((), most, said), self, setting.sizes[victim])
 
 
 def _served(TH: Tensor, W: Tensor, server: int) -> Tensor:

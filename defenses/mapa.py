@@ -55,9 +55,9 @@ class MAPA(GaussianDefense):
     in every round, whatever the stage.
 
     Departures: the method has a server and sends clipped gradients to it at different times; here
-    it sends models, in rounds, and also by gossip; each record is clipped, where the authors' code
-    clips the mean of a batch. ``noise_follows`` = "clip-squared" is the noise of one of their
-    scripts: sigma C_m^2, too little by C_m once that is below 1.
+    it sends models, in rounds, and also by gossip. Each record is clipped, as in the authors'
+    ``MAPA_S`` scripts. ``noise_follows`` = "clip-squared" is the noise of one of their scripts:
+    sigma C_m^2, too little by C_m once that is below 1.
     """
 
     paper: ClassVar[str] = "Li, Yang, Ren, Shi, Zhao: MAPA"

@@ -47,7 +47,9 @@ class ZipDL(GaussianDefense):
     its model without any noise, for whoever reads all its links; its next model shows Y too.
 
     Readings: the paper's public code has no clip and no budget for a record. Here records are
-    clipped, and sigma is the noise of one link over what one record adds to it at most.
+    clipped, and sigma is the noise of one link over what one record adds to it at most. A budget is
+    that of one message: it is not composed over rounds, for no noise hides a gradient of an earlier
+    round but that of later links.
     """
 
     paper: ClassVar[str] = "Biswas et al.: Zip-DL"
@@ -96,7 +98,8 @@ class ZipDL(GaussianDefense):
         return state.X
 
     def calibrate(self, setting: Setting) -> Self:
-        """sigma from the budget of one message.
+        """sigma such that one message of round 1 on one link keeps to the budget, of the agent with
+        the fewest records. The number of rounds does not matter to it.
 
         Raises:
             OutsideTheory: weights differ, so that the noises do not cancel; or an agent has a
@@ -105,6 +108,10 @@ class ZipDL(GaussianDefense):
         for graph in () if self.allow_outside_theory else setting.network.graphs:
             self._refuse(graph)
         return super().calibrate(setting)
+
+    def noise_multiplier_for(self, size: int) -> float:
+        """The least sigma with which one message about a batch of this many records does."""
+        return self.noise_multiplier_at(min(1.0, self.batch_size / size), 1, self.sampling)
 
     def _refuse(self, graph: Graph) -> None:
         weights = torch.from_numpy(graph.sparse.data)

@@ -59,7 +59,7 @@ def declared_of_a_draw(question: Question) -> Mechanism | None:
             "count": count,
             "sampling": "none",
             "sampling_rate": 1.0,
-            "noise_multiplier": release.noise_multiplier / game.displacement,
+            "noise_multiplier": release.noise_over(game.displacement),
         }
         first += [release.model_copy(update=update)] if count else []
     usable = 0 < len(first) <= FEW and first[0].noise_multiplier > 0

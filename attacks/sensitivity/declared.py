@@ -74,9 +74,9 @@ def declared_bounds(
         if not torch.allclose(one[name].scales, other[name].scales, SAME, 0.0):
             unlike.append(name)
             continue
-        bound = _bound(one[name], releases, _batches(coupled))
+        bound = _bound(one[name], releases, _batches(coupled), records)
         if bound is not None and (here.k == 1 or _is_no_less(one[name], first.get(name))):
-            bounds[name] = Stated(bound.norm, ROUNDING * records * bound.value)
+            bounds[name] = Stated(bound.norm, ROUNDING * bound.value)
     return Declared(bounds, tuple(sorted(unlike)))
 
 
@@ -87,14 +87,14 @@ def _is_no_less(now: Reach, first: Reach | None) -> bool:
     return bool((now.scales >= first.scales * (1 - SAME)).all())
 
 
-def _bound(reach: Reach, releases: Mechanism, batches: int) -> Stated | None:
-    """How far one record may move a message, by its noise and what is declared of a batch."""
+def _bound(reach: Reach, releases: Mechanism, batches: int, records: int) -> Stated | None:
+    """How far so many records may move a message, by its noise and what is declared of a batch."""
     used = {f for f, there in zip(reach.families, reach.scales.any(0), strict=True) if there}
     if len(used) != 1 or {release.family for release in releases} != used:
         return None
     if any(release.noise_multiplier == 0 for release in releases):
         return None
-    losses = _of_a_batch(releases, batches)
+    losses = _of_a_batch(releases, batches, records)
     if used == {"gaussian"}:
         noise = torch.linalg.vector_norm(reach.scales, dim=1)  # [rows]
         bound = Stated(2, noise[0].item() * hypot(*losses))
@@ -106,11 +106,11 @@ def _bound(reach: Reach, releases: Mechanism, batches: int) -> Stated | None:
     return bound if torch.allclose(noise, noise[:1].expand_as(noise), SAME, 0.0) else None
 
 
-def _of_a_batch(releases: Mechanism, batches: int) -> list[float]:
-    """What the largest releases of a batch tell, 1 / z each, as many as there are of a batch."""
+def _of_a_batch(releases: Mechanism, batches: int, records: int) -> list[float]:
+    """What the largest releases of a batch tell, as many as there are of a batch."""
     n = ceil(sum(release.count for release in releases) / batches)
     by_noise = sorted(releases, key=lambda release: release.noise_multiplier)
-    every = (1 / release.noise_multiplier for release in by_noise for _ in range(release.count))
+    every = (1 / r.noise_over(records) for r in by_noise for _ in range(r.count))
     return list(islice(every, n))
 
 

@@ -205,10 +205,11 @@ def _moved(coupled: Coupled, moves: Moves, watched: Watched, adjacency: Adjacenc
     largest = 0.0
     for key, move in moves.items():
         draw = watched.draws[key]
-        least = min((r.noise_multiplier for r in declared if r.family == draw.family), default=inf)
+        noises = (r.noise_over(records) for r in declared if r.family == draw.family)
+        least = min(noises, default=inf)
         units = (move / draw.scale).nan_to_num(0.0, inf, inf)  # 0/0: no noise on what did not move
         size = torch.linalg.vector_norm(units, 1 if draw.family == "laplace" else 2).item()
-        largest = max(largest, size * least / records if size else 0.0)
+        largest = max(largest, size * least if size else 0.0)
     return largest
 
 

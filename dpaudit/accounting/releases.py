@@ -43,6 +43,10 @@ class Release(Strict):
     noise. ``sampling`` says how the batch was drawn from the agent's records: each with
     probability ``sampling_rate`` ("poisson"), a batch of fixed size that is this fraction of the
     records ("fixed", without replacement), or all of them ("none", rate 1).
+
+    ``clipped`` = "whole" is a release that is clipped to C itself, as the mean of a batch or an
+    agent's update may be. It stays in a ball, so that no change of data moves it by more than 2C,
+    and ``noise_multiplier`` is noise / 2C.
     """
 
     family: NoiseFamily
@@ -50,6 +54,7 @@ class Release(Strict):
     sampling: Literal["none", "poisson", "fixed"] = "none"
     sampling_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
     count: PositiveInt = 1
+    clipped: Literal["records", "whole"] = "records"
 
     @model_validator(mode="after")
     def _a_rate_needs_a_sampling(self) -> "Release":
@@ -59,6 +64,10 @@ class Release(Strict):
                 'say sampling="poisson" or "fixed", or leave the rate at 1'
             )
         return self
+
+    def noise_over(self, records: float) -> float:
+        """Its noise over how far a change of so many records of a batch moves it at most."""
+        return self.noise_multiplier / (1 if self.clipped == "whole" else records)
 
 
 Mechanism = Sequence[Release]
@@ -308,8 +317,8 @@ def _kind(
     """Which pair of worlds is the worst; for a lower bound, one that some data sets attain."""
     if adjacency == "add-remove" or release.sampling_rate == 1:
         return direction
-    if release.sampling == "poisson":
-        return "replace"
+    if release.sampling == "poisson" and release.clipped == "records":
+        return "replace"  # a record and its opposite
     return "switch" if bound == "upper" else direction
 
 
@@ -318,7 +327,10 @@ def _shift(release: Release, adjacency: RecordAdjacency) -> int:
 
     Replacing a record moves the sum twice as far. So does adding one to a batch of fixed size,
     which then leaves another one out. "replace" has a shift of 1 from where neither is sampled.
+    What is clipped as a whole is moved as far by one record as by any change of data.
     """
+    if release.clipped == "whole":
+        return 1
     if release.sampling_rate == 1:
         return 2 if adjacency == "replace-one" else 1
     return 2 if release.sampling == "fixed" else 1

@@ -29,6 +29,7 @@ from .contract import (
 from .gossip import (
     AVERAGE,
     GraphOf,
+    clipped_whole,
     from_server,
     known_rounds,
     mixed,
@@ -97,6 +98,7 @@ __all__ = [
     "broadcast",
     "clip",
     "clip_weights",
+    "clipped_whole",
     "from_server",
     "known_rounds",
     "mixed",

@@ -1,6 +1,6 @@
 """What a defense's declared releases add up to, for a claim and an adversary."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import ceil, inf, isclose
 from typing import NamedTuple
@@ -141,9 +141,11 @@ def refuse_claims(
 def _refuse(
     claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting, on_records: bool
 ) -> None:
+    victims = _victims(threat_model, setting)
     bracket = _telling_bracket(threat_model, defense, setting)
     releases = (*bracket.least, *bracket.most)
-    _delta(claim, [bracket])
+    if claim.delta == 0 and claim.mu is None:  # some other victim may be hidden by Gaussian noise
+        _delta(claim, (defense.mechanism(setting, threat_model, v) for v in victims))
     if not releases and not bracket.assumptions:
         raise ConfigError(
             f'claim "{claim.text}": the defense declares no release to "{threat_model.name}", so '
@@ -215,30 +217,37 @@ def _of_user(bracket: Bracket, defense: Defense, n_records: int) -> Bracket:
     A batch of fixed size B is all the user's in every round, so that its sum moves by B clip norms
     and sampling hides nothing. Of a Poisson batch the number of records is random: all of them at
     most, and no lower end is proven. Batches in turn hold all of them in a run, each at most once
-    in a release: all of them move it by as many clip norms at most.
+    in a release: all of them move it by as many clip norms at most. What is clipped as a whole
+    moves by one clip norm from 0, which it is without any records, however many there are.
     """
+
+    def all_at_once(mechanism: Mechanism, n: int) -> Mechanism:
+        return tuple(_of_all_records(release, n) for release in mechanism)
 
     if defense.protects == "user":
         said = "a release is about all records of an agent: the clip is of its whole gradient"
-        return Bracket(bracket.least, bracket.most, (*bracket.assumptions, said))
-
-    def all_at_once(mechanism: Mechanism, n: int) -> Mechanism:
-        return tuple(
-            release.model_copy(
-                update={
-                    "noise_multiplier": release.noise_multiplier / n,
-                    "sampling": "none",
-                    "sampling_rate": 1.0,
-                }
-            )
-            for release in mechanism
-        )
-
-    fixed = defense.sampling == "fixed" and not defense.cyclic
-    n = defense.batch_size if fixed else n_records
-    said = f"a user is all records of an agent, {n} of them in a batch" + (" at most" * (not fixed))
-    least = all_at_once(bracket.least, n) if fixed else ()
+        least, most = all_at_once(bracket.least, 1), all_at_once(bracket.most, 1)
+        return Bracket(least, most, (*bracket.assumptions, said))
+    certain = defense.drawing == "fixed" or (
+        defense.drawing == "poisson" and defense.batch_size >= n_records
+    )
+    n = min(defense.batch_size, n_records) if certain else n_records
+    said = f"a user is all records of an agent, {n} of them in a batch" + " at most" * (not certain)
+    least = all_at_once(bracket.least, n) if certain else ()
     return Bracket(least, all_at_once(bracket.most, n), (*bracket.assumptions, said))
+
+
+def _of_all_records(release: Release, n: int) -> Release:
+    """A release that ``n`` records enter, about all of them: there is always one in the batch."""
+    times = 2 if release.clipped == "whole" else 1 / n  # half of its diameter, n clip norms
+    return release.model_copy(
+        update={
+            "noise_multiplier": release.noise_multiplier * times,
+            "sampling": "none",
+            "sampling_rate": 1.0,
+            "clipped": "records",
+        }
+    )
 
 
 def _as_drawn(bracket: Bracket, defense: Defense, n_records: int) -> Bracket:
@@ -274,10 +283,13 @@ def _of_one_record(bracket: Bracket, claim: Claim) -> Bracket:
 
     One record more may turn the clipped gradient of all of them around, which then moves by twice
     the clip norm; a user with no records has none. No lower end is proven: a batch may not have it.
+    A release that is clipped as a whole counts that already.
     """
     turned = 2.0 if record_adjacency(claim) == "add-remove" else 1.0  # which two records do anyway
     most = tuple(
-        release.model_copy(update={"noise_multiplier": release.noise_multiplier / turned})
+        release
+        if release.clipped == "whole"
+        else release.model_copy(update={"noise_multiplier": release.noise_multiplier / turned})
         for release in bracket.most
     )
     said = "what is clipped is of all records at once, and one of them may turn it around"
@@ -300,11 +312,13 @@ def _interval(bracket: Bracket, claim: Claim, delta: float, defense: Defense) ->
 def _in_a_round(mechanism: Mechanism, defense: Defense) -> int:
     """How many releases a round has at most, of which each batch is one.
 
-    All rounds release as many; or all but one, where a round's gradient is sent in the next.
+    All rounds release as many; or all but one, where a round's gradient is sent in the next. What
+    is clipped of all records of an agent is one release, of however many batches.
     """
     total, last = sum(release.count for release in mechanism), max(1, defense.n_rounds - 1)
     even = [total // rounds for rounds in (last, defense.n_rounds) if total % rounds == 0]
-    return min(total, max(defense.batches_per_round, *even or [ceil(total / last)]))
+    batches = 1 if defense.protects == "user" else defense.batches_per_round
+    return min(total, max(batches, *even or [ceil(total / last)]))
 
 
 def _least_noise(mechanism: Mechanism, count: int) -> Mechanism:
@@ -321,7 +335,7 @@ def _epsilon(mechanism: tuple[Release, ...], delta: float, adjacency: RecordAdja
     return epsilon(mechanism, delta, adjacency)
 
 
-def _delta(claim: Claim, brackets: Sequence[Bracket]) -> float:
+def _delta(claim: Claim, brackets: Iterable[Bracket]) -> float:
     """The claim's delta; 1e-5 where it is stated as mu. Pure claims are for Laplace noise."""
     if claim.mu is not None:
         return RESTATED_DELTA

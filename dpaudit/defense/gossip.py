@@ -266,6 +266,31 @@ def replayed(
     return Bracket(releases(least, *how), releases(most, *how), (said,))
 
 
+def clipped_whole(bracket: Bracket, defense: Defense, size: int) -> Bracket:
+    """The same releases where the mean of a batch is clipped instead of each of its records.
+
+    One record turns the mean of the others around, from -C to C, and no change of data moves it
+    further. The lower end counts that where another record is in every batch. Where a Poisson
+    batch may hold no other, it counts a record beside others without a gradient, as ``bracket``.
+
+    Args:
+        bracket: noise multipliers are noise / C.
+        size: how many records the victim holds.
+    """
+
+    def whole(mechanism: Mechanism) -> Mechanism:
+        return tuple(
+            release.model_copy(
+                update={"noise_multiplier": release.noise_multiplier / 2, "clipped": "whole"}
+            )
+            for release in mechanism
+        )
+
+    accompanied = size > 1 and (defense.drawing != "poisson" or defense.batch_size >= size)
+    least = whole(bracket.least) if accompanied else bracket.least
+    return Bracket(least, whole(bracket.most), bracket.assumptions)
+
+
 def releases(
     noise_multipliers: ArrayLike,
     sampling: Literal["none", "fixed", "poisson"],

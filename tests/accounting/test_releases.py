@@ -294,3 +294,14 @@ def test_next_to_no_noise_is_no_small_epsilon(noise_multiplier, sampling) -> Non
     low, high = epsilon((release,), 1e-5)
     assert low > 1000
     assert high == math.inf
+
+
+@pytest.mark.parametrize("sampling, rate", [("none", 1.0), ("fixed", 0.1), ("poisson", 0.1)])
+def test_what_is_clipped_whole_moves_as_far_for_any_change(sampling, rate) -> None:
+    """By 2C: as clipped records under twice the noise of which one takes another's place."""
+    given = {"family": "gaussian", "sampling": sampling, "sampling_rate": rate, "count": 3}
+    whole = [Release(**given, noise_multiplier=2.0, clipped="whole")]
+    each = [Release(**{**given, "sampling": "fixed"}, noise_multiplier=4.0)]
+    assert epsilon(whole, 1e-5, "replace-one") == epsilon(each, 1e-5, "replace-one")
+    one = [Release(**given, noise_multiplier=4.0 if sampling == "fixed" else 2.0)]
+    assert epsilon(whole, 1e-5) == epsilon(one, 1e-5)

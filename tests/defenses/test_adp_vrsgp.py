@@ -183,8 +183,10 @@ def test_constant_noise_over_a_decaying_clip_norm_is_a_growing_noise_multiplier(
         total[round(release.noise_multiplier, 9)] += release.count
     assert total == {round(0.5 * a, 9): A.count(a) for a in A}
     batch = ADPVRSGP(**options, clip="batch").mechanism(setting, EAVESDROPPER, 0)
-    for half, whole, least in zip(batch.most, literal, batch.least, strict=True):
-        assert 2 * half.noise_multiplier == whole.noise_multiplier == least.noise_multiplier
+    assert batch.least == batch.most
+    for half, each in zip(batch.most, literal, strict=True):
+        assert 2 * half.noise_multiplier == each.noise_multiplier
+        assert (half.clipped, each.clipped) == ("whole", "records")
 
 
 def test_a_neighbour_on_a_ring_knows_the_first_round_alone() -> None:

@@ -10,11 +10,14 @@ from pydantic import ValidationError
 from scipy import stats
 from scipy.optimize import nnls
 
+from dpaudit.accounting.gaussian import gaussian_epsilon
 from dpaudit.accounting.releases import epsilon
+from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.defense.contract import Gradient, Setting, Target
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.cga import CGA, DPCGA, direction, multipliers
 from dpaudit.errors import ConfigError
+from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.game import Game
@@ -234,10 +237,8 @@ def test_one_record_moves_the_clipped_mean_by_far_more_than_c_over_b(setting_of,
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 @pytest.mark.parametrize("agents", [(), (1,)])
-def test_the_exact_leak_where_others_have_no_gradient_is_half_of_what_is_declared(
-    sampling, agents
-) -> None:
-    """In the game a mean moves from 0 by C; from -C it is 2C, which the declaration counts."""
+def test_the_exact_leak_is_of_a_mean_that_moves_from_0_by_c(sampling, agents) -> None:
+    """A declared mean moves from -C by 2C; at least so where other records are there for certain."""
     model = ThreatModel(name="m", kind="curious" if agents else "external", agents=agents)
     setting = Setting(build_graph("ring", 5), (40,) * 5, 100)
     defense = DPCGA(noise_multiplier=1.3, n_rounds=3, batch_size=8, sampling=sampling)
@@ -246,10 +247,11 @@ def test_the_exact_leak_where_others_have_no_gradient_is_half_of_what_is_declare
     leak = Adversary(game, model, 3, messages=frozenset({"cross_gradient"})).leak
     read, bracket = (1 if agents else 2), defense.mechanism(setting, model, 2)
     assert leak.by_round.tolist() == pytest.approx([math.sqrt(read) / (2 * 1.3)] * 3, rel=1e-9)
-    displaced = 2 if sampling == "fixed" else 1
     (least,), (most,) = bracket.least, bracket.most
-    assert displaced / least.noise_multiplier == pytest.approx(math.sqrt(read) / 1.3)
-    assert displaced / most.noise_multiplier == pytest.approx(math.sqrt(3) / 1.3)
+    from_0 = 2 if sampling == "poisson" else 1
+    assert 1 / least.noise_multiplier == pytest.approx(math.sqrt(read) / 1.3 / from_0)
+    assert 1 / most.noise_multiplier == pytest.approx(math.sqrt(3) / 1.3)
+    assert (least.clipped, most.clipped) == ("records" if from_0 == 2 else "whole", "whole")
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
@@ -268,6 +270,40 @@ def test_a_budget_is_spent_by_all_queries_of_a_round_and_c_over_b_breaks_it(samp
     )
     assert ratio == pytest.approx((2 if sampling == "fixed" else 1) / (2 * 216))
     assert epsilon(bracket.least, 1e-5).low > 100
+
+
+def accounted(defense, size, adjacency, threat_model=EAVESDROPPER, n=6):
+    setting = Setting(build_graph("ring", n), (size,) * n, 10)
+    claim = Claim(text="c", epsilon=1.0, delta=1e-5, adjacency=adjacency)
+    return account_claim(claim, threat_model, defense.calibrate(setting), setting).epsilon
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one", "user"])
+def test_no_change_of_data_moves_a_clipped_mean_beyond_2c(adjacency) -> None:
+    """Of two cross-gradients at least and three gradients at most; all records by C, from 0."""
+    defense = DPCGA(noise_multiplier=3.0, n_rounds=1, batch_size=4)
+    moved = 0.5 if adjacency == "user" else 1.0
+    low, high = accounted(defense, 4, adjacency)
+    assert low == pytest.approx(gaussian_epsilon(1e-5, moved * math.sqrt(2) / 3))
+    assert high == pytest.approx(gaussian_epsilon(1e-5, moved * math.sqrt(3) / 3))
+    assert high < 2.342
+
+
+def test_a_poisson_batch_may_hold_no_other_record() -> None:
+    """Below 0.1505, what two gradients tell that move by 2C; attained: C beside no gradients."""
+    defense = DPCGA(noise_multiplier=7.0, n_rounds=4, batch_size=4, sampling="poisson")
+    low, high = accounted(defense, 40, "replace-one")
+    assert low == pytest.approx(0.12713, rel=1e-4)  # mixtures at -C, 0 and C, by composition
+    assert high == pytest.approx(0.1965, rel=1e-3)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+@pytest.mark.parametrize("size", [4, 40])
+def test_a_budget_is_spent_once_in_either_adjacency(sampling, size) -> None:
+    for adjacency in ("add-remove", "replace-one"):
+        options = {"epsilon": 1.0, "n_rounds": 4, "batch_size": 4, "sampling": sampling}
+        spent = accounted(DPCGA(**options, adjacency=adjacency), size, adjacency).high
+        assert 0.99 < spent <= 1.0
 
 
 def test_an_eavesdropper_reads_cross_gradients_and_their_models(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpaudit.accounting.gaussian import gaussian_epsilon
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense import Setting, releases
 from dpaudit.defense.correlated import laplacian, left_of
@@ -340,3 +341,11 @@ def test_the_budget_that_decors_public_code_takes_from_one_round_is_not_that_of_
     assert found.low > 2900 * 0.00043
     surrounded = defense.mechanism(setting, agents(1, 15), 0)
     assert epsilon(surrounded.least, 1e-5).low > 2 * found.low
+
+
+def test_a_budget_of_zip_dl_is_of_one_message_over_any_rounds() -> None:
+    setting = Setting(build_graph("ring", 6), (40,) * 6, 10)
+    for n_rounds in (1, 100):
+        defense = ZipDL(epsilon=2.0, n_rounds=n_rounds, batch_size=40, self_noise=True)
+        sigma = defense.calibrate(setting).sigma
+        assert gaussian_epsilon(1e-5, 1 / sigma) == pytest.approx(2.0, rel=2e-3)

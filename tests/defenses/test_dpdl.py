@@ -270,7 +270,9 @@ def test_an_eavesdropper_counts_every_link_and_a_curious_neighbour_one() -> None
     # per round and with alpha = 0: three cross-gradients and the own gradient under z^ii alone
     assert everywhere.most[0].noise_multiplier == pytest.approx(5.0 / math.sqrt(3 + 1))
     # one cross-gradient; in the momentum z^ii and the noise of the two links it does not read
-    assert curious.most[0].noise_multiplier == pytest.approx(5.0 / math.sqrt(1 + 1 / 3))
+    assert curious.least[0].noise_multiplier == pytest.approx(5.0 / math.sqrt(1 + 1 / 3))
+    # the other two show in their receivers' momenta, and tell no more than if they were read
+    assert curious.most[0].noise_multiplier == pytest.approx(5.0 / math.sqrt(3 + 1 / 3))
     assert everywhere.most[0].sampling_rate == 0.1
     twin = defense.without_noise().mechanism(setting, ThreatModel(name="e"), 0)
     assert twin.least[0].noise_multiplier == 0

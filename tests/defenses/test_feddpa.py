@@ -8,11 +8,14 @@ import torch
 from pydantic import ValidationError
 from scipy import stats
 
+from dpaudit.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpaudit.accounting.releases import epsilon
-from dpaudit.defense.contract import Setting
+from dpaudit.defense.claim_accounting import account_claim
+from dpaudit.defense.contract import Gradient, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.feddpa import FedDPA, _norms, _scaled, _units
 from dpaudit.errors import ConfigError
+from dpaudit.files.claim import Claim
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
@@ -195,6 +198,46 @@ def test_the_published_accounting_is_of_record_steps_and_the_release_is_of_an_ag
     exact = FedDPA(**options, calibration="exact").calibrate(setting)
     assert 0.99 < epsilon(exact.mechanism(setting, EAVESDROPPER, 1).most, 1e-5).high <= 1.0
     assert exact.protects == "user"
+
+
+@pytest.mark.parametrize("calibrated_for", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("adjacency, moved", [("add-remove", 2), ("replace-one", 2), ("user", 1)])
+def test_an_update_moves_by_2c_and_a_whole_user_by_c(calibrated_for, adjacency, moved) -> None:
+    """An agent without records sends an update of 0."""
+    setting = Setting(build_graph("ring", 6), (40,) * 6, 10)
+    defense = FedDPA(epsilon=2.0, n_rounds=4, calibration="exact", adjacency=calibrated_for)
+    defense = defense.calibrate(setting)
+    claim = Claim(text="c", epsilon=2.0, delta=1e-5, adjacency=adjacency)
+    low, high = account_claim(claim, EAVESDROPPER, defense, setting).epsilon
+    mu = gaussian_mu(2.0, 1e-5) * moved / 2
+    assert low == 0
+    assert high == pytest.approx(gaussian_epsilon(1e-5, mu), rel=2e-3)  # of the search for z
+    one_round = claim.model_copy(update={"scope": "round"})
+    high = account_claim(one_round, EAVESDROPPER, defense, setting).epsilon.high
+    assert high == pytest.approx(gaussian_epsilon(1e-5, mu / 2), rel=2e-3)
+
+
+def test_an_agent_without_records_sends_an_update_of_0() -> None:
+    class Nothing(Gradient):
+        batch_size = 4
+
+        def __call__(self, X, holders=None):
+            return torch.zeros_like(X)
+
+        def clipped_sum(self, X, clip_norm, holders=None, norm=2):
+            return torch.zeros_like(X)
+
+        def per_record(self, X, holders=None, own=False):
+            return torch.zeros(*X.shape[:-1], 4, X.shape[-1]).to(X)
+
+    setting = Setting(build_graph("ring", 4), (40,) * 4, 3)
+    defense = FedDPA(noise_multiplier=0.0, batch_size=4)
+    X = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    state = defense.start(X, setting)
+    for k in (1, 2):
+        w = state.W
+        state, sent, _ = defense.step(state, k, setting.network.at(k), Nothing(), Noise(None, k))
+        assert torch.equal(sent["x"].payload, w)
 
 
 def test_an_agent_that_waits_releases_nothing_and_keeps_its_model(setting_of, streams) -> None:

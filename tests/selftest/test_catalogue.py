@@ -9,7 +9,12 @@ from torch import Tensor
 from dpaudit.defense import Gradient, Noise, Setting, ThreatModel
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
-from dpaudit.selftest.catalogue import CORRECT, FAULTS, WITHOUT_ATTACKS
+from dpaudit.selftest.catalogue import (
+    CORRECT,
+    FAULTS,
+    WITHOUT_ATTACKS,
+    audits_without_attacks,
+)
 from dpaudit.selftest.ordinary import Mechanism
 
 AGENTS, D, RECORDS = 6, 16, 8
@@ -38,6 +43,25 @@ FEW = (
     "an offset for the run",
     "a noisy sketch",
     "sent in every third round",
+    "a noisy number sent along",
+)
+
+AUDITED = (  # one or two of each class of fault, and of what looks like it
+    "noise scaled by the sampling rate",
+    "each third clipped to C",
+    "float16 noise, C = 5e3",
+    "a random direction bare",
+    "drawn until short",
+    "a random third of rounds bare",
+    "a term after bfloat16",
+    "noise taken back",
+    "the number of clipped records",
+    "noise by Box and Muller",
+    "some coordinates louder",
+    "an offset for the run",
+    "a noisy sketch",
+    "sent in every third round",
+    "padded by zeros",
     "a noisy number sent along",
 )
 
@@ -205,3 +229,17 @@ def test_faults_leak_more_than_declared_and_others_do_not() -> None:
 def test_the_catalogue_holds_twenty_of_each_with_own_names() -> None:
     assert len({m.name for m in WITHOUT_ATTACKS}) == len(WITHOUT_ATTACKS)
     assert min(len(FAULTS), len(CORRECT)) >= 20
+
+
+@pytest.mark.parametrize("name", AUDITED)
+def test_an_audit_without_attacks_is_right(name) -> None:
+    """The tests of noise accuse a correct mechanism with probability 1e-6 at most in each audit."""
+    (said,) = audits_without_attacks(0, [m for m in WITHOUT_ATTACKS if m.name == name])
+    assert said.passed, said.claim.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_all_audits_without_attacks_are_right(seed: int) -> None:
+    wrong = [said.mechanism.name for said in audits_without_attacks(seed) if not said.passed]
+    assert wrong == []

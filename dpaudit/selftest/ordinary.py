@@ -4,7 +4,7 @@ Nothing is applied to a defense here that an audit file would not apply: the pip
 small problem, plays its game, moves its records, examines its noise and judges its claim.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,10 +15,11 @@ import numpy as np
 
 from dpaudit.accounting.releases import epsilon
 from dpaudit.data.datasets import Dataset, from_arrays
-from dpaudit.defense import releases
+from dpaudit.defense import Setting, ThreatModel
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import JudgedClaim
 from dpaudit.files.verdict import Verdict
+from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.run import Runtime, run_audit
 
@@ -28,6 +29,10 @@ from .correct import PrivateGossip
 AGENTS, RECORDS, FEATURES, CLASSES = 6, 8, 11, 3  # records of each agent
 NOISE = {"gaussian": 2.0, "laplace": 3.0}  # multipliers, for claims that runs could refute
 DELTA = 1e-5
+ATTACKS: tuple[Mapping[str, Any], ...] = (
+    {"name": "likelihood-ratio", "trials": 400},
+    {"name": "sensitivity", "points": 2, "restarts": 2, "steps": 5},
+)
 AGAINST = (Verdict.REFUTED, Verdict.UNSUPPORTED)
 
 
@@ -38,6 +43,8 @@ class Mechanism(NamedTuple):
     defense: PrivateGossip
     is_correct: bool
     gap: bool = False  # a known one: an ordinary audit does not find it
+    leaks: float | None = None  # mu of all messages over the declared one, if it is known
+    graph: str = "ring"
 
 
 class Said(NamedTuple):
@@ -46,6 +53,7 @@ class Said(NamedTuple):
     mechanism: Mechanism
     claim: JudgedClaim
     seconds: float
+    found_by: str | None = None  # the role of the finding that decided, if it is one
 
     @property
     def alarmed(self) -> bool:
@@ -92,22 +100,33 @@ MECHANISMS = (
 )
 
 
-def ordinary_audits(seed: int, mechanisms: Sequence[Mechanism] = MECHANISMS) -> Iterator[Said]:
+def ordinary_audits(
+    seed: int,
+    mechanisms: Sequence[Mechanism] = MECHANISMS,
+    attacks: Sequence[Mapping[str, Any]] = ATTACKS,
+) -> Iterator[Said]:
     """An audit of each mechanism's claim, which is the epsilon of what it declares."""
     for mechanism in mechanisms:
         began = perf_counter()
-        claim = judged(mechanism.defense, seed)
-        yield Said(mechanism, claim, perf_counter() - began)
+        claim, found_by = judged(mechanism.defense, seed, attacks, mechanism.graph)
+        yield Said(mechanism, claim, perf_counter() - began, found_by)
 
 
-def judged(defense: PrivateGossip, seed: int) -> JudgedClaim:
-    """The verdict of one ordinary audit."""
+def judged(
+    defense: PrivateGossip,
+    seed: int,
+    attacks: Sequence[Mapping[str, Any]] = ATTACKS,
+    graph: str = "ring",
+) -> tuple[JudgedClaim, str | None]:
+    """The verdict of one ordinary audit, and the role of the finding that decided."""
     defense = defense.model_copy(update={"noise_multiplier": NOISE[defense.family]})
     own = CallerObjects(defense, _records())
-    config = AuditConfig.from_dict(own.fill(_content(defense, seed)), defense)
+    content = _content(defense, seed, attacks, graph)
+    config = AuditConfig.from_dict(own.fill(content), defense)
     with TemporaryDirectory(prefix="dpaudit-") as folder:
         result = run_audit(config, Path(folder), Runtime(cores=1), own=own)
-    return result.claims[0]
+    claim = result.claims[0]
+    return claim, None if claim.decisive is None else result.findings[claim.decisive].role
 
 
 def _records() -> Dataset:
@@ -119,19 +138,17 @@ def _records() -> Dataset:
     return replace(known, x=known.x[:n], y=known.y[:n])
 
 
-def _content(defense: PrivateGossip, seed: int) -> dict[str, Any]:
-    rate = defense.batch_size / RECORDS
-    z = [defense.noise_multiplier] * defense.n_rounds
+def _content(
+    defense: PrivateGossip, seed: int, attacks: Sequence[Mapping[str, Any]], graph: str
+) -> dict[str, Any]:
+    setting = Setting(build_graph(graph, AGENTS), (RECORDS,) * AGENTS, (FEATURES + 1) * CLASSES)
+    declared = defense.mechanism(setting, ThreatModel(name="eavesdropper"), 0).most
     delta = DELTA if defense.family == "gaussian" else 0.0
-    claimed = epsilon(releases(z, defense.sampling, rate, defense.family), delta).high
     return {
         "seed": seed,
         "data": {"n_agents": AGENTS},
-        "graph": {"name": "ring"},
+        "graph": {"name": graph},
         "model": {"name": "logistic"},
-        "claim": [{"text": "the claim", "epsilon": claimed, "delta": delta}],
-        "attack": [
-            {"name": "likelihood-ratio", "trials": 400},
-            {"name": "sensitivity", "points": 2, "restarts": 2, "steps": 5},
-        ],
+        "claim": [{"text": "the claim", "epsilon": epsilon(declared, delta).high, "delta": delta}],
+        "attack": [dict(attack) for attack in attacks],
     }

@@ -6,9 +6,10 @@ with probability ``ALPHA`` at most.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpaudit.rng import Streams
 
@@ -18,6 +19,7 @@ from .zoo import BUGS, Bug, Specimen
 
 ALPHA = 0.01  # of any false alarm on a correct defense
 AUDIT_COLUMNS = ("mechanism", "is", "verdict", "so it is", "reason")
+QUIET_COLUMNS = ("mechanism", "is", "leaks", "verdict", "so it is", "found by", "reason")
 COLUMNS = ("bug", "the mistake it models", "caught by", "figure", "seconds", "correct twin")
 
 
@@ -79,31 +81,43 @@ def text(outcome: BugOutcome) -> str:
 
 
 def said_text(said: Said) -> str:
-    """One ordinary audit as a line."""
+    """One audit as a line."""
     what = "correct" if said.mechanism.is_correct else "fault"
     return f"{said.mechanism.name} ({what}): {said.claim.verdict}. {said.claim.reason}"
 
 
-def summary(outcomes: Sequence[BugOutcome], said: Sequence[Said]) -> str:
+def summary(outcomes: Sequence[BugOutcome], said: Sequence[Said], quiet: Sequence[Said]) -> str:
+    """The counts. ``quiet`` are the audits without attacks."""
     caught = sum(bool(outcome.found) for outcome in outcomes)
     alarmed = sum(bool(outcome.false_alarms) for outcome in outcomes)
-    faults = [s for s in said if not s.mechanism.is_correct]
-    correct = [s for s in said if s.mechanism.is_correct]
-    gaps = sum(s.mechanism.gap and not s.alarmed for s in faults)
     return (
         f"{caught} of {len(outcomes)} bugs caught, {alarmed} false alarms on their correct twins; "
-        f"ordinary audits: {sum(s.alarmed for s in faults)} of {len(faults)} faults found "
-        f"({gaps} known gaps), {sum(s.alarmed for s in correct)} false alarms on {len(correct)} "
-        "correct mechanisms"
+        f"ordinary audits: {counts(said)}; audits without attacks: {counts(quiet)}"
     )
 
 
-def all_passed(outcomes: Sequence[BugOutcome], said: Sequence[Said]) -> bool:
+def counts(said: Sequence[Said]) -> str:
+    """How many faults were found, and how many correct mechanisms were accused."""
+    faults = [s for s in said if not s.mechanism.is_correct]
+    correct = [s for s in said if s.mechanism.is_correct]
+    gaps = sum(s.mechanism.gap and not s.alarmed for s in faults)
+    known = f" ({gaps} known gaps)" if gaps else ""
+    by = Counter(s.found_by for s in faults if s.alarmed and s.found_by)
+    checks = f" ({', '.join(f'{n} by {role}' for role, n in by.most_common())})" if by else ""
+    return (
+        f"{sum(s.alarmed for s in faults)} of {len(faults)} faults found{known}{checks}, "
+        f"{sum(s.alarmed for s in correct)} of {len(correct)} correct mechanisms accused"
+    )
+
+
+def all_passed(outcomes: Sequence[BugOutcome], said: Sequence[Said], quiet: Sequence[Said]) -> bool:
     """Whether every bug was caught, no correct defense called wrong, and no audit off the mark."""
-    return all(outcome.passed for outcome in outcomes) and all(one.passed for one in said)
+    return all(outcome.passed for outcome in outcomes) and all(s.passed for s in (*said, *quiet))
 
 
-def to_json(outcomes: Sequence[BugOutcome], said: Sequence[Said], seed: int) -> str:
+def to_json(
+    outcomes: Sequence[BugOutcome], said: Sequence[Said], quiet: Sequence[Said], seed: int
+) -> str:
     """All of it, for programs."""
     rows = [
         {
@@ -116,33 +130,55 @@ def to_json(outcomes: Sequence[BugOutcome], said: Sequence[Said], seed: int) -> 
         }
         for outcome in outcomes
     ]
-    audits = [
-        {
-            "mechanism": one.mechanism.name,
-            "correct": one.mechanism.is_correct,
-            "known gap": one.mechanism.gap,
-            "verdict": one.claim.verdict,
-            "reason": one.claim.reason,
-            "seconds": round(one.seconds, 2),
-        }
-        for one in said
-    ]
-    passed = all_passed(outcomes, said)
-    content = {"seed": seed, "alpha": ALPHA, "passed": passed, "bugs": rows, "audits": audits}
+    content = {
+        "seed": seed,
+        "alpha": ALPHA,
+        "passed": all_passed(outcomes, said, quiet),
+        "bugs": rows,
+        "audits": [_audit(one) for one in said],
+        "audits without attacks": [
+            {**_audit(one), "leaks": str(one.mechanism.leaks), "found by": one.found_by}
+            for one in quiet
+        ],
+    }
     return json.dumps(content, indent=2)
 
 
-def markdown(outcomes: Sequence[BugOutcome], said: Sequence[Said], seed: int) -> str:
+def _audit(one: Said) -> dict[str, Any]:
+    return {
+        "mechanism": one.mechanism.name,
+        "correct": one.mechanism.is_correct,
+        "known gap": one.mechanism.gap,
+        "verdict": one.claim.verdict,
+        "reason": one.claim.reason,
+        "seconds": round(one.seconds, 2),
+    }
+
+
+def markdown(
+    outcomes: Sequence[BugOutcome], said: Sequence[Said], quiet: Sequence[Said], seed: int
+) -> str:
     """The page docs/selftest.md."""
-    audits = [said_row(one) for one in said]
     return _PAGE.format(
         seed=seed,
         alpha=ALPHA,
         n=len(outcomes),
         m=len(said),
+        n_quiet=len(quiet),
         table=_table(COLUMNS, map(row, outcomes)),
-        audits=_table(AUDIT_COLUMNS, audits),
+        audits=_table(AUDIT_COLUMNS, map(said_row, said)),
+        counts=counts(quiet),
+        quiet=_table(QUIET_COLUMNS, map(quiet_row, quiet)),
     )
+
+
+def quiet_row(said: Said) -> tuple[str, ...]:
+    """The cells of ``QUIET_COLUMNS``."""
+    name, what, verdict, found, reason = said_row(said)
+    leaks = said.mechanism.leaks
+    by = said.found_by or ""
+    known = "" if leaks is None else f"{leaks:.3g}"
+    return name, what, known, verdict, found, by if said.alarmed else "", reason
 
 
 def said_row(said: Said) -> tuple[str, ...]:
@@ -181,6 +217,17 @@ faults, each audited as any audit file would: likelihood ratio, sensitivity, and
 the noise of the real run. A *known gap* is a fault that such an audit does not find.
 
 {audits}
+
+## Audits without attacks
+
+{n_quiet} mechanisms of `faults.py`, `bypasses.py` and `odd.py` in `dpaudit/selftest/`, each in an
+audit that has a claim and asks for no attack: {counts}.
+
+*Leaks* is the mu of all messages over the declared mu, for the worst record in every batch. The
+claim is false if it is above 1. It is infinite if an outcome that has more probability than delta
+is impossible in the neighbouring world.
+
+{quiet}
 
 ## What the checks are
 

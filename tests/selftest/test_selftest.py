@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from dpaudit.commands.cli import app
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
-from dpaudit.selftest import detectors, ordinary
+from dpaudit.selftest import catalogue, detectors, ordinary
 from dpaudit.selftest import selftest as module
+from dpaudit.selftest.catalogue import WITHOUT_ATTACKS, audits_without_attacks
 from dpaudit.selftest.detectors import Examined, contract, floating_point, uneven_ring
 from dpaudit.selftest.ordinary import MECHANISMS, ordinary_audits
 from dpaudit.selftest.selftest import ALPHA, row, selftest, summary, text
@@ -89,7 +90,7 @@ def test_a_missed_bug_and_a_false_alarm_are_both_failures() -> None:
     assert row(missed)[2] == "NOT CAUGHT"
     assert not alarmed.passed
     assert "FALSE ALARM, sensitivity" in text(alarmed)
-    assert summary([missed, alarmed], []).startswith(
+    assert summary([missed, alarmed], [], []).startswith(
         "1 of 2 bugs caught, 1 false alarms on their correct twins; ordinary audits: 0 of 0 faults"
     )
 
@@ -182,9 +183,11 @@ def test_the_zoo_holds_at_least_16_bugs_with_names_of_their_own() -> None:
 
 
 def test_the_page_lists_the_bugs_of_the_zoo_and_what_catches_them() -> None:
-    bugs, _, audits = PAGE.read_text("utf-8").partition("## Ordinary audits")
-    named = re.findall(r"^\| (.+?) \| (fault|correct) \|", audits, re.M)
-    assert named == [(m.name, "correct" if m.is_correct else "fault") for m in MECHANISMS]
+    bugs, _, rest = PAGE.read_text("utf-8").partition("## Ordinary audits")
+    audits, _, quiet = rest.partition("## Audits without attacks")
+    for page, mechanisms in ((audits, MECHANISMS), (quiet, WITHOUT_ATTACKS)):
+        named = re.findall(r"^\| (.+?) \| (fault|correct) \|", page, re.M)
+        assert named == [(m.name, "correct" if m.is_correct else "fault") for m in mechanisms]
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?)[,|]", bugs, re.M)[2:]
     listed = [(name, mistake, check.strip()) for name, mistake, check in rows]
     assert listed == [(bug.name, bug.mistake, bug.by) for bug in BUGS]
@@ -199,12 +202,17 @@ def test_the_command_prints_rows_or_json_writes_the_page_and_fails_on_a_miss(
     monkeypatch.setattr(module, "selftest", lambda seed: selftest(seed, [quick]))
     few = [m for m in MECHANISMS if m.name in ("the norm sent along", "noise in another order")]
     monkeypatch.setattr(ordinary, "ordinary_audits", lambda seed: ordinary_audits(seed, few))
+    quiet = [m for m in WITHOUT_ATTACKS if m.name in ("agent 0 bare", "private gossip")]
+    monkeypatch.setattr(
+        catalogue, "audits_without_attacks", lambda seed: audits_without_attacks(seed, quiet)
+    )
     page = tmp_path / "page.md"
     done = CliRunner().invoke(app, ["selftest", "--markdown", str(page)])
     assert done.exit_code == 0
     assert bug.name in done.stdout
     assert "1 of 1 bugs caught" in done.stdout
-    assert "1 of 1 faults found (0 known gaps), 0 false alarms on 1" in done.stdout
+    assert "ordinary audits: 1 of 1 faults found" in done.stdout
+    assert "without attacks: 1 of 1 faults found (1 by noise), 0 of 1 correct" in done.stdout
     assert f"| {bug.name} | {bug.mistake} | sensitivity" in page.read_text("utf-8")
     missed = replace(quick, planted=quick.twin)
     monkeypatch.setattr(module, "selftest", lambda seed: selftest(seed, [missed]))

@@ -42,6 +42,7 @@ def test_every_part_has_a_time_and_a_size() -> None:
         "training, no-defense",
         "attack 00, likelihood-ratio, eavesdropper",
         "attack 01, canaries, eavesdropper",
+        "examination, sensitivity, eavesdropper",
         "noise-of-the-run",
     ]
     assert all(ahead.size for ahead in found.cost.parts)

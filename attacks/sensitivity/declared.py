@@ -71,7 +71,8 @@ def declared_bounds(
     one, other = _reaching(here), _reaching(there)
     bounds, unlike = dict[str, Stated](), list[str]()
     for name in one.keys() & other.keys():
-        if not torch.allclose(one[name].scales, other[name].scales, SAME, 0.0):
+        ours, theirs = one[name].scales, other[name].scales
+        if not torch.allclose(ours, theirs, SAME, SAME * ours.max().item()):
             unlike.append(name)
             continue
         bound = _bound(one[name], releases, _batches(coupled), records)

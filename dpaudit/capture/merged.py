@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dpaudit.errors import RunError
 from dpaudit.files.captured_file import MessageOptions
 from dpaudit.files.recorded import DRAWS, EVENTS, Draw, Event, write_at_once
 from dpaudit.files.world import BATCHES, RECORDS, TAPE, Taken, draw_key, record_key
@@ -32,11 +33,16 @@ class Merging:
     def merge(self, out: Path, plain: bool) -> None:
         """Write the files of a run; a run that ends early has too few rounds to be told by.
 
-        Raises RunError if it sent more than is kept.
+        Raises RunError if it sent more than is kept, or by ZeroMQ.
         """
         processes = processes_in(out / RAW)
         if any(process.of_kind("full") for process in processes):
             raise too_large(MOST_BYTES)
+        if any(process.of_kind("addressed") for process in processes):
+            raise RunError(
+                "the program sends by ZeroMQ sockets too, which an audit does not see; dpaudit "
+                "capture records them"
+            )
         events, draws = events_of(processes, TranscriptFiles(out)), draws_of(processes)
         if plain:
             self._learn(events, draws)

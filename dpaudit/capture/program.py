@@ -14,7 +14,7 @@ from dpaudit.files.world import ERROR, FAILED, SAID, World
 from dpaudit.tap.run import TIMED_OUT
 
 from .commands import refuse_missing_script, torchrun
-from .gathered import first_failure, processes_in
+from .gathered import all_over, first_failure, processes_in
 from .merged import Merging, noted
 from .observed import Observed
 from .recording import EVENTS
@@ -110,7 +110,7 @@ class Program:
             raise RunError(f"{self.name}: {(out / ERROR).read_text()}")
         if refused := noted(out):
             raise RunError(f"{self.name}: {refused}")
-        if status != 0:
+        if status != 0 and not ((out / RAW).exists() and all_over(processes_in(out / RAW))):
             said = _said(out)
             ended = f"{self.name}: ended with status {status}{port_hint(said)}"
             if (out / RAW).exists() and (first := first_failure(processes_in(out / RAW))):

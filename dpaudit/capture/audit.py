@@ -104,7 +104,7 @@ def _judged(
         for model in config.threat_model
         if claim.threat_model in (None, model.name)
     ]
-    findings = drawn_noise(worlds.plain, config.noise.sites)
+    findings = drawn_noise(worlds.plain, config.noise.sites, worlds.replay.same)
     accounted: list[Accounted] = []
     for i, claim, model in asked:
         finding, figure = measured_accounting(i, config, worlds, claim, model)

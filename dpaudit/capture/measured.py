@@ -98,20 +98,20 @@ def noise_of(
     """
     found = {}
     for message in (*place.messages, *place.others):
-        responses: list[Response] | None = []
+        responses: list[Response] = []
         for j, draw in enumerate(place.draws):
+            is_own = place.victim in place.owners_of(draw)
             try:
                 response = _response(place, message, j, silent[j], *signed[j])
             except RunError:
-                if message in place.messages and place.victim in place.owners_of(draw):
+                if not is_own:
+                    continue
+                if message in place.messages:
                     raise
-                if place.victim in place.owners_of(draw):
-                    responses = None
-                    break
-                continue
+                break
             if response is not None:
                 responses.append(response)
-        if responses is not None:
+        else:
             found[message] = tuple(responses)
     return found
 

@@ -17,6 +17,7 @@ from dpaudit.files.world import BATCHES, RECORDS, TAPE, Taken, draw_key, record_
 
 from .gathered import Process, draws_of, events_of, processes_in
 from .inside.start import TORCH
+from .recording import Recording
 from .rounds import with_rounds
 from .run import MOST_BYTES, RAW, too_large
 from .transcript_files import TranscriptFiles
@@ -58,6 +59,13 @@ class Merging:
         save_file(dict(_records(processes)), out / RECORDS)
         shutil.rmtree(out / RAW)
 
+    def learn(self, out: Path) -> None:
+        """The rounds of a plain run that was merged before."""
+        recording = Recording(out)
+        events = recording.events
+        self._of_message = {n: e.round for n, e in zip(_names(events), events, strict=True)}
+        self._of_draw = {_name(draw): draw.round for draw in recording.draws}
+
     def _learn(self, events: Sequence[Event], draws: Sequence[Draw]) -> None:
         protocol = [e for e in events if e.call_site not in self._options.ignore]
         timed, drawn = with_rounds(protocol, draws, self._options.round_starts_at or None)
@@ -94,7 +102,7 @@ def _batches(processes: Sequence[Process]) -> Iterable[Taken]:
     for process in processes:
         for record in process.of_kind("batch"):
             about = {key: record[key] for key in ("agent", "sequence", "records")}
-            yield Taken(**about)
+            yield Taken(**about, digests=tuple(record.get("digests", ())))
 
 
 def _tape(processes: Sequence[Process]) -> Iterable[tuple[str, Tensor]]:

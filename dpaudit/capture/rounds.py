@@ -66,7 +66,8 @@ def with_counted_rounds(
     sent: Counter[Hashable] = Counter()
     last: Counter[int | None] = Counter()
     found: dict[int, int | None] = {}  # by sequence
-    for one in sorted([*events, *draws], key=lambda one: one.sequence):
+    both: list[Event | Draw] = [*events, *draws]
+    for one in sorted(both, key=lambda one: one.sequence):
         if isinstance(one, Event):
             sent[key := (one.source, one.destinations, one.call_site)] += 1
             last[one.source] = max(last[one.source], sent[key])

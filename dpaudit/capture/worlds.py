@@ -14,9 +14,11 @@ from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import Change, How, World
 
+from .kept_runs import KeptRuns
 from .measured import NO_LEAK, Leak, Response, leak, noise_of
 from .observed import MessageId, NamedDraw, Observed, Place, draws_for, first_difference, place_of
 from .program import Program
+from .sampling import Record, Sampling, records_by_round
 from .shared_draws import owners, same_draws
 
 Pair = tuple[How, How]  # what the record is without, and with
@@ -97,50 +99,68 @@ class Neighbours:
 class Worlds(NamedTuple):
     """The plain run, the same replayed, and neighbours in each round."""
 
+    sampling: Sampling
+    records: Mapping[int, Mapping[int, Record]]  # by victim and round
     plain: Observed
     base: Observed
     replay: World  # by which runs share every draw
     rounds: Mapping[int, Neighbours]
 
 
-def measured_worlds(config: CapturedConfig, program: Program, on_run: OnRun) -> Worlds:
+def measured_worlds(
+    config: CapturedConfig, program: Program, kept: KeptRuns, on_run: OnRun
+) -> Worlds:
     """Run the program as often as its record and its noise need.
 
     Raises:
         RunError: a run fails; it sends nothing; runs that share every draw differ; a victim takes
             no batch or sends nothing in a round.
     """
-    kept = program.scratch / "tape"
-    plain = _loaded(program, [World(out=kept, seed=config.seed)], on_run)[0]
+    runs, tape = Runs(program, kept, on_run), program.scratch / "tape"
+    plain = runs.loaded([World(out=tape, seed=config.seed)])[0]
     _refuse_absent(config, plain)
     same = same_draws(plain, config.noise.sites, config.record.rounds)
-    replay = World(out=kept, seed=config.seed, tape=_written(plain, kept), same=same)
-    base, again = _loaded(program, [replay, replay], on_run)
+    replay = World(out=tape, seed=config.seed, tape=_written(plain, tape), same=same)
+    base, again = runs.loaded([replay, replay])
     for other in (plain, again):
         _refuse_difference(first_difference(base, other))
-    rounds = {
-        k: _neighbours(config, program, replay, base, k, on_run) for k in config.record.rounds
-    }
-    return Worlds(plain, base, replay, rounds)
+    sampling = Sampling.of(config.record, plain.batches)
+    records = _records(config, plain)
+    rounds = {k: _neighbours(config, runs, replay, base, records, k) for k in config.record.rounds}
+    return Worlds(sampling, records, plain, base, replay, rounds)
+
+
+def _records(config: CapturedConfig, plain: Observed) -> dict[int, dict[int, Record]]:
+    """Which record of each victim is changed in each round."""
+    found = {}
+    for victim in config.record.victims:
+        own = [taken for taken in plain.batches if taken.agent == victim]
+        digests = {
+            k: own[place_of(plain, victim, k).batch - 1].digests for k in config.record.rounds
+        }
+        found[victim] = records_by_round(digests)
+    return found
 
 
 def _neighbours(
     config: CapturedConfig,
-    program: Program,
+    playing: "Runs",
     replay: World,
     base: Observed,
+    records: Mapping[int, Mapping[int, Record]],
     k: int,
-    on_run: OnRun,
 ) -> Neighbours:
     victims, sites = config.record.victims, config.noise.sites
     of_all = tuple(d for d in draws_for(base, k) if is_noise(d, sites) and d.key not in replay.same)
     places = {}
     for victim in victims:
         place = place_of(base, victim, k)
-        own = [replay.same.get(d.key, (d.key, 1))[0] for d in place.draws if is_noise(d, sites)]
-        draws = tuple(d for d in (*of_all, *place.draws) if d.key in own)
+        keys = [replay.same.get(d.key, (d.key, 1))[0] for d in place.draws if is_noise(d, sites)]
+        draws = tuple(d for d in (*of_all, *place.draws) if d.key in keys)
         places[victim] = place._replace(
-            draws=tuple(dict.fromkeys(draws)), owners=owners(of_all, replay.same)
+            draws=tuple(dict.fromkeys(draws)),
+            record=records[victim][k].place,
+            owners=owners(of_all, replay.same),
         )
     hows = [how for how in config.record.hows() if how != "present"]
     changes = [replay.model_copy(update={"changes": _changes(places, how)}) for how in hows]
@@ -148,7 +168,7 @@ def _neighbours(
     perturbed = [replay.model_copy(update=u) for u in _perturbed(list(places.values()), n_draws)]
     foreign = {v: tuple(d.key for d in of_all if d not in p.draws) for v, p in places.items()}
     quiet = [replay.model_copy(update={"silent": keys}) for keys in foreign.values() if keys]
-    runs = _loaded(program, [*changes, *perturbed, *quiet], on_run)
+    runs = playing.loaded([*changes, *perturbed, *quiet])
     of_round = tuple(m for m in base.messages if m.round == k)
     drawn_by_several = any(len(place.owners_of(d)) > 1 for place in places.values() for d in of_all)
     if drawn_by_several or _agents_share(base, places, foreign, runs[len(changes) :], n_draws):
@@ -158,9 +178,11 @@ def _neighbours(
             places[victim] = place._replace(draws=of_all, others=others)
         n_draws, one = len(of_all), list(places.values())[:1]
         perturbed = [replay.model_copy(update=u) for u in _perturbed(one, n_draws)]
-        runs += _loaded(program, perturbed, on_run)
+        runs += playing.loaded(perturbed)
     earlier = [m for m in base.messages if m.round < k]
-    own = [m for place in places.values() for m in (*place.messages, *place.others)]
+    own: list[MessageId] = []
+    for place in places.values():
+        own += (*place.messages, *place.others)
     for run in runs:
         _refuse_difference(first_difference(base, run, earlier))
         _refuse_other_shapes(base, run, own)
@@ -219,8 +241,34 @@ def _changes(places: Mapping[int, Place], how: How) -> tuple[Change, ...]:
     return tuple(place.change(how) for place in places.values())
 
 
-def _loaded(program: Program, worlds: Sequence[World], on_run: OnRun) -> list[Observed]:
-    return program.each(worlds, Observed.loaded, on_run)
+@dataclass(frozen=True)
+class Runs:
+    """Plays worlds, but for those that an audit which was ended has played."""
+
+    program: Program
+    kept: KeptRuns
+    on_run: OnRun
+
+    def loaded(self, worlds: Sequence[World]) -> list[Observed]:
+        """Raises RunError for the first run that fails."""
+        found = [self._taken(world) for world in worlds]
+        missing = [w for w, run in zip(worlds, found, strict=True) if run is None]
+        played = iter(self.program.each(missing, self._kept, self.on_run))
+        return [next(played) if run is None else run for run in found]
+
+    def _taken(self, world: World) -> Observed | None:
+        out = self.kept.take(world)
+        if out is None:
+            return None
+        run = self.program.observed(out).loaded()
+        if world.tape is None:
+            self.program.learn(run)
+        self.on_run()
+        return run
+
+    def _kept(self, run: Observed) -> Observed:
+        self.kept.keep(run.path)
+        return run.loaded()
 
 
 def _written(run: Observed, folder: Path) -> Path:

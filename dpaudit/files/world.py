@@ -60,6 +60,7 @@ class Taken(Strict):
     agent: NonNegativeInt
     sequence: NonNegativeInt  # rises over batches, draws and messages together
     records: PositiveInt
+    digests: tuple[str, ...] = ()  # of each record, in a run whose draws are its own
 
 
 def draw_key(agent: int, occurrence: int, name: str) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from dpaudit.errors import DpauditError
 from dpaudit.files.world import DONE, ERROR, WORLD, Noise, World, draw_key
 
-from .changes import in_world, n_records, parts_of
+from .changes import digests_of, in_world, n_records, parts_of
 from .recorder import Log, Recorder, content_of, drawn_record
 from .seeds import seed_all
 from .tape import Tape, as_noise, like
@@ -87,7 +87,9 @@ class RankPlayer:
         n = n_records(records)
         taken = self._log.count(("batch", agent)) + 1
         with self._log.lock:
-            about = {"agent": agent, "sequence": self._log.number(), "records": n}
+            about: dict[str, Any] = {"agent": agent, "sequence": self._log.number(), "records": n}
+            if self.world.tape is None:
+                about["digests"] = digests_of(records)
             found = in_world(self.world, agent, taken, records)
             kept = map(content_of, parts_of(found)) if self.world.keeps_records else ()
             self._log.write({"kind": "batch", "number": taken, **about}, kept)

@@ -1,7 +1,10 @@
 """What the measured releases of a program add up to, for a claim and an adversary."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from math import hypot, inf
 
+from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.accounting.releases import Interval, Release, epsilon
 from dpaudit.defense.claim_accounting import (
     Accounted,
@@ -25,42 +28,86 @@ SLACK = 1e-3  # relative, of what is measured in single precision
 class _Victim:
     """What one adversary reads of one victim's record in the measured rounds."""
 
-    def __init__(
-        self, config: CapturedConfig, worlds: Worlds, claim: Claim, model: ThreatModel, victim: int
-    ) -> None:
-        adjacency = record_adjacency(claim)
-        self.victim = victim
+    def __init__(self, worlds: Worlds, claim: Claim, model: ThreatModel, victim: int) -> None:
+        self.victim, self._adjacency = victim, record_adjacency(claim)
+        self._worlds, self._model, self._sampling = worlds, model, worlds.sampling
         self.by_round: dict[int, tuple[Pair, Leak]] = {
-            k: neighbours.worst(victim, model, adjacency) for k, neighbours in worlds.rounds.items()
+            k: neighbours.worst(victim, model, self._adjacency)
+            for k, neighbours in worlds.rounds.items()
         }
-        self.sure = [leak for _, leak in self.by_round.values() if not leak.upper]
-        self.bare = next((leak.bare for leak in self.sure if leak.bare is not None), None)
-        self.epsilon = self._epsilon(config, claim)
+        sure = [leak for _, leak in self.by_round.values() if not leak.upper]
+        self.bare = next((leak.bare for leak in sure if leak.bare is not None), None)
+        together = self._together()
+        self.together = max(together, key=lambda one: _size(one[1]))[0]
+        self.mu = max(hypot(*[leak.mu for leak in leaks]) for _, leaks in together)
+        apart = [((k,), [leak]) for k, (_, leak) in self.by_round.items() if not leak.upper]
+        self._parts = together if claim.scope == "run" else apart
+        self.epsilon = self._epsilon(claim)
 
-    def _epsilon(self, config: CapturedConfig, claim: Claim) -> float:
-        """A lower end, by the rounds that give one: of all of them, or of the worst."""
+    def _together(self) -> list[tuple[tuple[int, ...], list[Leak]]]:
+        """Rounds in whose batches one record is, and its leaks there, for each pair of worlds."""
+        rounds: defaultdict[object, list[int]] = defaultdict(list)
+        for k, record in self._worlds.records[self.victim].items():
+            rounds[record.digest or k].append(k)
+        found = []
+        for ks in rounds.values():
+            for pair in self._worlds.rounds[ks[0]].pairs(self._adjacency):
+                leaks = [self._worlds.rounds[k].leak(self.victim, self._model, pair) for k in ks]
+                found.append((tuple(ks), [leak for leak in leaks if not leak.upper]))
+        return found
+
+    def _epsilon(self, claim: Claim) -> float:
+        """A lower end, by the rounds that give one: of those of one record, or of the worst."""
         if self.bare is not None:
             return inf
-        delta, record = claimed_delta(claim), config.record
-        mechanisms = [
-            [
-                Release(
-                    family=family,
-                    noise_multiplier=(1 + SLACK) / size,
-                    sampling=record.sampling,
-                    sampling_rate=record.sampling_rate,
-                )
-                for family, size in (("gaussian", leak.mu), ("laplace", leak.epsilon))
-                if size > 0
-            ]
-            for leak in self.sure
-        ]
-        if claim.scope == "run":
-            mechanisms = [[release for some in mechanisms for release in some]]
-        pure = all(release.family == "laplace" for some in mechanisms for release in some)
-        if delta == 0 and not pure:
+        if self._sampling.unknown(claim) is not None:
+            return 0.0
+        delta = claimed_delta(claim)
+        leaks = max((leaks for _, leaks in self._parts), key=_size, default=[])
+        if delta == 0 and any(leak.mu for leak in leaks):
             return inf  # Gaussian noise has no epsilon there
-        return max((epsilon(some, delta).low for some in mechanisms if some), default=0.0)
+        if not self._sampling.amplifies:
+            return self._composed(leaks, delta)
+        parts = [leaks for _, leaks in self._parts]
+        return max((self._composed(leaks, delta) for leaks in parts), default=0.0)
+
+    def _composed(self, leaks: Sequence[Leak], delta: float) -> float:
+        """The releases of one record. Without it, nothing in a batch is in its place.
+
+        With another record in its place, what the batch has without both is not known: the lower
+        end is the smaller one of where that is one of the two, and of where it is between them.
+        """
+        sizes: list[tuple[NoiseFamily, float]] = [
+            (family, size) for leak in leaks for family, size in _by_family(leak) if size > 0
+        ]
+        if not sizes:
+            return 0.0
+        if not self._sampling.amplifies:
+            return epsilon([_release(*one) for one in sizes], delta).low
+        rate = self._sampling.rate
+        one_side = epsilon([_release(*one, rate=rate) for one in sizes], delta).low
+        if self._adjacency == "add-remove":
+            return one_side
+        halves = [_release(family, size / 2, rate=rate) for family, size in sizes]
+        return min(one_side, epsilon(halves, delta, "replace-one").low)
+
+
+def _by_family(leak: Leak) -> tuple[tuple[NoiseFamily, float], ...]:
+    return ("gaussian", leak.mu), ("laplace", leak.epsilon)
+
+
+def _size(leaks: Sequence[Leak]) -> float:
+    """By which the worst of several records and pairs is chosen."""
+    return hypot(*[leak.mu for leak in leaks]) + sum(leak.epsilon for leak in leaks)
+
+
+def _release(family: NoiseFamily, size: float, rate: float = 1.0) -> Release:
+    return Release(
+        family=family,
+        noise_multiplier=(1 + SLACK) / size,
+        sampling="none" if rate == 1 else "poisson",
+        sampling_rate=rate,
+    )
 
 
 def measured_accounting(
@@ -74,12 +121,12 @@ def measured_accounting(
     nothing.
     """
     victims = [v for v in config.record.victims if v not in model.agents]
-    found = [_Victim(config, worlds, claim, model, v) for v in victims]
+    found = [_Victim(worlds, claim, model, v) for v in victims]
     worst = max(found, key=lambda one: one.epsilon)
     low = worst.epsilon
     delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
     mus = {k: leak.mu for k, (_, leak) in worst.by_round.items()}
-    notes = list(_notes(config, worst))
+    notes = list(_notes(config, worlds, claim, worst))
     finding = Finding(
         role=Role.MEASURED,
         kind="accounting",
@@ -95,7 +142,7 @@ def measured_accounting(
             Name.CLAIMED_EPSILON: Metric(value=claimed),
             Name.DELTA: Metric(value=delta),
             Name.LARGEST_MU_OF_A_ROUND: Metric(value=max(mus.values())),
-            Name.MU_OF_MEASURED_ROUNDS: Metric(value=hypot(*mus.values())),
+            Name.MU_OF_MEASURED_ROUNDS: Metric(value=worst.mu),
         },
         verdict=Verdict.UNSUPPORTED if low > claimed else None,
         notes=tuple(notes),
@@ -104,7 +151,7 @@ def measured_accounting(
     return finding, Accounted(Interval(low, inf), delta, worst.victim, tuple(notes))
 
 
-def _notes(config: CapturedConfig, worst: _Victim) -> list[str]:
+def _notes(config: CapturedConfig, worlds: Worlds, claim: Claim, worst: _Victim) -> list[str]:
     k = max(worst.by_round, key=lambda k: worst.by_round[k][1].size)
     pair, _ = worst.by_round[k]
     notes = [
@@ -120,6 +167,10 @@ def _notes(config: CapturedConfig, worst: _Victim) -> list[str]:
             "all that was sent before, or several draws hide one number, so that what was measured "
             "of them is an upper figure"
         )
-    if config.record.sampling == "none":
-        notes.append("the record is in the batches of these rounds, and the adversary knows it")
+    if claim.scope == "run":
+        ks = ", ".join(map(str, worst.together))
+        notes.append(
+            f"one record counts in the batches that hold it: of the measured rounds, in {ks}"
+        )
+    notes.append(worlds.sampling.unknown(claim) or worlds.sampling.premise(claim))
     return notes

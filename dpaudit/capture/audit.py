@@ -28,6 +28,7 @@ from dpaudit.training.run_directory import RunDirectory
 from .accounted import measured_accounting
 from .drawn import drawn_noise
 from .inverted import Inversion, Known, known_models
+from .kept_runs import KeptRuns
 from .program import Program
 from .tested import Asked, Testing
 from .worlds import Worlds, measured_worlds
@@ -67,14 +68,16 @@ def run_captured(
     }
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
         with program.running():
+            kept = KeptRuns(run, program.scratch)
             worlds = measured_worlds(
-                config, program, _counter(on_progress, "worlds", config.least_runs)
+                config, program, kept, _counter(on_progress, "worlds", config.least_runs)
             )
             claims, findings = _judged(config, known, program, worlds, on_progress, run)
         seconds = {"runs": time.perf_counter() - began}
         result = _result(config, worlds, fingerprint, claims, findings, seconds)
         run.write_text("audit.json", result.to_json())
         run.write_text("report.html", load_plugin("reports", "html")(result, run.path))
+        kept.forget()
         return result
 
 
@@ -104,7 +107,7 @@ def _judged(
         for model in config.threat_model
         if claim.threat_model in (None, model.name)
     ]
-    findings = drawn_noise(worlds.plain, config.noise.sites)
+    findings = drawn_noise(worlds.plain, config.noise.sites, worlds.replay.same)
     accounted: list[Accounted] = []
     for i, claim, model in asked:
         finding, figure = measured_accounting(i, config, worlds, claim, model)
@@ -115,7 +118,15 @@ def _judged(
     findings += testing.findings(program, counter, _kept(run, "short-runs"))
     findings += _inverted(config, known, program, worlds, on_progress, run)
     judgings = [
-        Judging(i, claim, model, figure, tuple(bearing_on(i, claim, model, findings)))
+        Judging(
+            i,
+            claim,
+            model,
+            figure,
+            tuple(bearing_on(i, claim, model, findings)),
+            premise=worlds.sampling.premise(claim),
+            unjudged=worlds.sampling.unknown(claim),
+        )
         for (i, claim, model), figure in zip(asked, accounted, strict=True)
     ]
     return judge(judgings, findings), findings

@@ -7,7 +7,7 @@ Counts of several victims are sums of independent trials whose chances may diffe
 binomial bound holds (Hoeffding 1956). Every victim has as many runs with its record as each other
 one, so that the mean error rates are those of one victim drawn at random, of which the claim holds
 if it holds of each. Where a round has messages of several names, what one victim sends may depend
-on another's coin, and only the first victim has one.
+on another's coin, as a score does where agents share noise, and only the first victim has one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.files.world import Change, World
+from dpaudit.files.world import World
 from dpaudit.kept import Kept, Progress
 from dpaudit.pipeline.case import CAPTURED
 from dpaudit.statistics.bounds import (
@@ -94,7 +94,9 @@ class ShortRuns:
         """What each victim's record is without and with: what shows most to who reads all."""
         everyone = ThreatModel(name="every link")
         victims, places = self.config.record.victims, self.neighbours.places
-        one_phase = all(len({m.name for m in places[v].messages}) == 1 for v in victims)
+        one_phase = all(
+            len({m.name for m in places[v].messages}) == 1 and not places[v].others for v in victims
+        )
         return {
             victim: self.neighbours.worst(victim, everyone, self.adjacency)[0]
             for victim in (victims if one_phase else victims[:1])
@@ -127,7 +129,7 @@ class ShortRuns:
 
     def world(self, coins: Sequence[int], **update: object) -> World:
         changes = tuple(
-            Change(agent=victim, batch=self.neighbours.places[victim].batch, how=pair[coin])
+            self.neighbours.places[victim].change(pair[coin])
             for (victim, pair), coin in zip(self.pairs.items(), coins, strict=True)
         )
         last = self.neighbours.base.sent_until(self.config.record.rounds[0])

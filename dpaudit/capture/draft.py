@@ -4,12 +4,17 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
+from dpaudit.errors import ConfigError
+from dpaudit.files.captured_file import ProgramOptions
 from dpaudit.files.recorded import DRAFT, Draw
+from dpaudit.files.world import Noise
 from dpaudit.tap.rank import NEAR
 
+from .commands import refuse_missing_script, torchrun
 from .recording import Recording
-from .rounds import start_site
+from .rounds import is_simulation, start_site
 from .run import Options
 
 NOISE = (  # operators
@@ -30,7 +35,7 @@ _DRAFT = """\
 [program]
 command = {command}
 folder = {folder}
-ranks = {ranks}
+{ranks}
 seconds = {seconds:g}  # that one run may take
 cpu = {cpu}  # whether the CPU answers for CUDA
 
@@ -44,14 +49,17 @@ reductions = "contributions"  # or "sum only", or "rows of a padded stack"
 {sites}
 
 [record]
-victims = [0]  # ranks, one of whose records is changed
+victims = [0]  # agents, one of whose records is changed
 rounds = {audited}
+# How a record comes into a batch; a claim of scope "run" has no verdict without it.
+# sampling = "none"  # "none": the adversary knows its batches | "poisson" | "fixed"
+# sampling_rate = 0.01  # of "poisson" and "fixed"
 
 [[claim]]  # what the program promises
 text = "what the program promises"
 epsilon = 1.0
 delta = 1e-5
-scope = "run"  # message | round | run
+scope = "round"  # what these rounds measure: message | round | run
 adjacency = "replace-one"  # add-remove | replace-one
 
 [[threat_model]]
@@ -67,13 +75,36 @@ def draft(command: Sequence[str], recording: Recording, options: Options) -> str
         file=recording.path / DRAFT,
         command=_toml(list(command)),
         folder=_toml(os.path.relpath(Path.cwd(), recording.path)),
-        ranks=len(recording.ranks),
+        ranks=_ranks(recording),
         seconds=max(SECONDS, options.seconds if options.seconds != Options.seconds else 0),
         cpu=_toml(options.cpu),
         rounds=_start(recording, options.round_starts_at),
         sites=_sites(recording),
         audited=rounds[:AUDITED_ROUNDS] or [1],
     )
+
+
+def why_no_draft(command: Sequence[str], recording: Recording, options: Options) -> str | None:
+    """Why no audit can run this command, in words; None: an audit can."""
+    if options.transport is not None:
+        return "an audit does not see the messages that a --transport adapter shows"
+    if any(event.operator.startswith("zmq.") for event in recording.events):
+        return "an audit does not see messages of ZeroMQ sockets"
+    ranks = None if is_simulation(recording.events) else len(recording.ranks)
+    program = ProgramOptions(command=tuple(command), folder=Path.cwd(), ranks=ranks)
+    try:
+        refuse_missing_script(program)
+        if ranks is not None:
+            torchrun(program)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _ranks(recording: Recording) -> str:
+    if is_simulation(recording.events):
+        return "# ranks: none, for one process tells dpaudit.tap of all messages"
+    return f"ranks = {len(recording.ranks)}"
 
 
 def noise_sites(recording: Recording) -> list[str]:
@@ -99,6 +130,8 @@ def noise_sites(recording: Recording) -> list[str]:
 
 def _start(recording: Recording, given: str | None) -> str:
     """Where rounds start: as given, or as found; or why nothing is proposed."""
+    if is_simulation(recording.events):
+        return "# rounds: the k-th message of a name from one agent to the same receivers is of k"
     site = given or start_site(recording.events, recording.draws)
     if site is not None:
         return f"round_starts_at = {_toml(site)}"
@@ -108,6 +141,8 @@ def _start(recording: Recording, given: str | None) -> str:
 
 
 def _sites(recording: Recording) -> str:
+    if any(draw.operator in get_args(Noise) for draw in recording.draws):
+        return "sites = []  # none: the noise is what tap.noise is called with"
     drawn = noise_sites(recording)
     if not drawn:
         return "sites = []  # no line draws continuous numbers between messages"

@@ -1,7 +1,7 @@
 """The noise that a program really drew, by its own generators: repeats, and whether it is noise."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from scipy.special import ndtri
@@ -16,14 +16,19 @@ from .observed import NamedDraw, Observed
 LEVEL = 1e-4  # of a false alarm about the noise of one program
 
 
-def drawn_noise(plain: Observed, sites: Sequence[str]) -> list[Finding]:
+def drawn_noise(plain: Observed, sites: Sequence[str], same: Collection[str] = ()) -> list[Finding]:
     """Whether the draws of a plain run are fresh, and of the law and scale that they are told with.
 
     A draw of two numbers or more that equals another is repeated. Otherwise they are put in units
     of their scale, Laplace noise by its quantiles, and tested for N(0, 1): sizes, means and
     correlations, at ``LEVEL`` for all of a program together.
+
+    Args:
+        same: keys of draws that another agent makes too, in noise that both share; they are no
+            further draws.
     """
-    draws = [d for d in plain.draws if (not sites or d.name in sites) and d.scale > 0]
+    named = [d for d in plain.draws if not sites or d.name in sites]
+    draws = [d for d in named if d.scale > 0 and d.key not in same]
     if not draws:
         return []
     repeated = _repeated(plain, draws)

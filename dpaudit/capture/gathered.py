@@ -12,11 +12,15 @@ from typing import Any
 from dpaudit.files.recorded import Draw, Event
 from dpaudit.text import one_line
 
+from .inside.start import LEFT, OVER
 from .transcript_files import Contents, TranscriptFiles
 
 Record = dict[str, Any]
 _OF_DRAW = ("sequence", "time", "operator", "occurrence", "shape", "dtype", "parameters")
-_OF_LAUNCHER = "ChildFailedError"  # torchrun's own, about a process that failed
+_OF_LAUNCHER = (  # torchrun's and mp.spawn's own, about a process that failed
+    "ChildFailedError",
+    "ProcessExitedException",
+)
 _OF_EVENT = ("sequence", "time", "operator", "occurrence", "tag", "source", "destinations")
 
 
@@ -61,6 +65,17 @@ def first_failure(processes: Sequence[Process]) -> str | None:
     failed = [r for p in processes for r in p.of_kind("failed")]
     own = [r for r in failed if not r["text"].startswith(_OF_LAUNCHER)]
     return None if not own else one_line(min(own, key=lambda r: float(r["time"]))["text"])
+
+
+def all_over(processes: Sequence[Process]) -> bool:
+    """Whether each process that sent anything has reached the end of its program, and none failed.
+
+    What goes wrong after that, as where a library is taken down, changes no message.
+    """
+    sending = [process for process in processes if process.of_kind("sent")]
+    ended = all(process.of_kind(OVER) for process in sending)
+    left = any(process.of_kind(LEFT) for process in sending)
+    return bool(sending) and ended and not left and first_failure(processes) is None
 
 
 def events_of(processes: Sequence[Process], files: TranscriptFiles) -> list[Event]:

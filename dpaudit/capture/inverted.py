@@ -186,12 +186,14 @@ class Inversion:
     def _std(self, one: Seen) -> float:
         """Of the noise in a number of the message, by its mean square."""
         neighbours = self.worlds.rounds[one.target.round]
-        laplace = [d.family == "laplace" for d in neighbours.places[one.target.victim].draws]
+        draws = neighbours.places[one.target.victim].draws
         squares = []
         for part in one.parts:
-            noised = neighbours.noised[one.target.victim][part]
-            doubled = np.array([1.0 + is_so for is_so in (*laplace, False)])[noised.draw]
-            squares.append(doubled * noised.size**2)  # a Laplace scale b has variance 2 b^2
+            square = np.zeros(len(neighbours.base.messages[part]))
+            for response in neighbours.noised[one.target.victim][part]:
+                doubled = 1 + (draws[response.draw].family == "laplace")  # scale b: variance 2 b^2
+                square[response.places] += doubled * response.size**2
+            squares.append(square)
         return float(np.sqrt(np.concatenate(squares).mean()))
 
     def _seen(self, k: int, run: Observed) -> "_Shown":

@@ -1,27 +1,31 @@
 """How far one record moves a program's messages in one round, in units of the noise they carry.
 
-Given everything that was sent before, and the data of all others, a message of the round is a fixed
-content and the noise drawn for it. Worlds that share every draw but one show which number of which
-message that draw moves, and by how much; worlds that share every draw show how far the record moves
-each number. What an eavesdropper on all links learns in the round is the ratio of the two,
+Given everything that was sent before, and the data of all others, the messages of the round are
+fixed contents and the noise drawn for them. Worlds that share every draw but one show which numbers
+of which messages that draw moves, and by how much: the matrix B, a column for each number of each
+draw. Worlds that share every draw show how far the record moves each number: the vector a. What an
+eavesdropper learns in the round from all the messages that it reads together is
 
-    mu^2 = sum over draws of (change / standard deviation)^2,  epsilon = sum of |change| / scale
+    mu^2 = a' (B B')^+ a = |x|^2,  x = B^+ a,  epsilon = sum of |x|
 
-for Gaussian and for Laplace noise. A number that moves without noise, and two messages whose common
-noise cancels in a difference while the record does not, show the record: mu is infinite.
+for Gaussian and for Laplace noise of scale 1. Draws that several messages share, of one agent or of
+several, are columns like others; draws that the adversary knows are left out. A record that moves
+messages in a direction in which B moves nothing is shown: mu is infinite.
 
 Rests on: messages are linear in the noise drawn for them, number by number, which two worlds with
 other signs test; and the agent's state is known once its messages, their noise and its data are,
-which holds where each draw moves numbers of its own. Records that were not tried may move a message
+which holds where the messages determine the draws. Records that were not tried may move a message
 further: a lower bound on the release.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 from dpaudit.accounting.privacy_loss import Array, Integers
 from dpaudit.errors import RunError
@@ -29,26 +33,27 @@ from dpaudit.errors import RunError
 from .observed import MessageId, Observed, Place
 
 Booleans = NDArray[np.bool_]
+MOST_ENTRIES = 10**7  # of one part of B
 NOTHING = 1e-5  # of the largest change of a round: below it is rounding
 AGREE = 1e-3  # relative, between two measurements of one number
 
 
-class Noised(NamedTuple):
-    """By which draw each number of one message is moved, and how far by one unit of its scale."""
+class Response(NamedTuple):
+    """What one draw moves in one message, and how far by one unit of its scale."""
 
-    draw: Integers  # [n]: an index into the draws of the place; -1: none
-    number: Integers  # [n]: which of that draw's numbers
-    size: Array  # [n]; negative where the draw is subtracted
-    several: Booleans  # [n]: other draws move it as well, and are part of its size
+    draw: int  # an index into the draws of the place
+    places: Integers  # [m]: of the message's numbers
+    number: Integers  # [m]: which of the draw's numbers
+    size: Array  # [m]; negative where the draw is subtracted
 
 
 class Filtered(NamedTuple):
-    """The numbers of one message that a likelihood ratio adds up: each of a draw of its own."""
+    """The numbers of one message that a likelihood ratio adds up."""
 
     places: Integers  # [m]: of the message's numbers
-    size: Array  # [m]: their noise
-    ratio: Array  # [m]: how far the record moves them, in these units
-    laplace: Array  # [m]: whether the noise is Laplace's
+    size: Array  # [m]: their unit
+    ratio: Array  # [m]: the weight of a number in that unit
+    laplace: Array  # [m]: whether it is a Laplace draw, which the record moves by the ratio
 
 
 class Leak(NamedTuple):
@@ -58,6 +63,7 @@ class Leak(NamedTuple):
     epsilon: float  # of Laplace noise, beside it
     bare: MessageId | None = None  # shows the record without noise; both are infinite then
     upper: bool = False  # an upper end alone, as hidden noise may add to what is there
+    hidden: bool = False  # the messages do not determine the draws
     filters: dict[MessageId, Filtered] = {}
 
     @property
@@ -74,30 +80,45 @@ def noise_of(
     base: Observed,
     silent: Sequence[Observed],
     signed: Sequence[tuple[Observed, Observed]],
-) -> dict[MessageId, Noised]:
-    """The noise of each message of a place.
+) -> dict[MessageId, tuple[Response, ...]]:
+    """The noise of each message of a place, its agent's own and those of others with its noise.
+
+    Draws of others that move a message in a way that is not linear count as received by it: what
+    an adversary reads of them is what it reads of their messages. Messages of others that the
+    agent's own noise moves so are left out.
 
     Args:
-        base: the run with every draw, by which a message without noise has its length.
+        base: the run with every draw.
         silent: by draw of the place: the run without that draw.
         signed: by draw: two runs in which its numbers are its scale with other signs.
 
     Raises:
-        RunError: a message is not linear in its noise, or a draw moves numbers that cannot be told
-            from its own.
+        RunError: a message is not linear in its agent's noise, or a draw moves numbers that cannot
+            be told from its own.
     """
-    return {
-        message: _joined(
-            [_response(place, message, j, silent[j], *signed[j]) for j in range(len(place.draws))],
-            len(base.messages[message]),
-        )
-        for message in place.messages
-    }
+    found = {}
+    for message in (*place.messages, *place.others):
+        responses: list[Response] = []
+        for j, draw in enumerate(place.draws):
+            is_own = place.victim in place.owners_of(draw)
+            try:
+                response = _response(place, message, j, silent[j], *signed[j])
+            except RunError:
+                if not is_own:
+                    continue
+                if message in place.messages:
+                    raise
+                break
+            if response is not None:
+                responses.append(response)
+        else:
+            found[message] = tuple(responses)
+    return found
 
 
 def _response(
     place: Place, message: MessageId, j: int, silent: Observed, one: Observed, two: Observed
-) -> Noised | None:
+) -> Response | None:
     """What draw j moves in a message; None: nothing."""
     draw, mean = place.draws[j], silent.messages[message]
     moved = [run.messages[message] - mean for run in (one, two)]
@@ -119,10 +140,7 @@ def _response(
             f'{message} is not linear in noise "{draw.name}", number by number; what it shows '
             f"cannot be measured in this way{_if_rounds_of_their_own(message)}"
         )
-    which, where = np.full(len(mean), -1), np.zeros(len(mean), int)
-    size = np.zeros(len(mean))
-    which[there], where[there], size[there] = j, number, (a + b) / 2
-    return Noised(which, where, size, np.zeros(len(mean), bool))
+    return Response(j, there, number, (a + b) / 2)
 
 
 def _if_rounds_of_their_own(message: MessageId) -> str:
@@ -132,38 +150,31 @@ def _if_rounds_of_their_own(message: MessageId) -> str:
     return f'; if each is a round of its own, say messages.round_starts_at = "{message.name}"'
 
 
-def _joined(parts: Sequence[Noised | None], length: int) -> Noised:
-    """All draws of one message; where several move a number, their independent sum."""
-    draw, number = np.full(length, -1), np.zeros(length, int)
-    size, several = np.zeros(length), np.zeros(length, bool)
-    for part in parts:
-        if part is None:
-            continue
-        there = part.draw >= 0
-        alone = there & (draw < 0)
-        several |= there & ~alone
-        draw[alone], number[alone] = part.draw[alone], part.number[alone]
-        size = np.where(alone, part.size, np.where(there, np.hypot(size, part.size), size))
-    return Noised(draw, number, size, several)
-
-
 def leak(
     place: Place,
-    noised: Mapping[MessageId, Noised],
+    noised: Mapping[MessageId, Sequence[Response]],
     read: Sequence[MessageId],
     without: Observed,
     having: Observed,
+    known: Collection[int] = (),
 ) -> Leak:
-    """What the messages that are read show of the difference between two runs."""
+    """What the messages that are read show of the difference between two runs.
+
+    Args:
+        known: draws of the place that the adversary knows, by their index.
+    """
     changes = {m: having.messages[m] - without.messages[m] for m in read}
     largest = max((float(np.abs(c).max(initial=0.0)) for c in changes.values()), default=0.0)
     if largest == 0.0:
         return NO_LEAK
+    hiding = {m: [r for r in noised[m] if r.draw not in known] for m in read}
     for message, change in changes.items():
-        shown = (noised[message].draw < 0) & (np.abs(change) > NOTHING * largest)
+        shown = np.abs(change) > NOTHING * largest
+        for response in hiding[message]:
+            shown[response.places] = False
         if shown.any():
             return Leak(inf, inf, bare=message, filters={message: _bare(change, shown)})
-    return _together(place, noised, changes)
+    return _together(place, hiding, changes)
 
 
 def _bare(change: Array, shown: Booleans) -> Filtered:
@@ -173,35 +184,111 @@ def _bare(change: Array, shown: Booleans) -> Filtered:
     return Filtered(index, size, change[index] / size, np.zeros(len(index), bool))
 
 
+class _Block(NamedTuple):
+    """Parts of B of one shape that share no draw and no number with any other: n of them."""
+
+    rows: Integers  # [n, r]
+    columns: Integers  # [n, c]
+    B: Array  # [n, r, c]
+
+    def solved(self, a: Array) -> tuple[Array, Array, Integers]:
+        """x = B^+ a [n, c], the weights B^+' x [n, r] of a likelihood ratio, and ranks [n]."""
+        if self.B.shape[2] == 1:
+            b = self.B[..., 0]
+            x = (b * a).sum(1, keepdims=True) / (b**2).sum(1, keepdims=True)
+            return x, x * b / (b**2).sum(1, keepdims=True), np.ones(len(b), int)
+        U, S, V = np.linalg.svd(self.B, full_matrices=False)
+        kept = NOTHING * S[:, :1] < S
+        inverse = np.where(kept, 1 / np.where(kept, S, 1.0), 0.0)
+        along = inverse * np.einsum("nrk,nr->nk", U, a)
+        x = np.einsum("nkc,nk->nc", V, along)
+        return x, np.einsum("nrk,nk->nr", U, inverse * along), kept.sum(1)
+
+
 def _together(
-    place: Place, noised: Mapping[MessageId, Noised], changes: Mapping[MessageId, Array]
+    place: Place,
+    hiding: Mapping[MessageId, Sequence[Response]],
+    changes: Mapping[MessageId, Array],
 ) -> Leak:
-    """Each number of each draw once, however many messages carry it."""
-    at = {m: np.flatnonzero(noised[m].draw >= 0) for m in changes}
-    owner = np.repeat(np.arange(len(changes)), [len(i) for i in at.values()])
-    draw = np.concatenate([noised[m].draw[i] for m, i in at.items()])
-    number = np.concatenate([noised[m].number[i] for m, i in at.items()])
-    size = np.concatenate([noised[m].size[i] for m, i in at.items()])
-    ratio = np.concatenate([changes[m][i] for m, i in at.items()]) / size
-    several = np.concatenate([noised[m].several[i] for m, i in at.items()])
-    ids = draw * (number.max(initial=0) + 1) + number
-    ids[several] = -1 - np.flatnonzero(several)  # noise of no other number
-    _, first, which = np.unique(ids, return_index=True, return_inverse=True)
-    apart = np.abs(ratio - ratio[first][which])
-    if apart.max(initial=0.0) > AGREE * np.abs(ratio).max(initial=0.0):
-        return Leak(inf, inf, bare=list(changes)[owner[int(np.argmax(apart))]])
-    laplace = np.array([d.family == "laplace" for d in place.draws])[draw]
-    counted = np.isin(np.arange(len(ids)), first)
+    """a' (B B')^+ a of all messages, over parts of B that have nothing in common."""
+    lengths = [len(change) for change in changes.values()]
+    offsets = dict(zip(changes, np.cumsum([0, *lengths[:-1]]).tolist(), strict=True))
+    a = np.concatenate(list(changes.values()))
+    parts = [(offsets[m], response) for m in changes for response in hiding[m]]
+    row = np.concatenate([offset + response.places for offset, response in parts])
+    draw = np.concatenate([np.full(len(r.places), r.draw) for _, r in parts])
+    number = np.concatenate([response.number for _, response in parts])
+    size = np.concatenate([response.size for _, response in parts])
+    ids, column = np.unique(draw * (number.max() + 1) + number, return_inverse=True)
+    laplace = np.array([place.draws[i].family == "laplace" for i in ids // (number.max() + 1)])
+    noise = np.sqrt(np.bincount(row, size**2, len(a)))  # of each number
+    largest = float((np.abs(a[noise > 0]) / noise[noise > 0]).max())
+    mu2, epsilon, hidden, upper = 0.0, 0.0, False, False
+    unit, weight, is_laplace = np.ones(len(a)), np.zeros(len(a)), np.zeros(len(a), bool)
+    for block in _blocks(row, column, size, len(a), len(ids)):
+        moved = a[block.rows]
+        x, weights, rank = block.solved(moved)
+        left = np.abs(moved - np.einsum("nrc,nc->nr", block.B, x)) / noise[block.rows]
+        if left.max() > AGREE * largest:
+            at = int(block.rows.flat[int(left.argmax())])
+            return Leak(inf, inf, bare=max((o, m) for m, o in offsets.items() if o <= at)[1])
+        of_laplace = laplace[block.columns]
+        mu2 += float((x[~of_laplace] ** 2).sum())
+        epsilon += float(np.abs(x[of_laplace]).sum())
+        undetermined = rank < block.B.shape[2]
+        hidden |= bool(undetermined.any())
+        upper |= bool((undetermined & of_laplace.any(1)).any())
+        weight[block.rows] = weights
+        if block.B.shape[2] == 1:  # of such a Laplace draw the first number that it moves is enough
+            alone = of_laplace[:, 0]
+            rows = block.rows[alone]
+            weight[rows], is_laplace[rows[:, 0]] = 0.0, True
+            unit[rows[:, 0]], weight[rows[:, 0]] = block.B[alone, 0, 0], x[alone, 0]
     filters = {}
-    for k, (message, index) in enumerate(at.items()):
-        of = counted & (owner == k)
-        filters[message] = Filtered(index[of[owner == k]], size[of], ratio[of], laplace[of])
-    return Leak(
-        mu=float(np.linalg.norm(ratio[counted & ~laplace])),
-        epsilon=float(np.abs(ratio[counted & laplace]).sum()),
-        upper=bool(several.any()),
-        filters=filters,
-    )
+    for message, length in zip(changes, lengths, strict=True):
+        of = slice(offsets[message], offsets[message] + length)
+        places = np.flatnonzero(weight[of])
+        filters[message] = Filtered(
+            places, unit[of][places], weight[of][places], is_laplace[of][places]
+        )
+    return Leak(float(np.sqrt(mu2)), epsilon, upper=upper, hidden=hidden, filters=filters)
+
+
+def _blocks(
+    row: Integers, column: Integers, size: Array, n_rows: int, n_columns: int
+) -> Iterator[_Block]:
+    """The connected parts of B, those of one shape together."""
+    n = n_rows + n_columns
+    links = coo_matrix((np.ones(len(row)), (row, n_rows + column)), (n, n))
+    _, label = connected_components(links, directed=False)
+    for_row, for_column = np.unique(row), np.arange(n_columns)
+    order_r = for_row[np.argsort(label[for_row], kind="stable")]
+    order_c = for_column[np.argsort(label[n_rows + for_column], kind="stable")]
+    labels, rows_of = np.unique(label[order_r], return_counts=True)
+    columns_of = np.unique(label[n_rows + order_c], return_counts=True)[1]
+    first_r, first_c = np.cumsum(rows_of) - rows_of, np.cumsum(columns_of) - columns_of
+    part = np.searchsorted(labels, label[row])  # of each entry
+    place_r, place_c = np.zeros(n_rows, int), np.zeros(n_columns, int)  # within a part
+    place_r[order_r] = np.arange(len(order_r)) - np.repeat(first_r, rows_of)
+    place_c[order_c] = np.arange(n_columns) - np.repeat(first_c, columns_of)
+    shapes, kind = np.unique(np.stack([rows_of, columns_of], 1), axis=0, return_inverse=True)
+    for i, (r, c) in enumerate(shapes.tolist()):
+        which = np.flatnonzero(kind.ravel() == i)
+        number = np.full(len(labels), -1)
+        number[which] = np.arange(len(which))
+        if r * c > MOST_ENTRIES:
+            raise RunError(
+                f"{c} numbers of noise move {r} numbers of messages together; expected parts of "
+                f"{MOST_ENTRIES:g} pairs at most, as where noise is added number by number"
+            )
+        of = number[part] >= 0
+        B = np.zeros((len(which), r, c))
+        np.add.at(B, (number[part[of]], place_r[row[of]], place_c[column[of]]), size[of])
+        yield _Block(
+            order_r[first_r[which][:, None] + np.arange(r)],
+            order_c[first_c[which][:, None] + np.arange(c)],
+            B,
+        )
 
 
 def log_likelihood_ratio(found: Leak, run: Observed, mean: Observed) -> float:

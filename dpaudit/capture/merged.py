@@ -10,12 +10,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dpaudit.errors import RunError
 from dpaudit.files.captured_file import MessageOptions
 from dpaudit.files.recorded import DRAWS, EVENTS, Draw, Event, write_at_once
 from dpaudit.files.world import BATCHES, RECORDS, TAPE, Taken, draw_key, record_key
 
 from .gathered import Process, draws_of, events_of, processes_in
 from .inside.start import TORCH
+from .recording import Recording
 from .rounds import with_rounds
 from .run import MOST_BYTES, RAW, too_large
 from .transcript_files import TranscriptFiles
@@ -32,11 +34,16 @@ class Merging:
     def merge(self, out: Path, plain: bool) -> None:
         """Write the files of a run; a run that ends early has too few rounds to be told by.
 
-        Raises RunError if it sent more than is kept.
+        Raises RunError if it sent more than is kept, or by ZeroMQ.
         """
         processes = processes_in(out / RAW)
         if any(process.of_kind("full") for process in processes):
             raise too_large(MOST_BYTES)
+        if any(process.of_kind("addressed") for process in processes):
+            raise RunError(
+                "the program sends by ZeroMQ sockets too, which an audit does not see; dpaudit "
+                "capture records them"
+            )
         events, draws = events_of(processes, TranscriptFiles(out)), draws_of(processes)
         if plain:
             self._learn(events, draws)
@@ -51,6 +58,13 @@ class Merging:
         save_file(dict(_tape(processes)), out / TAPE)
         save_file(dict(_records(processes)), out / RECORDS)
         shutil.rmtree(out / RAW)
+
+    def learn(self, out: Path) -> None:
+        """The rounds of a plain run that was merged before."""
+        recording = Recording(out)
+        events = recording.events
+        self._of_message = {n: e.round for n, e in zip(_names(events), events, strict=True)}
+        self._of_draw = {_name(draw): draw.round for draw in recording.draws}
 
     def _learn(self, events: Sequence[Event], draws: Sequence[Draw]) -> None:
         protocol = [e for e in events if e.call_site not in self._options.ignore]
@@ -88,7 +102,7 @@ def _batches(processes: Sequence[Process]) -> Iterable[Taken]:
     for process in processes:
         for record in process.of_kind("batch"):
             about = {key: record[key] for key in ("agent", "sequence", "records")}
-            yield Taken(**about)
+            yield Taken(**about, digests=tuple(record.get("digests", ())))
 
 
 def _tape(processes: Sequence[Process]) -> Iterable[tuple[str, Tensor]]:

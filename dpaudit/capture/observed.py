@@ -1,7 +1,7 @@
 """What one run of a program sent, drew and took, as numbers that runs can be compared by."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.captured_file import MessageOptions
 from dpaudit.files.recorded import Event, read_lines
 from dpaudit.files.threat import ThreatModel
-from dpaudit.files.world import BATCHES, RECORDS, TAPE, Taken, draw_key
+from dpaudit.files.world import BATCHES, RECORDS, TAPE, Change, How, Taken, draw_key
 
 from .recording import Recording
 from .reductions import Contents, is_summed, numbers
@@ -210,8 +210,18 @@ class Place(NamedTuple):
     victim: int
     round: int
     messages: tuple[MessageId, ...]
-    draws: tuple[NamedDraw, ...]
+    draws: tuple[NamedDraw, ...]  # its own, or those of all where agents share noise
     batch: int  # 1 is its first
+    record: int = 0  # which of the batch
+    others: tuple[MessageId, ...] = ()  # messages of other agents, where agents share noise
+    owners: Mapping[str, frozenset[int]] = {}  # of draws that several agents have made, by key
+
+    def change(self, how: How) -> Change:
+        """What becomes of the record."""
+        return Change(agent=self.victim, batch=self.batch, how=how, record=self.record)
+
+    def owners_of(self, draw: NamedDraw) -> frozenset[int]:
+        return self.owners.get(draw.key, frozenset({draw.agent}))
 
 
 def place_of(run: Observed, victim: int, k: int) -> Place:
@@ -223,8 +233,7 @@ def place_of(run: Observed, victim: int, k: int) -> Place:
     sent = tuple(m for m in run.messages if (m.source, m.round) == (victim, k))
     if not sent:
         raise RunError(f"agent {victim} sends nothing in round {k} of {run.n_rounds}")
-    before = [s for m, s in run.sequence.items() if m.source == victim and m.round < k]
-    begin, end = max(before, default=-1), max(run.sequence[m] for m in sent)
+    begin, end = _span(run, victim, k)
     draws = tuple(d for d in run.draws if d.agent == victim and begin < d.sequence < end)
     if any(message in run.summed for message in sent):  # the noise of all is in a sum
         of_round = [d for d in run.draws if d.round == k]
@@ -237,6 +246,24 @@ def place_of(run: Observed, victim: int, k: int) -> Place:
             "before each message"
         )
     return Place(victim, k, sent, draws, batch)
+
+
+def draws_for(run: Observed, k: int) -> tuple[NamedDraw, ...]:
+    """What all agents draw for round k, as ``place_of``; who sends nothing, by the draw's round."""
+    spans = {agent: _span(run, agent, k) for agent in {m.source for m in run.messages}}
+    found = []
+    for draw in run.draws:
+        begin, end = spans.get(draw.agent, (-1, -1))
+        if begin < draw.sequence < end or (end < 0 and draw.round == k):
+            found.append(draw)
+    return tuple(sorted(found, key=lambda d: (d.agent, d.sequence)))
+
+
+def _span(run: Observed, agent: int, k: int) -> tuple[int, int]:
+    """The last message of an agent before round k, and its last one of round k; -1: none."""
+    sent = [(m.round, s) for m, s in run.sequence.items() if m.source == agent]
+    begin = max((s for of, s in sent if of < k), default=-1)
+    return begin, max((s for of, s in sent if of == k), default=-1)
 
 
 def first_difference(

@@ -14,7 +14,8 @@ from dpaudit.files.world import ERROR, FAILED, SAID, World
 from dpaudit.tap.run import TIMED_OUT
 
 from .commands import refuse_missing_script, torchrun
-from .gathered import first_failure, processes_in
+from .gathered import all_over, first_failure, processes_in
+from .kept_runs import WORLD
 from .merged import Merging, noted
 from .observed import Observed
 from .recording import EVENTS
@@ -47,6 +48,7 @@ class Program:
     @contextmanager
     def running(self) -> Iterator["Program"]:
         """All processes end with the block."""
+        shutil.rmtree(self.scratch, ignore_errors=True)  # of an audit that was killed
         try:
             with self._runs.running():
                 yield self
@@ -80,7 +82,7 @@ class Program:
         for tried in range(PORTS):
             out = self.scratch / str(next(self._numbers))
             out.mkdir(parents=True)
-            path = out / "world.json"
+            path = out / WORLD
             world = world.model_copy(update={"out": out, "sites": self._config.noise.sites})
             path.write_text(world.model_dump_json())
             status = self._runs.run(path, world)
@@ -91,9 +93,18 @@ class Program:
             if self._merging is not None:
                 self._merging.merge(out, plain=world.tape is None)
             self._refuse_silence(out)
-            return use(Observed(out, self._config.messages))
+            return use(self.observed(out))
         finally:
             shutil.rmtree(out, ignore_errors=True)
+
+    def observed(self, out: Path) -> Observed:
+        """The run that has left a folder."""
+        return Observed(out, self._config.messages)
+
+    def learn(self, plain: Observed) -> None:
+        """The rounds of other runs are those of this one, which was played before."""
+        if self._merging is not None:
+            self._merging.learn(plain.path)
 
     @property
     def name(self) -> str:
@@ -110,7 +121,7 @@ class Program:
             raise RunError(f"{self.name}: {(out / ERROR).read_text()}")
         if refused := noted(out):
             raise RunError(f"{self.name}: {refused}")
-        if status != 0:
+        if status != 0 and not ((out / RAW).exists() and all_over(processes_in(out / RAW))):
             said = _said(out)
             ended = f"{self.name}: ended with status {status}{port_hint(said)}"
             if (out / RAW).exists() and (first := first_failure(processes_in(out / RAW))):

@@ -21,8 +21,9 @@ from dpaudit.files.recorded import DRAWS, EVENTS, Draw, Event, SentTensor, read_
 class Recording:
     """The folder of a capture, read when asked. Raises RunError for what is missing or damaged."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, warning: str | None = None) -> None:
         self.path = path
+        self.warning = warning  # about the command that it was made of
 
     @cached_property
     def events(self) -> tuple[Event, ...]:

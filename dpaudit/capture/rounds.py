@@ -1,13 +1,15 @@
 """Which round each message belongs to: from a line that starts them, or the period of the calls."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from dpaudit.files.recorded import Draw, Event
+from dpaudit.files.world import Noise
 
+TAP = "tap"  # the operator of a message that dpaudit.tap was told of
 LONGEST_PERIOD = 1000  # calls of one process in one round
 FEWEST = 1 / 3  # of a process's calls that must repeat to be seen as rounds
 MOST = 0.8  # of what the best period explains: a shorter one that does so may be believed
@@ -45,6 +47,37 @@ def with_rounds(
     return (
         [e.model_copy(update={"round": found[e.process, first[_call(e)]]}) for e in events],
         [d.model_copy(update={"round": found[d.process, d.sequence]}) for d in draws],
+    )
+
+
+def is_simulation(events: Sequence[Event]) -> bool:
+    """Whether one process has told ``dpaudit.tap`` of all messages, of whatever agent."""
+    return {event.operator for event in events} == {TAP} and len({e.process for e in events}) == 1
+
+
+def with_counted_rounds(
+    events: Sequence[Event], draws: Sequence[Draw]
+) -> tuple[list[Event], list[Draw]]:
+    """The same with the rounds that ``dpaudit.tap`` counts in an audit of a simulation.
+
+    The k-th message of a name from one agent to the same receivers is of round k, and a draw is of
+    the round after that of the agent's last message; one that it was not told of has none.
+    """
+    sent: Counter[Hashable] = Counter()
+    last: Counter[int | None] = Counter()
+    found: dict[int, int | None] = {}  # by sequence
+    both: list[Event | Draw] = [*events, *draws]
+    for one in sorted(both, key=lambda one: one.sequence):
+        if isinstance(one, Event):
+            sent[key := (one.source, one.destinations, one.call_site)] += 1
+            last[one.source] = max(last[one.source], sent[key])
+            found[one.sequence] = sent[key]
+        else:
+            told = one.operator in get_args(Noise)
+            found[one.sequence] = last[one.rank] + 1 if told else None
+    return (
+        [event.model_copy(update={"round": found[event.sequence]}) for event in events],
+        [draw.model_copy(update={"round": found[draw.sequence]}) for draw in draws],
     )
 
 

@@ -21,10 +21,10 @@ from dpaudit.text import one_line
 
 from .addresses import addressed
 from .ended import guarded
-from .gathered import Process, draws_of, events_of, first_failure, processes_in
+from .gathered import Process, all_over, draws_of, events_of, first_failure, processes_in
 from .inside.start import OPTIONS, TORCH
 from .recording import Recording
-from .rounds import with_rounds
+from .rounds import is_simulation, with_counted_rounds, with_rounds
 from .transcript_files import TranscriptFiles
 
 INSIDE = Path(__file__).parent / "inside"  # the folder that Python finds sitecustomize in
@@ -62,13 +62,18 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
         code = _run(command, environment, raw, options)
         processes = addressed(processes_in(raw))
         _refuse_failure(command, code, processes, options.most_bytes)
+        warning = f"{_ended(command, code)} when all was sent; the recording is kept"
         files = TranscriptFiles(out)
-        events, draws = with_rounds(
-            events_of(processes, files), draws_of(processes), options.round_starts_at
+        sent, drawn = events_of(processes, files), draws_of(processes)
+        simulated = is_simulation(sent) and options.round_starts_at is None
+        events, draws = (
+            with_counted_rounds(sent, drawn)
+            if simulated
+            else with_rounds(sent, drawn, options.round_starts_at)
         )
     write_lines(out / EVENTS, events)
     write_lines(out / DRAWS, draws)
-    return Recording(out)
+    return Recording(out, warning if code else None)
 
 
 def _refuse_unfit_adapter(path: Path) -> None:
@@ -164,7 +169,6 @@ def _refuse_failure(
     command: Sequence[str], code: int, processes: Sequence[Process], most_bytes: int
 ) -> None:
     """Raises RunError for a command that gave no recording."""
-    said = shortened(one_line(shlex.join(command)), LONGEST_COMMAND)
     noted = {
         kind: [one_line(r.get("text", "")) for p in processes for r in p.of_kind(kind)]
         for kind in ("refused", "full")
@@ -174,16 +178,25 @@ def _refuse_failure(
         raise RunError(f"{noted['refused'][0]}; supported are: {supported}")
     if noted["full"]:
         raise too_large(most_bytes, ", or give a larger --max-bytes")
-    if code:
-        ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    if code and not all_over(processes):
         first = first_failure(processes)
         why = f": {first}" if first else "; its own output says why"
-        raise RunError(f"{said}: {ended}{why}{port_hint(why)}")
+        raise RunError(f"{_ended(command, code)}{why}{port_hint(why)}")
     if not any(process.of_kind("sent") for process in processes):
         raise RunError(
-            f"{said}: no message was seen; expected a program that sends by "
-            "torch.distributed, and whose Python is not started with -E, -I or -S"
+            f"{_said(command)}: no message was seen; expected a program that sends by "
+            "torch.distributed or calls dpaudit.tap.send, and whose Python is not started with "
+            "-E, -I or -S"
         )
+
+
+def _said(command: Sequence[str]) -> str:
+    return shortened(one_line(shlex.join(command)), LONGEST_COMMAND)
+
+
+def _ended(command: Sequence[str], code: int) -> str:
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"{_said(command)}: {how}"
 
 
 def port_hint(why: str) -> str:

@@ -6,15 +6,20 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from dpaudit.accounting.releases import RecordAdjacency
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import Change, How, World
 
-from .measured import NO_LEAK, Leak, Noised, leak, noise_of
-from .observed import MessageId, Observed, Place, first_difference, place_of
+from .kept_runs import KeptRuns
+from .measured import NO_LEAK, Leak, Response, leak, noise_of
+from .observed import MessageId, NamedDraw, Observed, Place, draws_for, first_difference, place_of
 from .program import Program
+from .sampling import Record, Sampling, records_by_round
+from .shared_draws import owners, same_draws
 
 Pair = tuple[How, How]  # what the record is without, and with
 OnRun = Callable[[], None]
@@ -25,7 +30,7 @@ class Neighbours:
     """Worlds of one round that share all draws: each victim's record as one of several things."""
 
     places: Mapping[int, Place]  # by victim
-    noised: Mapping[int, Mapping[MessageId, Noised]]
+    noised: Mapping[int, Mapping[MessageId, tuple[Response, ...]]]
     runs: Mapping[How, Observed]
     base: Observed = field(repr=False)
 
@@ -38,14 +43,36 @@ class Neighbours:
         self, victim: int, threat_model: ThreatModel, pair: Pair, name: str | None = None
     ) -> Leak:
         """What an adversary reads of the victim's record in this round."""
-        place, read = self.places[victim], self.read(victim, threat_model, name)
-        if not read:
+        place, noised = self.places[victim], self.noised[victim]
+        without, having = (self.runs[how] for how in pair)
+        moved = {
+            m for m in place.others if not np.array_equal(without.messages[m], having.messages[m])
+        }
+        read = [
+            m
+            for m in noised
+            if m.read_by(threat_model) and name in (None, m.name) and m not in moved
+            and m.source not in threat_model.agents
+        ]  # fmt: skip
+        if not self.read(victim, threat_model, name):
             return NO_LEAK
-        found = leak(place, self.noised[victim], read, self.runs[pair[0]], self.runs[pair[1]])
+        known = {
+            j
+            for j, draw in enumerate(place.draws)
+            if place.owners_of(draw) & {*threat_model.agents}
+        } | {
+            response.draw
+            for m in place.others
+            if m.source in threat_model.agents and m not in moved
+            for response in noised.get(m, ())
+        }
+        found = leak(place, noised, read, without, having, known)
         everything = all(
             m.source in threat_model.agents or m.read_by(threat_model) for m in self._before(place)
         )
-        return found if everything else found._replace(upper=True)
+        state_is_known = everything and not (found.hidden and place.round > 1)
+        summed = any(m in self.base.summed for m in place.messages)
+        return found if state_is_known and not summed else found._replace(upper=True)
 
     def _before(self, place: Place) -> Iterator[MessageId]:
         """The messages that the victim's own of this round may depend on."""
@@ -72,65 +99,133 @@ class Neighbours:
 class Worlds(NamedTuple):
     """The plain run, the same replayed, and neighbours in each round."""
 
+    sampling: Sampling
+    records: Mapping[int, Mapping[int, Record]]  # by victim and round
     plain: Observed
     base: Observed
     replay: World  # by which runs share every draw
     rounds: Mapping[int, Neighbours]
 
 
-def measured_worlds(config: CapturedConfig, program: Program, on_run: OnRun) -> Worlds:
+def measured_worlds(
+    config: CapturedConfig, program: Program, kept: KeptRuns, on_run: OnRun
+) -> Worlds:
     """Run the program as often as its record and its noise need.
 
     Raises:
         RunError: a run fails; it sends nothing; runs that share every draw differ; a victim takes
             no batch or sends nothing in a round.
     """
-    kept = program.scratch / "tape"
-    plain = _loaded(program, [World(out=kept, seed=config.seed)], on_run)[0]
+    runs, tape = Runs(program, kept, on_run), program.scratch / "tape"
+    plain = runs.loaded([World(out=tape, seed=config.seed)])[0]
     _refuse_absent(config, plain)
-    replay = World(out=kept, seed=config.seed, tape=_written(plain, kept))
-    base, again = _loaded(program, [replay, replay], on_run)
+    same = same_draws(plain, config.noise.sites, config.record.rounds)
+    replay = World(out=tape, seed=config.seed, tape=_written(plain, tape), same=same)
+    base, again = runs.loaded([replay, replay])
     for other in (plain, again):
         _refuse_difference(first_difference(base, other))
-    rounds = {
-        k: _neighbours(config, program, replay, base, k, on_run) for k in config.record.rounds
-    }
-    return Worlds(plain, base, replay, rounds)
+    sampling = Sampling.of(config.record, plain.batches)
+    records = _records(config, plain)
+    rounds = {k: _neighbours(config, runs, replay, base, records, k) for k in config.record.rounds}
+    return Worlds(sampling, records, plain, base, replay, rounds)
+
+
+def _records(config: CapturedConfig, plain: Observed) -> dict[int, dict[int, Record]]:
+    """Which record of each victim is changed in each round."""
+    found = {}
+    for victim in config.record.victims:
+        own = [taken for taken in plain.batches if taken.agent == victim]
+        digests = {
+            k: own[place_of(plain, victim, k).batch - 1].digests for k in config.record.rounds
+        }
+        found[victim] = records_by_round(digests)
+    return found
 
 
 def _neighbours(
     config: CapturedConfig,
-    program: Program,
+    playing: "Runs",
     replay: World,
     base: Observed,
+    records: Mapping[int, Mapping[int, Record]],
     k: int,
-    on_run: OnRun,
 ) -> Neighbours:
-    victims = config.record.victims
-    places = {victim: place_of(base, victim, k) for victim in victims}
-    sites = config.noise.sites
-    places = {
-        v: p._replace(draws=tuple(d for d in p.draws if not sites or d.name in sites))
-        for v, p in places.items()
-    }
-    n_draws = max(len(place.draws) for place in places.values())
+    victims, sites = config.record.victims, config.noise.sites
+    of_all = tuple(d for d in draws_for(base, k) if is_noise(d, sites) and d.key not in replay.same)
+    places = {}
+    for victim in victims:
+        place = place_of(base, victim, k)
+        keys = [replay.same.get(d.key, (d.key, 1))[0] for d in place.draws if is_noise(d, sites)]
+        draws = tuple(d for d in (*of_all, *place.draws) if d.key in keys)
+        places[victim] = place._replace(
+            draws=tuple(dict.fromkeys(draws)),
+            record=records[victim][k].place,
+            owners=owners(of_all, replay.same),
+        )
     hows = [how for how in config.record.hows() if how != "present"]
-    planned = [replay.model_copy(update=u) for u in _perturbed(list(places.values()), n_draws)]
-    planned += [replay.model_copy(update={"changes": _changes(places, how)}) for how in hows]
-    runs = _loaded(program, planned, on_run)
+    changes = [replay.model_copy(update={"changes": _changes(places, how)}) for how in hows]
+    n_draws = max(len(place.draws) for place in places.values())
+    perturbed = [replay.model_copy(update=u) for u in _perturbed(list(places.values()), n_draws)]
+    foreign = {v: tuple(d.key for d in of_all if d not in p.draws) for v, p in places.items()}
+    quiet = [replay.model_copy(update={"silent": keys}) for keys in foreign.values() if keys]
+    runs = playing.loaded([*changes, *perturbed, *quiet])
+    of_round = tuple(m for m in base.messages if m.round == k)
+    drawn_by_several = any(len(place.owners_of(d)) > 1 for place in places.values() for d in of_all)
+    if drawn_by_several or _agents_share(base, places, foreign, runs[len(changes) :], n_draws):
+        runs = runs[: len(changes)]
+        for victim, place in places.items():
+            others = tuple(m for m in of_round if m.source != victim)
+            places[victim] = place._replace(draws=of_all, others=others)
+        n_draws, one = len(of_all), list(places.values())[:1]
+        perturbed = [replay.model_copy(update=u) for u in _perturbed(one, n_draws)]
+        runs += playing.loaded(perturbed)
     earlier = [m for m in base.messages if m.round < k]
-    own = [m for place in places.values() for m in place.messages]
+    own: list[MessageId] = []
+    for place in places.values():
+        own += (*place.messages, *place.others)
     for run in runs:
         _refuse_difference(first_difference(base, run, earlier))
         _refuse_other_shapes(base, run, own)
-    silent, one, two = (runs[i : 3 * n_draws : 3] for i in range(3))
+    of_noise = runs[len(changes) :][: 3 * n_draws]
+    silent, one_way, other_way = (of_noise[i::3] for i in range(3))
     noised = {
-        victim: noise_of(place, base, silent, list(zip(one, two, strict=True)))
+        victim: noise_of(place, base, silent, list(zip(one_way, other_way, strict=True)))
         for victim, place in places.items()
     }
-    changed: dict[How, Observed] = dict(zip(hows, runs[3 * n_draws :], strict=True))
+    changed: dict[How, Observed] = dict(zip(hows, runs, strict=False))
     everything: dict[How, Observed] = {"present": base, **changed}
     return Neighbours(places, noised, everything, base)
+
+
+def is_noise(draw: NamedDraw, sites: Sequence[str]) -> bool:
+    """Whether a draw is one of ``noise.sites``, which names all if it is empty."""
+    return not sites or draw.name in sites
+
+
+def _agents_share(
+    base: Observed,
+    places: Mapping[int, Place],
+    foreign: Mapping[int, tuple[str, ...]],
+    runs: Sequence[Observed],
+    n_draws: int,
+) -> bool:
+    """Whether a draw of one agent moves a message of another in the round, directly or not.
+
+    Args:
+        foreign: by victim: the draws that are not its own.
+        runs: of ``_perturbed``, and without the foreign draws of each victim that has some.
+    """
+    k, without_own, quiet = _round_of(places), runs[: 3 * n_draws : 3], runs[3 * n_draws :]
+    victims = [victim for victim, keys in foreign.items() if keys]
+    for victim, run in zip(victims, quiet, strict=True):
+        if first_difference(base, run, places[victim].messages) is not None:
+            return True
+    beside = [m for m in base.messages if m.round == k and m.source not in places]
+    return any(first_difference(base, run, beside) is not None for run in without_own)
+
+
+def _round_of(places: Mapping[int, Place]) -> int:
+    return next(iter(places.values())).round
 
 
 def _perturbed(places: Sequence[Place], n_draws: int) -> Iterator[dict[str, object]]:
@@ -143,11 +238,37 @@ def _perturbed(places: Sequence[Place], n_draws: int) -> Iterator[dict[str, obje
 
 
 def _changes(places: Mapping[int, Place], how: How) -> tuple[Change, ...]:
-    return tuple(Change(agent=v, batch=place.batch, how=how) for v, place in places.items())
+    return tuple(place.change(how) for place in places.values())
 
 
-def _loaded(program: Program, worlds: Sequence[World], on_run: OnRun) -> list[Observed]:
-    return program.each(worlds, Observed.loaded, on_run)
+@dataclass(frozen=True)
+class Runs:
+    """Plays worlds, but for those that an audit which was ended has played."""
+
+    program: Program
+    kept: KeptRuns
+    on_run: OnRun
+
+    def loaded(self, worlds: Sequence[World]) -> list[Observed]:
+        """Raises RunError for the first run that fails."""
+        found = [self._taken(world) for world in worlds]
+        missing = [w for w, run in zip(worlds, found, strict=True) if run is None]
+        played = iter(self.program.each(missing, self._kept, self.on_run))
+        return [next(played) if run is None else run for run in found]
+
+    def _taken(self, world: World) -> Observed | None:
+        out = self.kept.take(world)
+        if out is None:
+            return None
+        run = self.program.observed(out).loaded()
+        if world.tape is None:
+            self.program.learn(run)
+        self.on_run()
+        return run
+
+    def _kept(self, run: Observed) -> Observed:
+        self.kept.keep(run.path)
+        return run.loaded()
 
 
 def _written(run: Observed, folder: Path) -> Path:

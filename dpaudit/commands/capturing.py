@@ -42,7 +42,7 @@ def capture(
         if not seconds > 0:
             raise ConfigError(f"--seconds: expected more than 0, got {seconds:g}")
         size = bytes_of(max_bytes, "--max-bytes")
-        from dpaudit.capture.draft import draft
+        from dpaudit.capture.draft import draft, why_no_draft
         from dpaudit.capture.run import Options
         from dpaudit.capture.run import capture as record
         from dpaudit.reports.captured import render
@@ -51,14 +51,18 @@ def capture(
         recording = record(command, out, options)
         page = render(shlex.join(command), recording.events, recording.draws)
         write_whole(out / PAGE, page.encode())
-        kept = (out / DRAFT).exists()
-        if not kept:
-            write_whole(out / DRAFT, draft(command, recording, options).encode())
-        for line in _said(recording, kept):
+        state = "kept as it was"
+        if not (out / DRAFT).exists():
+            state = "to be confirmed"
+            if why := why_no_draft(command, recording, options):
+                state = f"not written: {why}"
+            else:
+                write_whole(out / DRAFT, draft(command, recording, options).encode())
+        for line in _said(recording, state):
             complain(line)
 
 
-def _said(recording: "Recording", kept: bool) -> Iterator[str]:
+def _said(recording: "Recording", state: str) -> Iterator[str]:
     """What was recorded, on stderr: stdout is the program's."""
     events, out = recording.events, recording.path
     rounds = max((event.round or 0 for event in events), default=0)
@@ -67,5 +71,6 @@ def _said(recording: "Recording", kept: bool) -> Iterator[str]:
     yield f"recorded {len(events)} messages of {len(recording.ranks)} ranks, {known}: {out / PAGE}"
     if raced:
         yield f"{raced} messages were changed while they were on their way: see the page"
-    state = "kept as it was" if kept else "to be confirmed"
-    yield f"draft of an audit, {state}: {out / DRAFT}"
+    if recording.warning is not None:
+        yield recording.warning
+    yield f"draft of an audit, {state}" + (f": {out / DRAFT}" if (out / DRAFT).exists() else "")

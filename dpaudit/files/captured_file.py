@@ -52,7 +52,7 @@ class RecordOptions(Strict):
     victims: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1,)
     candidates: Annotated[tuple[Candidate, ...], Field(min_length=1)] = CANDIDATES
-    sampling: Literal["none", "poisson", "fixed"] = "none"
+    sampling: Literal["none", "poisson", "fixed"] | None = None  # None: as the recording shows
     sampling_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     @model_validator(mode="after")
@@ -61,8 +61,10 @@ class RecordOptions(Strict):
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise ValueError(f"{name}: {values} names one twice")
-        if self.sampling == "none" and self.sampling_rate != 1:
+        if self.sampling in (None, "none") and self.sampling_rate != 1:
             raise ValueError('sampling_rate belongs to sampling = "poisson" or "fixed"')
+        if self.sampling in ("poisson", "fixed") and "sampling_rate" not in self.model_fields_set:
+            raise ValueError(f'sampling = "{self.sampling}" needs sampling_rate')
         return self
 
     def hows(self) -> tuple[How, ...]:

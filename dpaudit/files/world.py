@@ -24,7 +24,7 @@ How = Literal["present", "absent", "scaled", "negated", "zeroed", "other-label"]
 
 
 class Change(Strict):
-    """What becomes of the first record of a batch.
+    """What becomes of one record of a batch.
 
     ``absent`` leaves it out; the others put another in its place: its inputs times 10, or times
     -10, or 0, or with the label of another record of the batch.
@@ -33,6 +33,7 @@ class Change(Strict):
     agent: NonNegativeInt
     batch: PositiveInt
     how: How
+    record: NonNegativeInt = 0  # which of the batch
 
 
 class World(Strict):
@@ -41,6 +42,7 @@ class World(Strict):
     out: Path  # a folder for what is sent, drawn and taken
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of torch, NumPy and random, at its beginning
     tape: Path | None = None  # draws in the place of its own, by name; None: its own
+    same: dict[str, tuple[str, Literal[1, -1]]] = {}  # draws that are another one, or less it
     fresh: tuple[str, ...] = ()  # draws that are drawn anew, of the law that they are told with
     noise_seed: NonNegativeInt = 0  # of these
     silent: tuple[str, ...] = ()  # draws that are 0
@@ -58,6 +60,7 @@ class Taken(Strict):
     agent: NonNegativeInt
     sequence: NonNegativeInt  # rises over batches, draws and messages together
     records: PositiveInt
+    digests: tuple[str, ...] = ()  # of each record, in a run whose draws are its own
 
 
 def draw_key(agent: int, occurrence: int, name: str) -> str:

@@ -22,6 +22,8 @@ class Judging(NamedTuple):
     restated: Accounted  # one record, the whole run
     because: tuple[int, ...]
     reads_nothing: bool = False  # the adversary has no link in any round
+    premise: str = ""  # what a verdict assumes beside its evidence, as a sentence
+    unjudged: str | None = None  # why neither runs nor measurements can judge the claim
     void: str | None = None  # what of the same evidence falsifies what was restated
 
 

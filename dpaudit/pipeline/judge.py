@@ -97,6 +97,8 @@ def _judged(
     evidence = tuple(findings[i] for i in judging.because)
     case = Case(judging, evidence, refuted, n_tested)
     verdict, reason, decisive = decide(case)
+    if judging.premise and judging.unjudged is None:
+        reason = f"{reason} {judging.premise}"
     statistical = bool(case.tests) and (refuted or verdict is Verdict.NOT_REFUTED)
     low, high = restated.epsilon
     return JudgedClaim(

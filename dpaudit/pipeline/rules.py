@@ -125,6 +125,12 @@ def _reads_nothing(case: Case) -> Decision | None:
     )
 
 
+def _unjudged(case: Case) -> Decision | None:
+    """Of a program whose sampling is not known."""
+    why = case.judging.unjudged
+    return None if why is None else Decision(Verdict.UNDERPOWERED, f"{case.claims}; {why}.")
+
+
 def _no_power(case: Case) -> Decision | None:
     """Why this audit could not have refuted the claim, if it could not."""
     reason = _powerless(case)
@@ -187,6 +193,7 @@ RULES: tuple[Rule, ...] = (  # the first that applies decides
     _sensitivity_exceeds,
     _other_noise,
     _reads_nothing,
+    _unjudged,
     _no_power,
     _stood,
 )

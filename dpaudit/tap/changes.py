@@ -1,5 +1,6 @@
 """How one record of a batch is changed, whatever the form that the batch has."""
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -31,24 +32,33 @@ def parts_of(batch: Any) -> list[Tensor]:
     return [as_tensor(part) for part in _parts(batch)]
 
 
+def digests_of(batch: Any) -> tuple[str, ...]:
+    """What tells each record of a batch from others: equal records have equal ones."""
+    found = [hashlib.blake2b(digest_size=8) for _ in range(n_records(batch))]
+    for part in parts_of(batch):
+        for record, digest in zip(part, found, strict=True):
+            digest.update(record.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return tuple(digest.hexdigest() for digest in found)
+
+
 def in_world(world: World, agent: int, taken: int, records: Any) -> Any:
     """What an agent's batch of this number is in a world."""
     for change in world.changes:
         if (change.agent, change.batch) == (agent, taken):
-            records = changed(records, change.how)
+            records = changed(records, change.how, change.record)
     return records
 
 
-def changed(batch: Any, how: How) -> Any:
-    """The batch with its first record changed; the same one where a change has no place in it."""
+def changed(batch: Any, how: How, i: int = 0) -> Any:
+    """The batch with its i-th record changed; the same one where a change has no place in it."""
     if how == "present":
         return batch
     if how == "absent":
-        return _mapped(batch, lambda part: part[1:])
+        return _mapped(batch, lambda part: _without(part, i))
     if how == "other-label":
-        return _mapped(batch, _with_other_label)
+        return _mapped(batch, lambda part: _with_other_label(part, i))
     factor = {"scaled": FACTOR, "negated": -FACTOR, "zeroed": 0.0}[how]
-    return _mapped(batch, lambda part: _times(part, factor))
+    return _mapped(batch, lambda part: _times(part, factor, i))
 
 
 def _parts(batch: Any) -> list[Any]:
@@ -83,23 +93,27 @@ def _copy(part: Any) -> Any:
     return part.clone() if isinstance(part, Tensor) else part.copy()
 
 
-def _times(part: Any, factor: float) -> Any:
+def _without(part: Any, i: int) -> Any:
+    return part[[j for j in range(len(part)) if j != i]] if i else part[1:]
+
+
+def _times(part: Any, factor: float, i: int) -> Any:
     """Of inputs; labels stay."""
     if not _is_float(part):
         return part
     part = _copy(part)
-    part[0] *= factor
+    part[i] *= factor
     return part
 
 
-def _with_other_label(part: Any) -> Any:
+def _with_other_label(part: Any, i: int) -> Any:
     if _is_float(part):
         return part
-    others = [i for i in range(1, len(part)) if not _equal(part[i], part[0])]
+    others = [j for j in range(len(part)) if not _equal(part[j], part[i])]
     if not others:
         return part
     part = _copy(part)
-    part[0] = part[others[0]]
+    part[i] = part[others[0]]
     return part
 
 

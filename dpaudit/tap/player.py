@@ -30,7 +30,7 @@ from dpaudit.files.world import (
     record_key,
 )
 
-from .changes import in_world, n_records, parts_of
+from .changes import digests_of, in_world, n_records, parts_of
 from .tape import Tape, as_noise, as_tensor, like
 
 CONTENT = "transcript/messages.safetensors"
@@ -89,7 +89,14 @@ class Player:
     def batch(self, agent: int, records: Any) -> Any:
         self._end_if_over()
         taken = self._count("batch", agent) + 1
-        self._batches.append(Taken(agent=agent, sequence=self._next(), records=n_records(records)))
+        self._batches.append(
+            Taken(
+                agent=agent,
+                sequence=self._next(),
+                records=n_records(records),
+                digests=digests_of(records) if self.world.tape is None else (),
+            )
+        )
         found = in_world(self.world, agent, taken, records)
         if self.world.keeps_records:
             for i, part in enumerate(parts_of(found)):

@@ -7,10 +7,9 @@ t = -sign(u) log(1 - |u|).
 """
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -19,22 +18,13 @@ from torch import Tensor
 from dpaudit.errors import DpauditError
 from dpaudit.files.world import DONE, ERROR, WORLD, Noise, World, draw_key
 
-from .changes import in_world, n_records, parts_of
+from .changes import digests_of, in_world, n_records, parts_of
+from .recorder import Log, Recorder, content_of, drawn_record
 from .seeds import seed_all
-from .tape import Tape, as_noise, as_tensor, like
+from .tape import Tape, as_noise, like
 
 REFUSED = 2  # exit status
 NEAR = 1e-4  # a bound of a uniform draw is -1 or 1, but for what single precision leaves out
-
-
-class Log(Protocol):
-    """What the hooks write to."""
-
-    lock: Any
-
-    def number(self) -> int: ...
-    def count(self, what: Any) -> int: ...
-    def write(self, record: dict[str, Any], contents: Any = ...) -> None: ...
 
 
 class RankPlayer:
@@ -42,7 +32,7 @@ class RankPlayer:
 
     def __init__(self, world: World, log: Log) -> None:
         self.world, self._log = world, log
-        self._tape = Tape(world)
+        self._tape, self._recorder = Tape(world), Recorder(log)
 
     def is_noise(self, site: str) -> bool:
         return site in self.world.sites
@@ -97,38 +87,24 @@ class RankPlayer:
         n = n_records(records)
         taken = self._log.count(("batch", agent)) + 1
         with self._log.lock:
-            about = {"agent": agent, "sequence": self._log.number(), "records": n}
+            about: dict[str, Any] = {"agent": agent, "sequence": self._log.number(), "records": n}
+            if self.world.tape is None:
+                about["digests"] = digests_of(records)
             found = in_world(self.world, agent, taken, records)
-            kept = map(_content, parts_of(found)) if self.world.keeps_records else ()
+            kept = map(content_of, parts_of(found)) if self.world.keeps_records else ()
             self._log.write({"kind": "batch", "number": taken, **about}, kept)
         return found
 
     def noise(self, agent: int, name: str, draw: Any, scale: float, family: Noise) -> Any:
         own = as_noise(name, draw)
         with self._log.lock:
-            record = {
-                **self._about("drawn", name, family),
-                "occurrence": self._log.count(("drawn", name)),
-                "shape": tuple(own.shape),
-                "dtype": str(own.dtype).removeprefix("torch."),
-                "parameters": (0.0, float(scale)),
-            }
+            occurrence = self._log.count(("drawn", name))
+            record = drawn_record(self._log, name, own, scale, family, occurrence)
             return like(self._noise(record, agent, own, float(scale), family), draw)
 
     def send(self, source: int, destinations: tuple[int, ...], name: str, value: Any) -> None:
-        to = sorted(set(destinations) - {source})
         with self._log.lock:
-            record = {
-                **self._about("sent", name, "tap"),
-                "occurrence": self._log.count(("tap", name)),
-                "group": "tap",
-                "ranks": sorted({source, *to}),
-                "number": None,
-                "tag": None,
-                "source": source,
-                "destinations": to,
-            }
-            self._log.write(record, [_content(as_tensor(value))])
+            self._recorder.send(source, destinations, name, value)
             self.sent()
 
     def refuse(self, why: str) -> NoReturn:
@@ -142,12 +118,8 @@ class RankPlayer:
         key = draw_key(rank, record["occurrence"], record["site"])
         value = self._tape.draw(key, own, scale, family)
         told = {"rank": rank, "operator": family, "parameters": (0.0, scale)}
-        self._log.write({**record, "kind": "noise", **told}, [_content(value)])
+        self._log.write({**record, "kind": "noise", **told}, [content_of(value)])
         return value
-
-    def _about(self, kind: str, name: str, operator: str) -> dict[str, Any]:
-        about = {"kind": kind, "sequence": self._log.number(), "time": time.time()}
-        return {**about, "operator": operator, "site": name}
 
     def _rank(self) -> int | None:
         if dist.is_available() and dist.is_initialized():
@@ -169,10 +141,3 @@ def player(log: Log) -> RankPlayer:
 def here() -> RankPlayer | None:
     """What ``player`` has made in this process; None: it has not imported torch."""
     return _here[0] if _here else None
-
-
-def _content(tensor: Tensor) -> tuple[str, tuple[int, ...], str, bytes]:
-    """As the log takes it: name, shape, dtype and bytes."""
-    held = tensor.detach().contiguous()
-    data = held.reshape(-1).view(torch.uint8).numpy().tobytes()
-    return "0", tuple(held.shape), str(held.dtype).removeprefix("torch."), data

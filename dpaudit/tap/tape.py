@@ -24,6 +24,9 @@ class Tape:
 
         Raises RunError for a draw that the tape does not have.
         """
+        if key in self.world.same:
+            other, sign = self.world.same[key]
+            return sign * self.draw(other, own, scale, family)
         if key in self.world.silent:
             return torch.zeros_like(own)
         if key in self.world.signs:

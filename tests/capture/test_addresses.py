@@ -111,3 +111,54 @@ def test_an_adapter_that_is_none(text: str, said: str, tmp_path: Path) -> None:
         capture(["true"], tmp_path / "out", Options(transport=tmp_path / "adapter.py"))
     with pytest.raises(RunError, match="No such file"):
         capture(["true"], tmp_path / "out", Options(transport=tmp_path / "none.py"))
+
+
+TCP = """
+import pickle
+import zmq
+
+class TCP:
+    '''As decentralizepy's: dictionaries, which it pickles and sends by ZeroMQ.'''
+
+    def __init__(self, uid):
+        self.uid, self.context = uid, zmq.Context()
+        self.router = self.context.socket(zmq.ROUTER)
+        port = self.router.bind_to_random_port("tcp://127.0.0.1")
+        self.peer = self.context.socket(zmq.DEALER)
+        self.peer.connect(f"tcp://127.0.0.1:{port}")
+
+    def send(self, uid, data, encrypt=True):
+        self.peer.send(pickle.dumps(data) if encrypt else data)
+        self.router.recv_multipart()
+"""
+FRAMEWORK = """
+import numpy as np
+from decentralizepy.communication.TCP import TCP
+node = TCP(0)
+node.send(1, b"HELLO", encrypt=False)
+node.send(1, {"params": np.array([1.5, 2.5], np.float32), "degree": 2, "iteration": 0})
+node.send(1, {"BYE": 0, "CHANNEL": "DISCONNECT"})
+"""
+
+
+def test_the_adapter_of_the_page_shows_the_program_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message once, the model's as numbers, though ZeroMQ carries it too."""
+    pytest.importorskip("zmq")
+    page = (Path(__file__).parents[2] / "docs" / "capture.md").read_text()
+    section = page.partition("## Another transport")[2].partition("\n## ")[0]
+    code = [line[4:] for line in section.splitlines() if line.startswith("    ") or not line]
+    (tmp_path / "adapter.py").write_text("\n".join(code))
+    package = tmp_path / "decentralizepy" / "communication"
+    package.mkdir(parents=True)
+    (package / "TCP.py").write_text(TCP)
+    (tmp_path / "node.py").write_text(FRAMEWORK)
+    monkeypatch.chdir(tmp_path)
+    options = Options(seconds=60, transport=tmp_path / "adapter.py")
+    recording = capture([sys.executable, "node.py"], tmp_path / "out", options)
+    events = recording.events
+    assert [(e.source, e.destinations) for e in events] == [(0, (1,))] * 3
+    assert recording.content(events[0].tensors[0]).numpy().tobytes() == b"HELLO"
+    assert recording.content(events[1].tensors[0]).tolist() == [1.5, 2.5]
+    assert events[2].tensors[0].dtype == "uint8"

@@ -81,7 +81,12 @@ def test_who_misses_messages_counts_the_rounds_before_any_was_missed(tmp_path: P
     config = CapturedConfig.model_validate(
         {
             "program": {"command": ("python", "gossip.py", "none"), "folder": PROGRAMS},
-            "record": {"victims": (0,), "rounds": (1, 2), "candidates": ("present",)},
+            "record": {
+                "victims": (0,),
+                "rounds": (1, 2),
+                "candidates": ("present",),
+                "sampling": "none",
+            },
             "certify": {"runs": 0},
             "claim": ({"text": "the run", "mu": 0.5},),
             "threat_model": ({"name": "one link", "links": ((0, 1),)},),
@@ -305,3 +310,36 @@ def test_a_check_takes_the_audit_of_a_program_and_runs_it_again_when_its_code_ch
     assert "from the cache" in checked()[1]
     (tmp_path / "gossip.py").write_text((PROGRAMS / "gossip.py").read_text() + "\n")
     assert "from the cache" not in checked()[1]
+
+
+def test_an_interrupted_audit_keeps_the_worlds_that_are_done(tmp_path: Path) -> None:
+    """The program writes down each of its starts: a resumed audit makes those that are left."""
+    program = tmp_path / "program"
+    program.mkdir()
+    started = "open(__file__ + '.starts', 'a').write('1')\n"
+    (program / "gossip.py").write_text(started + (PROGRAMS / "gossip.py").read_text())
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "gossip.py", "none"), "folder": program},
+            "record": {"candidates": ("present", "negated")},
+            "certify": {"runs": 0},
+            "claim": (CLAIM,),
+        }
+    )
+
+    def starts() -> int:
+        return len((program / "gossip.py.starts").read_text())
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        if (what, done) == ("worlds", 5):
+            raise KeyboardInterrupt
+
+    whole = run_captured(config, tmp_path / "whole", cores=1)
+    all_runs = starts()
+    with pytest.raises(KeyboardInterrupt):
+        run_captured(config, tmp_path / "out", cores=1, on_progress=interrupt)
+    resumed = run_captured(config, tmp_path / "out", cores=1, resume=True)
+    assert starts() - all_runs <= all_runs + 1  # one may have been under way
+    timeless = [one.model_copy(update={"timing": {}}).to_json() for one in (whole, resumed)]
+    assert timeless[0] == timeless[1]
+    assert not list((tmp_path / "out" / "checkpoints" / "worlds").glob("*"))

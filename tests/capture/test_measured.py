@@ -81,10 +81,43 @@ def test_a_number_without_noise_shows_the_record() -> None:
     assert (found.mu, found.bare) == (inf, B)
 
 
-def test_two_draws_on_one_number_are_an_upper_end() -> None:
-    found = measured(lambda z: {A: z["y"] + z["z"]}, [draw("y"), draw("z")], {A: CHANGE})
-    assert found.upper
-    assert found.mu == pytest.approx(np.linalg.norm(CHANGE) / sqrt(2))
+@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+def test_two_draws_on_one_number_add_up(family: str) -> None:
+    """Of Gaussian draws exactly; of Laplace ones only an upper end is known."""
+    draws = [draw("y", family), draw("z", family)]
+    found = measured(lambda z: {A: z["y"] + z["z"]}, draws, {A: CHANGE})
+    assert found.hidden
+    assert found.upper == (family == "laplace")
+    if family == "gaussian":
+        assert found.mu == pytest.approx(np.linalg.norm(CHANGE) / sqrt(2))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_many_draws_in_many_messages_are_their_matrix(seed: int) -> None:
+    """mu^2 = a' (B B')^+ a of the whole matrix B, made at random and of any rank."""
+    rng = np.random.default_rng(seed)
+    n_messages, n_draws = rng.integers(2, 6, 2)
+    gains = rng.standard_normal((n_messages, n_draws)) * (rng.random((n_messages, n_draws)) < 0.6)
+    names = [MessageId(i, (9,), "x", 1) for i in range(n_messages)]
+    draws = [draw(f"z{j}") for j in range(n_draws)]
+    B = np.kron(gains, np.eye(D))
+    a = B @ rng.standard_normal(n_draws * D)  # in what the noise moves: the leak is finite
+    change = dict(zip(names, a.reshape(n_messages, D), strict=True))
+
+    def messages(z: dict[str, np.ndarray]) -> dict[MessageId, np.ndarray]:
+        noise = np.stack([z[d.name] for d in draws])
+        return dict(zip(names, 1 + gains @ noise, strict=True))
+
+    found = measured(messages, draws, change)
+    exact = sqrt(a @ np.linalg.pinv(B @ B.T, rcond=1e-10) @ a)
+    assert found.bare is None
+    assert found.mu == pytest.approx(exact, rel=1e-6)
+    rank = np.linalg.matrix_rank(gains[:, gains.any(0)])
+    assert found.hidden == (rank < gains.any(0).sum())
+    outside = {**change, names[0]: change[names[0]] + 1}
+    in_range = np.allclose(B @ np.linalg.pinv(B) @ np.concatenate([*outside.values()]),
+                           np.concatenate([*outside.values()]))  # fmt: skip
+    assert (measured(messages, draws, outside).bare is None) == in_range
 
 
 def test_noise_that_is_not_linear_or_moves_other_numbers_is_refused() -> None:

@@ -39,13 +39,8 @@ def test_a_capture_leaves_its_files_and_the_output_of_the_program(tmp_path: Path
     assert done.stdout == "to 0\n" * 3
     assert "recorded 3 messages of 2 ranks, 3 rounds: out/capture.html" in done.stderr
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {
-        "events.jsonl",
-        "draws.jsonl",
-        "transcript",
-        "capture.html",
-        "captured.toml",
-    }
+    assert names == {"events.jsonl", "draws.jsonl", "transcript", "capture.html"}
+    assert "draft of an audit, not written: an audit does not see" in done.stderr
     (tmp_path / "out" / "captured.toml").write_text("# edited\n")
     assert "kept as it was" in dpaudit(tmp_path, *options).stderr
     assert (tmp_path / "out" / "captured.toml").read_text() == "# edited\n"

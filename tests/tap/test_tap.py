@@ -136,3 +136,33 @@ def test_a_record_is_changed_in_batches_of_every_form() -> None:
 def test_what_is_no_batch_is_refused(batch: Any) -> None:
     with pytest.raises((RunError, TypeError), match=r"tap\.batch"):
         n_records(batch)
+
+
+INTEGERS = [np.int64(2), np.array(2), torch.tensor(2), [np.int32(1), 2], np.arange(1, 3), range(3)]
+
+
+@pytest.mark.parametrize("destinations", INTEGERS, ids=repr)
+def test_agents_may_be_integers_of_numpy_and_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, destinations: Any
+) -> None:
+    seen = player(tmp_path)
+    monkeypatch.setattr(tap, "_player", lambda: seen)
+    agent = np.int64(0)
+    tap.batch(agent, np.ones((2, 2)))
+    tap.noise(torch.tensor(0), "z", np.ones(2), np.float64(1))
+    tap.send(agent, destinations, "x", np.ones(2))
+    seen.close()
+    [event] = read_lines(tmp_path / "events.jsonl", Event)
+    assert event.source == 0
+    to = np.atleast_1d(np.asarray(destinations))
+    assert event.destinations == tuple(int(one) for one in to if one)
+
+
+@pytest.mark.parametrize("destinations", [1.0, "1", -1, None, [0, "1"], True], ids=repr)
+def test_what_is_no_agent_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, destinations: Any
+) -> None:
+    seen = player(tmp_path)
+    monkeypatch.setattr(tap, "_player", lambda: seen)
+    with pytest.raises(RunError, match=r"tap\.send: expected an agent's number, 0, 1, \.\.\.; got"):
+        tap.send(0, destinations, "x", np.ones(2))

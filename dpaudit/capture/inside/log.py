@@ -45,6 +45,11 @@ class Log:
         self._full = False
         self._counts: defaultdict[Hashable, int] = defaultdict(int)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether this process has written anything."""
+        return self._files is not None
+
     def number(self) -> int:
         """The next of this process's sequence numbers."""
         with self.lock:

@@ -1,5 +1,6 @@
 """How a message that did not pass torch.distributed is written down."""
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -49,6 +50,11 @@ def _content(i: int, part: Any) -> Content:
         data = memoryview(part).cast("B")
         return Content(str(i), (data.nbytes,), "uint8", data)
     except TypeError:
+        if "torch" not in sys.modules or not isinstance(part, sys.modules["torch"].Tensor):
+            raise TypeError(
+                "sent(source, destinations, parts): expected a list of tensors or bytes; got a "
+                f"{type(part).__name__} in it"
+            ) from None
         from .contents import contents  # loads torch, which this process then has
 
         (content,) = contents([part])

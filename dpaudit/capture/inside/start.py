@@ -1,19 +1,23 @@
 """What is to be recorded is hooked as soon as the program has imported it."""
 
+import atexit
 import importlib.util
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from .log import Log
 
 OPTIONS = "DPAUDIT_CAPTURE"  # a JSON object: folder, origin, most_bytes, cpu, transport, world
 TORCH = ("2.13",)  # the versions whose internals the hooks were tried on
 REFUSED = 70  # exit code of a process that cannot be recorded
+OVER, LEFT = "over", "left"  # notes: the end of the program was reached; it says that it failed
+_log: list[Log] = []  # of this process
 
 
 class AfterImport:
@@ -62,6 +66,7 @@ def start() -> None:
     """Record this process from now on, and those that it starts."""
     options = json.loads(os.environ[OPTIONS])
     log = Log(options["folder"], options["most_bytes"])
+    _log[:] = [log]
 
     def hook_torch(torch: ModuleType) -> None:
         _record_torch(torch, log, options)
@@ -75,6 +80,7 @@ def start() -> None:
         hook_torch(sys.modules["torch"])
     hooks = {"torch": hook_torch, "zmq": hook_zmq}
     if options["transport"]:
+        del hooks["zmq"]  # the adapter shows what is sent, and each message counts once
         module, hook = _adapter(options["transport"])
 
         def hook_transport(found: ModuleType) -> None:
@@ -85,6 +91,14 @@ def start() -> None:
         hooks[module] = hook_transport
     sys.meta_path.insert(0, AfterImport(hooks))
     _note_what_ends_it(log)
+    _note_that_it_is_over(log)
+
+
+def recorder() -> Any:
+    """What ``dpaudit.tap`` shows messages and noise to, in a process that is recorded."""
+    from dpaudit.tap.recorder import Recorder  # which calls this, and so can be imported
+
+    return Recorder(_log[0])
 
 
 def _player(log: Log) -> Any:
@@ -121,3 +135,30 @@ def _note_what_ends_it(log: Log) -> None:
         shown(kind, error, trace)
 
     sys.excepthook = note
+
+
+def _note_that_it_is_over(log: Log) -> None:
+    """A process that reaches the end of its program has sent everything, however it ends then."""
+    leave, exit_now = sys.exit, os._exit
+
+    def over(status: Any = None) -> None:
+        if log.is_used and not status:
+            log.note(OVER, "")
+
+    def over_but_for_threads() -> None:
+        others = [one for one in threading.enumerate() if not one.daemon]
+        if others == [threading.main_thread()]:
+            over()
+
+    def noted_leave(status: Any = None) -> NoReturn:
+        if status and log.is_used:
+            log.note(LEFT, str(status))
+        leave(status)
+
+    def noted_exit_now(status: int) -> NoReturn:
+        over(status)
+        exit_now(status)
+
+    sys.exit, os._exit = noted_leave, noted_exit_now
+    atexit.register(over)
+    threading._register_atexit(over_but_for_threads)  # type: ignore[attr-defined]  # before others

@@ -1,0 +1,105 @@
+"""Programs whose agents share noise, held beside the matrix of all messages of a round."""
+
+from math import inf, sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpaudit.capture.audit import run_captured
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.finding import Name, Role
+from dpaudit.files.result import AuditResult
+
+OWN, PAIR, CLIP, D = 0.05, 0.2 / 3, 0.1, 4
+DECOR = """
+import sys
+import numpy as np
+from dpaudit import tap
+
+HOW = sys.argv[1]
+rng, n = np.random.default_rng(), 4
+rng = np.random.default_rng(5)
+for k in range(2):
+    pair, message = {}, {}
+    for i in range(n):
+        j = (i + 1) % n
+        z = (0.2 / 3) * rng.standard_normal(4)
+        if HOW == "drawn once":
+            pair[i, j] = tap.noise(i, "pair", z, 0.2 / 3)
+            pair[j, i] = -pair[i, j]
+        else:  # by both agents, from a seed that they share
+            pair[i, j] = tap.noise(i, f"pair {j}", z, 0.2 / 3)
+            pair[j, i] = tap.noise(j, f"pair {i}", -z, 0.2 / 3)
+    common = (0.05 if HOW == "all the same" else 0) * rng.standard_normal(4)
+    for i in range(n):
+        x = tap.batch(i, np.full((1, 4), 0.1 * (1 + i)))
+        if HOW == "all the same":
+            noise = tap.noise(i, "own", common, 0.05)
+        else:
+            noise = tap.noise(i, "own", 0.05 * rng.standard_normal(4), 0.05)
+            noise = noise + pair[i, (i + 1) % n] + pair[i, (i - 1) % n]
+        norms = np.linalg.norm(x, axis=1, keepdims=True)
+        message[i] = (x * np.minimum(1, 0.1 / norms)).sum(0) + noise
+    for i in range(n):
+        tap.send(i, [(i + 1) % n, (i - 1) % n], "x", message[i])
+"""
+
+
+def audited(tmp_path: Path, how: str, agents: tuple[int, ...] = (), victim: int = 0) -> AuditResult:
+    (tmp_path / "decor.py").write_text(DECOR)
+    kind = {"kind": "curious", "agents": agents} if agents else {"kind": "external"}
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "decor.py", how), "folder": tmp_path},
+            "record": {"victims": (victim,), "candidates": ("present", "negated")},
+            "certify": {"runs": 0},
+            "claim": ({"text": "r", "mu": 2.6, "scope": "round", "adjacency": "replace-one"},),
+            "threat_model": ({"name": "a", **kind},),
+        }
+    )
+    return run_captured(config, tmp_path / "out", cores=1)
+
+
+def exact(known: int | None = None, victim: int = 0) -> float:
+    """Of the ring: a' (B B')^+ a, with a column for each draw that the adversary does not know.
+
+    A curious agent reads what its two neighbours send, and knows its pairs.
+    """
+    B = np.zeros((4, 8))
+    for i in range(4):
+        B[i, i], B[i, 4 + i], B[(i + 1) % 4, 4 + i] = OWN, PAIR, -PAIR
+    a = np.zeros(4)
+    a[victim] = 2 * CLIP
+    if known is not None:
+        B[:, [known, 4 + known, 4 + (known - 1) % 4]] = 0
+        read = [(known + 1) % 4, (known - 1) % 4]
+        B, a = B[read], a[read]
+    return sqrt(a @ np.linalg.pinv(B @ B.T) @ a)
+
+
+def mu_of(result: AuditResult) -> float | None:
+    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
+    assert not any("count nothing" in note for note in measured.notes)
+    return measured.value(Name.LARGEST_MU_OF_A_ROUND)
+
+
+@pytest.mark.parametrize("how", ["drawn once", "drawn by both"])
+def test_pairwise_noise_is_measured_by_its_matrix(tmp_path: Path, how: str) -> None:
+    assert exact() == pytest.approx(2.50, abs=5e-3)
+    result = audited(tmp_path, how)
+    assert mu_of(result) == pytest.approx(exact(), rel=1e-5)
+    assert "does not contradict it" in result.claims[0].reason  # shared draws are no repeats
+
+
+def test_a_curious_neighbour_knows_its_pairs(tmp_path: Path) -> None:
+    """Also those that its neighbour draws for both."""
+    assert mu_of(audited(tmp_path, "drawn once", agents=(1,))) == pytest.approx(
+        exact(known=1), rel=1e-5
+    )
+
+
+def test_one_noise_for_all_agents_hides_nothing(tmp_path: Path) -> None:
+    result = audited(tmp_path, "all the same")
+    assert mu_of(result) == inf
+    assert "no noise hides it" in result.claims[0].reason

@@ -1,0 +1,93 @@
+"""dpaudit capture of programs that call the tap, and of programs that end badly."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dpaudit.capture.run import Options, capture
+from dpaudit.commands.cli import app
+from dpaudit.errors import RunError
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.recorded import DRAFT
+
+GOSSIP = Path(__file__).parent / "programs" / "gossip.py"
+TAPPED = """
+import os, sys
+import numpy as np
+from dpaudit import tap
+for k in range(3):
+    for agent in range(2):
+        tap.batch(agent, np.ones((2, 2)))
+        noise = tap.noise(agent, "z", np.random.normal(size=2), 1.0)
+        tap.send(agent, 1 - agent, "x", noise)
+"""
+
+
+def test_capture_records_a_program_that_calls_the_tap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its draft is one that the audit takes: of a simulation, whose noise tap.noise names."""
+    monkeypatch.chdir(GOSSIP.parent)
+    out = tmp_path / "out"
+    ended = CliRunner().invoke(
+        app, ["capture", "--out", str(out), "--", sys.executable, "gossip.py"]
+    )
+    assert ended.exit_code == 0, ended.output
+    assert "recorded 9 messages of 3 ranks, 3 rounds" in ended.output
+    config = CapturedConfig.from_toml(out / DRAFT)
+    assert (config.program.ranks, config.noise.sites) == (None, ())
+    assert config.record.rounds == (1, 2, 3)
+
+
+def recorded(tmp_path: Path, end: str) -> tuple[int, str | None]:
+    """How many messages are kept of a program that ends so, and what is said about it."""
+    command = [sys.executable, "-c", TAPPED + end]
+    found = capture(command, tmp_path / "out", Options(seconds=60))
+    return len(found.events), found.warning
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "import atexit; atexit.register(os.abort)",
+        "class End:\n    def __del__(self, os=os): os.abort()\nend = End()",
+    ],
+    ids=["atexit", "destructor"],
+)
+def test_a_crash_at_exit_keeps_what_was_sent(tmp_path: Path, end: str) -> None:
+    n, warning = recorded(tmp_path, end)
+    assert n == 6
+    assert warning is not None
+    assert warning.endswith("was ended by signal 6 when all was sent; the recording is kept")
+
+
+@pytest.mark.parametrize("end", ["os.abort()", "sys.exit(3)", "1 / 0", "os._exit(4)"])
+def test_a_program_that_fails_before_its_end_is_refused(tmp_path: Path, end: str) -> None:
+    with pytest.raises(RunError, match="ended"):
+        recorded(tmp_path, end)
+    assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "transport", "why"),
+    [
+        (["-m", "gossip"], False, "expected python SCRIPT.py"),
+        (["gossip.py"], True, "messages that a --transport adapter shows"),
+    ],
+)
+def test_a_draft_that_no_audit_can_run_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], transport: bool, why: str
+) -> None:
+    (tmp_path / "gossip.py").write_text(TAPPED)
+    (tmp_path / "adapter.py").write_text("MODULE = 'none'\ndef hook(module, sent): pass\n")
+    monkeypatch.chdir(tmp_path)
+    given = ["--transport", "adapter.py"] if transport else []
+    ended = CliRunner().invoke(
+        app, ["capture", "--out", "out", *given, "--", sys.executable, *command]
+    )
+    assert ended.exit_code == 0, ended.output
+    assert "draft of an audit, not written: " in ended.output
+    assert why in ended.output
+    assert not (tmp_path / "out" / DRAFT).exists()

@@ -22,8 +22,17 @@ Rule = Callable[[Case], Decision | None]
 
 
 def decide(case: Case) -> Decision:
-    """What the first rule that applies says."""
-    return next(found for rule in RULES if (found := rule(case)) is not None)
+    """What the first rule that applies says; and what no noise was examined of, if none objects."""
+    decision = next(found for rule in RULES if (found := rule(case)) is not None)
+    if decision.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED):
+        return decision
+    return decision._replace(reason=decision.reason + _unexamined(case))
+
+
+def _unexamined(case: Case) -> str:
+    """A further sentence, "" where all was looked at."""
+    missed = [what for finding in case.of(Role.NOISE) for what in finding.not_examined]
+    return f" The noise was not examined of: {'; '.join(missed)}." if missed else ""
 
 
 def _bare_message(case: Case) -> Decision | None:

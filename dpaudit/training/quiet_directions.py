@@ -14,6 +14,7 @@ from .woven import Spread
 CONFIRMED = 256  # streams of noise by which a suspect is confirmed or cleared
 PLAYS = 64  # at most, that give them
 SUSPECT = 0.35  # of the variance that is expected
+CERTAIN = 1e-30  # p-value, at which nothing more is played
 SLACK = 0.5  # of it, that is no fault yet
 MATCHED = 1e-3  # of the noise: what data and noise differ by where both go the same way
 WHOLE = 700  # coordinates at most whose covariance is estimated as a whole
@@ -71,15 +72,15 @@ class _Directions:
     def worst(self) -> QuietDirection | None:
         if self._d < 2:
             return None
-        tested = [
-            self._tested(row, u / u.norm())
-            for row, u in self._candidates()
-            if bool(u.isfinite().all()) and float(u.norm()) > 0
-        ]
-        found = [t for t in tested if t is not None]
-        if not found:
-            return None
-        return min(found, key=lambda t: t.p)._replace(among=len(tested))
+        candidates = self._candidates()
+        worst: QuietDirection | None = None
+        for row, u in candidates:
+            tested = self._tested(row, u) if bool(u.isfinite().all() and u.any()) else None
+            if tested is not None and (worst is None or tested.p < worst.p):
+                worst = tested
+                if worst.p < CERTAIN:
+                    break
+        return None if worst is None else worst._replace(among=len(candidates))
 
     def _candidates(self) -> list[tuple[int, Tensor]]:
         data, noise = paired(self._round, self._name, self._loudness, self._moves)
@@ -164,7 +165,7 @@ class _Directions:
             if n < 3 * 16 and share > 0.6:
                 return None
             p = float(f_distribution.cdf(share / SLACK, n / 2, n / 2))
-            if p < 1e-30:
+            if p < CERTAIN:
                 break
         if share > SUSPECT:
             return None

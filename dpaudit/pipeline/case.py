@@ -95,7 +95,11 @@ class Case:
     @property
     def not_examined(self) -> str:
         """A sentence with all that an examination could not look at; "" if that is nothing."""
-        parts = dict.fromkeys(what for finding in self.findings for what in finding.unexamined)
+        parts = dict.fromkeys(
+            f"the noise of {what}" if finding.role is Role.NOISE else what
+            for finding in self.findings
+            for what in finding.not_examined
+        )
         return f" Not examined: {'; '.join(parts)}." if parts else ""
 
     @property

@@ -129,7 +129,7 @@ def _examined(
             title=f"not examined by {job.attack_name}",
             attack=job.attack_name,
             threat_model=threat_model.name if job.attack.per_threat_model else None,
-            unexamined=(f"{EXAMINES[job.attack_name]} ({why})",),
+            not_examined=(f"{EXAMINES[job.attack_name]} ({why})",),
         )
     ]
 

@@ -54,7 +54,7 @@ def bearing_on(
         and (
             (
                 finding.kind == "sensitivity"
-                and (finding.verdict is not None or finding.unexamined)
+                and (finding.verdict is not None or finding.not_examined)
                 and finding.adjacency in measured
             )
             or (finding.role is Role.NOISE and finding.claim is None)

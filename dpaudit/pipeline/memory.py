@@ -22,7 +22,7 @@ from dpaudit.training.needs import examination_bytes, training_bytes
 from dpaudit.training.run_directory import RunDirectory
 
 from .jobs import NOISE_OF_THE_RUN, WORLDS, AttackJob, Prepared, bench_of, jobs_of, recording_for
-from .noise_of_the_run import examined_rounds
+from .noise_of_the_run import n_examined
 
 CURVE_BYTES = 2_000 * 40  # of a report for each agent: points of its curves, as numbers and drawn
 REPORT_BYTES = 150 * 10**6  # of any report, with the libraries that draw it
@@ -132,7 +132,7 @@ def _attack_needs(config: AuditConfig, prepared: Prepared) -> Iterator[Need]:
 
     def examination() -> int:
         defense, problem = prepared.defenses["defense"], prepared.learned.problem
-        n_rounds = len(examined_rounds(defense.n_rounds))
+        n_rounds = n_examined(defense.n_rounds)
         return _whole(examination_bytes(defense, problem, prepared.setting, n_rounds))
 
     for job in jobs_of(config, prepared):

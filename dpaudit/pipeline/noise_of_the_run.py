@@ -24,11 +24,13 @@ from dpaudit.statistics.noise_tests import (
     scale_p_values,
     sign_p_value,
 )
-from dpaudit.training.noise_rounds import Heard, RealRounds, left_out
+from dpaudit.training.noise_heard import Heard, heard, name_of
+from dpaudit.training.noise_rounds import PlayedRound, RealRounds, left_out
 
 from .jobs import Prepared
 
 ROUNDS = 2  # the first ones, that are examined beside the last
+DRAWN = 12  # rounds between them: all of them miss what is in a third with probability 0.8%
 DIFFERENT = (
     1e-6  # p-value, of all tests of an audit together, below which noise is not as it should
 )
@@ -54,15 +56,23 @@ class Tested(NamedTuple):
     says: str
 
 
-def examined_rounds(n_rounds: int) -> tuple[int, ...]:
-    """Those of a run that are examined, in order."""
-    return tuple(sorted({*range(1, min(ROUNDS, n_rounds) + 1), n_rounds}))
+def n_examined(n_rounds: int) -> int:
+    """How many rounds of a run are examined."""
+    return min(n_rounds, ROUNDS + DRAWN + 1)
+
+
+def examined_rounds(n_rounds: int, streams: Streams) -> tuple[int, ...]:
+    """Those that are, in order: the first, the last, and one at random of as many equal parts."""
+    between = np.array_split(np.arange(ROUNDS + 1, n_rounds), DRAWN)
+    rng = streams.numpy("rounds")
+    drawn = [int(rng.choice(part)) for part in between if len(part)]
+    return tuple(sorted({*range(1, min(ROUNDS, n_rounds) + 1), *drawn, n_rounds}))
 
 
 def examine_noise(
     prepared: Prepared, readers: tuple[ThreatModel, ...], on_step: OnStep = lambda done, total: None
 ) -> Finding:
-    """The first rounds and the last of the real problem under several streams of noise.
+    """Rounds of the real problem under several streams of noise.
 
     Args:
         readers: adversaries; what none of them reads is not looked at.
@@ -70,28 +80,88 @@ def examine_noise(
     seed = prepared.streams
     own = Streams(seed.numpy("noise of the run").integers(2**62).item(), seed.device)
     defense, setting = prepared.defenses["defense"], prepared.setting
-    rounds = examined_rounds(defense.n_rounds)
+    rounds = examined_rounds(defense.n_rounds, own)
     reason = left_out(setting, len(rounds))
     if reason is not None:
-        return _finding([], 0, (f"not examined: {reason}",))
+        return _finding([], 0, (f"not examined: {reason}",), (f"all messages ({reason})",))
+    some: list[Heard] = []
+    missed = _Missed(defense.n_rounds)
     try:
         with torch.no_grad():
             played = RealRounds(
                 defense, prepared.learned.problem, setting, seed, own, readers, rounds
             )
-            heard = list(played.play(lambda done: on_step(done, len(rounds))))
+            for round in played.play(lambda done: on_step(done, len(rounds))):
+                some += _heard(round, missed)
     except RunError:
         raise  # of the run's folder, not of the rounds
     except Exception as error:  # whatever a step raises on other data
         if is_out_of_memory(error):
             raise  # not examined for lack of memory is no finding
-        return _finding([], 0, (f"not examined: {str(error).splitlines()[0]}",))
-    tests = [test for group in _by_message(heard) for test in _tests(group, setting, own)]
-    tests += [test for k in {h.round for h in heard} for test in _rows(heard, k, own)]
-    return _finding(tests, played.streams * len(rounds), tuple(_notes(heard)))
+        said = (str(error) or repr(error)).splitlines()[0]
+        return _finding([], 0, (f"not examined: {said}",), (f"all messages ({said})",))
+    tests = [test for group in _by_message(some) for test in _tests(group, setting, own)]
+    tests += [test for k in {h.round for h in some} for test in _rows(some, k, own)]
+    notes = tuple(_notes(some))
+    return _finding(tests, played.streams * len(rounds), notes, tuple(missed.said(rounds)))
 
 
-def _finding(tests: list[Tested], n: int, notes: tuple[str, ...]) -> Finding:
+def _heard(round: PlayedRound, missed: "_Missed") -> Iterator[Heard]:
+    """The messages of a round, and into ``missed`` what nothing can be said of."""
+    for name in round.messages():
+        found = heard(round, name)
+        if isinstance(found, str):
+            missed.add(*name_of(round, name), found)
+            continue
+        if found.left_out:
+            missed.add(found.name, found.round, f"{found.left_out} of its senders or links")
+        if found.noise.any() and not _is_tested(found):
+            missed.add(found.name, found.round, _why_not_tested(found))
+        yield found
+
+
+def _why_not_tested(h: Heard) -> str:
+    if h.own:
+        return "it is of draws of its own, which cannot be set"
+    if not (h.linear or h.loudly_linear):
+        return "the message is not linear in it"
+    return "coordinates are mixed"
+
+
+class _Missed:
+    """What was not looked at, by message and reason, with its rounds."""
+
+    def __init__(self, n_rounds: int) -> None:
+        self._n_rounds = n_rounds
+        self._rounds: dict[tuple[str, str], list[int]] = {}
+
+    def add(self, message: str, round: int, why: str) -> None:
+        self._rounds.setdefault((message, why), []).append(round)
+
+    def said(self, examined: tuple[int, ...]) -> Iterator[str]:
+        """One text for each message and reason, and for the rounds that were not played."""
+        for (message, why), rounds in self._rounds.items():
+            many = "rounds" if len(rounds) > 1 else "round"
+            yield f'"{message}" in {many} {_ranges(rounds)} ({why})'
+        rest = self._n_rounds - len(examined)
+        if rest:
+            yield f"{rest} of {self._n_rounds} rounds (others were drawn)"
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Such as "1 to 3, 7"."""
+    runs: list[list[int]] = []
+    for n in sorted(set(numbers)):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in runs)
+
+
+def _finding(
+    tests: list[Tested], n: int, notes: tuple[str, ...], not_examined: tuple[str, ...]
+) -> Finding:
     count = sum(test.among for test in tests)
     worst = min(tests, key=lambda test: test.p, default=None)
     p = 1.0 if worst is None else min(1.0, count * worst.p)
@@ -112,6 +182,7 @@ def _finding(tests: list[Tested], n: int, notes: tuple[str, ...]) -> Finding:
         metrics={Name.P_VALUE: Metric(value=p, n=n)} if tests else {},
         verdict=Verdict.UNSUPPORTED if differs else None,
         notes=(*(said if tests else ()), *notes, FLOATS),
+        not_examined=not_examined,
     )
 
 
@@ -136,7 +207,7 @@ def _is_tested(h: Heard) -> bool:
     """Whether its coordinates should be independent, up to scales that are known."""
     if not (h.linear or h.loudly_linear) or not h.noise.any():
         return False
-    return h.data_stays or (h.fewer and not h.noise_stays)
+    return h.data_stays
 
 
 def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Tested]:
@@ -146,24 +217,46 @@ def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Teste
         yield from _without_noise(h, layers)
         if _is_tested(h):
             yield from _sums_without_noise(h, layers)
-        if h.coarse:
-            steps = "noise comes in coarser steps than the data under it, whose low bits show"
-            yield Tested(0.0, 1, h.name, (h.round,), f'{steps}, in "{h.name}" of round {h.round}')
+        yield from _finer_data(h)
+        yield from _quiet(h)
     tested = [h for h in group if _is_tested(h)]
     if not tested:
         return
     units = [_in_units(h) for h in tested]
     rounds = tuple(h.round for h in tested)
     name = group[0].name
-    yield from _scales(units, layers, name, rounds)
+    if not all(h.enough for h in tested):
+        yield from _scales(units, layers, name, rounds, all(h.noise_stays for h in tested))
     yield from _coordinates(units, tested, layers, own)
+    signs = [np.sign(u).astype(np.float32) for u in units]
     for a, b in combinations(range(len(units)), 2):
         if units[a].shape == units[b].shape:
-            total, n = _agreement(units[a], units[b], (0, 2))
+            total, n = _agreement(signs[a], signs[b])
             p = _least(sign_p_value(total, n))[0]
             says = f'the noise of "{name}" in rounds {rounds[a]} and {rounds[b]} is not independent'
             yield Tested(p, len(total), name, (rounds[a], rounds[b]), says)
     yield from _between_streams(units, name, rounds)
+
+
+def _finer_data(h: Heard) -> Iterator[Tested]:
+    """What of the data shows more finely than the noise."""
+    where = f'"{h.name}" of round {h.round}'
+    if h.fine.coarse:
+        steps = "noise comes in coarser steps than the data under it, whose low bits show"
+        yield Tested(0.0, 1, h.name, (h.round,), f"{steps}, in {where}")
+    if h.fine.residue is not None:
+        moved = f"by {h.fine.residue:.2g}, in steps finer than those of its noise"
+        yield Tested(0.0, 1, h.name, (h.round,), f"data without noise move {where} {moved}")
+
+
+def _quiet(h: Heard) -> Iterator[Tested]:
+    """A direction that is no coordinate, with less noise than data in it ask for."""
+    if h.quiet is None:
+        return
+    p, among, row, share = h.quiet
+    less = "no noise" if share < SILENT else f"{share**0.5:.2g} times the noise of others"
+    says = f'{less} in a direction of "{h.name}" {_of(h, row)} in round {h.round}'
+    yield Tested(p, among, h.name, (h.round,), says)
 
 
 def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
@@ -239,14 +332,16 @@ def _in_units(h: Heard) -> Array:
 
 
 def _scales(
-    units: list[Array], layers: "_Layers", name: str, rounds: tuple[int, ...]
+    units: list[Array], layers: "_Layers", name: str, rounds: tuple[int, ...], stays: bool
 ) -> Iterator[Tested]:
+    """Coordinates with less noise than others; or with more, where none is added to theirs."""
     used = np.logical_and.reduce([(u != 0).any(axis=(0, 1)) for u in units])
     if used.sum() < 2:
         return
     sizes = np.concatenate([np.square(u).mean(axis=1)[:, used] for u in units])
     coordinates = np.flatnonzero(used)
-    for p, what in zip(scale_p_values(sizes), ("less", "more"), strict=True):
+    by_size = zip(scale_p_values(sizes), ("less", "more"), strict=True)
+    for p, what in by_size if stays else list(by_size)[:1]:
         least, c = _least(p)
         like = np.flatnonzero(p < 100 * max(least, 1e-300)) if least < DIFFERENT else [c]
         where = layers.named([int(coordinates[i]) for i in like])
@@ -341,10 +436,9 @@ def _differ(
     return False
 
 
-def _agreement(one: Array, other: Array, axes: tuple[int, ...]) -> tuple[Array, int]:
-    product = np.sign(one) * np.sign(other)
-    n = int(np.prod([product.shape[axis] for axis in axes]))
-    return product.sum(axis=axes), n
+def _agreement(one: Array, other: Array) -> tuple[Array, int]:
+    """By row, how many more signs [streams, rows, d] agree than do not, and of how many."""
+    return np.einsum("srd,srd->r", one, other), one.shape[0] * one.shape[2]
 
 
 def _least(p: Array) -> tuple[float, int]:

@@ -17,7 +17,7 @@ from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.woven import global_randomness
 
 from .jobs import NOISE_OF_THE_RUN, WORLDS, AttackJob, Prepared, bench_of, jobs_of, recording_for
-from .noise_of_the_run import examined_rounds
+from .noise_of_the_run import n_examined
 from .workers import one_thread
 
 LONG = 10  # seconds of an audit that are worth a line before it
@@ -95,7 +95,7 @@ def _of_attack(config: AuditConfig, prepared: Prepared, job: AttackJob, pace: Pa
 
 
 def _of_examination(setting: Setting, n_rounds: int, pace: Pace) -> float:
-    rounds = len(examined_rounds(n_rounds))
+    rounds = n_examined(n_rounds)
     if left_out(setting, rounds) is not None:
         return 0.0
     return rounds * (2 * pace.round + examination_plays(setting, rounds) * pace.step)

@@ -49,7 +49,7 @@ def examination_bytes(defense: Defense, problem: Problem, setting: Setting, n_ro
         return 0
     step, d = Footprint.of(defense, setting), setting.d
     streams = streams_of(setting, n_rounds)
-    heard = sum(min(rows, kept_rows(streams, d)) for rows in step.messages.values())
+    heard = sum(min(rows, kept_rows(streams, d, n_rounds)) for rows in step.messages.values())
     kept = 2 * PLAYED_WAYS * int(4 * d * heard * streams)  # of the round, and of the one after it
     playing = step.round(d, streams) + gradient_bytes(problem, defense, setting, step.gradients)
     return kept + playing + int(4 * d * step.state * streams)

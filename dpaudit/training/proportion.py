@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 LOUD = 1e4  # times the noise, or the gradients: what that does not move, nothing does
+LOUDNESSES = (LOUD, 100.0, 4.0, 1.0, 0.0625)  # the first at which messages are finite is taken
 CLOSE = 0.03  # of the noise of a row: a difference that no test would tell
 WEAKER = 4.0  # times: a move of the data by which it is seen whether they are in proportion
+MANY = 7  # streams, in which a coordinate with noise is seldom without much
 QUIETER = 6  # sizes of such moves that are tried
 
 Messages = dict[str, Tensor]  # name -> [streams, rows, d]
@@ -17,14 +19,15 @@ Messages = dict[str, Tensor]  # name -> [streams, rows, d]
 class Twofold(NamedTuple):
     """What shows whether a step is linear in its noise."""
 
-    doubled: Messages
-    second: Messages  # another draw
-    both: Messages  # the sum of the two
+    once: Tensor  # [streams, rows, d]
+    doubled: Tensor
+    second: Tensor  # another draw
+    both: Tensor  # the sum of the two
 
 
-def is_linear(once: Tensor, twofold: Twofold, name: str, base: Tensor, tolerance: float) -> bool:
+def is_linear(twofold: Twofold, base: Tensor, tolerance: float) -> bool:
     """Whether twice the noise adds twice as much to a message, and two draws what each does."""
-    doubled, second, both = (messages[name] - base for messages in twofold)
+    once, doubled, second, both = (message - base for message in twofold)
     return near(doubled, 2 * once, tolerance) and near(both, once + second, tolerance)
 
 
@@ -36,18 +39,26 @@ def is_in_proportion(
 
 
 def size_like(
-    noise: Tensor, move: Callable[[float], Tensor], loud: Tensor, tolerance: float
-) -> float:
-    """The size of a move that is as large as the noise, and in proportion; ``LOUD`` if none is."""
-    size, moved = LOUD, loud
+    noise: Tensor,
+    move: Callable[[float], Tensor],
+    loud: Tensor,
+    tolerance: float,
+    loudness: float,
+) -> float | None:
+    """The size of a move that is as large as the noise, and in proportion; None if none is.
+
+    Args:
+        loud: what a move of the size ``loudness`` makes.
+    """
+    size, moved = loudness, loud
     for _ in range(QUIETER):
         size *= (noise.square().mean() / moved.square().mean().clamp(min=1e-30)).sqrt().item()
-        if not 0 < size < LOUD:
+        if not 0 < size < loudness:
             break
         moved = move(size)
         if is_in_proportion(move, moved, size, tolerance):
             return size
-    return LOUD
+    return None
 
 
 def rounding(*messages: Tensor) -> float:
@@ -64,5 +75,6 @@ def near(one: Tensor, other: Tensor, tolerance: float) -> bool:
     """
     size = other.square().mean(dim=-1, keepdim=True).sqrt()
     if other.ndim > 2:
-        size = torch.minimum(size, other.square().mean(dim=0).sqrt())
+        few = (0,) if len(other) >= MANY else (0, 1)  # streams, in which one may be small by chance
+        size = torch.minimum(size, other.square().mean(dim=few, keepdim=True).sqrt())
     return bool(((one - other).abs() <= CLOSE * size + tolerance).all())

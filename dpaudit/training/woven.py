@@ -2,9 +2,9 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,15 @@ from dpaudit.defense.noise import Noise, Scale
 from dpaudit.rng import Streams
 
 Signs = Literal["asked", "unit"]
+
+
+class Spread(NamedTuple):
+    """Normal numbers over ``d`` coordinates, the same in all rows, in the place of signs."""
+
+    d: int
+    alike: bool = False  # in all streams
+
+
 SHORT = 0.01  # of the size of gradients: shorter than most that are clipped
 
 
@@ -27,6 +36,9 @@ class Woven(Noise):
         signs: instead of draws, signs over coordinates times one number for each row, and the
             weight: times the scale that is "asked", or as a "unit", whatever is asked.
         pattern: which signs.
+        spread: normal numbers that take the place of signs.
+        added: such signs times the scale that is asked and this number, beside the draws.
+        shift: [rows, d], what is added to every draw.
     """
 
     def __init__(
@@ -37,11 +49,16 @@ class Woven(Noise):
         other: tuple[Streams, float] | None = None,
         signs: Signs | None = None,
         pattern: int = 0,
+        spread: Spread | None = None,
+        added: float = 0.0,
+        shift: Tensor | None = None,
     ) -> None:
         super().__init__(streams, round)
         self.fewest: int | None = None  # numbers of a row of any draw
         self._weight, self._other = weight, other
-        self._signs, self._pattern = signs, pattern
+        self._signs, self._pattern, self._spread = signs, pattern, spread
+        self._added, self._shift = added, shift
+        self._drawn = 0  # numbers of a row of all draws so far
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
         if self._other is None:
@@ -62,10 +79,28 @@ class Woven(Noise):
     ) -> Tensor:
         width = like.shape[-1]
         self.fewest = min(width, self.fewest or width)
+        first, self._drawn = self._drawn, self._drawn + width
         if self._signs is not None:
             size = self._weight * (scale if self._signs == "asked" else 1.0)
-            return (pattern_of(like, self._pattern) * size).to(like.dtype).expand_as(like)
-        return draw(message, scale, like) * self._weight if self._weight else torch.zeros_like(like)
+            signs = (
+                spread_of(like, like.shape[:-2], self._pattern, self._spread, first)
+                if self._spread
+                else pattern_of(like, self._pattern)
+            )
+            return (signs * size).to(like.dtype).expand_as(like)
+        drawn = (
+            draw(message, scale, like) * self._weight if self._weight else torch.zeros_like(like)
+        )
+        if self._added:
+            drawn = drawn + (pattern_of(like, 0) * scale * self._added).to(like.dtype)
+        return drawn if self._shift is None else drawn + self._shift_of(like, first)
+
+    def _shift_of(self, like: Tensor, first: int) -> Tensor:
+        """The shift of the rows of a draw; of other rows than it has, that of a typical one."""
+        assert self._shift is not None
+        rows, width = like.shape[-2:]
+        shift = self._shift if len(self._shift) == rows else self._shift.median(dim=0).values[None]
+        return shift[:, (first + torch.arange(width)) % shift.shape[-1]].to(like)
 
 
 def pattern_of(like: Tensor, pattern: int, salt: int = 0) -> Tensor:
@@ -76,6 +111,21 @@ def pattern_of(like: Tensor, pattern: int, salt: int = 0) -> Tensor:
     return ((2.0 * signs - 1) * sizes).to(like)
 
 
+def spread_of(
+    like: Tensor, streams: Sequence[int], pattern: int, spread: Spread, first: int = 0
+) -> Tensor:
+    """Normal numbers for each stream [*streams, ..., width], ``first`` and those after it.
+
+    Layers that are drawn one by one have the numbers of the whole, as they follow one another.
+    """
+    generator = torch.Generator().manual_seed(pattern + 1)
+    n = 1 if spread.alike else math.prod(streams)
+    numbers = torch.randn(n, spread.d, generator=generator).expand(math.prod(streams), -1)
+    ones = [1] * (like.ndim - len(streams) - 1)
+    places = (first + torch.arange(like.shape[-1])) % spread.d
+    return numbers[:, places].view(*streams, *ones, -1).to(like)
+
+
 class Repeated(Gradient):
     """The gradients of the first stream for all of them, computed once, and moved if asked."""
 
@@ -83,10 +133,23 @@ class Repeated(Gradient):
         self._oracle, self.batch_size = oracle, oracle.batch_size
         self._answers = answers or _Answers()
 
-    def again(self, move: float = 0.0, pattern: int = 0) -> "Repeated":
-        """From the first call on, moved by ``move`` times their own size in a pattern of signs."""
-        self._answers.next, self._answers.move, self._answers.pattern = 0, move, pattern
+    def again(
+        self, move: float = 0.0, pattern: int = 0, spread: Spread | None = None, gone: bool = False
+    ) -> "Repeated":
+        """From the first call on, moved by ``move`` times their own size in a pattern of signs.
+
+        Args:
+            spread: normal numbers that take the place of signs.
+            gone: the gradients are 0, but for that move.
+        """
+        a = self._answers
+        a.next, a.move, a.pattern, a.spread, a.gone = 0, move, pattern, spread, gone
         return self
+
+    @property
+    def size(self) -> float:
+        """Of the largest answer so far, root mean square: what moves are in units of."""
+        return max((v.square().mean().sqrt().item() for v in self._answers.values), default=0) or 1
 
     def at_step(self, s: int) -> "Repeated":
         return Repeated(self._oracle.at_step(s), self._answers)
@@ -106,7 +169,7 @@ class Repeated(Gradient):
         parts of a record one by one would make other sizes of a long one's parts."""
         rows = 3 if own else 2
         one = self._value(X, lambda first: self._oracle.per_record(first, holders, own), rows, True)
-        return one.expand(*X.shape[:-rows], *one.shape)
+        return one if one.ndim > 3 else one.expand(*X.shape[:-rows], *one.shape)
 
     def _given(self, X: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
         return self._value(X, compute, 2).expand_as(X)
@@ -119,14 +182,19 @@ class Repeated(Gradient):
         i, a.next = a.next, a.next + 1
         if i == len(a.values):
             a.values.append(compute(X.reshape(-1, *X.shape[-rows:])[0].contiguous()))
-        value = a.values[i]
-        if a.move:
-            size = max(v.square().mean().sqrt().item() for v in a.values) or 1.0
+        value = torch.zeros_like(a.values[i]) if a.gone else a.values[i]
+        if not a.move:
+            return value
+        size = self.size
+        if a.spread:
+            streams = X.shape[:-rows]
+            value = value.expand(*streams, *value.shape)
+            pattern = size * spread_of(value, streams, a.pattern, a.spread)
+        else:
             pattern = (size * pattern_of(value, a.pattern, 1 + i)).expand_as(value)
-            if short and abs(a.move) > 1:
-                return math.copysign(SHORT, a.move) * pattern
-            value = value + a.move * pattern
-        return value
+        if short and abs(a.move) > 1:
+            return (math.copysign(SHORT, a.move) * pattern).expand_as(value)
+        return value + a.move * pattern
 
 
 class _Answers:
@@ -135,6 +203,8 @@ class _Answers:
     def __init__(self) -> None:
         self.values: list[Tensor] = []
         self.next, self.move, self.pattern = 0, 0.0, 0
+        self.gone = False
+        self.spread: Spread | None = None
 
 
 @contextmanager

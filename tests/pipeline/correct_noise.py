@@ -157,6 +157,124 @@ class SmallNoise(PrivateGossip):
     noise_multiplier: float = 1e-4
 
 
+class GridSent(PrivateGossip):
+    """What is noised is sent on a grid."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return self.quantised(super().noised(S, k, noise))
+
+    def quantised(self, noisy: Tensor) -> Tensor:
+        return (noisy / 0.01).round() * 0.01
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        sent = self.noised(self.summed(gradient, state.X), k, noise)
+        X = state.V - self.learning_rate * sent / self.batch_size
+        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, sent)})
+
+
+class StochasticallyRounded(GridSent):
+    """To one of the two nearest multiples, by draws of a generator of its own."""
+
+    def quantised(self, noisy: Tensor) -> Tensor:
+        steps = noisy / 0.01
+        return (steps.floor() + (torch.rand_like(steps) < steps - steps.floor())) * 0.01
+
+
+class DitheredGrid(GridSent):
+    """A dither that all know is taken out again."""
+
+    def quantised(self, noisy: Tensor) -> Tensor:
+        dither = torch.rand(D, generator=torch.Generator().manual_seed(2)) * 0.01
+        return ((noisy + dither) / 0.01).round() * 0.01 - dither
+
+
+class CoarseAndFine(GridSent):
+    """A coarse grid, and what is left of noised values on a fine one."""
+
+    def quantised(self, noisy: Tensor) -> Tensor:
+        coarse = noisy.round()
+        return coarse + ((noisy - coarse) * 1e4).round() / 1e4
+
+
+class RoundedMeans(GridSent):
+    """Every pair of coordinates is rounded, and its mean is sent beside it."""
+
+    def quantised(self, noisy: Tensor) -> Tensor:
+        grid = (noisy * 64).round() / 64
+        return torch.cat([grid[..., :9], grid.unflatten(-1, (9, 2)).mean(-1)], dim=-1)
+
+
+class ClampedGrid(GridSent):
+    def quantised(self, noisy: Tensor) -> Tensor:
+        return (noisy.clamp(-0.6, 0.6) * 100).round() / 100
+
+
+class SignTimesLength(GridSent):
+    """Signs times the mean size of what is noised."""
+
+    def quantised(self, noisy: Tensor) -> Tensor:
+        return noisy.sign() * noisy.abs().mean(dim=-1, keepdim=True)
+
+
+class LargestOnGrid(GridSent):
+    def quantised(self, noisy: Tensor) -> Tensor:
+        least = noisy.abs().topk(5, dim=-1).values[..., -1:]
+        return ((noisy * (noisy.abs() >= least)) * 128).round() / 128
+
+
+class HalfSent(GridSent):
+    def quantised(self, noisy: Tensor) -> Tensor:
+        return noisy.half().float()
+
+
+class MixedGrids(GridSent):
+    """Neighbours' noised values are rounded and averaged before they are sent."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        sent = graph.mix(round.sent["x"].payload)
+        return round._replace(sent={"x": broadcast(graph, sent)})
+
+
+class Transformed(PrivateGossip):
+    """Noised values in another basis, of which some are left out: post-processing."""
+
+    n: int = 9
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        Q = torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(4)))[0]
+        return super().noised(S, k, noise) @ Q[:, : self.n] @ Q[:, : self.n].T
+
+
+class Projected(PrivateGossip):
+    """Data and noise both in one subspace, which is public; noise is drawn there."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        Q = torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(4)))[0][:, :6]
+        return (S @ Q + self.noise((S @ Q).contiguous(), k, noise)) @ Q.T
+
+
+class NoiseBySize(PrivateGossip):
+    """More noise on some coordinates, in a pattern that is public."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) * (1 + torch.arange(D) / 9)
+
+
+class MoreAlongOne(PrivateGossip):
+    """Further noise along one direction."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        u = torch.randn(D, generator=torch.Generator().manual_seed(4))
+        drawn = super().noise(like, k, noise)
+        return drawn + 2 * noise.gaussian("further", self._scale, drawn[..., :1]) * u / u.norm()
+
+
+class OwnNoise(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return torch.randn_like(like) * self._scale
+
+
 CORRECT = [
     PrivateGossip(),
     PrivateGossip(family="laplace"),
@@ -189,4 +307,24 @@ CORRECT = [
     RoundedThenDivided(),
     SoftModel(),
     SmallNoise(),
+    GridSent(),
+    *(GridSent(noise_multiplier=s) for s in (1e-2, 30.0, 1e4)),
+    StochasticallyRounded(),
+    DitheredGrid(),
+    CoarseAndFine(),
+    RoundedMeans(),
+    ClampedGrid(),
+    SignTimesLength(),
+    LargestOnGrid(),
+    HalfSent(),
+    HalfSent(noise_multiplier=1e4),
+    HalfSent(noise_multiplier=1e-4),
+    MixedGrids(),
+    Transformed(),
+    Projected(),
+    NoiseBySize(),
+    MoreAlongOne(),
+    OwnNoise(),
+    PrivateGossip(n_rounds=30),
+    *(PrivateGossip(noise_multiplier=s) for s in (1e-6, 1e4)),
 ]

@@ -110,6 +110,189 @@ class OnGrid(PrivateGossip):
         return (super().noise(like, k, noise) * 64).round() / 64
 
 
+class SumsSent(PrivateGossip):
+    """The noisy sum is sent as it is: no rounding to the size of a model hides its low bits."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S = self.summed(gradient, state.X)
+        sent = self.noised(S, k, noise)
+        X = state.V - self.learning_rate * sent.to(S) / self.batch_size
+        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, sent)})
+
+
+class HalfPrecisionSum(SumsSent):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like.half(), k, noise).float()
+
+
+class BrainPrecisionSum(SumsSent):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like.bfloat16(), k, noise).float()
+
+
+class HalfScaledAfter(SumsSent):
+    """Unit noise in float16, scaled in float32."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return noise.gaussian("gradient", 1.0, like.half()).float() * self._scale
+
+
+class SingleInDouble(SumsSent):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return S.double() + super().noise(S, k, noise).double()
+
+
+class CoarseGrid(SumsSent):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        step = self._scale / 300
+        return (super().noise(like, k, noise) / step).round() * step
+
+
+class HalfInTheBias(SumsSent):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return torch.cat([drawn[..., :15], drawn[..., 15:].half().float()], dim=-1)
+
+
+def hadamard(d: int) -> Tensor:
+    H = torch.ones(1, 1)
+    while len(H) < d:
+        H = torch.cat([torch.cat([H, H], 1), torch.cat([H, -H], 1)], 0)
+    return H[:d, :d]
+
+
+class WithoutDirections(PrivateGossip):
+    """Noise with a part ``kept`` of itself along some directions, which are no coordinates."""
+
+    kind: str = "hadamard"
+    n: int = 1
+    kept: float = 0.0
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        U = self.directions(like.shape[-1])
+        return drawn - (1 - self.kept) * (drawn @ U) @ U.T
+
+    def directions(self, d: int) -> Tensor:
+        """Orthonormal columns [d, n]."""
+        generator = torch.Generator().manual_seed(5)
+        if self.kind == "hadamard":
+            rows = hadamard(16)[3 : 3 + self.n]
+            U = torch.zeros(d, self.n)
+            U[:16] = rows.T
+        elif self.kind == "cosine":
+            U = torch.cos(
+                torch.pi * (torch.arange(d)[:, None] + 0.5) * (4 + torch.arange(self.n)) / d
+            )
+        elif self.kind == "contrast":
+            U = torch.zeros(d, 1)
+            U[:5], U[5:10] = 1.0, -1.0
+        else:
+            U = torch.randn(d, self.n, generator=generator)
+        return torch.linalg.qr(U)[0]
+
+
+class OwnWithoutDirection(WithoutDirections):
+    """Drawn by a generator of its own."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = torch.randn_like(like) * self._scale
+        U = self.directions(like.shape[-1])
+        return drawn - (drawn @ U) @ U.T
+
+
+class SmoothedBefore(PrivateGossip):
+    """Noise is averaged with its neighbours and scaled up, and the data are not."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return (drawn + drawn.roll(1, -1)) / 2**0.5
+
+
+class InMiddleRounds(PrivateGossip):
+    """Twenty rounds, of which some leave noise out."""
+
+    n_rounds: int = 20
+    bare: tuple[int, ...] = (5, 6, 7, 8, 9)
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return drawn * (torch.arange(D) < D - 3) if k in self.bare else drawn
+
+
+class ReusedInMiddleRounds(InMiddleRounds):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = PrivateGossip.noise(self, like, k, noise)
+        if k not in self.bare:
+            return drawn
+        return torch.cat([drawn[..., :15], drawn[..., :3]], dim=-1)
+
+
+class ManyRounds(InMiddleRounds):
+    n_rounds: int = 300
+    bare: tuple[int, ...] = tuple(range(100, 200))
+
+
+class GridAndRest(PrivateGossip):
+    """Noised values on a grid, and a part of what is below them."""
+
+    slope: float = 1e-5
+    step_of_grid: float = 0.01
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        noisy = super().noised(S, k, noise)
+        return self.quantised(noisy) + self.rest(S)
+
+    def quantised(self, noisy: Tensor) -> Tensor:
+        return (noisy / self.step_of_grid).round() * self.step_of_grid
+
+    def rest(self, S: Tensor) -> Tensor:
+        return self.slope * S
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S = self.summed(gradient, state.X)
+        sent = self.noised(S, k, noise)
+        X = state.V - self.learning_rate * sent / self.batch_size
+        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, sent)})
+
+
+class GridAndSign(GridAndRest):
+    def rest(self, S: Tensor) -> Tensor:
+        return self.slope * S.sign()
+
+
+class GridAndSquare(GridAndRest):
+    def rest(self, S: Tensor) -> Tensor:
+        return self.slope * S.square()
+
+
+class GridAndBias(GridAndRest):
+    def rest(self, S: Tensor) -> Tensor:
+        return self.slope * S * (torch.arange(D) >= D - 3)
+
+
+class BrainAndRest(GridAndRest):
+    def quantised(self, noisy: Tensor) -> Tensor:
+        return noisy.bfloat16().float()
+
+
+class SignAndRest(GridAndRest):
+    def quantised(self, noisy: Tensor) -> Tensor:
+        return noisy.sign()
+
+
+class ModelGridAndRest(GridAndRest):
+    """The model that is sent is rounded, and the step added to it again in part."""
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S = self.summed(gradient, state.X)
+        G = PrivateGossip.noised(self, S, k, noise) / self.batch_size
+        X = self.quantised(state.V - self.learning_rate * G) + self.rest(S)
+        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, X)})
+
+
+SCALES = [1e-6, 1e-3, 1.0, 30.0, 1e4]
+
 FAULTS = [
     LastMasked(),
     LastMasked(family="laplace"),
@@ -131,4 +314,33 @@ FAULTS = [
     HalfPrecision(),
     BrainPrecision(),
     OnGrid(),
+    *(HalfPrecisionSum(noise_multiplier=s, clip_norm=1.0) for s in SCALES),
+    *(HalfScaledAfter(noise_multiplier=s, clip_norm=1.0) for s in SCALES),
+    *(BrainPrecisionSum(noise_multiplier=s, clip_norm=1.0) for s in SCALES),
+    *(SingleInDouble(noise_multiplier=s, clip_norm=1.0) for s in SCALES),
+    *(CoarseGrid(noise_multiplier=s, clip_norm=1.0) for s in SCALES),
+    HalfInTheBias(),
+    WithoutDirections(),
+    WithoutDirections(n=3),
+    WithoutDirections(kind="cosine"),
+    WithoutDirections(kind="contrast"),
+    WithoutDirections(kind="random"),
+    WithoutDirections(kind="random", family="laplace"),
+    WithoutDirections(kind="random", n=6),
+    WithoutDirections(kind="random", kept=0.1),
+    WithoutDirections(kept=0.2),
+    OwnWithoutDirection(kind="random"),
+    SmoothedBefore(),
+    InMiddleRounds(),
+    ReusedInMiddleRounds(),
+    ManyRounds(),
+    GridAndRest(),
+    GridAndRest(slope=1e-6),
+    GridAndRest(slope=1e-4, step_of_grid=0.1),
+    GridAndSign(),
+    GridAndSquare(),
+    GridAndBias(),
+    BrainAndRest(slope=1e-4),
+    SignAndRest(),
+    ModelGridAndRest(),
 ]

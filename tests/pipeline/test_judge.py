@@ -175,6 +175,15 @@ def test_a_sensitivity_above_its_bound_leaves_claims_of_its_adjacency_unsupporte
         assert judged(of_one, adjacency=adjacency).verdict is not Verdict.UNSUPPORTED
 
 
+def test_noise_that_was_not_examined_is_named_in_the_reason() -> None:
+    missed = '"x" in round 3 (it is not finite)'
+    noise = Finding(role=Role.NOISE, kind="control", title="noise", not_examined=(missed,))
+    for found in (judged(certified(1.0, 0.6), control(True), noise), judged(noise)):
+        assert found.verdict in (Verdict.NOT_REFUTED, Verdict.UNDERPOWERED)
+        assert found.reason.endswith(f" Not examined: the noise of {missed}.")
+    assert "Not examined" not in judged(noise.model_copy(update={"not_examined": ()})).reason
+
+
 def test_noise_of_the_run_that_differs_leaves_every_claim_unsupported() -> None:
     noise = Finding(
         role=Role.NOISE,

@@ -24,14 +24,21 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.jobs import Prepared
-from dpaudit.pipeline.noise_of_the_run import _Layers, _without_noise, examine_noise
+from dpaudit.pipeline.noise_of_the_run import (
+    _Layers,
+    _without_noise,
+    examine_noise,
+    examined_rounds,
+    n_examined,
+)
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.training.loaded_problem import LoadedProblem
-from dpaudit.training.noise_rounds import Heard, left_out
-from tests.pipeline.correct_noise import CORRECT
+from dpaudit.training.noise_heard import Heard
+from dpaudit.training.noise_rounds import left_out
+from tests.pipeline.correct_noise import CORRECT, Smoothed
 from tests.pipeline.faulty_noise import FAULTS, D, LastMasked, LayerReused
 
 EAVESDROPPER = ThreatModel(name="eavesdropper")
@@ -94,7 +101,7 @@ def of_masks(rate: float, bare: int) -> float:
     noise[..., :bare] = 0.0
     ones = torch.ones(1, 4800)
     h = Heard("x", 1, ((0, None),), (frozenset(),), noise, 1e4 * noise, (ones, ones), False, False,
-              False, True, True, False, ones, False)  # fmt: skip
+              False, True, True, False, ones)  # fmt: skip
     tests = _without_noise(h, _Layers(prepared(PrivateGossip(), 0).setting, 4800))
     return min((test.p for test in tests), default=1.0)
 
@@ -155,6 +162,45 @@ def test_a_step_that_takes_one_run_at_a_time_is_said_not_to_be_examined() -> Non
     found = examined(OneRun())
     assert found.verdict is None
     assert found.notes[0] == "not examined: expected [n_agents, d]"
+    assert found.not_examined == ("all messages (expected [n_agents, d])",)
+
+
+@pytest.mark.parametrize("n_rounds", [1, 2, 3, 10, 15, 16, 20, 200])
+def test_first_last_and_drawn_rounds_are_examined(n_rounds: int) -> None:
+    for seed in range(20):
+        rounds = examined_rounds(n_rounds, Streams(seed))
+        assert len(rounds) == n_examined(n_rounds) == len(set(rounds))
+        assert {1, min(2, n_rounds), n_rounds} <= set(rounds)
+        for start in range(1, n_rounds - n_rounds // 4):  # each quarter has one
+            assert any(start <= k <= start + n_rounds // 4 for k in rounds)
+
+
+def test_what_was_not_looked_at_has_message_rounds_and_reason() -> None:
+    not_finite = '"x" in rounds 2 to 3 (it is not finite)'
+    assert examined(InfiniteInSome()).not_examined == (not_finite,)
+    (others,) = examined(PrivateGossip(n_rounds=40)).not_examined
+    assert others == "25 of 40 rounds (others were drawn)"
+    (mixed,) = examined(Smoothed()).not_examined
+    assert mixed == '"x" in rounds 1 to 4 (coordinates are mixed)'
+
+
+class InfiniteInSome(PrivateGossip):
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        round = super().step(state, k, graph, gradient, noise)
+        x = round.sent["x"].payload
+        return round._replace(sent={"x": broadcast(graph, x / (k not in (2, 3)))})
+
+
+def test_a_message_that_is_finite_only_with_noise_is_examined() -> None:
+    class Divided(PrivateGossip):
+        def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+            one, other = S.tensor_split(2, dim=-1)
+            noisy = super().noised(0 * one, k, noise)
+            return torch.cat([noisy / noisy.norm(dim=-1, keepdim=True), other], -1)
+
+    found = examined(Divided())
+    assert found.verdict is Verdict.UNSUPPORTED
+    assert found.title.startswith("no noise on coordinates 9 to 17")
 
 
 def test_the_noise_of_one_layer_in_another_is_called_by_its_layers() -> None:

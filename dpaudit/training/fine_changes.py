@@ -1,0 +1,178 @@
+"""Changes of the data that show in a message where as fine changes of its noise do not.
+
+A function of noised values is as deaf to a small change of the data as it is to one of the noise.
+What hears the data alone is not noised: the low bits of a sum whose noise has coarser steps, or a
+term that is added behind a rounding.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .noise_rounds import PLAYED, SILENT, PlayedRound, Way
+from .proportion import LOUDNESSES
+from .woven import Spread
+
+CHANGES = tuple(2.0**-i for i in (3, 6, 10, 14, 18, 24, 30, 36))  # of the noise, relative
+SMALL = 2.0**-6  # of gradients: a move at which steps that clip are linear
+HIDDEN = 64  # times the noise: a message so large is rounded too coarsely to show all its steps
+FINER = 4  # times: data that show are so much smaller than noise that does not
+HEARD = 8  # units in the last place that a change of the noise would move a message by
+FOREIGN = 2.5  # such units that are no rounding
+SAME = 1.6  # such units between two values of one term
+SOME = 0.6  # of the streams
+MOVES = (1.0, 64.0, 1 / 16)  # of gradients, times their size
+SHIFTED = 300  # of the numbers that are spread
+
+
+class Fine(NamedTuple):
+    """What of the data shows more finely than the noise."""
+
+    coarse: bool  # the steps of the noise are coarser than those of the data under it
+    residue: float | None  # how far a term moves that no noise is in; None: there is none
+
+
+def fine_changes(round: PlayedRound, name: str) -> Fine:
+    """Of one message; ``PLAYED`` and ``SILENT`` are of finite numbers."""
+    return _Fine(round, name).found()
+
+
+class _Fine:
+    def __init__(self, round: PlayedRound, name: str) -> None:
+        self._round, self._name = round, name
+        self._played = self._play(PLAYED)
+        self._ulp = _rounding(self._played)  # [streams, rows, d]
+        self._deaf = torch.zeros_like(self._played)  # changes of the noise that do not show
+
+    def found(self) -> Fine:
+        if self._is_coarse(gone=False) or (self._is_loud() and self._is_coarse(gone=True)):
+            return Fine(True, None)
+        return Fine(False, self._residue() if self._deaf.any() else None)
+
+    def _play(self, way: Way) -> Tensor:
+        return self._round.play(way)[self._name]
+
+    def _is_loud(self) -> bool:
+        """Whether gradients may hide steps of the noise: where they are rounded as coarsely."""
+        noise = (self._played - self._play(SILENT)).square().mean()
+        hidden = noise * HIDDEN**2 < self._played.square().mean()
+        return self._played.dtype == torch.float64 or bool(hidden)
+
+    def _is_coarse(self, gone: bool) -> bool:
+        """Whether fine changes of the noise do not show, and still finer ones of the data do.
+
+        Both are signs, of which as much is known as shows by itself, and are made either way. No
+        function of noised values is moved by the finer one and not by the other.
+
+        Args:
+            gone: gradients are 0, lest they be as coarse as the noise.
+        """
+        played = self._play(PLAYED._replace(gone=gone))
+        ulp = _rounding(played)
+        silent = self._play(SILENT._replace(gone=gone))[0]
+        ways = (Way(weight=0.0, signs="asked"), Way(weight=0.0, move=SMALL, gone=gone))
+        noise = (self._play(ways[0]._replace(weight=1.0, gone=gone))[0] - silent).abs()
+        data = (self._play(ways[1])[0] - silent).abs() / SMALL
+        both = (noise > 0) & (data > 0)
+        if not both.any():
+            return False
+        even = float((noise[both] / data[both]).median())
+        for change in CHANGES:
+            heard = change * noise > HEARD * ulp  # [streams, rows, d]
+            if not heard.any():
+                return False
+            stuck = heard
+            for way in (1, -1):
+                other = Way(added=way * change, gone=gone)
+                if not (stuck.any() and self._round.is_finite(self._name, other)):
+                    break
+                stuck = stuck & (self._play(other) == played)
+            if not stuck.any():
+                continue
+            if not gone:
+                self._deaf = torch.maximum(self._deaf, stuck * change * noise)
+            size = change * even / FINER
+            expected = size * data
+            shows = stuck & (expected > 2 * ulp) & (expected < 1.5 * change * noise / FINER)
+            for way in (1, -1):
+                move = Way(move=way * size, gone=gone)
+                if not (shows.any() and self._round.is_finite(self._name, move)):
+                    break
+                moved = (self._play(move) - played).abs()
+                shows = shows & (moved > 0) & (moved > expected / 4 - ulp)
+                shows = shows & (moved < 4 * expected + ulp)
+            enough = _some(shows) & (shows.sum(dim=0) > 2)
+            if enough.any():
+                return True
+        return False
+
+    def _residue(self) -> float | None:
+        """How far something moves that no noise is in, when noise takes a move of the data back.
+
+        What is noised is then as before, and what is made of it. Left is what the data add beside
+        it, which is the same under all streams, and finer than what shows of the noise.
+        """
+        fine = torch.where(_some(self._deaf > 0), self._deaf.median(dim=0).values, 0.0)
+        if not fine.any():
+            return None
+        ratios = [None, *self._ratios()]
+        for size in MOVES:
+            way = Way(move=size, pattern=SHIFTED, spread=Spread(self._played.shape[-1], True))
+            for ratio in ratios:
+                shift = None if ratio is None else -size * ratio
+                message = self._round.play_once(way, shift)[self._name]
+                left = message - self._played  # [streams, rows, d]
+                typical = left.median(dim=0).values
+                # a difference of its two sides is as exact as the larger one
+                ulp = torch.maximum(self._ulp, _rounding(message))
+                alike = (left - typical).abs() <= SAME * ulp
+                there = (typical.abs() > FOREIGN * ulp) & (typical.abs() <= fine / 2)
+                found = _some(alike & there) & ((alike & there).sum(dim=0) > 2)
+                if found.any():
+                    return float(typical.abs()[found].max())
+        return None
+
+    def _ratios(self) -> list[Tensor]:
+        """What is added to each draw of a row moves a message as gradients do, [all rows, d].
+
+        Once as the same for all numbers, where it nearly is, and once for each.
+        """
+        round, name, d = self._round, self._name, self._played.shape[-1]
+        spread = Spread(d, True)
+        silent = self._play(SILENT)[0]
+
+        def per(way: Way, loudness: float) -> Tensor | None:
+            if not round.is_finite(name, way):
+                return None
+            return (self._play(way)[0] - silent).double() / loudness
+
+        noise = data = None
+        for loud in LOUDNESSES:
+            if noise is None:
+                noise = per(Way(weight=loud, signs="unit", pattern=SHIFTED, spread=spread), loud)
+            if data is None:
+                data = per(Way(weight=0.0, move=loud, pattern=SHIFTED, spread=spread), loud)
+        if noise is None or data is None:
+            return []
+        numbers = torch.randn(1, d, generator=torch.Generator().manual_seed(SHIFTED + 1))[0]
+        there = noise.abs() > 1e-9 * noise.abs().max()
+        ratio = torch.where(there, data / torch.where(there, noise, 1.0), 0.0) * numbers
+        whole = ratio.new_zeros(round.n_rows(name), d)
+        per_number = torch.where(there, data / torch.where(there, noise, 1.0), 0.0)
+        typical = float(per_number[there].median()) if there.any() else 0.0
+        even = whole + typical * numbers
+        each = even.clone()
+        each[round.rows(name)] = ratio
+        return [even, each]
+
+
+def _rounding(message: Tensor) -> Tensor:
+    """What the last place of a number is worth; of one near 0, of a usual number of its row."""
+    usual = message.square().mean(dim=-1, keepdim=True).sqrt()
+    return torch.finfo(message.dtype).eps * torch.maximum(message.abs(), usual)
+
+
+def _some(entries: Tensor) -> Tensor:
+    """Where so many streams of [streams, rows, d] have an entry."""
+    return entries.float().mean(dim=0) >= SOME

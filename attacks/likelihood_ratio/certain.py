@@ -11,16 +11,14 @@ what is asked for says where to look, and the runs say what is so.
 """
 
 from collections.abc import Iterable, Iterator
-from math import ceil
 from typing import Any
 
 import torch
 
 from dpaudit.accounting.releases import Mechanism
-from dpaudit.defense.contract import CHANGED_RECORDS, Defense
-from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.noise_law import declared_of_a_round
 from dpaudit.game.reacting import with_every_link
 from dpaudit.game.tape import Overheard
 from dpaudit.rng import Streams
@@ -31,39 +29,17 @@ from .controls import DIFFERENT
 from .question import Question
 from .runs import Drawn
 
-FEW = 4  # distinct releases at most, which are composed again and again
 LESS = 0.99  # times the noise of the first round, from which on it is less
 
 
 def declared_of_a_draw(question: Question) -> Mechanism | None:
     """What is declared of a record that is drawn for certain, at most; None: nothing to be tested.
 
-    To who reads every link. Of all releases those with the least noise count.
+    To an adversary that reads every link.
     """
-    game, everybody = question.game, with_every_link(question.threat_model)
     if question.nonlinear is None or question.nonlinear.quiet:
         return None
-    if game.adjacency not in CHANGED_RECORDS:  # more than a record is what the game moves
-        return None
-    defense: Defense = game.defense
-    try:
-        declared = defense.mechanism(game.setting, everybody, game.victim).most
-    except DpauditError:  # it says nothing of such a view
-        return None
-    n = ceil(sum(release.count for release in declared) / defense.n_rounds)
-    first = []
-    for release in sorted(declared, key=lambda release: release.noise_multiplier):
-        count = min(n, release.count)
-        n -= count
-        update = {
-            "count": count,
-            "sampling": "none",
-            "sampling_rate": 1.0,
-            "noise_multiplier": release.noise_over(game.displacement),
-        }
-        first += [release.model_copy(update=update)] if count else []
-    usable = 0 < len(first) <= FEW and first[0].noise_multiplier > 0
-    return first if usable else None
+    return declared_of_a_round(question.game, with_every_link(question.threat_model))
 
 
 def rounds_of_a_draw(question: Question, streams: Streams) -> list[int]:

@@ -241,6 +241,7 @@ class Finding(Strict):
     void: str | None = None  # what of the same audit falsifies its figures; None: nothing
     notes: tuple[str, ...] = ()
     not_examined: tuple[str, ...] = ()  # what it could not look at, and why; verdicts name it
+    unconfirmed: tuple[str, ...] = ()  # of what the declared law of the noise was not confirmed
     artifacts: dict[str, str] = {}  # what -> path relative to the run directory
     series: dict[str, tuple[Number, ...]] = {}  # by Column or Name, or by an attack's own names
     trace: dict[str, tuple[Number, ...]] = {}  # likewise, by iteration of an attack's search

@@ -35,13 +35,14 @@ from .local_ahead import ahead
 from .local_filter import LOCAL, LocalFilter, LocalProbed, steps_of
 from .local_reaction import local_reaction
 from .observer import Observer
-from .probe import NOISELESS, Filter, Probe, Probed
+from .probe import Filter, Probe, Probed
 from .reacting import Reaction, reaction
 from .states import flat_state
 from .uses import Use
 
 ProbedRound = TypeVar("ProbedRound", Probed, LocalProbed)
 FORGOTTEN = 1e-9  # of a record's effect: a smaller remnant in the state is rounding
+RESOLVED = 1e-9  # of the largest number in messages: less noise may be rounding in a run
 
 
 class Telling(NamedTuple):
@@ -73,6 +74,7 @@ class Adversary:
         self.game, self.threat_model, self.n_rounds = game, threat_model, n_rounds
         self._one_message = one_message
         self._column: int | None = None  # of the last round's observations, if one is read alone
+        self._largest = 0.0  # number in the messages of the rounds so far, and of their noise
         self.reacts: Reaction | None = None  # a gradient at a model that the view does not tell
         self.rounds = self._rounds()
 
@@ -108,7 +110,7 @@ class Adversary:
             try:
                 return list(self._learn_locally())
             except NotLocal as reason:
-                why, self.reacts = reason, None
+                why, self.reacts, self._largest = reason, None, 0.0
         return list(self._learn(why))
 
     def observe(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
@@ -187,13 +189,19 @@ class Adversary:
             parts.gain,
             dict(zip(uses, parts.shifts, strict=True)),
             self._summed(uses, parts.shifts),
-            self._shown(uses, bare, out),
-            self._named_bare(uses, bare, out),
+            self._resolved(parts.stds, out.largest),
+            self._shown(uses, bare, found.noiseless * out.scale),
+            self._named_bare(uses, bare, out.messages, found.noiseless * out.scale),
             parts.draws,
             parts.laplace,
             parts.exact,
             parts.has_laplace,
         ), kept
+
+    def _resolved(self, stds: Tensor, largest: float) -> Tensor:
+        """Which innovations are well above what rounding adds to them in a run, [rank] bool."""
+        self._largest = max(self._largest, largest, *stds.tolist())
+        return stds > RESOLVED * self._largest
 
     def _inclusion(self, k: int, step: int) -> int:
         """Whether the record is there is drawn once, or once a round, or for each batch."""
@@ -210,22 +218,22 @@ class Adversary:
             total[j] = total[j] + effect if j in total else effect
         return total
 
-    def _shown(self, uses: list[Use], bare: Tensor, out: Probed | LocalProbed) -> dict[int, Tensor]:
+    def _shown(self, uses: list[Use], bare: Tensor, least: float) -> dict[int, Tensor]:
         """What shows that record without noise: 1 with it, 0 without."""
         return {
             j: rest / (rest @ rest)
             for j, rest in self._summed(uses, bare).items()
-            if rest.numel() and rest.abs().max() > NOISELESS * out.scale
+            if rest.numel() and rest.abs().max() > least
         }
 
     def _named_bare(
-        self, uses: list[Use], bare: Tensor, out: Probed | LocalProbed
+        self, uses: list[Use], bare: Tensor, messages: list[tuple[str, int]], least: float
     ) -> dict[int, str]:
         """The messages that show some record's gradient at some point without noise."""
         return {
-            use[0]: out.messages[int(rest.abs().argmax())][0]
+            use[0]: messages[int(rest.abs().argmax())][0]
             for use, rest in zip(uses, bare, strict=True)
-            if rest.numel() and rest.abs().max() > NOISELESS * out.scale
+            if rest.numel() and rest.abs().max() > least
         }
 
 

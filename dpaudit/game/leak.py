@@ -32,6 +32,7 @@ class Reading(NamedTuple):
     # what each use of the record adds here to the first innovations [m]; to others it adds nothing
     columns: dict[Use, Tensor]
     shifts: dict[int, Tensor]  # summed by inclusion: the gradient is the same at all points
+    resolved: Tensor  # [rank] bool: whether an innovation is well above rounding in a run
     shown: dict[int, Tensor]  # inclusion -> combination of observations that shows it without noise
     bare: dict[int, str]  # inclusion -> message that shows it without noise at some point
     draws: Tensor | SparseMap  # [m, n_draws]: the noise of the round itself as it is estimated
@@ -163,10 +164,10 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
     unhidden, parts = dict[int, str](), list[float]()
     for r in rounds:
         for j, shift in r.shifts.items():
-            moved = mapped(shift, r.draws)[r.laplace].abs() * sqrt(2)
-            pure[j] += (
-                game.filled * moved.sum().item() if r.exact and r.has_laplace else float("nan")
-            )
+            draws = mapped(shift, r.draws)
+            moved = draws[r.laplace].abs() * sqrt(2)
+            is_pure = r.exact and r.has_laplace and not draws[~r.laplace].abs().sum() > NEGLIGIBLE
+            pure[j] += game.filled * moved.sum().item() if is_pure else float("nan")
             if j == EVERY_ROUND:
                 parts += moved[moved > NEGLIGIBLE].tolist() * game.filled
         for j, message in r.bare.items():

@@ -49,7 +49,7 @@ class Nonlinear(NamedTuple):
     round: int
     message: str  # the first; or "state"
     affine: frozenset[str]  # messages that are, in all rounds
-    quiet: bool  # whether all is affine in the noise alone, or noise adds the same to any data
+    quiet: bool  # whether all is affine in the noise alone, where there is no record
     defined: bool  # whether the run without noise and record consists of numbers
     bare: tuple[int, str] | None  # round and message that no noise reaches, and the record does
     fewest: int = 1  # coordinates of the model at which the step can be played
@@ -96,7 +96,7 @@ def nonlinearity(game: Game, threat_model: ThreatModel, n_rounds: int) -> Nonlin
             if values.shape[1] and not _is_affine(values):
                 first = first or (k, name)
                 broken.add(name)
-                quiet = quiet and (_is_affine(values, with_record=False) or _is_apart(values))
+                quiet = quiet and _is_affine(values, with_record=False)
                 defined = defined and bool(values[0].isfinite().all())
     if first is None or not (defined or _is_defined(several, n_rounds)):
         return None

@@ -20,11 +20,10 @@ from .blocks import Factors, Mask, Matrix, SparseMap, compressed, factors
 from .local_ahead import with_columns
 from .local_probe import LocalProbe, LocalStep
 from .observer import Observer
-from .probe import NOISELESS, Parts
+from .probe import NOISELESS, TINY, Parts, least_left, least_noiseless
 from .states import flat_state
 
 LOCAL = 256  # agents from which on steps are probed for many of them at once
-ROUNDING = 1e-12  # of the largest effect of noise on the state: what is left of it is nothing
 
 
 class LocalProbed(NamedTuple):
@@ -45,13 +44,14 @@ class LocalProbed(NamedTuple):
     models_remnants: Tensor  # [n_old, n_asked]
     askers: list[int]
     scale: float
+    largest: float
 
     @classmethod
     def of(cls, step: LocalStep, spread: Matrix, remnants: Tensor, relevant: Mask) -> "LocalProbed":
         """A step, after which the ``relevant`` numbers of the state [width] are looked at."""
         of_state, of_noise, keep = step.of_state, step.of_noise, torch.from_numpy(relevant)
         noise = [
-            sparse.csr_array(sparse.vstack([spread @ old, new]))
+            sparse.csr_array(sparse.vstack([_product(spread, old), new]))
             for old, new in zip(of_state, of_noise, strict=True)
         ]
         old = [torch.from_numpy(remnants.numpy() @ effect) for effect in of_state]
@@ -61,7 +61,7 @@ class LocalProbed(NamedTuple):
             step.round, step.messages,
             noise[0], with_columns(noise[1], relevant), noise[2], step.laplace,
             step.record_seen, step.record * keep, step.models_record, step.steps,
-            old[0], old[1] * keep, old[2], step.askers, scale,
+            old[0], old[1] * keep, old[2], step.askers, scale, step.largest,
         )  # fmt: skip
 
     @property
@@ -114,10 +114,17 @@ class LocalFilter(NamedTuple):
         return torch.from_numpy(shifts.numpy() @ self.gain)
 
     def unknown(self, out: LocalProbed) -> Matrix:
-        """A factor of what is not known of the state after the round."""
+        """A factor of what is not known of the state after the round, as of ``Filter``."""
         C = out.state_noise
-        least = ROUNDING * float(np.abs(C.data).max(initial=0.0))
-        return compressed(sparse.csr_array(C - self.found.V.T @ self.gain), least)
+        sizes = np.sqrt(C.power(2).sum(0))
+        units = np.where(sizes > 0, sizes, 1.0)
+        left = (C - self.found.V.T @ self.gain) * (1 / units)
+        return compressed(sparse.csr_array(left), least_left(self.found.S)) * units
+
+    @property
+    def noiseless(self) -> float:
+        """Of a record's effect: what is left of it by rounding where no noise hides it."""
+        return least_noiseless(self.found.S)
 
     def parts(self, shifts: Tensor, laplace: Tensor) -> Parts:
         """The innovations that the record reaches come first, and their draws alone are kept."""
@@ -133,6 +140,7 @@ class LocalFilter(NamedTuple):
             SparseMap(sparse.csr_array(self._whiten[:, order])),
             SparseMap(sparse.csr_array(self.gain[order])),
             shifts[:, order[:n]],
+            torch.from_numpy(self.found.S[order]),
             SparseMap(sparse.csr_array(here[:, reached])),
             laplace[reached],
             not self.n_states and bool((1 - told).max(initial=0.0) < 1e-12),
@@ -152,6 +160,13 @@ def steps_of(observer: Observer, n_rounds: int) -> list[LocalStep]:
         found.append(step)
         state = step.next_state
     return found
+
+
+def _product(factor: Matrix, effects: Matrix) -> Matrix:
+    """``factor`` [rows, n] times ``effects`` [n, m], without what rounding leaves of zeros."""
+    found = sparse.csr_array(factor @ effects)
+    largest = sparse.csr_array(abs(factor) @ abs(effects))
+    return sparse.csr_array(found.multiply(abs(found) > TINY * largest))
 
 
 def _reached(effects: Matrix) -> Mask:

@@ -62,6 +62,7 @@ class LocalStep(NamedTuple):
     steps: list[int]  # of each point: the local step, whose batch it is of
     askers: list[int]
     places: Indices  # [n_observations + width]: the agent at which each number stands
+    largest: float  # number in the messages of the run without noise and record
 
 
 class Units(NamedTuple):
@@ -127,14 +128,19 @@ class LocalProbe:
         reach, effects = self._measured()
         seen, left, models, steps = self._of_record()
         width, draws = self._width, self._asked.draws
-        families = [d.family == "laplace" for d in draws.values() for _ in range(d.shape[-2])]
+        families = [d.family == "laplace" for d in draws.values() for _ in range(d.numbers)]
         return LocalStep(
             self._k, self._state, self._after, reach,
             self._observer.named(self._k, self._sent, draws),
             self._parts(effects[:width]), self._parts(effects[width:]),
             torch.tensor(families, dtype=torch.bool),
             seen, left, models, steps, self._askers, self._places[: self._n + width],
+            self._largest(),
         )  # fmt: skip
+
+    def _largest(self) -> float:
+        payloads = (s.payload.abs() for s in self._sent.values() if s.payload.numel())
+        return max((float(payload.max()) for payload in payloads), default=0.0)
 
     def _measured(self) -> tuple[Footprints, Matrix]:
         """How far the step reaches, and what all units do, [units, numbers]."""
@@ -181,14 +187,15 @@ class LocalProbe:
         """What moves [trials, numbers] where units are moved by these amounts, in each trial."""
         trials, width = 1 + len(moves), self._width
         start = flat_state(self._state).expand(trials, -1).clone()
-        sizes = {name: draw.shape[-2] for name, draw in self._asked.draws.items()}
-        noise = torch.zeros(trials, sum(sizes.values()), dtype=torch.float64)
+        draws = self._asked.draws
+        sizes = [draw.numbers for draw in draws.values()]
+        noise = torch.zeros(trials, sum(sizes), dtype=torch.float64)
         for trial, (units, amounts) in enumerate(moves, start=1):
             of_state, by = units < width, torch.from_numpy(amounts)
             start[trial, units[of_state]] += by[of_state]
             noise[trial, units[~of_state] - width] = by[~of_state]
-        parts = noise.unsqueeze(-1).split(list(sizes.values()), dim=1)
-        played = dict(zip(sizes, parts, strict=True))
+        parts = zip(draws.items(), noise.split(sizes, dim=1), strict=True)
+        played = {name: part.view(trials, *draw.shape[-2:]) for (name, draw), part in parts}
         gradient = Watched(self._silent(trials))
         state, sent = self._step(state_of(self._state, start), Tape(played), gradient)
         return self._moved(state, sent, played, gradient)
@@ -216,7 +223,7 @@ class LocalProbe:
         gradient = Watched(at_points(canary, points, chosen))
         start = flat_state(self._state).expand(trials, -1)
         nothing = {
-            m: torch.zeros(trials, d.shape[-2], 1, dtype=torch.float64)
+            m: torch.zeros(trials, *d.shape[-2:], dtype=torch.float64)
             for m, d in self._asked.draws.items()
         }
         state, sent = self._step(state_of(self._state, start), Tape(nothing), gradient)
@@ -245,12 +252,13 @@ class LocalProbe:
         agents, kinds = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
         for kind, (name, draw) in enumerate(self._asked.draws.items(), start=n_tensors):
             known_to = self._asked.known_to.get(name)
-            rows = draw.shape[-2]
+            rows, d = draw.shape[-2:]
             if known_to is None or not known_to.shape[1]:
-                agents.append(agents_of(rows, self._graph))
+                of_rows = agents_of(rows, self._graph)
             else:
-                agents.append(known_to[:, 0].numpy())
-            kinds.append(np.full(rows, kind))
+                of_rows = known_to[:, 0].numpy()
+            agents.append(np.repeat(of_rows, d))
+            kinds.append(np.full(rows * d, kind))
         return np.concatenate(agents), np.concatenate(kinds)
 
     def _silent(self, trials: int) -> Gradient:

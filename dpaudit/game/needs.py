@@ -42,7 +42,7 @@ class GameShape:
         asked, nobody = Tape(), game.played_gradient(torch.zeros(1, dtype=torch.float64))
         sent = game.defense.step(state, 1, game.setting.network.at(1), nobody, asked).sent
         footprint = Footprint.of(game.defense, game.setting.stand_in(d))
-        n, draws = game.setting.n_agents, [draw.shape[-2] for draw in asked.draws.values()]
+        n, draws = game.setting.n_agents, [draw.numbers // d for draw in asked.draws.values()]
         own = len(threat_model.agents) * len(draws)
         return cls(
             footprint,

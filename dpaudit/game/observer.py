@@ -33,7 +33,10 @@ class Observer:
         self._visible: dict[tuple[int, str], Tensor] = {}  # rows of payloads, by round and message
 
     def all_observations(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
-        """Observations [trials, n] of round k, even where only one message of it is read."""
+        """Observations [trials, n] of round k, even where only one message of it is read.
+
+        All numbers of each row: a message has a width of its own beside a model of one coordinate.
+        """
         draws = {name: AskedNoise("gaussian", u.shape) for name, u in units.items()}
         read, own = self._rows(k, sent), self._own(k, sent, draws)
         columns = [_picked(sent[name].payload, rows) for name, rows in read.items()]
@@ -59,20 +62,28 @@ class Observer:
         rows, own = self._rows(k, sent), self._own(k, sent, draws)
         found = [np.zeros(0, dtype=np.int64)]
         for name, read in rows.items():
-            found.append(senders_by_row(sent[name]).numpy()[read.numpy()])
-        ends = np.cumsum([draw.shape[-2] for draw in draws.values()])
+            senders = senders_by_row(sent[name]).numpy()[read.numpy()]
+            found.append(np.repeat(senders, sent[name].payload.shape[-1]))
+        ends = np.cumsum([draw.numbers for draw in draws.values()])
         first = dict(zip(draws, [0, *ends], strict=False))
-        found += [at_draws[first[name] + read.numpy()] for name, read in own.items()]
+        for name, read in own.items():
+            d = draws[name].shape[-1]
+            makers = at_draws[first[name] + d * read.numpy()]
+            found.append(np.repeat(makers, d))
         return np.concatenate(found)
 
     def named(
         self, k: int, sent: Capture, draws: Mapping[str, AskedNoise]
     ) -> list[tuple[str, int]]:
         """What each observation is: message, or draw of the adversary's own, and row."""
-        rows = self._rows(k, sent) | {
-            f"own noise of {name}": rows for name, rows in self._own(k, sent, draws).items()
-        }
-        return [(name, int(row)) for name, of in rows.items() for row in of]
+        read = [
+            (name, rows, sent[name].payload.shape[-1]) for name, rows in self._rows(k, sent).items()
+        ]
+        read += [
+            (f"own noise of {name}", rows, draws[name].shape[-1])
+            for name, rows in self._own(k, sent, draws).items()
+        ]
+        return [(name, int(row)) for name, rows, d in read for row in rows for _ in range(d)]
 
     def _own(self, k: int, sent: Capture, draws: Mapping[str, AskedNoise]) -> dict[str, Tensor]:
         """The rows of each draw that the adversary's own agents made: by agent, or by sender.
@@ -137,11 +148,14 @@ def senders_by_row(sent: Sent) -> Tensor:
 
 
 def _picked(values: Tensor, rows: Tensor) -> Tensor:
-    """These rows, by rising number, of values [..., n_rows, 1]; a range is not copied."""
+    """The numbers [..., m d] of rows, by rising number, of values [..., n_rows, d].
+
+    A range of rows is not copied.
+    """
     n = len(rows)
     if n and int(rows[-1]) - int(rows[0]) == n - 1:
-        return values[..., int(rows[0]) : int(rows[0]) + n, 0]
-    return values[..., 0].index_select(-1, rows)
+        return values[..., int(rows[0]) : int(rows[0]) + n, :].flatten(-2)
+    return values.index_select(-2, rows).flatten(-2)
 
 
 def visible_rows(sent: Sent, threat_model: ThreatModel) -> Tensor:

@@ -212,13 +212,15 @@ class _ByRatio:
         self._tally = Tally(adversary.game, trials)
 
     def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
-        """The whitened innovations of round k, [trials, n]."""
+        """The whitened innovations of round k that are well above rounding, [trials, n]."""
         if self._d > 1:
-            sent = {m: replace(s, payload=_by_coordinate(s.payload)) for m, s in sent.items()}
-            units = {m: _by_coordinate(drawn) for m, drawn in units.items()}
+            d = self._d
+            sent = {m: replace(s, payload=_by_coordinate(s.payload, d)) for m, s in sent.items()}
+            units = {m: _by_coordinate(drawn, d) for m, drawn in units.items()}
         innovation = self._follower.hear(k, sent, units)
         self._tally.add(innovation)
-        return innovation.whitened.reshape(self._trials, -1)
+        resolved = innovation.reading.resolved.to(innovation.whitened.device)
+        return innovation.whitened[:, resolved].reshape(self._trials, -1)
 
     def scores(self, in_round: int | None) -> Tensor:
         return self._tally.scores(in_round)
@@ -244,8 +246,13 @@ def _draws_of(k: int, batches: int) -> list[tuple[str | int, ...]]:
     return [("sampling", k, s) if s else ("sampling", k) for s in range(batches)]
 
 
-def _by_coordinate(values: Tensor) -> Tensor:
-    """[trials, rows, d] as models of one coordinate, [trials d, rows, 1]."""
+def _by_coordinate(values: Tensor, d: int) -> Tensor:
+    """[trials, rows, d] as models of one coordinate, [trials d, rows, 1].
+
+    A message of another width, as a count, is read beside each of the coordinates as it is.
+    """
+    if values.shape[-1] != d:
+        return values.repeat_interleave(d, dim=0)
     return values.movedim(-1, 1).flatten(0, 1).unsqueeze(-1)
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.contract import Gradient
 from dpaudit.defense.transcript import Capture
 from dpaudit.errors import ConfigError, DpauditError
@@ -24,6 +25,10 @@ from .tape import AskedNoise, Tape
 
 RANK = 1e-9  # of the largest singular value: below it a combination of messages has no noise
 NOISELESS = 1e-6  # of a record's effect: what may be left of it where there is no noise to hide it
+LEAST_NOISELESS = 1e-8  # the same, where the singular values of the round are of like size
+TINY = 1e-13  # of the largest number of a trial: a smaller move in it is rounding
+ROUNDING = 1e-12  # of what a number of the state may hold: a smaller part that is left is rounding
+LOST = 1e-14  # times the condition number of a round: what its linear algebra is off by
 MOST_DRAWS = 4000  # noises of a round: the matrices of a round take their square
 
 
@@ -46,6 +51,7 @@ class Probed(NamedTuple):
     models_remnants: Tensor  # [n_old, n_asked]
     next_state: Any  # of the run without noise and record
     scale: float  # size of the record's effect, which errors are relative to
+    largest: float  # number in the messages of that run
 
     @property
     def most_telling(self) -> int:
@@ -75,6 +81,7 @@ class Parts(NamedTuple):
     whiten: Tensor | SparseMap  # [n_observations, rank]: to independent noise of variance 1
     gain: Tensor | SparseMap  # [rank, state]: what that tells about the state
     shifts: Tensor  # [*, m]: of the first m <= rank innovations, the record's effects
+    stds: Tensor  # [rank]: of each innovation before it is whitened, in units of messages
     draws: Tensor | SparseMap  # [m, n_draws]: the noise of the round itself as it is estimated
     laplace: Tensor  # [n_draws] bool
     exact: bool  # whether every Laplace draw is recovered exactly
@@ -85,6 +92,7 @@ class Filter(NamedTuple):
     """What a round's observations tell about the noise: A' = U S V with A, C as in ``Probed``."""
 
     U: Tensor  # [n_observations, rank]
+    S: Tensor  # [rank]
     V: Tensor  # [rank, spread + draws]
     whiten: Tensor  # U / S
     gain: Tensor  # V C
@@ -97,7 +105,7 @@ class Filter(NamedTuple):
         U, S, V = torch.linalg.svd(A.mT, full_matrices=False)
         rank = int((RANK * S.max() < S).sum()) if S.numel() and S.max() > 0 else 0
         U, S, V = U[:, :rank], S[:rank], V[:rank]
-        return cls(U, V, U / S, V @ C)
+        return cls(U, S, V, U / S, V @ C)
 
     def shifts(self, seen: Tensor) -> Tensor:
         """What effects on observations [*, n] are in whitened ones, [*, rank]."""
@@ -112,8 +120,22 @@ class Filter(NamedTuple):
         return shifts @ self.gain
 
     def unknown(self, out: Probed) -> Tensor:
-        """A factor of what is not known of the state after the round: (I - V'V) C."""
-        return compressed(out.state_noise - self.V.mT @ self.gain)
+        """A factor of what is not known of the state after the round: (I - V'V) C.
+
+        Each number of the state is measured by its size in C: of a number that the round reveals
+        the difference leaves rounding, which is no noise and must not become the noise of a later
+        round.
+        """
+        C = out.state_noise
+        sizes = torch.linalg.vector_norm(C, dim=0)
+        units = torch.where(sizes > 0, sizes, 1.0)
+        left = (C - self.V.mT @ self.gain) / units
+        return compressed(left, least_left(self.S.numpy())) * units
+
+    @property
+    def noiseless(self) -> float:
+        """Of a record's effect: what is left of it by rounding where no noise hides it."""
+        return least_noiseless(self.S.numpy())
 
     def parts(self, shifts: Tensor, laplace: Tensor) -> Parts:
         """What is kept of it, of a record that is seen as ``shifts``."""
@@ -122,7 +144,8 @@ class Filter(NamedTuple):
         identity = torch.eye(draws.shape[1], dtype=torch.float64)
         known = (draws.mT @ draws - identity)[laplace].abs()
         exact = not n_states and (known.numel() == 0 or known.max().item() < 1e-6)
-        return Parts(self.whiten, self.gain, shifts, draws, laplace, exact, bool(laplace.any()))
+        has_laplace = bool(laplace.any())
+        return Parts(self.whiten, self.gain, shifts, self.S, draws, laplace, exact, has_laplace)
 
 
 class Probe:
@@ -141,14 +164,14 @@ class Probe:
 
     def play(self, spread: Tensor, remnants: Tensor) -> Probed:
         draws, points = self._asked(), self._points()
-        sizes = {name: draw.shape[-2] for name, draw in draws.items()}
+        n_draws = sum(draw.numbers for draw in draws.values())
         first = 1 + len(remnants) + len(spread)  # trial of the first draw
-        last = first + sum(sizes.values())  # trial of the first point
+        last = first + n_draws  # trial of the first point
         trials = last + len(points.steps)  # base, remnants, spread, noise, record
-        self._refuse_too_many(trials, sum(sizes.values()))
+        self._refuse_too_many(trials, n_draws)
         start = flat_state(self._state).expand(trials, -1).clone()
         start[1:first] += torch.cat([remnants, spread])
-        units = one_of_each(sizes, trials, first)
+        units = one_of_each(draws, trials, first)
         chosen = (torch.arange(trials) - last).clamp(min=NOWHERE)
         canary = self._game.gradient(torch.ones(trials, dtype=torch.float64))
 
@@ -156,9 +179,9 @@ class Probe:
         state, sent = self._step(state_of(self._state, start), Tape(units), gradient)
         observed = self._observer.all_observations(self._k, sent, units)
         after = flat_state(state)
-        moved, left = observed - observed[0], after - after[0]
+        moved, left = _moves(start, observed, after)
         models = gradient.moved(trials)
-        laplace = [draws[m].family == "laplace" for m, size in sizes.items() for _ in range(size)]
+        laplace = [d.family == "laplace" for d in draws.values() for _ in range(d.numbers)]
         noise, old = slice(1 + len(remnants), last), slice(1, 1 + len(remnants))
         sizes_of = (t[last:].abs().max().item() for t in (moved, left) if t[last:].numel())
         return Probed(
@@ -178,6 +201,7 @@ class Probe:
             models_remnants=models[old],
             next_state=state_of(self._state, after[:1]),
             scale=max(sizes_of, default=0.0),
+            largest=float(observed[0].abs().max()) if observed.numel() else 0.0,
         )
 
     def _asked(self) -> dict[str, AskedNoise]:
@@ -220,20 +244,55 @@ def refuse_infinite(k: int, *values: Tensor) -> None:
         )
 
 
-def one_of_each(sizes: Mapping[str, int], trials: int, first: int) -> dict[str, Tensor]:
-    """Draws [trials, size, 1] by name: from trial ``first`` on each has one draw of one unit."""
+def one_of_each(draws: Mapping[str, AskedNoise], trials: int, first: int) -> dict[str, Tensor]:
+    """Draws [trials, rows, d] by name: from trial ``first`` on each has one draw of one unit."""
     units = {}
-    for name, size in sizes.items():
-        units[name] = torch.zeros(trials, size, 1, dtype=torch.float64)
-        units[name][first + torch.arange(size), torch.arange(size), 0] = 1.0
+    for name, draw in draws.items():
+        size = draw.numbers
+        flat = torch.zeros(trials, size, dtype=torch.float64)
+        flat[first + torch.arange(size), torch.arange(size)] = 1.0
+        units[name] = flat.view(trials, *draw.shape[-2:])
         first += size
     return units
 
 
-def compressed(factor: Tensor) -> Tensor:
-    """Rows with the same Gram matrix, of which none is zero."""
+def compressed(factor: Tensor, least: float) -> Tensor:
+    """Rows with the same Gram matrix; columns and rows up to ``least`` long are rounding."""
+    factor = factor * (torch.linalg.vector_norm(factor, dim=0) > least)
     if not factor.any():
         return factor[:0]
     _, S, V = torch.linalg.svd(factor, full_matrices=False)
-    keep = RANK * S.max() < S
+    keep = least < S
     return S[keep, None] * V[keep]
+
+
+def least_left(singular_values: Array) -> float:
+    """Of what a number of the state may hold: a smaller part that a round leaves is rounding."""
+    return max(ROUNDING, LOST * condition_number(singular_values))
+
+
+def least_noiseless(singular_values: Array) -> float:
+    """Of a record's effect: what rounding may leave of it where no noise hides it."""
+    lost = 100 * LOST * condition_number(singular_values)
+    return min(NOISELESS, max(LEAST_NOISELESS, lost))
+
+
+def condition_number(singular_values: Array) -> float:
+    """The largest of some singular values over the smallest; 1 if there are none."""
+    if not singular_values.size:
+        return 1.0
+    return float(singular_values.max() / singular_values.min())
+
+
+def _moves(start: Tensor, observed: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    """How far observations and states [trials, *] are from those of the first trial.
+
+    What subtraction leaves of numbers that cancel, as of a message that is held over a round, is 0.
+    """
+    values = torch.cat([start, observed, after], dim=1).abs().amax(dim=1, keepdim=True)
+    least = TINY * torch.maximum(values, values[0])
+    moved, left = (v - v[0] for v in (observed, after))
+    return (
+        torch.where(moved.abs() <= least, 0.0, moved),
+        torch.where(left.abs() <= least, 0.0, left),
+    )

@@ -24,6 +24,11 @@ class AskedNoise(NamedTuple):
     family: Family
     shape: torch.Size  # [..., rows, d]
 
+    @property
+    def numbers(self) -> int:
+        """How many are drawn: of each row as many as it has coordinates."""
+        return int(self.shape[-2] * self.shape[-1])
+
 
 class Tape(Noise):
     """Plays ``units`` [..., rows, d] for each name, and zeros for every other; notes what is asked.

@@ -131,9 +131,8 @@ def _by_dimension(game: Game, threat_model: ThreatModel) -> Wider | None:
 
 def _by_mixing(game: Game, threat_model: ThreatModel) -> Wider | None:
     """Of a record on one of a few coordinates, in all of which its messages are read."""
-    d, graph = min(COORDINATES, game.coordinates), game.setting.network.at(1)
-    numbers = (graph.n_edges + graph.n_agents) * d  # of the messages, and of draws for each of them
-    if game.held is not None or d == 1 or numbers**2 > ENTRIES:
+    d = min(COORDINATES, game.coordinates)
+    if game.held is not None or d == 1 or _is_too_wide(game, d):
         return None
     one, several = (_shown(game, threat_model, width) for width in (1, d))
     times = {
@@ -151,6 +150,18 @@ def _by_mixing(game: Game, threat_model: ThreatModel) -> Wider | None:
     return Wider(at[0], times[at], d, f"at {d} coordinates", release, mixes=True)
 
 
+def _is_too_wide(game: Game, d: int) -> bool:
+    """Whether noise on each number that is drawn makes a play of the round too large."""
+    graph = game.setting.network.at(1)
+    numbers = (graph.n_edges + graph.n_agents) * d  # of the messages, and of draws for each of them
+    if numbers**2 > ENTRIES:
+        return True
+    asked = Tape()
+    sent = _sent(game, d, 0.0, asked)
+    draws = sum(draw.numbers for draw in asked.draws.values())
+    return draws * sum(message.payload.numel() for message in sent.values()) > ENTRIES
+
+
 def _shown(game: Game, threat_model: ThreatModel, d: int) -> dict["Place", tuple[float, bool]]:
     """By row: the record's weight in the noise of the first round, and whether that is Gaussian.
 
@@ -162,7 +173,7 @@ def _shown(game: Game, threat_model: ThreatModel, d: int) -> dict["Place", tuple
     gaussian = all(draw.family == "gaussian" for draw in asked.draws.values())
     shifts = []
     for name, draw in asked.draws.items():
-        units = torch.eye(draw.shape[-2] * d, dtype=torch.float64).view(-1, draw.shape[-2], d)
+        units = torch.eye(draw.numbers, dtype=torch.float64).view(-1, *draw.shape[-2:])
         shifts += [_sent(game, d, 0.0, Tape({name: some}), len(some)) for some in units.split(MOST)]
     found = {}
     for name, message in base.items() if shifts else ():

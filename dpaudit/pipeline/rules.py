@@ -98,15 +98,15 @@ def _other_noise(case: Case) -> Decision | None:
         if finding.verdict is not Verdict.UNSUPPORTED:
             continue
         p = finding.metrics[Name.P_VALUE].value
-        if finding.claim is None:
+        if Name.NOISE_FACTOR in finding.metrics:
+            factor = finding.metrics[Name.NOISE_FACTOR].value
+            what = f"runs with the record in a batch tell of {factor:.3g} times the declared noise"
+            what += ", or less"
+        elif finding.claim is None:
             what = (
                 "the messages of the real run do not carry independent noise in every number: "
                 f"{finding.title}"
             )
-        elif Name.NOISE_FACTOR in finding.metrics:
-            factor = finding.metrics[Name.NOISE_FACTOR].value
-            what = f"runs with the record in a batch tell of {factor:.3g} times the declared noise"
-            what += ", or less"
         else:
             what = "the noise really drawn is not the independent noise that the defense asks for"
         reason = f"{case.claims}; {what} (p = {p:.1g}){case.also}."
@@ -209,12 +209,24 @@ def _accounted(case: Case) -> str:
         measured = case.first(Role.MEASURED)
         return case.claims if measured is None else _of_measured(measured, case)
     if declared.void is None:
-        return _stands("Accounting", declared, case)
+        return _on_its_premise(declared, case)
     exact = case.first(Role.EXACT_LEAK)
     void = f"what is declared is void, for {declared.void}"
     if exact is None or exact.void is not None or Name.EPSILON not in exact.metrics:
         return f"{case.claims}, which no accounting supports: {void}"
     return f"{_stands('The noise that is really added', exact, case)}; {void}"
+
+
+def _on_its_premise(declared: Finding, case: Case) -> str:
+    """Accounting, which supports a claim only if the noise has the law that it is said to have."""
+    missed = [what for finding in case.of(Role.NOISE) for what in finding.unconfirmed]
+    if not missed or float(declared.metrics[Name.EPSILON].high or 0) > case.claimed:
+        return _stands("Accounting", declared, case)
+    figures = f"{epsilon_of(declared)}, {case.claimed:.3g} claimed"
+    return (
+        f"Accounting would support the claim ({figures}) if the noise had the declared law, which "
+        f"was not confirmed of {', and of '.join(missed)}"
+    )
 
 
 def _of_measured(finding: Finding, case: Case) -> str:

@@ -44,6 +44,7 @@ from .jobs import (
 )
 from .learning import learning_notes, problem_notes
 from .memory import Plan, plan_of
+from .noise_law import examine_law
 from .noise_of_the_run import examine_noise
 from .provenance import code_of, provenance
 from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
@@ -316,7 +317,9 @@ def worker(
         elif job == NOISE_OF_THE_RUN:
             with faults_in_a_line(job, prepared.defenses["defense"]):
                 finding = examine_noise(prepared, config.threat_model, partial(on_progress, job))
-            run.write_result(f"findings/{job}.json", [finding.model_dump(mode="json")], binding)
+                law = examine_law(prepared, config.threat_model)
+            found = [f.model_dump(mode="json") for f in (finding, law) if f is not None]
+            run.write_result(f"findings/{job}.json", found, binding)
         else:
             run_attack(config, prepared, run, jobs[job], binding, on_progress)
 

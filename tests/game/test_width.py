@@ -1,6 +1,7 @@
 """Noise that depends on the model's dimension, held against closed forms."""
 
 from math import sqrt
+from typing import Any
 
 import pytest
 import torch
@@ -8,11 +9,12 @@ from torch import Tensor
 
 from dpaudit.accounting.releases import Release, epsilon
 from dpaudit.attack.contract import Bench
-from dpaudit.defense import Gradient, Noise, Setting, releases
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, broadcast, releases
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.adversary import LOCAL, Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.width import ENTRIES, Wider, wider
 from dpaudit.graphs.graph import build_graph
@@ -139,6 +141,66 @@ def test_what_shows_at_several_coordinates_alone_is_a_lower_end(d: int) -> None:
     laplace = found(Centred(noise_multiplier=2.0, family="laplace"), d)
     assert laplace is not None
     assert laplace.release is None
+
+
+class Counted(PrivateGossip):
+    """Sends beside the model a sum of the clipped gradient in ``width`` numbers, and pure noise."""
+
+    width: int = 1
+    share: float = 1.0  # of the noise of the model that each of these numbers carries
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S, played = self.summed(gradient, state.X), super().step(state, k, graph, gradient, noise)
+        like = S.new_zeros(*S.shape[:-1], self.width)
+        count = S.sum(-1, keepdim=True) + noise.gaussian("count", self.share * self._scale, like)
+        other = noise.gaussian("other", 1.0, S.new_zeros(*S.shape[:-1], 3))
+        beside = {"count": broadcast(graph, count), "other": broadcast(graph, other)}
+        return played._replace(sent={**played.sent, **beside})
+
+
+@pytest.mark.parametrize("d", [1, 2, 8, 20])
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_messages_have_widths_and_noise_of_their_own(width: int, d: int) -> None:
+    """Every number tells mu / share as much as the model: mu^2 (1 + width / share^2)."""
+    defense = Counted(noise_multiplier=2.0, width=width, share=0.5)
+    assert found(defense, d) is None
+    setting = Setting(build_graph("ring", 4), (16,) * 4, d)
+    told = Adversary(Game.of(defense, setting, 0, "add-remove"), EVERY_LINK, 2)
+    each = sqrt(1 + width / 0.5**2) / 2
+    assert told.leak.by_round.tolist() == pytest.approx([each] * 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("n_agents", [6, LOCAL])
+def test_noise_on_one_of_two_numbers_leaves_the_other_bare(n_agents: int) -> None:
+    class HalfBare(Counted):
+        def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+            S, played = (
+                self.summed(gradient, state.X),
+                super().step(state, k, graph, gradient, noise),
+            )
+            count = played.sent["count"]
+            bare = torch.cat([count.payload[..., :1], S.sum(-1, keepdim=True)], dim=-1)
+            return played._replace(sent={**played.sent, "count": broadcast(graph, bare)})
+
+    setting = Setting(build_graph("ring", n_agents), (16,) * n_agents, 3)
+    told = Adversary(Game.of(HalfBare(width=2), setting, 0, "add-remove"), EVERY_LINK, 1)
+    assert told.leak.unhidden == {1: "count"}
+
+
+@pytest.mark.parametrize("width", [1, 5])
+@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+def test_an_audit_of_messages_of_other_widths(family: str, width: int) -> None:
+    """It fails with probability 1e-6."""
+    setting = Setting(build_graph("ring", 5), (8,) * 5, 12)
+    claim = Claim(text="ours", epsilon=60.0, delta=1e-5)
+    defense = Counted(noise_multiplier=2.0, n_rounds=2, width=width, family=family)
+    bench = Bench(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
+    attack = load_plugin("attacks", "likelihood-ratio")(trials=200)
+    found = attack.measure(bench, EVERY_LINK, lambda done, total: None)
+    assert not any(f.verdict for f in found if f.role in (Role.EXACT_LEAK, Role.NOISE))
+    if family == "laplace":  # of which the draws of a count are Gaussian: neither family
+        (leak,) = (f for f in found if f.role is Role.EXACT_LEAK)
+        assert (leak.metrics["epsilon"].low, leak.metrics["epsilon"].high) == (0.0, float("inf"))
 
 
 def test_an_exact_leak_of_one_coordinate_is_not_called_that_of_all() -> None:

@@ -160,6 +160,34 @@ def test_noise_that_a_seldom_record_would_not_show_is_held_against_what_is_decla
     assert wrong[Role.TEST].metrics["p-value"].value > 0.05
 
 
+class BoxMuller(Processed):
+    """Gaussian noise, made of two draws by a step that is linear in neither."""
+
+    def noise(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        r, angle = (torch.special.ndtr(noise.gaussian(name, 1.0, S)) for name in ("r", "angle"))
+        made = (-2 * r.clamp(min=1e-300).log()).sqrt() * (2 * torch.pi * angle).cos()
+        return self._scale * made
+
+
+class ScaleMixture(Processed):
+    """Never less than the declared noise."""
+
+    def noise(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(S, k, noise) * (1 + noise.gaussian("scale", 1.0, S).abs())
+
+
+@pytest.mark.parametrize("defense", [BoxMuller, ScaleMixture])
+def test_additive_noise_of_a_step_that_is_not_linear_is_not_held_against_draws(
+    defense: Callable[..., Processed],
+) -> None:
+    """It is held against what is declared. A right one fails with probability 1e-6."""
+    options: dict[str, Any] = {"noise_multiplier": 2.0, "n_rounds": 3}
+    right = measured(defense(**options), epsilon=30.0)[Role.NOISE]
+    assert right.verdict is None
+    wrong = measured(defense(share=1 / 4, **options), epsilon=30.0)[Role.NOISE]
+    assert wrong.verdict is Verdict.UNSUPPORTED
+
+
 class LaterAsked(Normed):
     """Asks for less noise in one round after the first."""
 

@@ -1,0 +1,68 @@
+"""The law of noise up to location and scale, against samples whose law is known."""
+
+import numpy as np
+import pytest
+
+from dpaudit.accounting.families import GAUSSIAN
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.statistics.noise_law import law_p_value, scores_of_a_shift
+
+N = 20_000
+
+
+def shortest(rng: np.random.Generator, d: int, of: int) -> Array:
+    draws = rng.standard_normal((of, N, d))
+    chosen = np.linalg.norm(draws, axis=2).argmin(axis=0)
+    return np.take_along_axis(draws, chosen[None, :, None], axis=0)[0]
+
+
+@pytest.mark.parametrize("d", [1, 3, 40])
+def test_gaussian_vectors_of_any_covariance_have_their_law(d: int) -> None:
+    """It fails for one seed of 100 at most; the seed is fixed."""
+    rng = np.random.default_rng(1)
+    mixed = 3 + rng.standard_normal((N, d)) @ rng.standard_normal((d, d))
+    p, _ = law_p_value(mixed, "gaussian", rng)
+    assert p > 0.01
+
+
+def test_laplace_coordinates_of_any_scale_have_their_law() -> None:
+    rng = np.random.default_rng(2)
+    sample = rng.laplace(size=(N, 5)) * np.arange(1, 6) - 7
+    assert law_p_value(sample, "laplace", rng)[0] > 0.01
+    assert law_p_value(sample, "gaussian", rng)[0] < 1e-9
+
+
+@pytest.mark.parametrize(("d", "of"), [(1, 3), (16, 2), (64, 2), (64, 3)])
+def test_the_shortest_of_several_vectors_is_found_by_its_norm(d: int, of: int) -> None:
+    rng = np.random.default_rng(3)
+    p, what = law_p_value(shortest(rng, d, of), "gaussian", rng)
+    assert p < 1e-12
+    if d == 64:
+        assert what == "the norm"
+
+
+def test_one_odd_coordinate_among_many_is_found() -> None:
+    rng = np.random.default_rng(4)
+    sample = rng.standard_normal((N, 50))
+    sample[:, 17] = rng.uniform(-1, 1, N)
+    assert law_p_value(sample, "gaussian", rng) == (pytest.approx(0, abs=1e-30), "a coordinate")
+
+
+def test_coordinates_without_noise_are_left_out() -> None:
+    rng = np.random.default_rng(5)
+    sample = rng.standard_normal((N, 4))
+    sample[:, 2] = 5.0
+    assert law_p_value(sample, "gaussian", rng)[0] > 0.01
+    assert law_p_value(np.ones((N, 2)), "gaussian", rng) == (1.0, "")
+
+
+def test_scores_of_gaussian_noise_reach_its_trade_off() -> None:
+    """At a false positive rate of 1/2, to five standard deviations of 20,000 runs."""
+    rng = np.random.default_rng(6)
+    silent, without, moved = (rng.standard_normal((N, 3)) for _ in range(3))
+    shift = np.array([0.8, 0.0, 0.6])
+    best = GAUSSIAN.false_negative_rate(1.0, np.array(0.5)).item()
+    for score in scores_of_a_shift(silent, (0 * shift, shift)):
+        middle = np.median(score(without))
+        missed = np.mean(score(moved + shift) <= middle)
+        assert missed == pytest.approx(best, abs=5 * np.sqrt(best * (1 - best) / N) + 0.01)

@@ -61,7 +61,7 @@ LAPLACE: dict[str, Any] = {"family": "laplace"}
 MECHANISMS = (
     Mechanism("a bias sent without noise", hurried.BiasBare(), False),
     Mechanism("a bias bare in the last round", hurried.BiasBareAtTheEnd(), False),
-    Mechanism("a bias bare in between", hurried.BiasBareInBetween(), False, gap=True),
+    Mechanism("a bias bare in between", hurried.BiasBareInBetween(), False),
     Mechanism("noise less its mean", hurried.NoiseCentred(), False),
     Mechanism("noise of one layer used in another", hurried.NoiseTiled(), False),
     Mechanism("noise of one norm in all", hurried.NoiseByDimension(), False),

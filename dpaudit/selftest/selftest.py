@@ -100,12 +100,10 @@ def counts(said: Sequence[Said]) -> str:
     """How many faults were found, and how many correct mechanisms were accused."""
     faults = [s for s in said if not s.mechanism.is_correct]
     correct = [s for s in said if s.mechanism.is_correct]
-    gaps = sum(s.mechanism.gap and not s.alarmed for s in faults)
-    known = f" ({gaps} known gaps)" if gaps else ""
     by = Counter(s.found_by for s in faults if s.alarmed and s.found_by)
     checks = f" ({', '.join(f'{n} by {role}' for role, n in by.most_common())})" if by else ""
     return (
-        f"{sum(s.alarmed for s in faults)} of {len(faults)} faults found{known}{checks}, "
+        f"{sum(s.alarmed for s in faults)} of {len(faults)} faults found{checks}, "
         f"{sum(s.alarmed for s in correct)} of {len(correct)} correct mechanisms accused"
     )
 
@@ -148,7 +146,6 @@ def _audit(one: Said) -> dict[str, Any]:
     return {
         "mechanism": one.mechanism.name,
         "correct": one.mechanism.is_correct,
-        "known gap": one.mechanism.gap,
         "verdict": one.claim.verdict,
         "reason": one.claim.reason,
         "seconds": round(one.seconds, 2),
@@ -183,7 +180,7 @@ def quiet_row(said: Said) -> tuple[str, ...]:
 
 def said_row(said: Said) -> tuple[str, ...]:
     """The cells of ``AUDIT_COLUMNS``."""
-    found = "found" if said.alarmed else "known gap" if said.mechanism.gap else "MISSED"
+    found = "found" if said.alarmed else "MISSED"
     if said.mechanism.is_correct:
         found = "FALSE ALARM" if said.alarmed else "passed"
     what = "correct" if said.mechanism.is_correct else "fault"
@@ -214,7 +211,7 @@ Seconds are of all checks together on one bug, and vary with the machine.
 
 {m} further mechanisms (`dpaudit/selftest/hurried.py`), faults and correct ones that look like
 faults, each audited as any audit file would: likelihood ratio, sensitivity, and the examination of
-the noise of the real run. A *known gap* is a fault that such an audit does not find.
+the noise of the real run.
 
 {audits}
 

@@ -23,7 +23,7 @@ from .proportion import LOUD, LOUDNESSES, Messages
 from .woven import Repeated, Signs, Spread, Woven, global_randomness
 
 ENTRIES = 4_500_000  # of the messages of all rounds that are held at once for one way to play one
-ROWS = 48  # of a message that are looked at
+ROWS = 64  # of a message that are looked at
 FEWEST = 3  # streams of noise: what is the same under all of them is no chance
 LEAST = 9  # streams times rounds: fewer numbers of a coordinate could look alike
 PLAYS = 192  # streams times rounds at most

@@ -225,7 +225,7 @@ def test_the_command_prints_rows_or_json_writes_the_page_and_fails_on_a_miss(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_ordinary_audits_find_the_faults_and_pass_what_is_correct(seed: int) -> None:
-    """All but known gaps; a correct mechanism is refuted by chance in 5% of audits at most, and the
+    """A correct mechanism is refuted by chance in 5% of audits at most, and the
     bounds are conservative: none of these was in 10 seeds."""
     wrong = [said.mechanism.name for said in ordinary_audits(seed) if not said.passed]
     assert wrong == []

@@ -317,10 +317,11 @@ class Pair:
         return World(coupled, self.state, self.k, oracle, self.lag)
 
     def _unhidden(self, world: World) -> frozenset[str]:
-        """Messages that are the same with noise and without it."""
-        own = self.examination.coupled.own
+        """Messages that no noise of the round changes, unless earlier noise may hide them."""
+        coupled = self.examination.coupled
         noisy, quiet = (world.play(silent).sent for silent in (False, True))
-        return frozenset(name for name in noisy if torch.equal(own(noisy[name]), own(quiet[name])))
+        same = [n for n in noisy if torch.equal(coupled.own(noisy[n]), coupled.own(quiet[n]))]
+        return frozenset(() if same and coupled.keeps_noise(before=world.k) else same)
 
 
 def _lesser(stated: Stated | None, declared: Stated | None) -> tuple[Stated | None, float | None]:

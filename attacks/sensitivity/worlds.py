@@ -184,6 +184,27 @@ class Coupled:
         """How each message of the victim differs between two worlds, [..., n_rows, d] by name."""
         return {name: self.own(there[name]) - self.own(sent) for name, sent in here.items()}
 
+    def keeps_noise(self, before: int) -> bool:
+        """Whether the victim drew more numbers of noise before a round than it sent new ones.
+
+        What is left of them may hide a later message that carries no noise of its round. A message
+        that repeats the one of the round before is not new.
+        """
+        state, drawn, sent = self.start(), 0, 0
+        last: dict[str, Tensor] = {}
+        for k in range(1, before):
+            played = self.play(state, k, self.oracle(k))
+            state = played.round.state
+            own = {name: self.own(message) for name, message in played.sent.items()}
+            drawn += sum(draw.shape[-1] for draw in played.draws)
+            sent += sum(
+                payload.numel()
+                for name, payload in own.items()
+                if name not in last or not torch.equal(payload, last[name])
+            )
+            last = own
+        return drawn > sent
+
     def replayed(self, state: Any, k: int, oracle: Gradient, observed: Capture) -> Any | None:
         """This world's state after round k, had its messages been the observed ones.
 

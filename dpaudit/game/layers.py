@@ -65,7 +65,10 @@ def filling(game: Game) -> tuple[dict[Place, Moved], dict[Place, Moved]] | None:
     if len(layers) < 2 or fewest_coordinates(game) > 1:
         return None
     every = replace(game, layers=layers, filled=len(layers))
-    one, several = _moved(game, 1), _moved(every, len(layers))
+    try:
+        one, several = _moved(game, 1), _moved(every, len(layers))
+    except _OtherWidth:
+        return None
     if one is None or several is None or one.keys() != several.keys():
         return None
     return one, several
@@ -80,11 +83,16 @@ def _are_copies(one: Moved, several: Moved) -> bool:
 
 
 def _moved(game: Game, d: int) -> dict[Place, Moved] | None:
-    """None: two equal runs differ, or noise on one coordinate reaches another."""
+    """None: two equal runs differ, or noise on one coordinate reaches another.
+
+    None too where a draw or a message has another width than the model.
+    """
     found, apart = {}, torch.eye(d, dtype=torch.bool)[:, None]
     plays = ((0.0, False), (0.0, False), (1.0, False), (0.0, True))
     runs = (_played(game, d, *play) for play in plays)
     for k, (still, again, drawn, noisy) in enumerate(zip(*runs, strict=True), start=1):
+        if any(sent.payload.shape[-1] != d for sent in still.values()):
+            return None
         for name, sent in still.items():
             if not torch.equal(sent.payload, again[name].payload):
                 return None
@@ -105,16 +113,26 @@ def _played(game: Game, d: int, drawn: float, with_noise: bool) -> Iterator[Capt
     for k in range(1, min(ROUNDS, game.defense.n_rounds) + 1):
         gradient = game.gradient(torch.full((trials,), drawn, dtype=torch.float64))
         played = game.defense.step(
-            state, k, game.setting.network.at(k), gradient, _OneByOne() if with_noise else Tape()
+            state, k, game.setting.network.at(k), gradient, _OneByOne(d) if with_noise else Tape()
         )
         state = played.state
         yield played.sent
 
 
+class _OtherWidth(Exception):
+    """A draw has another width than the model."""
+
+
 class _OneByOne(Tape):
     """Trial l has noise on coordinate l alone, of each row in a size of its own."""
 
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self._d = d
+
     def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
+        if like.shape[-1] != self._d:
+            raise _OtherWidth
         generator = torch.Generator().manual_seed(0)
         sizes = torch.rand(like.shape[-2], 1, generator=generator, dtype=torch.float64) + 0.5
         self._units = {message: sizes.to(like) * torch.eye(like.shape[-1]).to(like)[:, None]}

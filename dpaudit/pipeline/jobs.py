@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from dpaudit.attack.contract import Attack, Bench, Part
 from dpaudit.defense.contract import Defense, Setting
-from dpaudit.errors import DpauditError, RunError, is_out_of_memory
+from dpaudit.errors import RunError, is_out_of_memory
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.result import GraphSummary
@@ -120,8 +120,10 @@ def _examined(
         why = f"it takes {size_text(size)} of memory, more than {size_text(MOST_BYTES)}"
     except RunError:
         raise  # of the run's folder
-    except DpauditError as error:
-        why = str(error).splitlines()[0]
+    except Exception as error:  # whatever a step raises on a smaller model, or on other data
+        if is_out_of_memory(error):
+            raise
+        why = (str(error) or type(error).__name__).splitlines()[0]
     return [
         Finding(
             role=Role.DEPENDENCE,

@@ -17,6 +17,9 @@ from dataclasses import replace
 from math import sqrt
 from typing import NamedTuple
 
+import numpy as np
+from numpy.random import Generator
+
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.accounting.releases import Mechanism, RecordAdjacency
 from dpaudit.defense.contract import Defense, Setting
@@ -60,7 +63,7 @@ class Tested(NamedTuple):
     place: Place
     round: int
     p: float  # of its law being the declared one
-    what: str  # differs most from it
+    what: str  # differs most from it, as a clause
 
 
 class Told(NamedTuple):
@@ -124,7 +127,7 @@ def _tests(
     rng = streams.numpy("reference", round.round)
     samples = round.sample(round.plays // 2, "law", round.places)
     every = [
-        Tested(place, round.round, *law_p_value(sample, family, rng))
+        Tested(place, round.round, *_law(sample, family, rng))
         for place, sample in zip(round.places, samples, strict=True)
     ]
     for name in dict.fromkeys(place.message for place in round.places):
@@ -133,11 +136,19 @@ def _tests(
         yield every[worst], _told(round, game, every[worst], samples[worst])
 
 
+def _law(sample: Array, family: NoiseFamily, rng: Generator) -> tuple[float, str]:
+    if not np.isfinite(sample).all():
+        return 0.0, "some numbers are not finite without a record"
+    p, what = law_p_value(sample, family, rng)
+    return p, f"{what} has another law"
+
+
 def _told(round: PlayedRound, game: Game, tested: Tested, silent: Array) -> Told | None:
     """What the best of some scores, fitted and chosen in other runs, tells of a record."""
     place = tested.place
     declared = declared_of_a_round(replace(game, victim=place.sender), EVERYBODY)
-    if declared is None or not game.setting.sizes[place.sender]:
+    holds = game.setting.sizes[place.sender] > 0
+    if declared is None or not holds or not np.isfinite(silent).all():
         return None
     times = _records(declared, game, place.sender)
     adjacency: RecordAdjacency = "replace-one" if times else "add-remove"
@@ -157,6 +168,8 @@ def _told(round: PlayedRound, game: Game, tested: Tested, silent: Array) -> Told
         worlds("choosing", n // 4),
         worlds("counted", n),
     )
+    if not all(np.isfinite(some).all() for pair in (fitting, choosing, counted) for some in pair):
+        return None
     mean = silent.mean(axis=0)
     shifts = fitting[0].mean(axis=0) - mean, fitting[1].mean(axis=0) - mean
     best, found = -1.0, None
@@ -211,10 +224,7 @@ def _finding(tests: list[Tested], told: list[Told], missed: tuple[str, ...]) -> 
     other = [test for test in tests if SENDERS * len(tests) * test.p < DIFFERENT]
     unconfirmed = (
         *missed,
-        *(
-            f'"{test.place.message}" in round {test.round}, where {test.what} has another law'
-            for test in other
-        ),
+        *(f'"{test.place.message}" in round {test.round}, where {test.what}' for test in other),
     )
     notes.append(
         f"{len(tests)} messages that are not linear in their noise were held against the declared "

@@ -233,6 +233,21 @@ def test_the_shortest_of_two_long_vectors_is_never_supported() -> None:
     assert found.verdict is Verdict.UNSUPPORTED or "the norm" in found.unconfirmed[0]
 
 
+class DividedByCleanNorm(Made):
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise) / S.norm(dim=-1, keepdim=True)
+
+    def unit(self, like: Tensor, draw: Any) -> Tensor:
+        return draw("z")
+
+
+def test_messages_that_are_no_numbers_are_named() -> None:
+    found = law(DividedByCleanNorm())
+    assert found is not None
+    assert found.verdict is None
+    assert "not finite without a record" in found.unconfirmed[0]
+
+
 class Post(PrivateGossip):
     """What is noised as declared goes through a function, which costs no privacy."""
 

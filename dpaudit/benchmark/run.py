@@ -122,7 +122,7 @@ def _name_as_now(keys: Mapping[str, str], place: Place) -> None:
     Args:
         keys: of what each cell is, by its name.
     """
-    with writing(place.out):
+    with writing(place.folder("")):
         others: dict[str, list[Path]] = {}  # folders that are of no cell by their name
         for path in sorted(place.folder("").glob("*")):
             if (key := _key_of(path)) != keys.get(path.name):

@@ -18,7 +18,7 @@ from pathlib import Path
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.documents import read_json, text_of
 from dpaudit.files.result import AuditResult
-from dpaudit.files.whole import write_whole
+from dpaudit.files.whole import write_whole, writing
 from dpaudit.inputs.inputs import Inputs
 
 from .seal import Seal
@@ -42,10 +42,8 @@ class AuditCache:
         self.path = path
         self.seal = seal
         self.root = root
-        try:
+        with writing(path):
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{path}: cannot write: {error.strerror}") from None
         if not os.path.lexists(path / ".gitignore"):
             write_whole(path / ".gitignore", b"*\n")
 

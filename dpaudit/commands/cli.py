@@ -17,6 +17,7 @@ from dpaudit.files.captured_file import CapturedConfig, is_captured
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
+from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.inputs import recorder
 from dpaudit.version import __version__
 
@@ -185,6 +186,8 @@ def check(
             max_memory=bytes_in(max_memory),
             auditor=context.obj or Auditor(),
         )
+        if update_baseline and options.baseline is not None:
+            refuse_links(options.baseline)  # before the audits, which can take long
         remove_outputs(junit, sarif, markdown)
         found = _checked(claims, options, junit, quiet)
         write_outputs(found, strict, junit, sarif, markdown)
@@ -218,7 +221,7 @@ def selftest(
             said.append(audit)
             show(core.said_text(audit))
         if markdown is not None:
-            markdown.write_text(core.markdown(outcomes, said, seed), "utf-8")
+            write_whole(markdown, core.markdown(outcomes, said, seed).encode())
     if as_json:
         say_json(core.to_json(outcomes, said, seed))
     else:
@@ -241,7 +244,7 @@ def list_(
         entries, problems = catalogue.catalogue(kind)
         if markdown is not None:
             catalogue.refuse_page_unless_of_defenses(kind)
-            markdown.write_text(catalogue.markdown(entries), "utf-8")
+            write_whole(markdown, catalogue.markdown(entries).encode())
     for problem in problems:
         complain(problem, "warning")
     if as_json:

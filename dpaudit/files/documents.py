@@ -73,8 +73,8 @@ def _json(text: str) -> Any:
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        seen = set[str]()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise ValueError(f'key "{twice}" is written twice')
     return table
 

@@ -109,7 +109,7 @@ class Anew:
 
     def _started(self, environment: Mapping[str, str], said: Path) -> "subprocess.Popen[bytes]":
         """The command in a session of its own, with its output in a file."""
-        recorder.refuse_unseen(self._options.command, environment)
+        recorder.note_unseen(self._options.command, environment)
         with open(said, "wb") as output:
             try:
                 return subprocess.Popen(

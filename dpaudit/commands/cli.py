@@ -18,7 +18,7 @@ from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.files.whole import refuse_links, write_whole
-from dpaudit.inputs import recorder
+from dpaudit.inputs.recorder import recording
 from dpaudit.version import __version__
 
 from .benchmarking import benchmark
@@ -101,8 +101,8 @@ def audit(
 ) -> None:
     """Run one audit. Exits 1 if a claim is refuted or unsupported, 2 if it cannot run, else 0."""
     out = out or Path("runs") / config_file.stem
-    recorder.start([str(config_file), str(out)])
-    with errors_as_exit_codes(same_command("--resume")):
+    exempt = str(config_file), str(out)
+    with errors_as_exit_codes(same_command("--resume")), recording(exempt):
         if is_captured(read_toml(config_file)[0]):
             given = {"--device": device != "cpu", "--download": download}
             given |= {"--max-memory": max_memory is not None, "--fix-model": fix_model}

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from _thread import get_ident
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -143,7 +143,7 @@ def stop() -> None:
             del os.environ["PYTHONPATH"]
 
 
-def refuse_unseen(command: Sequence[str], environment: "dict[str, str] | None" = None) -> None:
+def note_unseen(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Note a command that dpaudit starts for the user, if what it reads cannot be seen."""
     if _recorder is not None and not _is_seen(command[0], command, environment):
         _recorder.say("unknown", _starts(command[0]))
@@ -343,7 +343,7 @@ def _starts(program: str) -> str:
     return f"it starts {os.path.basename(program.split()[0])}, and what that reads is not known"
 
 
-def _is_seen(program: str, command: Sequence[str], environment: "dict[Any, Any] | None") -> bool:
+def _is_seen(program: str, command: Sequence[str], environment: "Mapping[Any, Any] | None") -> bool:
     """Whether a program is Python that will record itself."""
     if not _is_python(program):
         return False

@@ -10,6 +10,7 @@ from dpaudit.text import duration, lines
 from .figures.experiment import drawn_by_label
 from .html import pages
 from .numbers import number
+from .tables import cell
 
 HEADER = ("published", "ours", "difference", "n")
 MOST_POINTS = 4  # of a line of a figure that are written as a table
@@ -62,19 +63,18 @@ def as_csv(result: ExperimentResult) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     own = ("published", "published_spread", "ours", "low", "high", "n", "difference", "values")
-    writer.writerow([*result.columns, "quantity", "at", *own, "data", "scale", "error"])
+    writer.writerow(map(cell, [*result.columns, "quantity", "at", *own, "data", "scale", "error"]))
     for line in result.lines:
         ours = line.ours
         found = (ours.value, ours.low, ours.high, ours.n) if ours else (None,) * 4
-        writer.writerow(
-            [
-                *(line.labels.get(column, "") for column in result.columns),
-                *(line.quantity, line.at, line.published, line.published_spread, *found),
-                line.difference,
-                " ".join(map(repr, line.values)),
-                *(result.data, result.scale, line.error),
-            ]
-        )
+        row = [
+            *(line.labels.get(column, "") for column in result.columns),
+            *(line.quantity, line.at, line.published, line.published_spread, *found),
+            line.difference,
+            " ".join(map(repr, line.values)),
+            *(result.data, result.scale, line.error),
+        ]
+        writer.writerow(map(cell, row))
     return out.getvalue()
 
 

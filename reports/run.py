@@ -149,7 +149,11 @@ class Run:
 
     def who(self, adversary: str | None) -> str:
         """An adversary as the page marks what is about it."""
-        return str(self.named.index(adversary)) if adversary in self.named else ""
+        return self._numbers.get(adversary, "")
+
+    @cached_property
+    def _numbers(self) -> dict[str | None, str]:
+        return {name: str(i) for i, name in enumerate(self.named)}
 
     def about(self, finding: Finding) -> Markup:
         """What a row is about, for those who choose what they see."""
@@ -238,7 +242,7 @@ class Run:
         found = (NumberedFinding(i, self.result.findings[i]) for i in claim.because)
         return [entry for entry in found if entry.finding.kind == "control"]
 
-    @property
+    @cached_property
     def leaks(self) -> list[MessageInformation]:
         """Findings on mutual information by adversary and message."""
         return leaks(self.entries("mutual-information"))

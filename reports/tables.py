@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dpaudit.files.finding import Finding
@@ -11,7 +12,9 @@ from dpaudit.text import one_line
 
 CROWD = 256  # agents beyond which a page shows what they have in common
 Row = dict[str, object]
-_FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for one
+# With what a spreadsheet takes a text for a formula, where a cell begins: after a semicolon too,
+# which separates cells in half of the world.
+_FORMULA = re.compile(r"(^|;)(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 _ABOUT = {"kind", "title", "claim", "attack", "threat_model", "message", "world", "batch_size"}
 _INDEXES = ("finding", "kind", "standard_error")
 
@@ -108,14 +111,21 @@ def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
     found = list(rows)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(found[0]) if found else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in found)
+    writer.writerow({key: cell(key) for key in writer.fieldnames})
+    writer.writerows({key: cell(value) for key, value in row.items()} for row in found)
     return text.getvalue()
 
 
-def _cell(value: object) -> object:
-    """A text shows what is not seen, and is no formula of a spreadsheet."""
-    if not isinstance(value, str):
+def cell(value: object) -> object:
+    """A text shows what is not seen, and is no formula of a spreadsheet; numbers stay numbers."""
+    if not isinstance(value, str) or _is_numbers(value):
         return value
-    text = one_line(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return _FORMULA.sub(r"\1'", one_line(value))
+
+
+def _is_numbers(text: str) -> bool:
+    """Whether a text is nothing but numbers, one or several."""
+    try:
+        return all(math.isfinite(float(part)) for part in text.split(" "))
+    except ValueError:
+        return False

@@ -32,6 +32,7 @@ FLOORS = {  # a room imports rooms of lower floors
     "models": 4,
     "data": 3,
     "graphs": 3,
+    "inputs": 3,
     "statistics": 3,
     "reports": 3,
     "files": 2,

@@ -14,7 +14,7 @@ from dpaudit.files.benchmark_file import BenchmarkFile, with_absolute_data
 from dpaudit.files.config import SENSORS, AuditConfig, validated
 from dpaudit.files.file_problems import FileProblem
 
-from .settings import Combination, leaves_of, ordered, put, set_by, told_apart, value_at
+from .settings import Combination, Groups, leaves_of, ordered, put, set_by, value_at
 
 LONGEST_NAME = 100  # characters of a folder
 SEED = "seed"
@@ -90,11 +90,11 @@ def telling(drafts: Sequence[Draft], first: Iterable[str]) -> list[str]:
     whole = (key for draft in drafts for key, _ in leaves_of(draft.content))
     keys = [key for key in dict.fromkeys([*own, *whole]) if key != SEED]
     values = [draft.has(keys) for draft in drafts]
+    groups = Groups(values)
     found = [key for key in first if key != SEED]
-    for key in keys:
-        if told_apart(values, [*found, key]) > told_apart(values, found):
-            found.append(key)
-    return found
+    for key in found:
+        groups.split(key)
+    return [*found, *(key for key in keys if groups.split(key))]
 
 
 def names_of(drafts: Sequence[Draft], labels: Sequence[str]) -> list[str]:

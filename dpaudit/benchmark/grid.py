@@ -2,15 +2,16 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Any
 
-from dpaudit.errors import ConfigError, nearest
+from dpaudit.errors import MOST_LINES, ConfigError, nearest
 from dpaudit.files.audit_keys import Options, unknown_key
-from dpaudit.files.benchmark_file import BenchmarkFile, Setting
+from dpaudit.files.benchmark_file import BenchmarkFile, Setting, hashable
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.file_problems import FileKey, FileProblem, dotted
 from dpaudit.registry import PluginFamily, load_plugin
@@ -84,9 +85,9 @@ def plan_of(file: BenchmarkFile, most: int) -> Plan:
             nothing; or cells are no valid audits, with a line for each.
     """
     settings = file.benchmark.axis, file.benchmark.cell
+    _refuse_unknown_keys(file)
     axes = [parts_of(axis.settings, ("axis", i, "values")) for i, axis in enumerate(settings[0])]
     listed = parts_of(settings[1], ("cell",))
-    _refuse_unknown_keys(file, [part for parts in (*axes, listed) for part in parts])
     combinations = [*_grid(file, axes, bool(listed)), *((part,) for part in listed)]
     n_seeds = max(1, len(file.benchmark.seeds))
     if len(combinations) * n_seeds > most:
@@ -106,25 +107,26 @@ def _too_many(file: BenchmarkFile, n: int, most: int) -> ConfigError:
     )
 
 
-def _refuse_unknown_keys(file: BenchmarkFile, parts: Iterable[Part]) -> None:
-    parts = list(parts)
-    options = _options(file, parts)
+def _refuse_unknown_keys(file: BenchmarkFile) -> None:
+    axes = enumerate(file.benchmark.axis)
+    settings = [(("axis", i), setting) for i, axis in axes for setting in axis.settings]
+    settings += [(("cell", i), setting) for i, setting in enumerate(file.benchmark.cell)]
+    options = _options(file, [setting for _, setting in settings])
     lines: dict[str, None] = {}  # each once: many values have the same key
-    for part in parts:
-        for key, value in part.setting.items():
+    why = cache(lambda path, suggest: unknown_key(path, options, suggest))
+    for at, setting in settings:
+        for key, value in setting.items():
             for path in (key, *(leaf for leaf, _ in leaves_of(value, key))):
-                said = unknown_key(path, options)
-                at = part.at[:2] if part.at[0] == "axis" else part.at
-                if said is not None:
+                if (said := why(path, len(lines) < MOST_LINES)) is not None:
                     lines[file.line(at, said)] = None
                     break
     if lines:
         raise ConfigError("\n".join(lines))
 
 
-def _options(file: BenchmarkFile, parts: Sequence[Part]) -> Options:
+def _options(file: BenchmarkFile, settings: Sequence[Setting]) -> Options:
     """The options of every plug-in that the file names; none of one that is not there."""
-    leaves = [*leaves_of(file.base), *(leaf for part in parts for leaf in part.leaves.items())]
+    leaves = [*leaves_of(file.base), *(leaf for each in settings for leaf in leaves_of(each))]
     families: dict[str, PluginFamily] = {"defense": "defenses", "attack": "attacks"}
     found: dict[str, list[str]] = {}
     for key, family in families.items():
@@ -142,27 +144,39 @@ def _grid(file: BenchmarkFile, axes: list[list[Part]], any_listed: bool) -> list
         raise _too_many(file, whole, MOST_COMBINATIONS)
     combinations = list(product(*axes)) if axes or not any_listed else []
     keys = {key: None for parts in axes for part in parts for key in part.leaves}
-    gone = set[int]()
+    gone, having = set[int](), _having(combinations) if file.benchmark.exclude else {}
     for i, table in enumerate(file.benchmark.exclude):
         exclusion = dict(leaves_of(table))
         for key in (key for key in exclusion if key not in keys):
             said = f'no axis sets "{key}"{nearest(key, keys)}; known here: {", ".join(keys)}'
             raise file.refusal(("exclude", i), said)
-        found = {j for j, each in enumerate(combinations) if _is_meant(exclusion, each)}
+        found = _meant(exclusion, having)
         if not found:
             raise file.refusal(("exclude", i), "excludes nothing: no cell has these values")
         gone |= found
     return [each for j, each in enumerate(combinations) if j not in gone]
 
 
-def _is_meant(exclusion: Setting, combination: Combination) -> bool:
-    """Whether a cell has all values of an exclusion, where a list stands for any of its values."""
-    leaves = set_by(combination)
-    return all(
-        key in leaves
-        and (leaves[key] == given or (isinstance(given, list) and leaves[key] in given))
+def _having(combinations: Sequence[Combination]) -> dict[tuple[str, Hashable], set[int]]:
+    """The cells that have a value at a key."""
+    found: dict[tuple[str, Hashable], set[int]] = {}
+    for j, each in enumerate(combinations):
+        for key, value in set_by(each).items():
+            found.setdefault((key, hashable(value)), set()).add(j)
+    return found
+
+
+def _meant(exclusion: Setting, having: Mapping[tuple[str, Hashable], set[int]]) -> set[int]:
+    """The cells with all values of an exclusion, where a list stands for any of its values."""
+    each = [
+        set().union(*(having.get((key, hashable(one)), ()) for one in (given, *_any_of(given))))
         for key, given in exclusion.items()
-    )
+    ]
+    return set.intersection(*each)
+
+
+def _any_of(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else []
 
 
 def _planned(

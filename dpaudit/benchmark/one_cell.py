@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.files.documents import read_json
+from dpaudit.inputs import recorder
+from dpaudit.inputs.inputs import Inputs
 from dpaudit.pipeline.orders import serve
 from dpaudit.strict import Strict
 
@@ -31,6 +33,7 @@ def _make(order: str) -> None:
     from dpaudit.pipeline.run import Runtime, run_audit
 
     job = CellJob.model_validate_json(order)
+    recorder.start([str(job.folder)])
     device = torch_device(job.device, f"--device {job.device}")
     runtime = Runtime(device, job.data_root, cores=job.cores, max_memory=job.max_memory)
     config, begun = AuditConfig.from_dict(job.config), _has_begun(job.folder)
@@ -38,12 +41,12 @@ def _make(order: str) -> None:
 
 
 def _has_begun(folder: Path) -> bool:
-    """Whether a run can go on there; what of it cannot be read is computed anew."""
+    """Whether a run can go on there; what cannot be read, or may not stand, is computed anew."""
     try:
         read_json(folder / "run.json")
     except (OSError, ValueError):
         return False
-    return True
+    return Inputs.of_log(folder).doubt() is None
 
 
 if __name__ == "__main__":

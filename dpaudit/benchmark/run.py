@@ -15,6 +15,7 @@ from dpaudit.files.benchmark_result import BenchmarkResult, Cell
 from dpaudit.files.result import AuditResult
 from dpaudit.files.toml_text import toml_text
 from dpaudit.files.whole import writing
+from dpaudit.inputs.inputs import Inputs
 from dpaudit.pipeline.content import content_key
 from dpaudit.pipeline.processes import Ended, Waiting
 from dpaudit.registry import load_plugin
@@ -121,7 +122,7 @@ def _name_as_now(keys: Mapping[str, str], place: Place) -> None:
     Args:
         keys: of what each cell is, by its name.
     """
-    with writing(place.out):
+    with writing(place.folder("")):
         others: dict[str, list[Path]] = {}  # folders that are of no cell by their name
         for path in sorted(place.folder("").glob("*")):
             if (key := _key_of(path)) != keys.get(path.name):
@@ -141,6 +142,7 @@ def _as_found(cell: PlannedCell, place: Place, key: str) -> Cell:
     folder = place.folder(cell.name)
     try:
         done = _key_of(folder) == key and (folder / "report.html").exists()  # which is written last
+        done = done and Inputs.of_log(folder).doubt() is None
         if done:
             AuditResult.read(folder / "audit.json")
     except (OSError, ValueError, DpauditError):

@@ -28,21 +28,54 @@ Combination = tuple[Part, ...]
 def parts_of(settings: Sequence[Setting], at: FileKey) -> list[Part]:
     """The values of an axis, with the first keys that tell them apart."""
     leaves = [dict(leaves_of(setting)) for setting in settings]
-    labels: list[str] = []
-    for key in dict.fromkeys(key for each in leaves for key in each):
-        if told_apart(leaves, [*labels, key]) > told_apart(leaves, labels) or not labels:
-            labels.append(key)
+    labels: dict[str, int] = {}  # each with its place
+    groups = Groups(leaves)
+    for key in groups.keys:
+        if groups.split(key) or not labels:
+            labels[key] = len(labels)
     for each in leaves:  # every one has a label
-        labels += [] if {*labels} & {*each} else [next(iter(each))]
+        if not labels.keys() & each.keys():
+            labels[next(iter(each))] = len(labels)
     return [
-        Part(setting, (*at, j), tuple(label for label in labels if label in each))
+        Part(setting, (*at, j), tuple(sorted(labels.keys() & each.keys(), key=labels.__getitem__)))
         for j, (setting, each) in enumerate(zip(settings, leaves, strict=True))
     ]
 
 
-def told_apart(leaves: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
-    """How many of them differ in these keys."""
-    return len({repr([(key in each, each.get(key)) for key in keys]) for each in leaves})
+class Groups:
+    """Settings in groups that are alike in the keys they were split by: at first all in one.
+
+    To split by every key takes as many steps as there are values in all settings together.
+    """
+
+    def __init__(self, leaves: Sequence[Mapping[str, Any]]) -> None:
+        self._having: dict[str, list[tuple[int, str]]] = {}  # which have a key, and what there
+        for i, each in enumerate(leaves):
+            for key, value in each.items():
+                self._having.setdefault(key, []).append((i, repr(value)))
+        self._group = [0] * len(leaves)
+        self._size = {0: len(leaves)}
+
+    @property
+    def keys(self) -> list[str]:
+        """All keys, in the order in which they come first."""
+        return list(self._having)
+
+    def split(self, key: str) -> bool:
+        """Part those that differ at a key, or of which only some have it. Whether any did."""
+        parts: dict[tuple[int, str], list[int]] = {}
+        for i, value in self._having.get(key, ()):
+            parts.setdefault((self._group[i], value), []).append(i)
+        before = len(self._size)
+        for (group, _), members in parts.items():
+            if len(members) == self._size[group]:
+                continue  # what is left of a group keeps its number
+            self._size[group] -= len(members)
+            new = len(self._size)
+            self._size[new] = len(members)
+            for i in members:
+                self._group[i] = new
+        return len(self._size) > before
 
 
 def leaves_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

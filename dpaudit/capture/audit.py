@@ -15,6 +15,7 @@ from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, GraphSummary, JudgedClaim, ThreatModelSummary
 from dpaudit.files.verdict import worst
 from dpaudit.graphs.positions import positions
+from dpaudit.inputs.recorder import recording
 from dpaudit.kept import Kept
 from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import bearing_on, judge
@@ -54,31 +55,32 @@ def run_captured(
         DpauditError: the program fails, its runs cannot be compared, or the run directory does not
             allow it.
     """
-    began = time.perf_counter()
-    load_plugin("reports", "html")  # refused now and not after the last run
-    known = known_models(config)
-    program, folder = Program(config, out / SCRATCH, cores), config.program.folder
-    fingerprint = {
-        "config": config.model_dump(mode="json"),
-        "code": {
-            "dpaudit": hash_of(own_source()),
-            "program": hash_of(below(folder, ".py"), folder),
-            "weights": hash_of(config.weights),
-        },
-    }
-    with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
-        with program.running():
-            kept = KeptRuns(run, program.scratch)
-            worlds = measured_worlds(
-                config, program, kept, _counter(on_progress, "worlds", config.least_runs)
-            )
-            claims, findings = _judged(config, known, program, worlds, on_progress, run)
-        seconds = {"runs": time.perf_counter() - began}
-        result = _result(config, worlds, fingerprint, claims, findings, seconds)
-        run.write_text("audit.json", result.to_json())
-        run.write_text("report.html", load_plugin("reports", "html")(result, run.path))
-        kept.forget()
-        return result
+    with recording():
+        began = time.perf_counter()
+        load_plugin("reports", "html")  # refused now and not after the last run
+        known = known_models(config)
+        program, folder = Program(config, out / SCRATCH, cores), config.program.folder
+        fingerprint = {
+            "config": config.model_dump(mode="json"),
+            "code": {
+                "dpaudit": hash_of(own_source()),
+                "program": hash_of(below(folder, ".py"), folder),
+                "weights": hash_of(config.weights),
+            },
+        }
+        with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
+            with program.running():
+                kept = KeptRuns(run, program.scratch)
+                worlds = measured_worlds(
+                    config, program, kept, _counter(on_progress, "worlds", config.least_runs)
+                )
+                claims, findings = _judged(config, known, program, worlds, on_progress, run)
+            seconds = {"runs": time.perf_counter() - began}
+            result = _result(config, worlds, fingerprint, claims, findings, seconds)
+            run.write_text("audit.json", result.to_json())
+            run.write_text("report.html", load_plugin("reports", "html")(result, run.path))
+            kept.forget()
+            return result
 
 
 def _counter(on_progress: OnProgress, what: str, total: int) -> Callable[[], None]:

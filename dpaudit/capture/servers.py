@@ -14,6 +14,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.captured_file import ProgramOptions
 from dpaudit.files.documents import reason
 from dpaudit.files.world import RANKS, SAID, WORLD, World
+from dpaudit.inputs import recorder
 from dpaudit.tap.run import TIMED_OUT, all_sent
 
 from .ended import guarded
@@ -108,6 +109,7 @@ class Anew:
 
     def _started(self, environment: Mapping[str, str], said: Path) -> "subprocess.Popen[bytes]":
         """The command in a session of its own, with its output in a file."""
+        recorder.note_unseen(self._options.command, environment)
         with open(said, "wb") as output:
             try:
                 return subprocess.Popen(

@@ -152,11 +152,13 @@ def check_baseline(audit: Mapping[str, Any], result: AuditResult) -> CheckBaseli
 def key_metrics(result: AuditResult) -> list[KeyMetric]:
     """Every key metric of the findings on the defense, by a label that is its own."""
     found: dict[str, KeyMetric] = {}
+    alike: dict[str, int] = {}  # the number that a label had last
+    texts = {claim.claim: claim.text for claim in result.claims}
     for finding in result.findings:
         if finding.world in (None, "defense"):
             sides = KEY_METRICS.get(finding.role, {})
             for name in (name for name in finding.metrics if name in sides):
-                label = _unique(_label(finding, name, result), found)
+                label = _unique(_label(finding, name, texts), found, alike)
                 exact = finding.role is Role.DECLARED
                 metric = finding.metrics[name]
                 if finding.void is not None:
@@ -230,8 +232,7 @@ def _pairs(
             yield name, key, old.metrics[key.label]
 
 
-def _label(finding: Finding, metric: str, result: AuditResult) -> str:
-    texts = {claim.claim: claim.text for claim in result.claims}
+def _label(finding: Finding, metric: str, texts: Mapping[int, str]) -> str:
     stated = None if finding.claim is None else texts.get(finding.claim)
     rounds = ",".join(str(k) for k in finding.rounds)
     parts = (
@@ -253,8 +254,9 @@ def _respelt(label: str) -> str:
     return f"{about}{bar}{canonical(name)}{number}{rest}"
 
 
-def _unique(label: str, known: Mapping[str, Any]) -> str:
-    n = 1
+def _unique(label: str, known: Mapping[str, Any], alike: dict[str, int]) -> str:
+    n = alike.get(label, 0) + 1
     while (candidate := label if n == 1 else f"{label} ({n})") in known:
         n += 1
+    alike[label] = n
     return candidate

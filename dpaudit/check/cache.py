@@ -18,28 +18,32 @@ from pathlib import Path
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.documents import read_json, text_of
 from dpaudit.files.result import AuditResult
-from dpaudit.files.whole import write_whole
+from dpaudit.files.whole import write_whole, writing
+from dpaudit.inputs.inputs import Inputs
 
 from .seal import Seal
 
-KEPT = ("config.toml", "audit.json", "report.html", "artifacts")
+INPUTS = "inputs.json"  # what the audit read, by which it is seen whether that changed
+KEPT = ("config.toml", "audit.json", "report.html", "artifacts", INPUTS)
 SEAL = "seal"  # the file that holds it, in each entry
 
 
 class AuditCache:
     """A folder of finished audits.
 
+    Args:
+        root: paths of inputs below it are kept relative to it.
+
     Raises:
         RunError: it cannot be written.
     """
 
-    def __init__(self, path: Path, seal: Seal) -> None:
+    def __init__(self, path: Path, seal: Seal, root: Path = Path("/")) -> None:
         self.path = path
         self.seal = seal
-        try:
+        self.root = root
+        with writing(path):
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{path}: cannot write: {error.strerror}") from None
         if not os.path.lexists(path / ".gitignore"):
             write_whole(path / ".gitignore", b"*\n")
 
@@ -52,7 +56,23 @@ class AuditCache:
         return partial_folder(self.path, key, self.seal)
 
     def find(self, key: str) -> AuditResult | None:
-        """The audit of this content; None if there is none that was made with this key."""
+        """The audit of this content; None if there is none that may stand for it now."""
+        result = self.made(key)
+        return None if result is None or self.doubt(key) is not None else result
+
+    def doubt(self, key: str) -> str | None:
+        """Why an audit that was made may not stand: what it read changed, or is not known."""
+        return self.inputs(key).doubt()
+
+    def inputs(self, key: str) -> Inputs:
+        """What an audit read."""
+        try:
+            return Inputs.read(self.entry(key) / INPUTS, self.root)
+        except (OSError, ValueError):
+            return Inputs(unknown=("it has no list of what it read",))
+
+    def made(self, key: str) -> AuditResult | None:
+        """The audit that was made of this content, with this key, whatever changed since."""
         entry = self.entry(key)
         try:
             sealed = text_of(entry / SEAL)
@@ -80,6 +100,7 @@ class AuditCache:
             RunError: there are links in it.
         """
         partial, entry = self.partial(key), self.entry(key)
+        write_whole(partial / INPUTS, Inputs.of_log(partial).text(self.root).encode())
         write_whole(partial / SEAL, self.seal.of_folder(key, partial, KEPT).encode())
         _remove(entry)  # one that is not taken
         partial.rename(entry)

@@ -8,7 +8,10 @@ Another config, which has the claim and the threat model in it, begins anew.
 """
 
 from collections.abc import Iterable, Sequence
-from math import exp, fsum, inf
+from fractions import Fraction
+from itertools import accumulate
+from math import exp, inf
+from sys import float_info
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, ValidationError
@@ -92,8 +95,17 @@ def merged(stakes: Iterable[Stake]) -> tuple[Stake, ...]:
 
 def carried(stakes: Sequence[Stake], history: History) -> Carried:
     """The evidence of a history, in the order in which it came."""
-    won = [s.log_wealth for s in stakes if s.history == history and not s.settled]
-    return Carried(len(won), max((fsum(won[: i + 1]) for i in range(len(won))), default=0.0))
+    won = [Fraction(s.log_wealth) for s in stakes if s.history == history and not s.settled]
+    most = max(accumulate(won), default=Fraction(0))  # of exact sums, which may leave the floats
+    return Carried(len(won), float(min(most, Fraction(float_info.max))))
+
+
+def by_history(stakes: Iterable[Stake]) -> dict[History, list[Stake]]:
+    """The stakes of each history, in the order in which they came."""
+    found: dict[History, list[Stake]] = {}
+    for stake in stakes:
+        found.setdefault(stake.history, []).append(stake)
+    return found
 
 
 def settled(stakes: Sequence[Stake], refuted: Iterable[History]) -> tuple[Stake, ...]:

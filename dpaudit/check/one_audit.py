@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dpaudit.inputs import recorder
+from dpaudit.inputs.inputs import Inputs
+from dpaudit.pipeline.content import bound_files
 from dpaudit.pipeline.orders import serve
 from dpaudit.strict import Strict
 
@@ -27,6 +30,7 @@ class AuditJob(Strict):
     cores: int
     max_memory: int | None = None  # bytes; None: what is free
     import_from: Path | None
+    root: Path  # the folder of the claims file, to which paths of inputs are relative
 
     @property
     def progress(self) -> Path:
@@ -40,6 +44,7 @@ def main() -> int:
 
 def _make(order: str) -> None:
     job = AuditJob.model_validate_json(order)
+    recorder.start(map(str, (job.cache, *bound_files(job.config, job.data_root))))
     if job.import_from is not None:
         sys.path.insert(0, str(job.import_from))
     from dpaudit.files.captured_file import CapturedConfig, is_captured
@@ -48,12 +53,12 @@ def _make(order: str) -> None:
     from dpaudit.pipeline.run import Runtime, run_audit
 
     device = torch_device(job.device, f"--device {job.device}")
-    cache = AuditCache(job.cache, Seal(job.seal))
+    cache = AuditCache(job.cache, Seal(job.seal), job.root)
     with cache.locked(job.key):
         if cache.find(job.key) is not None:
             return  # made by another check while this one waited
         partial = cache.partial(job.key)
-        begun = (partial / "run.json").exists()
+        begun = (partial / "run.json").exists() and Inputs.of_log(partial).doubt() is None
         if not begun:
             shutil.rmtree(partial, ignore_errors=True)
         if is_captured(job.config):

@@ -90,11 +90,11 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
         sources = [_source(file, i, code, options, own) for i in range(len(file.claims.check))]
         if baseline is not None and not options.update_baseline:
             _refuse_another_config(baseline, options, sources)
-        cache = AuditCache(options.cache, Seal(machine_key()))
+        cache = AuditCache(options.cache, Seal(machine_key()), file.folder.resolve())
         for source in sources if options.fresh else ():
             cache.forget(source.key)
         missing = [source for source in sources if cache.find(source.key) is None]
-        notes = [_not_taken(source) for source in missing if cache.holds(source.key)]
+        notes = [_not_taken(source, cache) for source in missing if cache.holds(source.key)]
         configs = _configs(missing)
     audits = _of_each_content(file, missing)
     share = share_of_memory(options.max_memory, min(options.cores, len(audits)), options.device)
@@ -109,6 +109,7 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
             cores=1,
             max_memory=share,
             import_from=None if code is None else code.resolve(),
+            root=cache.root,
         )
         for source in audits.values()
     }
@@ -116,6 +117,7 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
     seconds = {source.name: took[audits[source.key].name] for source in missing}
     results = {source.name: _result(cache, source) for source in sources}
     found = _report(file, options, cache, sources, results, seconds, baseline)
+    notes += _not_for_the_next(cache, sources)
     return found.model_copy(update={"notes": (*notes, *found.notes)})
 
 
@@ -139,7 +141,8 @@ def _report(
     baseline: Baseline | None,
 ) -> CheckReport:
     said, notes = statements(file, results), []
-    content = sha256(" ".join(source.key for source in sources).encode()).hexdigest()[:16]
+    parts = [part for s in sources for part in (s.key, cache.inputs(s.key).digest(cache.root))]
+    content = sha256(" ".join(parts).encode()).hexdigest()[:16]
     if baseline is not None and not options.update_baseline:
         baseline = baseline.model_copy(
             update={"ledger": _noted(cache, file, baseline.ledger, content)}
@@ -296,15 +299,26 @@ def _importing_from(code: Path | None) -> Iterator[None]:
         sys.path.remove(str(code.resolve()))
 
 
-def _not_taken(source: Source) -> str:
+def _not_taken(source: Source, cache: AuditCache) -> str:
+    if cache.made(source.key) is not None:
+        return f'note: "{source.name}": {cache.doubt(source.key)}, so the audit ran again'
     return (
         f'note: "{source.name}": its entry in the cache was not made with the key of this machine, '
         "or was changed since, so the audit ran again"
     )
 
 
+def _not_for_the_next(cache: AuditCache, sources: list[Source]) -> list[str]:
+    """Which audits the next check must make again, whatever is unchanged then."""
+    return [
+        f'note: "{source.name}": its audit runs again in each check: {unknown[0]}'
+        for source in sources
+        if (unknown := cache.inputs(source.key).unknown)
+    ]
+
+
 def _result(cache: AuditCache, source: Source) -> AuditResult:
-    result = cache.find(source.key)
+    result = cache.made(source.key)
     if result is None:
         raise RunError(f'"{source.name}": its audit ended without a result in {cache.path}')
     return result

@@ -13,7 +13,7 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.p_values import Side, holm, p_beyond
 
 from .baseline import Baseline, compare, not_compared
-from .evidence import AGAINST, Carried, History, Stake, carried, stakes_of
+from .evidence import AGAINST, Carried, History, Stake, by_history, carried, stakes_of
 
 NOUNS = {"claim": "claims", "threshold": "thresholds", "evidence": "histories of claims"}
 CONFIDENCE = 0.95  # of a lower bound that does not say
@@ -103,10 +103,11 @@ def by_evidence(
     """
     tested: list[Tested] = []
     histories: list[History] = []
+    of_each = by_history(stakes)
     for i, check in enumerate(file.claims.check):
         result, config = results[check.name], configs[check.name]
         for stake in stakes_of(check.name, config, result):
-            found = carried(stakes, stake.history)
+            found = carried(of_each[stake.history], stake.history)
             if found.n > 1:
                 line = file.line(("check", i))
                 tested.append(_together(stake.history, found, check, line))

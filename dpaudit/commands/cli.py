@@ -17,6 +17,8 @@ from dpaudit.files.captured_file import CapturedConfig, is_captured
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
+from dpaudit.files.whole import refuse_links, write_whole
+from dpaudit.inputs.recorder import recording
 from dpaudit.version import __version__
 
 from .benchmarking import benchmark
@@ -99,7 +101,8 @@ def audit(
 ) -> None:
     """Run one audit. Exits 1 if a claim is refuted or unsupported, 2 if it cannot run, else 0."""
     out = out or Path("runs") / config_file.stem
-    with errors_as_exit_codes(same_command("--resume")):
+    exempt = str(config_file), str(out)
+    with errors_as_exit_codes(same_command("--resume")), recording(exempt):
         if is_captured(read_toml(config_file)[0]):
             given = {"--device": device != "cpu", "--download": download}
             given |= {"--max-memory": max_memory is not None, "--fix-model": fix_model}
@@ -183,6 +186,8 @@ def check(
             max_memory=bytes_in(max_memory),
             auditor=context.obj or Auditor(),
         )
+        if update_baseline and options.baseline is not None:
+            refuse_links(options.baseline)  # before the audits, which can take long
         remove_outputs(junit, sarif, markdown)
         found = _checked(claims, options, junit, quiet)
         write_outputs(found, strict, junit, sarif, markdown)
@@ -219,7 +224,7 @@ def selftest(
             quiet.append(audit)
             show(core.said_text(audit))
         if markdown is not None:
-            markdown.write_text(core.markdown(outcomes, said, quiet, seed), "utf-8")
+            write_whole(markdown, core.markdown(outcomes, said, quiet, seed).encode())
     if as_json:
         say_json(core.to_json(outcomes, said, quiet, seed))
     else:
@@ -242,7 +247,7 @@ def list_(
         entries, problems = catalogue.catalogue(kind)
         if markdown is not None:
             catalogue.refuse_page_unless_of_defenses(kind)
-            markdown.write_text(catalogue.markdown(entries), "utf-8")
+            write_whole(markdown, catalogue.markdown(entries).encode())
     for problem in problems:
         complain(problem, "warning")
     if as_json:

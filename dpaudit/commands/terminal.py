@@ -24,7 +24,7 @@ from rich.text import Text
 from dpaudit.errors import DpauditError, is_out_of_memory
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
-from dpaudit.files.whole import write_whole
+from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.text import json_lines, whole_line
 from dpaudit.unforeseen import unforeseen
 
@@ -215,11 +215,17 @@ def print_result(result: AuditResult, out: Path, as_json: bool) -> None:
 
 
 def remove_outputs(*files: Path | None) -> None:
-    """What lies there is of another check, and must not pass for the answer of one that fails."""
-    for file in files:
-        if file is not None:
-            with suppress(OSError):
-                file.unlink()
+    """What lies there is of another check, and must not pass for the answer of one that fails.
+
+    Raises:
+        RunError: the path of one leads through a link.
+    """
+    given = [file for file in files if file is not None]
+    for file in given:
+        refuse_links(file)
+    for file in given:
+        with suppress(OSError):
+            file.unlink()
 
 
 def write_outputs(

@@ -11,12 +11,13 @@ from .file_problems import models_in
 Options = Mapping[str, Iterable[str]]  # of the plug-ins at "defense" and "attack"; none: any
 
 
-def unknown_key(path: str, options: Options) -> str | None:
+def unknown_key(path: str, options: Options, suggest: bool = True) -> str | None:
     """Why no audit has a key of this path; None if one can have it.
 
     Args:
         path: such as "defense.epsilon" or "claim.0.epsilon".
         options: the names of the options that the plug-ins at hand have.
+        suggest: whether the nearest key is looked for, which takes long for many paths.
     """
     annotation: Any = AuditConfig
     parts = path.split(".")
@@ -33,7 +34,7 @@ def unknown_key(path: str, options: Options) -> str | None:
         if part not in known:
             paths = [f"{before}.{name}".lstrip(".") for name in known]
             own = ".".join(parts[: i + 1])
-            said = f'an audit has no key "{own}"{nearest(own, paths)}'
+            said = f'an audit has no key "{own}"{nearest(own, paths) if suggest else ""}'
             return f"{said}; known here: {', '.join(known)}" if known else said
         annotation = known[part]
     return None

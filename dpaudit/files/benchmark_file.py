@@ -4,7 +4,7 @@ A key is written as its path, "defense.epsilon"; tables of an array are counted 
 "claim.0.epsilon".
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -140,10 +140,11 @@ def _cross_checks(benchmark: Benchmark, folder: Path) -> Iterator[FileProblem]:
                 '{ "graph.name" = "ring" }',
             )
             continue
-        written = [repr(value) for value in axis.values]  # in which 1 is not True
-        for j, value in enumerate(written):
-            if value in written[:j]:
+        seen = set[str]()
+        for value in map(repr, axis.values):  # in which 1 is not True
+            if value in seen:
                 yield ("axis", i, "values"), f"{value} is there twice"
+            seen.add(value)
         for key in axis.always:
             if key in set_by:
                 said = f'sets "{key}" in all its values, as {set_by[key]} does'
@@ -154,6 +155,15 @@ def _cross_checks(benchmark: Benchmark, folder: Path) -> Iterator[FileProblem]:
 
 
 def _repeated(tables: tuple[Setting, ...], name: str) -> Iterator[FileProblem]:
+    first: dict[Hashable, int] = {}
     for i, table in enumerate(tables):
-        if table in tables[:i]:
-            yield (name, i), f"is {name}[{tables.index(table) + 1}] again"
+        j = first.setdefault(hashable(table), i)
+        if j < i:
+            yield (name, i), f"is {name}[{j + 1}] again"
+
+
+def hashable(value: Any) -> Hashable:
+    """Equal for equal values of a file, whatever tables and arrays are in them."""
+    if isinstance(value, Mapping):
+        return frozenset((key, hashable(part)) for key, part in value.items())
+    return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value

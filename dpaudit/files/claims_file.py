@@ -1,6 +1,5 @@
 """claims.toml: which audits a repository stands by, in what time, and which limits they keep."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,10 +147,11 @@ class ClaimsFile:
 
 
 def _cross_checks(claims: Claims, folder: Path) -> Iterator[FileProblem]:
-    times = Counter(check.name for check in claims.check)
+    names = set[str]()
     for i, check in enumerate(claims.check):
-        if times[check.name] > 1 and check.name in {c.name for c in claims.check[:i]}:
+        if check.name in names:
             yield ("check", i, "name"), f'another check is called "{check.name}"'
+        names.add(check.name)
         if isinstance(check.audit, str) and not (folder / check.audit).is_file():
             there = [p.relative_to(folder).as_posix() for p in sorted(folder.glob("*.toml"))]
             yield (

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from dpaudit.errors import ConfigError, nearest
+from dpaudit.errors import MOST_LINES, ConfigError, nearest
 from dpaudit.registry import PluginFamily, load_plugin
 from dpaudit.strict import Strict
 
@@ -245,12 +245,10 @@ def _unknown_threat_models(config: AuditConfig) -> Iterator[FileProblem]:
                 f"{nearest(claim.threat_model, known)}",
             )
     for i, attack in enumerate(config.attack):
-        for name in attack.options.get("threat_models") or ():
-            if name not in known:
-                yield (
-                    ("attack", i, "threat_models"),
-                    f'no threat model is called "{name}"{nearest(name, known)}',
-                )
+        named = dict.fromkeys(attack.options.get("threat_models") or ())
+        for j, name in enumerate(name for name in named if name not in known):
+            hint = nearest(name, known) if j < MOST_LINES else ""  # of those that are shown
+            yield ("attack", i, "threat_models"), f'no threat model is called "{name}"{hint}'
 
 
 def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[FileProblem]:

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -73,8 +74,8 @@ def _json(text: str) -> Any:
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        times = Counter(key for key, _ in pairs)
+        twice = next(key for key, n in times.items() if n > 1)
         raise ValueError(f'key "{twice}" is written twice')
     return table
 

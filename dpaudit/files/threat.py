@@ -2,6 +2,8 @@
 
 import hashlib
 import unicodedata
+from collections import Counter
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -44,10 +46,11 @@ class ThreatModel(Strict):
             return self
         if not links:
             raise ValueError("links is empty, so that nothing is read; leave it out to read all")
+        times = Counter(links)
         for sender, receiver in links:
             if sender == receiver:
                 raise ValueError(f"links: agent {sender} sends itself nothing; expected two agents")
-            if links.count((sender, receiver)) > 1:
+            if times[sender, receiver] > 1:
                 raise ValueError(f"links: {sender} -> {receiver} is there twice")
         return self
 
@@ -65,10 +68,14 @@ class ThreatModel(Strict):
             return slug
         return f"{slug[:24]}-{hashlib.sha256(self.name.encode()).hexdigest()[:16]}"
 
+    @cached_property
+    def _links_read(self) -> frozenset[Link]:
+        return frozenset(self.links or ())
+
     def sees(self, sender: int, receiver: int) -> bool:
         """Whether this adversary reads the directed link from sender to receiver."""
         if self.kind == "external":
-            return self.links is None or (sender, receiver) in self.links
+            return self.links is None or (sender, receiver) in self._links_read
         return sender in self.agents or receiver in self.agents
 
     def sentence(self) -> str:

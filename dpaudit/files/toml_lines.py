@@ -1,6 +1,7 @@
 """Where in a TOML file a key is written, for error messages; tomllib does not say."""
 
 import re
+from functools import lru_cache
 
 _HEADER = re.compile(r"^\s*(\[{1,2})([^\[\]]+)\]{1,2}")
 _KEY = re.compile(r"""^\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*=""")
@@ -11,25 +12,22 @@ def line_of(text: str, key: tuple[str | int, ...]) -> int | None:
 
     An index counts the tables of an array. None where not even the first part is found.
     """
-    best, depth = None, 0
-    for number, written in _written_keys(text):
-        matched = _common(written, key)
-        if matched == len(written) and matched > depth:
-            best, depth = number, matched
-    return best
+    lines = _written_keys(text)
+    return next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
 
 
-def _written_keys(text: str) -> list[tuple[int, tuple[str | int, ...]]]:
-    """Line and full key of each table header and each assignment, in order."""
-    found: list[tuple[int, tuple[str | int, ...]]] = []
+@lru_cache(maxsize=4)  # a file with many problems is asked about each
+def _written_keys(text: str) -> dict[tuple[str | int, ...], int]:
+    """The line of each full key, of a table header or an assignment, where it is first written."""
+    found: dict[tuple[str | int, ...], int] = {}
     table: tuple[str | int, ...] = ()
     counts: dict[tuple[str | int, ...], int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _HEADER.match(line):
             table = _opened(_parts(header[2]), header[1] == "[[", counts)
-            found.append((number, table))
+            found.setdefault(table, number)
         elif assignment := _KEY.match(line):
-            found.append((number, (*table, *_parts(assignment[1]))))
+            found.setdefault((*table, *_parts(assignment[1])), number)
     return found
 
 
@@ -49,11 +47,3 @@ def _opened(
 
 def _parts(dotted: str) -> tuple[str, ...]:
     return tuple(part.strip().strip("\"'") for part in dotted.split("."))
-
-
-def _common(a: tuple[str | int, ...], b: tuple[str | int, ...]) -> int:
-    """How many leading parts two keys share."""
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return min(len(a), len(b))

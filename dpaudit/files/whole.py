@@ -44,9 +44,28 @@ def replace_whole(path: Path, content: bytes, before: Callable[[], object] = lam
             partial.unlink(missing_ok=True)
 
 
+def refuse_links(path: Path) -> None:
+    """A repository can hold links: no output follows one that lies below the working folder.
+
+    Raises:
+        RunError: a part of the path is such a link.
+    """
+    here, parts = os.path.realpath(os.curdir), path.parts
+    for i in range(len(parts)):
+        part = Path(*parts[: i + 1])
+        above = os.path.realpath(part.parent)
+        below = above == here or above.startswith(os.path.join(here, ""))
+        if below and part.name != os.pardir and part.is_symlink():
+            raise RunError(
+                f"{path}: cannot write: {part} is a link, and no output follows a link below the "
+                "working folder; name what it leads to, or remove it"
+            )
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the operating system does not allow, or no path can be, is one line."""
+    """What the operating system does not allow, or no path can be, is one line; so is a link."""
+    refuse_links(path)
     try:
         yield
     except (OSError, ValueError) as error:

@@ -119,6 +119,18 @@ def _program_source(audit: Mapping[str, Any], folder: Path) -> str | None:
     return hash_of(below(started_in, ".py"), started_in) + weights
 
 
+def bound_files(audit: Mapping[str, Any], data_root: Path | None) -> Iterator[Path]:
+    """The files and folders of a complete config that ``content_key`` binds, wherever they lie."""
+    data, attacks, root = audit.get("data"), audit.get("attack"), root_folder(data_root)
+    if isinstance(data, dict) and data.get("path") is not None:
+        yield Path(str(data["path"]))
+    elif isinstance(data, dict) and data.get("name") in DATA_FOLDERS and root is not None:
+        yield root / DATA_FOLDERS[data["name"]].folder
+    for attack in attacks if "program" in audit and isinstance(attacks, list) else ():
+        if isinstance(attack, dict) and attack.get("weights") is not None:
+            yield Path(str(attack["weights"]))
+
+
 def _data_fingerprint(audit: Mapping[str, Any], folder: Path, data_root: Path | None) -> str:
     """Of the data's files; what comes with a package is fixed by that package's version."""
     data = audit.get("data")

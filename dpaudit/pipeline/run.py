@@ -21,6 +21,7 @@ from dpaudit.files.verdict import worst
 from dpaudit.game.replayable import refuse_unless_replayable
 from dpaudit.graphs.graph import network_of
 from dpaudit.graphs.positions import positions
+from dpaudit.inputs.recorder import recording
 from dpaudit.progress import OnProgress
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -89,27 +90,28 @@ def run_audit(
     Raises:
         DpauditError: the config, the data, the run directory or the memory does not allow it.
     """
-    began = time.perf_counter()
-    load_plugin("reports", "html")  # refused now and not after the last attack
-    prepared = prepare(config, runtime, own)
-    fingerprint = fingerprint_of(config, prepared, runtime)
-    plan = plan_of(config, prepared, runtime.max_memory, partial(prepared_again, runtime, own))
-    with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
-        needed = None if say is None or resume else estimate(config, prepared)
-        if needed is not None and needed.is_short:
-            runtime = replace(runtime, cores=1)
-        if runtime.workers > 1:
-            begin()
-        if say is not None:
-            for line in (*plan.lines(), *_time_needed(needed, plan, runtime)):
-                say(line)
-        on_progress = _noted(run, on_progress)
-        workers = plan.workers(plan.training, runtime.workers)
-        run_jobs(worker, (config, run, run.binding, runtime, own), WORLDS, workers, on_progress)
-        seconds = {"training": time.perf_counter() - began}
-        return _attack_and_judge(
-            config, prepared, run, run.binding, runtime, plan, on_progress, seconds, own
-        )
+    with recording():
+        began = time.perf_counter()
+        load_plugin("reports", "html")  # refused now and not after the last attack
+        prepared = prepare(config, runtime, own)
+        fingerprint = fingerprint_of(config, prepared, runtime)
+        plan = plan_of(config, prepared, runtime.max_memory, partial(prepared_again, runtime, own))
+        with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
+            needed = None if say is None or resume else estimate(config, prepared)
+            if needed is not None and needed.is_short:
+                runtime = replace(runtime, cores=1)
+            if runtime.workers > 1:
+                begin()
+            if say is not None:
+                for line in (*plan.lines(), *_time_needed(needed, plan, runtime)):
+                    say(line)
+            on_progress = _noted(run, on_progress)
+            workers = plan.workers(plan.training, runtime.workers)
+            run_jobs(worker, (config, run, run.binding, runtime, own), WORLDS, workers, on_progress)
+            seconds = {"training": time.perf_counter() - began}
+            return _attack_and_judge(
+                config, prepared, run, run.binding, runtime, plan, on_progress, seconds, own
+            )
 
 
 def attack_again(

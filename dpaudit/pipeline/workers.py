@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import torch
 
 from dpaudit.errors import RunError
+from dpaudit.inputs import recorder
 from dpaudit.progress import OnProgress
 
 Job = TypeVar("Job")
@@ -177,6 +178,7 @@ def _start(
     threading.Thread(target=_end_with_the_caller, daemon=True).start()
     os.environ.clear()  # what is forked has that of when its server began
     os.environ.update(environment)
+    recorder.follow()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the pool
     torch.set_num_threads(1)
 

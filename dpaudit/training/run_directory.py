@@ -15,6 +15,9 @@ from dpaudit.defense.transcript import Capture, Transcript, capture_of, kind_of,
 from dpaudit.errors import RunError
 from dpaudit.files.documents import read_json, reason
 from dpaudit.files.whole import writing
+from dpaudit.inputs import recorder
+from dpaudit.inputs.inputs import LOG as INPUTS
+from dpaudit.inputs.inputs import Inputs
 
 from .held_folder import LOCK, Folder
 from .seals import bound_to, sealed, sealed_text, unsealed, unsealed_text
@@ -71,7 +74,13 @@ class RunDirectory:
                     "dpaudit differ from the run that is in it; give another --out, or run "
                     "without --resume"
                 )
+            elif doubt := Inputs.of_log(self.path).doubt():
+                raise RunError(
+                    f"{self.path}: cannot resume: {doubt}; give another --out, or run without "
+                    "--resume"
+                )
             run.recorded()
+            recorder.write_to(str(self.path / INPUTS), [str(self.path)])
             yield run
 
     def recorded(self) -> Any:
@@ -91,7 +100,7 @@ class RunDirectory:
 
     def _clear(self) -> None:
         with writing(self.path):
-            for name in ("run.json", "audit.json", "report.html", "progress.json"):
+            for name in ("run.json", "audit.json", "report.html", "progress.json", INPUTS):
                 (self.path / name).unlink(missing_ok=True)
             for name in ("transcript", "checkpoints", "findings", "artifacts"):
                 if self.has(name):

@@ -65,8 +65,8 @@ def empirical_figures(
 def _table(rows: Sequence["_Row"]) -> list[Row]:
     """What is drawn of each claim, as it is exported."""
     every = [finding for row in rows for finding in row.by_role.values()]
-    once = [finding for i, finding in enumerate(every) if finding not in every[:i]]
-    return list(metrics(enumerate(once), _DRAWN))
+    once = {finding.model_dump_json(): finding for finding in reversed(every)}
+    return list(metrics(enumerate(reversed(once.values())), _DRAWN))
 
 
 def accounting_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:

@@ -43,8 +43,8 @@
 
   // Copying the table behind a figure, as the files of --tables are written.
   const quoted = (text) => {
-    const formula = /^[=+\-@]/.test(text) && !/^[+-]?(\d|inf)/.test(text);
-    const safe = formula ? `'${text}` : text;
+    const number = /^[+-]?(\d[\d,]*(\.\d*)?(e[+-]?\d+)?|inf|nan)$/i.test(text);
+    const safe = number ? text : text.replace(/(^|;)(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])/g, "$1'");
     return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
   const csv = (table) =>

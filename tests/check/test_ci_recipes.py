@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ("pyproject.toml", "README.md", "dpaudit", "attacks", "defenses", "reports", "action.yml")
+PACKAGE += ("constraints.txt",)
 WORKFLOW_STEPS = ("Install", "Check the claims", "Summary")
 
 yaml = pytest.importorskip("yaml")
@@ -70,6 +71,8 @@ def run(command: str, clean: dict[str, Path], **more: str) -> subprocess.Complet
         "GITHUB_ACTIONS": "true",
         "GITHUB_ACTION_PATH": str(clean["source"]),
         "GITHUB_STEP_SUMMARY": str(clean["project"] / "summary.md"),
+        "GITHUB_OUTPUT": str(clean["project"] / "output"),
+        "RUNNER_TEMP": str(clean["source"].parent),
         **more,
     }
     bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command]
@@ -91,7 +94,7 @@ def test_every_command_of_the_workflow_runs_in_a_clean_copy(clean: dict[str, Pat
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
     where = run("python -c 'import dpaudit; print(dpaudit.__file__)'", clean).stdout
     assert Path(where.strip()).is_relative_to(clean["site"])
-    written = {path.name for path in (clean["project"] / "dpaudit").iterdir()}
+    written = {path.name for path in (clean["source"].parent / "dpaudit").iterdir()}
     assert written == {"check.xml", "check.sarif", "check.md", "check-1.png"}
     assert "## dpaudit: 0 of" in (clean["project"] / "summary.md").read_text()
 
@@ -111,9 +114,32 @@ def test_every_command_of_the_action_runs_and_passes_a_failure_on(clean: dict[st
     inputs = {name: str(found["inputs"][name.lower()]["default"]) for name in given}
     done = run(steps["Check the claims"]["run"], clean, **inputs)
     assert done.returncode == 0, done.stdout + done.stderr
+    [reports] = clean["source"].parent.glob("dpaudit-*")
+    assert {path.name for path in reports.iterdir()} >= {"check.xml", "check.sarif", "check.md"}
+    assert f"reports={reports}\n" in (clean["project"] / "output").read_text()
+    assert not (clean["project"] / "dpaudit").exists()
     absent = {**inputs, "ARGUMENTS": "--baseline absent.json"}
     refused = run(steps["Check the claims"]["run"], clean, **absent)
     assert (refused.returncode, refused.stdout) == (2, ""), refused.stderr
+
+
+def test_every_action_is_named_by_its_commit() -> None:
+    text = (ROOT / "action.yml").read_text() + (ROOT / "docs" / "ci.md").read_text()
+    named = [one for one in re.findall(r"uses: (.*)", text) if "OWNER" not in one]
+    assert len(named) >= 9
+    pinned = r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+"
+    assert [one for one in named if not re.fullmatch(pinned, one)] == []
+
+
+def test_the_action_installs_what_is_pinned() -> None:
+    [install] = [s["run"] for s in action()["runs"]["steps"] if s["name"] == "Install dpaudit"]
+    assert '--constraint "$GITHUB_ACTION_PATH/constraints.txt"' in install
+
+
+def test_no_action_uploads_a_folder_of_the_repository() -> None:
+    steps = [*action()["runs"]["steps"], *workflow()["jobs"]["claims"]["steps"]]
+    paths = [s["with"]["path"] for s in steps if "upload-artifact" in s.get("uses", "")]
+    assert paths == ["${{ steps.check.outputs.reports }}", "${{ runner.temp }}/dpaudit"]
 
 
 def test_the_pre_commit_hook_runs(clean: dict[str, Path]) -> None:

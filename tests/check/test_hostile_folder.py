@@ -109,7 +109,7 @@ def test_git_runs_nothing_that_a_folder_configures(repository: Path) -> None:
     ):
         subprocess.run(["git", *command.split()], cwd=repository, check=True)
     subprocess.run(["git", "config", "core.worktree", "."], cwd=repository, check=True)
-    code = "from dpaudit.pipeline.provenance import _git; print(_git('status', '--porcelain'))"
+    code = "from dpaudit.pipeline.provenance import _is_dirty; print(_is_dirty())"
     done = run(repository, "-P", "-c", code)
     assert done.stdout == "None\n", done.stderr
     assert marks(repository) == []

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from dpaudit.commands.cli import app
 from dpaudit.commands.exports import write_figures, write_tables
 from dpaudit.files.result import AuditResult
+from dpaudit.reports import tables
 from dpaudit.reports.figures.drawing import KEEP, THEME
 from dpaudit.reports.figures.files import FORMATS
 from dpaudit.reports.html import render
@@ -86,6 +87,35 @@ def test_a_text_is_no_formula_and_shows_what_is_not_seen(tmp_path: Path) -> None
     claim = RESULT.claims[0].model_copy(update={"text": "=1+1\u202e"})
     write_tables(RESULT.model_copy(update={"claims": (claim,)}), tmp_path)
     assert rows(tmp_path / "claims.csv")[0]["text"] == "'=1+1\\u202e"
+
+
+FORMULAS = {
+    '=HYPERLINK("http://x")': '\'=HYPERLINK("http://x")',
+    " =1+1": "' =1+1",
+    "@SUM(A1)": "'@SUM(A1)",
+    "+1;=1": "'+1;'=1",
+    "-a": "'-a",
+    "\t=1": "\\t=1",
+    "\r=1": "\\r=1",
+    "\uff1d1": "'\uff1d1",
+    "a; =1": "a;' =1",
+}
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_cell_of_any_table_is_a_formula(text: str, tmp_path: Path) -> None:
+    claim = RESULT.claims[0].model_copy(update={"text": text, "threat_model": text})
+    finding = RESULT.findings[0].model_copy(update={"title": text})
+    changed = {"claims": (claim,), "findings": (finding,)}
+    write_tables(RESULT.model_copy(update=changed), tmp_path)
+    assert rows(tmp_path / "claims.csv")[0]["text"] == FORMULAS[text]
+    assert rows(tmp_path / "claims.csv")[0]["threat_model"] == FORMULAS[text]
+    assert rows(tmp_path / "metrics.csv")[0]["title"] == FORMULAS[text]
+
+
+@pytest.mark.parametrize("value", [-1.5, -3, "-1.5", "-1.5 2e-9", None, True])
+def test_numbers_stay_numbers_in_a_table(value: object) -> None:
+    assert tables.cell(value) is value
 
 
 def test_without_findings_a_table_is_empty(tmp_path: Path) -> None:

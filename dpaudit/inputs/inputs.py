@@ -1,0 +1,132 @@
+"""The inputs of a run as its log has them: whether what was read is still as it was."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from dpaudit.files.documents import read_json
+from dpaudit.strict import Strict
+
+from . import values
+
+LOG = "inputs.log"  # in a run directory, written by the recorder
+Kind = Literal["read", "listed", "sought", "sought with portions"]
+
+
+class Input(NamedTuple):
+    """One thing that a run depended on, and what it was like."""
+
+    kind: Kind
+    path: str
+    name: str  # sought: of a module; listed: what of the folder does not count, joined by "/"
+    value: str
+
+    @property
+    def now(self) -> str:
+        """What it is like at present."""
+        return _NOW[self.kind](self.path, self.name)
+
+    @property
+    def shown(self) -> str:
+        """What changed, for a line."""
+        sought = self.kind.startswith("sought")
+        return os.path.join(self.path, self.name) if sought else self.path
+
+
+_NOW: Mapping[str, Callable[[str, str], str]] = {
+    "read": lambda path, name: values.content(path),
+    "listed": lambda path, ignored: values.listing(values.names_in(path), ignored.split("/")),
+    "sought": lambda path, name: values.module_place(path, name, False),
+    "sought with portions": lambda path, name: values.module_place(path, name, True),
+}
+
+
+class Inputs(Strict):
+    """What a run read, in order, and why that is perhaps not all of it."""
+
+    inputs: tuple[Input, ...] = ()
+    unknown: tuple[str, ...] = ()  # sentences that begin with "it"; empty: all inputs are known
+
+    @classmethod
+    def of_log(cls, folder: Path) -> "Inputs":
+        """Of a run directory; nothing where no log was kept."""
+        try:
+            lines = (folder / LOG).read_text("utf-8").splitlines()
+            return _of_lines([json.loads(line) for line in lines])
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError):
+            return cls(unknown=(f"its {LOG} is damaged, and what it reads is not known",))
+
+    @classmethod
+    def read(cls, path: Path, root: Path) -> "Inputs":
+        """What ``text`` made. Raises OSError or ValueError."""
+        found = cls.model_validate(read_json(path))
+        return found.model_copy(update={"inputs": tuple(_absolute(i, root) for i in found.inputs)})
+
+    def text(self, root: Path) -> str:
+        """As JSON, with paths below a folder relative to it, wherever that is moved."""
+        inputs = tuple(_relative(one, root) for one in self.inputs)
+        return self.model_copy(update={"inputs": inputs}).model_dump_json(indent=1) + "\n"
+
+    def doubt(self) -> str | None:
+        """Why what was computed from these may not stand; None if it may."""
+        if self.unknown:
+            return self.unknown[0]
+        changed = next((one for one in self.inputs if one.now != one.value), None)
+        return None if changed is None else f"{changed.shown} changed"
+
+    def digest(self, root: Path) -> str:
+        """The hash of the contents that were read."""
+        read = [_relative(one, root) for one in self.inputs if one.kind == "read"]
+        return sha256(json.dumps(sorted(read)).encode()).hexdigest()
+
+
+def _of_lines(lines: list[list[str]]) -> Inputs:
+    """Without what the run itself had written before it read it."""
+    found: dict[Input, None] = {}
+    wrote, unknown = dict[str, None](), dict[str, None]()
+    for kind, path, *more in lines:
+        if kind == "unknown":
+            unknown[path] = None
+        elif kind == "wrote":
+            wrote[path] = None
+        elif kind == "moved":
+            to, value = more
+            if not _is_made(path, wrote) and value != values.FOLDER:
+                found[Input("read", path, "", value)] = None
+            if _is_made(path, wrote) or value != values.FOLDER:
+                wrote[to] = None
+        elif not _is_made(path, wrote):
+            name, value = more if len(more) == 2 else ("", more[0])
+            found[Input(kind, path, name, value)] = None  # type: ignore[arg-type]
+    made: dict[str, list[str]] = {}
+    for path in wrote:
+        made.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
+    inputs = tuple(sorted(_without(one, made) for one in found))
+    return Inputs(inputs=inputs, unknown=tuple(unknown))
+
+
+def _is_made(path: str, wrote: Mapping[str, None]) -> bool:
+    return path in wrote or any(str(above) in wrote for above in Path(path).parents)
+
+
+def _without(one: Input, made: Mapping[str, list[str]]) -> Input:
+    """A listing, as a hash, without what the run put into the folder."""
+    if one.kind != "listed":
+        return one
+    ignored = sorted(set(made.get(one.path, ())))
+    value = values.listing(one.value.split("/") if one.value else (), ignored)
+    return Input(one.kind, one.path, "/".join(ignored), value)
+
+
+def _relative(one: Input, root: Path) -> Input:
+    below = one.path == str(root) or one.path.startswith(f"{root}{os.sep}")
+    return one._replace(path=os.path.relpath(one.path, root)) if below else one
+
+
+def _absolute(one: Input, root: Path) -> Input:
+    return one._replace(path=os.path.normpath(root / one.path))

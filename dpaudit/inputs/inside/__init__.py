@@ -1,0 +1,1 @@
+"""The folder in which the children of a run find their ``sitecustomize``."""

@@ -256,7 +256,7 @@ class LikelihoodRatio(Attack):
         streams = asking.streams
         try:
             drawn = self._drawn(question, streams, on_round, kept)
-            bare = np.empty((0, 0))
+            bare: Array = np.empty((0, 0))
             if _is_gaussian(question) and question.is_followed:
                 game = question.game
                 none = replace(game, length=0.0) if game.is_replacement else game

@@ -79,7 +79,7 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
             be imported, or it does not fit its family; in one line which plug-in of which package,
             what was expected and found.
     """
-    entry = _entry(family, name)
+    entry, before = _entry(family, name), _default_dtype()
     try:
         plugin = entry.load()
         problems = list(_problems(plugin, family))
@@ -88,9 +88,30 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
         expected = f"{_elsewhere(error, name)}; expected {EXPECTED[family]}"
         where = _named(family, name, entry)
         raise ConfigError(f"{where} cannot be imported: {what}{expected}") from error
+    finally:
+        changed = _default_dtype_since(before)
+    problems += [] if changed is None else [changed]
     if problems:
         raise ConfigError(f"{_named(family, name, entry)}: {'; '.join(problems)}")
     return plugin
+
+
+def _default_dtype() -> Any:
+    """Torch's, as it is now or is when torch is loaded; torch is not loaded for it."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else torch.get_default_dtype()
+
+
+def _default_dtype_since(before: Any) -> str | None:
+    """What is wrong if it has changed, which is undone; None: nothing."""
+    torch, now = sys.modules.get("torch"), _default_dtype()
+    if torch is None or now == (expected := before or torch.float32):
+        return None
+    torch.set_default_dtype(expected)
+    return (
+        f"its module calls torch.set_default_dtype({now}), which changes all other code; expected "
+        "a dtype for each tensor, as torch.zeros_like(X) has it"
+    )
 
 
 def _named(family: PluginFamily, name: str, entry: EntryPoint) -> str:

@@ -231,15 +231,20 @@ def _refuse_unrecorded(run: RunDirectory, prepared: Prepared) -> None:
 
 def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING) -> Prepared:
     """Data, partition, graph, model and calibrated defense of a config."""
+    if torch.get_default_dtype() is not torch.float32:
+        raise ConfigError(
+            f"torch's default dtype is {torch.get_default_dtype()}; an audit needs torch.float32: "
+            "call torch.set_default_dtype(torch.float32) before it"
+        )
     streams = Streams(config.seed, runtime.device)
     defense: Defense = own.defense or config.defense.create("defenses")
     attacks = tuple(plugin.create("attacks") for plugin in config.attack)
     size = defense.batch_size
+    generator, n_rounds = streams.numpy("graph"), defense.n_rounds
+    network = network_of(config.graph, config.data.n_agents, generator, n_rounds)
     learned = load_problem(
         config, lambda: own.data or _loaded(config, runtime), own.model, streams, size
     )
-    generator, n_rounds = streams.numpy("graph"), defense.n_rounds
-    network = network_of(config.graph, config.data.n_agents, generator, n_rounds)
     places = positions(config.graph.name, config.data.n_agents)
     drawn = GraphSummary(
         name=config.graph.name,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -44,10 +44,14 @@ _STYLES = {
 
 
 class _Console(Console):
-    """Rich's own leaves with exit code 1 when nobody reads on, which is a verdict here."""
+    """Goes on in silence when nobody reads on, so that the exit code is that of the command.
+
+    Rich's own leaves with exit code 1, which is a verdict here.
+    """
 
     def on_broken_pipe(self) -> None:
-        raise
+        self.quiet = True
+        _write_nowhere(self.file)
 
 
 _stdout = _Console(highlight=False, soft_wrap=True)
@@ -62,7 +66,21 @@ def say(line: str, style: str = "") -> None:
 
 def say_json(document: str) -> None:
     """A JSON document on stdout, with the same content and nothing that a terminal obeys."""
-    print(json_lines(document).rstrip("\n"))
+    _print(json_lines(document).rstrip("\n"))
+
+
+def _print(text: str) -> None:
+    """A line on stdout as it is; nothing if nobody reads on."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _write_nowhere(sys.stdout)
+
+
+def _write_nowhere(stream: IO[str]) -> None:
+    """What is still to be written to a stream that nobody reads disappears."""
+    with suppress(OSError, ValueError):  # a stream without a file of the system
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def complain(line: str, kind: str = "") -> None:
@@ -165,6 +183,7 @@ def problems(error: BaseException) -> list[str]:
 
 def answer(app: Callable[..., int | None]) -> int:
     """The exit code of a command, with all that it prints written; 2 for whatever goes wrong."""
+    code = 0
     try:
         code = app(prog_name="dpaudit", standalone_mode=False) or 0
         if sys.stdout is not None:  # closed by whoever started this
@@ -181,6 +200,8 @@ def answer(app: Callable[..., int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left unwritten fails only once
         if isinstance(error, SystemExit):  # typer's own answer to a broken pipe
             error = error.__context__ or error
+        if isinstance(error, BrokenPipeError):  # whoever read the help, say, has read enough
+            return code
         for line in problems(error):
             complain(line, "error")
         return 2
@@ -267,4 +288,4 @@ def print_check(found: "CheckReport", quiet: bool) -> None:
         say(note)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for command in ci.annotations(found):  # the only lines that may be commands
-            print(command)
+            _print(command)

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from dpaudit.errors import ConfigError, nearest
-from dpaudit.files.audit_keys import Options, unknown_key
+from dpaudit.files.audit_keys import Options, called, unknown_key
 from dpaudit.files.benchmark_file import BenchmarkFile, Setting
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.file_problems import FileKey, FileProblem, dotted
@@ -146,7 +146,8 @@ def _grid(file: BenchmarkFile, axes: list[list[Part]], any_listed: bool) -> list
     for i, table in enumerate(file.benchmark.exclude):
         exclusion = dict(leaves_of(table))
         for key in (key for key in exclusion if key not in keys):
-            said = f'no axis sets "{key}"{nearest(key, keys)}; known here: {", ".join(keys)}'
+            own, known = called(key), [called(one) for one in keys]
+            said = f'no axis sets "{own}"{nearest(own, known)}; known here: {", ".join(known)}'
             raise file.refusal(("exclude", i), said)
         found = {j for j, each in enumerate(combinations) if _is_meant(exclusion, each)}
         if not found:

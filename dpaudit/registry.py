@@ -14,6 +14,8 @@ from .strict import Strict
 
 PluginFamily = Literal["defenses", "attacks", "reports"]
 
+MOST_LISTED = 240  # characters of names in an error
+
 EXPECTED: dict[PluginFamily, str] = {
     "defenses": "a class derived from dpaudit.defense.contract.Defense",
     "attacks": "a class derived from dpaudit.attack.contract.Attack",
@@ -129,9 +131,20 @@ def _entry(family: PluginFamily, name: str) -> EntryPoint:
             return entry
         case []:
             known = [other for other, found in registered.items() if len(found) == 1]
-            raise ConfigError(f'no {family[:-1]} is called "{name}"{nearest(name, known)}')
+            raise ConfigError(
+                f'no {family[:-1]} is called "{name}"{nearest(name, known)}; '
+                f"{_listed(known, family)}"
+            )
         case several:
             raise ConfigError(_contest(family, name, several))
+
+
+def _listed(names: list[str], family: PluginFamily) -> str:
+    """All of them; where they are many, how to list them."""
+    every = ", ".join(names) or "none"
+    if len(every) > MOST_LISTED:
+        return f"dpaudit list {family} lists all {len(names)}"
+    return f"known: {every}"
 
 
 def _elsewhere(error: BaseException, name: str) -> str:

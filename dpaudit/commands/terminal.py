@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dpaudit.errors import DpauditError, is_out_of_memory
+from dpaudit.errors import DpauditError, is_out_of_memory, nearest
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.files.whole import write_whole
@@ -33,8 +33,31 @@ if TYPE_CHECKING:
 
 _NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
 _UsageError: Any = typer.BadParameter.__base__  # typer does not say its name
+_NoSuchOption: Any = next(
+    kind for kind in _UsageError.__subclasses__() if kind.__name__ == "NoSuchOption"
+)
 
 
+# What papers and other programs call an option, and what it may be called here.
+OTHER_WORDS = {
+    "--sigma": "--noise-multiplier",
+    "--noise": "--noise-multiplier",
+    "--noise-scale": "--noise-multiplier",
+    "--std": "--noise-multiplier",
+    "--q": "--rate",
+    "--sample-rate": "--rate",
+    "--sampling-rate": "--rate",
+    "--sampling-probability": "--rate",
+    "--steps": "--rounds",
+    "--iterations": "--rounds",
+    "--output": "--out",
+    "--output-dir": "--out",
+    "--jobs": "--workers",
+    "--cores": "--workers",
+    "--processes": "--workers",
+    "--memory": "--max-memory",
+    "--dry": "--dry-run",
+}
 _STYLES = {
     Verdict.REFUTED: "red",
     Verdict.UNSUPPORTED: "red",
@@ -191,8 +214,7 @@ def answer(app: Callable[..., int | None]) -> int:
     except KeyboardInterrupt:  # before or after what a command does
         return 130
     except _UsageError as error:
-        line = " ".join(error.format_message().split())
-        if line:  # none where all of the help was asked for by no argument
+        if line := _usage_problem(error):  # none where all of the help is asked for by no argument
             where = f"; see {error.ctx.command_path} --help" if error.ctx else ""
             complain(line + where, "error")
         return 2
@@ -206,6 +228,18 @@ def answer(app: Callable[..., int | None]) -> int:
             complain(line, "error")
         return 2
     return code
+
+
+def _usage_problem(error: Any) -> str:
+    """What is wrong with a command line, and of an unknown option which one may be meant."""
+    if not isinstance(error, _NoSuchOption) or error.ctx is None:
+        text = error.format_message().replace("Value error, ", "")  # of typer and pydantic
+        return " ".join(text.split()).rstrip(".")
+    option: str = error.option_name
+    known = [name for parameter in error.ctx.command.params for name in parameter.opts]
+    meant = OTHER_WORDS.get(option)
+    hint = f' (did you mean "{meant}"?)' if meant in known else nearest(option, known)
+    return f"No such option: {option}{hint}"
 
 
 @contextmanager
@@ -267,12 +301,12 @@ def write_outputs(
         write_whole(markdown, ci.markdown(found, pictures).encode())
 
 
-def write_problems(junit: Path | None, claims: Path, error: BaseException) -> None:
+def write_problems(junit: Path | None, claims: Path, error: BaseException, seconds: float) -> None:
     """CI systems that find no report call a run that could not start a success."""
     from dpaudit.reports import ci
 
     if junit is not None:
-        xml = ci.junit_of_problems(str(claims), problems(error))
+        xml = ci.junit_of_problems(str(claims), problems(error), seconds)
         write_whole(junit, xml.encode())
 
 

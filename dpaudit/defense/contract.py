@@ -268,6 +268,15 @@ class Defense(Strict, ABC):
         """How many batches an agent draws in a round, as many as it takes local steps."""
         return 1
 
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """Modules that it imports and that come with no dpaudit, with what pip installs for each.
+
+        Such as ``{"cvxpy": "dpaudit[whisper]"}``. An audit without one of them is refused before
+        it begins.
+        """
+        return {}
+
     def calibrate(self, setting: Setting) -> Self:
         """The same defense with its noise set from its budget by the paper's own formula.
 

@@ -21,9 +21,11 @@ NARROW = "attacks also play models of one coordinate, where a message may not be
 
 def wrong_state(state: Any) -> str | None:
     """Of the state before or after a round: it is a NamedTuple of tensors, as checkpoints keep."""
-    if not (isinstance(state, tuple) and isinstance(getattr(state, "_fields", None), tuple)):
+    fields = _fields(state)
+    if fields is None:
         return f"gives {kind(state)} as the state, not a NamedTuple; expected one of tensors"
-    for name, value in zip(state._fields, state, strict=True):
+    for name in fields:
+        value = getattr(state, name)
         if not isinstance(value, Tensor):
             return (
                 f"gives a state that no checkpoint keeps: {name} of the state is no tensor but "
@@ -34,11 +36,17 @@ def wrong_state(state: Any) -> str | None:
 
 def other_state(state: Any, before: Any) -> str | None:
     """Of the state after a round: it has the fields of the state that the round began from."""
-    wrong = wrong_state(state)
-    if wrong is None and isinstance(before, tuple) and state._fields != type(before)._fields:
-        found, expected = (", ".join(some) for some in (state._fields, type(before)._fields))
-        return f"gives a state with the fields {found}; expected those of start: {expected}"
-    return wrong
+    wrong, found, expected = wrong_state(state), _fields(state), _fields(before)
+    if wrong is not None or found is None or expected is None or found == expected:
+        return wrong
+    names = (", ".join(some) for some in (found, expected))
+    return "gives a state with the fields {}; expected those of start: {}".format(*names)
+
+
+def _fields(state: Any) -> tuple[str, ...] | None:
+    """The names of a NamedTuple; None: it is none."""
+    fields = getattr(state, "_fields", None)
+    return fields if isinstance(state, tuple) and isinstance(fields, tuple) else None
 
 
 def wrong_models(models: Any) -> str | None:

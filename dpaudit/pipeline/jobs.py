@@ -100,8 +100,9 @@ def run_attack(
     by = f'attack "{job.attack_name}": measure'
     with faults_in_a_line(f"attack {job.name}", bench.defense, job.attack), unchanged_settings(by):
         measured: object = job.attack.measure(bench, job.threat_model, on_step)
-        findings = list(measured) if isinstance(measured, Iterable) else [measured]
-    for other in (one for one in findings if not isinstance(one, Finding)):
+        answers = list(measured) if isinstance(measured, Iterable) else [measured]
+    findings = [one for one in answers if isinstance(one, Finding)]
+    for other in (one for one in answers if not isinstance(one, Finding)):
         raise PluginError(f"{by} returns {kind(other)}; expected a list of Finding")
     found = [finding.model_dump(mode="json") for finding in findings]
     run.write_result(f"findings/{job.name}.json", found, binding)

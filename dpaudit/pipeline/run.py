@@ -44,6 +44,7 @@ from .jobs import (
 from .learning import learning_notes, problem_notes
 from .memory import Plan, plan_of
 from .noise_of_the_run import examine_noise
+from .packages import refuse_missing_packages
 from .provenance import code_of, provenance
 from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
 from .time_needed import Estimate, estimate
@@ -125,6 +126,8 @@ def attack_again(
         DpauditError: it is no run directory, a name fits no attack, something else than the
             attacks changed, or the attacks need a message that was not recorded.
     """
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out}: not a folder; expected a run directory of dpaudit audit")
     RunDirectory(out).read_json("run.json")  # else it is none, and nothing is written there
     with RunDirectory(out).held() as run:
         recorded = _recorded(run)
@@ -238,6 +241,7 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
         )
     streams = Streams(config.seed, runtime.device)
     defense: Defense = own.defense or config.defense.create("defenses")
+    refuse_missing_packages(config.defense.name, defense)
     attacks = tuple(plugin.create("attacks") for plugin in config.attack)
     size = defense.batch_size
     generator, n_rounds = streams.numpy("graph"), defense.n_rounds

@@ -158,8 +158,9 @@ def test_an_error_that_nobody_reads_is_still_exit_code_2() -> None:
     "arguments, said",
     [
         (["--nope"], "error: No such option: --nope; see dpaudit --help"),
-        (["nope"], "error: No such command 'nope'.; see dpaudit --help"),
-        (["audit"], "error: Missing argument 'CONFIG'.; see dpaudit audit --help"),
+        (["nope"], "error: No such command 'nope'; see dpaudit --help"),
+        (["audit"], "error: Missing argument 'CONFIG'; see dpaudit audit --help"),
+        (["list", "x"], "error: Invalid value for 'kind': 'x' is not one of 'defenses', "),
         (["audit", "a.toml", "--seed", "-1"], "error: Invalid value for '--seed': "),
         ([], ""),
     ],

@@ -65,7 +65,7 @@ def rounds(name: str, held: int, repeats: int) -> tuple[list[float], Tensor]:
     for _ in range(repeats + 1):
         state = defense.start(problem.initial(given.streams), setting)
         began = time.process_time()
-        gradient = problem.gradient(given.streams, 1, defense.batch_size, defense.sampling)
+        gradient = problem.gradient(given.streams, 1, defense.batch_size, defense.drawing)
         noise = Noise(given.streams, 1)
         state = defense.step(state, 1, setting.network.at(1), gradient, noise).state
         seconds.append(time.process_time() - began)

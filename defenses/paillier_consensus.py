@@ -16,6 +16,7 @@ from dpaudit.defense import (
     DpauditError,
     Gradient,
     Graph,
+    MissingPackage,
     Noise,
     Round,
     Setting,
@@ -88,6 +89,10 @@ class PaillierConsensus(Defense):
     channel: Literal["ideal", "paillier"] = "ideal"
     key_bits: Annotated[int, Field(ge=256)] = 2048  # of n = p q; below 2048 for tests alone
     _keyring: list[KeyPair] = PrivateAttr(default_factory=list)  # made when first needed
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        return {"phe": "dpaudit[paillier]"} if self.channel == "paillier" else {}
 
     def alpha(self, k: int) -> float:
         """The step size of round k."""
@@ -220,11 +225,11 @@ def decrypt(own: KeyPair, ciphertext: Any) -> int:
 
 
 def key_pair(bits: int) -> KeyPair:
-    """A new key pair. Raises DpauditError: the package phe is not installed."""
+    """A new key pair. Raises MissingPackage: phe is not installed."""
     try:
         paillier = import_module("phe.paillier")
     except ImportError:
-        raise DpauditError(
+        raise MissingPackage(
             'channel "paillier" needs the package phe: pip install "dpaudit[paillier]"'
         ) from None
     return KeyPair(*paillier.generate_paillier_keypair(n_length=bits))

@@ -20,6 +20,7 @@ from dpaudit.defense import (
     GaussianDefense,
     Gradient,
     Graph,
+    MissingPackage,
     Noise,
     Observable,
     OutsideTheory,
@@ -71,6 +72,10 @@ class Whisper(GaussianDefense):
     }
 
     learning_rate: PositiveFloat = 0.05  # eta
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        return {"cvxpy": "dpaudit[whisper]"}
 
     def start(self, X: Tensor, setting: Setting) -> State:
         return State(X)
@@ -138,12 +143,13 @@ def covariance(graph: Graph) -> Tensor:
     result is scaled up where the solver's error leaves an agent with less than it is to have.
 
     Raises:
-        DpauditError: the package cvxpy is not installed, or it finds no solution.
+        MissingPackage: cvxpy is not installed.
+        DpauditError: it finds no solution.
     """
     try:
         cvxpy = import_module("cvxpy")
     except ImportError:
-        raise DpauditError(
+        raise MissingPackage(
             'whisper needs the package cvxpy: pip install "dpaudit[whisper]"'
         ) from None
     W, n = graph.W.numpy(), graph.n_agents

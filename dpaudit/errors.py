@@ -45,6 +45,14 @@ class OutsideTheory(ConfigError):
         self.condition = condition
 
 
+class PluginError(ConfigError):
+    """A plug-in breaks its contract: which one, in which method, what it did, what was expected."""
+
+
+class MissingPackage(DpauditError):
+    """A package that only some need is not installed; the line says how to install it."""
+
+
 class DataError(DpauditError):
     """A data set that is missing, damaged or of the wrong kind for what is asked of it."""
 

@@ -14,6 +14,8 @@ from .strict import Strict
 
 PluginFamily = Literal["defenses", "attacks", "reports"]
 
+MOST_LISTED = 240  # characters of names in an error
+
 EXPECTED: dict[PluginFamily, str] = {
     "defenses": "a class derived from dpaudit.defense.contract.Defense",
     "attacks": "a class derived from dpaudit.attack.contract.Attack",
@@ -79,7 +81,7 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
             be imported, or it does not fit its family; in one line which plug-in of which package,
             what was expected and found.
     """
-    entry = _entry(family, name)
+    entry, before = _entry(family, name), _default_dtype()
     try:
         plugin = entry.load()
         problems = list(_problems(plugin, family))
@@ -88,9 +90,30 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
         expected = f"{_elsewhere(error, name)}; expected {EXPECTED[family]}"
         where = _named(family, name, entry)
         raise ConfigError(f"{where} cannot be imported: {what}{expected}") from error
+    finally:
+        changed = _default_dtype_since(before)
+    problems += [] if changed is None else [changed]
     if problems:
         raise ConfigError(f"{_named(family, name, entry)}: {'; '.join(problems)}")
     return plugin
+
+
+def _default_dtype() -> Any:
+    """Torch's, as it is now or is when torch is loaded; torch is not loaded for it."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else torch.get_default_dtype()
+
+
+def _default_dtype_since(before: Any) -> str | None:
+    """What is wrong if it has changed, which is undone; None: nothing."""
+    torch, now = sys.modules.get("torch"), _default_dtype()
+    if torch is None or now == (expected := before or torch.float32):
+        return None
+    torch.set_default_dtype(expected)
+    return (
+        f"its module calls torch.set_default_dtype({now}), which changes all other code; expected "
+        "a dtype for each tensor, as torch.zeros_like(X) has it"
+    )
 
 
 def _named(family: PluginFamily, name: str, entry: EntryPoint) -> str:
@@ -108,9 +131,20 @@ def _entry(family: PluginFamily, name: str) -> EntryPoint:
             return entry
         case []:
             known = [other for other, found in registered.items() if len(found) == 1]
-            raise ConfigError(f'no {family[:-1]} is called "{name}"{nearest(name, known)}')
+            raise ConfigError(
+                f'no {family[:-1]} is called "{name}"{nearest(name, known)}; '
+                f"{_listed(known, family)}"
+            )
         case several:
             raise ConfigError(_contest(family, name, several))
+
+
+def _listed(names: list[str], family: PluginFamily) -> str:
+    """All of them; where they are many, how to list them."""
+    every = ", ".join(names) or "none"
+    if len(every) > MOST_LISTED:
+        return f"dpaudit list {family} lists all {len(names)}"
+    return f"known: {every}"
 
 
 def _elsewhere(error: BaseException, name: str) -> str:

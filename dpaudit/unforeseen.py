@@ -10,8 +10,10 @@ from .text import one_line
 
 _LONGEST = 300  # characters of an error's own text that the line repeats
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
+_DPAUDIT = str(Path(__file__).parent)
 _INSTALLED = (
-    str(Path(__file__).parent),
+    _DPAUDIT,
+    *(str(Path(__file__).parents[1] / family) for family in ("attacks", "defenses", "reports")),
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
 )
 
@@ -21,9 +23,8 @@ def unforeseen(error: BaseException) -> str:
 
     The log is in the system's folder for temporary files, which TMPDIR names.
     """
-    return one_line(
-        f"unforeseen {described(error)}; a bug in dpaudit or a plug-in; {_logged(error)}"
-    )
+    _, whose = _last(error)
+    return one_line(f"unforeseen {described(error)}; a bug in {whose}; {_logged(error)}")
 
 
 def described(error: BaseException) -> str:
@@ -34,6 +35,11 @@ def described(error: BaseException) -> str:
 
 def place(error: BaseException) -> str:
     """The last line of code that is no library's, if any is, to follow what is said of it."""
+    return _last(error)[0]
+
+
+def _last(error: BaseException) -> tuple[str, str]:
+    """That line, and whose code it is."""
     if error.__cause__ is None:
         summary = traceback.extract_tb(error.__traceback__)
         frames = [(frame.filename, str(frame.lineno)) for frame in summary]
@@ -41,7 +47,10 @@ def place(error: BaseException) -> str:
         frames = _FRAME.findall(str(error.__cause__))
     own = [frame for frame in frames if not frame[0].startswith((*_INSTALLED, "<"))]
     last = (own or frames)[-1:]
-    return "".join(f", in {file}, line {line}" for file, line in last)
+    where = "".join(f", in {file}, line {line}" for file, line in last)
+    ours = [i for i, (file, _) in enumerate(frames) if file.startswith(_DPAUDIT)]
+    called = bool(own and ours) and frames.index(own[-1]) > ours[0]
+    return where, "code that is not dpaudit's" if called else "dpaudit or a plug-in"
 
 
 def _logged(error: BaseException) -> str:

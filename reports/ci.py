@@ -28,7 +28,10 @@ MARKS = {"fails": "fails", "warning": "warning", "holds": "holds"}
 
 
 def junit(report: CheckReport, strict: bool = False) -> str:
-    """JUnit XML: a suite for each check, a case for each statement."""
+    """JUnit XML: a suite for each check, a case for each statement.
+
+    The statements of a check come of one audit: each has an equal share of its seconds.
+    """
     root = ElementTree.Element("testsuites")
     counts = {"tests": 0, "failures": 0, "errors": 0}
     for check in report.checks:
@@ -45,21 +48,27 @@ def junit(report: CheckReport, strict: bool = False) -> str:
             time=f"{check.seconds:.3f}",
         )
         for statement in cases:
-            _case(suite, statement, strict)
+            _case(suite, statement, strict, check.seconds / len(cases))
         counts["tests"] += len(cases)
         counts["failures"] += failed
     root.attrib = {key: str(count) for key, count in counts.items()}
     return _document(root)
 
 
-def junit_of_problems(claims_file: str, problems: Sequence[str]) -> str:
-    """JUnit XML of a check that could not be run: an error for each problem."""
+def junit_of_problems(claims_file: str, problems: Sequence[str], seconds: float = 0.0) -> str:
+    """JUnit XML of a check that could not be run: an error for each problem.
+
+    Args:
+        seconds: that it took; each problem has an equal share of them.
+    """
+    share = f"{seconds / max(1, len(problems)):.3f}"
     counts = {"tests": str(len(problems)), "failures": "0", "errors": str(len(problems))}
     root = ElementTree.Element("testsuites", counts)
-    suite = ElementTree.SubElement(root, "testsuite", counts, name=one_line(claims_file))
+    own = {"name": one_line(claims_file), "time": f"{seconds:.3f}"}
+    suite = ElementTree.SubElement(root, "testsuite", counts, **own)
     for problem in problems:
         message, name = one_line(problem), one_line(claims_file)
-        case = ElementTree.SubElement(suite, "testcase", name=message, classname=name, time="0")
+        case = ElementTree.SubElement(suite, "testcase", name=message, classname=name, time=share)
         ElementTree.SubElement(case, "error", message=message, type="could not run")
     return _document(root)
 
@@ -135,12 +144,11 @@ def plain(report: CheckReport) -> Iterator[str]:
         yield whole_line(f"{s.outcome.upper():8}{s.check}: {s.message}")
 
 
-def _case(suite: ElementTree.Element, statement: Statement, strict: bool) -> None:
+def _case(suite: ElementTree.Element, statement: Statement, strict: bool, seconds: float) -> None:
     name = statement.subject
     name += f" against {statement.adversary}" if statement.adversary else ""
-    case = ElementTree.SubElement(
-        suite, "testcase", name=one_line(name), classname=one_line(statement.check), time="0"
-    )
+    about = {"name": one_line(name), "classname": one_line(statement.check)}
+    case = ElementTree.SubElement(suite, "testcase", about, time=f"{seconds:.3f}")
     message, verdict = one_line(statement.message), one_line(statement.verdict)
     if _fails(statement, strict):
         ElementTree.SubElement(case, "failure", message=message, type=verdict).text = message

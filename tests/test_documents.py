@@ -21,6 +21,35 @@ def test_every_file_that_the_plan_names_is_there() -> None:
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
+NAMED = re.compile(
+    r"(?<![\w/.-])((?:attacks|benchmarks|defenses|docs|dpaudit|examples|reports|tests)/[\w./-]*\w)"
+)
+
+
+def test_every_file_that_a_document_names_is_there() -> None:
+    """In `code`, as of the repository; NAME stands for a name of the reader's own."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    named = {
+        (page.name, path)
+        for page in pages
+        if page.name != "CHANGELOG.md"  # of what was
+        for code in re.findall(r"`([^`\n]+)`", page.read_text())
+        for path in NAMED.findall(code)
+        if "NAME" not in path
+    }
+    assert len(named) > 60
+    assert sorted((page, path) for page, path in named if not (ROOT / path).exists()) == []
+
+
+def test_no_row_of_the_plan_stands_there_twice() -> None:
+    firsts = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", PLAN, re.M)
+    rows = [row for row in firsts if row[0] not in ("---", "what", "floor")]
+    subjects = [what for what, _ in rows if not what.isdigit()]
+    assert len(rows) > 40
+    assert sorted({row for row in rows if rows.count(row) > 1}) == []
+    assert sorted({what for what in subjects if subjects.count(what) > 1}) == []
+
+
 def test_every_room_stands_in_the_plan_on_its_floor() -> None:
     source = (ROOT / "tests" / "test_architecture.py").read_text()
     floors = re.search(r"^FLOORS = \{.*?\n(.*?)^\}", source, re.M | re.S)

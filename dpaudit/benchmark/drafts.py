@@ -54,7 +54,8 @@ def draft_of(file: BenchmarkFile, combination: Combination) -> Draft:
         try:
             put(content, parts, deepcopy(value))
         except RunError as error:
-            problems.append((tuple(parts), str(error)))
+            at = tuple(int(part) if part.isdigit() else part for part in parts)
+            problems.append((at, str(error)))
     audit = {key: with_absolute_data(key, x, file.path.parent) for key, x in content.items()}
     config, found = (None, problems) if problems else validated(audit)
     if config is not None and not found:

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from dpaudit.errors import MOST_LINES, ConfigError, nearest
-from dpaudit.files.audit_keys import Options, unknown_key
+from dpaudit.files.audit_keys import Options, called, unknown_key
 from dpaudit.files.benchmark_file import BenchmarkFile, Setting, hashable
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.file_problems import FileKey, FileProblem, dotted
@@ -148,7 +148,8 @@ def _grid(file: BenchmarkFile, axes: list[list[Part]], any_listed: bool) -> list
     for i, table in enumerate(file.benchmark.exclude):
         exclusion = dict(leaves_of(table))
         for key in (key for key in exclusion if key not in keys):
-            said = f'no axis sets "{key}"{nearest(key, keys)}; known here: {", ".join(keys)}'
+            own, known = called(key), [called(one) for one in keys]
+            said = f'no axis sets "{own}"{nearest(own, known)}; known here: {", ".join(known)}'
             raise file.refusal(("exclude", i), said)
         found = _meant(exclusion, having)
         if not found:

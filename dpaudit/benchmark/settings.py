@@ -6,7 +6,7 @@ from typing import Any
 
 from dpaudit.errors import RunError
 from dpaudit.files.benchmark_file import Setting
-from dpaudit.files.file_problems import FileKey
+from dpaudit.files.file_problems import FileKey, dotted
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ def put(content: Any, parts: Sequence[str], value: Any) -> None:
     for i, part in enumerate(parts):
         place: Any = int(part) if isinstance(content, list) and part.isdigit() else part
         if isinstance(content, list) and (not isinstance(place, int) or place >= len(content)):
-            raise RunError(
-                f'there is no table {part} in "{".".join(parts[:i])}", which has {len(content)}'
-            )
+            there = dotted(tuple(parts[:i]))
+            table = f"{there}[{place + 1}]" if isinstance(place, int) else f"{there}.{part}"
+            raise RunError(f"there is no {table}; the audit has {len(content)} of {there}")
         if not isinstance(content, dict | list):
             raise RunError(f'"{".".join(parts[:i])}" is no table')
         if i == len(parts) - 1:

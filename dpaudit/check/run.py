@@ -16,6 +16,7 @@ from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statemen
 from dpaudit.files.claims_file import ClaimsFile
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.finding import Name, Role
+from dpaudit.files.kinds import refuse_other_kind
 from dpaudit.files.result import AuditResult
 from dpaudit.pipeline.content import content_key
 from dpaudit.pipeline.processes import Waiting, share_of_memory
@@ -255,6 +256,7 @@ def _source(file: ClaimsFile, i: int, code: Path | None, options: Options, own: 
     if isinstance(check.audit, str):
         path = file.folder / check.audit
         content, text = read_toml(path)
+        refuse_other_kind(path, content, "audit", "program")
     else:
         path, content, text = file.path, check.audit, file.text
         at = ("check", i, "audit")

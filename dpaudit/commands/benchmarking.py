@@ -52,19 +52,28 @@ def benchmark(
     """Many audits from one file, and their leaderboard; cells that are done are not run again.
 
     Exits 0 when every cell has a result, whatever its verdict is, and 2 if one could not be run.
+    Cells that lack a package are named at once, and the others run.
     """
     with errors_as_exit_codes(same_command("--resume")):
         from dpaudit.benchmark.grid import plan_of
+        from dpaudit.benchmark.lacking import without_lacking
         from dpaudit.benchmark.suites import benchmark_path
 
         path = benchmark_path(named, scale)
         plan = plan_of(BenchmarkFile.read(path), max_cells)
         out = out or Path("runs") / path.stem
-        if dry_run:
-            _print_ahead(plan, device, data_root, workers, bytes_in(max_memory), quiet)
-            return
-        with _backend(backend, address, device, workers, bytes_in(max_memory)) as run_cells:
-            result = _run(plan, out, device, data_root, run_cells, resume, quiet)
+        able, lacking = without_lacking(plan)
+        for line in lacking:
+            complain(line, "warning")
+        if dry_run and able.cells:
+            _print_ahead(able, device, data_root, workers, bytes_in(max_memory), quiet)
+    if dry_run:
+        raise typer.Exit(2 if lacking else 0)
+    with (
+        errors_as_exit_codes(same_command("--resume")),
+        _backend(backend, address, device, workers, bytes_in(max_memory)) as run_cells,
+    ):
+        result = _run(plan, out, device, data_root, run_cells, resume, quiet)
     _print_cells(result, out)
     raise typer.Exit(2 if any(cell.state == "failed" for cell in result.cells) else 0)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 import warnings
 from functools import partial
 from io import TextIOWrapper
@@ -269,13 +270,15 @@ def init(
     with errors_as_exit_codes():
         from dpaudit.training.run_directory import RunDirectory
 
-        from .starter import starter
+        from .starter import missing_package, starter
 
-        text = starter(defense)
+        text, missing = starter(defense), missing_package(defense)
         if out.exists() and not force:
             raise ConfigError(f"{out} exists; give --force to overwrite it, or another --out")
         RunDirectory(out.parent).write_text(out.name, text)
     say(f"wrote {out}; next: dpaudit audit {out}")
+    if missing is not None:
+        complain(f"before that, {missing}", "warning")
 
 
 for command in (benchmark, show, report, reproduce, explain, epsilon, capture):
@@ -349,12 +352,13 @@ def _checked(claims: Path, options: "Options", junit: Path | None, quiet: bool) 
     from dpaudit.check.run import run_check
     from dpaudit.files.claims_file import ClaimsFile
 
+    began = time.monotonic()
     try:
         file = ClaimsFile.read(claims)
         with progress_bars(quiet) as on_progress:
             return run_check(file, options, passing_on(on_progress))
     except BaseException as error:
-        write_problems(junit, claims, error)
+        write_problems(junit, claims, error, time.monotonic() - began)
         raise
 
 

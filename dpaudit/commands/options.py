@@ -5,8 +5,11 @@ from typing import Annotated, Literal
 
 from typer import Option
 
+from dpaudit.errors import ConfigError
 from dpaudit.files.data_folders import DATA_ROOT
 from dpaudit.memory import bytes_of
+
+LEAST_IN_BYTES = 10**6  # a smaller number without a unit was meant in another one
 
 Device = Literal["cpu", "cuda"]
 DataRoot = Annotated[
@@ -25,5 +28,14 @@ Workers = Annotated[int | None, Option(min=1, help="Processes; default: one for 
 
 
 def bytes_in(max_memory: str | None) -> int | None:
-    """The bytes of --max-memory. Raises ConfigError."""
-    return None if max_memory is None else bytes_of(max_memory, "--max-memory")
+    """The bytes of --max-memory. Raises ConfigError, also of a number whose unit is missing."""
+    if max_memory is None:
+        return None
+    size = bytes_of(max_memory, "--max-memory")
+    if size < LEAST_IN_BYTES and max_memory.strip().isdigit():
+        number = max_memory.strip()
+        raise ConfigError(
+            f"--max-memory: {number} without a unit is {number} bytes; expected a unit, as in "
+            f"{number}GB or {number}GiB"
+        )
+    return size

@@ -84,8 +84,12 @@ def reproduce(
         chosen, folder = reproduction(name), out or Path("runs") / f"{name}-{scale}"
         if isinstance(chosen, Printed):
             given: dict[str, object] = {"--seeds": seeds, "--only": only, "--set": changed}
-            given |= {"--data": data, "--markdown": markdown, "--dry-run": dry_run}
-            _print(name, chosen, given, scale, seed, data_root, folder)
+            given |= {"--data": data, "--markdown": markdown}
+            _refuse_options(name, chosen, given, data_root)
+            if dry_run:
+                _print_cost(chosen, scale)
+                return
+            _print(name, chosen, scale, seed, data_root, folder)
             return
         from dpaudit.papers.cells import Request
 
@@ -99,22 +103,27 @@ def reproduce(
         _reproduce(chosen, request, folder, markdown, workers or os.cpu_count() or 1, quiet)
 
 
-def _print(
-    name: str,
-    chosen: "Printed",
-    given: dict[str, object],
-    scale: str,
-    seed: int,
-    data_root: Path | None,
-    folder: Path,
+def _refuse_options(
+    name: str, chosen: "Printed", given: dict[str, object], data_root: Path | None
 ) -> None:
-    from dpaudit.papers.reproductions import printed_lines
-
     for option, value in given.items():
         if value:
             raise ConfigError(f"{option}: {name} is printed and no more; leave {option} out")
     if data_root is not None and not chosen.data:
         raise ConfigError(f"--data-root: {name} reads no data set; leave it out")
+
+
+def _print_cost(chosen: "Printed", scale: str) -> None:
+    """Time and memory of all of it, as they were measured."""
+    seconds, size = chosen.scales[scale]
+    say(f"all of it, scale {scale}: about {duration(seconds)} on two cores, {size_text(size)}")
+
+
+def _print(
+    name: str, chosen: "Printed", scale: str, seed: int, data_root: Path | None, folder: Path
+) -> None:
+    from dpaudit.papers.reproductions import printed_lines
+
     for line in printed_lines(name, chosen, scale, seed, data_root, folder):
         say(line)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticUndefined
 
 from dpaudit.registry import load_plugin
@@ -25,7 +25,7 @@ name = "lenet"                     # dpaudit list models
 
 """
 
-_TAIL = """\
+_CLAIM = """\
 
 [[claim]]                          # what is promised
 text = "{paper}"
@@ -33,6 +33,16 @@ epsilon = 0.5
 delta = 1e-5
 scope = "run"                      # message | round | run
 adjacency = "add-remove"           # add-remove | replace-one | function | agent-identity | user
+"""
+
+_NO_CLAIM = """\
+
+# No [[claim]]: this defense declares no noise, so there is no epsilon that it could promise.
+"""
+
+_PACKAGE = '# Needs the package {package}: pip install "{installed_by}"\n'
+
+_TAIL = """\
 
 [[threat_model]]
 name = "eavesdropper"
@@ -69,23 +79,51 @@ _GIVEN: dict[str, Any] = {"n_rounds": 200, "batch_size": 16, "epsilon": 0.5}
 def starter(name: str) -> str:
     """An audit file for the defense of this name, valid as it stands.
 
+    It claims nothing of a defense without noise, which is its own twin without noise.
+
     Raises:
         ConfigError: no such defense.
     """
     defense = load_plugin("defenses", name)
     lines = [f"[defense]                          # {defense.paper}", f'name = "{name}"']
-    for field, info in defense.model_fields.items():
-        value = _GIVEN.get(field, info.default)
-        if value is None or value is PydanticUndefined:
-            lines.append(f"# {field} =")
-        else:
-            lines.append(f"{field} = {_toml(value)}")
+    options = _options(defense)
+    for field in defense.model_fields:
+        known = field in options
+        lines.append(f"{field} = {_toml(options[field])}" if known else f"# {field} =")
     attacks = [
         _ATTACK.format(message=message, description=seen.description, round=_GIVEN["n_rounds"])
         for message, seen in defense.observables.items()
     ]
-    tail = _TAIL.format(paper=f"{defense.paper}: {defense.claims}")
-    return _HEAD.format(file="audit.toml") + "\n".join(lines) + "\n" + tail + "".join(attacks)
+    chosen = _with_options(defense)
+    packages = {} if chosen is None else chosen.packages
+    needed = "".join(_PACKAGE.format(package=p, installed_by=by) for p, by in packages.items())
+    noiseless = chosen is not None and chosen.without_noise() == chosen
+    claim = _NO_CLAIM if noiseless else _CLAIM.format(paper=f"{defense.paper}: {defense.claims}")
+    head = _HEAD.format(file="audit.toml") + needed
+    return head + "\n".join(lines) + "\n" + claim + _TAIL + "".join(attacks)
+
+
+def missing_package(name: str) -> str | None:
+    """What the audit of ``starter`` needs and is not installed, in a line; None: nothing."""
+    from dpaudit.pipeline import packages
+
+    chosen = _with_options(load_plugin("defenses", name))
+    return None if chosen is None else packages.missing_package(name, chosen)
+
+
+def _options(defense: Any) -> dict[str, Any]:
+    """What the file says of a defense: its own defaults, but for what an audit needs beside."""
+    values = {name: _GIVEN.get(name, info.default) for name, info in defense.model_fields.items()}
+    unset = (None, PydanticUndefined)
+    return {name: value for name, value in values.items() if not any(value is u for u in unset)}
+
+
+def _with_options(defense: Any) -> Any:
+    """The defense of these options; None if it has an option without a default."""
+    try:
+        return defense(**_options(defense))
+    except ValidationError:
+        return None
 
 
 def _toml(value: object) -> str:

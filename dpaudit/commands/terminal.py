@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from dpaudit.errors import DpauditError, is_out_of_memory
+from dpaudit.errors import DpauditError, is_out_of_memory, nearest
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.files.whole import refuse_links, write_whole
@@ -33,8 +33,31 @@ if TYPE_CHECKING:
 
 _NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
 _UsageError: Any = typer.BadParameter.__base__  # typer does not say its name
+_NoSuchOption: Any = next(
+    kind for kind in _UsageError.__subclasses__() if kind.__name__ == "NoSuchOption"
+)
 
 
+# What papers and other programs call an option, and what it may be called here.
+OTHER_WORDS = {
+    "--sigma": "--noise-multiplier",
+    "--noise": "--noise-multiplier",
+    "--noise-scale": "--noise-multiplier",
+    "--std": "--noise-multiplier",
+    "--q": "--rate",
+    "--sample-rate": "--rate",
+    "--sampling-rate": "--rate",
+    "--sampling-probability": "--rate",
+    "--steps": "--rounds",
+    "--iterations": "--rounds",
+    "--output": "--out",
+    "--output-dir": "--out",
+    "--jobs": "--workers",
+    "--cores": "--workers",
+    "--processes": "--workers",
+    "--memory": "--max-memory",
+    "--dry": "--dry-run",
+}
 _STYLES = {
     Verdict.REFUTED: "red",
     Verdict.UNSUPPORTED: "red",
@@ -44,10 +67,14 @@ _STYLES = {
 
 
 class _Console(Console):
-    """Rich's own leaves with exit code 1 when nobody reads on, which is a verdict here."""
+    """Goes on in silence when nobody reads on, so that the exit code is that of the command.
+
+    Rich's own leaves with exit code 1, which is a verdict here.
+    """
 
     def on_broken_pipe(self) -> None:
-        raise
+        self.quiet = True
+        _write_nowhere(self.file)
 
 
 _stdout = _Console(highlight=False, soft_wrap=True)
@@ -62,7 +89,21 @@ def say(line: str, style: str = "") -> None:
 
 def say_json(document: str) -> None:
     """A JSON document on stdout, with the same content and nothing that a terminal obeys."""
-    print(json_lines(document).rstrip("\n"))
+    _print(json_lines(document).rstrip("\n"))
+
+
+def _print(text: str) -> None:
+    """A line on stdout as it is; nothing if nobody reads on."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _write_nowhere(sys.stdout)
+
+
+def _write_nowhere(stream: IO[str]) -> None:
+    """What is still to be written to a stream that nobody reads disappears."""
+    with suppress(OSError, ValueError):  # a stream without a file of the system
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def complain(line: str, kind: str = "") -> None:
@@ -165,6 +206,7 @@ def problems(error: BaseException) -> list[str]:
 
 def answer(app: Callable[..., int | None]) -> int:
     """The exit code of a command, with all that it prints written; 2 for whatever goes wrong."""
+    code = 0
     try:
         code = app(prog_name="dpaudit", standalone_mode=False) or 0
         if sys.stdout is not None:  # closed by whoever started this
@@ -172,8 +214,7 @@ def answer(app: Callable[..., int | None]) -> int:
     except KeyboardInterrupt:  # before or after what a command does
         return 130
     except _UsageError as error:
-        line = " ".join(error.format_message().split())
-        if line:  # none where all of the help was asked for by no argument
+        if line := _usage_problem(error):  # none where all of the help is asked for by no argument
             where = f"; see {error.ctx.command_path} --help" if error.ctx else ""
             complain(line + where, "error")
         return 2
@@ -181,10 +222,24 @@ def answer(app: Callable[..., int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left unwritten fails only once
         if isinstance(error, SystemExit):  # typer's own answer to a broken pipe
             error = error.__context__ or error
+        if isinstance(error, BrokenPipeError):  # whoever read the help, say, has read enough
+            return code
         for line in problems(error):
             complain(line, "error")
         return 2
     return code
+
+
+def _usage_problem(error: Any) -> str:
+    """What is wrong with a command line, and of an unknown option which one may be meant."""
+    if not isinstance(error, _NoSuchOption) or error.ctx is None:
+        text = error.format_message().replace("Value error, ", "")  # of typer and pydantic
+        return " ".join(text.split()).rstrip(".")
+    option: str = error.option_name
+    known = [name for parameter in error.ctx.command.params for name in parameter.opts]
+    meant = OTHER_WORDS.get(option)
+    hint = f' (did you mean "{meant}"?)' if meant in known else nearest(option, known)
+    return f"No such option: {option}{hint}"
 
 
 @contextmanager
@@ -252,12 +307,12 @@ def write_outputs(
         write_whole(markdown, ci.markdown(found, pictures).encode())
 
 
-def write_problems(junit: Path | None, claims: Path, error: BaseException) -> None:
+def write_problems(junit: Path | None, claims: Path, error: BaseException, seconds: float) -> None:
     """CI systems that find no report call a run that could not start a success."""
     from dpaudit.reports import ci
 
     if junit is not None:
-        xml = ci.junit_of_problems(str(claims), problems(error))
+        xml = ci.junit_of_problems(str(claims), problems(error), seconds)
         write_whole(junit, xml.encode())
 
 
@@ -273,4 +328,4 @@ def print_check(found: "CheckReport", quiet: bool) -> None:
         say(note)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for command in ci.annotations(found):  # the only lines that may be commands
-            print(command)
+            _print(command)

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from dpaudit.data import partition
 from dpaudit.data.datasets import Dataset
-from dpaudit.defense.contract import Defense, Gradient, Round, Setting
+from dpaudit.defense.contract import (
+    Defense,
+    Gradient,
+    Round,
+    Setting,
+    refuse_changed_forms,
+)
 from dpaudit.defense.noise import Noise, Scale
 from dpaudit.files.options import GraphOptions
 from dpaudit.graphs.graph import build_graph
@@ -97,11 +103,12 @@ class Case:
     def play(self, defense: Defense | None = None, noise_seed: int | None = None) -> list[Round]:
         """All rounds from the start, with the noise of another seed if one is given."""
         defense = defense or self.defense
-        rounds: list[Round] = []
+        rounds, forms = list[Round](), dict[str, str]()
         state = defense.start(self.initial(), self.setting)
         for k in range(1, N_ROUNDS + 1):
             noise = None if noise_seed is None else _Reseeded(self, k, noise_seed)
             rounds.append(self.step(defense, state, k, noise))
+            refuse_changed_forms(defense, k, rounds[-1].sent, forms)
             state = rounds[-1].state
         return rounds
 

@@ -4,7 +4,13 @@ A defense of one's own needs nothing of dpaudit but what this room names.
 """
 
 from dpaudit.accounting.releases import BudgetDelta, BudgetEpsilon, Mechanism, Release
-from dpaudit.errors import ConfigError, DpauditError, NotObservable, OutsideTheory
+from dpaudit.errors import (
+    ConfigError,
+    DpauditError,
+    MissingPackage,
+    NotObservable,
+    OutsideTheory,
+)
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
@@ -77,6 +83,7 @@ __all__ = [
     "LaplaceDefense",
     "Mechanism",
     "Message",
+    "MissingPackage",
     "Moves",
     "Network",
     "Noise",

@@ -1,15 +1,18 @@
 """The contract of a defense: one private decentralized algorithm on stacked tensors."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import wraps
+from types import FunctionType
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import PositiveInt
 from torch import Tensor
 
-from dpaudit.accounting.releases import Mechanism
-from dpaudit.errors import ConfigError, DpauditError, OutsideTheory
+from dpaudit.accounting.releases import Mechanism, Release
+from dpaudit.errors import ConfigError, DpauditError, OutsideTheory, PluginError
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
@@ -17,6 +20,8 @@ from dpaudit.registry import PluginFamily
 from dpaudit.strict import Strict
 
 from .noise import Noise
+from .returned import changed_form, kind, other_state, wrong_messages, wrong_models, wrong_state
+from .torch_settings import unchanged_settings
 from .transcript import Capture
 from .view import View
 
@@ -194,7 +199,8 @@ CHANGED_RECORDS: Mapping[Adjacency, int] = {"add-remove": 1, "replace-one": 2}
 class Defense(Strict, ABC):
     """A private decentralized algorithm; its fields are the options of ``[defense]``.
 
-    Rows of every tensor are agents; leading dimensions are independent trials.
+    Rows of every tensor are agents; leading dimensions are independent trials. Whoever calls a
+    method of ``RETURNED`` is given what the contract says, or a PluginError.
     """
 
     plugin_family: ClassVar[PluginFamily] = "defenses"
@@ -216,6 +222,15 @@ class Defense(Strict, ABC):
     batch_size: PositiveInt = 32  # records of a batch; expected records under Poisson sampling
     sampling: Literal["fixed", "poisson"] = "fixed"  # of a batch from an agent's records
     allow_outside_theory: bool = False  # run what ``calibrate`` would refuse as outside the theory
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, wrong in RETURNED.items():
+            owner = next(base for base in cls.__mro__ if name in vars(base))
+            method = vars(owner)[name]
+            own = owner is cls or not issubclass(owner, Defense)
+            if own and isinstance(method, FunctionType):
+                setattr(cls, name, _held(name, method, wrong))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises ConfigError for all but private attributes that a class declares."""
@@ -252,6 +267,15 @@ class Defense(Strict, ABC):
     def batches_per_round(self) -> int:
         """How many batches an agent draws in a round, as many as it takes local steps."""
         return 1
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """Modules that it imports and that come with no dpaudit, with what pip installs for each.
+
+        Such as ``{"cvxpy": "dpaudit[whisper]"}``. An audit without one of them is refused before
+        it begins.
+        """
+        return {}
 
     def calibrate(self, setting: Setting) -> Self:
         """The same defense with its noise set from its budget by the paper's own formula.
@@ -298,3 +322,102 @@ class Defense(Strict, ABC):
     def function_distance(self) -> float | None:
         """L1 distance between the gradients of adjacent functions; None: there is no such claim."""
         return None
+
+
+def named(defense: Defense) -> str:
+    """How an error calls a defense: by its class, as an audit file may name it."""
+    return f'defense "{type(defense).__module__}:{type(defense).__qualname__}"'
+
+
+def step_as_written(defense: Defense) -> Callable[..., Round]:
+    """The method ``step`` of its class, whose answer is not held against the contract."""
+    step = type(defense).step
+    written: Callable[..., Round] = getattr(step, "__wrapped__", step)
+    return written
+
+
+def refuse_changed_forms(defense: Defense, k: int, sent: Capture, forms: dict[str, str]) -> None:
+    """Hold the messages of round k against those of the rounds before.
+
+    Args:
+        forms: of the messages so far, by name; those of this round are added.
+
+    Raises:
+        PluginError: a message has another width or precision than before.
+    """
+    if (problem := changed_form(sent, forms)) is not None:
+        raise PluginError(f"{named(defense)}: step of round {k} {problem}")
+
+
+def _wrong_round(played: Any, state: Any, k: int, graph: Graph, *_: Any) -> str | None:
+    if not isinstance(played, Round):
+        return f"returns {kind(played)}; expected Round(state, sent)"
+    wrong = other_state(played.state, state) or wrong_messages(played.sent, graph)
+    return wrong or _wrong_private(played.private)
+
+
+def _wrong_private(private: Any) -> str | None:
+    """Quantities that are deferred are not computed for it."""
+    if isinstance(private, Deferred):
+        return None
+    values = private.values() if isinstance(private, Mapping) else [private]
+    wrong = [value for value in values if not isinstance(value, Tensor)]
+    if not wrong:
+        return None
+    return f"gives {kind(wrong[0])} as private; expected a mapping from names to tensors"
+
+
+def _wrong_stated(stated: Any, *_: Any) -> str | None:
+    if isinstance(stated, Mapping) and all(isinstance(one, Stated) for one in stated.values()):
+        return None
+    found = next((v for v in stated.values()), None) if isinstance(stated, Mapping) else stated
+    return f"returns {kind(found)}; expected a mapping from messages to Stated(norm, value)"
+
+
+def _wrong_defense(found: Any, *_: Any) -> str | None:
+    return None if isinstance(found, Defense) else f"returns {kind(found)}; expected a Defense"
+
+
+def _wrong_bracket(found: Any, *_: Any) -> str | None:
+    if not isinstance(found, Bracket):
+        return f"returns {kind(found)}; expected Bracket(least, most, assumptions)"
+    for end in (found.least, found.most):
+        if not (isinstance(end, tuple) and all(isinstance(one, Release) for one in end)):
+            return (
+                f"gives {kind(end)} as an end of its bracket; expected what releases(...) returns"
+            )
+    return None
+
+
+# What is wrong with the value that a method returned to these arguments, for each method.
+RETURNED: Mapping[str, Callable[..., str | None]] = {
+    "start": lambda state, *_: wrong_state(state),
+    "step": _wrong_round,
+    "models": lambda models, *_: wrong_models(models),
+    "evaluated": lambda models, *_: wrong_models(models),
+    "calibrate": _wrong_defense,
+    "without_noise": _wrong_defense,
+    "mechanism": _wrong_bracket,
+    "sensitivity": _wrong_stated,
+}
+
+
+def _held(name: str, method: FunctionType, wrong: Callable[..., str | None]) -> Callable[..., Any]:
+    """The method of a subclass, its answer held against the contract where it is the last word."""
+
+    @wraps(method)
+    def held(self: Any, *arguments: Any, **options: Any) -> Any:
+        if getattr(type(self), name) is not held:  # called by the method of a subclass
+            return method(self, *arguments, **options)
+        given = arguments
+        if options:
+            given = inspect.signature(method).bind(self, *arguments, **options).args[1:]
+        where = f" of round {given[1]}" if name == "step" else ""
+        by = f"{named(self)}: {name}{where}"
+        with unchanged_settings(by):
+            answer = method(self, *arguments, **options)
+        if (problem := wrong(answer, *given)) is not None:
+            raise PluginError(f"{by} {problem}")
+        return answer
+
+    return held

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.counted import Counted
+from dpaudit.errors import PluginError
 from dpaudit.graphs.graph import Graph
 from dpaudit.rng import Streams
 
@@ -45,7 +46,7 @@ class Footprint(NamedTuple):
         """
         try:
             _played(defense, setting, SMALL)  # what a graph keeps for later rounds is made here
-        except (RuntimeError, LookupError):  # of shapes, and coordinates that are not there
+        except (RuntimeError, LookupError, PluginError):  # of coordinates that are not there
             whole = _played(defense, setting, setting.d)
             each = whole.peak / setting.d / 4, whole.whole / setting.d / 4
             return cls(whole.state, whole.messages, *each, whole.gradients, 0)

@@ -1,5 +1,6 @@
 """The keys that an audit file can have, by their paths."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, get_origin
 
@@ -8,7 +9,20 @@ from dpaudit.errors import nearest
 from .config import AuditConfig, Plugin
 from .file_problems import models_in
 
+_IN_BRACKETS = re.compile(r"\[([1-9][0-9]{0,3})\]")
+_BEHIND_A_DOT = re.compile(r"\.([0-9]+)(?=\.|$)")
+
 Options = Mapping[str, Iterable[str]]  # of the plug-ins at "defense" and "attack"; none: any
+
+
+def path_of(key: str) -> str:
+    """The path of a key, in which tables count from 0: "claim.0.epsilon" of "claim[1].epsilon"."""
+    return _IN_BRACKETS.sub(lambda table: f".{int(table[1]) - 1}", key)
+
+
+def called(path: str) -> str:
+    """How errors call the key of a path; the inverse of ``path_of``."""
+    return _BEHIND_A_DOT.sub(lambda table: f"[{int(table[1]) + 1}]", path)
 
 
 def unknown_key(path: str, options: Options, suggest: bool = True) -> str | None:
@@ -25,15 +39,15 @@ def unknown_key(path: str, options: Options, suggest: bool = True) -> str | None
         before = ".".join(parts[:i])
         if get_origin(annotation) is tuple and models_in(annotation):
             if not (part.isascii() and part.isdigit()):
-                return f'"{path}": expected a number after "{before}", whose tables count from 0'
+                return f'"{called(path)}": expected {before}[1], {before}[2], ... for its tables'
             annotation = models_in(annotation)[0]
             continue
         known = _inside(annotation, options.get(parts[0], ()))
         if known is None:
             return None
         if part not in known:
-            paths = [f"{before}.{name}".lstrip(".") for name in known]
-            own = ".".join(parts[: i + 1])
+            paths = [called(f"{before}.{name}".lstrip(".")) for name in known]
+            own = called(".".join(parts[: i + 1]))
             said = f'an audit has no key "{own}"{nearest(own, paths) if suggest else ""}'
             return f"{said}; known here: {', '.join(known)}" if known else said
         annotation = known[part]

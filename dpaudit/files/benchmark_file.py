@@ -1,7 +1,7 @@
 """benchmark.toml: a base audit, axes over its keys, and which of their combinations are audits.
 
-A key is written as its path, "defense.epsilon"; tables of an array are counted from 0, as in
-"claim.0.epsilon".
+A key is written as its path, "defense.epsilon"; tables of an array are counted from 1 in brackets,
+as in "claim[1].epsilon" and in all errors, or from 0 behind a dot, as in "claim.0.epsilon".
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -9,16 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from dpaudit.errors import ConfigError
 from dpaudit.strict import Strict, Text
 
+from .audit_keys import called, path_of
 from .captured_file import is_captured
 from .config import read_toml
 from .file_problems import FileKey, FileProblem, problem_line, problems_of, refusal
+from .kinds import refuse_other_kind
 
-Setting = dict[str, Any]  # values by the path of the key at which each is set
+
+def _by_paths(setting: dict[str, Any]) -> dict[str, Any]:
+    return {path_of(key): value for key, value in setting.items()}
+
+
+# Values by the path of the key at which each is set.
+Setting = Annotated[dict[str, Any], AfterValidator(_by_paths)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 
 
@@ -36,7 +44,8 @@ class Axis(Strict):
     def settings(self) -> list[Setting]:
         """What each value sets."""
         keys = (self.key,) if isinstance(self.key, str) else self.key
-        return [{key: value for key in keys} if keys else dict(value) for value in self.values]
+        settings = [dict.fromkeys(keys, value) if keys else value for value in self.values]
+        return [_by_paths(setting) for setting in settings]
 
     @property
     def always(self) -> list[str]:
@@ -80,6 +89,7 @@ class BenchmarkFile:
             ConfigError: one line for each problem, with file, line and key.
         """
         content, text = read_toml(path)
+        refuse_other_kind(path, content, "benchmark")
         try:
             benchmark = Benchmark.model_validate(content)
             problems = list(_cross_checks(benchmark, path.parent))
@@ -91,6 +101,7 @@ class BenchmarkFile:
         if isinstance(benchmark.audit, str):
             base_path = path.parent / benchmark.audit
             base, base_text = read_toml(base_path)
+            refuse_other_kind(base_path, base, "audit", "program")
         else:
             base_path, at = path, ("audit",)
             base, base_text = benchmark.audit, text
@@ -147,7 +158,7 @@ def _cross_checks(benchmark: Benchmark, folder: Path) -> Iterator[FileProblem]:
             seen.add(value)
         for key in axis.always:
             if key in set_by:
-                said = f'sets "{key}" in all its values, as {set_by[key]} does'
+                said = f'sets "{called(key)}" in all its values, as {set_by[key]} does'
                 yield ("axis", i), f"{said}; expected one axis for each key"
         set_by |= dict.fromkeys(axis.always, f"axis[{i + 1}]")
     yield from _repeated(benchmark.cell, "cell")

@@ -13,6 +13,7 @@ from dpaudit.strict import Strict, Text
 from .config import read_toml
 from .file_problems import FileKey, FileProblem, problem_line, problems_of, refusal
 from .finding import Finding, FindingKind, Metric
+from .kinds import refuse_other_kind
 from .toml_lines import line_of
 
 LEAST_SECONDS = 5.0  # importing torch and loading data take most of that: no verdict in less
@@ -124,6 +125,7 @@ class ClaimsFile:
             ConfigError: one line for each problem, with file, line and key.
         """
         content, text = read_toml(path)
+        refuse_other_kind(path, content, "claims")
         try:
             claims = Claims.model_validate(content)
             problems = list(_cross_checks(claims, path.parent))

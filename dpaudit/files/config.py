@@ -13,6 +13,7 @@ from dpaudit.strict import Strict
 from .claim import Claim
 from .documents import reason, text_of, toml_from
 from .file_problems import FileKey, FileProblem, dotted, problems_of, refusal
+from .kinds import refuse_other_kind
 from .magnitudes import extreme_numbers
 from .options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions
 from .threat import ThreatModel
@@ -88,6 +89,7 @@ class AuditConfig(Strict):
             ConfigError: one line for each problem, with file, line and key.
         """
         content, text = read_toml(path)
+        refuse_other_kind(path, content, "audit")
         if seed is not None:
             content["seed"] = seed
         content = with_fixed_model(content, "--fix-model") if fix_model else content
@@ -139,7 +141,8 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     except OSError as error:
         raise ConfigError(f"{path}: {reason(error)}") from None
     except ValueError as error:
-        raise ConfigError(f"{path}: not valid TOML: {reason(error)}") from None
+        hint = "; it is named as JSON, which commands write" if path.suffix == ".json" else ""
+        raise ConfigError(f"{path}: not valid TOML: {reason(error)}{hint}") from None
 
 
 def validated(

@@ -74,12 +74,30 @@ _TERMS = {
     "of the sum of a batch.",
     "sampling rate": "The share of an agent's records that is in a batch: each with this "
     "probability (poisson) or so many of them (fixed).",
+    "Poisson sampling": "Each record is in a batch with the same probability, whatever the other "
+    "records do. The size of a batch then varies from round to round.",
+    "amplification": "Sampling hides a record: in a round whose batch leaves it out, nothing of it "
+    "is released. A small sampling rate so makes the epsilon of a round smaller.",
+    "nats": "The unit of epsilon: a natural logarithm. One nat is a factor of 2.72 between the "
+    "probabilities of an outcome, and 1.44 bits.",
+    "GDP": "Gaussian differential privacy: mu-GDP says that two neighbouring data sets are as hard "
+    "to tell apart as N(0, 1) and N(mu, 1). Each mu gives an epsilon for every delta.",
+    "void": "A figure is void where other evidence of the same audit proves it false, as when a "
+    "message carries less noise than the defense declares. A void figure supports no claim.",
     "SSIM": "Structural similarity of two images: 1 for the same image, about 0 for unrelated "
     "ones.",
     "PSNR": "Peak signal-to-noise ratio in dB, over the range of the data: higher is closer to the "
     "truth.",
 }
 ENTRIES = {**_VERDICTS, **_TERMS}
+_OTHER_WORDS = {
+    "poisson": "Poisson sampling",
+    "nat": "nats",
+    "gaussian differential privacy": "GDP",
+    "privacy amplification": "amplification",
+    "amplification by sampling": "amplification",
+    "subsampling": "amplification",
+}
 
 
 def names() -> tuple[str, ...]:
@@ -89,7 +107,8 @@ def names() -> tuple[str, ...]:
 
 def entry_of(term: str) -> tuple[str, str] | None:
     """Name and text of an entry, however it is written; None if there is none."""
-    return next(((n, text) for n, text in ENTRIES.items() if _plain(n) == _plain(term)), None)
+    asked = _plain(_OTHER_WORDS.get(_plain(term), term))
+    return next(((n, text) for n, text in ENTRIES.items() if _plain(n) == asked), None)
 
 
 def nearest_entry(term: str) -> str:

@@ -135,5 +135,7 @@ class _OneByOne(Tape):
             raise _OtherWidth
         generator = torch.Generator().manual_seed(0)
         sizes = torch.rand(like.shape[-2], 1, generator=generator, dtype=torch.float64) + 0.5
-        self._units = {message: sizes.to(like) * torch.eye(like.shape[-1]).to(like)[:, None]}
+        width = like.shape[-1]  # a draw of another width than the model has its own coordinates
+        trials = like.shape[0] if like.ndim > 2 else width
+        self._units = {message: sizes.to(like) * torch.eye(trials, width).to(like)[:, None]}
         return super()._played(family, message, scale, like)

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Gradient, Round, Setting
+from dpaudit.defense.contract import Defense, Gradient, Round, Setting, named, step_as_written
 from dpaudit.defense.noise import Noise
+from dpaudit.defense.torch_settings import unchanged_settings
 from dpaudit.defense.transcript import Capture, refuse_other_messages
 from dpaudit.errors import ConfigError
 from dpaudit.rng import Streams
@@ -141,7 +142,10 @@ def _play(
             noise = Overheard(Streams(seed), k)
             was = {name: value.clone() for name, value in state._asdict().items()}
             after = _step(defense, setting, state, k, noise, length)
-            played.append(_Played(state, was, after.sent, _values(after), noise.units))
+            values = _values(after)
+            if any(v.is_complex() or v.layout is not torch.strided for v in values.values()):
+                return []
+            played.append(_Played(state, was, after.sent, values, noise.units))
             state = after.state
     except Exception:
         return []
@@ -151,8 +155,10 @@ def _play(
 def _step(
     defense: Defense, setting: Setting, state: Any, k: int, noise: Noise, length: float = LENGTH
 ) -> Round:
-    gradient = Everybody(length, defense.batch_size)
-    return defense.step(state, k, setting.network.at(k), gradient, noise)
+    """One round as the plug-in plays it: what its contract forbids is for the run itself to say."""
+    gradient, graph = Everybody(length, defense.batch_size), setting.network.at(k)
+    with unchanged_settings(named(defense)):
+        return step_as_written(defense)(defense, state, k, graph, gradient, noise)
 
 
 def _values(round: Round) -> dict[str, Tensor]:

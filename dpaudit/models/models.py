@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dpaudit.errors import ConfigError, nearest
 
-from .networks import NETWORKS, PositionEmbedding, Shape, outputs
+from .networks import NETWORKS, OF_ANY_SHAPE, PositionEmbedding, Shape, outputs
 
 _LARGEST = 64  # pixels; the sides tried when an image is too small
 
@@ -23,15 +23,23 @@ def build_network(name: str, shape: Shape, n_classes: int) -> nn.Module:
     """The network of this name, on the meta device: images [b, *shape] to logits [b, n_classes].
 
     Raises:
-        ConfigError: no such network, or it cannot take images of this size.
+        ConfigError: no such network, or it cannot take records of this shape.
     """
     refuse_unknown_network(name)
+    if name not in OF_ANY_SHAPE and len(shape) != 3:
+        raise ConfigError(
+            f"{name} takes images, not records of shape {list(shape)}; expected records [channels, "
+            f"height, width], or one of the models {', '.join(sorted(OF_ANY_SHAPE))}"
+        )
+    if not shape or 0 in shape:
+        raise ConfigError(
+            f"{name} takes records of at least one number, not of shape {list(shape)}"
+        )
     try:
         return _attempt(name, shape, n_classes)
-    except IndexError:  # fewer than three dimensions
-        raise ConfigError(f"{name} takes images, not records of shape {list(shape)}") from None
     except (RuntimeError, ValueError):  # a layer finds less than its kernel, or nothing to average
-        least = next(s for s in range(1, _LARGEST) if _fits(name, (shape[0], s, s), n_classes))
+        sides = range(1, _LARGEST)
+        least = next((s for s in sides if _fits(name, (shape[0], s, s), n_classes)), _LARGEST)
     raise ConfigError(f"{name} needs images of at least {least}x{least}, got {shape[1]}x{shape[2]}")
 
 

@@ -291,3 +291,5 @@ NETWORKS: dict[str, Build] = {
     "resnet-18": resnet_18,
     "vit": vit,
 }
+# The others take images, [channels, height, width].
+OF_ANY_SHAPE = frozenset({"logistic", "mlp", "mlp-partpsp-1", "mlp-partpsp-2"})

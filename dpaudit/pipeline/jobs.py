@@ -1,6 +1,6 @@
 """The jobs of an audit: training each world, and every attack by every adversary."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -11,7 +11,9 @@ from pydantic import BaseModel
 
 from dpaudit.attack.contract import Attack, Bench, Part
 from dpaudit.defense.contract import Defense, Setting
-from dpaudit.errors import RunError, is_out_of_memory
+from dpaudit.defense.returned import kind
+from dpaudit.defense.torch_settings import unchanged_settings
+from dpaudit.errors import PluginError, RunError, is_out_of_memory
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.result import GraphSummary
@@ -101,9 +103,14 @@ def run_attack(
 
     kept = Checkpoints.of(run.folder, job.name, binding, prepared.streams.device)
     bench = replace(bench_of(config, prepared, run, job), kept=kept)
-    with faults_in_a_line(f"attack {job.name}", bench.defense, job.attack):
-        measure = job.attack.measure if job.index is not None else partial(_examined, job)
-        findings = measure(bench, job.threat_model, on_step)
+    by = f'attack "{job.attack_name}": measure'
+    measure = job.attack.measure if job.index is not None else partial(_examined, job)
+    with faults_in_a_line(f"attack {job.name}", bench.defense, job.attack), unchanged_settings(by):
+        measured: object = measure(bench, job.threat_model, on_step)
+        answers = list(measured) if isinstance(measured, Iterable) else [measured]
+    findings = [one for one in answers if isinstance(one, Finding)]
+    for other in (one for one in answers if not isinstance(one, Finding)):
+        raise PluginError(f"{by} returns {kind(other)}; expected a list of Finding")
     found = [finding.model_dump(mode="json") for finding in findings]
     run.write_result(f"findings/{job.name}.json", found, binding)
     run.forget(f"checkpoints/{job.name}/*")

@@ -29,8 +29,7 @@ def meaning(case: Case, verdict: Verdict) -> str:
     if least == inf:
         return f"{whose}: nothing bounds {odds}; {allowed}."
     if verdict is Verdict.REFUTED or least > case.claimed:
-        upper = f", and {_fold(most)} at most" if least <= most < inf else ""
-        return f"{whose}: {odds} can rise {_fold(least)} or more{upper}; {allowed}."
+        return f"{whose}: {odds} can rise {_between(least, most)}; {allowed}."
     if verdict is Verdict.UNSUPPORTED or most == inf:
         return f"{whose}: no bound on how far {odds} can rise is proven here; {allowed}."
     return f"{whose}: {odds} rise {_fold(most)} at most, by accounting; {allowed}."
@@ -57,6 +56,15 @@ def _most(case: Case) -> float:
         if Name.EPSILON in finding.metrics and finding.void is None
     ]
     return min(highs, default=inf)
+
+
+def _between(least: float, most: float) -> str:
+    """How far odds can rise; once where both ends are written alike."""
+    if not least <= most < inf:
+        return f"{_fold(least)} or more"
+    if _fold(least) == _fold(most):
+        return _fold(least)
+    return f"{_fold(least)} or more, and {_fold(most)} at most"
 
 
 def _fold(epsilon: float) -> str:

@@ -47,6 +47,7 @@ from .learning import learning_notes, problem_notes
 from .memory import Plan, plan_of
 from .noise_law import examine_law
 from .noise_of_the_run import examine_noise
+from .packages import refuse_missing_packages
 from .provenance import code_of, provenance
 from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
 from .time_needed import Estimate, estimate
@@ -129,6 +130,8 @@ def attack_again(
         DpauditError: it is no run directory, a name fits no attack, something else than the
             attacks changed, or the attacks need a message that was not recorded.
     """
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out}: not a folder; expected a run directory of dpaudit audit")
     RunDirectory(out).read_json("run.json")  # else it is none, and nothing is written there
     with RunDirectory(out).held() as run:
         recorded = _recorded(run)
@@ -235,15 +238,21 @@ def _refuse_unrecorded(run: RunDirectory, prepared: Prepared) -> None:
 
 def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING) -> Prepared:
     """Data, partition, graph, model and calibrated defense of a config."""
+    if torch.get_default_dtype() is not torch.float32:
+        raise ConfigError(
+            f"torch's default dtype is {torch.get_default_dtype()}; an audit needs torch.float32: "
+            "call torch.set_default_dtype(torch.float32) before it"
+        )
     streams = Streams(config.seed, runtime.device)
     defense: Defense = own.defense or config.defense.create("defenses")
+    refuse_missing_packages(config.defense.name, defense)
     attacks = tuple(plugin.create("attacks") for plugin in config.attack)
     size = defense.batch_size
+    generator, n_rounds = streams.numpy("graph"), defense.n_rounds
+    network = network_of(config.graph, config.data.n_agents, generator, n_rounds)
     learned = load_problem(
         config, lambda: own.data or _loaded(config, runtime), own.model, streams, size
     )
-    generator, n_rounds = streams.numpy("graph"), defense.n_rounds
-    network = network_of(config.graph, config.data.n_agents, generator, n_rounds)
     places = positions(config.graph.name, config.data.n_agents)
     drawn = GraphSummary(
         name=config.graph.name,

@@ -8,10 +8,17 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Gradient, Round, Setting
+from dpaudit.defense.contract import (
+    Defense,
+    Gradient,
+    Round,
+    Setting,
+    named,
+    refuse_changed_forms,
+)
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Capture, kind_of
-from dpaudit.errors import ConfigError, RunError
+from dpaudit.errors import ConfigError, PluginError, RunError
 from dpaudit.files.result import Curve
 from dpaudit.kept import Kept, Progress
 from dpaudit.progress import OnStep
@@ -123,15 +130,20 @@ def train(
     Raises:
         RunError: a message or a model is no finite number; whatever would be found on such a run
             would be of the numbers' range and not of the defense.
+        PluginError: a message has another width or precision than in the rounds before, or models
+            have another shape.
     """
     rounds = _Rounds(defense, problem, setting, streams)
     kept = Checkpoints.of(run.folder, world, run.binding, streams.device)
-    state, done, curve, traffic = _resumed(kept, rounds)
+    state, done, curve, traffic, forms = _resumed(kept, rounds)
+    shape = defense.models(state).shape
     every = max(1, defense.n_rounds // evaluations)
     for k in range(done + 1, defense.n_rounds + 1):
         for batch_size in sorted(recording.probes.get(k, ())):
             _write_probe(run, world, rounds, state, k, batch_size, recording.messages[k])
         state, sent = rounds.play(state, k, defense.batch_size, defense.drawing)[:2]
+        refuse_changed_forms(defense, k, sent, forms)
+        _refuse_other_shape(defense, k, defense.models(state), shape)
         _refuse_unless_finite(world, k, sent, defense.models(state))
         recording.write(run, world, k, sent)
         traffic = traffic.and_of(sent)
@@ -139,7 +151,7 @@ def train(
         if k % every == 0 or k == defense.n_rounds:
             measured = _measured(k, defense, state, problem, setting.network.server)
             curve.append((*measured, *traffic))
-        kept.keep(lambda: Progress(state._asdict(), [k, curve, traffic]))  # noqa: B023 (at once)
+        kept.keep(lambda: Progress(state._asdict(), [k, curve, traffic, forms]))  # noqa: B023 (at once)
         on_round(k, defense.n_rounds)
     initial, _ = problem.evaluate(defense.models(rounds.start()))
     return _by_columns(curve, problem.loss_is, initial)
@@ -180,13 +192,16 @@ class _Traffic(NamedTuple):
         return _Traffic(messages, size)
 
 
-def _resumed(kept: Kept, rounds: _Rounds) -> tuple[Any, int, list[Point], _Traffic]:
-    """State, rounds done, curve and traffic so far, from the last checkpoint or from the start."""
+def _resumed(kept: Kept, rounds: _Rounds) -> tuple[Any, int, list[Point], _Traffic, dict[str, str]]:
+    """State, and rounds done, curve, traffic and forms of messages so far.
+
+    From the last checkpoint, or from the start.
+    """
     state, last = rounds.start(), kept.last()
     if last is None:
-        return state, 0, [], _Traffic()
-    done, curve, traffic = last.note
-    return type(state)(**last.tensors), done, curve, _Traffic(*traffic)
+        return state, 0, [], _Traffic(), {}
+    done, curve, traffic, forms = last.note
+    return type(state)(**last.tensors), done, curve, _Traffic(*traffic), forms
 
 
 def _write_probe(
@@ -203,9 +218,17 @@ def _write_probe(
     run.write_capture(world, k, batch_size, _chosen(sent, names))
 
 
+def _refuse_other_shape(defense: Defense, k: int, X: Tensor, shape: torch.Size) -> None:
+    if X.shape != shape:
+        raise PluginError(
+            f"{named(defense)}: step of round {k} leaves models {list(X.shape)}; expected "
+            f"{list(shape)}, as before it"
+        )
+
+
 def _refuse_unless_finite(world: str, k: int, sent: Capture, X: Tensor) -> None:
-    named = {f'message "{name}"': message.payload for name, message in sent.items()}
-    for what, values in {**named, "model": X}.items():
+    payloads = {f'message "{name}"': message.payload for name, message in sent.items()}
+    for what, values in {**payloads, "model": X}.items():
         if not _all_finite(values):
             twin = (
                 "; or divide by no norm that is 0 where there is no noise, as norm.clamp(min=1e-12)"

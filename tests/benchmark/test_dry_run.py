@@ -1,13 +1,16 @@
 """What a benchmark takes, told beforehand: what costs the same is measured once."""
 
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from dpaudit.benchmark import dry_run
 from dpaudit.benchmark.dry_run import CellAhead, cells_ahead
 from dpaudit.benchmark.grid import InvalidCells, plan_of
+from dpaudit.commands.cli import app
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.files.finding import Name
 from dpaudit.pipeline import memory, run
@@ -110,3 +113,26 @@ def test_a_plugin_that_raises_is_a_line_of_each_of_its_cells(
     assert [line.partition(": half")[0] for line in lines] == [
         f'cell "{graph}": unforeseen ZeroDivisionError' for graph in ("ring", "complete")
     ]
+
+
+LACKING = '[[axis]]\nkey = "defense.name"\nvalues = ["whisper", "dp-dpsgd"]\n'
+NEEDED = 'whisper needs the package cvxpy: pip install "dpaudit[whisper]"'
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], []], ids=["dry run", "run"])
+def test_cells_that_lack_a_package_are_named_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "cvxpy", None)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "without"))  # of the processes of cells
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "cvxpy.py").write_text("raise ImportError\n")
+    path = written(tmp_path, LACKING)
+    command = ["benchmark", str(path), "--out", str(tmp_path / "out"), "--workers", "1", "-q"]
+    done = CliRunner().invoke(app, [*command, *options])
+    assert done.exit_code == 2
+    lines = done.stderr.splitlines()
+    assert lines[0] == f"warning: 1 of 2 cells cannot run: {NEEDED}"
+    assert len(lines) == (1 if options else 2)
+    assert "  dp-dpsgd" in done.stdout
+    assert "  whisper" not in done.stdout

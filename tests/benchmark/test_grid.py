@@ -173,8 +173,9 @@ def test_an_axis_over_a_key_that_does_not_exist_names_the_nearest_one_and_its_li
         ("graph.nmae", 'an audit has no key "graph.nmae" (did you mean "graph.name"?)'),
         ("grpah.name", 'an audit has no key "grpah" (did you mean "graph"?)'),
         ("defense.epsilom", '"defense.epsilom" (did you mean "defense.epsilon"?)'),
-        ("claim.0.epsilon.x", 'an audit has no key "claim.0.epsilon.x"'),
-        ("claim.first.epsilon", 'expected a number after "claim", whose tables count from 0'),
+        ("claim.0.epsilon.x", 'an audit has no key "claim[1].epsilon.x"'),
+        ("claim[1].epsilom", '"claim[1].epsilom" (did you mean "claim[1].epsilon"?)'),
+        ("claim.first.epsilon", '"claim.first.epsilon": expected claim[1], claim[2], ... for its'),
     ]
     parts = [f'[[axis]]\nkey = "{key}"\nvalues = [1]\n' for key, _ in axes]
     lines = refused(tmp_path, *parts)
@@ -195,7 +196,7 @@ def test_all_cells_that_are_no_audits_are_listed_with_what_set_them(tmp_path: Pa
     assert lines[0].endswith("0.000001, got -1")
     far = '[[axis]]\nkey = "claim.3.epsilon"\nvalues = [1.0]\n'
     [line] = refused(tmp_path, far)
-    assert 'there is no table 3 in "claim", which has 1' in line
+    assert "there is no claim[4]; the audit has 1 of claim" in line
     broken = '[[axis]]\nkey = "graph.name"\nvalues = ["ring"]\n[[cell]]\n"data.n_agents" = -1\n'
     (line,) = refused(tmp_path, broken)
     assert line.startswith("bench.toml:4: cell[1]: ")
@@ -264,7 +265,7 @@ def test_more_cells_than_asked_for_are_refused_before_any_is_made(tmp_path: Path
         ([GRAPHS, "[[cell]]\ngraph = {}\n"], 'bench.toml:5: cell[1]: cell "graph": graph: '),
         (
             ['[[axis]]\nkey = "attack.0.trials"\nvalues = [100]\n'],
-            'cell "trials-100": attack.0.trials: there is no table 0 in "attack", which has 0',
+            'cell "trials-100": attack[1].trials: there is no attack[1]; the audit has 0 of attack',
         ),
         (
             [GRAPHS, '[[cell]]\n"graph.name" = "ring"\n'],
@@ -287,3 +288,15 @@ def test_more_cells_than_asked_for_are_refused_before_any_is_made(tmp_path: Path
 def test_what_cannot_be_meant_is_one_line(parts: list[str], said: str, tmp_path: Path) -> None:
     [line] = refused(tmp_path, *parts)
     assert said in line
+
+
+def test_a_table_is_named_from_1_in_brackets_or_from_0_behind_a_dot(tmp_path: Path) -> None:
+    """Both are the same key, and a cell has the same name and folder."""
+    plans = []
+    for key in ("claim[1].epsilon", "claim.0.epsilon"):
+        axis = f'[[axis]]\nkey = ["defense.epsilon", "{key}"]\nvalues = [0.5, 8]\n'
+        cell = f'[[cell]]\n"{key}" = 3\n'
+        gone = f'[[exclude]]\n"{key}" = 8\n'
+        plans.append(plan_of(BenchmarkFile.read(written(tmp_path, axis, cell, gone)), 10))
+    assert plans[0] == plans[1]
+    assert [cell.config.claim[0].epsilon for cell in plans[0].cells] == [0.5, 3]

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from dpaudit.accounting import Release, epsilon, gaussian_epsilon
 from dpaudit.commands.cli import app
+from dpaudit.commands.terminal import answer
 
 
 def said(*arguments: str) -> tuple[int, str]:
@@ -28,6 +29,25 @@ def test_an_interval_holds_what_the_library_gives() -> None:
     low, high = epsilon([release], 1e-5)
     assert float(found[1]) <= low <= high <= float(found[2])
     assert float(found[2]) - float(found[1]) < 0.01
+
+
+@pytest.mark.parametrize(
+    "option, meant",
+    [
+        ("--sigma", "--noise-multiplier"),
+        ("--noise", "--noise-multiplier"),
+        ("--noise-multipler", "--noise-multiplier"),
+        ("--sampling-rate", "--rate"),
+        ("--sample-rate", "--rate"),
+        ("--steps", "--rounds"),
+        ("--delt", "--delta"),
+    ],
+)
+def test_an_option_by_another_word_is_named(option: str, meant: str, capfd, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["dpaudit", "epsilon", option, "1"])
+    assert answer(app) == 2
+    expected = f'error: No such option: {option} (did you mean "{meant}"?); see dpaudit epsilon'
+    assert capfd.readouterr().err == f"{expected} --help\n"
 
 
 def test_whole_batches_have_one_number() -> None:

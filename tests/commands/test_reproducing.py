@@ -7,7 +7,9 @@ from typer.testing import CliRunner
 
 from dpaudit.commands import reproducing
 from dpaudit.commands.cli import app
+from dpaudit.memory import size_text
 from dpaudit.papers import reproductions
+from dpaudit.text import duration
 from tests.papers.toy import CALLS, LEARNS, TOY
 
 
@@ -94,6 +96,19 @@ def test_the_page_has_each_section_once_and_keeps_what_else_is_in_it(tmp_path) -
     assert [reproduce(*only_a).exit_code for _ in range(2)] == [0, 0]
     assert page.read_text().count("### Table 1: toy, scale quick") == 2  # one of A, and that of all
     assert page.read_text().startswith(text.rstrip())
+
+
+@pytest.mark.parametrize("name", list(reproductions.PRINTED))
+@pytest.mark.parametrize("scale", ["quick", "paper"])
+def test_what_is_only_printed_says_what_it_takes(tmp_path, monkeypatch, name, scale) -> None:
+    monkeypatch.setattr(reproductions, "experiments", lambda: reproductions.PRINTED)
+    done = reproduce(name, "--scale", scale, "--dry-run")
+    assert done.exit_code == 0, done.output
+    seconds, size = reproductions.PRINTED[name].scales[scale]
+    assert done.stdout == (
+        f"all of it, scale {scale}: about {duration(seconds)} on two cores, {size_text(size)}\n"
+    )
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("damage", ["a folder", "not UTF-8"])

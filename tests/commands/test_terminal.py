@@ -117,26 +117,50 @@ def test_a_log_that_cannot_be_written_is_said_in_the_same_line(capsys, monkeypat
     assert line.endswith("no traceback was kept: Not a directory")
 
 
-@pytest.mark.parametrize(
-    "command, output", [("--help", "| true"), ("--version", "| true"), ("--help", ">/dev/full")]
-)
-def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(
-    command: str, output: str
-) -> None:
+def in_a_shell(command: str, output: str) -> tuple[int, list[str]]:
+    """Exit code of dpaudit itself, and the lines of stderr."""
     dpaudit = f"{sys.executable} -m dpaudit.commands.cli"
     line = f"{dpaudit} {command} {output}; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
-    [said] = done.stderr.splitlines()
+    return done.returncode, done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("command", ["--help", "explain epsilon", "list attacks --json"])
+def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(command: str) -> None:
+    code, [said] = in_a_shell(command, ">/dev/full")
+    assert code == 2
     assert said.startswith("error: the output: cannot write: ")
+
+
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        ("--help", 0),
+        ("--version", 0),
+        ("explain", 0),
+        ("explain epsilon", 0),
+        ("epsilon --noise-multiplier 1", 0),
+        ("list models", 0),
+        ("list attacks --json", 0),
+        ("", 2),
+    ],
+)
+def test_nobody_who_reads_on_is_no_error(command: str, expected: int) -> None:
+    assert in_a_shell(command, "| true") == (expected, [])
+
+
+def test_an_error_that_nobody_reads_is_still_exit_code_2() -> None:
+    assert in_a_shell("explain nothing", "2>&1 | true") == (2, [])
+    assert in_a_shell("--nope", "2>&1 | true") == (2, [])
 
 
 @pytest.mark.parametrize(
     "arguments, said",
     [
         (["--nope"], "error: No such option: --nope; see dpaudit --help"),
-        (["nope"], "error: No such command 'nope'.; see dpaudit --help"),
-        (["audit"], "error: Missing argument 'CONFIG'.; see dpaudit audit --help"),
+        (["nope"], "error: No such command 'nope'; see dpaudit --help"),
+        (["audit"], "error: Missing argument 'CONFIG'; see dpaudit audit --help"),
+        (["list", "x"], "error: Invalid value for 'kind': 'x' is not one of 'defenses', "),
         (["audit", "a.toml", "--seed", "-1"], "error: Invalid value for '--seed': "),
         ([], ""),
     ],

@@ -106,7 +106,7 @@ class NoiseLevel(Attack):
         state = defense.start(problem.initial(streams, self.trials), bench.setting)
         last = max(self.rounds)
         for k in range(1, last + 1):
-            gradient = problem.gradient(streams, k, defense.batch_size, defense.sampling)
+            gradient = problem.gradient(streams, k, defense.batch_size, defense.drawing)
             graph = bench.setting.network.at(k)
             round = defense.step(state, k, graph, gradient, Noise(streams, k))
             if k in self.rounds:

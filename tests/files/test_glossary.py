@@ -16,6 +16,25 @@ def test_every_word_of_a_verdict_has_an_entry(term: str) -> None:
     assert entry_of(term) is not None
 
 
+@pytest.mark.parametrize(
+    "term, name",
+    [
+        ("amplification", "amplification"),
+        ("Poisson", "Poisson sampling"),
+        ("poisson-sampling", "Poisson sampling"),
+        ("nats", "nats"),
+        ("nat", "nats"),
+        ("gdp", "GDP"),
+        ("Gaussian differential privacy", "GDP"),
+        ("void", "void"),
+    ],
+)
+def test_words_of_the_field_have_an_entry(term: str, name: str) -> None:
+    found = entry_of(term)
+    assert found is not None
+    assert found[0] == name
+
+
 def test_entries_are_sentences_under_different_names() -> None:
     assert len({name.lower().replace("-", " ") for name in names()}) == len(ENTRIES)
     assert all(text.endswith(".") for text in ENTRIES.values())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense import Gradient, Setting, clip_weights
+from dpaudit.defenses.correlated_randomness import CorrelatedRandomness
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.defenses.fed_cdp import FedCDP
 from dpaudit.files.options import graph_options
@@ -126,3 +127,8 @@ def test_of_many_agents_some_layers_stand_for_all(monkeypatch) -> None:
     monkeypatch.setattr(layers, "ENTRIES", 15 * 2**2)  # a ring of five has ten links
     game = game_of(FedCDP(noise_multiplier=3.0, n_rounds=2, batch_size=8))
     assert game.filled == 4
+
+
+def test_draws_of_another_width_than_the_model_are_played_in_layers_too() -> None:
+    """Shares of links are one number for each link, which moves all coordinates: no copies."""
+    assert game_of(CorrelatedRandomness(n_rounds=3, batch_size=4)).filled == 1

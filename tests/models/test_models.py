@@ -227,3 +227,28 @@ def test_a_network_of_ones_own_that_cannot_be_trained_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         architecture(module, (4,), 3)
+
+
+@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize(
+    "shape",
+    [(), (0,), (1,), (5,), (4, 4), (28, 28), (1, 2, 3, 4), (0, 8, 8), (1, 0, 8), (1, 90, 1)],
+)
+def test_records_of_any_shape_are_taken_or_refused_in_a_line(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    try:
+        built = build_network(name, shape, 3)
+    except ConfigError as refused:
+        built, lines = None, str(refused).splitlines()
+    if built is None:
+        assert [name in line for line in lines] == [True]
+    else:
+        assert 0 not in shape
+        assert n_parameters(built) > 0
+
+
+def test_a_model_of_images_names_those_that_take_vectors() -> None:
+    expected = r"lenet takes images, not records of shape \[5\]; .* logistic, mlp, "
+    with pytest.raises(ConfigError, match=expected):
+        build_network("lenet", (5,), 3)

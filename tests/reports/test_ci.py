@@ -78,8 +78,17 @@ def test_junit_is_valid_and_counts_what_fails(text: str, strict: bool, junit_sch
     assert root.get("failures") == suite.get("failures")
 
 
+def test_junit_cases_share_the_seconds_of_their_audit() -> None:
+    (suite,) = ElementTree.fromstring(junit(report()))
+    times = [float(case.get("time")) for case in suite.findall("testcase")]
+    assert times == [0.417] * 3  # of 1.25 s
+    assert float(suite.get("time")) == 1.25
+    failed = ElementTree.fromstring(junit_of_problems("claims.toml", ["one", "two"], 3.0))
+    assert [case.get("time") for case in failed.findall("*/testcase")] == ["1.500"] * 2
+
+
 def test_what_could_not_be_run_is_an_error_of_junit(junit_schema) -> None:
-    xml = junit_of_problems("claims.toml", ["claims.toml:3: one", NASTY])
+    xml = junit_of_problems("claims.toml", ["claims.toml:3: one", NASTY], 0.25)
     junit_schema(xml)
     errors = ElementTree.fromstring(xml.encode()).findall("*/*/error")
     assert errors[0].get("message") == "claims.toml:3: one"

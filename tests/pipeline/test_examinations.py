@@ -54,8 +54,8 @@ class SignOfLess(SignOfNoisy):
 
 
 def config_of(defense: PrivateGossip, *attacks: dict[str, object]) -> AuditConfig:
-    content = CallerObjects(defense, _records()).fill(_content(defense, seed=1))
-    return AuditConfig.from_dict({**content, "attack": list(attacks)}, defense)
+    content = CallerObjects(defense, _records()).fill(_content(defense, 1, list(attacks), "ring"))
+    return AuditConfig.from_dict(content, defense)
 
 
 @pytest.fixture

@@ -382,7 +382,7 @@ def _wrong_bracket(found: Any, *_: Any) -> str | None:
     if not isinstance(found, Bracket):
         return f"returns {kind(found)}; expected Bracket(least, most, assumptions)"
     for end in (found.least, found.most):
-        if not (isinstance(end, tuple) and all(isinstance(one, Release) for one in end)):
+        if not (isinstance(end, tuple | list) and all(isinstance(one, Release) for one in end)):
             return (
                 f"gives {kind(end)} as an end of its bracket; expected what releases(...) returns"
             )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpaudit.conformance.case import Case
 from dpaudit.conformance.promises import RING
-from dpaudit.defense import Bracket, Round, Sent
+from dpaudit.defense import Bracket, Round, Sent, releases
 from dpaudit.errors import PluginError
 from dpaudit.selftest.correct import PrivateGossip, State
 from dpaudit.training.trials import unrecorded
@@ -230,6 +230,11 @@ class Answers(PrivateGossip):
 
     def sensitivity(self, k, setting, adjacency, victim, sent):
         return self.answer
+
+
+def test_the_ends_of_a_bracket_may_be_lists() -> None:
+    bracket = Bracket([*releases([1.0], "none", 1.0)], [], ())  # type: ignore[arg-type]
+    assert Answers(answer=bracket).mechanism(None, None, 0) is bracket
 
 
 ANSWERS = {

@@ -250,12 +250,13 @@ def _finer_data(h: Heard) -> Iterator[Tested]:
 
 
 def _quiet(h: Heard) -> Iterator[Tested]:
-    """A direction that is no coordinate, with less noise than data in it ask for."""
+    """A direction of one row or of several, with less noise than data in it ask for."""
     if h.quiet is None:
         return
-    p, among, row, share = h.quiet
+    p, among, rows, share = h.quiet
     less = "no noise" if share < SILENT else f"{share**0.5:.2g} times the noise of others"
-    says = f'{less} in a direction of "{h.name}" {_of(h, row)} in round {h.round}'
+    who = _of(h, rows[0]) if len(rows) == 1 else f"{_of_all(h, rows)} together"
+    says = f'{less} in a direction of "{h.name}" {who} in round {h.round}'
     yield Tested(p, among, h.name, (h.round,), says)
 
 
@@ -449,6 +450,12 @@ def _least(p: Array) -> tuple[float, int]:
 def _of(h: Heard, row: int) -> str:
     sender, receiver = h.rows[row]
     return f"of agent {sender}" + ("" if receiver is None else f" to agent {receiver}")
+
+
+def _of_all(h: Heard, rows: tuple[int, ...]) -> str:
+    named = [_of(h, r).removeprefix("of ") for r in rows[:3]]
+    named += [f"{len(rows) - 3} more"] if len(rows) > 3 else []
+    return f"of {', '.join(named[:-1])} and {named[-1]}"
 
 
 class _Layers:

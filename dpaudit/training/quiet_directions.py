@@ -1,5 +1,11 @@
-"""Directions in which a message carries less noise than its data ask for."""
+"""Directions in which a message carries less noise than its data ask for.
 
+A direction is one of the numbers of a row, or of several rows that one adversary reads: along a sum
+or a difference of agents' messages noise may cancel. Where it does so in every number alike, as
+correlated noise is meant to, no direction is quieter than others.
+"""
+
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +26,8 @@ MATCHED = 1e-3  # of the noise: what data and noise differ by where both go the 
 WHOLE = 700  # coordinates at most whose covariance is estimated as a whole
 ROWS = 2  # rows of a message whose covariance is
 PAIRED = 200  # of the numbers that are spread
+CANCELS = 1e-8  # of the variance of rows: a sum of them with less has none
+UNMOVED = 1e-6  # of the squares of the data of rows: a sum of them with less shows none
 
 
 class QuietDirection(NamedTuple):
@@ -27,8 +35,55 @@ class QuietDirection(NamedTuple):
 
     p: float
     among: int  # of directions that were tested
-    row: int
+    rows: tuple[int, ...]
     share: float  # variance of the noise, of what data in this direction ask for
+
+
+class _Candidate(NamedTuple):
+    rows: tuple[int, ...]
+    weights: Tensor  # [rows, d]
+
+
+class _Squares(NamedTuple):
+    """Sums of squares along a candidate."""
+
+    observed: float = 0.0
+    independent: float = 0.0  # what they are where coordinates are independent
+    by_row: float = 0.0  # where rows are, too
+
+    def and_of(self, samples: Tensor, candidate: _Candidate) -> "_Squares":
+        """With those of further samples, [n, rows, d]."""
+        weighted = samples[:, candidate.rows] * candidate.weights
+        by_coordinate = weighted.sum(dim=1)
+        further = (by_coordinate.sum(dim=1), by_coordinate, weighted)
+        return _Squares(*(a + float(x.square().sum()) for a, x in zip(self, further, strict=True)))
+
+    @property
+    def share(self) -> float:
+        return self.observed / self.independent if self.independent > 0 else 1.0
+
+
+class _Tested(NamedTuple):
+    candidate: _Candidate
+    noise: _Squares = _Squares()
+    data: _Squares = _Squares()
+
+    def and_of(self, noise: Tensor, data: Tensor) -> "_Tested":
+        more = self.noise.and_of(noise, self.candidate), self.data.and_of(data, self.candidate)
+        return _Tested(self.candidate, *more)
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether data show in it, and do not cancel between rows in every coordinate."""
+        return self.data.independent > UNMOVED * self.data.by_row
+
+    @property
+    def share(self) -> float:
+        """The variance of the noise, over that of the data, each of what is expected."""
+        return self.noise.share / max(self.data.share, 1e-300)
+
+    def p_value(self, n: int) -> float:
+        return float(f_distribution.cdf(self.share / SLACK, n / 2, n / 2))
 
 
 def quiet_direction(
@@ -43,13 +98,16 @@ def quiet_direction(
     return _Directions(round, name, loudness, moves, own).worst()
 
 
-def paired(round: PlayedRound, name: str, loudness: float, moves: float) -> tuple[Tensor, Tensor]:
+def paired(
+    round: PlayedRound, name: str, loudness: float, moves: float, by_row: bool = False
+) -> tuple[Tensor, Tensor]:
     """What data and noise along the same numbers make of a message, [streams, rows, d] each.
 
     Both are for numbers of size 1, of the gradients and of the draws; 0 where they are not finite.
+    The numbers are the same in all rows, or others in each.
     """
     silent = round.play(SILENT)[name]
-    spread = Spread(silent.shape[-1])
+    spread = Spread(silent.shape[-1], by_row=by_row)
     ways = (
         Way(weight=0.0, move=moves, pattern=PAIRED, spread=spread),
         Way(weight=loudness, signs="unit", pattern=PAIRED, spread=spread),
@@ -68,68 +126,122 @@ class _Directions:
         self._silent = round.play(SILENT)[name]
         self._d = self._silent.shape[-1]
         self._loudness = loudness
+        self._sample: list[Tensor] = []
 
     def worst(self) -> QuietDirection | None:
         if self._d < 2:
             return None
-        candidates = self._candidates()
-        worst: QuietDirection | None = None
-        for row, u in candidates:
-            tested = self._tested(row, u) if bool(u.isfinite().all() and u.any()) else None
-            if tested is not None and (worst is None or tested.p < worst.p):
-                worst = tested
-                if worst.p < CERTAIN:
-                    break
-        return None if worst is None else worst._replace(among=len(candidates))
+        alone = self._of_rows()
+        worst = self._confirmed(alone)
+        if worst is not None and worst.p < CERTAIN:
+            return worst
+        together = self._of_several_rows()
+        other = self._confirmed(together)
+        among = len(alone) + len(together)
+        found = [q for q in (worst, other) if q is not None]
+        return min(found, key=lambda q: q.p)._replace(among=among) if found else None
 
-    def _candidates(self) -> list[tuple[int, Tensor]]:
-        data, noise = paired(self._round, self._name, self._loudness, self._moves)
-        n_rows = noise.shape[1]
-        sizes = noise.norm(dim=-1).amax(dim=0)
-        left = self._left(data, noise)
-        differ = [
-            r
-            for r in range(n_rows)
-            if sizes[r] > 0
-            and all(float(x[:, r].norm(dim=-1).amax()) > MATCHED * float(sizes[r]) for x in left)
-        ]
-        unheard = [r for r in range(n_rows) if sizes[r] == 0]  # own draws
-        rows = [*differ, *unheard]
+    def _of_rows(self) -> list[_Candidate]:
+        """Directions of the numbers of one row."""
+        differ, unheard, left = self._suspects(by_row=False)
         chosen = [(r, x[s, r]) for r in differ[:8] for x in left for s in range(min(2, len(x)))]
-        for r in rows[:ROWS]:
+        for r in [*differ, *unheard][:ROWS]:
             chosen += [(r, u) for u in self._of_samples(r)]
-        return chosen
+        return [_Candidate((r,), u.double()[None]) for r, u in chosen]
+
+    def _of_several_rows(self) -> list[_Candidate]:
+        """Directions of the numbers of all rows that one adversary reads.
+
+        Where several do, all rows that any of them reads must have one first.
+        """
+        sets = _read_together(self._round.readers(self._name))
+        if not sets:
+            return []
+        differ, unheard, left = self._suspects(by_row=True)
+        if not differ and not unheard:
+            return []
+        along = [x[0, r] for r in differ[:4] for x in left]
+        every = tuple(sorted(set().union(*sets)))
+        if len(sets) > 1 and self._confirmed(self._contrasts(every, along)) is None:
+            return []
+        return [c for rows in sets for c in self._contrasts(rows, along)]
+
+    def _suspects(self, by_row: bool) -> tuple[list[int], list[int], list[Tensor]]:
+        """Rows that noise and data go differently, those of own draws, and what is left of them."""
+        data, noise = paired(self._round, self._name, self._loudness, self._moves, by_row)
+        left = self._left(data, noise)
+        differ = torch.stack([self._differs(x, noise) for x in left]).all(dim=0)
+        unheard = (noise == 0).all(dim=-1).all(dim=0)  # own draws
+        return differ.nonzero().flatten().tolist(), unheard.nonzero().flatten().tolist(), left
 
     def _left(self, data: Tensor, noise: Tensor) -> list[Tensor]:
         """Noise without what follows the data: by one ratio for a row, and for a coordinate."""
         there = (data != 0) & (noise != 0)
         ratio = torch.where(there, noise / torch.where(there, data, 1.0), torch.nan)
         by_row = ratio.transpose(0, 1).flatten(1).nanmedian(dim=1).values.nan_to_num()
+        one = noise - by_row[:, None] * data
+        if len(data) * data.shape[1] < 5 or not self._differs(one, noise).any():
+            return [one]
         relative = ratio / by_row[:, None]
         by_coordinate = relative.flatten(0, 1).nanmedian(dim=0).values.nan_to_num(1.0)
-        one = noise - by_row[:, None] * data
-        each = noise - by_row[:, None] * by_coordinate * data
-        return [one, each] if len(data) * data.shape[1] >= 5 else [one]
+        return [one, noise - by_row[:, None] * by_coordinate * data]
+
+    def _differs(self, left: Tensor, noise: Tensor) -> Tensor:
+        """Rows with more left of their noise than rounding."""
+        return left.norm(dim=-1).amax(dim=0) > MATCHED * noise.norm(dim=-1).amax(dim=0)
 
     def _of_samples(self, row: int) -> list[Tensor]:
         """Directions with the least noise in a sample: of all, or of those that are structured."""
-        if self._d <= WHOLE:
-            n_plays = -(-2 * self._d // len(self._silent))
-            plays = [self._noise(i)[:, row] for i in range(min(n_plays, 4 * PLAYS))]
-            samples = torch.cat(plays)
-            if len(samples) > 1.3 * self._d:
-                scale = samples.square().mean(dim=0).sqrt()
-                used = scale > 1e-7 * scale.max()
-                unit = samples[:, used] / scale[used]
-                vectors = torch.linalg.eigh(unit.T @ unit).eigenvectors[:, :3]
-                found = []
-                for v in vectors.T:
-                    u = torch.zeros(self._d, dtype=torch.float64)
-                    u[used] = v / scale[used]
-                    found.append(u)
-                return found
-        samples = torch.cat([self._noise(i)[:, row] for i in range(3)])
-        return _structured(samples)
+        if self._is_whole(self._d):
+            return [u[0] for u in _least_noise(self._samples(2 * self._d, (row,)))]
+        return _structured(self._samples(3 * len(self._silent), (row,))[:, 0])
+
+    def _is_whole(self, width: int) -> bool:
+        """Whether samples tell the covariance of as many numbers."""
+        return width <= WHOLE and 4 * PLAYS * len(self._silent) > 1.3 * width
+
+    def _contrasts(self, rows: tuple[int, ...], along: list[Tensor]) -> list[_Candidate]:
+        """Directions of all numbers of rows with the least noise in a sample, or sums of rows along
+        one direction of the numbers of each."""
+        found: list[Tensor] = []
+        width = len(rows) * self._d
+        if self._is_whole(width):
+            found += _least_noise(self._samples(2 * width, rows))
+        if along:
+            found += self._sums(rows, torch.stack(along))
+        return [_Candidate(rows, U) for U in found]
+
+    def _sums(self, rows: tuple[int, ...], along: Tensor) -> list[Tensor]:
+        """For each direction u [n, d], that sum v of rows which has the least noise, v u^T.
+
+        v is the smallest generalised eigenvector of the covariance of rows along u, of what that is
+        where coordinates are independent.
+        """
+        r = len(rows)
+        observed, expected = torch.zeros(2, len(along), r, r, dtype=torch.float64)
+        n = 0
+        for i in range(PLAYS):
+            noise = self._noise(i)[:, rows]
+            at = torch.einsum("srd,ud->urs", noise, along)
+            observed += at @ at.mT
+            if n < 16:  # there are d as many numbers in it
+                expected += torch.einsum("srd,std,ud->urt", noise, noise, along.square())
+            n += len(noise)
+            if n >= max(16, 2 * r):
+                break
+        found = []
+        for u, S, white, used in zip(along, observed, *_whitening(expected), strict=True):
+            W = white[:, used]
+            v = W @ torch.linalg.eigh(W.T @ S @ W).eigenvectors[:, :1]
+            found += [v * u] if used.any() else []
+        return found
+
+    def _samples(self, n: int, rows: tuple[int, ...]) -> Tensor:
+        """About n samples of the noise of rows, [n, rows, d]."""
+        n_plays = min(-(-n // len(self._silent)), 4 * PLAYS)
+        while len(self._sample) < n_plays:
+            self._sample.append(self._noise(len(self._sample)).to(self._silent))
+        return torch.cat([x[:, rows] for x in self._sample[:n_plays]]).double()
 
     def _noise(self, i: int) -> Tensor:
         """What fresh noise adds to a message, [streams, rows, d].
@@ -143,39 +255,74 @@ class _Directions:
         return (message - other).double()
 
     def _response(self, i: int) -> Tensor:
-        way = Way(weight=0.0, move=self._moves, pattern=1000 + i, spread=Spread(self._d))
+        spread = Spread(self._d, by_row=True)
+        way = Way(weight=0.0, move=self._moves, pattern=1000 + i, spread=spread)
         return (self._round.play_once(way)[self._name] - self._silent).double()
 
-    def _tested(self, row: int, u: Tensor) -> QuietDirection | None:
-        """The share of noise along u, over that of the data; None where it is no suspect."""
-        u = u.double()
-        if not self._own:
-            first = (self._round.play(PLAYED)[self._name] - self._silent)[:, row].double()
-            if _along(first, u) > 0.6:
-                return None
-        streams = len(self._silent)
-        noise, data = [], []
+    def _confirmed(self, candidates: list[_Candidate]) -> QuietDirection | None:
+        """The one that fresh noise is most surely too small along, if there is one."""
+        usable = [c for c in candidates if bool(c.weights.isfinite().all() and c.weights.any())]
+        if not self._own and usable:
+            first = (self._round.play(PLAYED)[self._name] - self._silent).double()
+            usable = [c for c in usable if _Squares().and_of(first, c).share <= 0.6]
+        left, n, streams = [_Tested(c) for c in usable], 0, len(self._silent)
         for i in range(min(PLAYS, -(-CONFIRMED // streams))):
-            noise.append(self._noise(10_000 + i)[:, row])
-            data.append(self._response(i)[:, row])
-            n = (i + 1) * streams
+            if not left:
+                return None
+            noise, data = self._noise(10_000 + i), self._response(i)
+            left, n = [t.and_of(noise, data) for t in left], n + streams
             if n < 16:
                 continue
-            share = _along(torch.cat(noise), u) / max(_along(torch.cat(data), u), 1e-300)
-            if n < 3 * 16 and share > 0.6:
-                return None
-            p = float(f_distribution.cdf(share / SLACK, n / 2, n / 2))
-            if p < CERTAIN:
+            left = [t for t in left if t.is_moved and (n >= 3 * 16 or t.share <= 0.6)]
+            if any(t.p_value(n) < CERTAIN for t in left):
                 break
-        if share > SUSPECT:
+        quiet = [t for t in left if t.share <= SUSPECT]
+        if not quiet:
             return None
-        return QuietDirection(p, 1, row, share)
+        least = min(quiet, key=lambda t: t.p_value(n))
+        rows = _heard_in(least.candidate, noise)
+        return QuietDirection(least.p_value(n), len(candidates), rows, least.share)
 
 
-def _along(samples: Tensor, u: Tensor) -> float:
-    """Variance of samples [n, d] along u, of what independent coordinates of theirs would have."""
-    expected = float((samples.square().mean(dim=0) * u.square()).sum())
-    return float((samples @ u).square().mean()) / expected if expected > 0 else 1.0
+def _read_together(readers: Sequence[frozenset[str]]) -> list[tuple[int, ...]]:
+    """The largest sets of two or more rows that one adversary reads."""
+    names = frozenset().union(*readers)
+    sets = {frozenset(r for r, who in enumerate(readers) if name in who) for name in names}
+    largest = [s for s in sets if len(s) > 1 and not any(s < other for other in sets)]
+    return sorted(tuple(sorted(s)) for s in largest)
+
+
+def _heard_in(candidate: _Candidate, noise: Tensor) -> tuple[int, ...]:
+    """Rows of which a direction has most, by samples of noise [n, rows, d]."""
+    squares = (noise[:, candidate.rows] * candidate.weights).square().sum(dim=(0, 2))
+    most = (squares > 0.1 * squares.max()).nonzero().flatten().tolist()
+    return tuple(candidate.rows[r] for r in most)
+
+
+def _whitening(covariances: Tensor) -> tuple[Tensor, Tensor]:
+    """Combinations of rows of variance 1 as columns, [n, rows, rows], and which have any.
+
+    Rows may be correlated, and cancel: what is left of a sum is rounding.
+    """
+    values, vectors = torch.linalg.eigh(covariances)  # [n, rows], of each in ascending order
+    most = values[:, -1:]
+    used = (values > CANCELS * most) & (values > 1e-14 * most.max())
+    return vectors / torch.where(used, values, 1.0).sqrt()[:, None], used
+
+
+def _least_noise(samples: Tensor) -> list[Tensor]:
+    """Three directions [rows, d] with the least noise of samples [n, rows, d].
+
+    Least of what they would have if coordinates, but not rows, were independent.
+    """
+    W, used = _whitening(torch.einsum("src,stc->crt", samples, samples))
+    white = torch.einsum("src,crk->sck", samples, W)[:, used]
+    found = []
+    for v in torch.linalg.eigh(white.T @ white).eigenvectors[:, :3].T:
+        by_coordinate = torch.zeros(used.shape, dtype=torch.float64)
+        by_coordinate[used] = v
+        found.append(torch.einsum("crk,ck->rc", W, by_coordinate))
+    return found
 
 
 def _structured(samples: Tensor) -> list[Tensor]:

@@ -22,6 +22,7 @@ class Spread(NamedTuple):
 
     d: int
     alike: bool = False  # in all streams
+    by_row: bool = False  # each row has numbers of its own
 
 
 SHORT = 0.01  # of the size of gradients: shorter than most that are clipped
@@ -116,14 +117,18 @@ def spread_of(
 ) -> Tensor:
     """Normal numbers for each stream [*streams, ..., width], ``first`` and those after it.
 
-    Layers that are drawn one by one have the numbers of the whole, as they follow one another.
+    Layers that are drawn one by one have the numbers of the whole, as they follow one another. Rows
+    with numbers of their own are those of the first axis after the streams: agents, or links.
     """
     generator = torch.Generator().manual_seed(pattern + 1)
     n = 1 if spread.alike else math.prod(streams)
-    numbers = torch.randn(n, spread.d, generator=generator).expand(math.prod(streams), -1)
-    ones = [1] * (like.ndim - len(streams) - 1)
+    between = like.shape[len(streams) : -1]
+    rows = between[0] if spread.by_row and between else 1
+    numbers = torch.randn(n, rows, spread.d, generator=generator)
     places = (first + torch.arange(like.shape[-1])) % spread.d
-    return numbers[:, places].view(*streams, *ones, -1).to(like)
+    numbers = numbers[..., places].expand(math.prod(streams), -1, -1)
+    ones = [1] * (len(between) - 1)
+    return numbers.reshape(*streams, *([rows] if between else []), *ones, -1).to(like)
 
 
 class Repeated(Gradient):

@@ -275,6 +275,66 @@ class OwnNoise(PrivateGossip):
         return torch.randn_like(like) * self._scale
 
 
+class Masks(PrivateGossip):
+    """Further noise that cancels between agents in every coordinate, as that of DECOR."""
+
+    size: float = 10.0
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) + self.cancelling(self.masks(like, noise))
+
+    def masks(self, like: Tensor, noise: Noise) -> Tensor:
+        return noise.gaussian("masks", self.size * self._scale, like)
+
+    def cancelling(self, masks: Tensor) -> Tensor:
+        return masks - masks.mean(dim=-2, keepdim=True)
+
+
+class PairwiseMasks(Masks):
+    def cancelling(self, masks: Tensor) -> Tensor:
+        return masks - masks.roll(1, -2)
+
+
+class OwnMasks(Masks):
+    """Drawn by a generator of its own."""
+
+    def masks(self, like: Tensor, noise: Noise) -> Tensor:
+        return self.size * self._scale * torch.randn_like(like)
+
+
+class MasksByLayer(PairwiseMasks):
+    """In one layer only."""
+
+    def masks(self, like: Tensor, noise: Noise) -> Tensor:
+        return super().masks(like, noise) * (torch.arange(D) < 15)
+
+
+class MasksRotated(PairwiseMasks):
+    """In another basis, the same at all agents."""
+
+    def masks(self, like: Tensor, noise: Noise) -> Tensor:
+        Q = torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(3)))[0]
+        return super().masks(like, noise) @ Q
+
+
+class InCommon(PrivateGossip):
+    """Agents add noise of their own and a part of their neighbours', in every coordinate."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise)
+        return drawn + 0.7 * drawn.roll(1, -2) + 0.7 * drawn.roll(2, -2)
+
+
+class OneDirectionInCommon(PrivateGossip):
+    """All agents further add the same draw along one direction."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        u = torch.randn(D, generator=torch.Generator().manual_seed(4))
+        drawn = super().noise(like, k, noise)
+        shared = noise.gaussian("further", self._scale, drawn[..., :1, :1])
+        return drawn + 2 * shared * u / u.norm()
+
+
 CORRECT = [
     PrivateGossip(),
     PrivateGossip(family="laplace"),
@@ -325,6 +385,15 @@ CORRECT = [
     NoiseBySize(),
     MoreAlongOne(),
     OwnNoise(),
+    Masks(),
+    Masks(size=1e3),
+    PairwiseMasks(),
+    PairwiseMasks(family="laplace"),
+    OwnMasks(),
+    MasksByLayer(),
+    MasksRotated(),
+    InCommon(),
+    OneDirectionInCommon(),
     PrivateGossip(n_rounds=30),
     *(PrivateGossip(noise_multiplier=s) for s in (1e-6, 1e4)),
 ]

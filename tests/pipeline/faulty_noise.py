@@ -201,6 +201,56 @@ class OwnWithoutDirection(WithoutDirections):
         return drawn - (drawn @ U) @ U.T
 
 
+class ContrastWithout(WithoutDirections):
+    """Along one direction some agents' noise has only a part ``kept`` in a weighted sum of theirs.
+
+    The noise of each of them alone has a share of 1/2 or more along every direction.
+    """
+
+    kind: str = "random"
+    weights: tuple[float, ...] = (1.0, -1.0)
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return self.without(PrivateGossip.noise(self, like, k, noise))
+
+    def without(self, drawn: Tensor) -> Tensor:
+        U, w = self.directions(D), torch.zeros(drawn.shape[-2], 1)
+        w[: len(self.weights), 0] = torch.tensor(self.weights)
+        w = w / w.norm()
+        return drawn - (1 - self.kept) * w @ (w.T @ drawn @ U) @ U.T
+
+
+class CopiedAlongOne(WithoutDirections):
+    """Along one direction an agent has the noise of agent 0, times what it is ``copied`` by."""
+
+    kind: str = "random"
+    copied: float = 1.0
+    by: int = 1
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = PrivateGossip.noise(self, like, k, noise).clone()
+        U = self.directions(D)
+        drawn[..., self.by, :] += (
+            (self.copied * drawn[..., 0, :] - drawn[..., self.by, :]) @ U @ U.T
+        )
+        return drawn
+
+
+class OwnContrastWithout(ContrastWithout):
+    """Drawn by a generator of its own."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return self.without(torch.randn_like(like) * self._scale)
+
+
+class MaskedContrastWithout(ContrastWithout):
+    """So is noise that also has masks which cancel between all agents."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        masks = noise.gaussian("masks", 5 * self._scale, like)
+        return super().noise(like, k, noise) + masks - masks.mean(dim=-2, keepdim=True)
+
+
 class SmoothedBefore(PrivateGossip):
     """Noise is averaged with its neighbours and scaled up, and the data are not."""
 
@@ -330,6 +380,20 @@ FAULTS = [
     WithoutDirections(kind="random", kept=0.1),
     WithoutDirections(kept=0.2),
     OwnWithoutDirection(kind="random"),
+    CopiedAlongOne(),
+    CopiedAlongOne(kind="hadamard"),
+    CopiedAlongOne(kind="contrast", copied=-1.0),
+    CopiedAlongOne(n=4, copied=0.5),
+    CopiedAlongOne(family="laplace"),
+    ContrastWithout(),
+    ContrastWithout(kept=0.1),
+    ContrastWithout(weights=(1.0, 1.0, 1.0)),
+    ContrastWithout(weights=(1.0, 1.0, 1.0), kept=0.1),
+    ContrastWithout(weights=(1.0,) * 8, kept=0.1),
+    ContrastWithout(weights=(0.0, 0.0, 1.0, -2.0, 0.0, 1.5)),
+    OwnContrastWithout(),
+    OwnContrastWithout(weights=(1.0, 1.0, 1.0), kept=0.1),
+    MaskedContrastWithout(weights=(1.0,) * 8),
     SmoothedBefore(),
     InMiddleRounds(),
     ReusedInMiddleRounds(),

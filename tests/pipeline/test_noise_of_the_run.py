@@ -35,11 +35,19 @@ from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
+from dpaudit.training import quiet_directions
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.noise_heard import Heard
 from dpaudit.training.noise_rounds import left_out
-from tests.pipeline.correct_noise import CORRECT, Smoothed
-from tests.pipeline.faulty_noise import FAULTS, D, LastMasked, LayerReused
+from tests.pipeline.correct_noise import CORRECT, PairwiseMasks, Smoothed
+from tests.pipeline.faulty_noise import (
+    FAULTS,
+    ContrastWithout,
+    CopiedAlongOne,
+    D,
+    LastMasked,
+    LayerReused,
+)
 
 EAVESDROPPER = ThreatModel(name="eavesdropper")
 
@@ -61,7 +69,7 @@ def prepared(given: Defense, seed: int, graph: str = "ring") -> Prepared:
     drawn = GraphSummary(
         name=graph, n_agents=N_AGENTS, links=(), positions=places, spectral_gap=1.0
     )
-    return Prepared(learned, setting, worlds, (), streams, (), drawn)
+    return Prepared(learned, setting, worlds, (), (), streams, (), drawn)
 
 
 def examined(given: Defense, seed: int = 0, graph: str = "ring") -> Finding:
@@ -140,6 +148,27 @@ def test_what_an_adversary_sends_itself_need_hide_nothing_from_it(reader: Threat
     zipped = load_plugin("defenses", "zip-dl")(noise_multiplier=2.0, n_rounds=2, batch_size=4)
     verdict = examine_noise(prepared(zipped, 0), (reader,)).verdict
     assert verdict is (Verdict.UNSUPPORTED if reader is EAVESDROPPER else None)
+
+
+def test_a_sum_of_rows_is_found_where_one_adversary_reads_them() -> None:
+    """On a ring agent 1 reads agents 0 and 2; of agents 0 and 1 nobody else reads both."""
+    readers = (agent(1), agent(2), agent(7))
+    found = examine_noise(prepared(CopiedAlongOne(by=2), 0), readers)
+    assert found.verdict is Verdict.UNSUPPORTED
+    assert 'no noise in a direction of "x" of agent 0 and agent 2 together' in found.title
+    assert examine_noise(prepared(CopiedAlongOne(by=1), 0), readers).verdict is None
+
+
+@pytest.mark.parametrize(
+    "fault", [f for f in FAULTS if type(f) in (CopiedAlongOne, ContrastWithout)]
+)
+def test_a_sum_of_rows_is_found_in_large_messages(
+    fault: PrivateGossip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose covariance is not estimated as a whole."""
+    monkeypatch.setattr(quiet_directions, "WHOLE", D - 1)
+    assert examined(fault).verdict is Verdict.UNSUPPORTED
+    assert examined(PairwiseMasks()).verdict is None
 
 
 def test_coordinates_that_no_gradient_moves_need_no_noise() -> None:
@@ -221,7 +250,7 @@ def test_a_whole_audit_says_which_coordinates_are_bare(tmp_path: Path) -> None:
     own = CallerObjects(LastTenMasked(n_rounds=2), None, None)
     checked = AuditConfig.from_dict(own.fill(config), own.defense)
     result = run_audit(checked, tmp_path, Runtime(cores=1), own=own)
-    (noise,) = (f for f in result.findings if f.role is Role.NOISE)
+    (noise,) = (f for f in result.findings if f.role is Role.NOISE and f.claim is None)
     assert noise.verdict is Verdict.UNSUPPORTED
     assert "coordinates 640 to 649 (1.bias)" in noise.title
     assert result.claims[0].verdict is Verdict.UNSUPPORTED

@@ -35,6 +35,7 @@ from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
+from dpaudit.selftest.odd import OffsetForTheRun
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.noise_heard import Heard
 from dpaudit.training.noise_rounds import left_out
@@ -61,7 +62,7 @@ def prepared(given: Defense, seed: int, graph: str = "ring") -> Prepared:
     drawn = GraphSummary(
         name=graph, n_agents=N_AGENTS, links=(), positions=places, spectral_gap=1.0
     )
-    return Prepared(learned, setting, worlds, (), streams, (), drawn)
+    return Prepared(learned, setting, worlds, (), (), streams, (), drawn)
 
 
 def examined(given: Defense, seed: int = 0, graph: str = "ring") -> Finding:
@@ -91,6 +92,14 @@ def test_nothing_is_found_in_what_is_correct(correct: PrivateGossip) -> None:
     for seed in range(3):
         found = examined(correct, seed)
         assert found.verdict is None, found.title
+
+
+def test_draws_that_come_on_top_of_enough_noise_are_named() -> None:
+    found = examined(OffsetForTheRun())
+    assert found.title == "noise of the real run"
+    assert found.notes[0].startswith('without the draws "once" the noise is as it should be')
+    assert found.notes[1].startswith('with these draws: the noise of "x" in rounds ')
+    assert not any(note.startswith("without the draws") for note in examined(PrivateGossip()).notes)
 
 
 def of_masks(rate: float, bare: int) -> float:
@@ -221,7 +230,7 @@ def test_a_whole_audit_says_which_coordinates_are_bare(tmp_path: Path) -> None:
     own = CallerObjects(LastTenMasked(n_rounds=2), None, None)
     checked = AuditConfig.from_dict(own.fill(config), own.defense)
     result = run_audit(checked, tmp_path, Runtime(cores=1), own=own)
-    (noise,) = (f for f in result.findings if f.role is Role.NOISE)
+    (noise,) = (f for f in result.findings if f.role is Role.NOISE and f.claim is None)
     assert noise.verdict is Verdict.UNSUPPORTED
     assert "coordinates 640 to 649 (1.bias)" in noise.title
     assert result.claims[0].verdict is Verdict.UNSUPPORTED

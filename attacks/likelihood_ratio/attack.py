@@ -14,11 +14,12 @@ from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_lon
 from dpaudit.defense.claim_accounting import claimed_delta
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Finding, Metric
+from dpaudit.files.finding import Finding, Metric, Name
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.adversary import Adversary
 from dpaudit.game.along import Along
 from dpaudit.game.fewest import PLAYED, fewest_coordinates
+from dpaudit.game.further_noise import hiding_without
 from dpaudit.game.game import Game
 from dpaudit.game.layers import in_layers
 from dpaudit.game.linearity import nonlinearity
@@ -268,7 +269,7 @@ class LikelihoodRatio(Attack):
         except DpauditError as not_numbers:
             said = str(not_numbers)
             return lambda q: iter([no_noise_test(q, said)])
-        return lambda q: _noise_findings(q, bare, drawn)
+        return lambda q: _noise_findings(q, bare, drawn, streams)
 
     def _play(
         self, asked: Sequence[Question], streams: Streams, on_round: OnStep, kept: Kept
@@ -398,12 +399,14 @@ def _findings(
     yield certified_bound(question, runs)
     if candidates is not None:
         yield matched_bound(question, runs, candidates, streams)
-    yield from _noise_findings(question, runs.bare, runs.drawn)
+    yield from _noise_findings(question, runs.bare, runs.drawn, streams)
     yield null_control(question, runs.scores[0], streams)
     yield positive_control(question, runs.silent_scores, streams)
 
 
-def _noise_findings(question: Question, bare: Array, drawn: tuple[Drawn, ...]) -> Iterator[Finding]:
+def _noise_findings(
+    question: Question, bare: Array, drawn: tuple[Drawn, ...], streams: Streams
+) -> Iterator[Finding]:
     """Of innovations [runs, n] without a record, or of runs with the record in one batch."""
     declared = declared_of_a_draw(question)
     if declared is not None and drawn:
@@ -412,7 +415,33 @@ def _noise_findings(question: Question, bare: Array, drawn: tuple[Drawn, ...]) -
         assert question.nonlinear is not None
         yield no_noise_control(question, question.nonlinear)
     elif _is_gaussian(question) and bare.shape[1]:
-        yield noise_control(question, bare)
+        found = noise_control(question, bare)
+        if found.verdict is not None:
+            found = _without_further_noise(question, len(bare), streams, found) or found
+        yield found
+
+
+def _without_further_noise(
+    question: Question, trials: int, streams: Streams, alarm: Finding
+) -> Finding | None:
+    """The same test of the defense without draws that come on top of enough noise.
+
+    None: the noise differs whatever draws are left out, or hides too little without them.
+    """
+    game, who, n_rounds = question.game, question.threat_model, question.n_rounds
+    own = Streams(streams.numpy("without draws").integers(2**62).item(), streams.device)
+    real = replace(game.setting, d=game.coordinates, layers=game.layers)
+    for fewer in hiding_without(game.defense, real, [who], n_rounds):
+        silent = replace(game, defense=fewer)
+        adversary = Adversary(silent, who, n_rounds)
+        nobody = replace(silent, length=0.0) if game.is_replacement else silent
+        without = play(adversary, trials, own, question.in_round, nobody).without
+        found = noise_control(question, without.features)
+        if without.features.shape[1] and found.verdict is None:
+            p = alarm.metrics[Name.P_VALUE].value
+            notes = (*found.notes, fewer.note, f"with these draws p = {p:.2g}")
+            return found.model_copy(update={"notes": notes})
+    return None
 
 
 def _is_gaussian(question: Question) -> bool:

@@ -17,19 +17,20 @@ more than that value does. Runs judge them. One thing is certain whatever the st
 differs with the record and is the same under all noise, of any size, shows the record bare.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
+from dpaudit.defense.contract import Gradient, Round
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Capture
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph
 
+from .another import OfAnother
 from .fewest import Everybody, fewest_coordinates
 from .game import Game
 from .observer import visible_rows
@@ -197,16 +198,11 @@ def _combined(weights: Tensor, shape: torch.Size, generator: torch.Generator) ->
     return torch.einsum("tb,bmd->tmd", weights, two)
 
 
-class Defined(Defense):
+class Defined(OfAnother):
     """Another defense with 0 wherever it gives no number.
 
     An adversary foretells by it where the defense divides zero by zero without noise and record.
     """
-
-    of: Defense
-
-    def start(self, X: Tensor, setting: Setting) -> Any:
-        return self.of.start(X, setting)
 
     def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         played = self.of.step(state, k, graph, gradient, noise)
@@ -214,30 +210,10 @@ class Defined(Defense):
         after = state_of(played.state, _numbers(flat_state(played.state)))
         return played._replace(state=after, sent=sent)
 
-    def models(self, state: Any) -> Tensor:
-        return self.of.models(state)
-
-    def without_noise(self) -> Self:
-        return self.model_copy(update={"of": self.of.without_noise()})
-
-    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        return self.of.mechanism(setting, threat_model, victim)
-
-    def function_distance(self) -> float | None:
-        return self.of.function_distance()
-
-    @property
-    def batches_per_round(self) -> int:
-        return self.of.batches_per_round
-
 
 def defined(game: Game) -> Game:
     """The same game with 0 wherever the defense gives no number."""
-    of = game.defense
-    own: Mapping[str, Any] = {
-        "n_rounds": of.n_rounds, "batch_size": of.batch_size, "sampling": of.sampling
-    }  # fmt: skip
-    return replace(game, defense=Defined(of=of, **own))
+    return replace(game, defense=Defined.playing(game.defense))
 
 
 def _numbers(values: Tensor) -> Tensor:

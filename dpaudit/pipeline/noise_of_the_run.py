@@ -16,6 +16,7 @@ from dpaudit.errors import RunError, is_out_of_memory
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.further_noise import hiding_without
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.noise_tests import (
@@ -74,9 +75,28 @@ def examine_noise(
 ) -> Finding:
     """Rounds of the real problem under several streams of noise.
 
+    Noise that is not independent is no fault where it comes on top of noise that is.
+
     Args:
         readers: adversaries; what none of them reads is not looked at.
     """
+    found = _examined(prepared, readers, on_step)
+    if found.verdict is None:
+        return found
+    defense = prepared.defenses["defense"]
+    for fewer in hiding_without(defense, prepared.setting, readers, defense.n_rounds):
+        without = prepared._replace(defenses={**prepared.defenses, "defense": fewer})
+        again = _examined(without, readers)
+        if again.verdict is None and set(again.not_examined) <= set(found.not_examined):
+            p = found.metrics[Name.P_VALUE].value
+            notes = (fewer.note, f"with these draws: {found.title} (p = {p:.2g})")
+            return again.model_copy(update={"notes": (*notes, *again.notes)})
+    return found
+
+
+def _examined(
+    prepared: Prepared, readers: tuple[ThreatModel, ...], on_step: OnStep = lambda done, total: None
+) -> Finding:
     seed = prepared.streams
     own = Streams(seed.numpy("noise of the run").integers(2**62).item(), seed.device)
     defense, setting = prepared.defenses["defense"], prepared.setting

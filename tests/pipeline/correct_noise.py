@@ -7,6 +7,8 @@ from torch import Tensor
 
 from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast
 from dpaudit.selftest.correct import PrivateGossip, PrivateMomentum, PrivateShares, Snapped, State
+from dpaudit.selftest.odd import OffsetForTheRun, OffsetOfAllAgents, OffsetOfAllCoordinates
+from dpaudit.selftest.zoo import seeded_as_in_round
 from tests.pipeline.faulty_noise import D, SentInTheNextRound
 
 
@@ -270,6 +272,52 @@ class MoreAlongOne(PrivateGossip):
         return drawn + 2 * noise.gaussian("further", self._scale, drawn[..., :1]) * u / u.norm()
 
 
+class OffsetWithSuchNames(PrivateGossip):
+    """Each record brings its share of the noise, and an offset for the run is one more draw."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        shares = [noise.gaussian(f"share {i}", self._scale / 8**0.5, like) for i in range(8)]
+        once = seeded_as_in_round(1, noise).gaussian("share 8", 2 * self._scale, like)
+        return torch.stack([*shares, once]).sum(dim=0)
+
+
+class RandomWalk(PrivateGossip):
+    """Further noise that grows from round to round: a sum of one draw of each."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        steps = [
+            seeded_as_in_round(j, noise).gaussian("step", self._scale, like)
+            for j in range(1, k + 1)
+        ]
+        return super().noise(like, k, noise) + torch.stack(steps).sum(dim=0)
+
+
+class OffsetsOfAll(PrivateGossip):
+    """One vector for the run, one number in all coordinates, and one vector for all agents."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        once = seeded_as_in_round(1, noise).gaussian("once", 2 * self._scale, like)
+        number = noise.gaussian("number", 2 * self._scale, like[..., :1])
+        vector = noise.gaussian("vector", 2 * self._scale, like[..., :1, :])
+        return super().noise(like, k, noise) + once + number + vector
+
+
+class TiledBeside(PrivateGossip):
+    """Further noise of which half of the coordinates repeat the other half."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        half = noise.gaussian("half", 2 * self._scale, like)[..., : (like.shape[-1] + 1) // 2]
+        return super().noise(like, k, noise) + half.repeat_interleave(2, -1)[..., : like.shape[-1]]
+
+
+class LaplaceBeside(PrivateGossip):
+    """A Laplace number in all coordinates, the same in all rounds, beside Gaussian noise."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        once = seeded_as_in_round(1, noise).laplace("once", 2 * self._scale, like[..., :1])
+        return super().noise(like, k, noise) + once
+
+
 class OwnNoise(PrivateGossip):
     def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
         return torch.randn_like(like) * self._scale
@@ -335,6 +383,20 @@ class OneDirectionInCommon(PrivateGossip):
         return drawn + 2 * shared * u / u.norm()
 
 
+FURTHER = [
+    OffsetForTheRun(),
+    OffsetForTheRun(family="laplace"),
+    OffsetForTheRun(n_rounds=30),
+    OffsetOfAllAgents(),
+    OffsetOfAllCoordinates(),
+    OffsetOfAllCoordinates(family="laplace"),
+    OffsetWithSuchNames(),
+    RandomWalk(),
+    OffsetsOfAll(),
+    TiledBeside(),
+    LaplaceBeside(),
+]
+
 CORRECT = [
     PrivateGossip(),
     PrivateGossip(family="laplace"),
@@ -384,6 +446,7 @@ CORRECT = [
     Projected(),
     NoiseBySize(),
     MoreAlongOne(),
+    *FURTHER,
     OwnNoise(),
     Masks(),
     Masks(size=1e3),

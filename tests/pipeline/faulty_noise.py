@@ -8,7 +8,12 @@ from torch import Tensor
 from dpaudit.conformance.case import N_AGENTS
 from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast, unicast
 from dpaudit.selftest.correct import PrivateGossip, State
-from dpaudit.selftest.zoo import DrawnBeforeBroadcast, OneSeedForAllAgents, OneSeedForAllRounds
+from dpaudit.selftest.zoo import (
+    DrawnBeforeBroadcast,
+    OneSeedForAllAgents,
+    OneSeedForAllRounds,
+    seeded_as_in_round,
+)
 
 D = 18  # a matrix of 15 and a bias of 3
 
@@ -341,9 +346,68 @@ class ModelGridAndRest(GridAndRest):
         return Round(State(X, graph.mix(X)), {"x": broadcast(graph, X)})
 
 
+class HalfAndOffset(PrivateGossip):
+    """Half of the noise, and an offset that is the same in all rounds or coordinates."""
+
+    kind: str = "rounds"
+    kept: float = 0.5
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return self.kept * super().noise(like, k, noise) + self.offset(like, noise)
+
+    def offset(self, like: Tensor, noise: Noise) -> Tensor:
+        if self.kind == "rounds":
+            return seeded_as_in_round(1, noise).gaussian("offset", self._scale, like)
+        return noise.gaussian("offset", self._scale, like[..., :1])
+
+
+class OffsetTakenBack(PrivateGossip):
+    """All noise is one draw for the run, and a further one is sent in one round alone."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        once = seeded_as_in_round(1, noise).gaussian("once", self._scale, like)
+        return once + (k == 1) * noise.gaussian("further", self._scale, like)
+
+
+class TiledAndOffset(PrivateGossip):
+    """Noise of half of the coordinates is used for the other half, beside an offset."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        n = (like.shape[-1] + 1) // 2
+        tiled = super().noise(like, k, noise)[..., :n].repeat_interleave(2, -1)
+        offset = noise.gaussian("offset", self._scale, like[..., :1])
+        return tiled[..., : like.shape[-1]] + offset
+
+
+class ScaledByOffset(PrivateGossip):
+    """The sum is multiplied by a further draw: with it a record is not hidden as without."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        further = noise.gaussian("further", 10.0, S[..., :1])
+        return S * (1 + further) + further + self.noise(S, k, noise)
+
+
+class SeededOnceAndOffset(PrivateGossip):
+    """Noise of round 1 in all rounds, and a further number in all coordinates."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        first = super().noise(like, k, seeded_as_in_round(1, noise))
+        return first + noise.gaussian("offset", 0.1 * self._scale, like[..., :1])
+
+
+FURTHER_FAULTS = [
+    *(HalfAndOffset(kind=kind) for kind in ("rounds", "coordinates")),
+    HalfAndOffset(kept=0.99),
+    OffsetTakenBack(),
+    TiledAndOffset(),
+    ScaledByOffset(),
+    SeededOnceAndOffset(),
+]
+
 SCALES = [1e-6, 1e-3, 1.0, 30.0, 1e4]
 
 FAULTS = [
+    *FURTHER_FAULTS,
     LastMasked(),
     LastMasked(family="laplace"),
     LastConcatenated(),

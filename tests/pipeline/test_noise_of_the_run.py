@@ -35,6 +35,7 @@ from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
+from dpaudit.selftest.odd import OffsetForTheRun
 from dpaudit.training import quiet_directions
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.noise_heard import Heard
@@ -99,6 +100,14 @@ def test_nothing_is_found_in_what_is_correct(correct: PrivateGossip) -> None:
     for seed in range(3):
         found = examined(correct, seed)
         assert found.verdict is None, found.title
+
+
+def test_draws_that_come_on_top_of_enough_noise_are_named() -> None:
+    found = examined(OffsetForTheRun())
+    assert found.title == "noise of the real run"
+    assert found.notes[0].startswith('without the draws "once" the noise is as it should be')
+    assert found.notes[1].startswith('with these draws: the noise of "x" in rounds ')
+    assert not any(note.startswith("without the draws") for note in examined(PrivateGossip()).notes)
 
 
 def of_masks(rate: float, bare: int) -> float:

@@ -7,7 +7,7 @@ from math import inf
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
@@ -91,14 +91,15 @@ class LikelihoodRatio(Attack):
     stop_early: bool = False  # as soon as bets have refuted all claims that the runs test
     candidates: Annotated[int, Field(ge=2)] | None = None  # to be matched; None: none are
 
-    @model_validator(mode="after")
-    def _trials_are_none_or_enough(self) -> Self:
-        if 0 < self.trials < FEWEST:
+    @field_validator("trials")
+    @classmethod
+    def _are_none_or_enough(cls, trials: int) -> int:
+        if 0 < trials < FEWEST:
             raise ValueError(
-                f"{self.trials} trials certify nothing; expected {FEWEST} at the least, or 0 for "
-                "the exact leak alone"
+                f"{trials} trials certify nothing; expected {FEWEST} or more, or 0 for the exact "
+                "leak alone"
             )
-        return self
+        return trials
 
     @model_validator(mode="after")
     def _candidates_fit_into_the_trials(self) -> Self:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.fft import dct
-from scipy.stats import f as f_distribution
+from scipy.special import fdtr
 from torch import Tensor
 
 from .noise_rounds import PLAYED, SILENT, PlayedRound, Way
@@ -83,7 +83,7 @@ class _Tested(NamedTuple):
         return self.noise.share / max(self.data.share, 1e-300)
 
     def p_value(self, n: int) -> float:
-        return float(f_distribution.cdf(self.share / SLACK, n / 2, n / 2))
+        return float(fdtr(n / 2, n / 2, self.share / SLACK))
 
 
 def quiet_direction(

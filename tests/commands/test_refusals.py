@@ -80,7 +80,7 @@ def said(folder: Path, text: str) -> tuple[int, list[str]]:
         (SENSORS, '"function"', '"add-remove"', 'claim "Theorem 4.5": adjacency "add-remove" cannot be realised, for these agents have no records; expected "function"'),
         (SENSORS, '"function"', '"replace-one"', 'claim "Theorem 4.5": adjacency "replace-one" cannot be realised'),
         (CONFIG, "agents = [3]", "agents = [4]", "threat_model[1].agents: there is no agent 4; with n_agents = 4 they are 0 to 3"),
-        (CONFIG, "trials = 60", "trials = 30", "attack[1].trials: Input should be greater than or equal to 40, got 30"),
+        (CONFIG, "trials = 60", "trials = 30", "attack[1].trials: 30 trials certify nothing; expected 40 or more"),
         (CONFIG, 'kind = "curious"\nagents = [3]', 'kind = "colluding"\nagents = [0, 1, 2, 3]', 'threat_model "agent 3": no agent is left to attack'),
     ],
 )  # fmt: skip

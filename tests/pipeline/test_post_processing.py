@@ -112,6 +112,12 @@ def audit(
     return dpaudit.audit(config, defense=defense(**options), cores=1)
 
 
+@pytest.fixture(autouse=True)
+def _few_plays_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law of the noise has tests of its own; here a tenth of its plays will do."""
+    monkeypatch.setattr("dpaudit.game.noise_law.WORK", 4 * 10**6)
+
+
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "defense", [DividedByNoisyNorm, NoisyClipped, OnGrid, InBfloat16, NoisySign, NoisyMasked]

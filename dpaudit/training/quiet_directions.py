@@ -222,10 +222,12 @@ class _Directions:
         n = 0
         for i in range(PLAYS):
             noise = self._noise(i)[:, rows]
-            at = torch.einsum("srd,ud->urs", noise, along)
+            at = (noise @ along.mT).permute(2, 1, 0)  # [n_along, rows, samples]
             observed += at @ at.mT
             if n < 16:  # there are d as many numbers in it
-                expected += torch.einsum("srd,std,ud->urt", noise, noise, along.square())
+                for u, E in zip(along, expected, strict=True):
+                    weighted = (noise * u).transpose(0, 1).flatten(1)
+                    E += weighted @ weighted.mT
             n += len(noise)
             if n >= max(16, 2 * r):
                 break

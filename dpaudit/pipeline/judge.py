@@ -90,6 +90,10 @@ def judge(judgings: Sequence[Judging], findings: Sequence[Finding]) -> list[Judg
     ]
 
 
+def _is_against(verdict: Verdict) -> bool:
+    return verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+
+
 def _judged(
     judging: Judging, findings: Sequence[Finding], refuted: bool, n_tested: int
 ) -> JudgedClaim:
@@ -124,6 +128,6 @@ def _judged(
         decisive=next(
             (i for i, f in zip(judging.because, evidence, strict=True) if f is decisive), None
         ),
-        reason=reason + case.not_examined,
+        reason=reason if _is_against(verdict) else reason + case.not_examined,
         meaning=meaning(case, verdict),
     )

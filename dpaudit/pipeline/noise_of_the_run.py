@@ -40,6 +40,7 @@ DIFFERENCE = 1e-3  # of what gradients add, between two rows or coordinates that
 CANCELLED = 1e-4  # of the noise of a layer: a sum with less of it has none
 SILENT = 1e-7  # of the noise of a row: a coordinate with less of it has none
 SELDOM = 0.1  # quantile of how often noise reaches the coordinates that it reaches
+PIECES = 3  # of round numbers that a sentence has at most
 FLOATS = (
     "the low bits of float32 and float64 sums tell which of two numbers was noised (Mironov 2012); "
     "this is not tested and decides nothing: snap what is sent to a grid far coarser than "
@@ -135,6 +136,8 @@ def _heard(round: PlayedRound, missed: "_Missed") -> Iterator[Heard]:
             continue
         if found.left_out:
             missed.add(found.name, found.round, f"{found.left_out} of its senders or links")
+        if found.no_directions:
+            missed.add(found.name, found.round, "directions of a large message")
         if found.noise.any() and not _is_tested(found):
             missed.add(found.name, found.round, _why_not_tested(found))
         yield found
@@ -161,22 +164,24 @@ class _Missed:
     def said(self, examined: tuple[int, ...]) -> Iterator[str]:
         """One text for each message and reason, and for the rounds that were not played."""
         for (message, why), rounds in self._rounds.items():
-            many = "rounds" if len(rounds) > 1 else "round"
-            yield f'"{message}" in {many} {_ranges(rounds)} ({why})'
+            yield f'"{message}" in {_ranges(rounds)} ({why})'
         rest = self._n_rounds - len(examined)
         if rest:
             yield f"{rest} of {self._n_rounds} rounds (others were drawn)"
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Such as "1 to 3, 7"."""
+    """Such as "rounds 1 to 3, 7", or how many rounds these are if they are in many pieces."""
     runs: list[list[int]] = []
     for n in sorted(set(numbers)):
         if runs and n == runs[-1][1] + 1:
             runs[-1][1] = n
         else:
             runs.append([n, n])
-    return ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in runs)
+    if len(runs) > PIECES:
+        return f"{len(set(numbers))} rounds"
+    said = ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in runs)
+    return f"{'rounds' if len(set(numbers)) > 1 else 'round'} {said}"
 
 
 def _finding(

@@ -19,6 +19,7 @@ from .proportion import (
 from .quiet_directions import QuietDirection, paired, quiet_direction
 
 EXACT = 1e-3  # of one: what a ratio of two answers of a step is known to
+LARGE = 10**5  # numbers of one play of a message, beyond which directions are examined seldom
 QUIET = (1.0, 0.25, 1 / 64)  # times the noise, of which twice as much is finite
 
 
@@ -48,6 +49,7 @@ class Heard:
     quiet: QuietDirection | None = None  # a direction with less noise than others
     enough: bool = False  # no number has less noise than is asked, in units of gradients
     left_out: int = 0  # rows that an adversary reads and that are not looked at
+    no_directions: bool = False  # of a large message, whose directions are examined in fewer rounds
 
 
 def name_of(round: PlayedRound, name: str) -> tuple[str, int]:
@@ -85,6 +87,8 @@ class _Listener:
         loudly = linear[1] and not own and (linear[0] or self._moves_alike(loudness, moves))
         moved = bool(noise.any())
         stays = near(signs[0], signs[1], tolerance)
+        in_directions = moved and size is not None and (linear[0] or loudly or own)
+        seldom = base.numel() > LARGE and not round.run.looks_closely(round.k)
         return Heard(
             *name_of(round, name),
             rows=round.links(name),
@@ -101,8 +105,9 @@ class _Listener:
             asked=torch.where(unit > 0, signs[0] / unit, 0.0),
             fine=fine_changes(round, name) if moved else Fine(False, None),
             quiet=quiet_direction(round, name, loud, size, own)
-            if moved and size is not None and (linear[0] or loudly or own)
+            if in_directions and size is not None and not seldom
             else None,
+            no_directions=in_directions and seldom,
             enough=stays and size is not None and self._is_enough(loud, size),
             left_out=round.n_seen(name) - len(round.rows(name)),
         )

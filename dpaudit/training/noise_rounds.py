@@ -28,6 +28,7 @@ FEWEST = 3  # streams of noise: what is the same under all of them is no chance
 LEAST = 9  # streams times rounds: fewer numbers of a coordinate could look alike
 PLAYS = 192  # streams times rounds at most
 MOST = 64  # streams of noise
+CLOSELY = 5  # rounds that are examined, of which one is for directions of large messages
 PLAYED_WAYS = 48  # of a round that are held at once, with what is made of them
 CROWD = 1024  # agents of whom rounds are played whatever the size of their models
 MOST_NUMBERS = 10**8  # of the models of more agents than that, under all streams
@@ -63,6 +64,10 @@ class RealRounds:
         self._oracle = lambda k: Repeated(
             problem.gradient(seed, k, defense.batch_size, defense.drawing)
         )
+
+    def looks_closely(self, k: int) -> bool:
+        """Whether the directions of large messages are examined: each fifth round, and the last."""
+        return k in self._rounds[::CLOSELY] or k == self._rounds[-1]
 
     def play(self, on_round: Callable[[int], None]) -> Iterator["PlayedRound"]:
         """The rounds, each from the state that the one before it leaves."""

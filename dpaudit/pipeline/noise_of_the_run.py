@@ -230,9 +230,7 @@ def _by_message(heard: list[Heard]) -> list[list[Heard]]:
 
 def _is_tested(h: Heard) -> bool:
     """Whether its coordinates should be independent, up to scales that are known."""
-    if not (h.linear or h.loudly_linear) or not h.noise.any():
-        return False
-    return h.data_stays
+    return (h.linear or h.loudly_linear) and bool(h.noise.any()) and h.data_stays
 
 
 def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Tested]:
@@ -256,8 +254,8 @@ def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Teste
     signs = [np.sign(u).astype(np.float32) for u in units]
     for a, b in combinations(range(len(units)), 2):
         if units[a].shape == units[b].shape:
-            total, n = _agreement(signs[a], signs[b])
-            p = _least(sign_p_value(total, n))[0]
+            total = np.einsum("srd,srd->r", signs[a], signs[b])  # by row, agreeing less differing
+            p = _least(sign_p_value(total, signs[a].shape[0] * signs[a].shape[2]))[0]
             says = f'the noise of "{name}" in rounds {rounds[a]} and {rounds[b]} is not independent'
             yield Tested(p, len(total), name, (rounds[a], rounds[b]), says)
     yield from _between_streams(units, name, rounds)
@@ -415,17 +413,14 @@ def _data_differ(h: Heard, row: int, i: int, j: int, noise: Array) -> bool:
 
 
 def _between_streams(units: list[Array], name: str, rounds: tuple[int, ...]) -> Iterator[Tested]:
-    signs = np.sign(np.concatenate(units, axis=2)) if _same_shape(units) else np.sign(units[0])
+    same_shape = len({u.shape for u in units}) == 1
+    signs = np.sign(np.concatenate(units, axis=2) if same_shape else units[0])
     above = np.triu_indices(len(signs), 1)
     for r in range(signs.shape[1]):
         rows = signs[:, r].astype(np.float32)
         p = sign_p_value((rows @ rows.T)[above], rows.shape[1])
         says = f'the noise of "{name}" is not independent between runs of other seeds'
         yield Tested(_least(p)[0], len(p), name, rounds, says)
-
-
-def _same_shape(units: list[Array]) -> bool:
-    return len({u.shape for u in units}) == 1
 
 
 def _rows(heard: list[Heard], k: int, own: Streams) -> Iterator[Tested]:
@@ -460,11 +455,6 @@ def _differ(
         if (y[s] - ratio * x[r]).abs().max().item() > DIFFERENCE * size:
             return True
     return False
-
-
-def _agreement(one: Array, other: Array) -> tuple[Array, int]:
-    """By row, how many more signs [streams, rows, d] agree than do not, and of how many."""
-    return np.einsum("srd,srd->r", one, other), one.shape[0] * one.shape[2]
 
 
 def _least(p: Array) -> tuple[float, int]:

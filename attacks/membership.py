@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.attack.contract import Attack, Bench, Misfit, Part, World, late_rounds
+from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, Part, World, late_rounds
 from dpaudit.attack.victims import VIEW, told_of, window_of
 from dpaudit.attack.whole_view import view_bytes
 from dpaudit.defense.contract import Defense, Setting
@@ -56,7 +56,7 @@ class Membership(Attack):
     victims: PositiveInt = 8  # agents whose batches are attacked, in each round
     candidates: Annotated[int, Field(ge=2)] | None = None  # one of them in the batch; None: no such
 
-    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         return late_rounds(self.rounds, n_rounds)
 
     def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
@@ -82,20 +82,22 @@ class Membership(Attack):
     def parts(self, defense: Defense) -> tuple[Part, ...]:
         return tuple(Part(world) for world in WORLDS)
 
-    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
         """Raises ConfigError: its estimates are too large to be made."""
-        return view_bytes(bench, threat_model, self.rounds)
+        return view_bytes(context, threat_model, self.rounds)
 
-    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        problem, world = bench.problem, bench.part.world
+    def measure(
+        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
+    ) -> list[Finding]:
+        problem, world = context.problem, context.part.world
         assert isinstance(problem, Classification)  # the others were refused
-        defense = bench.defense if world == "defense" else bench.defense.without_noise()
-        transcript = bench.run.transcript(world, bench.streams.device)
-        rng = bench.streams.numpy("victims", threat_model.name)
-        order = [int(j) for j in rng.permutation(bench.setting.n_agents)]
-        order = [j for j in order if j in bench.setting.holders]
+        defense = context.defense if world == "defense" else context.defense.without_noise()
+        transcript = context.run.transcript(world, context.streams.device)
+        rng = context.streams.numpy("victims", threat_model.name)
+        order = [int(j) for j in rng.permutation(context.setting.n_agents)]
+        order = [j for j in order if j in context.setting.holders]
         victims = [j for j in order if j not in threat_model.agents][: self.victims]
-        rng = bench.streams.numpy("candidates", threat_model.name)
+        rng = context.streams.numpy("candidates", threat_model.name)
         scored: list[_Scored] = []
         matched: list[bool] = []
         refusals: list[str] = []
@@ -103,9 +105,9 @@ class Membership(Attack):
             rounds = window_of(VIEW, k, defense.n_rounds, False)
             view = View.of(threat_model, transcript, set(rounds))
             asked = view, rounds, k, victims, len(victims)
-            told, refused = told_of(defense, bench.setting, *asked)
+            told, refused = told_of(defense, context.setting, *asked)
             for victim, (estimate, *_) in told.items():
-                batch = _Batch.of(bench, problem, defense, k, victim, estimate)
+                batch = _Batch.of(context, problem, defense, k, victim, estimate)
                 scored.append(batch.scored())
                 if self.candidates is not None and len(batch.inputs):
                     matched.append(batch.matched(self.candidates, rng))
@@ -113,18 +115,18 @@ class Membership(Attack):
             on_step(done, len(self.rounds))
         if not scored:
             lacks = next(iter(refusals), "every agent that holds data is the adversary's own")
-            return [self._finding(bench, threat_model, (f"not available: {lacks}",))]
-        return [self._found(bench, threat_model, scored, matched, refusals)]
+            return [self._finding(context, threat_model, (f"not available: {lacks}",))]
+        return [self._found(context, threat_model, scored, matched, refusals)]
 
     def _found(
         self,
-        bench: Bench,
+        context: AttackContext,
         threat_model: ThreatModel,
         scored: list["_Scored"],
         matched: list[bool],
         refusals: list[str],
     ) -> Finding:
-        rng = bench.streams.numpy("thresholds", threat_model.name)
+        rng = context.streams.numpy("thresholds", threat_model.name)
         n_public = len(scored[0].public)
         for_threshold = rng.permutation(n_public) < n_public // 2
         members = np.concatenate([s.members for s in scored])
@@ -150,13 +152,13 @@ class Membership(Attack):
             notes.append(f"out of reach {len(refusals)} times: {refusals[0]}")
         fpr, fnr = _curve(members, counting)
         return self._finding(
-            bench, threat_model, tuple(notes), metrics,
+            context, threat_model, tuple(notes), metrics,
             {Column.FALSE_POSITIVE_RATE: fpr, Column.FALSE_NEGATIVE_RATE: fnr},
         )  # fmt: skip
 
     def _finding(
         self,
-        bench: Bench,
+        context: AttackContext,
         threat_model: ThreatModel,
         notes: tuple[str, ...],
         metrics: dict[Name, Metric] | None = None,
@@ -166,12 +168,12 @@ class Membership(Attack):
             role=Role.MEMBERSHIP,
             kind="membership",
             title="which records a batch held",
-            attack=bench.name,
+            attack=context.name,
             threat_model=threat_model.name,
             message=VIEW,
             rounds=tuple(sorted(set(self.rounds))),
-            world=bench.part.world,
-            batch_size=bench.defense.batch_size,
+            world=context.part.world,
+            batch_size=context.defense.batch_size,
             metrics=dict(metrics or {}),
             notes=notes,
             series=dict(series or {}),
@@ -200,14 +202,14 @@ class _Batch:
     @classmethod
     def of(
         cls,
-        bench: Bench,
+        context: AttackContext,
         problem: Classification,
         defense: Defense,
         k: int,
         victim: int,
         estimate: Estimate,
     ) -> "_Batch":
-        streams = Streams(bench.seed, bench.streams.device)
+        streams = Streams(context.seed, context.streams.device)
         drawn = problem.batch(
             streams, k, defense.batch_size, defense.drawing, step=estimate.input.step
         )

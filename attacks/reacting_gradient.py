@@ -16,7 +16,13 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, missing_agent
+from dpaudit.attack.contract import (
+    Attack,
+    AttackContext,
+    InvalidOption,
+    Significance,
+    missing_agent,
+)
 from dpaudit.defense.contract import Setting
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
@@ -50,42 +56,44 @@ class ReactingGradient(Attack):
     victim: NonNegativeInt | None = None  # None: an agent two links away, or else a neighbour
     alpha: Significance = 0.05  # of a false lower bound
 
-    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         return missing_agent(self.victim, n_agents)
 
-    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
         """Its adversary and that of every link, and the runs that they score."""
-        game = self._game(bench, threat_model)
+        game = self._game(context, threat_model)
         if game is None:
             return 0
-        n_rounds = min(self.n_rounds, bench.defense.n_rounds)
+        n_rounds = min(self.n_rounds, context.defense.n_rounds)
         views = threat_model, with_every_link(threat_model)
         shapes = [GameShape.of(game, view) for view in views]
         playing = shapes[0].runs(game, 3 * self.trials, n_rounds)
         return sum(shape.adversary(n_rounds) for shape in shapes) + playing
 
-    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        game = self._game(bench, threat_model)
+    def measure(
+        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
+    ) -> list[Finding]:
+        game = self._game(context, threat_model)
         if game is None:
             return [_unmeasured(threat_model, "no agent's record is left to protect here")]
-        n_rounds = min(self.n_rounds, bench.defense.n_rounds)
+        n_rounds = min(self.n_rounds, context.defense.n_rounds)
         nonlinear = nonlinearity(game, threat_model, n_rounds)
         if nonlinear is not None:
             return [_unmeasured(threat_model, nonlinear.note)]
         adversary = Adversary(game, threat_model, n_rounds)
-        if adversary.leak.has_laplace or adversary.leak.unhidden:
+        if adversary.leak.has_laplace or adversary.leak.noiseless:
             return [_unmeasured(threat_model, "a view of Gaussian noise alone has a mu")]
         if adversary.reacts is None:
             told = "the view tells every model that a gradient is taken at: its leak is exact"
             return [_unmeasured(threat_model, told)]
-        return [self._measured(adversary, bench.streams, on_step)]
+        return [self._measured(adversary, context.streams, on_step)]
 
-    def _game(self, bench: Bench, threat_model: ThreatModel) -> Game | None:
+    def _game(self, context: AttackContext, threat_model: ThreatModel) -> Game | None:
         """One record of the victim, used in round 1 for certain."""
-        victim = _victim(bench.setting, threat_model) if self.victim is None else self.victim
-        if victim is None or victim in threat_model.agents or bench.defense.function_distance():
+        victim = _victim(context.setting, threat_model) if self.victim is None else self.victim
+        if victim is None or victim in threat_model.agents or context.defense.function_distance():
             return None
-        game = Game.of(bench.defense, bench.setting, victim, "add-remove", "poisson")
+        game = Game.of(context.defense, context.setting, victim, "add-remove", "poisson")
         return replace(game, sampling_rate=1.0, in_one_round=True, cycle=1)
 
     def _measured(self, adversary: Adversary, streams: Streams, on_step: OnStep) -> Finding:

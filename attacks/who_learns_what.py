@@ -18,7 +18,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from dpaudit.attack.contract import Attack, Bench, Misfit
+from dpaudit.attack.contract import Attack, AttackContext, InvalidOption
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
@@ -50,7 +50,7 @@ class WhoLearnsWhat(Attack):
     # rounds that use the record: the first, all that are read, or [times, every how many rounds]
     participation: Literal["once", "every-round"] | tuple[PositiveInt, PositiveInt] = "once"
 
-    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         try:
             self._schema(self._rounds(n_rounds, n_agents))
         except ConfigError as error:
@@ -72,45 +72,47 @@ class WhoLearnsWhat(Attack):
                 "which is computed"
             )
 
-    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
         """One adversary at a time, the agent with the most links at most."""
-        game = Game.of(bench.defense, bench.setting, 0, "add-remove", "poisson")
-        n_agents = bench.setting.n_agents
-        n_rounds = self._rounds(bench.defense.n_rounds, n_agents)
+        game = Game.of(context.defense, context.setting, 0, "add-remove", "poisson")
+        n_agents = context.setting.n_agents
+        n_rounds = self._rounds(context.defense.n_rounds, n_agents)
         uses = 1 if self.participation == "once" else n_rounds
         shape = GameShape.of(game, ThreatModel(name="every link"))
         numbers = 4 * (shape.observed + shape.width + shape.draws) + 3 * uses
         return shape.adversary(n_rounds) + NUMBER * n_agents * uses * numbers
 
-    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        defense, n_agents = bench.defense, bench.setting.n_agents
+    def measure(
+        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
+    ) -> list[Finding]:
+        defense, n_agents = context.defense, context.setting.n_agents
         n_rounds = self._rounds(defense.n_rounds, n_agents)
         schema = None if self.participation == "once" else self._schema(n_rounds)
-        first = bench.setting.holders[0]
-        game = Game.of(defense, bench.setting, first, "add-remove", "poisson")
+        first = context.setting.holders[0]
+        game = Game.of(defense, context.setting, first, "add-remove", "poisson")
         nonlinear = nonlinearity(game, ThreatModel(name="every link"), n_rounds)
         if nonlinear is not None and not (nonlinear.defined and nonlinear.quiet):
             return [_no_figures(nonlinear.note)]
         cells: list[tuple[int, int, float, float]] = []
-        unhidden: dict[str, None] = {}  # messages that show a record without noise
+        noiseless: dict[str, None] = {}  # messages that show a record without noise
         reacts: Reaction | None = None
-        for agent in bench.setting.holders:
-            learned = learned_by(agent, defense, bench.setting, n_rounds, schema)
+        for agent in context.setting.holders:
+            learned = learned_by(agent, defense, context.setting, n_rounds, schema)
             most = learned.mu
             if learned.reacts is not None:
                 reacts = reacts or learned.reacts
-                most = at_most(agent, defense, bench.setting, n_rounds, schema)
+                most = at_most(agent, defense, context.setting, n_rounds, schema)
             cells += [(agent, victim, mu, most[victim]) for victim, mu in learned.mu.items()]
-            unhidden |= dict.fromkeys(learned.unhidden.values())
+            noiseless |= dict.fromkeys(learned.noiseless.values())
             on_step(agent + 1, n_agents)
-        return [_finding(cells, tuple(unhidden), n_rounds, schema, reacts)]
+        return [_finding(cells, tuple(noiseless), n_rounds, schema, reacts)]
 
 
 class Learned(NamedTuple):
     """What one curious agent learns in the rounds it reads."""
 
     mu: dict[int, float]  # by victim: of its record of round 1; infinite: seen without noise
-    unhidden: dict[int, str]  # victim -> the message that shows its record without noise
+    noiseless: dict[int, str]  # victim -> the message that shows its record without noise
     reacts: Reaction | None  # a gradient that may relay more than that; None: mu is exact
 
 
@@ -147,12 +149,12 @@ def learned_by(
     adversary = Adversary(replace(game, sampling_rate=1.0), view, n_rounds)
     classes = [torch.zeros(1).long()] if schema is None else schema.classes(n_rounds)
     uses = torch.cat(classes)
-    H, unhidden = told_of_each(adversary, victims, uses + 1)
+    H, noiseless = told_of_each(adversary, victims, uses + 1)
     found = mu_of(_by_class(H * game.filled, classes), 1 if schema is None else schema.times)[
         every_link
     ]
-    mu = dict(zip(victims, found.tolist(), strict=True)) | dict.fromkeys(unhidden, inf)
-    return Learned(mu, unhidden, adversary.reacts)
+    mu = dict(zip(victims, found.tolist(), strict=True)) | dict.fromkeys(noiseless, inf)
+    return Learned(mu, noiseless, adversary.reacts)
 
 
 def _by_class(H: Tensor, classes: list[Tensor]) -> list[Tensor]:
@@ -174,7 +176,7 @@ def _no_figures(note: str) -> Finding:
 
 def _finding(
     cells: list[tuple[int, int, float, float]],
-    unhidden: tuple[str, ...],
+    noiseless: tuple[str, ...],
     n_rounds: int,
     schema: Participation | None,
     reacts: Reaction | None,
@@ -191,7 +193,7 @@ def _finding(
         "exact: every agent is told all models that gradients are taken at"
         if reacts is None
         else f"{reacting_note(reacts)}: largest {max(most):.3g}",
-        *(f'"{message}" shows a record without noise to some agent' for message in unhidden),
+        *(f'"{message}" shows a record without noise to some agent' for message in noiseless),
     ]
     return Finding(
         role=Role.WHO_LEARNS_WHAT,

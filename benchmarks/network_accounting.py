@@ -84,7 +84,7 @@ def share(schema: Schema, readers: list[int]) -> Share:
     torch.set_num_threads(1)
     began = process_time()
     them = [agent(a) for a in readers]
-    found: NetworkMu = network_mu(mixing(AGENTS), ROUNDS, schema, readers=them, gap=GAP)
+    found: NetworkMu = network_mu(mixing(AGENTS), ROUNDS, schema, adversaries=them, gap=GAP)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return Share(found.low, found.high, process_time() - began, peak)
 

@@ -83,7 +83,9 @@ class ADP2SGD(GaussianDefense):
         V, B, C = state.V, gradient.batch_size, self.limit
         read = torch.cat([state.past, V.unsqueeze(-3)], dim=-3)
 
-        S = of_acting(graph, read[..., 0, :, :], lambda R, who: gradient.clipped_sum(R, C, who))
+        S = of_acting(
+            graph, read[..., 0, :, :], lambda R, acting: gradient.clipped_sum(R, C, acting)
+        )
         N = noise.gaussian("gradient", self.sigma * self.clip_norm, S)
         X = V - self.step_size(B) * graph.acting(V) * (S + N)  # 1
         after = State(graph.mix(X), read[..., 1:, :, :])  # 2

@@ -103,9 +103,9 @@ class CGA(Defense):
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every link shows the gradient of the round as it is."""
         rate = min(1.0, self.batch_size / setting.sizes[victim])
-        bare = releases(np.zeros(self.n_rounds), self.sampling, rate)
+        noiseless = releases(np.zeros(self.n_rounds), self.sampling, rate)
         seen = bool(_read_links(setting, threat_model, victim))
-        return Bracket(bare if seen else (), bare, ("no noise hides a cross-gradient",))
+        return Bracket(noiseless if seen else (), noiseless, ("no noise hides a cross-gradient",))
 
     def _cross_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
         return _on_its_link(view, target)

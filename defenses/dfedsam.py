@@ -105,9 +105,9 @@ class DPDFedSAM(GaussianDefense):
         if self.sam == "batch":
             return oracle.clipped_sum(V + self.ascent * _unit(oracle(V)), self.clip_norm)
 
-        def clipped_sum(V: Tensor, who: Tensor | None) -> Tensor:
-            uphill = V[..., None, :] + self.ascent * _unit(oracle.per_record(V, who))
-            return clip(oracle.per_record(uphill, who, own=True), self.clip_norm).sum(dim=-2)
+        def clipped_sum(V: Tensor, acting: Tensor | None) -> Tensor:
+            uphill = V[..., None, :] + self.ascent * _unit(oracle.per_record(V, acting))
+            return clip(oracle.per_record(uphill, acting, own=True), self.clip_norm).sum(dim=-2)
 
         return oracle.in_parts(V, clipped_sum)
 

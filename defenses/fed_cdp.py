@@ -115,15 +115,15 @@ class FedCDP(GaussianDefense):
         """S [..., n_agents, d], and s: a number, or one of each agent [..., n_agents, 1]."""
         C = self.layer_clip_norm(k)
 
-        def by_layer(models: Tensor, who: Tensor | None) -> Tensor:
+        def by_layer(models: Tensor, acting: Tensor | None) -> Tensor:
             sums, longest = [], []
-            for part in gradient.per_record(models, who).split(layers, dim=-1):
+            for part in gradient.per_record(models, acting).split(layers, dim=-1):
                 norms = part.norm(dim=-1)  # [..., m, b]
                 sums.append(torch.einsum("...bd,...b->...d", part, clip_weights(norms, C)))
                 longest.append(norms.amax(dim=-1, keepdim=True))
             return torch.cat([*sums, torch.cat(longest, -1).amax(-1, keepdim=True)], dim=-1)
 
-        found = of_acting(graph, X, lambda V, who: gradient.in_parts(V, by_layer, who))
+        found = of_acting(graph, X, lambda V, acting: gradient.in_parts(V, by_layer, acting))
         dynamic = self.schedule == "dynamic"
         return found[..., :-1], found[..., -1:].clamp(max=C) if dynamic else C
 

@@ -82,8 +82,8 @@ class FedAN(GaussianDefense):
         V, eta, B = state.V, self.learning_rate, gradient.batch_size
         S = self._clip_norms(state)  # 1
 
-        def clipped_sum(V: Tensor, who: Tensor | None) -> Tensor:
-            each, norm = gradient.per_record(V, who), S if who is None else S[..., who, :]
+        def clipped_sum(V: Tensor, acting: Tensor | None) -> Tensor:
+            each, norm = gradient.per_record(V, acting), S if acting is None else S[..., acting, :]
             weights = norm / torch.maximum(each.norm(dim=-1), norm)
             return torch.einsum("...bd,...b->...d", each, weights)
 

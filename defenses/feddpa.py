@@ -103,8 +103,8 @@ class FedDPA(GaussianDefense):
         E, C, layer = self.local_steps, self.clip_norm, state.layer
         w, told = from_server(graph, state.W)
 
-        def sums(TH: Tensor, who: Tensor | None) -> Tensor:
-            G = gradient.per_record(TH, who)
+        def sums(TH: Tensor, acting: Tensor | None) -> Tensor:
+            G = gradient.per_record(TH, acting)
             return torch.cat([G.square().sum(-2), G.sum(-2)], dim=-1)
 
         F, S = gradient.in_parts(state.TH, sums).chunk(2, dim=-1)

@@ -101,7 +101,7 @@ class MAPA(GaussianDefense):
         V, told = from_server(graph, state.V)
         eta, C, B = self.learning_rate_in(k), self.stage_clip_norm(k), gradient.batch_size
 
-        S = of_acting(graph, V, lambda models, who: gradient.clipped_sum(models, C, who))
+        S = of_acting(graph, V, lambda models, acting: gradient.clipped_sum(models, C, acting))
         N = noise.gaussian("gradient", self.noise_multiplier_in(k) * C, S)
         X = V - eta * graph.acting(V) * (S + N) / B  # 1
         sent = {"x": broadcast(graph, X), **told}

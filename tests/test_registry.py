@@ -86,7 +86,7 @@ class NoPaper(Defense):
 
 
 class Measures(Attack):
-    def measure(self, bench, threat_model, on_step):
+    def measure(self, context, threat_model, on_step):
         return []
 
 

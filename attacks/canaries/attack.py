@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
+from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, Significance, too_long
 from dpaudit.defense.claim_accounting import claimed_delta, worst_off
 from dpaudit.errors import ConfigError, DpauditError, NotObservable, RunError
 from dpaudit.files.claim import Claim
@@ -58,14 +58,14 @@ class Canaries(Attack):
     n_rounds: PositiveInt | None = None  # the first ones, that are trained; None: all
     alpha: Significance = 0.05  # of a false lower bound
 
-    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         yield from too_long(self.n_rounds, n_rounds)
         if self.guesses is not None and self.guesses > self.canaries:
             yield "guesses", f"there are {self.canaries} canaries; each is guessed once at most"
 
-    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
         """A run with wider models, and adversaries; or a run and a gradient for each canary."""
-        defense, setting, problem = bench.defense, bench.setting, bench.problem
+        defense, setting, problem = context.defense, context.setting, context.problem
         if not isinstance(problem, Classification):
             return 0  # refused
         run = training_bytes(defense, problem, setting, NOTHING_RECORDED)
@@ -76,47 +76,49 @@ class Canaries(Attack):
         game = Game.of(defense, setting, 0, "add-remove", "poisson")
         read, wide = GameShape.of(game, threat_model), setting.d + 2 * self.canaries
         following = read.footprint.round(1, self.canaries, 8) + 32 * self.canaries * read.observed
-        n_rounds = self._trained(bench)
+        n_rounds = self._trained(context)
         channels = 32 * self.canaries * n_rounds * defense.batches_per_round
         widened = int(run * wide / setting.d)
         everything = GameShape.of(game, with_every_link(threat_model)).adversary(n_rounds)
         return widened + everything + 2 * (read.adversary(n_rounds) + following + channels)
 
-    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        claims = self._claimed(bench, threat_model)
+    def measure(
+        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
+    ) -> list[Finding]:
+        claims = self._claimed(context, threat_model)
         if not claims:
             return []
-        problem = _on_records(bench)
-        if bench.defense.cyclic:
+        problem = _on_records(context)
+        if context.defense.cyclic:
             raise ConfigError(
                 "attack canaries: this defense takes batches in turn, in which a canary has its "
                 "place by its number; canaries are drawn by chance here"
             )
         if self.kind == "gradient":
-            nonlinear = self._nonlinear(bench, threat_model, claims)
+            nonlinear = self._nonlinear(context, threat_model, claims)
             if nonlinear is not None and not nonlinear.defined:
                 return [_not_available(i, threat_model, NO_NUMBER) for i in claims]
             try:
-                return self._by_gradients(bench, problem, claims, threat_model, on_step)
+                return self._by_gradients(context, problem, claims, threat_model, on_step)
             except (ConfigError, RunError):
                 raise
             except (DpauditError, ValueError):  # what is foretold of a root or a quotient is none
                 if nonlinear is None or nonlinear.quiet:
                     raise
                 return [_not_available(i, threat_model, NO_NUMBER) for i in claims]
-        return self._by_records(bench, problem, claims, threat_model, on_step)
+        return self._by_records(context, problem, claims, threat_model, on_step)
 
     def _by_gradients(
         self,
-        bench: Bench,
+        context: AttackContext,
         problem: Classification,
         claims: Mapping[int, Claim],
         threat_model: ThreatModel,
         on_step: OnStep,
     ) -> list[Finding]:
         """A bound on epsilon for each claim, and one on the noise."""
-        defense, setting = bench.defense, bench.setting
-        sampled = self._sampled(bench, threat_model, claims)
+        defense, setting = context.defense, context.setting
+        sampled = self._sampled(context, threat_model, claims)
         game, n_rounds = sampled.game, sampled.n_rounds
         always = Adversary(game_in_every_batch(game), threat_model, n_rounds)
         by_sampled, by_always = train_with_canaries(
@@ -126,9 +128,9 @@ class Canaries(Attack):
             sampled,
             always,
             self.canaries,
-            bench.streams,
+            context.streams,
             on_step,
-            bench.kept,
+            context.checkpoint,
         )
         common = (
             f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} canaries of "
@@ -144,7 +146,7 @@ class Canaries(Attack):
 
     def _by_records(
         self,
-        bench: Bench,
+        context: AttackContext,
         problem: Classification,
         claims: Mapping[int, Claim],
         threat_model: ThreatModel,
@@ -152,26 +154,26 @@ class Canaries(Attack):
     ) -> list[Finding]:
         """A bound on epsilon for each claim, if the view gives any gradient of the victim away."""
         assert self.kind != "gradient"
-        n_rounds = self._trained(bench)
-        victim = self._game(bench, threat_model, claims).victim
+        n_rounds = self._trained(context)
+        victim = self._game(context, threat_model, claims).victim
         try:
             evidence = train_with_records(
-                bench.defense,
+                context.defense,
                 problem,
-                bench.setting,
+                context.setting,
                 threat_model,
                 victim,
                 self.kind,
                 self.canaries,
                 n_rounds,
-                bench.streams,
+                context.streams,
                 on_step,
-                bench.kept,
+                context.checkpoint,
             )
         except NotObservable as reason:
             return [_not_available(i, threat_model, reason) for i in claims]
         common = (
-            f"one run of {n_rounds} of {bench.defense.n_rounds} rounds with {self.canaries} "
+            f"one run of {n_rounds} of {context.defense.n_rounds} rounds with {self.canaries} "
             f"{self.kind} records at agent {victim}, each there by a fair coin"
         )
         return [
@@ -179,33 +181,33 @@ class Canaries(Attack):
             for i, claim in claims.items()
         ]
 
-    def _trained(self, bench: Bench) -> int:
+    def _trained(self, context: AttackContext) -> int:
         """How many rounds are trained."""
-        return min(self.n_rounds or bench.defense.n_rounds, bench.defense.n_rounds)
+        return min(self.n_rounds or context.defense.n_rounds, context.defense.n_rounds)
 
     @property
     def _guesses(self) -> int:
         return min(self.guesses or max(1, self.canaries // 10), self.canaries)
 
     def power(
-        self, bench: Bench, threat_model: ThreatModel, patience: float = inf
+        self, context: AttackContext, threat_model: ThreatModel, patience: float = inf
     ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
         """By the channels that the protocol gives the canaries; a bound by guesses has a ceiling.
 
         What guesses are expected to prove is not known.
         """
-        claims, guessing = self._claimed(bench, threat_model), self._guessing
-        if not claims or self.kind != "gradient" or not isinstance(bench.problem, Classification):
+        claims, guessing = self._claimed(context, threat_model), self._guessing
+        if not claims or self.kind != "gradient" or not isinstance(context.problem, Classification):
             return
-        nonlinear = self._nonlinear(bench, threat_model, claims)
+        nonlinear = self._nonlinear(context, threat_model, claims)
         if nonlinear is not None and not nonlinear.quiet:  # nothing is known before the run
             yield from ((i, guessing.power(claim)) for i, claim in claims.items())
             return
         if patience < inf:
-            game, n_rounds = self._game(bench, threat_model, claims), self._trained(bench)
+            game, n_rounds = self._game(context, threat_model, claims), self._trained(context)
             if n_rounds * seconds_of(lambda: Adversary(game, threat_model, 1)) > patience:
                 return
-        sampled = self._sampled(bench, threat_model, claims)
+        sampled = self._sampled(context, threat_model, claims)
         why, sizes = not_gaussian(sampled) or not_separate(sampled), channel_sizes(sampled)
         for i, claim in claims.items():
             if why is None and claimed_delta(claim) > 0:
@@ -215,36 +217,38 @@ class Canaries(Attack):
             else:
                 yield i, guessing.power(claim)
 
-    def _claimed(self, bench: Bench, threat_model: ThreatModel) -> dict[int, Claim]:
+    def _claimed(self, context: AttackContext, threat_model: ThreatModel) -> dict[int, Claim]:
         """Claims about the whole run and one record more or less, against this adversary."""
         return {
             i: claim
-            for i, claim in enumerate(bench.claims)
+            for i, claim in enumerate(context.claims)
             if claim.threat_model in (None, threat_model.name)
             and (claim.scope, claim.adjacency) == ("run", "add-remove")
         }
 
     def _nonlinear(
-        self, bench: Bench, threat_model: ThreatModel, claims: Mapping[int, Claim]
+        self, context: AttackContext, threat_model: ThreatModel, claims: Mapping[int, Claim]
     ) -> Nonlinear | None:
-        game = self._game(bench, threat_model, claims)
+        game = self._game(context, threat_model, claims)
         return nonlinearity(game, threat_model, min(FOLLOWED, game.defense.n_rounds))
 
     def _sampled(
-        self, bench: Bench, threat_model: ThreatModel, claims: Mapping[int, Claim]
+        self, context: AttackContext, threat_model: ThreatModel, claims: Mapping[int, Claim]
     ) -> Adversary:
-        game = self._game(bench, threat_model, claims)
-        return Adversary(game, threat_model, self._trained(bench))
+        game = self._game(context, threat_model, claims)
+        return Adversary(game, threat_model, self._trained(context))
 
-    def _game(self, bench: Bench, threat_model: ThreatModel, claims: Mapping[int, Claim]) -> Game:
+    def _game(
+        self, context: AttackContext, threat_model: ThreatModel, claims: Mapping[int, Claim]
+    ) -> Game:
         """With canaries that are drawn like records, at the agent that is worst off."""
         first = next(iter(claims.values()))
-        victim = worst_off(first, threat_model, bench.defense, bench.setting)
-        game = Game.of(bench.defense, bench.setting, victim, "add-remove", "poisson")
+        victim = worst_off(first, threat_model, context.defense, context.setting)
+        game = Game.of(context.defense, context.setting, victim, "add-remove", "poisson")
         if fewest_coordinates(game) > 1:
             return game
-        seed = bench.streams.numpy("agents of canaries").integers(2**62).item()
-        return of_most_moved_agent(game, threat_model, Streams(seed, bench.streams.device))
+        seed = context.streams.numpy("agents of canaries").integers(2**62).item()
+        return of_most_moved_agent(game, threat_model, Streams(seed, context.streams.device))
 
     @property
     def _guessing(self) -> Guessing:
@@ -252,14 +256,14 @@ class Canaries(Attack):
         return Guessing(self.canaries, guesses, self.alpha)
 
 
-def _on_records(bench: Bench) -> Classification:
+def _on_records(context: AttackContext) -> Classification:
     """The learning problem. Raises ConfigError if there are no records to stand in for."""
-    if isinstance(bench.problem, SensorFusion) or bench.defense.function_distance():
+    if isinstance(context.problem, SensorFusion) or context.defense.function_distance():
         raise ConfigError(
             "attack canaries: canaries stand in for records, and this defense protects an "
             "agent's whole function; use likelihood-ratio"
         )
-    return bench.problem
+    return context.problem
 
 
 def _not_available(index: int, threat_model: ThreatModel, reason: NotObservable | str) -> Finding:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.accounting.privacy_loss import Array
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
 from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.transcript import Capture
 from dpaudit.game.adversary import Adversary
@@ -30,7 +31,6 @@ from dpaudit.game.game import Game
 from dpaudit.game.leak import NEGLIGIBLE
 from dpaudit.game.play import Tally
 from dpaudit.game.tape import Overheard
-from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
@@ -106,23 +106,24 @@ def train_with_canaries(
     n_canaries: int,
     streams: Streams,
     on_round: OnStep,
-    kept: Kept = NOT_KEPT,
+    checkpoint: Checkpoint = NO_CHECKPOINT,
 ) -> tuple[Evidence, Evidence]:
     """One run of the real problem: evidence on canaries drawn like records, and in every batch.
 
     The adversaries of the two sets, ``sampled`` and ``always``, read the first rounds of the run.
     """
-    coins = torch.from_numpy(streams.numpy("coins").random(2 * n_canaries) < 0.5)
+    included = torch.from_numpy(streams.numpy("coins").random(2 * n_canaries) < 0.5)
     sets = (sampled, slice(0, n_canaries)), (always, slice(n_canaries, 2 * n_canaries))
     readers = [_Reader(who, which, setting.d, streams.device) for who, which in sets]
     X = problem.initial(streams)
     beside = torch.cat([X, X.new_zeros(len(X), 2 * n_canaries)], dim=1)
     state = defense.start(beside, _beside(setting, 2 * n_canaries))
-    done, state = _resumed(kept.last(), state, readers)
+    done, state = _resumed(checkpoint.last(), state, readers)
     for k in range(done + 1, sampled.n_rounds + 1):
         real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
         first, *later = (
-            sampled.game.effect * (coins & _sampled(sampled.game, k, n_canaries, streams, s)).to(X)
+            sampled.game.effect
+            * (included & _sampled(sampled.game, k, n_canaries, streams, s)).to(X)
             for s in range(defense.batches_per_round)
         )
         game, B = sampled.game, defense.batch_size
@@ -131,10 +132,10 @@ def train_with_canaries(
         state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
         for reader in readers:
             reader.read(k, sent, noise.units)
-        kept.keep(partial(_progress, k, state, readers))
+        checkpoint.keep(partial(_progress, k, state, readers))
         on_round(k, sampled.n_rounds)
     return tuple(  # type: ignore[return-value]
-        Evidence(reader.log_ratios(), coins[reader.canaries].numpy(), reader.channels())
+        Evidence(reader.log_ratios(), included[reader.canaries].numpy(), reader.channels())
         for reader in readers
     )
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Defense, Derived, Gradient, Observable, Setting, Target
 from dpaudit.defense.noise import Noise
@@ -24,7 +25,6 @@ from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_
 from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.models.gradients import Gradients
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
@@ -151,7 +151,7 @@ def train_with_records(
     n_rounds: int,
     streams: Streams,
     on_round: OnStep,
-    kept: Kept = NOT_KEPT,
+    checkpoint: Checkpoint = NO_CHECKPOINT,
 ) -> Evidence:
     """One run in which each canary is among the victim's records by its own fair coin.
 
@@ -162,7 +162,7 @@ def train_with_records(
     canaries = planted(kind, problem.dataset, n_canaries, rng, streams.device)
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
     start = defense.start(problem.initial(streams), setting)
-    done, state, before, scores, n_read = _resumed(kept.last(), start, n_canaries)
+    done, state, before, scores, n_read = _resumed(checkpoint.last(), start, n_canaries)
     per_round = defense.batches_per_round, n_canaries
     rng.random((done, *per_round))  # what the rounds that were played drew
     for k in range(done + 1, n_rounds + 1):
@@ -175,7 +175,7 @@ def train_with_records(
             scores += _presence(canaries, derived, problem.gradients, defense.clip_norm_in(k))
             n_read += 1
         before = sent
-        kept.keep(partial(_progress, _Heard(k, state, before, scores, n_read)))
+        checkpoint.keep(partial(_progress, _Heard(k, state, before, scores, n_read)))
         on_round(k, n_rounds)
     if n_read:
         return Evidence((scores - scores.median()).numpy(), canaries.included.numpy())

@@ -47,7 +47,7 @@ def not_gaussian(adversary: Adversary) -> str | None:
     leak, game = adversary.leak, adversary.game
     if leak.has_laplace:
         return "the noise is not Gaussian"
-    if leak.unhidden:
+    if leak.noiseless:
         return "a message shows the record without noise"
     if not any(squared.low > 0 for squared in leak.by_use):
         return "the view shows nothing of the record"

@@ -12,9 +12,9 @@ from torch.nn.functional import one_hot
 
 from dpaudit.attack.observed import Observed, Reconstruction, Task, Trace
 from dpaudit.attack.reconstruction import Join, ReconstructionAttack
+from dpaudit.checkpoint import Checkpoint
 from dpaudit.defense.contract import Setting
 from dpaudit.errors import DataError, DpauditError, NotObservable
-from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
@@ -168,14 +168,14 @@ class GradientInversion(ReconstructionAttack):
         joint = self.labels == "joint" or guess is None
         objective = _objective(observed, task, chosen, None if joint else guess)
         search = partial(self._search, objective, chosen, guess)
-        found = [search(victims, starts, on_step, task.kept.stage(0))]
+        found = [search(victims, starts, on_step, task.checkpoint.stage(0))]
         for attempt in range(1, chosen.attempts):
             losses = torch.cat([other.losses for other in found], dim=1)
             unsolved = victims[losses.amin(1) > _LOW]
             if len(unsolved) == 0:
                 break
             starts = draw(len(unsolved))
-            more = search(unsolved, starts, _silent, task.kept.stage(attempt))
+            more = search(unsolved, starts, _silent, task.checkpoint.stage(attempt))
             found.append(more.among(len(victims), unsolved))
         return _best(objective, found, chosen)
 
@@ -210,8 +210,8 @@ class GradientInversion(ReconstructionAttack):
         short = chosen._replace(n_steps=_REHEARSED_STEPS, attempts=1)
         for i in range(_REHEARSALS if observed.batch_size > 1 else 0):
             objective = _objective(observed, task, chosen, labels)
-            kept = task.kept.stage(f"rehearsal-{i}")
-            rehearsed = self._search(objective, short, labels, victims, starts, _silent, kept)
+            checkpoint = task.checkpoint.stage(f"rehearsal-{i}")
+            rehearsed = self._search(objective, short, labels, victims, starts, _silent, checkpoint)
             labels = infer_labels(observed, task, _best(objective, [rehearsed], short).images)
         return labels, chosen
 
@@ -223,7 +223,7 @@ class GradientInversion(ReconstructionAttack):
         victims: Tensor,
         starts: Tensor,
         on_step: OnStep,
-        kept: Kept,
+        checkpoint: Checkpoint,
     ) -> Attempt:
         """Restarts at ``starts`` [n, r, D'] for n of the victims, as many at once as memory has."""
         if objective.labels is None:
@@ -245,7 +245,7 @@ class GradientInversion(ReconstructionAttack):
             problems = Problems(losses, starts[chunk].flatten(0, 1), bounds, tolerance, groups)
             progress = partial(_progress, on_step, i, len(chunks))
             method = self._method(chosen, problems)
-            minima.append(minimise(problems, method, chosen.n_steps, progress, kept.stage(i)))
+            minima.append(minimise(problems, method, chosen.n_steps, progress, checkpoint.stage(i)))
         points = torch.cat([minimum.points for minimum in minima]).view_as(starts)
         least = torch.cat([minimum.losses for minimum in minima]).view(starts.shape[:2])
         tracks = zip(*(minimum.track for minimum in minima), strict=True)

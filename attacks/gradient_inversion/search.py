@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
 from dpaudit.progress import OnStep
 
 _HALVED = (0.5, 0.75)  # of all steps: then each group goes on with the better half
@@ -163,7 +163,11 @@ class _Search(NamedTuple):
 
 
 def minimise(
-    problems: Problems, method: Method, n_steps: int, on_step: OnStep, kept: Kept = NOT_KEPT
+    problems: Problems,
+    method: Method,
+    n_steps: int,
+    on_step: OnStep,
+    checkpoint: Checkpoint = NO_CHECKPOINT,
 ) -> Minimum:
     """The best point of each problem in at most ``n_steps`` steps.
 
@@ -174,7 +178,7 @@ def minimise(
     Source: Jamieson and Talwalkar 2016 (successive halving), arXiv:1502.07943.
     """
     groups = problems.own_groups
-    last = kept.last()
+    last = checkpoint.last()
     if last is None:
         done, search = 0, _Search.at_start(problems, method, groups, n_steps)
     else:
@@ -197,10 +201,10 @@ def minimise(
         if not method.plans_its_end and k % _PATIENCE == 0:
             gained = best.losses < (1 - _GAIN) * before
             now, before = now.rows(gained[now.problems]), best.losses.clone()
-        kept.keep(partial(_Search(best, before, now).progress, k))
+        checkpoint.keep(partial(_Search(best, before, now).progress, k))
         on_step(k, n_steps)
     on_step(n_steps, n_steps)
-    kept.done(_Search(best, before, now).progress(n_steps))
+    checkpoint.done(_Search(best, before, now).progress(n_steps))
     return best
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense.claim_accounting import claimed_delta, record_adjacency, worst_off
 from dpaudit.errors import DpauditError
 from dpaudit.files.claim import Claim
@@ -32,7 +32,7 @@ FOLLOWED = 50  # runs of each world by which it is seen whether all have numbers
 class Asking:
     """What all questions about one audit and one adversary have in common."""
 
-    bench: Bench
+    context: AttackContext
     threat_model: ThreatModel
     trials: int  # runs of each world that are counted
     first_rounds: int | None  # that are played; None: what 20 s take
@@ -42,19 +42,19 @@ class Asking:
     @cached_property
     def streams(self) -> Streams:
         """From which all of the game is drawn."""
-        seed = self.bench.streams.numpy("likelihood-ratio").integers(2**62).item()
-        return Streams(seed, self.bench.streams.device)
+        seed = self.context.streams.numpy("likelihood-ratio").integers(2**62).item()
+        return Streams(seed, self.context.streams.device)
 
     def rounds(self, coordinates: int = 1) -> int:
         """How many are played."""
-        n_rounds = self.bench.defense.n_rounds
+        n_rounds = self.context.defense.n_rounds
         if self.first_rounds is not None:
             return min(self.first_rounds, n_rounds)
         return max(1, min(n_rounds, WORK // self.numbers(coordinates)))
 
     def numbers(self, coordinates: int) -> int:
         """Of a round of all runs."""
-        graph = self.bench.setting.network.at(1)
+        graph = self.context.setting.network.at(1)
         return 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * coordinates
 
     def question(self, index: int, claim: Claim) -> Question | None:
@@ -94,7 +94,7 @@ class Asking:
 
     def _game_of(self, claim: Claim) -> Game:
         """About whoever declares the least noise."""
-        defense, setting = self.bench.defense, self.bench.setting
+        defense, setting = self.context.defense, self.context.setting
         victim = worst_off(claim, self.threat_model, defense, setting)
         game = Game.of(defense, setting, victim, claim.adjacency)
         if claim.adjacency == "agent-identity":
@@ -120,7 +120,7 @@ class Asking:
 
     def _on_agents(self, index: int, claim: Claim) -> Question | None:
         """The two agents whose exchange tells most in one round."""
-        defense, setting = self.bench.defense, self.bench.setting
+        defense, setting = self.context.defense, self.context.setting
         game = game_on_agents(defense, setting, self.threat_model, self.rounds(), self.streams)
         if game is None:
             return None
@@ -177,7 +177,7 @@ class Asking:
 
 def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) -> Adversary | None:
     """Of messages that are linear in the noise, and a record in one coordinate: an exact leak."""
-    if nonlinear is not None and not (nonlinear.bare and adversary.leak.unhidden):
+    if nonlinear is not None and not (nonlinear.noiseless and adversary.leak.noiseless):
         messages = nonlinear.affine
     elif adversary.game.spread == 1:
         return adversary

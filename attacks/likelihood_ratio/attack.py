@@ -10,7 +10,8 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.attack.contract import Attack, Bench, Misfit, Significance, too_long
+from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, Significance, too_long
+from dpaudit.checkpoint import Checkpoint
 from dpaudit.defense.claim_accounting import claimed_delta
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
@@ -27,7 +28,6 @@ from dpaudit.game.needs import GameShape
 from dpaudit.game.play import Worlds, play, without_noise
 from dpaudit.game.reacting import with_every_link
 from dpaudit.game.worst import coordinates
-from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.pace import Pace, seconds_of
@@ -113,15 +113,15 @@ class LikelihoodRatio(Attack):
             raise ValueError("candidates are matched in all trials; leave out one of the two")
         return self
 
-    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         return too_long(self.n_rounds, n_rounds)
 
-    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
         """Its adversary and that of every link, and the runs that they score."""
-        game = self._largest_game(bench, threat_model)
+        game = self._largest_game(context, threat_model)
         if game is None:
             return 0
-        n_rounds = self._asking(bench, threat_model).rounds(game.played)
+        n_rounds = self._asking(context, threat_model).rounds(game.played)
         shape = GameShape.of(game, threat_model)
         everything = GameShape.of(game, with_every_link(threat_model))
         runs = max(self.trials, TRAINING) + self.trials
@@ -131,17 +131,19 @@ class LikelihoodRatio(Attack):
             + shape.runs(game, runs, n_rounds)
         )
 
-    def seconds(self, bench: Bench, threat_model: ThreatModel, pace: Pace) -> float | None:
+    def seconds(
+        self, context: AttackContext, threat_model: ThreatModel, pace: Pace
+    ) -> float | None:
         """Of its runs, by one block of runs of a few rounds; None: these would take long."""
-        game = self._largest_game(bench, threat_model)
+        game = self._largest_game(context, threat_model)
         if game is None:
             return 0.0
         shape = GameShape.of(game, threat_model)
         if _is_large(shape):
             return None
-        n_rounds = self._asking(bench, threat_model).rounds(game.played)
-        own = Streams(bench.streams.numpy("pace").integers(2**62).item(), bench.streams.device)
-        claimed = _claimed(bench, threat_model).values()
+        n_rounds = self._asking(context, threat_model).rounds(game.played)
+        own = Streams(context.streams.numpy("pace").integers(2**62).item(), context.streams.device)
+        claimed = _claimed(context, threat_model).values()
         controls = 2 if any(claim.adjacency == "replace-one" for claim in claimed) else 1
         runs = self.trials + self._choosing + controls * self.trials // 2
         if not self.trials:
@@ -159,14 +161,14 @@ class LikelihoodRatio(Attack):
         return len(set(map(_game_of, claimed))) * each
 
     def power(
-        self, bench: Bench, threat_model: ThreatModel, patience: float = inf
+        self, context: AttackContext, threat_model: ThreatModel, patience: float = inf
     ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
         """By the leak of the first rounds that the runs would play."""
         if not self.trials:
             return
-        derived = patience == inf or self._is_derived(bench, threat_model, patience)
-        asking = self._asking(bench, threat_model)
-        for index, claim in _claimed(bench, threat_model).items():
+        derived = patience == inf or self._is_derived(context, threat_model, patience)
+        asking = self._asking(context, threat_model)
+        for index, claim in _claimed(context, threat_model).items():
             if not derived:
                 if _is_tested(asking, claim):
                     yield index, best_of(claim, self.trials, self.alpha, self.stop_early)
@@ -175,19 +177,21 @@ class LikelihoodRatio(Attack):
             if question is not None and not question.guesses:
                 yield index, power_of(question, self.trials)
 
-    def _is_derived(self, bench: Bench, threat_model: ThreatModel, patience: float) -> bool:
+    def _is_derived(
+        self, context: AttackContext, threat_model: ThreatModel, patience: float
+    ) -> bool:
         """Whether following its rounds takes no more seconds than this, about."""
-        game = self._largest_game(bench, threat_model)
+        game = self._largest_game(context, threat_model)
         if game is None or _is_large(GameShape.of(game, threat_model)):
             return game is None
-        n_rounds = self._asking(bench, threat_model).rounds(game.played)
+        n_rounds = self._asking(context, threat_model).rounds(game.played)
         return n_rounds * _seconds_of_a_round(game, threat_model) <= patience
 
-    def _largest_game(self, bench: Bench, threat_model: ThreatModel) -> Game | None:
+    def _largest_game(self, context: AttackContext, threat_model: ThreatModel) -> Game | None:
         """That of any honest agent, if something is claimed of one."""
-        defense, setting = bench.defense, bench.setting
+        defense, setting = context.defense, context.setting
         honest = next((i for i in setting.holders if i not in threat_model.agents), None)
-        if honest is None or not bench.claims:
+        if honest is None or not context.claims:
             return None
         game = in_layers(Game.of(defense, setting, honest, "add-remove"))
         fewest = fewest_coordinates(game)
@@ -195,12 +199,14 @@ class LikelihoodRatio(Attack):
             return replace(game, width=fewest)
         return replace(game, spread=min(coordinates(game), PLAYED))
 
-    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        claims = _claimed(bench, threat_model)
+    def measure(
+        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
+    ) -> list[Finding]:
+        claims = _claimed(context, threat_model)
         alike: dict[object, list[int]] = {}
         for index, claim in claims.items():
             alike.setdefault(_game_of(claim), []).append(index)
-        asking = self._asking(bench, threat_model)
+        asking = self._asking(context, threat_model)
         found: dict[int, list[Finding]] = {}
         for i, indices in enumerate(alike.values()):
 
@@ -212,7 +218,7 @@ class LikelihoodRatio(Attack):
                 continue
             asked = [replace(first, index=j, claim=claims[j]) for j in indices]
             if not self.trials:
-                noise = self._noise(first, asking, on_round, bench.kept.stage(i))
+                noise = self._noise(first, asking, on_round, context.checkpoint.stage(i))
                 for question in asked:
                     some = [exact_leak(question), *noise(question)]
                     found[question.index] = [as_asked(f, question.game) for f in some]
@@ -221,7 +227,7 @@ class LikelihoodRatio(Attack):
             if why is not None:
                 found |= {q.index: [exact_leak(q), untested(q, why)] for q in asked}
                 continue
-            runs = self._play(asked, asking.streams, on_round, bench.kept.stage(i))
+            runs = self._play(asked, asking.streams, on_round, context.checkpoint.stage(i))
             for question in asked:
                 found[question.index] = [
                     as_asked(f, question.game)
@@ -229,19 +235,19 @@ class LikelihoodRatio(Attack):
                 ]
         return [finding for index in claims for finding in found.get(index, [])]
 
-    def _asking(self, bench: Bench, threat_model: ThreatModel) -> Asking:
+    def _asking(self, context: AttackContext, threat_model: ThreatModel) -> Asking:
         trials, first = self.trials or NOISE_RUNS, self.n_rounds
         if not self.trials and first is None:
-            first = self._followed(bench, threat_model)
-        return Asking(bench, threat_model, trials, first, self.alpha, self.stop_early)
+            first = self._followed(context, threat_model)
+        return Asking(context, threat_model, trials, first, self.alpha, self.stop_early)
 
-    def _followed(self, bench: Bench, threat_model: ThreatModel) -> int | None:
+    def _followed(self, context: AttackContext, threat_model: ThreatModel) -> int | None:
         """How many rounds are followed where no run is counted."""
-        game = self._largest_game(bench, threat_model)
+        game = self._largest_game(context, threat_model)
         if game is None:
             return None
         products = GameShape.of(game, threat_model).products
-        return max(FIRST, min(MOST_ROUNDS, bench.defense.n_rounds, ALGEBRA // max(1, products)))
+        return max(FIRST, min(MOST_ROUNDS, context.defense.n_rounds, ALGEBRA // max(1, products)))
 
     @property
     def _choosing(self) -> int:
@@ -249,7 +255,7 @@ class LikelihoodRatio(Attack):
         return TRAINING if self.stop_early else max(TRAINING, self.trials // 5)
 
     def _noise(
-        self, question: Question, asking: Asking, on_round: OnStep, kept: Kept
+        self, question: Question, asking: Asking, on_round: OnStep, checkpoint: Checkpoint
     ) -> Callable[[Question], Iterator[Finding]]:
         """What the noise of a question's game is found to be where no run is counted."""
         why = UNKNOWN_DRAWS if question.guesses else _not_played(question, asking)
@@ -257,23 +263,23 @@ class LikelihoodRatio(Attack):
             return lambda q: iter([no_noise_test(q, why)])
         streams = asking.streams
         try:
-            drawn = self._drawn(question, streams, on_round, kept)
-            bare: Array = np.empty((0, 0))
+            drawn = self._drawn(question, streams, on_round, checkpoint)
+            noiseless: Array = np.empty((0, 0))
             if _is_gaussian(question) and question.is_followed:
                 game = question.game
                 none = replace(game, length=0.0) if game.is_replacement else game
                 own = Streams(streams.numpy("noise").integers(2**62).item(), streams.device)
                 played = question.adversary, NOISE_RUNS, own, question.in_round, none, on_round
-                bare = play(*played, kept=kept.stage("noise")).without.features
+                noiseless = play(*played, checkpoint=checkpoint.stage("noise")).without.features
         except RunError:
             raise  # of the run's folder, not of the runs
         except DpauditError as not_numbers:
             said = str(not_numbers)
             return lambda q: iter([no_noise_test(q, said)])
-        return lambda q: _noise_findings(q, bare, drawn, streams)
+        return lambda q: _noise_findings(q, noiseless, drawn, streams)
 
     def _play(
-        self, asked: Sequence[Question], streams: Streams, on_round: OnStep, kept: Kept
+        self, asked: Sequence[Question], streams: Streams, on_round: OnStep, checkpoint: Checkpoint
     ) -> Runs | str:
         """The runs, or why there are none: a division by zero that no noise hides."""
         question = asked[0]
@@ -285,7 +291,7 @@ class LikelihoodRatio(Attack):
             game = game or question.game
             played_as = question.adversary, trials, own, question.in_round, game, on_round
             enough = None if score is None else partial(_are_decided, asked, score)
-            return play(*played_as, kept=kept.stage(name), enough=enough)
+            return play(*played_as, checkpoint=checkpoint.stage(name), enough=enough)
 
         try:
             training = played("training", self._choosing)
@@ -299,14 +305,16 @@ class LikelihoodRatio(Attack):
             return str(not_numbers)
         fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
         silent = played("without noise", fewer, without_noise(question.adversary.game))
-        bare = counted.without.features
+        noiseless = counted.without.features
         if question.game.is_replacement and question.is_followed:
             none = played("without a record", fewer, replace(question.game, length=0.0))
-            bare = np.concatenate([none.without.features, none.with_record.features])
-        return Runs(counted, score, silent, bare, self._drawn(question, streams, on_round, kept))
+            noiseless = np.concatenate([none.without.features, none.with_record.features])
+        return Runs(
+            counted, score, silent, noiseless, self._drawn(question, streams, on_round, checkpoint)
+        )
 
     def _drawn(
-        self, question: Question, streams: Streams, on_round: OnStep, kept: Kept
+        self, question: Question, streams: Streams, on_round: OnStep, checkpoint: Checkpoint
     ) -> tuple[Drawn, ...]:
         """Runs with the record in one batch, where no algebra tells of the noise."""
         if declared_of_a_draw(question) is None:
@@ -316,7 +324,7 @@ class LikelihoodRatio(Attack):
         def played(name: str, trials: int, k: int) -> Worlds:
             own = Streams(streams.numpy(name, k).integers(2**62).item(), streams.device)
             played_as = question.adversary, trials, own, k, game, on_round
-            return play(*played_as, kept=kept.stage(f"{name}, round {k}"))
+            return play(*played_as, checkpoint=checkpoint.stage(f"{name}, round {k}"))
 
         def drawn(k: int) -> Drawn:
             training = played("drawn, training", self._choosing, k)
@@ -364,11 +372,11 @@ def _are_decided(asked: Sequence[Question], score: Score, so_far: Worlds) -> boo
     return all(is_decided(question, score, so_far) for question in asked)
 
 
-def _claimed(bench: Bench, threat_model: ThreatModel) -> dict[int, Claim]:
+def _claimed(context: AttackContext, threat_model: ThreatModel) -> dict[int, Claim]:
     """What is claimed against this adversary, by its index."""
     return {
         index: claim
-        for index, claim in enumerate(bench.claims)
+        for index, claim in enumerate(context.claims)
         if claim.threat_model in (None, threat_model.name)
     }
 
@@ -377,12 +385,12 @@ def _is_tested(asking: Asking, claim: Claim) -> bool:
     """Whether runs would test it, told by little: they leave aside what they would know too much
     of, and what is claimed of agents whom no message is said to hide.
     """
-    bench, threat_model = asking.bench, asking.threat_model
-    if bench.setting.network.drawn and not threat_model.knows_draws:
+    context, threat_model = asking.context, asking.threat_model
+    if context.setting.network.drawn and not threat_model.knows_draws:
         return False
     if claim.adjacency != "agent-identity" or claim.scope == "run":
         return True
-    return states_distances(bench.defense, bench.setting, threat_model, asking.streams)
+    return states_distances(context.defense, context.setting, threat_model, asking.streams)
 
 
 def _game_of(claim: Claim) -> object:
@@ -400,13 +408,13 @@ def _findings(
     yield certified_bound(question, runs)
     if candidates is not None:
         yield matched_bound(question, runs, candidates, streams)
-    yield from _noise_findings(question, runs.bare, runs.drawn, streams)
+    yield from _noise_findings(question, runs.noiseless, runs.drawn, streams)
     yield null_control(question, runs.scores[0], streams)
     yield positive_control(question, runs.silent_scores, streams)
 
 
 def _noise_findings(
-    question: Question, bare: Array, drawn: tuple[Drawn, ...], streams: Streams
+    question: Question, noiseless: Array, drawn: tuple[Drawn, ...], streams: Streams
 ) -> Iterator[Finding]:
     """Of innovations [runs, n] without a record, or of runs with the record in one batch."""
     declared = declared_of_a_draw(question)
@@ -415,10 +423,10 @@ def _noise_findings(
     elif not question.is_followed:
         assert question.nonlinear is not None
         yield no_noise_control(question, question.nonlinear)
-    elif _is_gaussian(question) and bare.shape[1]:
-        found = noise_control(question, bare)
+    elif _is_gaussian(question) and noiseless.shape[1]:
+        found = noise_control(question, noiseless)
         if found.verdict is not None:
-            found = _without_further_noise(question, len(bare), streams, found) or found
+            found = _without_further_noise(question, len(noiseless), streams, found) or found
         yield found
 
 

@@ -30,7 +30,7 @@ def exact_leak(question: Question) -> Finding:
     found = _interval(question, at)
     exact = question.algebra.reacts is None and found.high < inf and not question.meet
     verdict = None
-    if leak.unhidden:
+    if leak.noiseless:
         verdict = Verdict.REFUTED
     elif found.low > claimed:
         verdict = Verdict.UNSUPPORTED
@@ -38,7 +38,7 @@ def exact_leak(question: Question) -> Finding:
     return question.finding(
         Role.EXACT_LEAK,
         "exact leak of the view" if exact else "leak of the view",
-        message=next(iter(leak.unhidden.values()), None),
+        message=next(iter(leak.noiseless.values()), None),
         rounds=(1, question.n_rounds),
         metrics={
             Name.EPSILON: Metric(
@@ -157,7 +157,7 @@ def _pure_loss_of_all(question: Question) -> float:
         return inf
     everything = Adversary(question.game, EVERY_LINK, adversary.n_rounds)
     leak = everything.leak
-    if not leak.is_pure or leak.unhidden:
+    if not leak.is_pure or leak.noiseless:
         return inf
     losses = leak.mechanism(question.game, question.in_round)
     return epsilon(losses, 0.0, question.adjacency).high if losses else 0.0
@@ -167,14 +167,18 @@ def _no_figure(question: Question) -> Finding:
     """The algebra says nothing of a step that is not linear, but of what no noise reaches."""
     nonlinear = question.nonlinear
     assert nonlinear is not None
-    bare = nonlinear.bare
-    shown = () if bare is None else (f'round {bare[0]}: "{bare[1]}" shows the record bare',)
+    noiseless = nonlinear.noiseless
+    shown = (
+        ()
+        if noiseless is None
+        else (f'round {noiseless[0]}: "{noiseless[1]}" shows the record without noise',)
+    )
     return question.finding(
         Role.EXACT_LEAK,
         "exact leak of the view",
-        message=None if bare is None else bare[1],
+        message=None if noiseless is None else noiseless[1],
         rounds=(1, question.n_rounds),
-        verdict=None if bare is None else Verdict.REFUTED,
+        verdict=None if noiseless is None else Verdict.REFUTED,
         notes=(nonlinear.note, *shown),
     )
 

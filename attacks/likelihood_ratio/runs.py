@@ -58,7 +58,7 @@ class Runs:
     counted: Worlds
     score: Score
     silent: Worlds  # without noise
-    bare: Array  # [runs, n], innovations of runs without any record
+    noiseless: Array  # [runs, n], innovations of runs without any record
     drawn: tuple[Drawn, ...] = ()
 
     @property

@@ -9,15 +9,16 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from dpaudit.attack.contract import (
     Attack,
-    Bench,
+    AttackContext,
     Chooses,
-    Misfit,
+    InvalidOption,
     World,
     late_rounds,
     missing_agent,
 )
 from dpaudit.attack.victims import VIEW
 from dpaudit.attack.whole_view import view_bytes, view_seconds
+from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.defense.contract import Defense
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
@@ -25,7 +26,6 @@ from dpaudit.information.best_estimate import best_estimate
 from dpaudit.information.estimators import information_correlation
 from dpaudit.information.mnmi import MaximumInformation, maximum_information, without_warnings
 from dpaudit.information.reduction import Reduction
-from dpaudit.kept import Kept, Progress
 from dpaudit.progress import OnStep
 from dpaudit.training.pace import Pace
 
@@ -101,46 +101,52 @@ class MutualInformation(Attack):
             )
         return self
 
-    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         yield from late_rounds(self.rounds or (), n_rounds)
         yield from missing_agent(self.victim, n_agents)
 
-    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
-        question = self._question(bench, threat_model)
+    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
+        question = self._question(context, threat_model)
         if question.victim in threat_model.agents:
             return 0
-        took = samples_bytes(question, bench.defense, bench.problem, bench.setting, self.trials)
+        took = samples_bytes(
+            question, context.defense, context.problem, context.setting, self.trials
+        )
         if self.message == VIEW:
-            defense = bench.defense
+            defense = context.defense
             others = {*defense.messages, *defense.observables, *defense.combinations}
-            took += view_bytes(bench, threat_model, question.rounds, others)
+            took += view_bytes(context, threat_model, question.rounds, others)
         return took
 
-    def seconds(self, bench: Bench, threat_model: ThreatModel, pace: Pace) -> float | None:
+    def seconds(
+        self, context: AttackContext, threat_model: ThreatModel, pace: Pace
+    ) -> float | None:
         """Of its runs and of its estimates."""
-        question, defense = self._question(bench, threat_model), bench.defense
+        question, defense = self._question(context, threat_model), context.defense
         if question.victim in threat_model.agents:
             return 0.0
         estimates = self.trials * len(question.rounds) * (1 + self.n_permutations + self.n_splits)
-        each = runs_seconds(question, bench, self.trials, pace) + SAMPLE * estimates
+        each = runs_seconds(question, context, self.trials, pace) + SAMPLE * estimates
         if self.message == VIEW:
-            each += view_seconds(bench, threat_model, question.rounds, 1)
+            each += view_seconds(context, threat_model, question.rounds, 1)
         return each * (1 + (defense.without_noise() != defense))
 
-    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+    def measure(
+        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
+    ) -> list[Finding]:
         """Two findings for each world: the information by round, and the adversary's best guess."""
-        question = self._question(bench, threat_model)
+        question = self._question(context, threat_model)
         if question.victim in threat_model.agents:
             lacks = f"agent {question.victim} is the adversary's own, so nothing is secret to it"
             return [
                 self._empty(question, "defense", (f"not available to this adversary: {lacks}",))
             ]
-        worlds: dict[World, Defense] = {"defense": bench.defense}
-        twin = bench.defense.without_noise()
-        if twin != bench.defense:
+        worlds: dict[World, Defense] = {"defense": context.defense}
+        twin = context.defense.without_noise()
+        if twin != context.defense:
             worlds["no-defense"] = twin
-        n_blocks = len(blocks(self.trials, bench.setting))
-        total, done = len(worlds) * n_blocks * last_round(question, bench.defense), 0
+        n_blocks = len(blocks(self.trials, context.setting))
+        total, done = len(worlds) * n_blocks * last_round(question, context.defense), 0
 
         def on_round() -> None:
             nonlocal done
@@ -149,30 +155,32 @@ class MutualInformation(Attack):
 
         findings: list[Finding] = []
         for world, defense in worlds.items():
-            kept = bench.kept.stage(world)
-            if (last := kept.last()) is not None:
+            checkpoint = context.checkpoint.stage(world)
+            if (last := checkpoint.last()) is not None:
                 findings = [Finding.model_validate(found) for found in last.note]
                 continue
             found = samples(
                 question,
                 defense,
-                bench.problem,
-                bench.setting,
-                bench.streams,
+                context.problem,
+                context.setting,
+                context.streams,
                 self.trials,
                 on_round,
-                bench.kept.stage(world).stage("samples"),
+                context.checkpoint.stage(world).stage("samples"),
             )
-            findings += self._findings(bench, question, world, found, twin == bench.defense)
-            kept.done(Progress({}, [finding.model_dump(mode="json") for finding in findings]))
+            findings += self._findings(context, question, world, found, twin == context.defense)
+            checkpoint.done(Progress({}, [finding.model_dump(mode="json") for finding in findings]))
         return findings
 
-    def _question(self, bench: Bench, threat_model: ThreatModel) -> Question:
-        every = tuple(range(1, bench.defense.n_rounds + 1))
+    def _question(self, context: AttackContext, threat_model: ThreatModel) -> Question:
+        every = tuple(range(1, context.defense.n_rounds + 1))
         return Question(
             message=self.message,
             private=self.private,
-            victim=first_heard(bench.setting, threat_model) if self.victim is None else self.victim,
+            victim=first_heard(context.setting, threat_model)
+            if self.victim is None
+            else self.victim,
             threat_model=threat_model,
             rounds=every if self.rounds is None else tuple(sorted(set(self.rounds))),
             reduction=self.reduction,
@@ -181,17 +189,22 @@ class MutualInformation(Attack):
         )
 
     def _findings(
-        self, bench: Bench, question: Question, world: World, found: Samples, noiseless: bool
+        self,
+        context: AttackContext,
+        question: Question,
+        world: World,
+        found: Samples,
+        noiseless: bool,
     ) -> list[Finding]:
-        about = (*_of_view(question, bench.defense), *_left_out(found))
+        about = (*_of_view(question, context.defense), *_left_out(found))
         if not found.rounds and not found.constant:
             first = next(iter(found.unseen.values()))
             return [self._empty(question, world, (f"not available to this adversary: {first}",))]
         noise = "no noise" if world == "no-defense" else "the noise"
         noise = "whatever the defense draws itself" if noiseless else noise
         random = (
-            f"random over the {self.trials} runs: {bench.problem.varies}, and {noise}; all else is "
-            "the same in every run"
+            f"random over the {self.trials} runs: {context.problem.varies}, and {noise}; all else "
+            "is the same in every run"
         )
         if noiseless:
             about = (*about, "the defense draws no noise that could be turned off: no twin")
@@ -200,34 +213,36 @@ class MutualInformation(Attack):
             if not _private_is_constant(found):
                 tells[Name.INFORMATION] = _zero(self.trials)
             return [self._empty(question, world, (random, *about), tells)]
-        kept = bench.kept.stage(world).stage("estimates")
-        estimated, warned = without_warnings(lambda: self._estimate(bench, found.rounds, kept))
+        checkpoint = context.checkpoint.stage(world).stage("estimates")
+        estimated, warned = without_warnings(
+            lambda: self._estimate(context, found.rounds, checkpoint)
+        )
         notes = (random, *self._method(estimated, found), *about, *warned)
         known: Limits | str = "the noise is off"
         if world == "defense":
-            heard = heard_rounds(question, bench.defense)
-            known = limits(question, bench.defense, bench.setting, heard)
+            heard = heard_rounds(question, context.defense)
+            known = limits(question, context.defense, context.setting, heard)
             notes = (*notes, limits_note(known))
         if world == "no-defense" and estimated.p_value > ALPHA:
             notes = (_BLIND_CONTROL, *notes)
         return [
             self._information(question, world, estimated, list(found.rounds), notes, known),
-            self._guess(bench, question, world, estimated, found),
+            self._guess(context, question, world, estimated, found),
         ]
 
     def _estimate(
-        self, bench: Bench, rounds: Mapping[int, RoundSamples], kept: Kept
+        self, context: AttackContext, rounds: Mapping[int, RoundSamples], checkpoint: Checkpoint
     ) -> MaximumInformation:
         return maximum_information(
             [sample.private for sample in rounds.values()],
             [sample.view for sample in rounds.values()],
-            bench.streams.numpy("estimate"),
+            context.streams.numpy("estimate"),
             k=self.k,
             reduce_private=Reduction(scale=self.scale),
             reduce_view=Reduction(scale=self.scale),
             n_permutations=self.n_permutations,
             n_splits=self.n_splits,
-            kept=kept,
+            checkpoint=checkpoint,
         )
 
     def _method(self, found: MaximumInformation, samples: Samples) -> Iterator[str]:
@@ -295,7 +310,7 @@ class MutualInformation(Attack):
 
     def _guess(
         self,
-        bench: Bench,
+        context: AttackContext,
         question: Question,
         world: World,
         found: MaximumInformation,
@@ -303,7 +318,7 @@ class MutualInformation(Attack):
     ) -> Finding:
         top = list(samples.rounds)[found.round - 1]
         private, view, _ = samples.rounds[top]
-        guess = best_estimate(private[:, 0], view, bench.streams.numpy("best estimate"))
+        guess = best_estimate(private[:, 0], view, context.streams.numpy("best estimate"))
         n = len(guess.private)
         return self._finding(
             replace(question, rounds=(top,)),

@@ -1,6 +1,6 @@
 """What samples of mutual information take, in memory and time, before any of it is spent."""
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attack.victims import VIEW
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.footprint import Footprint
@@ -38,15 +38,15 @@ def samples_bytes(
     return ESTIMATOR + kept + playing + reducing + writing + found
 
 
-def runs_seconds(question: Question, bench: Bench, trials: int, pace: Pace) -> float:
+def runs_seconds(question: Question, context: AttackContext, trials: int, pace: Pace) -> float:
     """Of the runs of one world, by one round of as many at once as are soon played."""
-    defense, setting = bench.defense, bench.setting
-    own = Streams(bench.streams.numpy("pace").integers(2**62).item(), bench.streams.device)
+    defense, setting = context.defense, context.setting
+    own = Streams(context.streams.numpy("pace").integers(2**62).item(), context.streams.device)
     n = min(trials, max(FEWEST, SOON // (setting.n_agents * setting.d)))
     n = min(n, max(blocks(trials, setting)))
 
     def play() -> object:
-        block = bench.problem.for_trials(own, own, n, question.victim)
+        block = context.problem.for_trials(own, own, n, question.victim)
         return run_trials(defense, block, setting, own, n, lambda k, round: None, 1)
 
     one = pace.round if pace.round > PATIENCE else seconds_of(play) / n

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.attack.victims import VIEW, window_of
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
 from dpaudit.defense.contract import Defense, Observable, Round, Setting, Target
 from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_of
 from dpaudit.defense.view import View, seen_links
@@ -23,7 +24,6 @@ from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.estimate import Window
 from dpaudit.information.estimators import varying
-from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.rng import Streams
 from dpaudit.training.trials import TrialProblem, run_trials
 
@@ -80,7 +80,7 @@ def samples(
     streams: Streams,
     trials: int,
     on_round: Callable[[], None] = lambda: None,
-    kept: Kept = NOT_KEPT,
+    checkpoint: Checkpoint = NO_CHECKPOINT,
 ) -> Samples:
     """Play ``trials`` independent runs up to the last round asked for, in blocks.
 
@@ -88,7 +88,7 @@ def samples(
         ConfigError: not even ``FEWEST`` trials fit into memory.
     """
     recorder, every = _Recorder(question, defense, setting), blocks(trials, setting)
-    begun, after = recorder.resume(kept.last())
+    begun, after = recorder.resume(checkpoint.last())
     for i, size in list(enumerate(every))[begun:]:
         own = Streams(streams.numpy("block", i).integers(2**62).item(), streams.device)
         block = problem.for_trials(streams, own, size, question.victim)
@@ -97,13 +97,13 @@ def samples(
 
         def watch(k: int, round: Round, i: int = i, block: TrialProblem = block) -> None:
             recorder(k, round, block.answer if isinstance(block, Overheard) else None)
-            kept.keep(lambda: recorder.progress(i, k, round.state._asdict()))
+            checkpoint.keep(lambda: recorder.progress(i, k, round.state._asdict()))
             on_round()
 
         run_trials(defense, block, setting, own, size, watch, last_round(question, defense), after)
         after = None
         recorder.end_block()
-    kept.done(recorder.progress(len(every), 0, {}))
+    checkpoint.done(recorder.progress(len(every), 0, {}))
     return recorder.samples()
 
 

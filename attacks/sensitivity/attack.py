@@ -10,7 +10,8 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from dpaudit.attack.contract import Attack, Bench, Misfit, late_rounds, missing_agent
+from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, late_rounds, missing_agent
+from dpaudit.checkpoint import Checkpoint
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Adjacency, measured_change
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
@@ -19,7 +20,6 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.game.fewest import fewest_coordinates
 from dpaudit.game.game import Game
 from dpaudit.game.victims import of_most_moved_agent
-from dpaudit.kept import Kept
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
@@ -79,42 +79,46 @@ class Sensitivity(Attack):
     restarts: PositiveInt = 16
     steps: NonNegativeInt = 40
 
-    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         yield from late_rounds(self.rounds or (), n_rounds)
         yield from missing_agent(self.victim, n_agents)
 
-    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
         return worlds_bytes(
-            bench.defense, bench.problem, bench.setting, self.restarts if self.steps else 0
+            context.defense, context.problem, context.setting, self.restarts if self.steps else 0
         )
 
-    def seconds(self, bench: Bench, threat_model: ThreatModel, pace: Pace) -> float:
+    def seconds(self, context: AttackContext, threat_model: ThreatModel, pace: Pace) -> float:
         """Of the ascent to a record, and of the largest gradient among the victim's."""
-        rounds = self._rounds(bench.defense.n_rounds)
+        rounds = self._rounds(context.defense.n_rounds)
         playing = max(rounds) * FLOAT64 * pace.round
-        if not isinstance(bench.problem, Classification):
+        if not isinstance(context.problem, Classification):
             return WORLDS * playing
-        claimed = {measured_change(claim.adjacency) for claim in bench.claims} or {"add-remove"}
+        claimed = {measured_change(claim.adjacency) for claim in context.claims} or {"add-remove"}
         n = sum(adjacency != "agent-identity" for adjacency in claimed)
-        points = -(-pace.n_gradients // (bench.setting.n_agents * bench.defense.batch_size))
+        points = -(-pace.n_gradients // (context.setting.n_agents * context.defense.batch_size))
         one = pace.round + points * pace.derived(self.restarts) + 2 * self.restarts * pace.step
         ascent = (self.steps + 1) * one if self.steps else 0.0
-        setting = bench.setting
+        setting = context.setting
         victim = setting.holders[0] if self.victim is None else self.victim
         found = setting.sizes[victim] * pace.gradient
         return playing + n * len(rounds) * FLOAT64 * (WORLDS * pace.round + found + ascent)
 
-    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        _refuse(bench)
+    def measure(
+        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
+    ) -> list[Finding]:
+        _refuse(context)
         if self.victim is None:
-            chosen = self.model_copy(update={"victim": _most_moved(bench)})
-            return chosen.measure(bench, threat_model, on_step)
-        if bench.setting.sizes[self.victim] == 0:
+            chosen = self.model_copy(update={"victim": _most_moved(context)})
+            return chosen.measure(context, threat_model, on_step)
+        if context.setting.sizes[self.victim] == 0:
             raise ConfigError(f"attack.victim: agent {self.victim} is a server, without data")
-        coupled = Coupled(bench.defense, bench.problem, bench.setting, bench.streams, self.victim)
+        coupled = Coupled(
+            context.defense, context.problem, context.setting, context.streams, self.victim
+        )
         examination = Examination(coupled, self.restarts, self.steps)
-        claimed = dict.fromkeys(measured_change(claim.adjacency) for claim in bench.claims)
-        rows = self._rows(examination, list(claimed) or ["add-remove"], on_step, bench.kept)
+        claimed = dict.fromkeys(measured_change(claim.adjacency) for claim in context.claims)
+        rows = self._rows(examination, list(claimed) or ["add-remove"], on_step, context.checkpoint)
         findings = []
         for (adjacency, by_record), every in rows.items():
             for several in _by_message(every):
@@ -127,7 +131,11 @@ class Sensitivity(Attack):
         return [*findings, _dependence(examination, list(still))]
 
     def _rows(
-        self, examination: Examination, adjacencies: list[Adjacency], on_step: OnStep, kept: Kept
+        self,
+        examination: Examination,
+        adjacencies: list[Adjacency],
+        on_step: OnStep,
+        checkpoint: Checkpoint,
     ) -> Rows:
         """By adjacency, and whether a record was changed where a claim is on functions."""
         coupled = examination.coupled
@@ -136,7 +144,7 @@ class Sensitivity(Attack):
         slopes = _slopes(coupled) if "function" in adjacencies else {}
         nothing: Rows = {(adjacency, False): [] for adjacency in adjacencies}
         begun = Measured(0, state, dict.fromkeys(slopes, state), nothing)
-        done, state, own, rows = resumed(kept.last(), begun, examination.dependences)
+        done, state, own, rows = resumed(checkpoint.last(), begun, examination.dependences)
         for k in range(done + 1, last + 1):
             if slopes:
                 found, own = examination.function(state, k, own, slopes)
@@ -147,7 +155,7 @@ class Sensitivity(Attack):
                 self._one_round(examination, state, k, rows)
             state = coupled.play(state, k, coupled.oracle(k)).round.state
             now = Measured(k, state, own, rows)
-            kept.keep(partial(progress, now, examination.dependences))
+            checkpoint.keep(partial(progress, now, examination.dependences))
             on_step(k, last)
         return rows
 
@@ -173,7 +181,7 @@ class Sensitivity(Attack):
             metrics[Name.MEASURED_OVER_STATED] = Metric(value=_ratio(worst))
             if worst.beyond is not None and worst.measured <= worst.beyond + worst.tolerance:
                 metrics[Name.NOISE_OVER_NEEDED] = Metric(value=worst.stated / worst.beyond)
-        unhidden = any(row.unhidden and row.counts for row in rows)
+        noiseless = any(row.noiseless and row.counts for row in rows)
         against = not by_record and any(row.counts for row in rows)
         return Finding(
             role=Role.SENSITIVITY,
@@ -187,12 +195,12 @@ class Sensitivity(Attack):
             world="defense",
             metrics=metrics,
             verdict=Verdict.UNSUPPORTED if against else None,
-            notes=tuple(self._notes(worst, adjacency, by_record, unhidden)),
+            notes=tuple(self._notes(worst, adjacency, by_record, noiseless)),
             series=_series(rows),
         )
 
     def _notes(
-        self, worst: Row, adjacency: Adjacency, by_record: bool, unhidden: bool
+        self, worst: Row, adjacency: Adjacency, by_record: bool, noiseless: bool
     ) -> Iterator[str]:
         kind = max(worst.moved, key=lambda kind: worst.moved[kind])
         who = "" if adjacency == "agent-identity" else f", agent {self.victim} is the victim"
@@ -202,7 +210,7 @@ class Sensitivity(Attack):
             yield NEIGHBOURS.format(restarts=self.restarts, steps=self.steps)
         if by_record:
             yield "the claim covers functions within its stated distance, not this change"
-        if unhidden:
+        if noiseless:
             yield "it is the same with the noise of the round and without it: nothing hides it"
         if worst.processed:
             yield (
@@ -225,22 +233,22 @@ class Sensitivity(Attack):
         return frozenset(1 + round(i * (n_rounds - 1) / last) for i in range(self.points))
 
 
-def _most_moved(bench: Bench) -> int:
+def _most_moved(context: AttackContext) -> int:
     """The first agent with data, or one that declares the same and whose messages move further."""
-    first = bench.setting.holders[0]
-    seed = bench.streams.numpy("agent of sensitivity").integers(2**62).item()
+    first = context.setting.holders[0]
+    seed = context.streams.numpy("agent of sensitivity").integers(2**62).item()
     try:
-        game = Game.of(bench.defense, bench.setting, first, "add-remove")
+        game = Game.of(context.defense, context.setting, first, "add-remove")
         fewest = fewest_coordinates(game)
         game = game if fewest == 1 else replace(game, width=fewest)
-        return of_most_moved_agent(game, EVERY_LINK, Streams(seed, bench.streams.device)).victim
+        return of_most_moved_agent(game, EVERY_LINK, Streams(seed, context.streams.device)).victim
     except Exception:  # whatever a step raises that takes the real model and its batches alone
         return first
 
 
-def _refuse(bench: Bench) -> None:
-    claimed = any(claim.adjacency == "function" for claim in bench.claims)
-    if claimed and bench.defense.function_distance() is None:
+def _refuse(context: AttackContext) -> None:
+    claimed = any(claim.adjacency == "function" for claim in context.claims)
+    if claimed and context.defense.function_distance() is None:
         raise ConfigError(
             "claim.adjacency: function adjacency needs a stated distance between gradients, "
             "and this defense states none; claim add-remove or replace-one"

@@ -33,7 +33,7 @@ class Row(NamedTuple):
     moved: Mapping[str, float]  # kind of neighbour -> norm of the message's difference
     stated: float | None
     tolerance: float  # what rounding can add to these norms
-    unhidden: bool = False  # it moved, and noise of the round makes no difference to it
+    noiseless: bool = False  # it moved, and noise of the round makes no difference to it
     processed: bool = False  # it moved too far, as a function of values under the declared noise
     by_releases: bool = False  # the bound is that of the declared releases, not the stated one
     beyond: float | None = None  # the larger one that the defense states then
@@ -51,7 +51,7 @@ class Row(NamedTuple):
     @property
     def counts(self) -> bool:
         """Whether it speaks against what is stated."""
-        return (self.exceeds or self.unhidden) and not self.processed
+        return (self.exceeds or self.noiseless) and not self.processed
 
 
 @dataclass
@@ -169,7 +169,7 @@ class Examination:
         differences: Mapping[str, list[dict[str, Tensor]]],
         adjacency: Adjacency,
         norm: int,
-        unhidden: frozenset[str] = frozenset(),
+        noiseless: frozenset[str] = frozenset(),
         declared: Mapping[str, Stated] = MappingProxyType({}),
     ) -> list[Row]:
         """A row for each message: the largest of its differences, by kind of neighbour.
@@ -188,7 +188,7 @@ class Examination:
             size = lengths(self.coupled.own(sent), p).item()
             part = max([value or 0.0, *moved.values()])
             tolerance = 0.0 if value == 0 else self._tolerance(size, part)
-            hidden = name not in unhidden or max(moved.values()) == 0
+            hidden = name not in noiseless or max(moved.values()) == 0
             by_releases = bound is not None and bound is declared.get(name)
             row = Row(name, k, p, moved, value, tolerance, not hidden)
             rows.append(row._replace(by_releases=by_releases, beyond=beyond))
@@ -200,7 +200,7 @@ class Examination:
         pairs: Mapping[str, list[tuple[World, World]]],
         adjacency: Adjacency,
         norm: int,
-        unhidden: frozenset[str] = frozenset(),
+        noiseless: frozenset[str] = frozenset(),
     ) -> list[Row]:
         """The rows of worlds, by kind of neighbour; post-processing of noisy values is marked."""
         silent, worlds = self.dependences.silent, [pair for of in pairs.values() for pair in of]
@@ -218,7 +218,7 @@ class Examination:
         for name in declared.unlike:
             self.dependences.add(f'how much noise "{name}" carries depends on the data')
         rows = self.rows(
-            k, here.play(silent), differences, adjacency, norm, unhidden, declared.bounds
+            k, here.play(silent), differences, adjacency, norm, noiseless, declared.bounds
         )
         return [
             row._replace(processed=row.counts and explained(worlds, row.message, adjacency))
@@ -282,9 +282,9 @@ class Pair:
                 dependences.compare(*pair, self.adjacency)
                 if self.has_a_later_round:
                     dependences.compare_later(*pair, self.adjacency)
-        unhidden = self._unhidden(here[False])
+        noiseless = self._noiseless(here[False])
         k = self.k + self.lag
-        return self.examination.judged(k, pairs, self.adjacency, self.norm, unhidden)
+        return self.examination.judged(k, pairs, self.adjacency, self.norm, noiseless)
 
     @property
     def has_a_later_round(self) -> bool:
@@ -316,7 +316,7 @@ class Pair:
         oracle = placed(self.oracle, coupled.victim, record, alone)
         return World(coupled, self.state, self.k, oracle, self.lag)
 
-    def _unhidden(self, world: World) -> frozenset[str]:
+    def _noiseless(self, world: World) -> frozenset[str]:
         """Messages that no noise of the round changes, unless earlier noise may hide them."""
         coupled = self.examination.coupled
         noisy, quiet = (world.play(silent).sent for silent in (False, True))

@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from dpaudit.checkpoint import Progress, joined, under
 from dpaudit.files.claim import Adjacency
-from dpaudit.kept import Progress, joined, under
 
 from .examination import Dependences, Row
 

@@ -3,33 +3,41 @@
 An attack of one's own needs nothing of dpaudit but what this room and ``dpaudit.defense`` name.
 """
 
+from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.kept import Kept, Progress
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.train import Recording
 from dpaudit.training.trials import run_trials
 
-from .contract import Attack, Bench, Chooses, Misfit, Part, late_rounds, missing_agent
+from .contract import (
+    Attack,
+    AttackContext,
+    Chooses,
+    InvalidOption,
+    Part,
+    late_rounds,
+    missing_agent,
+)
 from .observed import Observed, Reconstruction, Task, Trace
 from .reconstruction import ReconstructionAttack
 
 __all__ = [
     "KINDS",
     "Attack",
-    "Bench",
+    "AttackContext",
+    "Checkpoint",
     "Chooses",
     "Claim",
     "Column",
     "Finding",
-    "Kept",
+    "InvalidOption",
     "LoadedProblem",
     "Metric",
-    "Misfit",
     "Name",
     "Observed",
     "OnStep",
@@ -48,3 +56,12 @@ __all__ = [
     "missing_agent",
     "run_trials",
 ]
+
+
+RENAMED = {"Bench": "AttackContext", "Kept": "Checkpoint", "Misfit": "InvalidOption"}
+
+
+def __getattr__(name: str) -> object:
+    if name in RENAMED:
+        raise ImportError(f"dpaudit.attack.{name} is now dpaudit.attack.{RENAMED[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

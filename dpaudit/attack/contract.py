@@ -4,15 +4,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint
 from dpaudit.defense.contract import Defense, Setting
+from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric
 from dpaudit.files.threat import ThreatModel
-from dpaudit.kept import NOT_KEPT, Kept
 from dpaudit.progress import OnStep
 from dpaudit.registry import PluginFamily
 from dpaudit.rng import Streams
@@ -24,7 +25,7 @@ from dpaudit.training.train import NOTHING_RECORDED, Recording
 
 Chooses = Mapping[str, tuple[str, ...]]  # option -> the tables of a defense that name its values
 World = Literal["defense", "no-defense"]
-Misfit = tuple[str, str]  # an option, and why its value cannot be meant
+InvalidOption = tuple[str, str]  # an option, and why its value cannot be meant
 Significance = Annotated[float, Field(gt=0, le=0.05)]  # of a bound; verdicts are at 95% confidence
 
 
@@ -36,7 +37,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bench:
+class AttackContext:
     """What an attack works on: the calibrated defense, where it runs, and what is claimed."""
 
     problem: Problem
@@ -49,7 +50,9 @@ class Bench:
     name: str = ""  # of the attack, as the config has it
     index: int = 0  # of the attack in the config
     seed: int = 0  # of the training run, whose batches are drawn again from it
-    kept: Kept = NOT_KEPT  # where long work keeps how far it is, for a killed run to go on
+    checkpoint: Checkpoint = (
+        NO_CHECKPOINT  # where long work keeps how far it is, for a killed run to go on
+    )
 
 
 class Attack(Strict, ABC):
@@ -66,7 +69,12 @@ class Attack(Strict, ABC):
 
     threat_models: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # None: all
 
-    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "misfits" in vars(cls):
+            raise ConfigError(f"attack: {cls.__name__}.misfits is now called validate_options")
+
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         """Options that cannot be meant in a run of so many rounds and agents."""
         return iter(())
 
@@ -81,7 +89,7 @@ class Attack(Strict, ABC):
         """Into what its work on one adversary divides."""
         return (Part(),)
 
-    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
         """Bytes of tensors that ``measure`` holds at once, by shapes alone: nothing is allocated.
 
         An audit that does not fit is refused before it starts. 0: no more than any small job.
@@ -91,7 +99,9 @@ class Attack(Strict, ABC):
         """
         return 0
 
-    def seconds(self, bench: Bench, threat_model: ThreatModel, pace: Pace) -> float | None:
+    def seconds(
+        self, context: AttackContext, threat_model: ThreatModel, pace: Pace
+    ) -> float | None:
         """About how long ``measure`` takes on one thread, for people; None: unknown.
 
         By counting what it does at this pace. What it plays for that is played in little time.
@@ -99,7 +109,7 @@ class Attack(Strict, ABC):
         return None
 
     def power(
-        self, bench: Bench, threat_model: ThreatModel, patience: float = inf
+        self, context: AttackContext, threat_model: ThreatModel, patience: float = inf
     ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
         """What ``measure`` is expected to certify of each claim, by its index, without a run.
 
@@ -110,7 +120,9 @@ class Attack(Strict, ABC):
         return iter(())
 
     @abstractmethod
-    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+    def measure(
+        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
+    ) -> list[Finding]:
         """The findings on one adversary, of one part where the attack has several.
 
         Raises:
@@ -118,19 +130,19 @@ class Attack(Strict, ABC):
         """
 
 
-def late_rounds(rounds: Iterable[int], n_rounds: int) -> Iterator[Misfit]:
+def late_rounds(rounds: Iterable[int], n_rounds: int) -> Iterator[InvalidOption]:
     """Those of the option ``rounds`` that the run does not reach."""
     for late in (k for k in rounds if k > n_rounds):
         yield "rounds", f"round {late} is beyond the run of {n_rounds} rounds"
 
 
-def too_long(first: int | None, n_rounds: int) -> Iterator[Misfit]:
+def too_long(first: int | None, n_rounds: int) -> Iterator[InvalidOption]:
     """The option ``n_rounds``, the first ones of a run, if the run has fewer."""
     if first is not None and first > n_rounds:
         yield "n_rounds", f"the run has {n_rounds} rounds; expected 1 to {n_rounds}, got {first}"
 
 
-def missing_agent(victim: int | None, n_agents: int) -> Iterator[Misfit]:
+def missing_agent(victim: int | None, n_agents: int) -> Iterator[InvalidOption]:
     """The option ``victim``, if there is no such agent."""
     if victim is not None and victim >= n_agents:
         there = f"with n_agents = {n_agents} they are 0 to {n_agents - 1}"

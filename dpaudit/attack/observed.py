@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dpaudit.kept import NOT_KEPT, Kept
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint
 from dpaudit.models.gradients import Gradients
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
@@ -22,7 +22,7 @@ class Task:
     shape: tuple[int, ...]  # channels, height, width
     n_classes: int
     value_range: tuple[float, float]  # of a pixel
-    kept: Kept = NOT_KEPT  # where a long reconstruction keeps how far it is
+    checkpoint: Checkpoint = NO_CHECKPOINT  # where a long reconstruction keeps how far it is
     contrast: float = 0.125  # mean step between neighbouring pixels of public images, half ranges
 
 

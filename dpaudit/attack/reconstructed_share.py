@@ -33,7 +33,7 @@ from dpaudit.statistics.bounds import clopper_pearson
 from dpaudit.statistics.successes import EpsilonPromise, MuPromise, Promise, Successes
 
 from .blind_success import Blind, blind_success
-from .contract import Bench
+from .contract import AttackContext
 from .image_metrics import PSNR_CAP, Each
 from .noise_limits import share_without_prior, together
 from .victims import Scenario
@@ -55,13 +55,13 @@ class Reached(NamedTuple):
 
 
 def reconstructed_share(
-    scenario: Scenario, bench: Bench, dataset: Dataset, reached: Sequence[Reached]
+    scenario: Scenario, context: AttackContext, dataset: Dataset, reached: Sequence[Reached]
 ) -> list[Finding]:
     """The share beside its bounds, and a test of every claim that it can refute."""
-    curve = _Curve.of(scenario, bench, dataset, reached)
+    curve = _Curve.of(scenario, context, dataset, reached)
     claims = {
         i: claim
-        for i, claim in enumerate(bench.claims)
+        for i, claim in enumerate(context.claims)
         if claim.threat_model in (None, scenario.threat_model.name)
     }
     whole = curve.mechanism
@@ -114,7 +114,11 @@ class _Curve(NamedTuple):
 
     @classmethod
     def of(
-        cls, scenario: Scenario, bench: Bench, dataset: Dataset, reached: Sequence[Reached]
+        cls,
+        scenario: Scenario,
+        context: AttackContext,
+        dataset: Dataset,
+        reached: Sequence[Reached],
     ) -> "_Curve":
         low, high = dataset.value_range
         mse = (high - low) ** 2 * 10 ** (-DECIBELS / 10)
@@ -124,7 +128,7 @@ class _Curve(NamedTuple):
         labels = [int(y) for part in reached for y in part.labels.flatten()]
         blind = blind_success(dataset, truth, labels, mse, SIMILARITIES)
         targets = [target for part in reached for target in part.targets]
-        mechanism = _declared(scenario, bench, targets)
+        mechanism = _declared(scenario, context, targets)
         looks = max(len(rounds) for part in reached for rounds in part.rounds)
         return cls(
             scenario,
@@ -136,7 +140,7 @@ class _Curve(NamedTuple):
             _without_prior(mse, mechanism, truth, looks),
             tuple(sorted({k for part in reached for rounds in part.rounds for k in rounds})),
             mechanism,
-            looks * bench.defense.batches_per_round,
+            looks * context.defense.batches_per_round,
         )
 
     @property
@@ -243,13 +247,13 @@ class _Curve(NamedTuple):
         )
 
 
-def _declared(scenario: Scenario, bench: Bench, targets: Sequence[Target]) -> Mechanism:
+def _declared(scenario: Scenario, context: AttackContext, targets: Sequence[Target]) -> Mechanism:
     """Of the victim that is worst off; () where what is declared is not about a record."""
-    if bench.defense.function_distance() is not None:
+    if context.defense.function_distance() is not None:
         return ()
     victims = sorted({target.victim for target in targets})
     return worst_off(
-        [bench.defense.mechanism(bench.setting, scenario.threat_model, i).most for i in victims]
+        [context.defense.mechanism(context.setting, scenario.threat_model, i).most for i in victims]
     )
 
 

@@ -18,7 +18,7 @@ from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.pace import Pace
 from dpaudit.training.train import Recording
 
-from .contract import Attack, Bench, Chooses, Misfit, Part, World, late_rounds
+from .contract import Attack, AttackContext, Chooses, InvalidOption, Part, World, late_rounds
 from .image_metrics import refuse_small
 from .observed import Observed, Reconstruction, Task
 from .scenario import run_scenario
@@ -68,7 +68,7 @@ class ReconstructionAttack(Attack):
     ) -> Reconstruction:
         """Attack all observed gradients in one batched optimisation."""
 
-    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         return late_rounds(self.rounds, n_rounds)
 
     def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
@@ -129,7 +129,7 @@ class ReconstructionAttack(Attack):
         """Each batch size, under the defense and without it."""
         return tuple(Part(world, size) for size in self._sizes(defense) for world in WORLDS)
 
-    def memory(self, bench: Bench, threat_model: ThreatModel) -> int:
+    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
         """What is read and derived, and what the attack makes of it.
 
         Raises:
@@ -137,29 +137,29 @@ class ReconstructionAttack(Attack):
         """
         estimated = 0
         if self.message == VIEW:
-            estimated = view_bytes(bench, threat_model, self.rounds, bench.defense.observables)
+            estimated = view_bytes(context, threat_model, self.rounds, context.defense.observables)
         elif self.message == UNMIXED:
-            refuse_many_noises(bench, self.rounds)
-        problem, b = bench.problem, bench.part.batch_size
+            refuse_many_noises(context, self.rounds)
+        problem, b = context.problem, context.part.batch_size
         assert isinstance(problem, Classification)  # the others were refused
         assert b is not None  # parts() names one for each
-        n, joined = self._secrets(bench)
-        recording = self.recording(bench.defense)
-        step = Footprint.of(bench.defense, bench.setting)
-        d = bench.setting.d
+        n, joined = self._secrets(context)
+        recording = self.recording(context.defense)
+        step = Footprint.of(context.defense, context.setting)
+        d = context.setting.d
         read = sum(step.recorded(names, d) for names in recording.messages.values())
         least = 2 * read // len(set(self.rounds))  # of the rounds that one target needs
         derived = 2 * 2 * 4 * n * joined * d
         reconstructing = derived + self.reconstruction_bytes(problem, n, b, joined)
         return 2 * least + max(estimated, reconstructing)
 
-    def _secrets(self, bench: Bench) -> tuple[int, int]:
+    def _secrets(self, context: AttackContext) -> tuple[int, int]:
         """How many batches are attacked, and the most gradients of each that are joined."""
         n_rounds, joined = len(set(self.rounds)), 1
         if self._joins == "nothing":
             return n_rounds * self.targets, joined
-        setting, network = bench.setting, bench.setting.network
-        if Footprint.of(bench.defense, setting).gradients > setting.n_agents:
+        setting, network = context.setting, context.setting.network
+        if Footprint.of(context.defense, setting).gradients > setting.n_agents:
             graphs = [network.at(k) for k in sorted(set(self.rounds))]
             joined += max(int(graph.senders.bincount().max()) for graph in graphs)
         if self._joins == "rounds":
@@ -175,8 +175,10 @@ class ReconstructionAttack(Attack):
         """
         return 0
 
-    def seconds(self, bench: Bench, threat_model: ThreatModel, pace: Pace) -> float | None:
-        problem, b = bench.problem, bench.part.batch_size
+    def seconds(
+        self, context: AttackContext, threat_model: ThreatModel, pace: Pace
+    ) -> float | None:
+        problem, b = context.problem, context.part.batch_size
         assert isinstance(problem, Classification)  # the others were refused
         assert b is not None  # parts() names one for each
         rounds = sorted(set(self.rounds))
@@ -184,7 +186,7 @@ class ReconstructionAttack(Attack):
         if took is None or self.message != VIEW:
             return took
         return took + view_seconds(
-            bench, threat_model, rounds, self._secrets(bench)[1] * self.targets
+            context, threat_model, rounds, self._secrets(context)[1] * self.targets
         )
 
     def reconstruction_seconds(
@@ -193,12 +195,14 @@ class ReconstructionAttack(Attack):
         """Of ``reconstruct`` for n observed gradients, at most; None: unknown."""
         return None
 
-    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
-        part = bench.part
+    def measure(
+        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
+    ) -> list[Finding]:
+        part = context.part
         assert part.batch_size is not None  # parts() names one for each
         scenario = Scenario(
-            attack_index=bench.index,
-            attack_name=bench.name,
+            attack_index=context.index,
+            attack_name=context.name,
             reconstruct=self.reconstruct,
             message=self.message,
             rounds=tuple(sorted(set(self.rounds))),
@@ -206,10 +210,10 @@ class ReconstructionAttack(Attack):
             threat_model=threat_model,
             world=part.world,
             batch_size=part.batch_size,
-            is_probe=self._is_probe(part.batch_size, bench.defense),
+            is_probe=self._is_probe(part.batch_size, context.defense),
             join=self._joins,
         )
-        return run_scenario(scenario, bench, on_step)
+        return run_scenario(scenario, context, on_step)
 
     def _sizes(self, defense: Defense) -> list[int]:
         sizes = (defense.batch_size if b == "training" else b for b in self.batch_sizes)

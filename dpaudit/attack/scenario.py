@@ -14,7 +14,7 @@ from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 
-from .contract import Bench
+from .contract import AttackContext
 from .image_metrics import score_each
 from .observed import Observed, Reconstruction
 from .reconstructed_share import Reached, reconstructed_share
@@ -22,12 +22,12 @@ from .scored import Truth, attack_streams, not_available, scored, task_of
 from .victims import Attacked, Scenario, derived_targets
 
 
-def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Finding]:
+def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) -> list[Finding]:
     """Attack and score; findings of the attack and of the blind baseline, round by round."""
-    problem, setting, run = bench.problem, bench.setting, bench.run
+    problem, setting, run = context.problem, context.setting, context.run
     assert isinstance(problem, Classification)  # the others were refused
-    defense = bench.defense if scenario.world == "defense" else bench.defense.without_noise()
-    streams = Streams(bench.seed, bench.streams.device)
+    defense = context.defense if scenario.world == "defense" else context.defense.without_noise()
+    streams = Streams(context.seed, context.streams.device)
     initial = problem.initial(streams)[0]
     attacked = derived_targets(scenario, defense, setting, streams, run, initial)
     if not attacked.targets:
@@ -38,7 +38,7 @@ def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Find
     for i, group in enumerate(groups):
         reconstruction = scenario.reconstruct(
             group.observed,
-            task_of(problem.gradients, problem.dataset, bench.kept.stage(i)),
+            task_of(problem.gradients, problem.dataset, context.checkpoint.stage(i)),
             attack_streams(scenario, streams),
             partial(_progress, on_step, i, len(groups)),
         )
@@ -56,7 +56,7 @@ def run_scenario(scenario: Scenario, bench: Bench, on_step: OnStep) -> list[Find
             findings[rounds] = scored(scenario, found, truth, problem.dataset, streams, run)
     by_round = [finding for rounds in sorted(findings) for finding in findings[rounds]]
     return by_round + (
-        reconstructed_share(scenario, bench, problem.dataset, reached) if reached else []
+        reconstructed_share(scenario, context, problem.dataset, reached) if reached else []
     )
 
 

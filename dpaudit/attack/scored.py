@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dpaudit.checkpoint import Checkpoint
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Target
 from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.kept import Kept
 from dpaudit.models.gradients import Gradients
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
@@ -190,13 +190,13 @@ def _labels_found(guessed: Tensor, labels: Tensor) -> list[float]:
     return (torch.minimum(*counts).sum(1) / labels.shape[1]).tolist()
 
 
-def task_of(gradients: Gradients, dataset: Dataset, kept: Kept) -> Task:
+def task_of(gradients: Gradients, dataset: Dataset, checkpoint: Checkpoint) -> Task:
     """What is public: the architecture, and the form of images by those that are no target."""
     shape = tuple(dataset.x.shape[1:])
     low, high = dataset.value_range
     steps = [dataset.x_test.diff(dim=side).abs().mean() for side in (-1, -2)]
     contrast = float(sum(steps)) / (high - low)
-    return Task(gradients, shape, dataset.n_classes, dataset.value_range, kept, contrast)
+    return Task(gradients, shape, dataset.n_classes, dataset.value_range, checkpoint, contrast)
 
 
 def attack_streams(scenario: Scenario, streams: Streams) -> Streams:

@@ -12,7 +12,7 @@ from dpaudit.game.window import WIDTH, Played, WindowShape
 from dpaudit.game.window_system import trials_of
 from dpaudit.training.pace import seconds_of
 
-from .contract import Bench
+from .contract import AttackContext
 from .victims import VIEW, window_of
 
 MOVES = 4  # of unknowns that are timed
@@ -20,7 +20,10 @@ SQUARE = 400  # rows and columns of a matrix whose decomposition is timed
 
 
 def view_bytes(
-    bench: Bench, threat_model: ThreatModel, rounds: Sequence[int], others: Collection[str] = ()
+    context: AttackContext,
+    threat_model: ThreatModel,
+    rounds: Sequence[int],
+    others: Collection[str] = (),
 ) -> int:
     """Of the estimate of that attacked round whose window has the most links.
 
@@ -30,29 +33,29 @@ def view_bytes(
     Raises:
         ConfigError: the window has too many unknowns; the line says how many agents would do.
     """
-    defense, network, n = bench.defense, bench.setting.network, bench.setting.n_agents
+    defense, network, n = context.defense, context.setting.network, context.setting.n_agents
     windows = {k: window_of(VIEW, k, defense.n_rounds, False) for k in rounds}
     k = max(windows, key=lambda k: sum(network.at(j).n_edges for j in windows[k]))
-    shape = WindowShape.of(defense, bench.setting, threat_model, windows[k])
+    shape = WindowShape.of(defense, context.setting, threat_model, windows[k])
     unknowns, most = shape.unknowns, window.MOST_UNKNOWNS
     if unknowns <= most:
-        step = Footprint.of(defense, bench.setting)
+        step = Footprint.of(defense, context.setting)
         return shape.bytes + step.round(WIDTH, 2 * shape.at_once, 8)
     named = ", ".join(f'"{name}"' for name in sorted(others))
     instead = f", or message = {named}" if named else ""
     raise ConfigError(
-        f"attack {bench.name}: the estimate of gradients of round {k} from the whole view "
+        f"attack {context.name}: the estimate of gradients of round {k} from the whole view "
         f"has {unknowns:,} unknowns with n_agents = {n}; expected {most:,} at most, about "
         f"n_agents = {max(2, n * most // unknowns)} with as many links each{instead}"
     )
 
 
 def view_seconds(
-    bench: Bench, threat_model: ThreatModel, rounds: Sequence[int], n_estimates: int
+    context: AttackContext, threat_model: ThreatModel, rounds: Sequence[int], n_estimates: int
 ) -> float:
     """About how long estimates of so many gradients in each round take, on one thread."""
-    n = max(len(window_of(VIEW, k, bench.defense.n_rounds, False)) for k in rounds)
-    played = Played(bench.defense, bench.setting, threat_model, range(1, 1 + n), 1.0)
+    n = max(len(window_of(VIEW, k, context.defense.n_rounds, False)) for k in rounds)
+    played = Played(context.defense, context.setting, threat_model, range(1, 1 + n), 1.0)
     moves = torch.zeros(MOVES, played.n, dtype=torch.float64)
     move = seconds_of(lambda: played.moved(moves)) / MOVES
     shape = played.shape
@@ -65,13 +68,13 @@ def view_seconds(
     return len(rounds) * (trials_of(played) * move + (factorising + estimating) * each)
 
 
-def refuse_many_noises(bench: Bench, rounds: Sequence[int]) -> None:
+def refuse_many_noises(context: AttackContext, rounds: Sequence[int]) -> None:
     """Raises ConfigError: so many rounds draw more noise than un-mixing takes."""
     last, most = max(rounds), unmixing.MOST_DRAWS
-    draws = len(unmixing.draws_of(bench.defense, bench.setting, last))
+    draws = len(unmixing.draws_of(context.defense, context.setting, last))
     if draws > most:
         raise ConfigError(
-            f"attack {bench.name}: rounds: the first {last} rounds draw {draws:,} noises with "
-            f"n_agents = {bench.setting.n_agents}; expected {most:,} at most, of about "
+            f"attack {context.name}: rounds: the first {last} rounds draw {draws:,} noises with "
+            f"n_agents = {context.setting.n_agents}; expected {most:,} at most, of about "
             f"{last * most // draws} rounds"
         )

@@ -36,7 +36,7 @@ class _Victim:
             for k, neighbours in worlds.rounds.items()
         }
         sure = [leak for _, leak in self.by_round.values() if not leak.upper]
-        self.bare = next((leak.bare for leak in sure if leak.bare is not None), None)
+        self.noiseless = next((leak.noiseless for leak in sure if leak.noiseless is not None), None)
         together = self._together()
         self.together = max(together, key=lambda one: _size(one[1]))[0]
         self.mu = max(hypot(*[leak.mu for leak in leaks]) for _, leaks in together)
@@ -58,7 +58,7 @@ class _Victim:
 
     def _epsilon(self, claim: Claim) -> float:
         """A lower end, by the rounds that give one: of those of one record, or of the worst."""
-        if self.bare is not None:
+        if self.noiseless is not None:
             return inf
         if self._sampling.unknown(claim) is not None:
             return 0.0
@@ -134,7 +134,7 @@ def measured_accounting(
         claim=index,
         attack=CAPTURED,
         threat_model=model.name,
-        message=None if worst.bare is None else str(worst.bare),
+        message=None if worst.noiseless is None else str(worst.noiseless),
         adjacency=claim.adjacency,
         rounds=tuple(worst.by_round),
         metrics={
@@ -159,8 +159,10 @@ def _notes(config: CapturedConfig, worlds: Worlds, claim: Claim, worst: _Victim)
         f"{len(config.record.hows())} ways that were tried; others may differ more",
         f"{len(worst.by_round)} rounds were measured, and others are not counted",
     ]
-    if worst.bare is not None:
-        notes.append(f"{worst.bare} moves with the record, and no noise that was named hides it")
+    if worst.noiseless is not None:
+        notes.append(
+            f"{worst.noiseless} moves with the record, and no noise that was named hides it"
+        )
     if uncounted := [k for k, (_, leak) in worst.by_round.items() if leak.upper]:
         notes.append(
             f"rounds {', '.join(map(str, uncounted))} count nothing: this adversary has not read "

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from dpaudit.checkpoint import Checkpoint
 from dpaudit.defense.claim_accounting import Accounted
 from dpaudit.files.captured_attacks import GradientInversion
 from dpaudit.files.captured_file import CapturedConfig
@@ -16,14 +17,13 @@ from dpaudit.files.result import AuditResult, GraphSummary, JudgedClaim, ThreatM
 from dpaudit.files.verdict import worst
 from dpaudit.graphs.positions import positions
 from dpaudit.inputs.recorder import recording
-from dpaudit.kept import Kept
 from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import bearing_on, judge
 from dpaudit.pipeline.provenance import provenance_of
 from dpaudit.progress import OnProgress
 from dpaudit.registry import load_plugin
 from dpaudit.source import below, hash_of, own_source
-from dpaudit.training.checkpoints import Checkpoints
+from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.run_directory import RunDirectory
 
 from .accounted import measured_accounting
@@ -149,8 +149,8 @@ def _inverted(
         on_progress(attack.name, done, len(attacks))
 
 
-def _kept(run: RunDirectory, job: str) -> Kept:
-    return Checkpoints.of(run.folder, job, run.binding, torch.device("cpu"))
+def _kept(run: RunDirectory, job: str) -> Checkpoint:
+    return StoredCheckpoint.of(run.folder, job, run.binding, torch.device("cpu"))
 
 
 def _ignored(config: CapturedConfig) -> Iterator[str]:

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import RecordAdjacency
+from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import World
-from dpaudit.kept import Kept, Progress
 from dpaudit.pipeline.case import CAPTURED
 from dpaudit.statistics.bounds import (
     Scores,
@@ -103,7 +103,7 @@ class ShortRuns:
         }
 
     @cached_property
-    def coins(self) -> NDArray[np.intp]:
+    def included(self) -> NDArray[np.intp]:
         """[runs, victims]: 1 is with the record, half of those that choose and of the rest."""
         rng, runs = np.random.default_rng([self.config.seed, 1]), self.config.certify.runs
         sides = [np.arange(n) % 2 for n in (self.n_choosing, runs - self.n_choosing)]
@@ -127,16 +127,16 @@ class ShortRuns:
             return bool(victims)
         return any(self.neighbours.read(v, *channel) for v in victims)
 
-    def world(self, coins: Sequence[int], **update: object) -> World:
+    def world(self, included: Sequence[int], **update: object) -> World:
         changes = tuple(
-            self.neighbours.places[victim].change(pair[coin])
-            for (victim, pair), coin in zip(self.pairs.items(), coins, strict=True)
+            self.neighbours.places[victim].change(pair[one])
+            for (victim, pair), one in zip(self.pairs.items(), included, strict=True)
         )
         last = self.neighbours.base.sent_until(self.config.record.rounds[0])
         return self.replay.model_copy(update={"changes": changes, "last": last, **update})
 
     def played(
-        self, program: Program, channels: Sequence[Channel], on_run: OnRun, kept: Kept
+        self, program: Program, channels: Sequence[Channel], on_run: OnRun, checkpoint: Checkpoint
     ) -> Mapping[Channel, Played]:
         """The scores of each channel. Raises RunError if a run fails."""
         leaks = [
@@ -150,10 +150,10 @@ class ShortRuns:
             return [[log_likelihood_ratio(x, run, mean) for x in some] for some in leaks]
 
         worlds = [
-            self.world(coins, fresh=self.drawn, noise_seed=i)
-            for i, coins in enumerate(self.coins.tolist())
+            self.world(included, fresh=self.drawn, noise_seed=i)
+            for i, included in enumerate(self.included.tolist())
         ]
-        before = kept.last()
+        before = checkpoint.last()
         table: Array = np.empty((0, len(channels), len(self.pairs)))
         table = table if before is None else before.tensors["scores"].numpy()
         for _ in range(len(table)):
@@ -161,14 +161,14 @@ class ShortRuns:
         while len(table) < len(worlds):
             block = program.each(worlds[len(table) :][:BLOCK], scores, on_run)
             table = np.concatenate([table, block])  # [runs, channels, victims]
-            kept.keep(partial(Progress, {"scores": torch.from_numpy(table)}))
+            checkpoint.keep(partial(Progress, {"scores": torch.from_numpy(table)}))
         return {channel: self._of(channel, table[:, j]) for j, channel in enumerate(channels)}
 
     def _of(self, channel: Channel, values: Array) -> Played:
         """Values [runs, victims] of those victims that are none of the adversary's own."""
         honest = [i for i, v in enumerate(self.pairs) if v not in channel.threat_model.agents]
         victims = tuple(list(self.pairs)[i] for i in honest)
-        having = self.coins.astype(bool)[:, honest]
+        having = self.included.astype(bool)[:, honest]
         return Played(victims, values[:, honest], having, self.n_choosing)
 
 

@@ -42,8 +42,8 @@ def informed(
     for i, victim in enumerate(played.victims):
         pair = runs.pairs[victim]
         leak = runs.neighbours.leak(victim, channel.threat_model, pair, channel.message)
-        score, coin = played.values[:, i], played.having[:, i].astype(float)
-        metrics, series, notes = _told(attack, score, coin, leak, runs)
+        score, included = played.values[:, i], played.having[:, i].astype(float)
+        metrics, series, notes = _told(attack, score, included, leak, runs)
         yield Finding(
             role=Role.INFORMATION,
             kind="mutual-information",
@@ -61,17 +61,17 @@ def informed(
 
 
 def _told(
-    attack: MutualInformation, score: Array, coin: Array, leak: Leak, runs: ShortRuns
+    attack: MutualInformation, score: Array, included: Array, leak: Leak, runs: ShortRuns
 ) -> tuple[dict[str, Metric], dict[str, tuple[float, ...]], tuple[str, ...]]:
     """Metrics, columns and notes about one victim."""
     limits, about = _capacity(leak)
     if np.ptp(score) == 0:
-        if leak.bare is not None:
-            why = f"not estimated: {leak.bare} shows the record beside another message"
+        if leak.noiseless is not None:
+            why = f"not estimated: {leak.noiseless} shows the record beside another message"
             return {}, {}, (why,)
         zero = {Name.INFORMATION: Metric(value=0.0, n=len(score))}
         return zero | limits, {}, (SAME,)
-    found = _estimated(attack, score, coin, runs.config.seed)
+    found = _estimated(attack, score, included, runs.config.seed)
     beyond = tuple(
         f"beyond the noise: at least {found.low:.3g} bits, where the measured noise lets "
         f"{limit.value:.3g} through at most; this speaks against the noise"
@@ -94,12 +94,12 @@ def _told(
 
 
 def _estimated(
-    attack: MutualInformation, score: Array, coin: Array, seed: int
+    attack: MutualInformation, score: Array, included: Array, seed: int
 ) -> MaximumInformation:
     rng = np.random.default_rng([seed, 3])
     found, _ = without_warnings(  # that a coin repeats
         lambda: maximum_information(
-            [coin],
+            [included],
             [score],
             rng,
             k=attack.k,

@@ -20,6 +20,7 @@ from dpaudit.attack.observed import Observed as Gradients
 from dpaudit.attack.reconstruction import ReconstructionAttack
 from dpaudit.attack.scored import Truth, attack_streams, not_available, scored, task_of
 from dpaudit.attack.victims import Scenario
+from dpaudit.checkpoint import Checkpoint
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Target
 from dpaudit.errors import NotObservable, RunError, nearest
@@ -27,7 +28,6 @@ from dpaudit.files.captured_attacks import GradientInversion
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
-from dpaudit.kept import Kept
 from dpaudit.models.gradients import Gradients as Engine
 from dpaudit.models.models import architecture
 from dpaudit.rng import Streams
@@ -88,7 +88,7 @@ class Inversion:
     worlds: Worlds
     run: RunDirectory
 
-    def findings(self, program: Program, kept: Kept) -> Iterator[Finding]:
+    def findings(self, program: Program, checkpoint: Checkpoint) -> Iterator[Finding]:
         """Of every round and adversary, with the program's noise and without.
 
         Raises:
@@ -100,9 +100,11 @@ class Inversion:
             replay = self.worlds.replay.model_copy(update={"keeps_records": True})
             quiet = replay.model_copy(update={"silent": tuple(silent)})
             shown = program.each([replay, quiet], partial(self._seen, k))
-            yield from self._of_round(k, shown[0], shown[1], kept.stage(k))
+            yield from self._of_round(k, shown[0], shown[1], checkpoint.stage(k))
 
-    def _of_round(self, k: int, noisy: "_Shown", quiet: "_Shown", kept: Kept) -> Iterator[Finding]:
+    def _of_round(
+        self, k: int, noisy: "_Shown", quiet: "_Shown", checkpoint: Checkpoint
+    ) -> Iterator[Finding]:
         shape = tuple(quiet.seen[0].batch.images.shape[1:])
         model = self.known.model
         engine = Engine(architecture(model, shape, n_classes_of(model, shape)))
@@ -111,7 +113,7 @@ class Inversion:
         if any(place.draws for place in self.worlds.rounds[k].places.values()):
             worlds["no-defense"] = quiet
         for threat_model in self.config.threat_model:
-            stage = kept.stage(threat_model.slug)
+            stage = checkpoint.stage(threat_model.slug)
             for world, shown in worlds.items():
                 by_size: dict[int, list[Seen]] = defaultdict(list)
                 for one in _read(shown.seen, threat_model):
@@ -132,11 +134,11 @@ class Inversion:
         gradients: Gradients,
         seen: Sequence[Seen],
         quiet: "_Shown",
-        kept: Kept,
+        checkpoint: Checkpoint,
     ) -> list[Finding]:
         """The findings of one batch size in one world."""
         public, streams = self._public(engine, seen, quiet), Streams(self.config.seed)
-        task = task_of(engine, public, kept)
+        task = task_of(engine, public, checkpoint)
         draws = attack_streams(scenario, streams)
         try:
             found = scenario.reconstruct(gradients, task, draws, lambda done, total: None)

@@ -61,7 +61,7 @@ class Leak(NamedTuple):
 
     mu: float  # of Gaussian noise
     epsilon: float  # of Laplace noise, beside it
-    bare: MessageId | None = None  # shows the record without noise; both are infinite then
+    noiseless: MessageId | None = None  # shows the record without noise; both are infinite then
     upper: bool = False  # an upper end alone, as hidden noise may add to what is there
     hidden: bool = False  # the messages do not determine the draws
     filters: dict[MessageId, Filtered] = {}
@@ -173,11 +173,11 @@ def leak(
         for response in hiding[message]:
             shown[response.places] = False
         if shown.any():
-            return Leak(inf, inf, bare=message, filters={message: _bare(change, shown)})
+            return Leak(inf, inf, noiseless=message, filters={message: _noiseless(change, shown)})
     return _together(place, hiding, changes)
 
 
-def _bare(change: Array, shown: Booleans) -> Filtered:
+def _noiseless(change: Array, shown: Booleans) -> Filtered:
     """Numbers without noise, told apart as if they had a thousandth of the change as noise."""
     index = np.flatnonzero(shown)
     size = np.full(len(index), 1e-3 * float(np.abs(change[index]).max()))
@@ -231,7 +231,7 @@ def _together(
         left = np.abs(moved - np.einsum("nrc,nc->nr", block.B, x)) / noise[block.rows]
         if left.max() > AGREE * largest:
             at = int(block.rows.flat[int(left.argmax())])
-            return Leak(inf, inf, bare=max((o, m) for m, o in offsets.items() if o <= at)[1])
+            return Leak(inf, inf, noiseless=max((o, m) for m, o in offsets.items() if o <= at)[1])
         of_laplace = laplace[block.columns]
         mu2 += float((x[~of_laplace] ** 2).sum())
         epsilon += float(np.abs(x[of_laplace]).sum())

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpaudit.accounting.releases import RecordAdjacency
+from dpaudit.checkpoint import Checkpoint
 from dpaudit.defense.claim_accounting import record_adjacency
 from dpaudit.errors import RunError, nearest
 from dpaudit.files.captured_attacks import GradientInversion, LikelihoodRatio, MutualInformation
@@ -12,7 +13,6 @@ from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
-from dpaudit.kept import Kept
 
 from .certified import Channel, ShortRuns, certified
 from .informed import informed
@@ -37,7 +37,7 @@ class Testing:
     asked: Sequence[Asked]
 
     def findings(
-        self, program: Program, counter: Callable[[str, int], OnRun], kept: Kept
+        self, program: Program, counter: Callable[[str, int], OnRun], checkpoint: Checkpoint
     ) -> Iterator[Finding]:
         """Raises RunError if a run fails, or an attack names a message that is not sent."""
         config, k = self.config, self.config.record.rounds[0]
@@ -49,7 +49,7 @@ class Testing:
         for adjacency in claimed or ({"add-remove": None} if informing else {}):
             on_run = counter("short runs", config.certify.runs + 1)
             runs = ShortRuns(config, self.worlds.replay, self.worlds.rounds[k], adjacency)
-            yield from self._of(runs, adjacency, program, on_run, kept.stage(adjacency))
+            yield from self._of(runs, adjacency, program, on_run, checkpoint.stage(adjacency))
 
     @property
     def _tested(self) -> list[Asked]:
@@ -64,7 +64,7 @@ class Testing:
         adjacency: RecordAdjacency,
         program: Program,
         on_run: OnRun,
-        kept: Kept,
+        checkpoint: Checkpoint,
     ) -> Iterator[Finding]:
         attacks, k = self.config.attack, self.config.record.rounds[0]
         tests = [None, *(one.message for one in attacks if isinstance(one, LikelihoodRatio))]
@@ -74,7 +74,7 @@ class Testing:
         channels = [channel for channel in every if runs.can_test(channel)]
         if not channels:
             return
-        played = runs.played(program, channels, on_run, kept)
+        played = runs.played(program, channels, on_run, checkpoint)
         for i, claim, model in self._tested:
             for name in dict.fromkeys(tests):
                 channel = Channel(model, name)

@@ -193,8 +193,8 @@ class OtherBatch(Gradient):
         return OtherBatch(self._gradient.at_step(s), self._agent)
 
     def _changed(self, values: Tensor, holders: Tensor | None, of_records: int = 0) -> Tensor:
-        who = torch.arange(values.shape[-2 - of_records]) if holders is None else holders
-        its = (who.to(values.device) == self._agent).view(-1, *[1] * (1 + of_records))
+        owners = torch.arange(values.shape[-2 - of_records]) if holders is None else holders
+        its = (owners.to(values.device) == self._agent).view(-1, *[1] * (1 + of_records))
         return torch.where(its, -0.5 * values, values)
 
 

@@ -93,9 +93,9 @@ def of_acting(graph: Graph, X: Tensor, oracle: Callable[[Tensor, Tensor | None],
     """
     if graph.active is None:
         return oracle(X, None)
-    who = torch.tensor(graph.active, device=X.device)
-    answer = oracle(X[..., who, :], who)
-    return answer.new_zeros(*X.shape[:-1], answer.shape[-1]).index_copy(-2, who, answer)
+    acting = torch.tensor(graph.active, device=X.device)
+    answer = oracle(X[..., acting, :], acting)
+    return answer.new_zeros(*X.shape[:-1], answer.shape[-1]).index_copy(-2, acting, answer)
 
 
 def mixed(view: View, graph_of: GraphOf, name: str, k: int, agent: int) -> Tensor:

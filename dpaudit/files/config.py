@@ -275,5 +275,5 @@ def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[
                     f'{config.defense.name} offers no "{chosen}"{nearest(chosen, offered)}; '
                     f"it offers {', '.join(offered) or 'none'}",
                 )
-        for option, why in attack.create("attacks").misfits(n_rounds, n):
+        for option, why in attack.create("attacks").validate_options(n_rounds, n):
             yield ("attack", i, option), why

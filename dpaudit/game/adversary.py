@@ -175,7 +175,7 @@ class Adversary:
         fresh = [(self._inclusion(k, s), k, point) for point, s in enumerate(out.steps)]
         uses = [*used, *fresh]
         seen = torch.cat([out.remnants_seen, out.record_seen])
-        shifts, bare = found.shifts(seen), found.bare(seen)
+        shifts, noiseless = found.shifts(seen), found.noiseless(seen)
         left = torch.cat([out.remnants, out.record]) - found.foretold(shifts)
         kept = {
             use: rest
@@ -190,8 +190,8 @@ class Adversary:
             dict(zip(uses, parts.shifts, strict=True)),
             self._summed(uses, parts.shifts),
             self._resolved(parts.stds, out.largest),
-            self._shown(uses, bare, found.noiseless * out.scale),
-            self._named_bare(uses, bare, out.messages, found.noiseless * out.scale),
+            self._shown(uses, noiseless, found.least_noiseless * out.scale),
+            self._named_noiseless(uses, noiseless, out.messages, found.least_noiseless * out.scale),
             parts.draws,
             parts.laplace,
             parts.exact,
@@ -218,21 +218,21 @@ class Adversary:
             total[j] = total[j] + effect if j in total else effect
         return total
 
-    def _shown(self, uses: list[Use], bare: Tensor, least: float) -> dict[int, Tensor]:
+    def _shown(self, uses: list[Use], noiseless: Tensor, least: float) -> dict[int, Tensor]:
         """What shows that record without noise: 1 with it, 0 without."""
         return {
             j: rest / (rest @ rest)
-            for j, rest in self._summed(uses, bare).items()
+            for j, rest in self._summed(uses, noiseless).items()
             if rest.numel() and rest.abs().max() > least
         }
 
-    def _named_bare(
-        self, uses: list[Use], bare: Tensor, messages: list[tuple[str, int]], least: float
+    def _named_noiseless(
+        self, uses: list[Use], noiseless: Tensor, messages: list[tuple[str, int]], least: float
     ) -> dict[int, str]:
         """The messages that show some record's gradient at some point without noise."""
         return {
             use[0]: messages[int(rest.abs().argmax())][0]
-            for use, rest in zip(uses, bare, strict=True)
+            for use, rest in zip(uses, noiseless, strict=True)
             if rest.numel() and rest.abs().max() > least
         }
 

@@ -24,18 +24,20 @@ NUMBER = 8  # bytes: all is float64
 
 
 class Stacked(NamedTuple):
-    """What a reader holds of a run, in units of its noise."""
+    """What an adversary holds of a run, in units of its noise."""
 
     rows: list[tuple[int, int]]  # (round, sender) of each message
     told: Tensor  # [rank, n_rounds, n_agents]: whitened shifts of a unit of each gradient
-    bare: Tensor  # [n_messages, n_rounds, n_agents]: what of them no noise hides
+    noiseless: Tensor  # [n_messages, n_rounds, n_agents]: what of them no noise hides
 
     @classmethod
-    def of(cls, gossip: Gossip, reader: ThreatModel, strategy: Tensor | None = None) -> "Stacked":
+    def of(
+        cls, gossip: Gossip, adversary: ThreatModel, strategy: Tensor | None = None
+    ) -> "Stacked":
         """``strategy``: M [n_rounds, n_rounds] with noise M^-1 z over rounds; None: independent."""
-        sigma, T = gossip.unknown(reader.agents), gossip.n_rounds
+        sigma, T = gossip.unknown(adversary.agents), gossip.n_rounds
         n = len(sigma)
-        rows = [(t, j) for t in range(T) for j in gossip.heard(t, reader)]
+        rows = [(t, j) for t in range(T) for j in gossip.heard(t, adversary)]
         A = workload(gossip, n)[[t * n + j for t, j in rows]]
         D = torch.eye(T, dtype=torch.float64) if strategy is None else torch.linalg.inv(strategy)
         values, U = torch.linalg.eigh(sigma)
@@ -44,8 +46,8 @@ class Stacked(NamedTuple):
         Q, S, _ = torch.linalg.svd(B.reshape(len(rows), -1), full_matrices=False)
         Q, S = Q[:, RANK * S.max() < S], S[RANK * S.max() < S]
         told = (Q / S).mT @ A
-        bare = A - Q @ (Q.mT @ A)
-        return cls(rows, told.view(-1, T, n), bare.view(-1, T, n))
+        noiseless = A - Q @ (Q.mT @ A)
+        return cls(rows, told.view(-1, T, n), noiseless.view(-1, T, n))
 
     def grams(self, schema: Participation, victims: list[int]) -> list[Tensor]:
         """H of each class of rounds that a record may be used in, [n_victims, k, k]."""
@@ -56,7 +58,7 @@ class Stacked(NamedTuple):
         """Victims of whom a use shows without noise; the round, from 1, and sender that show it."""
         found = []
         for v in victims:
-            use = self.bare[:, :, v].abs()
+            use = self.noiseless[:, :, v].abs()
             if bool(use.max() > NOISELESS):
                 t, j = self.rows[int(use.amax(1).argmax())]
                 found.append((v, (t + 1, j)))

@@ -22,7 +22,7 @@ class Told(NamedTuple):
     """Of the records of some agents, each used in some rounds."""
 
     H: Tensor  # [n_agents, n_uses, n_uses]: Gram matrices of the whitened shifts
-    unhidden: dict[int, str]  # agent -> the message that shows its record without noise
+    noiseless: dict[int, str]  # agent -> the message that shows its record without noise
 
 
 def told_of_each(adversary: Adversary, agents: Sequence[int], rounds: Tensor) -> Told:
@@ -32,21 +32,21 @@ def told_of_each(adversary: Adversary, agents: Sequence[int], rounds: Tensor) ->
     """
     n_uses = len(rounds)
     H = torch.zeros(len(agents), n_uses, n_uses, dtype=torch.float64)
-    unhidden: dict[int, str] = {}
+    noiseless: dict[int, str] = {}
     of_trial = torch.tensor(agents).repeat_interleave(n_uses), rounds.repeat(len(agents))
-    for innovation, bare in _innovations(adversary, *of_trial):
+    for innovation, without in _innovations(adversary, *of_trial):
         shifts = innovation.whitened.view(len(agents), n_uses, -1)
         H += shifts @ shifts.mT
-        for i in bare.any(dim=1).nonzero().flatten().tolist():
-            shown = innovation.reading.messages[int(bare[i].int().argmax())][0]
-            unhidden.setdefault(agents[i // n_uses], shown)
-    return Told(H, unhidden)
+        for i in without.any(dim=1).nonzero().flatten().tolist():
+            shown = innovation.reading.messages[int(without[i].int().argmax())][0]
+            noiseless.setdefault(agents[i // n_uses], shown)
+    return Told(H, noiseless)
 
 
 def _innovations(
     adversary: Adversary, victims: Tensor, rounds: Tensor
 ) -> Iterator[tuple[Innovation, Tensor]]:
-    """Of each round without any noise, and what was seen bare [n_trials, n_observations].
+    """Of each round without any noise, and what was seen noiseless [n_trials, n_observations].
 
     Trial i has the record of victim i in round i. Nothing else is random, so what the adversary
     cannot foretell is that record alone.
@@ -68,5 +68,5 @@ def _innovations(
             scale = torch.where(drawn[:, None] > 0, moved, scale)
         U = innovation.reading.whiten
         U = U / torch.linalg.vector_norm(U, dim=0)
-        bare = innovation.raw - innovation.raw @ U @ U.mT
-        yield innovation, bare.abs() > NOISELESS * scale
+        noiseless = innovation.raw - innovation.raw @ U @ U.mT
+        yield innovation, noiseless.abs() > NOISELESS * scale

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dpaudit.checkpoint import joined, under
 from dpaudit.defense.transcript import Capture, refuse_other_messages
-from dpaudit.kept import joined, under
 
 from .adversary import Adversary
 from .blocks import mapped

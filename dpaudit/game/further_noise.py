@@ -85,7 +85,7 @@ class WithoutDraws(OfAnother):
 
     @property
     def note(self) -> str:
-        """Why a test of the noise is of this defense, for readers."""
+        """Why a test of the noise is of this defense, for people."""
         draws = ", ".join(f'"{name}"' for name in sorted(self.names))
         return (
             f"without the draws {draws} the noise is as it should be and hides what is declared; "
@@ -94,7 +94,7 @@ class WithoutDraws(OfAnother):
 
 
 def hiding_without(
-    defense: Defense, setting: Setting, readers: Iterable[ThreatModel], n_rounds: int
+    defense: Defense, setting: Setting, adversaries: Iterable[ThreatModel], n_rounds: int
 ) -> Iterator[WithoutDraws]:
     """The defense without some of its draws, wherever it hides a record as well as is declared.
 
@@ -103,22 +103,29 @@ def hiding_without(
     Args:
         defense: calibrated.
         setting: of the real model.
-        readers: the adversaries from whom a record is hidden.
+        adversaries: the adversaries from whom a record is hidden.
         n_rounds: how many of the first rounds are followed, up to ``ROUNDS``.
     """
-    readers, n_rounds = tuple(readers), min(n_rounds, ROUNDS, defense.n_rounds)
+    adversaries, n_rounds = tuple(adversaries), min(n_rounds, ROUNDS, defense.n_rounds)
     try:
         games = list(_games(defense, setting))
         asked = _asked(games[0], n_rounds)
         if len(asked) < 2 or has_randomness_of_its_own(games[0]):
             return
-        if any(nonlinearity(games[0], who, n_rounds) is not None for who in readers):
+        if any(
+            nonlinearity(games[0], threat_model, n_rounds) is not None
+            for threat_model in adversaries
+        ):
             return
         others = min(n_rounds, max(FIRST, ROUNDS_OF_ALL // len(games)))
         followed = [(game, others if i else n_rounds) for i, game in enumerate(games)]
         for names in _sets(asked):
             fewer = WithoutDraws.playing(defense, names=names)
-            if all(_hides(*each, fewer, who) for who in readers for each in followed):
+            if all(
+                _hides(*each, fewer, threat_model)
+                for threat_model in adversaries
+                for each in followed
+            ):
                 yield fewer
     except Exception as error:  # whatever a step raises without these draws
         if is_out_of_memory(error):
@@ -160,19 +167,19 @@ def _sets(names: frozenset[str]) -> Iterator[frozenset[str]]:
     yield from sorted(found, key=len)
 
 
-def _hides(game: Game, n_rounds: int, fewer: WithoutDraws, who: ThreatModel) -> bool:
+def _hides(game: Game, n_rounds: int, fewer: WithoutDraws, threat_model: ThreatModel) -> bool:
     """Whether it leaks in each use of a record no more than the defense declares."""
-    if game.victim in who.agents:
+    if game.victim in threat_model.agents:
         return True
-    declared = game.defense.mechanism(game.setting, who, game.victim).most
+    declared = game.defense.mechanism(game.setting, threat_model, game.victim).most
     if game.held is not None or any(release.noise_multiplier == 0 for release in declared):
         return False
     silent = replace(game, defense=fewer)
-    adversary = Adversary(silent, who, n_rounds)
-    if adversary.reacts is not None:  # who reads every link learns no less
-        adversary = Adversary(silent, with_every_link(who), n_rounds)
+    adversary = Adversary(silent, threat_model, n_rounds)
+    if adversary.reacts is not None:  # reading every link reveals no less
+        adversary = Adversary(silent, with_every_link(threat_model), n_rounds)
     leak = adversary.leak
-    if leak.unhidden or not leak.is_proven or adversary.reacts is not None:
+    if leak.noiseless or not leak.is_proven or adversary.reacts is not None:
         return False
     leaked = leak.mechanism(game, None, high=True)
     if not leaked:

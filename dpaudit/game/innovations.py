@@ -1,15 +1,15 @@
-"""What a reader of linear gossip could not foretell, and what that tells of a unit moved anywhere.
+"""The innovations of linear gossip: what an adversary cannot predict, and what they reveal.
 
-Each round the reader subtracts from the messages that it reads all that it could foretell (a Kalman
-filter), and whitens what is left. A unit moved at v in round s stands at Phi(t, s) e_v in what the
-reader does not know in round t, and all rounds from t on tell J_t of a unit moved there:
+Each round the adversary subtracts its prediction from the messages that it reads (a Kalman filter)
+and whitens the rest, the innovation. A unit that is moved at v in round s stands at Phi(t, s) e_v
+in what the adversary does not know in round t, and all rounds from t on reveal J_t of it there:
 
     H_v[s, t] = [J_t Phi(t, s)]_vv,    Phi(t, s) = A_(t-1) ... A_s,
     J_t = c_t'c_t + A_t' J_(t+1) A_t,
 
 for all agents v at once, with c_t the rows of the whitened innovation and A_t = W_t (I - G_t c_t)
 what is left of an error after the round. Halving the rounds splits Phi(t, s) = Phi(t, m) Phi(m, s):
-O(T log T) products of [n, n] for a reader, and an inner product of n numbers for each entry.
+O(T log T) products of [n, n] for an adversary, and an inner product of n numbers for each entry.
 """
 
 from collections.abc import Iterator
@@ -29,18 +29,18 @@ LEAF = 4  # rounds between which entries are found one by one
 
 
 class Innovations(NamedTuple):
-    """Of each round, what the reader is told and what is left open."""
+    """Of each round, what the adversary is told and what is left open."""
 
     heard: list[list[int]]  # senders
     told: list[Tensor]  # c_t, [rank, n]: whitened
-    bare: list[Tensor]  # [rest, n]: combinations of messages without noise
+    noiseless: list[Tensor]  # [rest, n]: combinations of messages without noise
     left: list[Tensor]  # A_t, [n, n]
 
     @classmethod
-    def of(cls, gossip: Gossip, reader: ThreatModel) -> "Innovations":
-        sigma = gossip.unknown(reader.agents)
+    def of(cls, gossip: Gossip, adversary: ThreatModel) -> "Innovations":
+        sigma = gossip.unknown(adversary.agents)
         n, P = len(sigma), torch.zeros_like(sigma)
-        heard = [gossip.heard(t, reader) for t in range(min(gossip.period, gossip.n_rounds))]
+        heard = [gossip.heard(t, adversary) for t in range(min(gossip.period, gossip.n_rounds))]
         found = cls([], [], [], [])
         for t in range(gossip.n_rounds):
             W, rows = gossip.at(t), heard[t % len(heard)]
@@ -54,7 +54,7 @@ class Innovations(NamedTuple):
             P = W @ (rest + rest.mT) @ W.mT / 2
             found.heard.append(rows)
             found.told.append(c)
-            found.bare.append(_placed(U[:, ~noisy], rows, n))
+            found.noiseless.append(_placed(U[:, ~noisy], rows, n))
             found.left.append(W - (W @ G) @ c)
         return found
 
@@ -71,9 +71,9 @@ class Innovations(NamedTuple):
 
     def shown(self, victims: list[int]) -> Iterator[tuple[int, tuple[int, int]]]:
         """Victims of whom a use shows without noise; the round, from 1, and sender that show it."""
-        if not any(len(rows) for rows in self.bare):
+        if not any(len(rows) for rows in self.noiseless):
             return
-        J = self._told_from(self.bare)
+        J = self._told_from(self.noiseless)
         for v in victims:
             t = next((t for t, told in enumerate(J) if told[v, v] > NOISELESS**2), None)
             if t is not None:
@@ -83,9 +83,9 @@ class Innovations(NamedTuple):
         """Which message shows a use of v in round t first."""
         moved = torch.zeros(len(self.left[0]), dtype=torch.float64)
         moved[v] = 1.0
-        while not (self.bare[t] @ moved).norm() > NOISELESS / len(self.left):
+        while not (self.noiseless[t] @ moved).norm() > NOISELESS / len(self.left):
             moved, t = self.left[t] @ moved, t + 1
-        seen = self.bare[t].mT @ (self.bare[t] @ moved)
+        seen = self.noiseless[t].mT @ (self.noiseless[t] @ moved)
         return t + 1, int(seen.abs().argmax())
 
     def _told_from(self, rows: list[Tensor]) -> list[Tensor]:

@@ -34,7 +34,7 @@ class Reading(NamedTuple):
     shifts: dict[int, Tensor]  # summed by inclusion: the gradient is the same at all points
     resolved: Tensor  # [rank] bool: whether an innovation is well above rounding in a run
     shown: dict[int, Tensor]  # inclusion -> combination of observations that shows it without noise
-    bare: dict[int, str]  # inclusion -> message that shows it without noise at some point
+    noiseless: dict[int, str]  # inclusion -> message that shows it without noise at some point
     draws: Tensor | SparseMap  # [m, n_draws]: the noise of the round itself as it is estimated
     laplace: Tensor  # [n_draws] bool
     exact: bool  # whether every Laplace draw of the round is recovered exactly
@@ -47,7 +47,7 @@ class Reading(NamedTuple):
         """
         found: dict[int, float] = {}
         for inclusion, k, _ in self.columns:
-            size = inf if inclusion in self.bare else self._size(self.shifts[inclusion])
+            size = inf if inclusion in self.noiseless else self._size(self.shifts[inclusion])
             if size > NEGLIGIBLE:
                 found[k] = max(found.get(k, 0.0), size)
         return found
@@ -67,7 +67,7 @@ class Leak:
     """
 
     by_use: tuple[Squared, ...]  # mu^2 of a record in that batch alone, or used in all rounds
-    unhidden: dict[int, str]  # use -> message that shows the record without noise
+    noiseless: dict[int, str]  # use -> message that shows the record without noise
     pure: Tensor  # by use: the loss of a record used there under Laplace noise, nan elsewhere
     parts: tuple[float, ...]  # the losses of single Laplace draws, of a record used in all rounds
     separate: bool  # whether a record in one batch shows in that round alone, with no other batch
@@ -85,7 +85,7 @@ class Leak:
     @property
     def shown(self) -> tuple[int, str] | None:
         """The first round in which a message shows the record without noise, and the message."""
-        for j, message in self.unhidden.items():
+        for j, message in self.noiseless.items():
             return max(1, _round_of(j, self.batches)), message
         return None
 
@@ -110,7 +110,7 @@ class Leak:
         Args:
             high: of the upper ends of mu.
         """
-        if self.is_pure and self.parts and not self.unhidden:
+        if self.is_pure and self.parts and not self.noiseless:
             return releases([1 / loss for loss in self.parts], "none", 1.0, "laplace")
         ends = [sqrt(squared.high if high else squared.low) for squared in self.by_use]
         if high and self.apart is not None:
@@ -131,7 +131,7 @@ class Leak:
         It has that direction in the whole run, or another one in each round.
         """
         G = self.together
-        if G is None or not G.any() or self.has_laplace or self.unhidden:
+        if G is None or not G.any() or self.has_laplace or self.noiseless:
             return []
         if in_round is not None:
             its = slice((in_round - 1) * self.batches, in_round * self.batches)
@@ -161,7 +161,7 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
     grams = dict.fromkeys(used, torch.zeros(0, 0, dtype=torch.float64))
     grams |= {j: H for j, (_, H) in found.items()}
     pure = dict.fromkeys(used, 0.0)
-    unhidden, parts = dict[int, str](), list[float]()
+    noiseless, parts = dict[int, str](), list[float]()
     for r in rounds:
         for j, shift in r.shifts.items():
             draws = mapped(shift, r.draws)
@@ -170,25 +170,25 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
             pure[j] += game.filled * moved.sum().item() if is_pure else float("nan")
             if j == EVERY_ROUND:
                 parts += moved[moved > NEGLIGIBLE].tolist() * game.filled
-        for j, message in r.bare.items():
+        for j, message in r.noiseless.items():
             pure[j] = inf
-            unhidden.setdefault(j, message)
+            noiseless.setdefault(j, message)
     d = game.directions
     by_use = tuple(
-        Squared(inf, inf) if j in unhidden else worst_directions(grams[j], d) for j in used
+        Squared(inf, inf) if j in noiseless else worst_directions(grams[j], d) for j in used
     )
     separate = _is_separate(rounds, game)
     together = None if separate else Together.of(columns)
     apart = {} if together is None else together.independent()
     return Leak(
         by_use,
-        unhidden,
+        noiseless,
         torch.tensor([pure[j] for j in used], dtype=torch.float64),
         tuple(parts),
         separate,
         any(r.has_laplace for r in rounds),
         game.batches,
-        None if separate else tuple(inf if j in unhidden else apart.get(j, 0.0) for j in used),
+        None if separate else tuple(inf if j in noiseless else apart.get(j, 0.0) for j in used),
         None if together is None else together.inclusions(len(used)),
     )
 

@@ -51,12 +51,14 @@ class Gossip(NamedTuple):
             sigma[:, S] = 0.0
         return sigma
 
-    def heard(self, t: int, reader: ThreatModel) -> list[int]:
-        """Whose messages a reader reads in a round, beside its own agents'."""
+    def heard(self, t: int, adversary: ThreatModel) -> list[int]:
+        """Whose messages an adversary reads in a round, beside its own agents'."""
         linked = self.at(t) != 0
         linked.fill_diagonal_(False)
         read = {
-            j for i, j in linked.nonzero().tolist() if j not in reader.agents and reader.sees(j, i)
+            j
+            for i, j in linked.nonzero().tolist()
+            if j not in adversary.agents and adversary.sees(j, i)
         }
         return sorted(read)
 
@@ -90,14 +92,16 @@ def gossip_of(
     return Gossip(matrices, n_rounds, F, tuple(frozenset(who) for who in known))
 
 
-def refuse_reader(gossip: Gossip, reader: ThreatModel) -> None:
+def refuse_adversary(gossip: Gossip, adversary: ThreatModel) -> None:
     """Raises ConfigError: it has agents that are not there, nobody to attack, or no message."""
     n = gossip.n_agents
-    absent = [a for a in reader.agents if not 0 <= a < n]
+    absent = [a for a in adversary.agents if not 0 <= a < n]
     if absent:
-        raise ConfigError(f'reader "{reader.name}": agent {absent[0]}; expected 0 to {n - 1}')
-    if len(reader.agents) == n:
-        raise ConfigError(f'reader "{reader.name}": holds every agent, the victim among them')
+        raise ConfigError(f'adversary "{adversary.name}": agent {absent[0]}; expected 0 to {n - 1}')
+    if len(adversary.agents) == n:
+        raise ConfigError(f'adversary "{adversary.name}": holds every agent, the victim among them')
     rounds = range(min(gossip.n_rounds, len(gossip.matrices)))
-    if not any(gossip.heard(t, reader) for t in rounds):
-        raise ConfigError(f'reader "{reader.name}": reads no message in {gossip.n_rounds} rounds')
+    if not any(gossip.heard(t, adversary) for t in rounds):
+        raise ConfigError(
+            f'adversary "{adversary.name}": reads no message in {gossip.n_rounds} rounds'
+        )

@@ -14,7 +14,7 @@ none. A norm of one number is its absolute value, so the model has several coord
 Where it fails, the shift of a message in units of its noise is no leak: dividing a noisy gradient
 by its own norm, rounding it or taking its sign are functions of a protected value, which tell no
 more than that value does. Runs judge them. One thing is certain whatever the step is: a value that
-differs with the record and is the same under all noise, of any size, shows the record bare.
+differs with the record and is the same under all noise, of any size, shows the record noiseless.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,9 @@ class Nonlinear(NamedTuple):
     affine: frozenset[str]  # messages that are, in all rounds
     quiet: bool  # whether all is affine in the noise alone, where there is no record
     defined: bool  # whether the run without noise and record consists of numbers
-    bare: tuple[int, str] | None  # round and message that no noise reaches, and the record does
+    noiseless: (
+        tuple[int, str] | None
+    )  # round and message that no noise reaches, and the record does
     fewest: int = 1  # coordinates of the model at which the step can be played
 
     @property
@@ -102,7 +104,7 @@ def nonlinearity(game: Game, threat_model: ThreatModel, n_rounds: int) -> Nonlin
     if first is None or not (defined or _is_defined(several, n_rounds)):
         return None
     affine = frozenset(names) - broken
-    return Nonlinear(*first, affine, quiet, defined, _bare(several, threat_model, n_rounds))
+    return Nonlinear(*first, affine, quiet, defined, _noiseless(several, threat_model, n_rounds))
 
 
 def wide(game: Game) -> Game:
@@ -147,7 +149,7 @@ def _largest(values: Tensor) -> Tensor:
     return values.abs().amax()
 
 
-def _bare(game: Game, threat_model: ThreatModel, n_rounds: int) -> tuple[int, str] | None:
+def _noiseless(game: Game, threat_model: ThreatModel, n_rounds: int) -> tuple[int, str] | None:
     """The first visible value that the record changes and no noise of any size does."""
     weights = torch.tensor([[s, 0.0] for s in ANY_SIZE] + [[0.0, s] for s in ANY_SIZE])
     for k, sent, _ in _played(game, weights.double(), n_rounds):

@@ -106,7 +106,7 @@ class LocalFilter(NamedTuple):
     def shifts(self, seen: Tensor) -> Tensor:
         return torch.from_numpy(seen.numpy() @ self._whiten)
 
-    def bare(self, seen: Tensor) -> Tensor:
+    def noiseless(self, seen: Tensor) -> Tensor:
         U = self.found.U
         return seen - torch.from_numpy((seen.numpy() @ U) @ U.T)
 
@@ -122,7 +122,7 @@ class LocalFilter(NamedTuple):
         return compressed(sparse.csr_array(left), least_left(self.found.S)) * units
 
     @property
-    def noiseless(self) -> float:
+    def least_noiseless(self) -> float:
         """Of a record's effect: what is left of it by rounding where no noise hides it."""
         return least_noiseless(self.found.S)
 

@@ -27,7 +27,7 @@ from . import dense
 from .dense import Stacked
 from .directions import GAP, ROUNDING, certified
 from .innovations import Innovations
-from .linear_gossip import Gossip, gossip_of, refuse_reader
+from .linear_gossip import Gossip, gossip_of, refuse_adversary
 from .participation import Participation, Schema
 
 NUMBER = 8  # bytes: all is float64
@@ -36,12 +36,12 @@ NUMBER = 8  # bytes: all is float64
 class NetworkMu(NamedTuple):
     """mu of each agent's record to each adversary, from both sides; [n_adversaries, n_agents].
 
-    nan stands for an adversary's own agents, infinity for a record that a message shows bare.
+    nan stands for an adversary's own agents, infinity for a record that a message shows noiseless.
     """
 
     low: Tensor
     high: Tensor
-    bare: dict[tuple[int, int], tuple[int, int]]  # (adversary, victim) -> (round, sender)
+    noiseless: dict[tuple[int, int], tuple[int, int]]  # (adversary, victim) -> (round, sender)
 
 
 def network_mu(
@@ -49,20 +49,20 @@ def network_mu(
     n_rounds: int,
     participation: Schema = "every-round",
     noise: float | Tensor = 1.0,
-    readers: Sequence[ThreatModel] | None = None,
+    adversaries: Sequence[ThreatModel] | None = None,
     known_to: Sequence[Sequence[int]] | None = None,
     strategy: Tensor | None = None,
     gap: float = GAP,
     on_step: OnStep = lambda done, total: None,
 ) -> NetworkMu:
-    """mu of each agent's record to each reader, in linear gossip.
+    """mu of each agent's record to each adversary, in linear gossip.
 
     Args:
         W: [n, n], W[i, j] weighs agent j's message at agent i; a sequence is used over and over.
         participation: in which rounds a record is used.
         noise: standard deviation over the sensitivity, for all agents; of each agent, [n]; or F
             [n, n_draws], where draws reach several agents.
-        readers: None: each agent alone, in order.
+        adversaries: None: each agent alone, in order.
         known_to: of each draw of F, the agents that know it; None: each agent its own noise alone.
         strategy: M [n_rounds, n_rounds], lower triangular: an agent's noise over the rounds is
             M^-1 times fresh noise; None: independent.
@@ -70,47 +70,49 @@ def network_mu(
 
     Raises:
         ConfigError: matrices or noise are no numbers or of other shapes, the schema does not fit, a
-            reader reads no message or is everybody, or there is not enough memory.
+            adversary reads no message or is everybody, or there is not enough memory.
     """
     gossip = gossip_of(W, n_rounds, noise, known_to)
     n = gossip.n_agents
     schema = Participation.of(participation, n_rounds)
-    if readers is None:
-        readers = [ThreatModel(name=f"{a}", kind="curious", agents=(a,)) for a in range(n)]
-    for reader in readers:
-        refuse_reader(gossip, reader)
+    if adversaries is None:
+        adversaries = [ThreatModel(name=f"{a}", kind="curious", agents=(a,)) for a in range(n)]
+    for adversary in adversaries:
+        refuse_adversary(gossip, adversary)
     if strategy is not None:
         _refuse_strategy(strategy, n_rounds)
     _refuse_size(n, n_rounds, schema, strategy is not None)
-    return _of_all(gossip, readers, schema, strategy, gap, on_step)
+    return _of_all(gossip, adversaries, schema, strategy, gap, on_step)
 
 
 def _of_all(
     gossip: Gossip,
-    readers: Sequence[ThreatModel],
+    adversaries: Sequence[ThreatModel],
     schema: Participation,
     strategy: Tensor | None,
     gap: float,
     on_step: OnStep,
 ) -> NetworkMu:
     n = gossip.n_agents
-    low, high = (torch.full((len(readers), n), torch.nan, dtype=torch.float64) for _ in range(2))
-    bare: dict[tuple[int, int], tuple[int, int]] = {}
-    for i, reader in enumerate(readers):
-        victims = [v for v in range(n) if v not in reader.agents]
-        view = _read(gossip, reader, strategy)
+    low, high = (
+        torch.full((len(adversaries), n), torch.nan, dtype=torch.float64) for _ in range(2)
+    )
+    noiseless: dict[tuple[int, int], tuple[int, int]] = {}
+    for i, adversary in enumerate(adversaries):
+        victims = [v for v in range(n) if v not in adversary.agents]
+        view = _read(gossip, adversary, strategy)
         low[i, victims], high[i, victims] = mu_of(view.grams(schema, victims), schema.times, gap)
         for v, where in view.shown(victims):
             low[i, v] = high[i, v] = torch.inf
-            bare[i, v] = where
-        on_step(i + 1, len(readers))
-    return NetworkMu(low, high, bare)
+            noiseless[i, v] = where
+        on_step(i + 1, len(adversaries))
+    return NetworkMu(low, high, noiseless)
 
 
-def _read(gossip: Gossip, reader: ThreatModel, strategy: Tensor | None) -> Innovations | Stacked:
+def _read(gossip: Gossip, adversary: ThreatModel, strategy: Tensor | None) -> Innovations | Stacked:
     if strategy is None:
-        return Innovations.of(gossip, reader)
-    return Stacked.of(gossip, reader, strategy)
+        return Innovations.of(gossip, adversary)
+    return Stacked.of(gossip, adversary, strategy)
 
 
 def mu_of(grams: list[Tensor], times: int, gap: float = GAP) -> tuple[Tensor, Tensor]:

@@ -98,7 +98,7 @@ class PlayedRound:
     Args:
         game: at the coordinates that are played.
         nonlinear: which messages are linear in their noise, and not looked at.
-        readers: adversaries; what none of them reads is not looked at.
+        adversaries: adversaries; what none of them reads is not looked at.
 
     Raises:
         NotObservable: the round is too large to be played often.
@@ -109,7 +109,7 @@ class PlayedRound:
         game: Game,
         k: int,
         nonlinear: Nonlinear | None,
-        readers: Iterable[ThreatModel],
+        adversaries: Iterable[ThreatModel],
         streams: Streams,
     ) -> None:
         self._game, self._streams, self.round = game, streams, k
@@ -119,7 +119,7 @@ class PlayedRound:
             state, _ = _step(game, state, i, 0.0, Noise(streams, i))
         self._state, self._asked = state, Tape()
         _, sent = _step(game, state, k, 0.0, self._asked)
-        self._shown_in, self.places = self._where(list(readers))
+        self._shown_in, self.places = self._where(list(adversaries))
         numbers = sum(message.payload[0].numel() for message in sent.values())
         numbers += sum(draw.numbers for draw in self._asked.draws.values())
         self._numbers = max(1, numbers * (self._shown_in - k + 1))  # of one play
@@ -128,21 +128,23 @@ class PlayedRound:
                 f"a round has {self._numbers} numbers, and is to be played {LEAST} times at least"
             )
 
-    def _where(self, readers: list[ThreatModel]) -> tuple[int, list[Place]]:
+    def _where(self, adversaries: list[ThreatModel]) -> tuple[int, list[Place]]:
         """The first round in which noise of this one shows, and the rows that show it."""
         last = min(self._game.defense.n_rounds, self.round + AHEAD - 1)
         for until, sent in self._played(self._game, PILOT, self._streams, 0.0, last):
-            places = [p for name in sent for p in self._noisy(name, sent, readers)]
+            places = [p for name in sent for p in self._noisy(name, sent, adversaries)]
             if places:
                 return until, places
         return self.round, []
 
-    def _noisy(self, name: str, sent: Capture, readers: list[ThreatModel]) -> list[Place]:
+    def _noisy(self, name: str, sent: Capture, adversaries: list[ThreatModel]) -> list[Place]:
         message = sent[name]
         if name in self._left_out or message.payload.shape[0] < PILOT:
             return []
         moves = (message.payload != message.payload[:1]).flatten(2).any(2).any(0)
-        seen = {row for who in readers for row in visible_rows(message, who).tolist()}
+        seen = {
+            row for adversary in adversaries for row in visible_rows(message, adversary).tolist()
+        }
         senders = senders_by_row(message).tolist()
         rows = [r for r in sorted(seen) if moves[r]]
         by_sender = {senders[r]: r for r in reversed(rows)}

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
 from dpaudit.defense.contract import Gradient
 from dpaudit.defense.transcript import Capture
 from dpaudit.errors import DpauditError
-from dpaudit.kept import NOT_KEPT, Kept, Progress, joined, under
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
@@ -70,7 +70,7 @@ def play(
     game: Game | None = None,
     on_round: OnStep = lambda done, total: None,
     dtype: torch.dtype = torch.float64,
-    kept: Kept = NOT_KEPT,
+    checkpoint: Checkpoint = NO_CHECKPOINT,
     others: Steep | None = None,
     enough: Callable[[Worlds], bool] | None = None,
 ) -> Worlds:
@@ -88,7 +88,7 @@ def play(
     """
     rows = adversary.observed + 2 * adversary.game.setting.n_agents
     size = block_of(rows, adversary.game.played)
-    n_blocks, blocks = -(-trials // size), _blocks_of(kept.last())
+    n_blocks, blocks = -(-trials // size), _blocks_of(checkpoint.last())
     for i, part in list(enumerate(np.array_split(np.arange(trials), n_blocks)))[len(blocks) :]:
         if enough is not None and _is_due(len(blocks)) and enough(_together(blocks)):
             break
@@ -99,8 +99,8 @@ def play(
 
         with torch.inference_mode():
             blocks.append(_block(adversary, len(part), own, in_round, game, counted, dtype, others))
-        kept.keep(partial(_progress_of, blocks))
-    kept.done(_progress_of(blocks))
+        checkpoint.keep(partial(_progress_of, blocks))
+    checkpoint.done(_progress_of(blocks))
     return _together(blocks)
 
 

@@ -111,7 +111,7 @@ class Filter(NamedTuple):
         """What effects on observations [*, n] are in whitened ones, [*, rank]."""
         return seen @ self.whiten
 
-    def bare(self, seen: Tensor) -> Tensor:
+    def noiseless(self, seen: Tensor) -> Tensor:
         """What is left of effects on observations [*, n] where there is no noise."""
         return seen - seen @ self.U @ self.U.mT
 
@@ -133,7 +133,7 @@ class Filter(NamedTuple):
         return compressed(left, least_left(self.S.numpy())) * units
 
     @property
-    def noiseless(self) -> float:
+    def least_noiseless(self) -> float:
         """Of a record's effect: what is left of it by rounding where no noise hides it."""
         return least_noiseless(self.S.numpy())
 

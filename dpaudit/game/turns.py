@@ -25,6 +25,6 @@ def in_worst_batch(game: Game, threat_model: ThreatModel, n_rounds: int) -> Game
         [r.columns for r in apart.rounds], lambda use: (use[1] - 1) % game.cycle
     ).items():
         told[batch] = worst_directions(H, game.directions).high
-    shown = [(j - 1) % game.cycle for j in apart.leak.unhidden]
+    shown = [(j - 1) % game.cycle for j in apart.leak.noiseless]
     first = min(shown) if shown else max(sorted(told), key=lambda batch: told[batch])
     return replace(game, first=first + 1)

@@ -58,7 +58,7 @@ def of_worst_agent(
     if reads_all and not told.H[0].any():
         return game
     for each in alike:
-        if each.victim in told.unhidden:
+        if each.victim in told.noiseless:
             return each
     leaks: dict[Mechanism, Game] = {}
     for each, H in zip(alike, told.H, strict=True):

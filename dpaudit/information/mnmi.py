@@ -18,8 +18,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress
 from dpaudit.errors import ConfigError, DataError
-from dpaudit.kept import NOT_KEPT, Kept, Progress
 
 from .estimators import (
     NEIGHBOURS,
@@ -87,7 +87,7 @@ def maximum_information(
     n_splits: int = 20,
     confidence: float = 0.95,
     workers: int | None = None,
-    kept: Kept = NOT_KEPT,
+    checkpoint: Checkpoint = NO_CHECKPOINT,
 ) -> MaximumInformation:
     """The largest information that the view of one round holds about V in that round: M-NMI.
 
@@ -102,7 +102,7 @@ def maximum_information(
         reduce_private, reduce_view: what is done to the samples first.
         n_permutations, n_splits: shuffles of the trials for the p-value, random splits into halves
             for the interval. 0: none.
-        workers, kept: threads, by default one a core; where it keeps how far it is.
+        workers, checkpoint: threads, by default one a core; where it keeps how far it is.
 
     Raises:
         ConfigError: k, ``n_permutations``, ``n_splits`` or ``confidence`` out of range.
@@ -113,7 +113,7 @@ def maximum_information(
     _check_options(n_permutations, n_splits, confidence)
     workers = workers or os.cpu_count() or 1
     pairs = _pairs(private, view, reduce_private, reduce_view, rng, workers)
-    estimates = _estimated(pairs, k, n_permutations, n_splits, rng, workers, kept)
+    estimates = _estimated(pairs, k, n_permutations, n_splits, rng, workers, checkpoint)
     return _judged(pairs, estimates, k, confidence)
 
 
@@ -215,18 +215,22 @@ def _estimated(
     n_splits: int,
     rng: np.random.Generator,
     workers: int,
-    kept: Kept,
+    checkpoint: Checkpoint,
 ) -> _Estimates:
     n = pairs[0].n
     _check_trials(n, k, n_splits, max(pair.dims for pair in pairs))
     plan = _plan(n, n_permutations, n_splits, rng)
-    table = _table(pairs, plan, k, workers, kept)  # [n_rounds, 1 + n_permutations + 2 n_splits]
+    table = _table(
+        pairs, plan, k, workers, checkpoint
+    )  # [n_rounds, 1 + n_permutations + 2 n_splits]
     halves = table[:, 1 + n_permutations :].reshape(len(pairs), n_splits, 2)
     of_itself = np.array([_of_itself(pair.private, k, rng) for pair in pairs])
     return _Estimates(table[:, 0], table[:, 1 : 1 + n_permutations], halves, of_itself)
 
 
-def _table(pairs: list[_Pair], plan: list[_Part], k: int, workers: int, kept: Kept) -> Floats:
+def _table(
+    pairs: list[_Pair], plan: list[_Part], k: int, workers: int, checkpoint: Checkpoint
+) -> Floats:
     """Bits of every round for every part of the plan, [n_rounds, len(plan)]."""
     cells = list(product(range(len(pairs)), range(len(plan))))
 
@@ -234,12 +238,12 @@ def _table(pairs: list[_Pair], plan: list[_Part], k: int, workers: int, kept: Ke
         (private, view), (v, w) = pairs[cell[0]], plan[cell[1]]
         return ksg_of_samples(private.samples[v], view.samples[w], k)
 
-    last = kept.last()
+    last = checkpoint.last()
     bits: list[float] = [] if last is None else last.note
     while len(bits) < len(cells):
         some = cells[len(bits) : len(bits) + AT_ONCE * workers]
         bits += _in_threads(estimate, some, workers)
-        kept.keep(partial(Progress, {}, bits))
+        checkpoint.keep(partial(Progress, {}, bits))
     return np.array(bits).reshape(len(pairs), len(plan))
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from math import exp, inf
 from typing import Any
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense.claim_accounting import (
     Accounted,
     account_claim,
@@ -269,8 +269,8 @@ def examined(
     attack = load_plugin("attacks", "likelihood-ratio")(
         **options_of(case.claim, accounted, defense, setting, scale)
     )
-    bench = Bench(None, setting, defense, (case.claim,), streams, None)  # type: ignore[arg-type]
-    findings = attack.measure(bench, threat_model, lambda done, total: None)
+    context = AttackContext(None, setting, defense, (case.claim,), streams, None)  # type: ignore[arg-type]
+    findings = attack.measure(context, threat_model, lambda done, total: None)
     because = bearing_on(0, case.claim, threat_model, findings)
     findings.append(accounting_finding(0, case.claim, threat_model, accounted))
     common = account_restated(case.claim, threat_model, defense, setting)

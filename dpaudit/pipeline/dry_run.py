@@ -12,7 +12,7 @@ from dpaudit.files.finding import Metric
 from dpaudit.training.run_directory import RunDirectory
 
 from .caller_objects import NOTHING, CallerObjects
-from .jobs import Prepared, bench_of, jobs_of
+from .jobs import Prepared, context_of, jobs_of
 from .memory import Need, plan_of
 from .run import Runtime, prepare, prepared_again
 from .time_needed import Took, estimate
@@ -111,6 +111,6 @@ def powers_of(config: AuditConfig, prepared: Prepared, patience: float = inf) ->
         key = job.index, job.threat_model.name
         if key not in seen:
             seen.add(key)
-            bench = bench_of(config, prepared, RunDirectory(Path()), job)  # nothing is written
-            for claim, metrics in job.attack.power(bench, job.threat_model, patience):
+            context = context_of(config, prepared, RunDirectory(Path()), job)  # nothing is written
+            for claim, metrics in job.attack.power(context, job.threat_model, patience):
                 yield Power(job.attack_name, claim, job.threat_model.name, metrics)

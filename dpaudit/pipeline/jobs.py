@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from dpaudit.attack.contract import Attack, Bench, Part
+from dpaudit.attack.contract import Attack, AttackContext, Part
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.returned import kind
 from dpaudit.defense.torch_settings import unchanged_settings
@@ -21,7 +21,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.memory import size_text
 from dpaudit.progress import OnProgress, OnStep
 from dpaudit.rng import Streams
-from dpaudit.training.checkpoints import Checkpoints
+from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, Recording, train
@@ -101,12 +101,15 @@ def run_attack(
     def on_step(done: int, total: int) -> None:
         on_progress(f"attack {job.name}", done, total)
 
-    kept = Checkpoints.of(run.folder, job.name, binding, prepared.streams.device)
-    bench = replace(bench_of(config, prepared, run, job), kept=kept)
+    checkpoint = StoredCheckpoint.of(run.folder, job.name, binding, prepared.streams.device)
+    context = replace(context_of(config, prepared, run, job), checkpoint=checkpoint)
     by = f'attack "{job.attack_name}": measure'
     measure = job.attack.measure if job.index is not None else partial(_examined, job)
-    with faults_in_a_line(f"attack {job.name}", bench.defense, job.attack), unchanged_settings(by):
-        measured: object = measure(bench, job.threat_model, on_step)
+    with (
+        faults_in_a_line(f"attack {job.name}", context.defense, job.attack),
+        unchanged_settings(by),
+    ):
+        measured: object = measure(context, job.threat_model, on_step)
         answers = list(measured) if isinstance(measured, Iterable) else [measured]
     findings = [one for one in answers if isinstance(one, Finding)]
     for other in (one for one in answers if not isinstance(one, Finding)):
@@ -117,13 +120,13 @@ def run_attack(
 
 
 def _examined(
-    job: AttackJob, bench: Bench, threat_model: ThreatModel, on_step: OnStep
+    job: AttackJob, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
 ) -> list[Finding]:
     """What an examination finds, or why there is none: nobody asked for it, so nothing fails."""
     try:
-        size = job.attack.memory(bench, threat_model)
+        size = job.attack.memory(context, threat_model)
         if size <= MOST_BYTES:
-            return job.attack.measure(bench, threat_model, on_step)
+            return job.attack.measure(context, threat_model, on_step)
         why = f"it takes {size_text(size)} of memory, more than {size_text(MOST_BYTES)}"
     except RunError:
         raise  # of the run's folder
@@ -143,10 +146,12 @@ def _examined(
     ]
 
 
-def bench_of(config: AuditConfig, prepared: Prepared, run: RunDirectory, job: AttackJob) -> Bench:
+def context_of(
+    config: AuditConfig, prepared: Prepared, run: RunDirectory, job: AttackJob
+) -> AttackContext:
     """What an attack works on in one of its jobs."""
     own = prepared.streams.numpy("measurement", job.name).integers(2**62).item()
-    return Bench(
+    return AttackContext(
         prepared.learned.problem,
         prepared.setting,
         prepared.defenses["defense"],

@@ -21,7 +21,7 @@ from dpaudit.memory import available, resident, size_text
 from dpaudit.training.needs import examination_bytes, training_bytes
 from dpaudit.training.run_directory import RunDirectory
 
-from .jobs import NOISE_OF_THE_RUN, WORLDS, AttackJob, Prepared, bench_of, jobs_of, recording_for
+from .jobs import NOISE_OF_THE_RUN, WORLDS, AttackJob, Prepared, context_of, jobs_of, recording_for
 from .noise_of_the_run import n_examined
 
 CURVE_BYTES = 2_000 * 40  # of a report for each agent: points of its curves, as numbers and drawn
@@ -217,8 +217,8 @@ def _largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def _attack_size(config: AuditConfig, prepared: Prepared, job: AttackJob) -> int:
-    bench = bench_of(config, prepared, RunDirectory(Path()), job)  # nothing is read or written
-    return _whole(job.attack.memory(bench, job.threat_model))
+    context = context_of(config, prepared, RunDirectory(Path()), job)  # nothing is read or written
+    return _whole(job.attack.memory(context, job.threat_model))
 
 
 def _whole(tensors: int) -> int:

@@ -77,17 +77,17 @@ class Told(NamedTuple):
     tested: Tested
 
 
-def examine_law(prepared: Prepared, readers: tuple[ThreatModel, ...]) -> Finding | None:
+def examine_law(prepared: Prepared, adversaries: tuple[ThreatModel, ...]) -> Finding | None:
     """The law of the noise of messages that are not linear in it; None: all are.
 
     Args:
-        readers: adversaries; what none of them reads is not looked at.
+        adversaries: adversaries; what none of them reads is not looked at.
     """
     defense, setting = prepared.defenses["defense"], prepared.setting
     seed = prepared.streams.numpy("law of the noise").integers(2**62).item()
     try:
         with global_randomness(0):
-            return law_of_the_noise(defense, setting, readers, Streams(seed))
+            return law_of_the_noise(defense, setting, adversaries, Streams(seed))
     except RunError:
         raise  # of the run's folder, not of the rounds
     except Exception as error:  # whatever a step raises at other coordinates
@@ -98,7 +98,7 @@ def examine_law(prepared: Prepared, readers: tuple[ThreatModel, ...]) -> Finding
 
 
 def law_of_the_noise(
-    defense: Defense, setting: Setting, readers: tuple[ThreatModel, ...], streams: Streams
+    defense: Defense, setting: Setting, adversaries: tuple[ThreatModel, ...], streams: Streams
 ) -> Finding | None:
     """The same of a calibrated defense."""
     adjacency: Adjacency = "add-remove" if defense.function_distance() is None else "function"
@@ -110,7 +110,7 @@ def law_of_the_noise(
         return None
     tests, told = list[Tested](), list[Told]()
     for k in rounds_played(defense.n_rounds, streams):
-        round = PlayedRound(wide_game(game), k, nonlinear, readers, streams)
+        round = PlayedRound(wide_game(game), k, nonlinear, adversaries, streams)
         found = list(_tests(round, game, streams))
         tests += [test for test, _ in found]
         told += [told for _, told in found if told is not None]

@@ -72,22 +72,24 @@ def examined_rounds(n_rounds: int, streams: Streams) -> tuple[int, ...]:
 
 
 def examine_noise(
-    prepared: Prepared, readers: tuple[ThreatModel, ...], on_step: OnStep = lambda done, total: None
+    prepared: Prepared,
+    adversaries: tuple[ThreatModel, ...],
+    on_step: OnStep = lambda done, total: None,
 ) -> Finding:
     """Rounds of the real problem under several streams of noise.
 
     Noise that is not independent is no fault where it comes on top of noise that is.
 
     Args:
-        readers: adversaries; what none of them reads is not looked at.
+        adversaries: adversaries; what none of them reads is not looked at.
     """
-    found = _examined(prepared, readers, on_step)
+    found = _examined(prepared, adversaries, on_step)
     if found.verdict is None:
         return found
     defense = prepared.defenses["defense"]
-    for fewer in hiding_without(defense, prepared.setting, readers, defense.n_rounds):
+    for fewer in hiding_without(defense, prepared.setting, adversaries, defense.n_rounds):
         without = prepared._replace(defenses={**prepared.defenses, "defense": fewer})
-        again = _examined(without, readers)
+        again = _examined(without, adversaries)
         if again.verdict is None and set(again.not_examined) <= set(found.not_examined):
             p = found.metrics[Name.P_VALUE].value
             notes = (fewer.note, f"with these draws: {found.title} (p = {p:.2g})")
@@ -96,7 +98,9 @@ def examine_noise(
 
 
 def _examined(
-    prepared: Prepared, readers: tuple[ThreatModel, ...], on_step: OnStep = lambda done, total: None
+    prepared: Prepared,
+    adversaries: tuple[ThreatModel, ...],
+    on_step: OnStep = lambda done, total: None,
 ) -> Finding:
     seed = prepared.streams
     own = Streams(seed.numpy("noise of the run").integers(2**62).item(), seed.device)
@@ -110,7 +114,7 @@ def _examined(
     try:
         with torch.no_grad():
             played = RealRounds(
-                defense, prepared.learned.problem, setting, seed, own, readers, rounds
+                defense, prepared.learned.problem, setting, seed, own, adversaries, rounds
             )
             for round in played.play(lambda done: on_step(done, len(rounds))):
                 some += _heard(round, missed)
@@ -292,15 +296,15 @@ def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
     silent = h.louder.abs() <= SILENT * h.louder.abs().max()  # [streams, rows, d]
     moved = torch.stack([x.abs() for x in h.data]).amax(dim=0)
     moves = moved > DIFFERENCE * moved.square().mean().sqrt()
-    bare = moves & silent.all(dim=0)
-    if silent.all() or not bare.any():
+    noiseless = moves & silent.all(dim=0)
+    if silent.all() or not noiseless.any():
         return
-    row = int(bare.sum(dim=1).argmax())
-    which = bare[row].nonzero().flatten()
+    row = int(noiseless.sum(dim=1).argmax())
+    which = noiseless[row].nonzero().flatten()
     p = float(more_than(len(which) - 1, int(moves[row].sum()), _left_out(silent[:, row])))
-    what = "" if len(which) == bare.shape[1] else f"{layers.named(which.tolist())} of "
+    what = "" if len(which) == noiseless.shape[1] else f"{layers.named(which.tolist())} of "
     says = f'no noise on {what}"{h.name}" {_of(h, row)} in round {h.round}'
-    yield Tested(p, len(bare), h.name, (h.round,), says)
+    yield Tested(p, len(noiseless), h.name, (h.round,), says)
 
 
 def _left_out(silent: Tensor) -> float:
@@ -438,7 +442,9 @@ def _rows(heard: list[Heard], k: int, own: Streams) -> Iterator[Tested]:
         for i, j in parallel_pairs(vectors, own.numpy("rows", k, width)):
             (one, r, x), (other, s, y) = some[i], some[j]
             ratio = float(x @ y / (x @ x))
-            if one.readers[r] & other.readers[s] and _differ(one.data, other.data, r, s, ratio):
+            if one.adversaries[r] & other.adversaries[s] and _differ(
+                one.data, other.data, r, s, ratio
+            ):
                 says = (
                     f'"{one.name}" {_of(one, r)} and "{other.name}" {_of(other, s)} carry the same '
                     f"noise in round {k}: their difference has none"

@@ -43,9 +43,9 @@ def _least(case: Case) -> float:
         for finding in case.of(role)
         if Name.EPSILON in finding.metrics
     ]
-    bare = any(finding.verdict is Verdict.REFUTED for finding in case.of(Role.EXACT_LEAK))
+    noiseless = any(finding.verdict is Verdict.REFUTED for finding in case.of(Role.EXACT_LEAK))
     certified = case.bound if case.refuted else min(case.bound, case.claimed)
-    return max([inf if bare else certified, *lows])
+    return max([inf if noiseless else certified, *lows])
 
 
 def _most(case: Case) -> float:

@@ -47,8 +47,8 @@ def _declared_without_noise(case: Case) -> Decision | None:
     declared = case.first(Role.DECLARED)
     if declared is None or declared.metrics[Name.EPSILON].low != inf:
         return None
-    bare = f"{case.claims}; a message that depends on the data is sent with no noise at all"
-    return Decision(Verdict.REFUTED, f"{bare}{case.also}.", declared)
+    noiseless = f"{case.claims}; a message that depends on the data is sent with no noise at all"
+    return Decision(Verdict.REFUTED, f"{noiseless}{case.also}.", declared)
 
 
 def _accounting_exceeds(case: Case) -> Decision | None:
@@ -60,8 +60,8 @@ def _accounting_exceeds(case: Case) -> Decision | None:
         finding = case.first(role)
         if finding is not None and finding.verdict is Verdict.UNSUPPORTED:
             if finding.message is not None and role is Role.MEASURED:
-                bare = f"{finding.message} moves with the record, and no noise hides it"
-                return Decision(Verdict.UNSUPPORTED, f"{case.claims}; {bare}{case.also}.", finding)
+                shown = f"{finding.message} moves with the record, and no noise hides it"
+                return Decision(Verdict.UNSUPPORTED, f"{case.claims}; {shown}{case.also}.", finding)
             gives = f"{what} gives {epsilon_of(finding)} to {case.adversary}"
             return Decision(Verdict.UNSUPPORTED, f"{case.claims}; {gives}{case.also}.", finding)
     return None

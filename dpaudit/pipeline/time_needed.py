@@ -16,7 +16,7 @@ from dpaudit.training.pace import Pace, measured
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.woven import global_randomness
 
-from .jobs import NOISE_OF_THE_RUN, WORLDS, AttackJob, Prepared, bench_of, jobs_of, recording_for
+from .jobs import NOISE_OF_THE_RUN, WORLDS, AttackJob, Prepared, context_of, jobs_of, recording_for
 from .noise_of_the_run import n_examined
 from .workers import one_thread
 
@@ -85,10 +85,10 @@ def estimate(config: AuditConfig, prepared: Prepared) -> Estimate | None:
 
 
 def _of_attack(config: AuditConfig, prepared: Prepared, job: AttackJob, pace: Pace) -> Took:
-    bench = bench_of(config, prepared, RunDirectory(Path()), job)  # nothing is read or written
+    context = context_of(config, prepared, RunDirectory(Path()), job)  # nothing is read or written
     whom = f" ({job.threat_model.name})" if job.attack.per_threat_model else ""
     try:
-        seconds = job.attack.seconds(bench, job.threat_model, pace)
+        seconds = job.attack.seconds(context, job.threat_model, pace)
     except _UNPLAYABLE:
         seconds = None
     return Took(f"{job.attack_name}{whom}", seconds)

@@ -91,7 +91,7 @@ def _falsified(finding: Finding) -> str | None:
 
 
 def _least(exact: Finding | None) -> float:
-    """The lower end of what a view leaks by the protocol's algebra; infinite if bare."""
+    """The lower end of what a view leaks by the protocol's algebra; infinite if noiseless."""
     if exact is None:
         return 0.0
     if exact.verdict is Verdict.REFUTED:

@@ -5,8 +5,8 @@ from math import inf, sqrt
 from typing import Any
 
 from . import bypasses, faults, odd
+from .common_mistakes import BrainFloatNoise, HalfPrecisionNoise
 from .correct import PrivateGossip
-from .hurried import BrainFloatNoise, HalfPrecisionNoise
 from .ordinary import Mechanism, Said, ordinary_audits
 from .zoo import ClipForgotten
 

@@ -119,8 +119,8 @@ def accounting(examined: Examined) -> str | None:
 def exact_leak(examined: Examined) -> str | None:
     """The claim against what the messages tell by the protocol's own algebra."""
     leak, game = examined.adversary.leak, examined.game
-    if leak.unhidden:
-        k, message = next(iter(leak.unhidden.items()))
+    if leak.noiseless:
+        k, message = next(iter(leak.noiseless.items()))
         return f'"{message}" shows a record of round {k} without noise'
     shifts = leak.by_round if examined.defense.family == "gaussian" else leak.pure
     noise = [game.effect / min(shift, LARGEST) for shift in shifts.tolist() if shift > 0]
@@ -135,7 +135,7 @@ def sensitivity(examined: Examined) -> str | None:
     examination = Examination(coupled, restarts=0, steps=0)
     rows = list(examination.record(coupled.start(), 1, examined.specimen.claimed))
     for row in rows:
-        if row.unhidden and row.counts:
+        if row.noiseless and row.counts:
             return f'"{row.message}" moves, and no noise makes a difference to it'
         if row.exceeds and row.counts:
             return f'"{row.message}" moves {row.measured / (row.stated or inf):.3g} x its bound'

@@ -23,7 +23,7 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.run import Runtime, run_audit
 
-from . import hurried
+from . import common_mistakes
 from .correct import PrivateGossip
 
 AGENTS, RECORDS, FEATURES, CLASSES = 6, 8, 11, 3  # records of each agent
@@ -66,36 +66,36 @@ class Said(NamedTuple):
 
 LAPLACE: dict[str, Any] = {"family": "laplace"}
 MECHANISMS = (
-    Mechanism("a bias sent without noise", hurried.BiasBare(), False),
-    Mechanism("a bias bare in the last round", hurried.BiasBareAtTheEnd(), False),
-    Mechanism("a bias bare in between", hurried.BiasBareInBetween(), False),
-    Mechanism("noise less its mean", hurried.NoiseCentred(), False),
-    Mechanism("noise of one layer used in another", hurried.NoiseTiled(), False),
-    Mechanism("noise of one norm in all", hurried.NoiseByDimension(), False),
-    Mechanism("noise drawn in float16", hurried.HalfPrecisionNoise(), False),
-    Mechanism("noise drawn in bfloat16", hurried.BrainFloatNoise(), False),
-    Mechanism("noise on a coarse grid", hurried.GridNoise(), False),
-    Mechanism("noise that follows the learning rate", hurried.NoiseDecays(), False),
-    Mechanism("noise for the mean on the sum", hurried.NoiseAveraged(), False),
-    Mechanism("each layer clipped to C", hurried.ClipByLayer(), False),
-    Mechanism("the norm sent along", hurried.NormSent(), False),
-    Mechanism("small coordinates sent bare", hurried.SparsifiedFirst(), False),
-    Mechanism("scaled by the un-noised norm", hurried.NormalisedByTruth(), False),
-    Mechanism("opposite noise of pairs", hurried.AntitheticAgents(), False),
-    Mechanism("noise used for two rounds", hurried.LastRoundAgain(), False),
-    Mechanism("the same, Laplace", hurried.LastRoundAgain(**LAPLACE), False),
-    Mechanism("noise of one sign", hurried.AbsoluteNoise(), False),
-    Mechanism("a batch used in two rounds", hurried.SumsCarriedOver(), False),
+    Mechanism("a bias sent without noise", common_mistakes.BiasBare(), False),
+    Mechanism("a bias bare in the last round", common_mistakes.BiasBareAtTheEnd(), False),
+    Mechanism("a bias bare in between", common_mistakes.BiasBareInBetween(), False),
+    Mechanism("noise less its mean", common_mistakes.NoiseCentred(), False),
+    Mechanism("noise of one layer used in another", common_mistakes.NoiseTiled(), False),
+    Mechanism("noise of one norm in all", common_mistakes.NoiseByDimension(), False),
+    Mechanism("noise drawn in float16", common_mistakes.HalfPrecisionNoise(), False),
+    Mechanism("noise drawn in bfloat16", common_mistakes.BrainFloatNoise(), False),
+    Mechanism("noise on a coarse grid", common_mistakes.GridNoise(), False),
+    Mechanism("noise that follows the learning rate", common_mistakes.NoiseDecays(), False),
+    Mechanism("noise for the mean on the sum", common_mistakes.NoiseAveraged(), False),
+    Mechanism("each layer clipped to C", common_mistakes.ClipByLayer(), False),
+    Mechanism("the norm sent along", common_mistakes.NormSent(), False),
+    Mechanism("small coordinates sent bare", common_mistakes.SparsifiedFirst(), False),
+    Mechanism("scaled by the un-noised norm", common_mistakes.NormalisedByTruth(), False),
+    Mechanism("opposite noise of pairs", common_mistakes.AntitheticAgents(), False),
+    Mechanism("noise used for two rounds", common_mistakes.LastRoundAgain(), False),
+    Mechanism("the same, Laplace", common_mistakes.LastRoundAgain(**LAPLACE), False),
+    Mechanism("noise of one sign", common_mistakes.AbsoluteNoise(), False),
+    Mechanism("a batch used in two rounds", common_mistakes.SumsCarriedOver(), False),
     Mechanism("private gossip", PrivateGossip(), True),
     Mechanism("private gossip, Laplace", PrivateGossip(**LAPLACE), True),
-    Mechanism("scaled by the noisy norm", hurried.NormalisedNoisy(), True),
-    Mechanism("the noisy sum clipped", hurried.ClippedNoisy(), True),
-    Mechanism("signs of the noisy sum", hurried.SignOfNoisy(), True),
-    Mechanism("small noisy coordinates left out", hurried.MaskedByNoisy(), True),
-    Mechanism("rounded after the noise", hurried.RoundedAfterNoise(), True),
-    Mechanism("bfloat16 after the noise", hurried.BrainFloatAfterNoise(), True),
-    Mechanism("noise in another order", hurried.NoisePermuted(), True),
-    Mechanism("noise in two parts", hurried.NoiseInParts(), True),
+    Mechanism("scaled by the noisy norm", common_mistakes.NormalisedNoisy(), True),
+    Mechanism("the noisy sum clipped", common_mistakes.ClippedNoisy(), True),
+    Mechanism("signs of the noisy sum", common_mistakes.SignOfNoisy(), True),
+    Mechanism("small noisy coordinates left out", common_mistakes.MaskedByNoisy(), True),
+    Mechanism("rounded after the noise", common_mistakes.RoundedAfterNoise(), True),
+    Mechanism("bfloat16 after the noise", common_mistakes.BrainFloatAfterNoise(), True),
+    Mechanism("noise in another order", common_mistakes.NoisePermuted(), True),
+    Mechanism("noise in two parts", common_mistakes.NoiseInParts(), True),
 )
 
 

@@ -209,9 +209,9 @@ Seconds are of all checks together on one bug, and vary with the machine.
 
 ## Ordinary audits
 
-{m} further mechanisms (`dpaudit/selftest/hurried.py`), faults and correct ones that look like
-faults, each audited as any audit file would: likelihood ratio, sensitivity, and the examination of
-the noise of the real run.
+{m} further mechanisms (`dpaudit/selftest/common_mistakes.py`), faults and correct ones that look
+like faults, each audited as any audit file would: likelihood ratio, sensitivity, and the
+examination of the noise of the real run.
 
 {audits}
 

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or not there, and believed only by the job that wrote them."""
+"""StoredCheckpoint on disk: whole or not there, and believed only by the job that wrote them."""
 
 import json
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dpaudit.kept import Kept, Progress
+from dpaudit.checkpoint import Checkpoint, Progress
 
 from .held_folder import Folder
 from .seals import sealed, unsealed
@@ -44,14 +44,14 @@ class _Job:
         return f"checkpoints/{self.name}/{stage}.safetensors"
 
 
-class Checkpoints(Kept):
+class StoredCheckpoint(Checkpoint):
     """Those of one job, a file for each of its stages."""
 
     def __init__(self, job: _Job, stages: tuple[str, ...] = ()) -> None:
         self._job, self._stages = job, stages
 
     @classmethod
-    def of(cls, folder: Folder, job: str, binding: str, device: torch.device) -> "Checkpoints":
+    def of(cls, folder: Folder, job: str, binding: str, device: torch.device) -> "StoredCheckpoint":
         """
         Args:
             folder: of the run.
@@ -61,8 +61,8 @@ class Checkpoints(Kept):
         """
         return cls(_Job(folder, job, binding, device))
 
-    def stage(self, name: str | int) -> Kept:
-        return Checkpoints(self._job, (*self._stages, str(name)))
+    def stage(self, name: str | int) -> Checkpoint:
+        return StoredCheckpoint(self._job, (*self._stages, str(name)))
 
     def last(self) -> Progress | None:
         job, file = self._job, self._job.file(self._name)

@@ -101,8 +101,8 @@ class BatchGradient(Gradient):
         n_rows = max(1, HELD // max(1, b * X[..., 0, :].nbytes))
         if n_rows >= m or X.device.type != "cpu":
             return what(X, holders)
-        who = torch.arange(m) if holders is None else holders
-        parts = zip(X.split(n_rows, dim=-2), who.split(n_rows), strict=True)
+        owners = torch.arange(m) if holders is None else holders
+        parts = zip(X.split(n_rows, dim=-2), owners.split(n_rows), strict=True)
         return torch.cat([what(*part) for part in parts], dim=-2)
 
     def at_step(self, s: int) -> "BatchGradient":

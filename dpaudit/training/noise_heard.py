@@ -30,7 +30,7 @@ class Heard:
     name: str
     round: int
     rows: tuple[tuple[int, int | None], ...]  # sender, and receiver if it goes to one alone
-    readers: tuple[frozenset[str], ...]  # of each row
+    adversaries: tuple[frozenset[str], ...]  # of each row
     noise: Tensor  # [streams, rows, d], what the noise of the round adds to it
     louder: (
         Tensor  # [streams, rows, d], what ``LOUD`` times the noise adds, or less if it is finite
@@ -92,7 +92,7 @@ class _Listener:
         return Heard(
             *name_of(round, name),
             rows=round.links(name),
-            readers=round.readers(name),
+            adversaries=round.adversaries(name),
             noise=noise,
             louder=louder,
             data=data,

@@ -51,11 +51,11 @@ class RealRounds:
         setting: Setting,
         seed: Streams,
         own: Streams,
-        readers: tuple[ThreatModel, ...],
+        adversaries: tuple[ThreatModel, ...],
         rounds: tuple[int, ...],
     ) -> None:
         self._defense, self._setting = defense, setting
-        self.own, self.readers = own, readers
+        self.own, self.adversaries = own, adversaries
         self.other = Streams(own.numpy("other").integers(2**62).item(), own.device)
         self.streams = streams_of(setting, len(rounds))
         self._rounds, self.n_rounds = rounds, len(rounds)
@@ -221,10 +221,10 @@ class PlayedRound:
             (int(sent.senders[e]), int(sent.receivers[e]) if alone else None) for e in edges
         )
 
-    def readers(self, name: str) -> tuple[frozenset[str], ...]:
+    def adversaries(self, name: str) -> tuple[frozenset[str], ...]:
         """Who reads each of these rows."""
         sent = self._sent[name.removesuffix(LATE)]
-        by_edge = _readers_of(sent, self.run.readers)
+        by_edge = _adversaries_of(sent, self.run.adversaries)
         return tuple(
             frozenset().union(*(by_edge[e] for e in (sent.rows == row).nonzero().flatten()))
             for row in self.rows(name)
@@ -269,7 +269,7 @@ def kept_rows(streams: int, d: int, n_rounds: int) -> int:
 
 def _seen_rows(sent: Sent, run: RealRounds) -> Tensor:
     """Rows of the payload that an adversary reads."""
-    seen = [bool(readers) for readers in _readers_of(sent, run.readers)]
+    seen = [bool(adversaries) for adversaries in _adversaries_of(sent, run.adversaries)]
     return sent.rows[torch.tensor(seen, dtype=torch.bool)].unique()
 
 
@@ -280,12 +280,18 @@ def _rows(sent: Sent, run: RealRounds) -> Tensor:
     return rows[torch.linspace(0, len(rows) - 1, min(room, len(rows))).long()]
 
 
-def _readers_of(sent: Sent, readers: tuple[ThreatModel, ...]) -> list[set[str]]:
+def _adversaries_of(sent: Sent, adversaries: tuple[ThreatModel, ...]) -> list[set[str]]:
     """Names of those who read each edge; what an adversary's own agents send hides from others."""
     keys = [None] * len(sent.rows) if sent.readers is None else sent.readers.tolist()
     edges = zip(sent.senders.tolist(), sent.receivers.tolist(), keys, strict=True)
 
-    def reads(who: ThreatModel, j: int, i: int, key: int | None) -> bool:
-        return who.sees(j, i) and j not in who.agents and (key is None or key in who.agents)
+    def reads(adversary: ThreatModel, j: int, i: int, key: int | None) -> bool:
+        return (
+            adversary.sees(j, i)
+            and j not in adversary.agents
+            and (key is None or key in adversary.agents)
+        )
 
-    return [{who.name for who in readers if reads(who, *edge)} for edge in edges]
+    return [
+        {adversary.name for adversary in adversaries if reads(adversary, *edge)} for edge in edges
+    ]

@@ -154,7 +154,7 @@ class _Directions:
 
         Where several do, all rows that any of them reads must have one first.
         """
-        sets = _read_together(self._round.readers(self._name))
+        sets = _read_together(self._round.adversaries(self._name))
         if not sets:
             return []
         differ, unheard, left = self._suspects(by_row=True)
@@ -286,10 +286,12 @@ class _Directions:
         return QuietDirection(least.p_value(n), len(candidates), rows, least.share)
 
 
-def _read_together(readers: Sequence[frozenset[str]]) -> list[tuple[int, ...]]:
+def _read_together(adversaries: Sequence[frozenset[str]]) -> list[tuple[int, ...]]:
     """The largest sets of two or more rows that one adversary reads."""
-    names = frozenset().union(*readers)
-    sets = {frozenset(r for r, who in enumerate(readers) if name in who) for name in names}
+    names = frozenset().union(*adversaries)
+    sets = {
+        frozenset(r for r, reading in enumerate(adversaries) if name in reading) for name in names
+    }
     largest = [s for s in sets if len(s) > 1 and not any(s < other for other in sets)]
     return sorted(tuple(sorted(s)) for s in largest)
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.defense.contract import (
     Defense,
     Gradient,
@@ -20,11 +21,10 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Capture, kind_of
 from dpaudit.errors import ConfigError, PluginError, RunError
 from dpaudit.files.result import Curve
-from dpaudit.kept import Kept, Progress
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
-from .checkpoints import Checkpoints
+from .checkpoints import StoredCheckpoint
 from .run_directory import RunDirectory
 from .trials import unrecorded
 
@@ -134,8 +134,8 @@ def train(
             have another shape.
     """
     rounds = _Rounds(defense, problem, setting, streams)
-    kept = Checkpoints.of(run.folder, world, run.binding, streams.device)
-    state, done, curve, traffic, forms = _resumed(kept, rounds)
+    checkpoint = StoredCheckpoint.of(run.folder, world, run.binding, streams.device)
+    state, done, curve, traffic, forms = _resumed(checkpoint, rounds)
     shape = defense.models(state).shape
     every = max(1, defense.n_rounds // evaluations)
     for k in range(done + 1, defense.n_rounds + 1):
@@ -151,7 +151,7 @@ def train(
         if k % every == 0 or k == defense.n_rounds:
             measured = _measured(k, defense, state, problem, setting.network.server)
             curve.append((*measured, *traffic))
-        kept.keep(lambda: Progress(state._asdict(), [k, curve, traffic, forms]))  # noqa: B023 (at once)
+        checkpoint.keep(lambda: Progress(state._asdict(), [k, curve, traffic, forms]))  # noqa: B023 (at once)
         on_round(k, defense.n_rounds)
     initial, _ = problem.evaluate(defense.models(rounds.start()))
     return _by_columns(curve, problem.loss_is, initial)
@@ -192,12 +192,14 @@ class _Traffic(NamedTuple):
         return _Traffic(messages, size)
 
 
-def _resumed(kept: Kept, rounds: _Rounds) -> tuple[Any, int, list[Point], _Traffic, dict[str, str]]:
+def _resumed(
+    checkpoint: Checkpoint, rounds: _Rounds
+) -> tuple[Any, int, list[Point], _Traffic, dict[str, str]]:
     """State, and rounds done, curve, traffic and forms of messages so far.
 
     From the last checkpoint, or from the start.
     """
-    state, last = rounds.start(), kept.last()
+    state, last = rounds.start(), checkpoint.last()
     if last is None:
         return state, 0, [], _Traffic(), {}
     done, curve, traffic, forms = last.note

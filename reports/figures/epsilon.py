@@ -277,19 +277,19 @@ def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
     rounds, mus = (finding.series.get(column, ()) for column in (Column.ROUND, Column.MU))
     points = list(zip(rounds, mus, strict=False))
     finite = [(k, mu) for k, mu in points if math.isfinite(mu)]
-    bare = [k for k, mu in points if math.isinf(mu)]
-    if not finite and not bare:
+    noiseless = [k for k, mu in points if math.isinf(mu)]
+    if not finite and not noiseless:
         return None
     top = max([mu for _, mu in finite if mu > 0], default=1.0)
 
     def paint(axes: "Axes") -> None:
         if finite:
             x, y = zip(*finite, strict=True)
-            shape = "o" if bare else "o-"
+            shape = "o" if noiseless else "o-"
             axes.plot(x, y, shape, color=DEFENSE, markersize=4, linewidth=1.2, label="mu")
-        if bare:
+        if noiseless:
             hint = "infinite: shown without noise"
-            axes.plot(bare, [1.2 * top] * len(bare), "^", color=NO_DEFENSE, label=hint)
+            axes.plot(noiseless, [1.2 * top] * len(noiseless), "^", color=NO_DEFENSE, label=hint)
         axes.set(xlabel="round", ylabel="mu", ylim=(0, 1.3 * top))
         whole_rounds(axes)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)

@@ -13,7 +13,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
-from .test_reach import bench
+from .test_reach import context
 
 RANGE = (-1.0, 1.0)
 
@@ -39,7 +39,7 @@ class Fades(ReconstructionAttack):
 
 @pytest.fixture
 def findings(tmp_path) -> list[Finding]:
-    on, _, nosy = bench(tmp_path)
+    on, _, nosy = context(tmp_path)
     attack = Fades(message=nosy.message, rounds=(2,), targets=4, batch_sizes=("training",))
     found = attack.measure(on, ThreatModel(name="eve"), lambda done, total: None)
     return [finding for finding in found if finding.role is Role.RECONSTRUCTION]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpaudit.attack import Bench, Observed, Reconstruction, ReconstructionAttack, Task
+from dpaudit.attack import AttackContext, Observed, Reconstruction, ReconstructionAttack, Task
 from dpaudit.attack.contract import Part
 from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.data.partition import Partition
@@ -22,7 +22,7 @@ from dpaudit.training.classification import Classification
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import train
 
-SECRETS = (Classification, Dataset, Partition, RunDirectory, Transcript, Bench, Defense)
+SECRETS = (Classification, Dataset, Partition, RunDirectory, Transcript, AttackContext, Defense)
 HANDED: list[tuple[Any, ...]] = []
 
 
@@ -63,7 +63,7 @@ def reachable(start: Any) -> Iterator[Any]:
             waiting += [getattr(one, name, None) for name in ("func", "args", "__self__", "base")]
 
 
-def bench(tmp_path: Any) -> tuple[Bench, Dataset, Nosy]:
+def context(tmp_path: Any) -> tuple[AttackContext, Dataset, Nosy]:
     dataset = load_dataset("digits")
     held = tuple(torch.arange(i * 20, (i + 1) * 20).numpy() for i in range(4))
     parts = Partition(held, dataset.y.numpy())
@@ -80,7 +80,7 @@ def bench(tmp_path: Any) -> tuple[Bench, Dataset, Nosy]:
         train(which, problem, setting, Streams(3), asked, run, world, lambda *_: None)
     part = Part("defense", 2)
     return (
-        Bench(problem, setting, defense, (), Streams(9), run, part, "nosy", 0, seed=3),
+        AttackContext(problem, setting, defense, (), Streams(9), run, part, "nosy", 0, seed=3),
         dataset,
         attack,
     )
@@ -88,7 +88,7 @@ def bench(tmp_path: Any) -> tuple[Bench, Dataset, Nosy]:
 
 def test_no_truth_no_data_and_no_other_message_can_be_reached(tmp_path) -> None:
     HANDED.clear()
-    on, dataset, attack = bench(tmp_path)
+    on, dataset, attack = context(tmp_path)
     found = attack.measure(on, ThreatModel(name="eve"), lambda done, total: None)
     assert found[0].metrics  # it was scored, by somebody who has the truth
     ((observed, *_),) = HANDED
@@ -109,7 +109,7 @@ def test_no_truth_no_data_and_no_other_message_can_be_reached(tmp_path) -> None:
 
 
 def test_the_walk_finds_what_is_hidden_in_closures_and_slots(tmp_path) -> None:
-    on, dataset, _ = bench(tmp_path)
+    on, dataset, _ = context(tmp_path)
 
     def leaky(done: int, total: int, problem: Any = on.problem) -> None:
         print(dataset.name, problem)

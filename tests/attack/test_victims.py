@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpaudit.attack import Observed, Reconstruction, ReconstructionAttack, Task
-from dpaudit.attack.contract import Bench, Part
+from dpaudit.attack.contract import AttackContext, Part
 from dpaudit.attack.victims import window_of
 from dpaudit.defense import Setting, ThreatModel
 from dpaudit.defense.view import View
@@ -203,9 +203,9 @@ def test_memory_is_asked_for_as_many_gradients_as_are_joined(
     defense = load_plugin("defenses", name)(n_rounds=4, batch_size=8, noise_multiplier=1.0)
     problem = Mock(spec=Classification)
     streams, run = Streams(1), Mock(spec=RunDirectory)
-    bench = Bench(problem, setting, defense, (), streams, run, Part(batch_size=8))
+    context = AttackContext(problem, setting, defense, (), streams, run, Part(batch_size=8))
     attack = Asks(message="view", rounds=(2, 3), targets=2, join=join)
-    bytes_taken = attack.memory(bench, ThreatModel(name="eavesdropper"))
+    bytes_taken = attack.memory(context, ThreatModel(name="eavesdropper"))
     assert asked == [joined]
     assert bytes_taken > 16 * joined[0] * joined[1] * setting.d
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.reacting_gradient import ReactingGradient
 from dpaudit.defense.contract import Setting
 from dpaudit.files.finding import Finding, Role
@@ -25,10 +25,10 @@ def measured(name: str, threat_model: ThreatModel, seed: int = 1, **options: Any
     network = build_graph("ring", n) if n else Network((Graph(PATH / PATH.sum(1, keepdim=True)),))
     setting = Setting(network, (80,) * (n or 3), 10)
     defense = load_plugin("defenses", name)(**({"n_rounds": 3, "learning_rate": 1.0} | options))
-    bench = Bench(None, setting, defense, (), Streams(seed), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, defense, (), Streams(seed), None)  # type: ignore[arg-type]
     attack = ReactingGradient(trials=2000)
-    assert attack.memory(bench, threat_model) > 0
-    (finding,) = attack.measure(bench, threat_model, lambda done, total: None)
+    assert attack.memory(context, threat_model) > 0
+    (finding,) = attack.measure(context, threat_model, lambda done, total: None)
     assert finding.role is Role.REACTING_GRADIENT
     assert finding.claim is None
     return finding

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.who_learns_what import WhoLearnsWhat, learned_by
 from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
@@ -67,8 +67,8 @@ def setting_on(graph: str, n_agents: int) -> Setting:
 
 def measured(defense: Defense, setting: Setting):
     threat_model = ThreatModel(name="agent 0", kind="curious", agents=(0,))
-    bench = Bench(None, setting, defense, (), Streams(1), None)
-    (finding,) = WhoLearnsWhat().measure(bench, threat_model, lambda done, total: None)
+    context = AttackContext(None, setting, defense, (), Streams(1), None)
+    (finding,) = WhoLearnsWhat().measure(context, threat_model, lambda done, total: None)
     s = finding.series
     pairs = zip(s["adversary"], s["victim"], strict=True)
     return finding, dict(zip(pairs, s["mu"], strict=True))
@@ -85,7 +85,7 @@ def test_a_record_fades_with_its_distance_as_published(graph, n_agents, mu) -> N
     setting = setting_on(graph, n_agents)
     learned = learned_by(0, Gossip(n_rounds=99, batch_size=1), setting, 2 * n_agents)
     assert [learned.mu[hops] for hops in range(1, len(mu) + 1)] == pytest.approx(mu, abs=1.1e-3)
-    assert learned.unhidden == {}
+    assert learned.noiseless == {}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_all_victims_at_once_are_what_they_are_one_by_one(name, graph, options) 
         game = Game.of(defense, setting, victim, "add-remove", "poisson")
         leak = Adversary(game, curious, n_rounds).leak
         assert mu == pytest.approx(leak.by_round[0].item(), rel=1e-6)
-        assert learned.unhidden.get(victim) == leak.unhidden.get(1)
+        assert learned.noiseless.get(victim) == leak.noiseless.get(1)
 
 
 def test_the_matrix_has_every_ordered_pair_and_the_symmetry_of_the_graph() -> None:
@@ -191,23 +191,23 @@ def test_a_record_without_noise_in_a_later_round_is_named_too() -> None:
     setting, uses = setting_on("ring", 4), Participation.of("every-round", 5)
     learned = learned_by(0, Gossip(n_rounds=5, batch_size=1, noisy=False), setting, 5, uses)
     assert set(learned.mu.values()) == {inf}
-    assert set(learned.unhidden.values()) == {"y"}
+    assert set(learned.noiseless.values()) == {"y"}
 
 
 def test_a_schema_of_uses_that_does_not_fit_is_a_misfit() -> None:
     attack = WhoLearnsWhat(participation=(4, 5))
-    assert list(attack.misfits(16, 5)) == []
-    ((key, said),) = attack.misfits(15, 5)
+    assert list(attack.validate_options(16, 5)) == []
+    ((key, said),) = attack.validate_options(15, 5)
     assert key == "participation"
     assert said.startswith("4 times every 5 rounds takes 16 rounds of 15; expected 3 times")
 
 
 def test_a_schema_of_uses_is_said_in_the_note() -> None:
     setting = setting_on("ring", 4)
-    bench = Bench(None, setting, Gossip(n_rounds=9, batch_size=1), (), Streams(1), None)
+    context = AttackContext(None, setting, Gossip(n_rounds=9, batch_size=1), (), Streams(1), None)
     threat_model = ThreatModel(name="agent 0", kind="curious", agents=(0,))
     attack = WhoLearnsWhat(participation=(2, 4))
-    (finding,) = attack.measure(bench, threat_model, lambda done, total: None)
+    (finding,) = attack.measure(context, threat_model, lambda done, total: None)
     assert any("used 2 times, every 4 rounds from the worst round on" in n for n in finding.notes)
     expected = network_mu(setting.network.at(1).W, 8, (2, 4)).low.nan_to_num(0.0)
     assert finding.metrics["largest mu"].value == pytest.approx(float(expected.max()), rel=1e-6)

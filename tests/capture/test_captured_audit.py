@@ -69,11 +69,11 @@ def test_every_victim_has_as_many_runs_with_its_record_in_both_parts() -> None:
     )
     runs = certified.ShortRuns(config, None, None, "add-remove")
     runs.__dict__["pairs"] = dict.fromkeys(range(3), ("absent", "present"))
-    coins, n = runs.coins, runs.n_choosing
-    assert coins.shape == (61, 3)
-    for part in (coins[:n], coins[n:]):
+    included, n = runs.included, runs.n_choosing
+    assert included.shape == (61, 3)
+    for part in (included[:n], included[n:]):
         assert set(part.sum(axis=0)) == {len(part) // 2}
-    assert not (coins[:, 0] == coins[:, 1]).all()
+    assert not (included[:, 0] == included[:, 1]).all()
 
 
 def test_who_misses_messages_counts_the_rounds_before_any_was_missed(tmp_path: Path) -> None:

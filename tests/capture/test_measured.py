@@ -50,7 +50,7 @@ CHANGE = RNG.standard_normal(D)
 def test_gaussian_noise_gives_the_norm_of_the_change_over_it(gain: float) -> None:
     found = measured(lambda z: {A: 7 + gain * z["z"]}, [draw("z")], {A: CHANGE})
     assert found.mu == pytest.approx(np.linalg.norm(CHANGE) / abs(gain))
-    assert (found.epsilon, found.bare, found.upper) == (0.0, None, False)
+    assert (found.epsilon, found.noiseless, found.upper) == (0.0, None, False)
 
 
 def test_laplace_noise_gives_the_sum_of_ratios() -> None:
@@ -73,12 +73,12 @@ def test_the_same_noised_message_twice_counts_once() -> None:
 
 def test_common_noise_that_cancels_in_a_difference_shows_the_record() -> None:
     found = measured(lambda z: {A: z["z"], B: z["z"]}, [draw("z")], {A: CHANGE, B: 2 * CHANGE})
-    assert (found.mu, found.bare) == (inf, B)
+    assert (found.mu, found.noiseless) == (inf, B)
 
 
 def test_a_number_without_noise_shows_the_record() -> None:
     found = measured(lambda z: {A: z["z"], B: np.ones(D)}, [draw("z")], {B: CHANGE})
-    assert (found.mu, found.bare) == (inf, B)
+    assert (found.mu, found.noiseless) == (inf, B)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "laplace"])
@@ -110,14 +110,14 @@ def test_many_draws_in_many_messages_are_their_matrix(seed: int) -> None:
 
     found = measured(messages, draws, change)
     exact = sqrt(a @ np.linalg.pinv(B @ B.T, rcond=1e-10) @ a)
-    assert found.bare is None
+    assert found.noiseless is None
     assert found.mu == pytest.approx(exact, rel=1e-6)
     rank = np.linalg.matrix_rank(gains[:, gains.any(0)])
     assert found.hidden == (rank < gains.any(0).sum())
     outside = {**change, names[0]: change[names[0]] + 1}
     in_range = np.allclose(B @ np.linalg.pinv(B) @ np.concatenate([*outside.values()]),
                            np.concatenate([*outside.values()]))  # fmt: skip
-    assert (measured(messages, draws, outside).bare is None) == in_range
+    assert (measured(messages, draws, outside).noiseless is None) == in_range
 
 
 def test_noise_that_is_not_linear_or_moves_other_numbers_is_refused() -> None:
@@ -137,7 +137,7 @@ def test_where_a_round_has_a_line_twice_what_starts_rounds_is_asked_for() -> Non
 
 def test_a_program_without_any_noise_shows_the_record() -> None:
     found = measured(lambda z: {A: np.ones(D)}, [], {A: CHANGE})
-    assert (found.mu, found.bare) == (inf, A)
+    assert (found.mu, found.noiseless) == (inf, A)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "laplace"])

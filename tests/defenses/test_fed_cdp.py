@@ -164,7 +164,7 @@ def test_dynamic_noise_hides_nothing_where_no_other_record_has_a_gradient() -> N
     assert epsilon(bracket.least, DELTA).low == inf
     assert "largest norm in a batch" in bracket.assumptions[-1]
     leak = Adversary(Game.of(defense, setting, 1, "add-remove"), EAVESDROPPER, 4).leak
-    assert set(leak.unhidden) == {1, 2, 3, 4}
+    assert set(leak.noiseless) == {1, 2, 3, 4}
     with pytest.raises(ValueError, match="give noise_multiplier"):
         FedCDP(epsilon=1.0, schedule="dynamic")
 

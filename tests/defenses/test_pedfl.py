@@ -101,7 +101,7 @@ def test_a_record_among_equal_agents_shows_without_noise(order, threat_model, he
     assert "1000 in each round" in bracket.assumptions[0]
     if heard:
         leak = Adversary(Game.of(defense, setting, 1, "add-remove"), threat_model, 4).leak
-        assert set(leak.unhidden) == set(range(1, sent + 1))
+        assert set(leak.noiseless) == set(range(1, sent + 1))
 
 
 def test_what_is_stated_is_the_distance_between_agents_alone(drawn_setting, streams) -> None:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from dpaudit.attack import (
     Attack,
-    Bench,
+    AttackContext,
     Chooses,
     Column,
     Finding,
+    InvalidOption,
     LoadedProblem,
     Metric,
-    Misfit,
     Observed,
     OnStep,
     Reconstruction,
@@ -86,28 +86,30 @@ class NoiseLevel(Attack):
     rounds: tuple[PositiveInt, ...] = (1,)
     trials: Annotated[int, Field(ge=2)] = 20
 
-    def misfits(self, n_rounds: int, n_agents: int) -> Iterator[Misfit]:
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         return late_rounds(self.rounds, n_rounds)
 
-    def measure(self, bench: Bench, threat_model: ThreatModel, on_step: OnStep) -> list[Finding]:
+    def measure(
+        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
+    ) -> list[Finding]:
         stds: dict[int, float] = {}
         unread = ""
-        for k, sent in self._played(bench, on_step):
+        for k, sent in self._played(context, on_step):
             view = View.of(threat_model, Transcript({k: sent}), {k})
             try:
                 stds[k] = self._least(view, k)
             except NotObservable as reason:
                 unread = f"not available to this adversary: {reason}"
-        return [self._finding(bench, threat_model, stds, unread)]
+        return [self._finding(context, threat_model, stds, unread)]
 
-    def _played(self, bench: Bench, on_step: OnStep) -> Iterator[tuple[int, Capture]]:
+    def _played(self, context: AttackContext, on_step: OnStep) -> Iterator[tuple[int, Capture]]:
         """The rounds asked for, and what was sent in all trials of each."""
-        defense, problem, streams = bench.defense, bench.problem, bench.streams
-        state = defense.start(problem.initial(streams, self.trials), bench.setting)
+        defense, problem, streams = context.defense, context.problem, context.streams
+        state = defense.start(problem.initial(streams, self.trials), context.setting)
         last = max(self.rounds)
         for k in range(1, last + 1):
             gradient = problem.gradient(streams, k, defense.batch_size, defense.drawing)
-            graph = bench.setting.network.at(k)
+            graph = context.setting.network.at(k)
             round = defense.step(state, k, graph, gradient, Noise(streams, k))
             if k in self.rounds:
                 yield k, round.sent
@@ -123,16 +125,16 @@ class NoiseLevel(Attack):
         return min(_std(view.sent_by(self.message, k, agent)) for agent in others)
 
     def _finding(
-        self, bench: Bench, threat_model: ThreatModel, stds: dict[int, float], unread: str
+        self, context: AttackContext, threat_model: ThreatModel, stds: dict[int, float], unread: str
     ) -> Finding:
-        n = self.trials * bench.setting.d
+        n = self.trials * context.setting.d
         least = {"least noise": Metric(value=min(stds.values()), n=n)} if stds else {}
         method = "smallest standard deviation among agents; runs differ in one round's noise alone"
         return Finding(
             role=Role.NOISE,
             kind="control",
             title=f"noise of {self.message}, measured",
-            attack=bench.name,
+            attack=context.name,
             threat_model=threat_model.name,
             message=self.message,
             rounds=self.rounds,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.defense.contract import Setting
 from dpaudit.errors import DpauditError
@@ -61,8 +61,8 @@ def test_the_leak_lies_between_what_is_declared(block: int) -> None:
             adjacency = "function" if defense.function_distance() else record
             claim = Claim(text="ours", epsilon=1.0, delta=1e-5, scope=scope, adjacency=adjacency)
             declared = account_claim(claim, reader, defense, setting).epsilon
-            bench = Bench(None, setting, defense, (claim,), Streams(seed), None)  # type: ignore[arg-type]
-            found = attack.measure(bench, reader, lambda done, total: None)
+            context = AttackContext(None, setting, defense, (claim,), Streams(seed), None)  # type: ignore[arg-type]
+            found = attack.measure(context, reader, lambda done, total: None)
         except (DpauditError, ValidationError):
             continue
         for leak in (f.metrics.get(Name.EPSILON) for f in found if f.role is Role.EXACT_LEAK):

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from dpaudit.check.cache import KEPT, AuditCache
 from dpaudit.check.seal import Seal
+from dpaudit.checkpoint import Progress
 from dpaudit.defense.transcript import Sent, tensors_of
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
-from dpaudit.kept import Progress
 from dpaudit.pipeline.run import Runtime, run_audit
-from dpaudit.training.checkpoints import Checkpoints
+from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.held_folder import Folder
 from dpaudit.training.run_directory import RunDirectory
 from tests.small_audits import write_images
@@ -55,8 +55,8 @@ def read_checkpoint(folder: Path) -> Any:
     return None if last is None else (plain(last.tensors), last.note)
 
 
-def of_the_job(folder: Path) -> Checkpoints:
-    return Checkpoints.of(Folder(folder), "job", "config and seed", CPU).stage("a")
+def of_the_job(folder: Path) -> StoredCheckpoint:
+    return StoredCheckpoint.of(Folder(folder), "job", "config and seed", CPU).stage("a")
 
 
 def write_capture(folder: Path) -> None:

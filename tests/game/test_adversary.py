@@ -110,7 +110,7 @@ def test_a_round_without_a_step_of_the_victim_shows_nothing_bare() -> None:
     game = Game.of(given.calibrate(setting), setting, 1, "add-remove", "poisson")
     for agent in (0, 3):
         leak = Adversary(game, curious(agent), 8).leak
-        assert leak.unhidden == {}
+        assert leak.noiseless == {}
         assert leak.by_round.max() <= 0.5 * (1 + 1e-9)
 
 
@@ -139,7 +139,7 @@ def test_dpdl_leaks_what_lies_between_its_declared_ends(threat_model) -> None:
 def test_a_message_without_noise_is_named(name, graph, threat_model, message) -> None:
     leak = Adversary(game_of(name, graph, n_rounds=3), threat_model, 3).leak
     assert leak.by_round[0].item() == inf
-    assert leak.unhidden[1] == message
+    assert leak.noiseless[1] == message
 
 
 def test_encrypted_messages_tell_an_eavesdropper_nothing() -> None:

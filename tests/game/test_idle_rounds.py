@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, ThreatModel, broadcast
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
@@ -104,9 +104,9 @@ def adversary(defense: PrivateGossip, reader: ThreatModel = EVERY_LINK) -> Adver
 def findings(defense: PrivateGossip) -> dict[Role, Finding]:
     setting = Setting(build_graph("ring", N_AGENTS), (8,) * N_AGENTS, 1)
     claims = (Claim(text="ours", epsilon=60.0, delta=1e-5),)
-    bench = Bench(None, setting, defense, claims, Streams(11), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, defense, claims, Streams(11), None)  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=400)
-    return {f.role: f for f in attack.measure(bench, EVERY_LINK, lambda done, total: None)}
+    return {f.role: f for f in attack.measure(context, EVERY_LINK, lambda done, total: None)}
 
 
 @pytest.fixture(params=["dense", "sparse"], autouse=True)
@@ -129,7 +129,7 @@ def test_an_idle_round_holds_no_innovation(defense: type[Summed], every: int) ->
     assert told.leak.by_round.tolist() == pytest.approx(
         [MU / sqrt(every)] * sent + [0.0] * (7 - sent), rel=1e-9
     )
-    assert told.leak.unhidden == {}
+    assert told.leak.noiseless == {}
 
 
 @pytest.mark.parametrize("defense", ODD)
@@ -145,7 +145,7 @@ def test_noise_beside_idle_rounds_is_what_was_asked_for(defense: type[Summed]) -
 def test_a_small_leak_without_noise_is_found_in_idle_rounds(sigma: float, part: float) -> None:
     """Of idle rounds alone: 1 and 3 of 4."""
     leak = adversary(Leaking(n_rounds=4, noise_multiplier=sigma, part=part)).leak
-    assert leak.unhidden == {1: "x", 3: "x"}
+    assert leak.noiseless == {1: "x", 3: "x"}
 
 
 def test_noise_that_rounding_reaches_is_not_tested_as_noise() -> None:

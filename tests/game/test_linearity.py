@@ -90,7 +90,7 @@ def test_what_is_not_linear_is_found_and_shows_nothing_bare(defense: Any) -> Non
     assert nonlinear is not None
     assert nonlinear.message in ("x", "state")
     assert nonlinear.affine == frozenset()
-    assert nonlinear.bare is None
+    assert nonlinear.noiseless is None
     assert nonlinear.defined == (defense is not DividedByNoisyNorm)
 
 
@@ -100,14 +100,14 @@ def test_the_effect_of_noise_may_depend_on_the_record_alone() -> None:
 
 
 def test_a_value_that_no_noise_reaches_is_bare_whatever_the_step_is() -> None:
-    assert found(CleanSignBeside()).bare == (1, "sign")
+    assert found(CleanSignBeside()).noiseless == (1, "sign")
 
 
 def test_a_linear_message_beside_others_is_named() -> None:
     nonlinear = found(NoisySignBeside())
     assert nonlinear.message == "sign"
     assert nonlinear.affine == {"x"}
-    assert nonlinear.bare is None
+    assert nonlinear.noiseless is None
 
 
 @pytest.mark.parametrize("defense", [b.twin.defense for b in BUGS[:-1]], ids=lambda d: str(d)[:40])

@@ -81,9 +81,9 @@ def assert_same(one: Adversary, other: Adversary) -> None:
     a, b = one.leak, other.leak
     for x, y in zip(a.by_use, b.by_use, strict=True):
         assert x == pytest.approx(y, rel=1e-9, abs=1e-12)
-    assert a.unhidden == b.unhidden
+    assert a.noiseless == b.noiseless
     assert (a.is_proven, a.has_laplace) == (b.is_proven, b.has_laplace)
-    if not a.unhidden:
+    if not a.noiseless:
         torch.testing.assert_close(a.pure, b.pure, equal_nan=True, rtol=1e-9, atol=1e-12)
         assert sorted(a.parts) == pytest.approx(sorted(b.parts), rel=1e-9)
         assert a.separate == b.separate

@@ -28,7 +28,7 @@ def test_the_published_means_by_distance() -> None:
 @pytest.mark.parametrize("graph", [FLORENTINE, nx.cycle_graph(20), nx.path_graph(7)])
 def test_it_is_no_less_than_the_exact_value(graph: nx.Graph) -> None:
     W = with_self_loops(graph)
-    exact = network_mu(W, 10, noise=2.0, readers=[agents(0), agents(5)]).high.square()
+    exact = network_mu(W, 10, noise=2.0, adversaries=[agents(0), agents(5)]).high.square()
     published = muffliato_mu_squared(W, 10, noise=2.0)[[0, 5]].clamp(max=10 / 4)
     for a, row in ((0, 0), (5, 1)):
         others = [v for v in range(len(graph)) if v != a]

@@ -55,7 +55,7 @@ def erdos_renyi() -> nx.Graph:
 
 
 def test_florentine_node_by_node() -> None:
-    found = network_mu(with_self_loops(FLORENTINE), 10, readers=[agents(0)])
+    found = network_mu(with_self_loops(FLORENTINE), 10, adversaries=[agents(0)])
     expected = [9.3986, 0.130092, 0.0603585, 0.159175, 0.332486, 0.508956, 0.53639, 0.436508]
     expected += [0.455921, 0.127873, 0.0647522, 0.251773, 0.0676243, 0.0212464]
     for end in (found.low, found.high):
@@ -69,20 +69,20 @@ def test_florentine_node_by_node() -> None:
 
 def test_florentine_by_distance_for_one_use_and_for_all() -> None:
     W = with_self_loops(FLORENTINE)
-    every = of_hop(FLORENTINE, network_mu(W, 10, readers=[agents(0)]).high[0].square())
+    every = of_hop(FLORENTINE, network_mu(W, 10, adversaries=[agents(0)]).high[0].square())
     expected = {2: (0.45405, 0.33249, 0.53639), 3: (0.14731, 0.067624, 0.25177)}
     expected[4] = (0.048786, 0.021246, 0.064752)
     for hops, (mean, least, most) in expected.items():
         values = every[hops]
         assert np.mean(values) == pytest.approx(mean, rel=5e-5)
         assert (min(values), max(values)) == pytest.approx((least, most), rel=5e-5)
-    once = of_hop(FLORENTINE, network_mu(W, 10, "once", readers=[agents(0)]).high[0].square())
+    once = of_hop(FLORENTINE, network_mu(W, 10, "once", adversaries=[agents(0)]).high[0].square())
     means = [np.mean(once[hops]) for hops in (1, 2, 3, 4)]
     assert means == pytest.approx([1, 0.023012, 0.0056707, 0.0024039], rel=5e-5)
 
 
 def test_a_cycle_of_twenty() -> None:
-    found = network_mu(with_self_loops(nx.cycle_graph(20)), 10, readers=[agents(0)])
+    found = network_mu(with_self_loops(nx.cycle_graph(20)), 10, adversaries=[agents(0)])
     expected = [9.3312, 2.0678, 0.54222, 0.11777, 0.019926, 0.0024746, 0.00020945]
     for end in (found.low, found.high):
         assert end[0, 1:8].square().tolist() == pytest.approx(expected, rel=3e-5)
@@ -90,7 +90,9 @@ def test_a_cycle_of_twenty() -> None:
 
 def test_a_hundred_nodes_at_random() -> None:
     graph = erdos_renyi()
-    found = of_hop(graph, network_mu(with_self_loops(graph), 10, readers=[agents(0)]).high[0] ** 2)
+    found = of_hop(
+        graph, network_mu(with_self_loops(graph), 10, adversaries=[agents(0)]).high[0] ** 2
+    )
     expected = {
         2: (11, 0.59985, 0.49738, 0.99433),
         3: (29, 0.054115, 0.022341, 0.20145),
@@ -122,12 +124,12 @@ def test_the_published_sums_of_absolute_values_exceed_what_all_links_tell() -> N
 
 
 def test_a_chain_of_seven_and_a_path_of_three_for_one_use() -> None:
-    chain = network_mu(with_self_loops(nx.path_graph(7)), 14, "once", readers=[agents(0)])
+    chain = network_mu(with_self_loops(nx.path_graph(7)), 14, "once", adversaries=[agents(0)])
     expected = [1, 0.11486, 0.021859, 0.0065558, 0.0029186, 0.00095066]
     assert chain.high[0, 1:].square().tolist() == pytest.approx(expected, rel=3e-5)
     W = with_self_loops(nx.path_graph(3))
     for n_rounds, mu in ((2, 0.316228), (5, 0.352642), (10, 0.352888), (20, 0.352888)):
-        found = network_mu(W, n_rounds, "once", readers=[agents(0)])
+        found = network_mu(W, n_rounds, "once", adversaries=[agents(0)])
         assert float(found.high[0, 2]) == pytest.approx(mu, abs=6e-7)
 
 
@@ -157,8 +159,8 @@ def strategy(name: str, n_rounds: int) -> Tensor | None:
 def test_noise_that_is_correlated_over_rounds(name, every, mus, everything) -> None:
     """A path of four, six rounds, a record used every so many of them."""
     W, schema = with_self_loops(nx.path_graph(4)), (6 // every, every)
-    readers = [agents(0), EAVESDROPPER]
-    found = network_mu(W, 6, schema, readers=readers, strategy=strategy(name, 6))
+    adversaries = [agents(0), EAVESDROPPER]
+    found = network_mu(W, 6, schema, adversaries=adversaries, strategy=strategy(name, 6))
     assert found.high[0, 1:].tolist() == pytest.approx(mus, rel=3e-5)
     assert found.low[0, 1:].tolist() == pytest.approx(mus, rel=3e-5)
     assert float(found.high[1, 3]) == pytest.approx(everything, rel=1e-5)
@@ -211,8 +213,8 @@ def test_innovations_are_the_stacked_formula_also_on_graphs_that_vary(schema, re
         torch.testing.assert_close(H, K, rtol=1e-9, atol=1e-12)
 
 
-def mu_of(W: Tensor, *readers: ThreatModel, schema="every-round", noise: float | Tensor = 1.0):
-    return network_mu(W, 8, schema, noise, readers=readers).high.nan_to_num(0.0)
+def mu_of(W: Tensor, *adversaries: ThreatModel, schema="every-round", noise: float | Tensor = 1.0):
+    return network_mu(W, 8, schema, noise, adversaries=adversaries).high.nan_to_num(0.0)
 
 
 def test_a_part_tells_no_more_than_all_and_more_agents_no_less() -> None:
@@ -254,11 +256,11 @@ def test_a_matrix_of_low_rank() -> None:
     """Everybody hears everybody: what is left of earlier rounds is one known mean."""
     n = 6
     W = torch.full((n, n), 1 / n, dtype=torch.float64)
-    found = network_mu(W, 5, readers=[agents(0), EAVESDROPPER])
+    found = network_mu(W, 5, adversaries=[agents(0), EAVESDROPPER])
     assert found.high[:, 1:].square() == pytest.approx(torch.full((2, n - 1), 5.0), rel=1e-9)
-    assert found.bare == {}
+    assert found.noiseless == {}
     blocks = torch.block_diag(W[:3, :3] * 2, W[:3, :3] * 2)
-    apart = network_mu(blocks, 5, readers=[agents(0)]).high[0]
+    apart = network_mu(blocks, 5, adversaries=[agents(0)]).high[0]
     assert apart[1:3].square().tolist() == pytest.approx([5, 5])
     assert apart[3:].tolist() == [0, 0, 0]
 
@@ -268,10 +270,10 @@ def test_an_agent_without_noise_is_shown_by_its_own_message() -> None:
     noise[2] = 0.0
     W = with_self_loops(nx.path_graph(5))
     for M in (None, torch.eye(6, dtype=torch.float64)):
-        found = network_mu(W, 6, noise=noise, readers=[agents(1), EAVESDROPPER], strategy=M)
+        found = network_mu(W, 6, noise=noise, adversaries=[agents(1), EAVESDROPPER], strategy=M)
         assert found.high[0, 2] == found.high[1, 2] == inf
-        assert found.bare[0, 2] == (1, 2)  # round 1, the message of agent 2
-        assert all(v == 2 for _, v in found.bare)
+        assert found.noiseless[0, 2] == (1, 2)  # round 1, the message of agent 2
+        assert all(v == 2 for _, v in found.noiseless)
         assert found.high[0, [0, 3, 4]].isfinite().all()
 
 
@@ -343,10 +345,10 @@ def test_secrets_that_a_coalition_holds_hide_nothing_from_it(
     F, known_to = shared_secrets(graph, own, 10.0)
     everybody = torch.full((16, 16), 1 / 16, dtype=torch.float64)
     around = tuple(graph.neighbors(0))
-    readers = [EAVESDROPPER, agents(around[0]), agents(*around)]
-    found = network_mu(everybody, 3, noise=F, readers=readers, known_to=known_to)
+    adversaries = [EAVESDROPPER, agents(around[0]), agents(*around)]
+    found = network_mu(everybody, 3, noise=F, adversaries=adversaries, known_to=known_to)
     assert (found.high[:, 0].square() / 3).tolist() == pytest.approx(expected, abs=6e-6)
-    ignorant = network_mu(everybody, 3, noise=F, readers=readers)
+    ignorant = network_mu(everybody, 3, noise=F, adversaries=adversaries)
     assert float(ignorant.high[1, 0]) < float(found.high[1, 0])
 
 
@@ -354,8 +356,10 @@ def test_a_published_noise_of_pairs_over_a_run() -> None:
     """Ring of 16, variances (900, 9000), a user of norm 1 replaced, 1,000 rounds, delta 1e-5."""
     F, known_to = shared_secrets(nx.cycle_graph(16), 900.0, 9000.0)
     everybody = torch.full((16, 16), 1 / 16, dtype=torch.float64)
-    readers = [EAVESDROPPER, agents(1), agents(1, 15)]
-    mu = network_mu(everybody, 10, noise=F / 2, readers=readers, known_to=known_to).high[:, 0]
+    adversaries = [EAVESDROPPER, agents(1), agents(1, 15)]
+    mu = network_mu(everybody, 10, noise=F / 2, adversaries=adversaries, known_to=known_to).high[
+        :, 0
+    ]
     epsilons = [gaussian_epsilon(1e-5, float(m) * sqrt(100)) for m in mu]
     assert float(mu[0]) * 10 == pytest.approx(0.83855, abs=6e-6)
     assert epsilons == pytest.approx([3.5741, 4.8683, 10.670], rel=1e-4)
@@ -371,11 +375,11 @@ RING = with_self_loops(nx.cycle_graph(5))
         ({"participation": (0, 4)}, "expected at least 1 of each"),
         ({"participation": "twice"}, 'participation: "twice" is no schema'),
         ({"n_rounds": 0}, "expected at least 1 of each"),
-        ({"readers": [agents(0, 1, 2, 3, 4)]}, "holds every agent, the victim among them"),
-        ({"readers": [agents(9)]}, "agent 9; expected 0 to 4"),
+        ({"adversaries": [agents(0, 1, 2, 3, 4)]}, "holds every agent, the victim among them"),
+        ({"adversaries": [agents(9)]}, "agent 9; expected 0 to 4"),
         (
-            {"readers": [ThreatModel(name="deaf", links=((0, 2),))]},
-            'reader "deaf": reads no message in 6 rounds',
+            {"adversaries": [ThreatModel(name="deaf", links=((0, 2),))]},
+            'adversary "deaf": reads no message in 6 rounds',
         ),
         ({"W": RING * float("nan")}, "W 1: not all weights are finite"),
         ({"W": RING[:3]}, r"W 1: shape \(3, 5\); expected \[n, n\]"),

@@ -45,5 +45,5 @@ def test_an_agent_that_waits_shows_nothing_new() -> None:
         mus = leak.by_round.tolist()
         assert all(mu == 0 for mu, acts in zip(mus, acting, strict=True) if not acts)
         assert all(mu <= 0.5 * (1 + 1e-9) for mu in mus)
-        assert not leak.unhidden
+        assert not leak.noiseless
     assert sum(acting) > 0

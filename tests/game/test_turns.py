@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.likelihood_ratio.asking import Asking
 from dpaudit.defense.contract import Setting
 from dpaudit.files.claim import Claim
@@ -54,7 +54,7 @@ def test_the_worst_batch_of_a_graph_that_varies_is_not_the_first() -> None:
     assert mu_squared(worst) > 1.2 * mu_squared(game)
     everything = sqrt(ROUNDS // CYCLE)  # by which the defense divides its noise
     W, schema = matrices(swapped=True), (ROUNDS // CYCLE, CYCLE)
-    expected = network_mu(W, ROUNDS, schema, readers=[READER]).high[0, VICTIM]
+    expected = network_mu(W, ROUNDS, schema, adversaries=[READER]).high[0, VICTIM]
     assert sqrt(mu_squared(worst)) == pytest.approx(float(expected) / everything, rel=1e-5)
 
 
@@ -73,9 +73,9 @@ def test_the_exact_leak_and_its_runs_are_of_that_batch(setting_of) -> None:
     problem, setting = setting_of("path", 4)
     game, setting = played(swapped=True, correlation="none", d=setting.d)
     claim = Claim(text="ours", epsilon=1.0, delta=1e-5)
-    bench = Bench(problem, setting, game.defense, (claim,), Streams(3), None)
+    context = AttackContext(problem, setting, game.defense, (claim,), Streams(3), None)
     pair = ThreatModel(name="two", kind="colluding", agents=(0, 1))
-    asking = Asking(bench, pair, 40, None, 0.05, stop_early=False)
+    asking = Asking(context, pair, 40, None, 0.05, stop_early=False)
     asked = asking.question(0, claim)
     assert (asked.game.victim, asked.game.first) == (VICTIM, 2)
     assert asked.game == asked.adversary.game

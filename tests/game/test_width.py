@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.releases import Release, epsilon
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, broadcast, releases
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Role
@@ -20,8 +20,8 @@ from dpaudit.game.width import ENTRIES, Wider, wider
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from dpaudit.selftest.common_mistakes import NoiseByDimension
 from dpaudit.selftest.correct import PrivateGossip
-from dpaudit.selftest.hurried import NoiseByDimension
 
 EVERY_LINK = ThreatModel(name="eavesdropper")
 
@@ -184,7 +184,7 @@ def test_noise_on_one_of_two_numbers_leaves_the_other_bare(n_agents: int) -> Non
 
     setting = Setting(build_graph("ring", n_agents), (16,) * n_agents, 3)
     told = Adversary(Game.of(HalfBare(width=2), setting, 0, "add-remove"), EVERY_LINK, 1)
-    assert told.leak.unhidden == {1: "count"}
+    assert told.leak.noiseless == {1: "count"}
 
 
 @pytest.mark.parametrize("width", [1, 5])
@@ -194,9 +194,9 @@ def test_an_audit_of_messages_of_other_widths(family: str, width: int) -> None:
     setting = Setting(build_graph("ring", 5), (8,) * 5, 12)
     claim = Claim(text="ours", epsilon=60.0, delta=1e-5)
     defense = Counted(noise_multiplier=2.0, n_rounds=2, width=width, family=family)
-    bench = Bench(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=200)
-    found = attack.measure(bench, EVERY_LINK, lambda done, total: None)
+    found = attack.measure(context, EVERY_LINK, lambda done, total: None)
     assert not any(f.verdict for f in found if f.role in (Role.EXACT_LEAK, Role.NOISE))
     if family == "laplace":  # of which the draws of a count are Gaussian: neither family
         (leak,) = (f for f in found if f.role is Role.EXACT_LEAK)
@@ -209,9 +209,9 @@ def test_an_exact_leak_of_one_coordinate_is_not_called_that_of_all() -> None:
     claim = Claim(text="ours", epsilon=4.0, delta=1e-5)
     for sigma, verdict in ((2.0, None), (1.0, Verdict.UNSUPPORTED)):
         defense = Centred(noise_multiplier=sigma, n_rounds=1, batch_size=8)
-        bench = Bench(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
+        context = AttackContext(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
         attack = load_plugin("attacks", "likelihood-ratio")(trials=40)
-        found = attack.measure(bench, EVERY_LINK, lambda done, total: None)
+        found = attack.measure(context, EVERY_LINK, lambda done, total: None)
         (leak,) = (finding for finding in found if finding.role is Role.EXACT_LEAK)
         told = epsilon(releases([sigma / sqrt(7 / 8)], "none", 1.0), 1e-5, "add-remove")
         assert leak.metrics["epsilon"].low == pytest.approx(told.low, rel=1e-6)

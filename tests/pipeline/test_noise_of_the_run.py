@@ -161,11 +161,11 @@ def test_what_an_adversary_sends_itself_need_hide_nothing_from_it(reader: Threat
 
 def test_a_sum_of_rows_is_found_where_one_adversary_reads_them() -> None:
     """On a ring agent 1 reads agents 0 and 2; of agents 0 and 1 nobody else reads both."""
-    readers = (agent(1), agent(2), agent(7))
-    found = examine_noise(prepared(CopiedAlongOne(by=2), 0), readers)
+    adversaries = (agent(1), agent(2), agent(7))
+    found = examine_noise(prepared(CopiedAlongOne(by=2), 0), adversaries)
     assert found.verdict is Verdict.UNSUPPORTED
     assert 'no noise in a direction of "x" of agent 0 and agent 2 together' in found.title
-    assert examine_noise(prepared(CopiedAlongOne(by=1), 0), readers).verdict is None
+    assert examine_noise(prepared(CopiedAlongOne(by=1), 0), adversaries).verdict is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Checkpoints are believed only as they were written, by the job that wrote them, in their place."""
+"""StoredCheckpoint are believed only as they were written, by the job that wrote them, in their place."""
 
 import shutil
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpaudit.kept import Progress
+from dpaudit.checkpoint import Progress
 from dpaudit.training import checkpoints
-from dpaudit.training.checkpoints import Checkpoints
+from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.held_folder import Folder
 from dpaudit.training.run_directory import RunDirectory
 
@@ -22,8 +22,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "SHARE", 0.0)
 
 
-def of(folder: Path, binding: str = "config, seed and code", job: str = "job") -> Checkpoints:
-    return Checkpoints.of(Folder(folder), job, binding, CPU)
+def of(folder: Path, binding: str = "config, seed and code", job: str = "job") -> StoredCheckpoint:
+    return StoredCheckpoint.of(Folder(folder), job, binding, CPU)
 
 
 def values() -> Progress:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.data.datasets import Dataset
 from dpaudit.files.claim import Claim
 from dpaudit.registry import load_plugin
@@ -21,12 +21,12 @@ def dataset(dataset: Dataset) -> Dataset:
 
 
 @pytest.fixture
-def bench_of(setting_of):
+def context_of(setting_of):
     def make(
         name: str, claims: tuple[Claim, ...] = (CLAIM,), graph: str = "ring", **options: Any
-    ) -> Bench:
+    ) -> AttackContext:
         problem, setting = setting_of(graph, 4)
         defense = load_plugin("defenses", name)(batch_size=5, **options).calibrate(setting)
-        return Bench(problem, setting, defense, claims, Streams(3), None)  # type: ignore[arg-type]
+        return AttackContext(problem, setting, defense, claims, Streams(3), None)  # type: ignore[arg-type]
 
     return make

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.canaries.channels import WithCanaries, game_in_every_batch, train_with_canaries
 from dpaudit.attacks.canaries.records import WithRecords, records
 from dpaudit.defense.noise import Noise
@@ -23,15 +23,15 @@ from dpaudit.statistics.guesses import correct_guesses, mu_from_ranked_guesses
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 
 
-def findings(bench: Bench, **options: Any) -> list[Any]:
+def findings(context: AttackContext, **options: Any) -> list[Any]:
     attack = load_plugin("attacks", "canaries")(**options)
-    return attack.measure(bench, EAVESDROPPER, lambda done, total: None)
+    return attack.measure(context, EAVESDROPPER, lambda done, total: None)
 
 
-def test_canaries_leave_the_gradient_of_the_real_model_alone(bench_of, streams) -> None:
-    bench = bench_of("dp-dpsgd", noise_multiplier=1.0)
-    real = bench.problem.gradient(streams, 1, 5)
-    d = bench.setting.d
+def test_canaries_leave_the_gradient_of_the_real_model_alone(context_of, streams) -> None:
+    context = context_of("dp-dpsgd", noise_multiplier=1.0)
+    real = context.problem.gradient(streams, 1, 5)
+    d = context.setting.d
     oracle = WithCanaries(real, d, 2, 1e4, torch.tensor([1.0, 0.0, 1.0]), 5)
     X = torch.randn(4, d + 3)
     found = oracle.clipped_sum(X, 0.7)
@@ -42,18 +42,18 @@ def test_canaries_leave_the_gradient_of_the_real_model_alone(bench_of, streams) 
 
 
 @pytest.mark.parametrize("name, graph", [("dp-dpsgd", "ring"), ("dyn-d2p", "exponential")])
-def test_each_channel_has_the_noise_of_the_protocol(bench_of, name, graph) -> None:
+def test_each_channel_has_the_noise_of_the_protocol(context_of, name, graph) -> None:
     """Log ratios of canaries in every batch are N(-mu^2/2, mu^2) and N(mu^2/2, mu^2): two tests of
     Kolmogorov and Smirnov at 1e-5."""
     noise = {"noise_multiplier": 8.0} if name == "dp-dpsgd" else {"epsilon": 0.3}
-    bench = bench_of(name, graph=graph, n_rounds=4, **noise)
-    game = Game.of(bench.defense, bench.setting, 1, "add-remove", "poisson")
+    context = context_of(name, graph=graph, n_rounds=4, **noise)
+    game = Game.of(context.defense, context.setting, 1, "add-remove", "poisson")
     sampled = Adversary(game, EAVESDROPPER, 4)
     always = Adversary(game_in_every_batch(game), EAVESDROPPER, 4)
     _, evidence = train_with_canaries(
-        bench.defense,
-        bench.problem,
-        bench.setting,
+        context.defense,
+        context.problem,
+        context.setting,
         sampled,
         always,
         400,
@@ -67,22 +67,22 @@ def test_each_channel_has_the_noise_of_the_protocol(bench_of, name, graph) -> No
         assert kstest(standard[evidence.included == there], "norm").pvalue > 1e-5
 
 
-def test_one_run_refutes_a_claim_far_below_the_truth(bench_of) -> None:
+def test_one_run_refutes_a_claim_far_below_the_truth(context_of) -> None:
     """The bound on mu exceeds the protocol's in 5% of seeds at most; one is fixed."""
-    found = findings(bench_of("dp-dpsgd", n_rounds=20, noise_multiplier=0.7), canaries=400)
+    found = findings(context_of("dp-dpsgd", n_rounds=20, noise_multiplier=0.7), canaries=400)
     epsilon, noise = found
     assert epsilon.metrics["epsilon lower bound"].value > 0.5
     assert epsilon.metrics["p-value"].value < 0.05
     assert noise.metrics["mu lower bound"].value <= noise.metrics["mu of the protocol"].value
 
 
-def test_mu_of_the_protocol_has_both_ends_where_gradients_react(bench_of) -> None:
+def test_mu_of_the_protocol_has_both_ends_where_gradients_react(context_of) -> None:
     """Agent 0 of a ring of four does not hear agent 2, nor what agents 1 and 3 have of it."""
-    bench = bench_of("dp-dpsgd", n_rounds=4, noise_multiplier=1.0)
+    context = context_of("dp-dpsgd", n_rounds=4, noise_multiplier=1.0)
     curious = ThreatModel(name="agent 0", kind="curious", agents=(0,))
     attack = load_plugin("attacks", "canaries")(canaries=40)
     for view, reacts in ((EAVESDROPPER, False), (curious, True)):
-        *_, noise = attack.measure(bench, view, lambda done, total: None)
+        *_, noise = attack.measure(context, view, lambda done, total: None)
         mu = noise.metrics["mu of the protocol"]
         assert any("gradients that react" in note for note in noise.notes) is reacts
         if not reacts:
@@ -93,66 +93,72 @@ def test_mu_of_the_protocol_has_both_ends_where_gradients_react(bench_of) -> Non
         assert mu.high == pytest.approx(whole)
 
 
-def test_half_of_the_noise_shows_in_the_bound_on_it(bench_of) -> None:
+def test_half_of_the_noise_shows_in_the_bound_on_it(context_of) -> None:
     """The run draws half of the noise that the adversary is told: its channels are twice as loud."""
-    bench = bench_of("dp-dpsgd", n_rounds=1, noise_multiplier=2.0)
-    game = game_in_every_batch(Game.of(bench.defense, bench.setting, 1, "add-remove", "poisson"))
+    context = context_of("dp-dpsgd", n_rounds=1, noise_multiplier=2.0)
+    game = game_in_every_batch(
+        Game.of(context.defense, context.setting, 1, "add-remove", "poisson")
+    )
     told = Adversary(game, EAVESDROPPER, 1)
-    louder = bench.defense.model_copy(update={"noise_multiplier": 0.5})
+    louder = context.defense.model_copy(update={"noise_multiplier": 0.5})
     _, evidence = train_with_canaries(
-        louder, bench.problem, bench.setting, told, told, 1000, Streams(2), lambda *_: None
+        louder, context.problem, context.setting, told, told, 1000, Streams(2), lambda *_: None
     )
     right = correct_guesses(evidence.log_ratios, evidence.included, 100)
     assert mu_from_ranked_guesses(1000, 100, right, 0.01) > told.leak.by_round.item()
 
 
-def test_the_real_model_trains_as_it_would_alone(bench_of) -> None:
+def test_the_real_model_trains_as_it_would_alone(context_of) -> None:
     """Without noise, and with canaries nobody drew, messages on the model's coordinates agree.
 
     A product over more columns may be summed in another order: 1e-6 is rounding of float32.
     """
-    bench = bench_of("d-psgd", n_rounds=3)
-    real = bench.problem.gradient(Streams(3), 1, 5)
-    oracle = WithCanaries(real, bench.setting.d, 1, 1e4, torch.zeros(6), 5)
-    X = bench.problem.initial(Streams(3))
-    both = bench.defense.start(torch.cat([X, torch.zeros(4, 6, dtype=X.dtype)], 1), bench.setting)
-    alone = bench.defense.start(X, bench.setting)
-    graph = bench.setting.network.at(1)
-    with_them = bench.defense.step(both, 1, graph, oracle, Noise(Streams(3), 1)).state.X
-    without = bench.defense.step(alone, 1, graph, real, Noise(Streams(3), 1)).state.X
-    torch.testing.assert_close(with_them[:, : bench.setting.d], without, rtol=0, atol=1e-6)
+    context = context_of("d-psgd", n_rounds=3)
+    real = context.problem.gradient(Streams(3), 1, 5)
+    oracle = WithCanaries(real, context.setting.d, 1, 1e4, torch.zeros(6), 5)
+    X = context.problem.initial(Streams(3))
+    both = context.defense.start(
+        torch.cat([X, torch.zeros(4, 6, dtype=X.dtype)], 1), context.setting
+    )
+    alone = context.defense.start(X, context.setting)
+    graph = context.setting.network.at(1)
+    with_them = context.defense.step(both, 1, graph, oracle, Noise(Streams(3), 1)).state.X
+    without = context.defense.step(alone, 1, graph, real, Noise(Streams(3), 1)).state.X
+    torch.testing.assert_close(with_them[:, : context.setting.d], without, rtol=0, atol=1e-6)
 
 
-def test_claims_that_canaries_do_not_test_are_passed_over(bench_of) -> None:
+def test_claims_that_canaries_do_not_test_are_passed_over(context_of) -> None:
     per_round = Claim(text="round", epsilon=0.5, delta=1e-5, scope="round")
-    assert findings(bench_of("dp-dpsgd", claims=(per_round,), noise_multiplier=1.0)) == []
+    assert findings(context_of("dp-dpsgd", claims=(per_round,), noise_multiplier=1.0)) == []
 
 
-def test_functions_are_no_records(bench_of) -> None:
+def test_functions_are_no_records(context_of) -> None:
     with pytest.raises(ConfigError, match="use likelihood-ratio"):
-        findings(bench_of("dp-dgd"))
+        findings(context_of("dp-dgd"))
 
 
 @pytest.mark.parametrize("kind", ["mislabelled", "crafted"])
-def test_records_without_noise_are_found_and_refute_a_small_claim(bench_of, kind) -> None:
+def test_records_without_noise_are_found_and_refute_a_small_claim(context_of, kind) -> None:
     """SGP sends its gradients as they are. Nine of ten right by luck: 1% of seeds."""
-    bench = bench_of("sgp", graph="directed-ring", n_rounds=30)
-    (found,) = findings(bench, kind=kind, canaries=30, guesses=10)
+    context = context_of("sgp", graph="directed-ring", n_rounds=30)
+    (found,) = findings(context, kind=kind, canaries=30, guesses=10)
     assert found.metrics["right guesses"].value >= 9
     assert found.metrics["epsilon lower bound"].value > 0.4
     assert kind in found.notes[0]
 
 
-def test_records_under_heavy_noise_are_not_found(bench_of) -> None:
+def test_records_under_heavy_noise_are_not_found(context_of) -> None:
     """20 guesses of fair coins: 18 right ones by chance in 1 of 5,000 seeds, of which one is fixed."""
-    bench = bench_of("dp-dpsgd", n_rounds=6, noise_multiplier=50.0)
-    (found,) = findings(bench, kind="mislabelled", canaries=60, guesses=20)
+    context = context_of("dp-dpsgd", n_rounds=6, noise_multiplier=50.0)
+    (found,) = findings(context, kind="mislabelled", canaries=60, guesses=20)
     assert found.metrics["right guesses"].value < 18
 
 
-def test_canary_records_add_their_clipped_gradients_at_their_agent_alone(bench_of, streams) -> None:
-    bench = bench_of("dp-dpsgd", noise_multiplier=1.0)
-    problem, d = bench.problem, bench.setting.d
+def test_canary_records_add_their_clipped_gradients_at_their_agent_alone(
+    context_of, streams
+) -> None:
+    context = context_of("dp-dpsgd", noise_multiplier=1.0)
+    problem, d = context.problem, context.setting.d
     real = problem.gradient(streams, 1, 5)
     inputs, labels = records("crafted", problem.dataset, 3, np.random.default_rng(0))
     oracle = WithRecords(
@@ -172,8 +178,8 @@ def test_canary_records_add_their_clipped_gradients_at_their_agent_alone(bench_o
     )
 
 
-def test_mislabelled_records_are_wrong_and_crafted_ones_extreme(bench_of) -> None:
-    dataset = bench_of("dp-dpsgd", noise_multiplier=1.0).problem.dataset
+def test_mislabelled_records_are_wrong_and_crafted_ones_extreme(context_of) -> None:
+    dataset = context_of("dp-dpsgd", noise_multiplier=1.0).problem.dataset
     inputs, labels = records("mislabelled", dataset, 40, np.random.default_rng(0))
     truth = {
         tuple(x.flatten().tolist()): int(y)
@@ -186,15 +192,15 @@ def test_mislabelled_records_are_wrong_and_crafted_ones_extreme(bench_of) -> Non
     assert set(crafted.unique().tolist()) == set(dataset.value_range)
 
 
-def test_records_need_a_gradient_that_messages_give_away(bench_of) -> None:
+def test_records_need_a_gradient_that_messages_give_away(context_of) -> None:
     with pytest.raises(ConfigError, match="no gradient can be derived"):
-        findings(bench_of("paillier-consensus"), kind="crafted")
+        findings(context_of("paillier-consensus"), kind="crafted")
 
 
-def test_an_adversary_that_derives_no_gradient_is_said_to_have_none(bench_of) -> None:
-    bench = bench_of("dp-dpsgd", n_rounds=2, noise_multiplier=1.0)
+def test_an_adversary_that_derives_no_gradient_is_said_to_have_none(context_of) -> None:
+    context = context_of("dp-dpsgd", n_rounds=2, noise_multiplier=1.0)
     attack = load_plugin("attacks", "canaries")(kind="crafted", canaries=20)
     one_link = ThreatModel(name="one link", kind="external", links=((0, 1),))
-    (found,) = attack.measure(bench, one_link, lambda done, total: None)
+    (found,) = attack.measure(context, one_link, lambda done, total: None)
     assert not found.metrics
     assert "not available to this adversary" in found.notes[0]

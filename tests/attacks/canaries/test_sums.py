@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit.accounting.gaussian import gaussian_epsilon
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.canaries.bound import Guessing, sum_test
 from dpaudit.attacks.canaries.channels import Channels, Evidence
 from dpaudit.attacks.canaries.sums import CHECKED, Summed, not_gaussian
@@ -31,15 +31,15 @@ def drawn(rng: np.random.Generator, m: int, sizes: np.ndarray) -> Evidence:
     return Evidence(seen @ sizes - sizes @ sizes / 2, included, Channels(seen, sizes))
 
 
-def finding_of(bench: Bench, **options: Any) -> Finding:
+def finding_of(context: AttackContext, **options: Any) -> Finding:
     attack = load_plugin("attacks", "canaries")(**options)
-    return attack.measure(bench, EAVESDROPPER, lambda done, total: None)[0]
+    return attack.measure(context, EAVESDROPPER, lambda done, total: None)[0]
 
 
-def test_one_run_proves_most_of_a_sampled_claim_by_the_sum(bench_of) -> None:
+def test_one_run_proves_most_of_a_sampled_claim_by_the_sum(context_of) -> None:
     """40 guesses without any error would prove 2.54. ``power`` expects the same before the run."""
-    bench = bench_of("dp-dpsgd", n_rounds=20, noise_multiplier=0.7)
-    found = finding_of(bench, canaries=400)
+    context = context_of("dp-dpsgd", n_rounds=20, noise_multiplier=0.7)
+    found = finding_of(context, canaries=400)
     assert Name.GUESSES not in found.metrics
     assert found.metrics["canaries"].value == 400
     assert found.metrics["epsilon lower bound"].value > 5
@@ -47,7 +47,7 @@ def test_one_run_proves_most_of_a_sampled_claim_by_the_sum(bench_of) -> None:
     assert found.metrics["epsilon lower bound"].standard_error > 0
     assert "bound of the sum" in found.notes[1]
     attack = load_plugin("attacks", "canaries")(canaries=400)
-    [(claim, power)] = attack.power(bench, EAVESDROPPER)
+    [(claim, power)] = attack.power(context, EAVESDROPPER)
     assert claim == 0
     for name in (Name.CEILING, Name.EXPECTED_BOUND):
         assert power[name] == found.metrics[name]
@@ -60,20 +60,20 @@ def test_one_run_proves_most_of_a_sampled_claim_by_the_sum(bench_of) -> None:
 
 
 @pytest.mark.parametrize("claim, why", [(PURE, "no delta"), (SMALL, "not Gaussian")])
-def test_guesses_stand_in_where_channels_are_not_gaussian(bench_of, claim, why) -> None:
-    bench = bench_of("pedfl", claims=(claim,), n_rounds=2, epsilon=1.0)
-    found = finding_of(bench, canaries=40)
+def test_guesses_stand_in_where_channels_are_not_gaussian(context_of, claim, why) -> None:
+    context = context_of("pedfl", claims=(claim,), n_rounds=2, epsilon=1.0)
+    found = finding_of(context, canaries=40)
     assert found.metrics["guesses"].value == 4
     assert why in found.notes[1]
     attack = load_plugin("attacks", "canaries")(canaries=40)
-    [(_, power)] = attack.power(bench, EAVESDROPPER)
+    [(_, power)] = attack.power(context, EAVESDROPPER)
     assert power == {name: found.metrics[name] for name in (Name.CEILING, Name.TRIALS_NEEDED)}
 
 
-def test_noise_that_is_not_independent_is_judged_by_guesses(bench_of) -> None:
+def test_noise_that_is_not_independent_is_judged_by_guesses(context_of) -> None:
     """All canaries share a part of their noise: of the protocol this is not known beforehand."""
-    bench = bench_of("dp-dpsgd", n_rounds=3, noise_multiplier=1.0)
-    game = Game.of(bench.defense, bench.setting, 1, "add-remove", "poisson")
+    context = context_of("dp-dpsgd", n_rounds=3, noise_multiplier=1.0)
+    game = Game.of(context.defense, context.setting, 1, "add-remove", "poisson")
     adversary, rng = Adversary(game, EAVESDROPPER, 3), np.random.default_rng(1)
     assert not_gaussian(adversary) is None
     evidence = drawn(rng, 400, np.ones(3))

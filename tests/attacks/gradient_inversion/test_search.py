@@ -10,7 +10,7 @@ from dpaudit.attacks.gradient_inversion.adam import Adam
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.lbfgs import LBFGS
 from dpaudit.attacks.gradient_inversion.search import TRACED, Problems, minimise, traced
-from dpaudit.kept import Kept, Progress
+from dpaudit.checkpoint import Checkpoint, Progress
 
 from .test_plan import STREAMS, lenet, scene, smooth
 
@@ -32,13 +32,13 @@ class Cut(Exception):
     pass
 
 
-class InMemory(Kept):
+class InMemory(Checkpoint):
     """Keeps every step; a run that is cut goes on with the same one."""
 
     def __init__(self) -> None:
         self.kept: Progress | None = None
 
-    def stage(self, name: str | int) -> Kept:
+    def stage(self, name: str | int) -> Checkpoint:
         return self
 
     def last(self) -> Progress | None:

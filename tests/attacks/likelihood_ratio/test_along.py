@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.releases import epsilon
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense import Noise, Setting, releases
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
@@ -72,9 +72,9 @@ def measured(
 ) -> dict[Role, Finding]:
     setting = Setting(build_graph("ring", 4), (records,) * 4, 90, LAYERS)
     claim = Claim(**{"text": "ours", "epsilon": 4.4, "delta": 1e-5, **claimed})
-    bench = Bench(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=trials)
-    found = attack.measure(bench, EVERY_LINK, lambda done, total: None)
+    found = attack.measure(context, EVERY_LINK, lambda done, total: None)
     return {finding.role: finding for finding in found}
 
 

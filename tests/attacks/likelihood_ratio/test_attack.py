@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dpaudit.accounting.families import GAUSSIAN
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
@@ -56,9 +56,9 @@ def all_findings(
     **options: Any,
 ) -> list[Finding]:
     setting = Setting(build_graph(graph, n), (records,) * n, d)
-    bench = Bench(None, setting, defense.calibrate(setting), claims, Streams(11), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, defense.calibrate(setting), claims, Streams(11), None)  # type: ignore[arg-type]
     attack = LikelihoodRatio(**{"trials": 2000, **options})
-    return attack.measure(bench, threat_model, lambda done, total: None)
+    return attack.measure(context, threat_model, lambda done, total: None)
 
 
 def dp_dpsgd(noise_multiplier: float, **options: Any) -> Any:

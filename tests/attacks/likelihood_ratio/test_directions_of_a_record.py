@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.releases import Meeting, epsilon, epsilon_where_batches_meet
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense import (
     Bracket,
     Defense,
@@ -45,9 +45,9 @@ def found_by(
 ) -> list[Finding]:
     setting = Setting(build_graph("ring", 5), (how.pop("records", 80),) * 5, 100)
     claim = Claim(text="claim", epsilon=claimed, **({"delta": 1e-5} | how))
-    bench = Bench(None, setting, defense.calibrate(setting), (claim,), Streams(1), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, defense.calibrate(setting), (claim,), Streams(1), None)  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=trials)
-    return attack.measure(bench, threat_model, lambda done, total: None)
+    return attack.measure(context, threat_model, lambda done, total: None)
 
 
 def exact(*asked: Any, **how: Any) -> Finding:

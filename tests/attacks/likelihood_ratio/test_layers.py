@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.defense.contract import Gradient, Graph, Noise, Round, Setting
 from dpaudit.defenses.fed_cdp import FedCDP
@@ -33,9 +33,9 @@ def audited(
     ready = defense(n_rounds=3, batch_size=8, **options).calibrate(setting)
     accounted = account_claim(CLAIM, EVERY_LINK, ready, setting).epsilon
     claim = CLAIM.model_copy(update={"epsilon": 1.01 * accounted.high})
-    bench = Bench(None, setting, ready, (claim,), Streams(3), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, ready, (claim,), Streams(3), None)  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=trials)
-    found = attack.measure(bench, EVERY_LINK, lambda done, total: None)
+    found = attack.measure(context, EVERY_LINK, lambda done, total: None)
     return accounted, {finding.role: finding for finding in found}
 
 

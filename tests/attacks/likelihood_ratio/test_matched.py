@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit.accounting.reconstruction import under_mu
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.matching import n_matched
 from dpaudit.defense.claim_accounting import Accounted, account_claim
 from dpaudit.defense.contract import Defense, Setting
@@ -34,9 +34,9 @@ FALSE_FAILURE = 1e-9  # probability that a correct program fails a test, over fr
 def matching(
     defense: Defense, claim: Claim, trials: int = 9_000, candidates: int = 10, seed: int = 11
 ) -> Finding:
-    bench = Bench(None, SETTING, defense, (claim,), Streams(seed), None)  # type: ignore[arg-type]
+    context = AttackContext(None, SETTING, defense, (claim,), Streams(seed), None)  # type: ignore[arg-type]
     attack = LikelihoodRatio(trials=trials, candidates=candidates)
-    tests = [f for f in attack.measure(bench, EAVESDROPPER, lambda done, total: None)]
+    tests = [f for f in attack.measure(context, EAVESDROPPER, lambda done, total: None)]
     (found,) = (f for f in tests if f.role is Role.TEST and Name.MATCHED in f.metrics)
     return found
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.defense.contract import Setting
 from dpaudit.files.claim import Claim
@@ -22,9 +22,9 @@ def audited(name: str, claim: Claim, **options: Any) -> tuple[tuple[float, float
     """What accounting and the exact leak say of a claim, five agents on a ring."""
     setting = Setting(build_graph("ring", 5), (40,) * 5, 8)
     defense = load_plugin("defenses", name)(n_rounds=4, **options).calibrate(setting)
-    bench = Bench(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=40)
-    found = attack.measure(bench, EVERY_LINK, lambda done, total: None)
+    found = attack.measure(context, EVERY_LINK, lambda done, total: None)
     accounted = account_claim(claim, EVERY_LINK, defense, setting).epsilon
     (leak,) = (finding for finding in found if finding.role is Role.EXACT_LEAK)
     return accounted, leak

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense.contract import Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
@@ -20,17 +20,17 @@ MU_1 = 4.377  # epsilon of noise multiplier 1 in every batch, at delta 1e-5
 TRIALS = 8_000
 
 
-def bench_of(*claims: Claim) -> Bench:
+def context_of(*claims: Claim) -> AttackContext:
     setting = Setting(build_graph("ring", 5), (8,) * 5, 1)
     defense = load_plugin("defenses", "dp-dpsgd")(
         noise_multiplier=1.0, n_rounds=1, batch_size=8, sampling="poisson"
     )
-    return Bench(None, setting, defense.calibrate(setting), claims, Streams(11), None)  # type: ignore[arg-type]
+    return AttackContext(None, setting, defense.calibrate(setting), claims, Streams(11), None)  # type: ignore[arg-type]
 
 
 def found_of(*claims: Claim, **options: Any) -> list[Finding]:
     attack = load_plugin("attacks", "likelihood-ratio")(trials=TRIALS, **options)
-    found = attack.measure(bench_of(*claims), EAVESDROPPER, lambda done, total: None)
+    found = attack.measure(context_of(*claims), EAVESDROPPER, lambda done, total: None)
     return [f for f in found if f.role is Role.TEST]
 
 
@@ -51,7 +51,7 @@ def test_a_false_claim_needs_a_fraction_of_the_runs() -> None:
 def test_runs_that_stop_have_no_more_runs_beside_them() -> None:
     """1000 choose the threshold, and the control without noise has as many as were counted."""
     attack = load_plugin("attacks", "likelihood-ratio")(trials=TRIALS, stop_early=True)
-    found = list(attack.measure(bench_of(claim(0.5)), EAVESDROPPER, lambda done, total: None))
+    found = list(attack.measure(context_of(claim(0.5)), EAVESDROPPER, lambda done, total: None))
     [test] = [f for f in found if f.role is Role.TEST]
     [control] = [f for f in found if f.role is Role.POSITIVE_CONTROL]
     pairs = test.metrics[Name.LOG_WEALTH].n
@@ -91,7 +91,7 @@ def test_runs_that_are_all_played_are_judged_by_their_errors_and_say_their_wealt
 @pytest.mark.parametrize("epsilon, decided", [(0.5, True), (30.0, False)])
 def test_what_a_perfect_attack_takes_is_foretold(epsilon: float, decided: bool) -> None:
     attack = load_plugin("attacks", "likelihood-ratio")(trials=2_000, stop_early=True)
-    [(_, power)] = attack.power(bench_of(claim(epsilon)), EAVESDROPPER)
+    [(_, power)] = attack.power(context_of(claim(epsilon)), EAVESDROPPER)
     assert (power[Name.CEILING].value > epsilon) is decided
     assert (power[Name.TRIALS_NEEDED].value < 2_000) is decided
     assert power[Name.TRIALS_NEEDED] != Metric(value=inf)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dpaudit.accounting.releases import epsilon
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense import ConfigError, Setting, ThreatModel, releases
 from dpaudit.defense.claim_accounting import account_claim, refuse_claims
 from dpaudit.files.claim import Claim
@@ -40,9 +40,9 @@ def claimed(value: float) -> Claim:
 
 def found(value: float, **options: Any) -> dict[Role, Finding]:
     defense = dp_dpsgd(**options).calibrate(setting())
-    bench = Bench(None, setting(), defense, (claimed(value),), Streams(7), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting(), defense, (claimed(value),), Streams(7), None)  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=1000)
-    measured = attack.measure(bench, EAVESDROPPER, lambda done, total: None)
+    measured = attack.measure(context, EAVESDROPPER, lambda done, total: None)
     return {finding.role: finding for finding in measured}
 
 

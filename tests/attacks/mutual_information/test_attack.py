@@ -11,7 +11,7 @@ import torch
 from scipy.stats import binom
 from typer.testing import CliRunner
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.mutual_information.attack import MutualInformation
 from dpaudit.attacks.mutual_information.samples import (
     BLOCK_BYTES,
@@ -77,17 +77,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def on_line(defense: str, tmp_path: Path, seed: int = 7, d: int = 1, **options) -> Bench:
+def on_line(defense: str, tmp_path: Path, seed: int = 7, d: int = 1, **options) -> AttackContext:
     """Three linked agents whose gradients are standard normal numbers."""
     line = {name: options.pop(name) for name in ("coarse", "broken") if name in options}
     setting = Setting(build_graph("complete", 3), (50,) * 3, d)
     options = {"n_rounds": 2, "batch_size": 1, **options}
-    return bench_of(defense, Line(d, **line), setting, tmp_path, seed, **options)
+    return context_of(defense, Line(d, **line), setting, tmp_path, seed, **options)
 
 
-def bench_of(defense: str, problem, setting, tmp_path: Path, seed: int = 7, **options) -> Bench:
+def context_of(
+    defense: str, problem, setting, tmp_path: Path, seed: int = 7, **options
+) -> AttackContext:
     chosen = load_plugin("defenses", defense)(**options).calibrate(setting)
-    return Bench(problem, setting, chosen, (), Streams(seed), RunDirectory(tmp_path))
+    return AttackContext(problem, setting, chosen, (), Streams(seed), RunDirectory(tmp_path))
 
 
 def sensors(n_agents: int = 3, p: int = 1, scale: float = 1.0) -> tuple[SensorFusion, Setting]:
@@ -95,8 +97,8 @@ def sensors(n_agents: int = 3, p: int = 1, scale: float = 1.0) -> tuple[SensorFu
     return problem, Setting(build_graph("complete", n_agents), (1,) * n_agents, p)
 
 
-def measured(bench: Bench, threat_model: ThreatModel, **options) -> list:
-    return MutualInformation(**options).measure(bench, threat_model, lambda done, total: None)
+def measured(context: AttackContext, threat_model: ThreatModel, **options) -> list:
+    return MutualInformation(**options).measure(context, threat_model, lambda done, total: None)
 
 
 def by(findings, world: str, column: str):
@@ -140,8 +142,10 @@ def test_an_audit_finds_the_leak_its_null_and_what_an_adversary_lacks(folder) ->
 @pytest.mark.parametrize("sigma", [0.5, 2.0])
 def test_information_of_a_gaussian_channel_is_the_known_one(tmp_path, sigma) -> None:
     """x of round 1 is a public model less the gradient, N(0, 1), less noise N(0, sigma^2)."""
-    bench = on_line("dp-dpsgd", tmp_path, noise_multiplier=sigma, clip_norm=1.0, learning_rate=0.1)
-    findings = measured(bench, EVE, message="x", rounds=(1,), trials=2_000, n_permutations=19)
+    context = on_line(
+        "dp-dpsgd", tmp_path, noise_multiplier=sigma, clip_norm=1.0, learning_rate=0.1
+    )
+    findings = measured(context, EVE, message="x", rounds=(1,), trials=2_000, n_permutations=19)
     found = by(findings, "defense", "round").metrics
     truth = gaussian_channel(1.0, sigma**2)
     assert found["information"].low <= truth <= found["information"].high
@@ -161,9 +165,9 @@ def test_what_is_independent_gets_uniform_p_values(tmp_path) -> None:
     """x of round 2 was sent before the gradient of round 2 was drawn."""
     repeats, small = 60, 0
     for seed in range(repeats):
-        bench = on_line("dgd", tmp_path, seed=seed)
+        context = on_line("dgd", tmp_path, seed=seed)
         options = {"trials": 40, "n_permutations": 9, "n_splits": 0}
-        found = by(measured(bench, EVE, message="x", rounds=(2,), **options), "defense", "round")
+        found = by(measured(context, EVE, message="x", rounds=(2,), **options), "defense", "round")
         small += found.metrics["p-value"].value <= 0.2
     assert small <= binom.isf(FALSE_FAILURE, repeats, 0.2)
     assert small >= binom.ppf(FALSE_FAILURE, repeats, 0.2)
@@ -171,13 +175,13 @@ def test_what_is_independent_gets_uniform_p_values(tmp_path) -> None:
 
 def test_a_message_that_it_cannot_decrypt_is_not_available(tmp_path) -> None:
     problem, setting = sensors()
-    bench = bench_of("paillier-consensus", problem, setting, tmp_path, n_rounds=2)
+    context = context_of("paillier-consensus", problem, setting, tmp_path, n_rounds=2)
     options = {"rounds": (2,), "trials": 60, "n_permutations": 9, "n_splits": 2}
     for threat_model, message in ((EVE, "difference"), (EVE, "state"), (CURIOUS, "state")):
-        (finding,) = measured(bench, threat_model, message=message, **options)
+        (finding,) = measured(context, threat_model, message=message, **options)
         assert not finding.metrics
         assert finding.notes[0].startswith("not available to this adversary: ")
-    found = by(measured(bench, CURIOUS, message="difference", **options), "defense", "round")
+    found = by(measured(context, CURIOUS, message="difference", **options), "defense", "round")
     assert found.metrics["information"].n == 60
     assert any("no noise that could be turned off" in note for note in found.notes)
     assert any("victim's measurements" in note for note in found.notes)
@@ -259,12 +263,12 @@ def test_a_combination_is_the_gradient_itself_without_noise(name, combination, c
 
 
 def test_a_combination_needs_the_neighbours_and_the_past(tmp_path) -> None:
-    bench = on_line("sensitivity-reduced", tmp_path, n_rounds=3)
+    context = on_line("sensitivity-reduced", tmp_path, n_rounds=3)
     links = ThreatModel(name="one link", links=((0, 1),))
     options = {"message": "(44)-corrected", "rounds": (2,), "trials": 40, "n_permutations": 3}
-    for finding in measured(bench, links, **options):
+    for finding in measured(context, links, **options):
         assert 'not available to this adversary: one link does not see "z"' in finding.notes[0]
-    found = by(measured(bench, EVE, **options), "defense", "round")
+    found = by(measured(context, EVE, **options), "defense", "round")
     assert found.metrics["information"].n == 40
 
 
@@ -318,9 +322,9 @@ def test_reduction_loses_information_and_is_named(tmp_path) -> None:
     """d = 6 gradients under equal noise: all columns tell more than the first component does."""
     bits = {}
     for reduction in ("aligned", "pca", "none"):
-        bench = on_line("dp-dpsgd", tmp_path, d=6, noise_multiplier=0.3, clip_norm=1.0)
+        context = on_line("dp-dpsgd", tmp_path, d=6, noise_multiplier=0.3, clip_norm=1.0)
         options = {"rounds": (1,), "trials": 600, "n_permutations": 0, "n_splits": 0}
-        findings = measured(bench, EVE, message="x", reduction=reduction, **options)
+        findings = measured(context, EVE, message="x", reduction=reduction, **options)
         found = by(findings, "defense", "round")
         bits[reduction] = found.metrics["information"].value
         assert "baseline" not in found.metrics
@@ -343,11 +347,11 @@ def test_components_of_a_view_count_its_rows_alike_whatever_their_size() -> None
 
 
 def test_scales_that_defeat_the_estimator_become_notes(tmp_path) -> None:
-    bench = on_line("dgd", tmp_path, coarse=True)
+    context = on_line("dgd", tmp_path, coarse=True)
     options = {"rounds": (2,), "trials": 60, "n_permutations": 3, "n_splits": 2}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = by(measured(bench, EVE, message="x", **options), "defense", "round")
+        found = by(measured(context, EVE, message="x", **options), "defense", "round")
     assert any("values of column 0 repeat" in note for note in found.notes)
     assert any('scale="normal-scores"' in note for note in found.notes)
 

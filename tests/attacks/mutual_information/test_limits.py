@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.mutual_information.attack import MutualInformation
 from dpaudit.attacks.mutual_information.limits import Limits, beyond, limits
 from dpaudit.attacks.mutual_information.samples import Question
@@ -46,9 +46,9 @@ def options(**own: Any) -> dict[str, Any]:
 def measured(defense: type[Defense], folder: Path, **own: Any) -> Finding:
     """Gradients are standard normal, as large on average as the clip norm that is declared."""
     chosen = defense(**options(**own)).calibrate(SETTING)
-    bench = Bench(Line(1), SETTING, chosen, (), Streams(7), RunDirectory(folder))
+    context = AttackContext(Line(1), SETTING, chosen, (), Streams(7), RunDirectory(folder))
     attack = MutualInformation(message="x", rounds=(1,), trials=1_000, n_permutations=9)
-    found = attack.measure(bench, EVE, lambda done, total: None)
+    found = attack.measure(context, EVE, lambda done, total: None)
     return next(f for f in found if f.world == "defense" and "round" in f.series)
 
 

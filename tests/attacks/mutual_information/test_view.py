@@ -10,17 +10,17 @@ import pytest
 import torch
 
 import dpaudit
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.mutual_information.attack import MutualInformation
 from dpaudit.attacks.mutual_information.needs import samples_bytes
 from dpaudit.attacks.mutual_information.samples import Question, samples
+from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.defense import Defense, Gradient, Setting
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import build_graph
 from dpaudit.information.estimators import gaussian_channel
-from dpaudit.kept import Kept, Progress
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
@@ -62,9 +62,9 @@ class Gaussian:
 
 
 def measured(folder: Path, defense: Defense, threat_model: ThreatModel = EVE, **options: Any):
-    bench = Bench(Gaussian(), SETTING, defense, (), Streams(7), RunDirectory(folder))
+    context = AttackContext(Gaussian(), SETTING, defense, (), Streams(7), RunDirectory(folder))
     options = {"message": "view", "n_permutations": 9, "n_splits": 5, **options}
-    return MutualInformation(**options).measure(bench, threat_model, lambda done, total: None)
+    return MutualInformation(**options).measure(context, threat_model, lambda done, total: None)
 
 
 def in_rounds(findings, world: str = "defense"):
@@ -140,7 +140,7 @@ class Ended(Exception):
 
 
 @dataclass
-class Noted(Kept):
+class Noted(Checkpoint):
     """Keeps every step, and ends the work after so many."""
 
     steps: int
@@ -167,10 +167,10 @@ def test_runs_that_were_killed_go_on_to_the_same_samples(monkeypatch, steps: int
     monkeypatch.setattr("dpaudit.attacks.mutual_information.samples.BLOCK_BYTES", 6_000)
     question = Question("view", "gradient", 0, EVE, (2, 3), reduction="none")
     args = question, Foreign(), Gaussian(), SETTING, Streams(3), 100
-    whole, kept = samples(*args), Noted(steps)
+    whole, checkpoint = samples(*args), Noted(steps)
     with pytest.raises(Ended):
-        samples(*args, kept=kept)
-    again = samples(*args, kept=kept)
+        samples(*args, checkpoint=checkpoint)
+    again = samples(*args, checkpoint=checkpoint)
     for k in (2, 3):
         np.testing.assert_array_equal(again.rounds[k].private, whole.rounds[k].private)
         np.testing.assert_array_equal(again.rounds[k].view, whole.rounds[k].view)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.sensitivity.attack import Sensitivity
 from dpaudit.defense.clipping import clip
 from dpaudit.defense.contract import Gradient, Setting
@@ -46,8 +46,8 @@ def measured(setting_of, streams):
         problem, setting = setting_of("ring", 4, "logistic")
         problem = problem_of(problem)
         claims = (Claim(text="a claim", epsilon=1.0, adjacency=adjacency),)
-        bench = Bench(problem, setting, defense.calibrate(setting), claims, streams, None)
-        findings = attack.measure(bench, ThreatModel(name="anybody"), lambda done, total: None)
+        context = AttackContext(problem, setting, defense.calibrate(setting), claims, streams, None)
+        findings = attack.measure(context, ThreatModel(name="anybody"), lambda done, total: None)
         assert all(f.kind == "sensitivity" for f in findings)
         return {f.message or "": f for f in findings if "instead" not in f.title}
 
@@ -318,12 +318,12 @@ def test_sensors_have_functions_to_change_and_no_records(streams) -> None:
     findings = {}
     for adjacency in ("function", "add-remove"):
         claims = (Claim(text="a claim", epsilon=1.0, adjacency=adjacency),)
-        bench = Bench(problem, setting, defense, claims, streams, None)
+        context = AttackContext(problem, setting, defense, claims, streams, None)
         if adjacency == "add-remove":
             with pytest.raises(ConfigError, match="no records"):
-                ATTACK.measure(bench, ThreatModel(name="anybody"), lambda done, total: None)
+                ATTACK.measure(context, ThreatModel(name="anybody"), lambda done, total: None)
         else:
-            findings = ATTACK.measure(bench, ThreatModel(name="anybody"), lambda *_: None)
+            findings = ATTACK.measure(context, ThreatModel(name="anybody"), lambda *_: None)
     assert findings[0].metrics["measured over stated"].value == pytest.approx(1, rel=1e-9)
 
 
@@ -425,10 +425,10 @@ def test_the_victim_is_the_first_agent_with_data(drawn_setting, streams) -> None
     """With a server that is not agent 0; and in some rounds it takes no step."""
     problem, setting = drawn_setting("server", 5, "logistic", participation=0.5)
     defense = MAPA(**SGD).calibrate(setting)
-    bench = Bench(problem, setting, defense, (), streams, None)
+    context = AttackContext(problem, setting, defense, (), streams, None)
 
     def findings(attack: Sensitivity) -> list[Finding]:
-        return attack.measure(bench, ThreatModel(name="anybody"), lambda done, total: None)
+        return attack.measure(context, ThreatModel(name="anybody"), lambda done, total: None)
 
     assert any("agent 1 is the victim" in note for f in findings(ATTACK) for note in f.notes)
     with pytest.raises(ConfigError, match="agent 0 is a server"):

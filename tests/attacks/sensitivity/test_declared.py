@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attack.contract import Bench
+from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.sensitivity.attack import Sensitivity
 from dpaudit.defense import Bracket, GaussianDefense, Round, broadcast, clip, of_each_record
 from dpaudit.files.claim import Claim
@@ -182,8 +182,8 @@ def found(setting_of, streams):
     def make(defense, adjacency="add-remove") -> list[Finding]:
         problem, setting = setting_of("ring", 4, "logistic")
         claims = (Claim(text="a claim", epsilon=1.0, adjacency=adjacency),)
-        bench = Bench(problem, setting, defense.calibrate(setting), claims, streams, None)
-        return ATTACK.measure(bench, ThreatModel(name="anybody"), lambda done, total: None)
+        context = AttackContext(problem, setting, defense.calibrate(setting), claims, streams, None)
+        return ATTACK.measure(context, ThreatModel(name="anybody"), lambda done, total: None)
 
     return make
 

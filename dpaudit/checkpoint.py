@@ -1,4 +1,4 @@
-"""How far a long computation is, kept where a killed one goes on, so that nothing is done twice."""
+"""The progress of a long computation, saved so that a killed one resumes without repeating work."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -9,36 +9,36 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """All that a computation needs to go on with the same numbers."""
+    """What a computation needs to resume with the same numbers."""
 
     tensors: "Mapping[str, Tensor]"
-    note: Any = None  # of what JSON has; numbers come back as they were, to the last bit
+    note: Any = None  # JSON values; numbers are restored to the last bit
 
 
-class Kept(ABC):
-    """Where one stage of a computation keeps how far it is."""
+class Checkpoint(ABC):
+    """Saves and restores the progress of one stage of a computation."""
 
     @abstractmethod
-    def stage(self, name: str | int) -> "Kept":
-        """Where a stage of this stage does."""
+    def stage(self, name: str | int) -> "Checkpoint":
+        """The checkpoint of a stage within this one."""
 
     @abstractmethod
     def last(self) -> Progress | None:
-        """What was kept last, if it is as it was written; None: begin at the beginning."""
+        """The progress saved last, if its file is intact; None: begin at the start."""
 
     @abstractmethod
     def keep(self, now: Callable[[], Progress]) -> None:
-        """Keep how far it is in the place of what was kept before; often called, seldom done."""
+        """Replace the saved progress. Call it after each step; it writes only now and then."""
 
     @abstractmethod
     def done(self, result: Progress) -> None:
-        """Keep what came out, which does not change any more, before anything later is kept."""
+        """Save the final result before any later stage is saved."""
 
 
-class NotKept(Kept):
-    """Keeps nothing: for what is short, and for a run without a folder."""
+class NoCheckpoint(Checkpoint):
+    """Saves nothing: for short work, and for a run without a folder."""
 
-    def stage(self, name: str | int) -> Kept:
+    def stage(self, name: str | int) -> Checkpoint:
         return self
 
     def last(self) -> Progress | None:
@@ -51,15 +51,15 @@ class NotKept(Kept):
         return
 
 
-NOT_KEPT = NotKept()
+NO_CHECKPOINT = NoCheckpoint()
 
 
 def joined(parts: "Mapping[str, Mapping[str, Tensor]]") -> "dict[str, Tensor]":
-    """Tensors of several things under one roof; ``under`` gives those of one back."""
+    """The tensors of several parts in one mapping; ``under`` returns those of one part."""
     return {f"{name}/{key}": t for name, tensors in parts.items() for key, t in tensors.items()}
 
 
 def under(tensors: "Mapping[str, Tensor]", name: str) -> "dict[str, Tensor]":
-    """What ``joined`` had under a name."""
+    """The tensors of one part of what ``joined`` made."""
     start = f"{name}/"
     return {key[len(start) :]: t for key, t in tensors.items() if key.startswith(start)}

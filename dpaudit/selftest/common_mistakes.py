@@ -1,4 +1,4 @@
-"""Further mistakes that a hurried author makes, and correct mechanisms that look like mistakes.
+"""Further common mistakes, and correct mechanisms that look like mistakes.
 
 Each class is the correct defense of the zoo with one thing changed. A fault keeps all that its twin
 says of itself. What looks like a mistake and is none processes a value that the noise already

@@ -19,7 +19,7 @@ from dpaudit.defense.view import View
 from dpaudit.errors import DataError, DpauditError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.estimate import Estimate
+from dpaudit.game.estimating.estimate import Estimate
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import clopper_pearson
@@ -48,8 +48,8 @@ class Membership(Attack):
     Half of those set the thresholds of the stated rates, the other half say what the rates are.
     With ``candidates`` one record of each batch is also matched among others (``matching``).
 
-    Source: the estimate as in ``dpaudit.game.estimate``; TPR at low FPR: Carlini et al. 2022,
-    arXiv:2112.03570.
+    Source: the estimate as in ``dpaudit.game.estimating.estimate``; TPR at low FPR: Carlini et al.
+    2022, arXiv:2112.03570.
     """
 
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]

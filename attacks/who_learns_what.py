@@ -6,7 +6,7 @@ of the victim, read over many rounds from all that the curious agent receives an
 noise known. The record is used in round 1 alone, or as ``participation`` says: then mu is that of
 the worst rounds and of the worst directions of its gradients. It is exact where gradients do not
 react to what the curious agent is not told, as in averaging; in training it is a lower end, and the
-mu of who reads every link the upper one (``dpaudit.game.reacting``).
+mu of who reads every link the upper one (``dpaudit.game.filtering.gradient_reaction``).
 """
 
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
-from dpaudit.game.each_agent import told_of_each
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.filtering.gradient_reaction import Reaction, reacting_note, with_every_link
+from dpaudit.game.filtering.leak_by_agent import told_of_each
 from dpaudit.game.game import Game
-from dpaudit.game.layers import in_layers
-from dpaudit.game.linearity import nonlinearity
-from dpaudit.game.needs import NUMBER, GameShape
-from dpaudit.game.network import mu_of
-from dpaudit.game.participation import Participation
-from dpaudit.game.reacting import Reaction, reacting_note, with_every_link
+from dpaudit.game.network.accounting import mu_of
+from dpaudit.game.network.participation import Participation
+from dpaudit.game.probing.linearity import nonlinearity
+from dpaudit.game.runs.round_shape import NUMBER, GameShape
+from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.progress import OnStep
 from dpaudit.training.loaded_problem import LoadedProblem
 

@@ -4,11 +4,13 @@
 
 On an Erdos-Renyi graph with ten neighbours on average, W = D^-1 (A + I), each agent being the
 adversary in turn and every other agent its victim. The first table is of a few adversaries, and of
-records that are used in every round; the dense formula (``dpaudit.game.dense``) is run where its
+records that are used in every round; the dense formula (``dpaudit.game.network.stacked``) is
+run where its
 matrices take less than 2 GB. ``--target``: all pairs of 148 agents over 320 rounds, of batches
 taken in turn (20 epochs of 16 batches) and of records used in every round, the adversaries shared
 out among ``--processes`` of one thread each; with the load of the machine, the peak memory of all
-processes together, and the published bound of the same pairs (``dpaudit.game.muffliato``).
+processes together, and the published bound of the same pairs
+(``dpaudit.game.network.published_bound``).
 """
 
 import argparse
@@ -24,13 +26,13 @@ import torch
 from torch import Tensor
 
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game import dense
-from dpaudit.game.dense import Stacked
-from dpaudit.game.innovations import Innovations
-from dpaudit.game.linear_gossip import gossip_of
-from dpaudit.game.muffliato import muffliato_mu_squared
-from dpaudit.game.network import NetworkMu, network_mu
-from dpaudit.game.participation import Participation, Schema
+from dpaudit.game.network import stacked as dense
+from dpaudit.game.network.accounting import NetworkMu, network_mu
+from dpaudit.game.network.gossip import gossip_of
+from dpaudit.game.network.innovations import Innovations
+from dpaudit.game.network.participation import Participation, Schema
+from dpaudit.game.network.published_bound import muffliato_mu_squared
+from dpaudit.game.network.stacked import Stacked
 
 SEED, NEIGHBOURS = 20240611, 10
 SIZES = ((16, 40), (32, 40), (64, 40), (148, 40), (32, 80), (32, 160), (32, 320), (148, 320))

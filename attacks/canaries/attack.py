@@ -12,13 +12,13 @@ from dpaudit.errors import ConfigError, DpauditError, NotObservable, RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
-from dpaudit.game.fewest import fewest_coordinates
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.filtering.gradient_reaction import with_every_link
 from dpaudit.game.game import Game
-from dpaudit.game.linearity import Nonlinear, nonlinearity
-from dpaudit.game.needs import GameShape
-from dpaudit.game.reacting import with_every_link
-from dpaudit.game.victims import of_most_moved_agent
+from dpaudit.game.probing.linearity import Nonlinear, nonlinearity
+from dpaudit.game.probing.playable_dimension import fewest_coordinates
+from dpaudit.game.runs.round_shape import GameShape
+from dpaudit.game.worst_case.agent import of_most_moved_agent
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification

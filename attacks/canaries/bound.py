@@ -8,8 +8,8 @@ from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
-from dpaudit.game.reacting import reacting_note, with_every_link
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.filtering.gradient_reaction import reacting_note, with_every_link
 from dpaudit.statistics.bounds import smallest_alpha
 from dpaudit.statistics.guesses import (
     correct_guesses,

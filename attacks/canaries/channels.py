@@ -25,12 +25,12 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
 from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.transcript import Capture
-from dpaudit.game.adversary import Adversary
-from dpaudit.game.follow import Follower
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.filtering.follower import Follower
+from dpaudit.game.filtering.leak import NEGLIGIBLE
 from dpaudit.game.game import Game
-from dpaudit.game.leak import NEGLIGIBLE
-from dpaudit.game.play import Tally
-from dpaudit.game.tape import Overheard
+from dpaudit.game.probing.tape import Overheard
+from dpaudit.game.runs.play import Tally
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification

@@ -20,8 +20,8 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.gossip import releases
 from dpaudit.files.finding import Column, Metric, Name
-from dpaudit.game.adversary import Adversary
-from dpaudit.game.linearity import nonlinearity
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.statistics.sums import (
     MOST_FACTOR,
     CanarySum,

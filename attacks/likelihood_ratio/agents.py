@@ -28,8 +28,8 @@ from dpaudit.defense.transcript import Sent
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import LENGTH, CanaryGradient, Game
-from dpaudit.game.states import flat_state, state_of
-from dpaudit.game.tape import Tape
+from dpaudit.game.probing.states import flat_state, state_of
+from dpaudit.game.probing.tape import Tape
 from dpaudit.graphs.graph import Graph
 from dpaudit.rng import Streams
 

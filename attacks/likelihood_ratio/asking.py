@@ -8,17 +8,17 @@ from dpaudit.defense.claim_accounting import claimed_delta, record_adjacency, wo
 from dpaudit.errors import DpauditError
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import LOCAL, Adversary, Telling
-from dpaudit.game.along import Along
-from dpaudit.game.fewest import PLAYED
+from dpaudit.game.filtering.adversary import LOCAL, Adversary, Telling
 from dpaudit.game.game import Game
-from dpaudit.game.layers import in_layers
-from dpaudit.game.linearity import Nonlinear, defined, nonlinearity
-from dpaudit.game.play import play, without_noise
-from dpaudit.game.turns import in_worst_batch
-from dpaudit.game.victims import most_moving, of_most_moved_agent, of_worst_agent
-from dpaudit.game.width import Wider, wider
-from dpaudit.game.worst import coordinates
+from dpaudit.game.probing.linearity import Nonlinear, defined, nonlinearity
+from dpaudit.game.probing.playable_dimension import PLAYED
+from dpaudit.game.runs.play import play, without_noise
+from dpaudit.game.runs.projection import Along
+from dpaudit.game.worst_case.agent import most_moving, of_most_moved_agent, of_worst_agent
+from dpaudit.game.worst_case.batch import in_worst_batch
+from dpaudit.game.worst_case.layers import in_layers
+from dpaudit.game.worst_case.real_dimension import Wider, wider
+from dpaudit.game.worst_case.record import coordinates
 from dpaudit.rng import Streams
 
 from .agents import game_on_agents, whole_agent

@@ -17,17 +17,17 @@ from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
-from dpaudit.game.along import Along
-from dpaudit.game.fewest import PLAYED, fewest_coordinates
-from dpaudit.game.further_noise import hiding_without
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.filtering.gradient_reaction import with_every_link
 from dpaudit.game.game import Game
-from dpaudit.game.layers import in_layers
-from dpaudit.game.linearity import nonlinearity
-from dpaudit.game.needs import GameShape
-from dpaudit.game.play import Worlds, play, without_noise
-from dpaudit.game.reacting import with_every_link
-from dpaudit.game.worst import coordinates
+from dpaudit.game.probing.linearity import nonlinearity
+from dpaudit.game.probing.playable_dimension import PLAYED, fewest_coordinates
+from dpaudit.game.runs.further_noise import hiding_without
+from dpaudit.game.runs.play import Worlds, play, without_noise
+from dpaudit.game.runs.projection import Along
+from dpaudit.game.runs.round_shape import GameShape
+from dpaudit.game.worst_case.layers import in_layers
+from dpaudit.game.worst_case.record import coordinates
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.pace import Pace, seconds_of

@@ -11,8 +11,8 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
-from dpaudit.game.adversary import Adversary
-from dpaudit.game.play import Worlds, error_rates
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.runs.play import Worlds, error_rates
 from dpaudit.statistics.betting import (
     SHARES,
     Point,

@@ -18,9 +18,9 @@ import torch
 from dpaudit.accounting.releases import Mechanism
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.noise_law import declared_of_a_round
-from dpaudit.game.reacting import with_every_link
-from dpaudit.game.tape import Overheard
+from dpaudit.game.filtering.gradient_reaction import with_every_link
+from dpaudit.game.probing.tape import Overheard
+from dpaudit.game.runs.noise_law import declared_of_a_round
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import family_from_scores
 from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value

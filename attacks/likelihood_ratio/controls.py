@@ -3,7 +3,7 @@
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.linearity import Nonlinear
+from dpaudit.game.probing.linearity import Nonlinear
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import ScoreBound, ceiling, from_scores
 from dpaudit.statistics.white_noise import white_noise_test

@@ -8,10 +8,10 @@ from dpaudit.accounting.releases import Interval, epsilon, epsilon_where_batches
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.adversary import Adversary
-from dpaudit.game.reacting import reacting_note, with_every_link
-from dpaudit.game.width import Wider
-from dpaudit.game.worst import record_note, worst_epsilon
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.filtering.gradient_reaction import reacting_note, with_every_link
+from dpaudit.game.worst_case.real_dimension import Wider
+from dpaudit.game.worst_case.record import record_note, worst_epsilon
 
 from .question import Question, is_pure
 

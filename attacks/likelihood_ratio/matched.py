@@ -18,7 +18,7 @@ from dpaudit.accounting.reconstruction import matching_success
 from dpaudit.accounting.releases import false_negative_rate
 from dpaudit.attacks.matching import n_matched
 from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.game.worst import played_mechanism
+from dpaudit.game.worst_case.record import played_mechanism
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import clopper_pearson
 from dpaudit.statistics.successes import EpsilonPromise, MuPromise, Promise, Successes, needed

@@ -17,12 +17,12 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Finding, Metric, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.adversary import Adversary, Telling
-from dpaudit.game.along import Along
+from dpaudit.game.filtering.adversary import Adversary, Telling
 from dpaudit.game.game import Game
-from dpaudit.game.linearity import Nonlinear
-from dpaudit.game.width import Wider
-from dpaudit.game.worst import played_mechanism
+from dpaudit.game.probing.linearity import Nonlinear
+from dpaudit.game.runs.projection import Along
+from dpaudit.game.worst_case.real_dimension import Wider
+from dpaudit.game.worst_case.record import played_mechanism
 from dpaudit.statistics.power import Tradeoff
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.game.play import LearnedScore, Worlds, cross_fitted
+from dpaudit.game.runs.play import LearnedScore, Worlds, cross_fitted
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import from_scores
 

@@ -22,7 +22,7 @@ from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_
 from dpaudit.defense.view import View, seen_links
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.estimate import Window
+from dpaudit.game.estimating.estimate import Window
 from dpaudit.information.estimators import varying
 from dpaudit.rng import Streams
 from dpaudit.training.trials import TrialProblem, run_trials

@@ -17,9 +17,9 @@ from dpaudit.files.claim import Adjacency, measured_change
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.fewest import fewest_coordinates
 from dpaudit.game.game import Game
-from dpaudit.game.victims import of_most_moved_agent
+from dpaudit.game.probing.playable_dimension import fewest_coordinates
+from dpaudit.game.worst_case.agent import of_most_moved_agent
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification

@@ -26,7 +26,7 @@ from dpaudit.defense.contract import CHANGED_RECORDS, Stated
 from dpaudit.defense.gossip import steps_of
 from dpaudit.defense.transcript import Capture
 from dpaudit.files.claim import Adjacency
-from dpaudit.game.tape import STD, AskedNoise, Tape
+from dpaudit.game.probing.tape import STD, AskedNoise, Tape
 
 from .replay import EVERY_LINK, World
 from .worlds import Coupled

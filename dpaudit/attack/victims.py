@@ -18,8 +18,8 @@ from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.estimate import Estimate, Window
-from dpaudit.game.unmixing import Mixture
+from dpaudit.game.estimating.estimate import Estimate, Window
+from dpaudit.game.estimating.unmixing import Mixture
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
 

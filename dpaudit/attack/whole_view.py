@@ -7,9 +7,9 @@ import torch
 from dpaudit.defense.footprint import Footprint
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game import unmixing, window
-from dpaudit.game.window import WIDTH, Played, WindowShape
-from dpaudit.game.window_system import trials_of
+from dpaudit.game.estimating import unmixing, window
+from dpaudit.game.estimating.linear_system import trials_of
+from dpaudit.game.estimating.window import WIDTH, Played, WindowShape
 from dpaudit.training.pace import seconds_of
 
 from .contract import AttackContext

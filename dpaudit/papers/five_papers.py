@@ -24,7 +24,7 @@ from dpaudit.files.options import graph_options
 from dpaudit.files.result import JudgedClaim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
-from dpaudit.game.needs import GameShape
+from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import accounting_finding, bearing_on, judge

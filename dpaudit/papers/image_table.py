@@ -21,7 +21,7 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Column, Finding, Name, Role
 from dpaudit.files.result import AuditResult
-from dpaudit.game.estimate import Window
+from dpaudit.game.estimating.estimate import Window
 from dpaudit.pipeline.jobs import Prepared
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 

@@ -29,8 +29,8 @@ from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.game import Game
-from dpaudit.game.linearity import nonlinearity
-from dpaudit.game.noise_law import (
+from dpaudit.game.probing.linearity import nonlinearity
+from dpaudit.game.runs.noise_law import (
     SENDERS,
     Place,
     PlayedRound,

@@ -18,7 +18,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, Curve, GraphSummary, JudgedClaim, ThreatModelSummary
 from dpaudit.files.verdict import worst
-from dpaudit.game.replayable import refuse_unless_replayable
+from dpaudit.game.probing.replayability import refuse_unless_replayable
 from dpaudit.graphs.graph import network_of
 from dpaudit.graphs.positions import positions
 from dpaudit.inputs.recorder import recording

@@ -24,10 +24,10 @@ from dpaudit.defense.contract import Setting
 from dpaudit.defense.gossip import releases
 from dpaudit.defense.noise import Noise
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.play import LearnedScore, Worlds, play
-from dpaudit.game.tape import Tape
+from dpaudit.game.probing.tape import Tape
+from dpaudit.game.runs.play import LearnedScore, Worlds, play
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import clopper_pearson, from_scores

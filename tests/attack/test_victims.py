@@ -15,7 +15,7 @@ from dpaudit.defense.view import View
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
-from dpaudit.game.estimate import Estimate, Window
+from dpaudit.game.estimating.estimate import Estimate, Window
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnStep

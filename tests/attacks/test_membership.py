@@ -17,8 +17,8 @@ from dpaudit.defense import Round, broadcast
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.game.estimate import Estimate
-from dpaudit.game.window import Input
+from dpaudit.game.estimating.estimate import Estimate
+from dpaudit.game.estimating.window import Input
 from dpaudit.pipeline.run import Runtime, run_audit
 from tests.foreign import Foreign
 

@@ -14,10 +14,10 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import broadcast
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.network import network_mu
-from dpaudit.game.participation import Participation
+from dpaudit.game.network.accounting import network_mu
+from dpaudit.game.network.participation import Participation
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

@@ -76,7 +76,7 @@ def test_power_that_takes_longer_than_its_share_is_told_by_its_ceiling(
 def test_an_estimate_that_is_too_large_is_a_line_of_its_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpaudit.game.window.MOST_UNKNOWNS", 5)
+    monkeypatch.setattr("dpaudit.game.estimating.window.MOST_UNKNOWNS", 5)
     path = written(tmp_path, "")
     view = '\n[[audit.attack]]\nname = "membership"\nrounds = [1]\n'
     path.write_text(path.read_text() + view)

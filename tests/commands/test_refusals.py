@@ -15,9 +15,9 @@ from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game import play as distinguish
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.game.runs import play as distinguish
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline import run as pipeline
 

@@ -19,7 +19,7 @@ from dpaudit.defense.contract import Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Capture
 from dpaudit.files.options import graph_options
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import Graph, Network, build_graph
 from dpaudit.models.models import parameters_of

@@ -3,9 +3,9 @@
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.filtering.leak import Leak
 from dpaudit.game.game import Game
-from dpaudit.game.leak import Leak
 
 EAVESDROPPER = ThreatModel(name="eavesdropper")
 DELTA = 1e-5

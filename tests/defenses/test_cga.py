@@ -19,7 +19,7 @@ from dpaudit.defenses.cga import CGA, DPCGA, direction, multipliers
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.training.sensor_fusion import SensorFusion

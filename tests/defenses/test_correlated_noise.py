@@ -16,7 +16,7 @@ from dpaudit.defenses.whisper import Whisper, covariance, factor
 from dpaudit.defenses.zip_dl import ZipDL
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import Graph, build_graph
 

@@ -14,7 +14,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dfedsam import DPDFedSAM
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 

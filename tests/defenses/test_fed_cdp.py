@@ -15,7 +15,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defenses.fed_cdp import FedCDP
 from dpaudit.errors import NotObservable, OutsideTheory
 from dpaudit.files.options import graph_options
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 from tests.defenses.leaks import DELTA, EAVESDROPPER, curious, leak_within_bracket, reading

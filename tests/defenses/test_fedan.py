@@ -13,7 +13,7 @@ from dpaudit.defenses.fedan import FedAN
 from dpaudit.errors import ConfigError, OutsideTheory
 from dpaudit.files.options import graph_options
 from dpaudit.game.game import Game
-from dpaudit.game.linearity import nonlinearity
+from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.graphs.graph import build_graph
 from tests.defenses.leaks import DELTA, EAVESDROPPER, curious, leak_within_bracket, reading
 

@@ -21,7 +21,7 @@ from dpaudit.defenses.mafalda import (
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 

@@ -17,7 +17,7 @@ from dpaudit.defenses.muffliato import Muffliato, acceleration, gossip
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 

@@ -15,7 +15,7 @@ from dpaudit.defenses.net_fleet import DPNETFLEET, NETFLEET
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 from dpaudit.training.sensor_fusion import SensorFusion

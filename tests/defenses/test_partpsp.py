@@ -13,7 +13,7 @@ from dpaudit.defenses.partpsp import PartPSP
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 

@@ -13,7 +13,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defenses.pedfl import PEDFL
 from dpaudit.errors import ConfigError, OutsideTheory
 from dpaudit.files.options import graph_options
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 from tests.defenses.leaks import DELTA, EAVESDROPPER, curious

@@ -16,7 +16,7 @@ from dpaudit.defenses.ppsgd import PPSGD
 from dpaudit.errors import OutsideTheory
 from dpaudit.files.claim import Claim
 from dpaudit.files.options import graph_options
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 from tests.defenses.leaks import DELTA, EAVESDROPPER, curious, reading

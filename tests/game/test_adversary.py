@@ -13,10 +13,10 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import broadcast
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.states import flat_state
-from dpaudit.game.tape import Tape
+from dpaudit.game.probing.states import flat_state
+from dpaudit.game.probing.tape import Tape
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 

@@ -12,9 +12,9 @@ from dpaudit.defense import Gradient, Noise, Setting, ThreatModel
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
-from dpaudit.game.estimate import Window
-from dpaudit.game.window import Input, Played
-from dpaudit.game.window_system import System
+from dpaudit.game.estimating.estimate import Window
+from dpaudit.game.estimating.linear_system import System
+from dpaudit.game.estimating.window import Input, Played
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -233,7 +233,7 @@ def test_agents_that_do_not_meet_are_moved_together(
     monkeypatch.setattr(Played, "moved", counted)
     together = System.of(played)
     few = sum(moves) < played.n
-    monkeypatch.setattr("dpaudit.game.window_system.HOPS", ())  # each by itself
+    monkeypatch.setattr("dpaudit.game.estimating.linear_system.HOPS", ())  # each by itself
     alone = System.of(played)
     assert few == (name != "dpps")
     for one, other in zip(together[2:], alone[2:], strict=True):
@@ -244,7 +244,7 @@ def test_unknowns_that_are_moved_in_blocks_are_those_moved_at_once(monkeypatch) 
     defense, setting = made("dpdl", noise_multiplier=20.0)
     rounds = range(ROUND - 1, ROUND + 1)
     at_once = Window(defense, setting, EAVESDROPPER, rounds)
-    monkeypatch.setattr("dpaudit.game.window._MOVED", 1)  # each by itself
+    monkeypatch.setattr("dpaudit.game.estimating.window._MOVED", 1)  # each by itself
     by_turns = Window(defense, setting, EAVESDROPPER, rounds)
     assert by_turns.observed == at_once.observed
     told = [(at_once.std(u), by_turns.std(u)) for u in at_once.inputs if u.round == ROUND]

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from dpaudit.defense import Noise, Setting
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.along import Along
-from dpaudit.game.fewest import fewest_coordinates
 from dpaudit.game.game import Game
-from dpaudit.game.play import play
+from dpaudit.game.probing.playable_dimension import fewest_coordinates
+from dpaudit.game.runs.play import play
+from dpaudit.game.runs.projection import Along
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip

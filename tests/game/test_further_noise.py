@@ -10,8 +10,8 @@ from torch import Tensor
 from dpaudit.defense import Noise
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.further_noise import hiding_without, silenced
-from dpaudit.game.tape import Overheard, Tape
+from dpaudit.game.probing.tape import Overheard, Tape
+from dpaudit.game.runs.further_noise import hiding_without, silenced
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip

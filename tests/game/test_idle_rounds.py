@@ -11,8 +11,8 @@ from dpaudit.attack.contract import AttackContext
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, ThreatModel, broadcast
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
-from dpaudit.game import adversary as adversary_module
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering import adversary as adversary_module
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin

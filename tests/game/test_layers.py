@@ -13,12 +13,12 @@ from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.defenses.fed_cdp import FedCDP
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game import layers
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.layers import in_layers
-from dpaudit.game.play import play
-from dpaudit.game.width import Wider, wider
+from dpaudit.game.runs.play import play
+from dpaudit.game.worst_case import layers
+from dpaudit.game.worst_case.layers import in_layers
+from dpaudit.game.worst_case.real_dimension import Wider, wider
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, ThreatModel, broadcast
 from dpaudit.game.game import Game
-from dpaudit.game.linearity import Nonlinear, nonlinearity
+from dpaudit.game.probing.linearity import Nonlinear, nonlinearity
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.selftest.correct import PrivateGossip, State

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-import dpaudit.game.adversary as adversary_module
+import dpaudit.game.filtering.adversary as adversary_module
 from dpaudit.defense.contract import Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
-from dpaudit.game.footprints import NotLocal
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.filtering.kalman import steps_of
 from dpaudit.game.game import Game
-from dpaudit.game.local_filter import steps_of
-from dpaudit.game.observer import Observer
-from dpaudit.game.play import play
+from dpaudit.game.probing.locality import NotLocal
+from dpaudit.game.probing.observer import Observer
+from dpaudit.game.runs.play import play
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

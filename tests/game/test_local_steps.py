@@ -11,9 +11,9 @@ from torch import Tensor
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense import Defense, GaussianDefense, Round, Setting, broadcast
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.play import play
+from dpaudit.game.runs.play import play
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from dpaudit.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game import network
-from dpaudit.game.dense import Stacked, workload
-from dpaudit.game.directions import certified
-from dpaudit.game.innovations import Innovations
-from dpaudit.game.linear_gossip import gossip_of
-from dpaudit.game.network import network_mu
-from dpaudit.game.participation import Participation
+from dpaudit.game.filtering.gradient_directions import certified
+from dpaudit.game.network import accounting as network
+from dpaudit.game.network.accounting import network_mu
+from dpaudit.game.network.gossip import gossip_of
+from dpaudit.game.network.innovations import Innovations
+from dpaudit.game.network.participation import Participation
+from dpaudit.game.network.stacked import Stacked, workload
 
 EAVESDROPPER = ThreatModel(name="every link")
 

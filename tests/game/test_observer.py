@@ -11,10 +11,10 @@ from dpaudit.defense.contract import Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import unicast
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.observer import Observer
-from dpaudit.game.tape import Tape
+from dpaudit.game.probing.observer import Observer
+from dpaudit.game.probing.tape import Tape
 from dpaudit.graphs.graph import Graph, Network, build_graph
 from dpaudit.registry import load_plugin
 from tests.game.test_adversary import Gossip, State

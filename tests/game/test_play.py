@@ -12,9 +12,9 @@ from scipy.stats import kstest
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.defense.contract import Setting
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.play import (
+from dpaudit.game.runs.play import (
     ASKED,
     LearnedScore,
     Scored,

@@ -13,7 +13,7 @@ from torch import Tensor
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import FixedGraph
-from dpaudit.game.replayable import refuse_unless_replayable
+from dpaudit.game.probing.replayability import refuse_unless_replayable
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.selftest.correct import PrivateGossip

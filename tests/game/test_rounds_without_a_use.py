@@ -5,7 +5,7 @@ import numpy as np
 from dpaudit.defense import GaussianDefense, Round, Setting, broadcast
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 

@@ -12,10 +12,10 @@ from dpaudit.attacks.likelihood_ratio.asking import Asking
 from dpaudit.defense.contract import Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.network import network_mu
-from dpaudit.game.turns import in_worst_batch
+from dpaudit.game.network.accounting import network_mu
+from dpaudit.game.worst_case.batch import in_worst_batch
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

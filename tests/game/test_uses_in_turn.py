@@ -7,7 +7,7 @@ import torch
 
 from dpaudit.defense.contract import Setting
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.registry import load_plugin

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from dpaudit.defense import Bracket, Noise, Setting
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.victims import most_moving, of_most_moved_agent, of_worst_agent
+from dpaudit.game.worst_case.agent import most_moving, of_most_moved_agent, of_worst_agent
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip

@@ -14,9 +14,9 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.adversary import LOCAL, Adversary
+from dpaudit.game.filtering.adversary import LOCAL, Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.width import ENTRIES, Wider, wider
+from dpaudit.game.worst_case.real_dimension import ENTRIES, Wider, wider
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

@@ -13,10 +13,10 @@ from torch import Tensor
 from dpaudit.accounting.releases import Release
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, ThreatModel, broadcast
 from dpaudit.defense.noise import standard_laplace
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.play import play
-from dpaudit.game.worst import coordinates, played_mechanism, record_note, worst_epsilon
+from dpaudit.game.runs.play import play
+from dpaudit.game.worst_case.record import coordinates, played_mechanism, record_note, worst_epsilon
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

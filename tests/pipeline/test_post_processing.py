@@ -115,7 +115,7 @@ def audit(
 @pytest.fixture(autouse=True)
 def _few_plays_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     """The law of the noise has tests of its own; here a tenth of its plays will do."""
-    monkeypatch.setattr("dpaudit.game.noise_law.WORK", 4 * 10**6)
+    monkeypatch.setattr("dpaudit.game.runs.noise_law.WORK", 4 * 10**6)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -14,7 +14,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

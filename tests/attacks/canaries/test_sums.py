@@ -15,7 +15,7 @@ from dpaudit.attacks.canaries.sums import CHECKED, Summed, not_gaussian
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Name
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.registry import load_plugin
 

@@ -26,7 +26,7 @@ from dpaudit.defense import (
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.adversary import Adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin

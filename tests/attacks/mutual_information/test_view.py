@@ -116,7 +116,7 @@ def test_a_view_that_tells_no_gradient_is_refused_in_one_line(tmp_path) -> None:
 
 
 def test_a_view_too_large_for_its_estimate_is_refused_in_one_line(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("dpaudit.game.window.MOST_UNKNOWNS", 5)
+    monkeypatch.setattr("dpaudit.game.estimating.window.MOST_UNKNOWNS", 5)
     (finding, _) = measured(tmp_path, Foreign(), rounds=(2,), trials=40)
     assert "not available to this adversary: the view's estimate has" in finding.notes[0]
 

@@ -1,0 +1,1 @@
+"""The best linear estimates of an agent's gradients from a view."""

@@ -1,0 +1,175 @@
+"""The linear system of a window: what all of its unknowns do to all that is read.
+
+Of many agents those that do not meet are moved in one trial. As in ``local_probe``, what has moved
+is put down to the unknown of the colour that reaches there. A trial of a random half of each colour
+refutes what is not so: it must move what is put down to that half. That holds for steps that are
+not linear, too.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from dpaudit.game.filtering.block_matrices import Array
+from dpaudit.game.probing.locality import Footprints, Indices, NotLocal, footprints
+from dpaudit.game.probing.sparse_probe import HOPS, RELATIVE, Units, agents_of, in_parts
+from dpaudit.game.probing.states import varying
+from dpaudit.graphs.graph import Graph
+
+from .window import WIDTH, Input, Played
+
+ROUNDING = 1e-11  # of the largest effect: what is less has not moved
+
+
+class System(NamedTuple):
+    """o = unknowns x + noise z, and models likewise, in every coordinate; x = (states, inputs)."""
+
+    observed: list[tuple[int, str, int]]  # round, message, row of what the adversary reads of it
+    inputs: list[Input]
+    unknowns: Tensor  # [n, n_states + n_inputs]
+    noise: Tensor  # [n, n_draws]
+    models: Tensor  # [n_inputs, n_states + n_inputs]: of the model that each input is taken at
+    model_noise: Tensor  # [n_inputs, n_draws]
+
+    @classmethod
+    def of(cls, played: Played) -> "System":
+        n, n_o = played.n_states + played.n_inputs, len(played.observed)
+        effects = _effects(played, np.arange(played.n)).mT
+        o, x = effects[:n_o], effects[n_o:]
+        return cls(played.observed, played.asked.inputs, o[:, :n], o[:, n:], x[:, :n], x[:, n:])
+
+
+def noise_of(played: Played) -> Tensor:
+    """That of the system alone, [n, n_draws]."""
+    draws = np.arange(played.n_states + played.n_inputs, played.n)
+    return _effects(played, draws).mT[: len(played.observed)]
+
+
+def _effects(played: Played, some: Indices) -> Tensor:
+    """How observations and after them models move with some unknowns, [m, n_o + n_inputs]."""
+    try:
+        return _of_colours(played, some)
+    except NotLocal:
+        pass
+    found = torch.zeros(len(some), len(played.observed) + played.n_inputs, dtype=torch.float64)
+    parts = torch.from_numpy(some).split(played.shape.at_once)
+    for rows, part in zip(found.split(played.shape.at_once), parts, strict=True):
+        if len(part):
+            rows[:] = played.moved(one_hot(part, played.n).double())
+    return found
+
+
+def trials_of(played: Played) -> int:
+    """How many moves ``System.of`` and ``noise_of`` play, about."""
+    shape = played.shape
+    try:
+        reach, groups = next(_colours(played, np.arange(played.n)))
+        _told_apart(played, reach, groups[:1])
+        return 2 * len(groups) * (shape.unknowns + shape.draws) // shape.unknowns
+    except (NotLocal, StopIteration):
+        return shape.unknowns + shape.draws
+
+
+def _of_colours(played: Played, some: Indices) -> Tensor:
+    """Raises NotLocal: the rounds reach too far, or it takes as many trials."""
+    why = NotLocal("")
+    for reach, groups in _colours(played, some):
+        try:
+            return torch.from_numpy(_told_apart(played, reach, groups)[some])
+        except NotLocal as reason:
+            why = reason
+    raise why
+
+
+def _colours(played: Played, some: Indices) -> Iterator[tuple["_Reach", list[Indices]]]:
+    """Who may be reached, less far first, and which of the unknowns are moved together.
+
+    Raises:
+        NotLocal: of few agents, or where many meet, it takes as many trials as one by one.
+    """
+    network, rounds = played.setting.network, played.rounds
+    graph = network.at(rounds[0])
+    if any(network.at(k) is not graph for k in rounds):
+        raise NotLocal("the graph varies")
+    agents, kinds = _unknowns(played, graph)
+    units, read = Units(agents, some), _places(played)
+    for hops in HOPS:
+        reach = footprints(graph, hops * len(rounds))
+        groups = units.groups(reach, kinds)
+        if 4 * len(groups) > len(some):
+            raise NotLocal("it takes as many trials as there are unknowns")
+        yield _Reach(units, reach, read), groups
+
+
+class _Reach(NamedTuple):
+    """Whose move can be seen where."""
+
+    units: Units
+    footprints: Footprints
+    read: Indices  # the agent of all that is read
+
+    def owners(self, group: Indices, there: Indices) -> Indices:
+        """The unit of a group that moves what is read ``there``. Raises NotLocal."""
+        return self.units.owners(group, self.footprints, self.read[there])
+
+
+def _told_apart(played: Played, reach: _Reach, groups: list[Indices]) -> Array:
+    """What each unit of the groups does, of trials of one group each, [n, n_read].
+
+    Raises:
+        NotLocal: a unit reaches further.
+    """
+    found = np.zeros((played.n, len(reach.read)))
+    draws = np.random.default_rng(played.rounds.start)
+    for part in in_parts(groups, max(1, played.shape.at_once // 2)):
+        some = [group[draws.random(len(group)) < 0.5] for group in part]
+        moved, of_some = np.split(_moved(played, [*part, *some]), 2)
+        for group, effects in zip(part, moved, strict=True):
+            there = np.flatnonzero(effects)
+            found[reach.owners(group, there), there] = effects[there]
+        foretold = np.stack([found[group].sum(0) for group in some])
+        if np.abs(of_some - foretold).max() > RELATIVE * np.abs(moved).max():
+            raise NotLocal("its steps reach further than a few links")
+    return found
+
+
+def _moved(played: Played, groups: list[Indices]) -> Array:
+    """What moves where all of a group do, [groups, n_read]; rounding is 0."""
+    moves = torch.zeros(len(groups), played.n, dtype=torch.float64)
+    for row, group in zip(moves, groups, strict=True):
+        row[group] = 1.0
+    moved = np.asarray(played.moved(moves).numpy())
+    moved[np.abs(moved) <= ROUNDING * np.abs(moved).max(initial=0.0)] = 0.0
+    return moved
+
+
+def _unknowns(played: Played, graph: Graph) -> tuple[Indices, Indices]:
+    """Of each unknown: its agent, and what it is one of, as a number."""
+    parts = []
+    for tensor in varying(played.start).values():
+        if tensor.shape[-1] == WIDTH:
+            each = tensor[0, 0].numel() // WIDTH if tensor.shape[1] else 0
+            parts.append(np.repeat(agents_of(tensor.shape[1], graph), each))
+    for k in played.rounds:
+        parts.append(np.array([one.agent for one in played.asked.inputs if one.round == k]))
+    for draws in played.asked.noise.values():
+        wide = (draw.shape for draw in draws.values() if draw.shape[-1] == WIDTH)
+        parts += [agents_of(shape[-2], graph) for shape in wide]
+    kinds = np.repeat(np.arange(len(parts)), list(map(len, parts)))
+    return np.concatenate(parts).astype(np.int64), kinds
+
+
+def _places(played: Played) -> Indices:
+    """The agent of all that is read: that which sent it, or whose gradient it is."""
+    found = []
+    for (k, name), rows in played.seen.items():
+        message = played.asked.sent[k][name]
+        at = torch.zeros(message.payload.shape[-2], dtype=torch.long)
+        at[message.rows] = message.senders
+        found.append(at[rows])
+    agents = torch.tensor([one.agent for one in played.asked.inputs], dtype=torch.long)
+    return np.asarray(torch.cat([*found, agents]).numpy())

@@ -1,0 +1,287 @@
+"""How the messages of a few rounds depend on what is not known, probed on a defense's own step.
+
+Every unknown is moved a little either way from one run of noise without records: each number of the
+state before the rounds, each gradient that is asked for in them, each draw of noise.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense.contract import Defense, Gradient, Setting
+from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import Capture
+from dpaudit.errors import NotObservable
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.oracles import Inputs, Listening
+from dpaudit.game.probing.dense_probe import anywhere
+from dpaudit.game.probing.observer import visible_rows
+from dpaudit.game.probing.states import flat_state, state_of, varying
+from dpaudit.game.probing.tape import AskedNoise, Tape
+from dpaudit.rng import Streams
+
+WIDTH = 32  # coordinates of the model that is probed
+STEP = 1e-2  # of a probe, either way
+MOST_UNKNOWNS = 6000
+_MOVED = 2**27  # bytes of the unknowns' coordinates, in worlds that are played at once
+
+
+class Input(NamedTuple):
+    """One gradient that messages depend on."""
+
+    round: int
+    agent: int
+    point: int  # which of the batches and models that it was asked at in that round
+    step: int = 0  # the local step whose batch it is of
+
+
+class Draw(NamedTuple):
+    """One draw of noise that has the model's coordinates."""
+
+    round: int
+    name: str
+    row: int
+
+
+class Asked(NamedTuple):
+    """What the rounds of a window ask of gradients and of noise, and what they send."""
+
+    inputs: list[Input]
+    calls: dict[int, list[Tensor]]  # by round, of each call: which of its inputs each row is
+    noise: dict[int, Mapping[str, AskedNoise]]  # by round and name
+    sent: dict[int, Capture]
+
+    @classmethod
+    def of(cls, defense: Defense, setting: Setting, rounds: range, state: Any) -> "Asked":
+        """From a state before the rounds, without noise and records."""
+        asked = cls([], {}, {}, {})
+        for k in rounds:
+            heard, tape = Listening(defense.batch_size), Tape()
+            played = defense.step(state, k, setting.network.at(k), heard, tape)
+            state, asked.sent[k] = played.state, played.sent
+            asked.calls[k], asked.noise[k] = heard.places, tape.draws
+            counts: dict[int, int] = {}
+            for agent, step, _ in heard.asked:
+                point = counts.get(agent, 0)
+                counts[agent] = point + 1
+                asked.inputs.append(Input(k, agent, point, step))
+        return asked
+
+    def seen_by(self, threat_model: ThreatModel) -> dict[tuple[int, str], Tensor]:
+        """The rows that an adversary reads of each round's messages of the model's coordinates."""
+        return {
+            (k, name): visible_rows(message, threat_model)
+            for k, sent in self.sent.items()
+            for name, message in sent.items()
+            if message.payload.shape[-1] == WIDTH
+        }
+
+    @property
+    def draws(self) -> list[Draw]:
+        return [
+            Draw(k, name, row)
+            for k, draws in self.noise.items()
+            for name, draw in draws.items()
+            if draw.shape[-1] == WIDTH
+            for row in range(draw.shape[-2])
+        ]
+
+
+class WindowShape(NamedTuple):
+    """How large the system of a window is."""
+
+    states: int
+    inputs: int
+    draws: int
+    observed: int
+
+    @classmethod
+    def of(
+        cls, defense: Defense, setting: Setting, threat_model: ThreatModel, rounds: range
+    ) -> "WindowShape":
+        """Counted on these rounds alone, wherever they lie in a run."""
+        wide = setting.stand_in(WIDTH)
+        state = _begun(defense, wide)
+        if rounds.start > 1:
+            state = anywhere(state, rounds.start)
+        asked = Asked.of(defense, wide, rounds, state)
+        seen = asked.seen_by(threat_model).values()
+        return cls(len(wide_rows(state)), len(asked.inputs), len(asked.draws), sum(map(len, seen)))
+
+    @property
+    def unknowns(self) -> int:
+        return self.states + self.inputs + self.draws
+
+    @property
+    def at_once(self) -> int:
+        """How many moves are played together."""
+        n = max(1, self.unknowns)
+        return max(1, min(n, _MOVED // (2 * n * WIDTH * torch.float64.itemsize)))
+
+    @property
+    def bytes(self) -> int:
+        """Of its matrices, while they are made and while they are factorised."""
+        n, columns, n_o = self.unknowns, self.states + self.inputs, self.observed
+        effects, less = n * (n_o + self.inputs), min(n_o, columns)
+        factors = n_o**2 + columns * (columns if n_o > columns else n_o)
+        factorising = effects + 2 * n_o * columns + factors + 4 * less**2
+        again = 2 * effects + factors + self.draws * (n_o + self.inputs)
+        return torch.float64.itemsize * max(2 * effects, factorising, again)
+
+
+def too_many(n: int, rounds: range) -> str:
+    """What to say of a window of so many unknowns."""
+    return (
+        f"the view's estimate has {n} unknowns in {len(rounds)} rounds; expected "
+        f"{MOST_UNKNOWNS} at most: attack fewer agents or a sparser graph"
+    )
+
+
+def _begun(defense: Defense, setting: Setting) -> Any:
+    """The state before round 1, of agents whose models differ."""
+    shape, generator = (1, setting.n_agents, WIDTH), torch.Generator().manual_seed(2)
+    X = torch.empty(shape, dtype=torch.float64).normal_(generator=generator)
+    return defense.start(X, setting)
+
+
+def wide_rows(state: Any) -> list[tuple[int, int]]:
+    """Tensor and row of each part of the state that has the model's coordinates."""
+    found = []
+    for i, tensor in enumerate(varying(state).values()):
+        if tensor.shape[-1] == WIDTH:
+            found += [(i, row) for row in range(tensor[0].numel() // WIDTH)]
+    return found
+
+
+class Played:
+    """The window, played from one state with unknowns moved a little either way.
+
+    Unknowns are numbered: rows of the state, inputs, draws of noise. What is read is numbered too:
+    observations, and the models of inputs.
+
+    Raises:
+        NotObservable: there are too many.
+    """
+
+    def __init__(
+        self,
+        defense: Defense,
+        setting: Setting,
+        threat_model: ThreatModel,
+        rounds: range,
+        typical: float,
+    ) -> None:
+        self.setting, self.rounds, self._defense = setting.stand_in(WIDTH), rounds, defense
+        self._per_coordinate = typical / setting.d**0.5
+        signs = torch.randint(0, 2, (WIDTH,), generator=torch.Generator().manual_seed(1))
+        self._sign = 2.0 * signs.double() - 1
+        self.start = self._reach()
+        self.asked = Asked.of(defense, self.setting, rounds, self.start)
+        self.n_states, self.n_inputs = len(wide_rows(self.start)), len(self.asked.inputs)
+        self.n = self.n_states + self.n_inputs + len(self.asked.draws)
+        if self.n > MOST_UNKNOWNS:
+            raise NotObservable(too_many(self.n, rounds))
+        self._units = {k: _units_of(k, draws) for k, draws in self.asked.noise.items()}
+        self.seen = self.asked.seen_by(threat_model)
+
+    @property
+    def observed(self) -> list[tuple[int, str, int]]:
+        return [(k, name, i) for (k, name), rows in self.seen.items() for i in range(len(rows))]
+
+    @property
+    def shape(self) -> WindowShape:
+        draws = self.n - self.n_states - self.n_inputs
+        return WindowShape(self.n_states, self.n_inputs, draws, len(self.observed))
+
+    def moved(self, moves: Tensor) -> Tensor:
+        """Observations and models [m, n_o + n_inputs] by moves [m, n], for each unit of these.
+
+        Around noise of one sign and around its opposite, what a gradient does to the scale of the
+        noise cancels.
+        """
+        either, m = torch.cat([STEP * moves, -STEP * moves]), len(moves)
+        plays = [self._play(either, sign) for sign in (1.0, -1.0)]
+        return torch.stack([values[:m] - values[m:] for values in plays]).mean(0) / (2 * STEP)
+
+    def _reach(self) -> Any:
+        """The state before the window of a run with noise and without records."""
+        state, streams = _begun(self._defense, self.setting), Streams(0)
+        for k in range(1, self.rounds.start):
+            state = self._step(state, k, Listening(self._defense.batch_size), Noise(streams, k))[0]
+        return state
+
+    def _step(self, state: Any, k: int, gradient: Gradient, noise: Noise) -> tuple[Any, Capture]:
+        graph = self.setting.network.at(k)
+        played = self._defense.step(state, k, graph, gradient, noise)
+        return played.state, played.sent
+
+    def _play(self, moves: Tensor, sign: float) -> Tensor:
+        """Along the signs: all observations, and the models of inputs, [trials, n_o + n_inputs]."""
+        states, inputs, draws = moves.split(
+            [self.n_states, self.n_inputs, self.n - self.n_states - self.n_inputs], dim=1
+        )
+        state = self._from(states)
+        rows, models, n_draws = [], [], 0
+        for k in self.rounds:
+            n = sum(one.round == k for one in self.asked.inputs)
+            values, inputs = inputs[:, :n], inputs[:, n:]
+            asked = self._defense.batch_size, self._sign, self._typical(k, n), values
+            gradient = Inputs(*asked, self.asked.calls[k])
+            units = {}
+            for name, unit in self._units[k].items():
+                units[name] = sign * unit.repeat(len(moves), 1, 1)
+                if unit.shape[-1] == WIDTH:
+                    mine = draws[:, n_draws : n_draws + unit.shape[-2]]
+                    units[name] += mine[..., None] * self._sign
+                    n_draws += unit.shape[-2]
+            state, sent = self._step(state, k, gradient, Tape(units))
+            rows += [
+                sent[name].payload[..., seen, :] @ self._sign / WIDTH
+                for (when, name), seen in self.seen.items()
+                if when == k
+            ]
+            models += self._models(gradient)
+        return torch.cat([*rows, *models], dim=1)
+
+    def _typical(self, k: int, n: int) -> Tensor:
+        """Gradients as large in a coordinate as those of the real model can be, [n, WIDTH]."""
+        size = (self._defense.clip_norm_in(k) or 1.0) * self._per_coordinate
+        generator = torch.Generator().manual_seed(1000 + k)
+        return size * torch.randn(n, WIDTH, generator=generator, dtype=torch.float64)
+
+    def _from(self, moves: Tensor) -> Any:
+        """The state before the rounds with its rows moved along the signs."""
+        flat = flat_state(self.start).repeat(len(moves), 1)
+        at, row = 0, 0
+        for tensor in varying(self.start).values():
+            size = tensor[0].numel()
+            if tensor.shape[-1] == WIDTH:
+                mine = moves[:, row : row + size // WIDTH, None] * self._sign
+                flat[:, at : at + size] += mine.flatten(1)
+                row += size // WIDTH
+            at += size
+        return state_of(self.start, flat)
+
+    def _models(self, gradient: Inputs) -> list[Tensor]:
+        """The models of the round's inputs along the signs, [trials, m] of each call.
+
+        Inputs are numbered as they are first asked for.
+        """
+        found, known = [], -1
+        for places, X in zip(gradient.places, gradient.models, strict=True):
+            so_far = torch.cat([torch.tensor([known]), places]).cummax(0).values
+            found.append((X @ self._sign / WIDTH)[:, places > so_far[:-1]])
+            known = int(so_far[-1])
+        return found
+
+
+def _units_of(k: int, draws: Mapping[str, AskedNoise]) -> dict[str, Tensor]:
+    """The noise of round k around which all is moved, by name, [1, rows, columns]."""
+    generator = torch.Generator().manual_seed(3 + k)
+    shapes = {name: (1, *draw.shape[-2:]) for name, draw in draws.items()}
+    return {
+        name: torch.empty(shape, dtype=torch.float64).normal_(generator=generator)
+        for name, shape in shapes.items()
+    }

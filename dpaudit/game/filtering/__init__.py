@@ -1,0 +1,1 @@
+"""The adversary's Kalman filter: what a view reveals about a record, exactly."""

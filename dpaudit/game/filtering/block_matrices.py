@@ -1,0 +1,198 @@
+"""Linear algebra of matrices that fall into small blocks, block by block.
+
+The rows and columns of a sparse matrix are the two sides of a graph whose edges are its entries.
+Connected parts of it share nothing: a singular value decomposition of the whole is those of the
+parts, and parts of one shape are decomposed in one call.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from dpaudit.game.probing.locality import Indices, NotLocal
+
+MOST = 4000  # rows or columns of a block, of which the smaller number counts; it takes their square
+ENTRIES = 3 * 10**7  # of a block: 240 MB
+SMALL = 64  # rows of a block that is compressed even where that saves none
+RANK = 1e-9  # of the largest singular value of all blocks: below it there is none
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Matrix: TypeAlias = sparse.csr_array
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMap:
+    """A linear map of rows of numbers by a sparse matrix."""
+
+    matrix: Matrix  # [n, m]
+
+    def of(self, values: Tensor) -> Tensor:
+        """``values`` [(trials,) n] times the matrix, in their dtype and on their device."""
+        rows = values.cpu().numpy()
+        return torch.from_numpy(rows @ self.matrix.astype(rows.dtype)).to(values.device)
+
+
+def mapped(values: Tensor, by: "Tensor | SparseMap") -> Tensor:
+    """``values`` [(trials,) n] times a matrix [n, m]."""
+    return by.of(values) if isinstance(by, SparseMap) else values @ by.to(values)
+
+
+class Factors(NamedTuple):
+    """A = V' S U' of A [n_rows, n_columns], without singular values that are rounding."""
+
+    V: Matrix  # [rank, n_rows]
+    S: Array  # [rank]
+    U: Matrix  # [n_columns, rank]
+    block: Indices  # [rank]: which part each is of
+
+
+class _Block(NamedTuple):
+    """All parts of one shape."""
+
+    parts: Indices  # [m]: their numbers
+    rows: Indices  # [m, n_rows]
+    columns: Indices  # [m, n_columns]
+    dense: Array  # [m, n_rows, n_columns]
+
+
+def factors(A: Matrix, rank: float = RANK) -> Factors:
+    """The singular value decomposition of A, up to values below ``rank`` times the largest.
+
+    Raises:
+        NotLocal: a part is too large.
+    """
+    found = [(block, *np.linalg.svd(block.dense, full_matrices=False)) for block in blocks(A)]
+    cut = rank * max((float(S.max()) for _, _, S, _ in found if S.size), default=0.0)
+    V, U, parts, sizes, n = [], [], [], [], 0
+    for block, left, S, right in found:
+        which, j = np.nonzero(cut < S)
+        number = n + np.arange(len(which))
+        V.append(_entries(number, block.rows[which], left[which, :, j]))
+        U.append(_entries(number, block.columns[which], right[which, j]))
+        parts.append(block.parts[which])
+        sizes.append(S[which, j])
+        n += len(which)
+    return Factors(
+        _matrix(V, (n, A.shape[0])),
+        np.concatenate([np.zeros(0), *sizes]),
+        sparse.csr_array(_matrix(U, (n, A.shape[1])).T),
+        np.concatenate([np.zeros(0, dtype=np.int64), *parts]),
+    )
+
+
+def compressed(factor: Matrix, least: float) -> Matrix:
+    """Rows with the same Gram matrix: no more of them in a part than it has columns, none zero.
+
+    Args:
+        least: entries and singular values up to this size are rounding.
+
+    Raises:
+        NotLocal: a part is too large.
+    """
+    factor = without_rounding(factor, least)
+    parts = _Parts.of(factor)
+    few = (parts.n_rows > 1) & (parts.n_rows <= SMALL) & (parts.n_columns <= SMALL**2)
+    chosen = (parts.n_columns < parts.n_rows) | few
+    in_chosen = chosen[parts.of_row]
+    kept, n = [], 0
+    for block in blocks(factor[in_chosen]):
+        _, S, right = np.linalg.svd(block.dense, full_matrices=False)
+        which, j = np.nonzero(least < S)
+        rows = S[which, j, None] * right[which, j]
+        kept.append(_entries(n + np.arange(len(which)), block.columns[which], rows))
+        n += len(which)
+    others = factor[~in_chosen & (np.diff(factor.indptr) > 0)]
+    return sparse.csr_array(sparse.vstack([others, _matrix(kept, (n, factor.shape[1]))]))
+
+
+def without_rounding(values: Matrix, least: float) -> Matrix:
+    """The entries whose size is above ``least``."""
+    values = sparse.csr_array(values)
+    values.data[np.abs(values.data) <= least] = 0.0
+    values.eliminate_zeros()
+    return values
+
+
+class _Parts(NamedTuple):
+    """The connected parts of a matrix; a row or a column without entries is one of its own."""
+
+    of_row: Indices  # [n_rows]
+    of_column: Indices  # [n_columns]
+    n_rows: Indices  # [n_parts]
+    n_columns: Indices  # [n_parts]
+
+    @classmethod
+    def of(cls, A: Matrix) -> "_Parts":
+        both = sparse.block_array([[None, A], [A.T, None]], format="csr")
+        n, labels = connected_components(both, directed=False)
+        rows, columns = np.split(labels.astype(np.int64), [A.shape[0]])
+        return cls(rows, columns, np.bincount(rows, minlength=n), np.bincount(columns, minlength=n))
+
+
+def blocks(A: Matrix) -> Iterator[_Block]:
+    """The parts of a matrix that have entries, those of one shape together.
+
+    Raises:
+        NotLocal: a part is too large.
+    """
+    if not A.nnz:
+        return
+    parts = _Parts.of(A)
+    rows, columns = _Members.by(parts.of_row), _Members.by(parts.of_column)
+    listed = A.tocoo()
+    i, j = listed.coords
+    shapes = np.stack([parts.n_rows, parts.n_columns], axis=1)
+    kinds, kind = np.unique(shapes, axis=0, return_inverse=True)
+    for k, (n_rows, n_columns) in enumerate(kinds.tolist()):
+        if not n_rows or not n_columns:
+            continue
+        if min(n_rows, n_columns) > MOST or n_rows * n_columns > ENTRIES:
+            raise NotLocal(f"{n_rows} noises and {n_columns} numbers hang together")
+        numbers = np.flatnonzero(kind == k)
+        place = np.full(len(shapes), -1)
+        place[numbers] = np.arange(len(numbers))
+        at = place[parts.of_row[i]]
+        here = at >= 0
+        dense = np.zeros((len(numbers), n_rows, n_columns))
+        dense[at[here], rows.place[i[here]], columns.place[j[here]]] = listed.data[here]
+        yield _Block(numbers, rows.of(numbers, n_rows), columns.of(numbers, n_columns), dense)
+
+
+class _Members(NamedTuple):
+    """The rows, or the columns, of each part."""
+
+    order: Indices  # by part
+    first: Indices  # [n_parts], of each part in that order
+    place: Indices  # of each within its part
+
+    @classmethod
+    def by(cls, labels: Indices) -> "_Members":
+        order = np.argsort(labels, kind="stable")
+        first = np.searchsorted(labels[order], np.arange(int(labels.max(initial=0)) + 2))
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order)) - first[labels[order]]
+        return cls(order, first, place)
+
+    def of(self, parts: Indices, size: int) -> Indices:
+        """Of parts that have as many each, [m, size]."""
+        return self.order[self.first[parts][:, None] + np.arange(size)]
+
+
+def _entries(rows: Indices, columns: Indices, values: Array) -> tuple[Indices, Indices, Array]:
+    """Of rows [m] with values [m, n] at columns [m, n]: the row, column and value of each."""
+    return np.repeat(rows, columns.shape[1]), columns.ravel(), values.ravel()
+
+
+def _matrix(entries: list[tuple[Indices, Indices, Array]], shape: tuple[int, int]) -> Matrix:
+    if not entries:
+        return sparse.csr_array(shape)
+    rows, columns, values = (np.concatenate(of) for of in zip(*entries, strict=True))
+    return sparse.csr_array((values, (rows, columns)), shape=shape)

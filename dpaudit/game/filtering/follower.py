@@ -1,0 +1,65 @@
+"""The adversary along a run: it foretells each round, and learns from what it did not foretell."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.checkpoint import joined, under
+from dpaudit.defense.transcript import Capture, refuse_other_messages
+from dpaudit.game.probing.states import flat_state, state_of
+from dpaudit.game.probing.tape import Tape
+
+from .adversary import Adversary
+from .block_matrices import mapped
+from .leak import Reading
+
+
+class Innovation(NamedTuple):
+    """What a round held that was not foretold."""
+
+    reading: Reading
+    raw: Tensor  # [trials, n_observations]
+    whitened: Tensor  # [trials, rank]: independent noise of variance 1, if there is no record
+
+
+class Follower:
+    """Runs the protocol along with the agents, of many trials at once (a Kalman filter).
+
+    Args:
+        adversary: whose view it is, and how it reads each round.
+        state: of all trials before round 1, which is public.
+    """
+
+    def __init__(self, adversary: Adversary, state: Any) -> None:
+        self._adversary, self._like = adversary, state
+        self.believed = flat_state(state)  # [trials, width], of the agents' states
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it believes; ``resume`` takes it back."""
+        return joined({"like": self._like._asdict(), "": {"believed": self.believed}})
+
+    def resume(self, tensors: Mapping[str, Tensor]) -> None:
+        self._like = type(self._like)(**under(tensors, "like"))
+        self.believed = tensors["/believed"]
+
+    def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Innovation:
+        """Round k: ``sent`` by the agents, with noise of which ``units`` were drawn.
+
+        Raises:
+            ConfigError: without data and noise the round would have sent other messages.
+        """
+        adversary, game = self._adversary, self._adversary.game
+        nobody = self.believed.new_zeros(len(self.believed))
+        believed = state_of(self._like, self.believed)
+        graph = game.setting.network.at(k)
+        foretold = game.defense.step(believed, k, graph, game.gradient(nobody), Tape())
+        refuse_other_messages(k, sent, foretold.sent)
+        silent = {name: torch.zeros_like(drawn) for name, drawn in units.items()}
+        surprise = adversary.observe(k, sent, units) - adversary.observe(k, foretold.sent, silent)
+        reading = adversary.rounds[k - 1]
+        y = mapped(surprise, reading.whiten)
+        self._like = foretold.state
+        self.believed = flat_state(foretold.state) + mapped(y, reading.gain)
+        return Innovation(reading, surprise, y)

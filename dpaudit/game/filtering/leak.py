@@ -1,0 +1,225 @@
+"""What a view leaks about one record, of how an adversary reads its rounds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.accounting.privacy_loss import NoiseFamily
+from dpaudit.accounting.releases import Mechanism, Meeting
+from dpaudit.defense.gossip import releases
+from dpaudit.game.game import Game
+from dpaudit.game.probing.dense_probe import RANK
+
+from .block_matrices import SparseMap, mapped
+from .gradient_directions import Squared, worst_directions
+from .record_uses import Together, Use, met, parts
+from .record_uses import grams as grams_of
+
+NEGLIGIBLE = 1e-12  # in nats: a loss that changes no epsilon anyone reads
+EVERY_ROUND = 0  # the inclusion that stands for a record used in all rounds
+
+
+class Reading(NamedTuple):
+    """How the adversary reads one round."""
+
+    messages: list[tuple[str, int]]  # what each observation is: message (or draw), row of payload
+    whiten: Tensor | SparseMap  # [n_observations, rank]: to independent noise of variance 1
+    gain: Tensor | SparseMap  # [rank, state]: what that tells about the state
+    # what each use of the record adds here to the first innovations [m]; to others it adds nothing
+    columns: dict[Use, Tensor]
+    shifts: dict[int, Tensor]  # summed by inclusion: the gradient is the same at all points
+    resolved: Tensor  # [rank] bool: whether an innovation is well above rounding in a run
+    shown: dict[int, Tensor]  # inclusion -> combination of observations that shows it without noise
+    noiseless: dict[int, str]  # inclusion -> message that shows it without noise at some point
+    draws: Tensor | SparseMap  # [m, n_draws]: the noise of the round itself as it is estimated
+    laplace: Tensor  # [n_draws] bool
+    exact: bool  # whether every Laplace draw of the round is recovered exactly
+    has_laplace: bool  # whether there is any
+
+    def told(self) -> dict[int, float]:
+        """By round: how well this one tells of its batches, if it does.
+
+        In mu, or the loss of Laplace noise; infinite where it shows them without noise.
+        """
+        found: dict[int, float] = {}
+        for inclusion, k, _ in self.columns:
+            size = inf if inclusion in self.noiseless else self._size(self.shifts[inclusion])
+            if size > NEGLIGIBLE:
+                found[k] = max(found.get(k, 0.0), size)
+        return found
+
+    def _size(self, shift: Tensor) -> float:
+        if not self.has_laplace:
+            return float(shift.norm())
+        return float(mapped(shift, self.draws)[self.laplace].abs().sum()) * sqrt(2)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """All of what a view tells about one record, in standard deviations of the noise.
+
+    A record's gradient is taken at several points, which differ by model or round, and has another
+    direction at each: mu is that of the worst directions (``directions``).
+    """
+
+    by_use: tuple[Squared, ...]  # mu^2 of a record in that batch alone, or used in all rounds
+    noiseless: dict[int, str]  # use -> message that shows the record without noise
+    pure: Tensor  # by use: the loss of a record used there under Laplace noise, nan elsewhere
+    parts: tuple[float, ...]  # the losses of single Laplace draws, of a record used in all rounds
+    separate: bool  # whether a record in one batch shows in that round alone, with no other batch
+    has_laplace: bool
+    batches: int = 1  # of a round, which are consecutive uses
+    apart: tuple[float, ...] | None = None  # mu^2 of independent releases of which this is a part
+    together: Tensor | None = None  # Gram matrix of the inclusions of one direction; None: separate
+
+    @property
+    def by_round(self) -> Tensor:
+        """mu of a record in one batch of that round alone, the worst; infinite: no noise."""
+        mu = torch.tensor([sqrt(squared.low) for squared in self.by_use], dtype=torch.float64)
+        return mu.view(-1, self.batches).amax(1) if len(mu) > 1 else mu
+
+    @property
+    def shown(self) -> tuple[int, str] | None:
+        """The first round in which a message shows the record without noise, and the message."""
+        for j, message in self.noiseless.items():
+            return max(1, _round_of(j, self.batches)), message
+        return None
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether the view gives every Laplace draw that hides the record."""
+        return bool((~self.pure.isnan()).all()) and len(self.pure) > 0
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the mu of the view is of Gaussian noise, or the losses of single draws are known.
+
+        What a view gives of Laplace draws that it does not recover is neither family.
+        """
+        return self.is_pure or not self.has_laplace
+
+    def mechanism(self, game: Game, in_round: int | None, high: bool = False) -> Mechanism:
+        """The leak as releases: of one round, of each, or of all together if all use the record.
+
+        A release states its noise for one canary, and accounting knows what a draw of it displaces.
+
+        Args:
+            high: of the upper ends of mu.
+        """
+        if self.is_pure and self.parts and not self.noiseless:
+            return releases([1 / loss for loss in self.parts], "none", 1.0, "laplace")
+        ends = [sqrt(squared.high if high else squared.low) for squared in self.by_use]
+        if high and self.apart is not None:
+            ends = [sqrt(square) for square in self.apart]
+        size = self.pure.tolist() if self.is_pure else ends
+        if in_round is not None:
+            size = size[(in_round - 1) * self.batches : in_round * self.batches]
+        multipliers = [0.0 if x == inf else game.displacement / x for x in size if x > NEGLIGIBLE]
+        how = "none" if game.sampling_rate == 1 else game.sampling
+        if not multipliers:
+            return ()
+        family: NoiseFamily = "laplace" if self.is_pure else "gaussian"
+        return releases(multipliers, how, game.sampling_rate, family)
+
+    def meetings(self, game: Game, in_round: int | None) -> list[list[Meeting]]:
+        """What a record of one direction shows wherever batches meet, in each of two ways.
+
+        It has that direction in the whole run, or another one in each round.
+        """
+        G = self.together
+        if G is None or not G.any() or self.has_laplace or self.noiseless:
+            return []
+        if in_round is not None:
+            its = slice((in_round - 1) * self.batches, in_round * self.batches)
+            G = G[its, its]
+        ways = [parts(G, RANK * float(G.diagonal().max()))]
+        if 1 < self.batches < len(G) and len(G) <= self.batches * game.directions:
+            ways.append(list(torch.arange(len(G)).split(self.batches)))
+        return [self._meetings(G, way, game) for way in ways]
+
+    @staticmethod
+    def _meetings(G: Tensor, blocks: list[Tensor], game: Game) -> list[Meeting]:
+        how = "none" if game.sampling_rate == 1 else game.sampling
+        found = [met(G[block[:, None], block]) for block in blocks]
+        return [
+            Meeting(releases([game.displacement / shift], how, game.sampling_rate)[0], n)
+            for shift, n in found
+            if shift > NEGLIGIBLE
+        ]
+
+
+def leak_of(rounds: list[Reading], game: Game) -> Leak:
+    """The exact leak of each round's use of the record, through this round and all later."""
+    used = _inclusions(game, len(rounds))
+    size = sqrt(game.filled)  # of all layers, of which a reading is of one
+    columns = [{use: size * column for use, column in r.columns.items()} for r in rounds]
+    found = grams_of(columns, lambda use: use[0])
+    grams = dict.fromkeys(used, torch.zeros(0, 0, dtype=torch.float64))
+    grams |= {j: H for j, (_, H) in found.items()}
+    pure = dict.fromkeys(used, 0.0)
+    noiseless, parts = dict[int, str](), list[float]()
+    for r in rounds:
+        for j, shift in r.shifts.items():
+            draws = mapped(shift, r.draws)
+            moved = draws[r.laplace].abs() * sqrt(2)
+            is_pure = r.exact and r.has_laplace and not draws[~r.laplace].abs().sum() > NEGLIGIBLE
+            pure[j] += game.filled * moved.sum().item() if is_pure else float("nan")
+            if j == EVERY_ROUND:
+                parts += moved[moved > NEGLIGIBLE].tolist() * game.filled
+        for j, message in r.noiseless.items():
+            pure[j] = inf
+            noiseless.setdefault(j, message)
+    d = game.directions
+    by_use = tuple(
+        Squared(inf, inf) if j in noiseless else worst_directions(grams[j], d) for j in used
+    )
+    separate = _is_separate(rounds, game)
+    together = None if separate else Together.of(columns)
+    apart = {} if together is None else together.independent()
+    return Leak(
+        by_use,
+        noiseless,
+        torch.tensor([pure[j] for j in used], dtype=torch.float64),
+        tuple(parts),
+        separate,
+        any(r.has_laplace for r in rounds),
+        game.batches,
+        None if separate else tuple(inf if j in noiseless else apart.get(j, 0.0) for j in used),
+        None if together is None else together.inclusions(len(used)),
+    )
+
+
+def _inclusions(game: Game, n_rounds: int) -> list[int]:
+    """Of a record that is used for certain there is one; of another, one for each batch."""
+    if game.is_lasting:
+        return [EVERY_ROUND]
+    return list(range(1, n_rounds * game.batches + 1))
+
+
+def _is_separate(rounds: list[Reading], game: Game) -> bool:
+    """Whether each inclusion shows in its own round alone, and apart from others of it."""
+    for k, r in enumerate(rounds, start=1):
+        uses = [use for use, column in r.columns.items() if column.any()]
+        shown = {use[0] for use in uses}
+        if any(_round_of(j, game.batches) not in (k, EVERY_ROUND) for j in shown):
+            return False
+        if len(shown) > 1 and (r.has_laplace or not _are_apart(uses, r.columns)):
+            return False
+    return True
+
+
+def _round_of(inclusion: int, batches: int) -> int:
+    """The round of an inclusion, by its number; ``EVERY_ROUND`` of one in all."""
+    return EVERY_ROUND if inclusion == EVERY_ROUND else -(-inclusion // batches)
+
+
+def _are_apart(uses: list[Use], columns: Mapping[Use, Tensor]) -> bool:
+    """Whether uses by different inclusions move independent noise: orthogonal columns."""
+    S = torch.stack([columns[use] for use in uses])
+    H, inclusions = S @ S.mT, torch.tensor([use[0] for use in uses])
+    between = H[inclusions[:, None] != inclusions]
+    return bool(between.abs().max() <= RANK * H.diagonal().max())

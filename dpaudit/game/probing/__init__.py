@@ -1,0 +1,1 @@
+"""One step of a defense, played with chosen states, gradients and noise."""

@@ -1,0 +1,222 @@
+"""Is a defense affine in its noise, in this run?
+
+The adversary's algebra is that of a system F(z, r) that is affine in all noise z of the run and in
+the record r together. With draws z1 and z2, and scales s, that says
+
+    F(s (z1 + z2), r) - F(0, r) = F(s z1, r) - F(0, r) + F(s z2, r) - F(0, r)
+    F(2 s z1, r) - F(0, r)      = 2 (F(s z1, r) - F(0, r))
+    F(z1, 1) - F(0, 1)          = F(z1, 0) - F(0, 0)
+
+for every message and for the state after every round. All of it is played: the defense's own step,
+on states as they arise, with random draws of several sizes, with the record in every batch and in
+none. A norm of one number is its absolute value, so the model has several coordinates here.
+
+Where it fails, the shift of a message in units of its noise is no leak: dividing a noisy gradient
+by its own norm, rounding it or taking its sign are functions of a protected value, which tell no
+more than that value does. Runs judge them. One thing is certain whatever the step is: a value that
+differs with the record and is the same under all noise, of any size, shows the record noiseless.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense.contract import Gradient, Round
+from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import Capture
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.game import Game
+from dpaudit.graphs.graph import Graph
+
+from .observer import visible_rows
+from .playable_dimension import Everybody, fewest_coordinates
+from .states import flat_state, state_of
+from .tape import Tape
+from .wrapped_defense import OfAnother
+
+COORDINATES = 8  # of the model that is probed
+SIZES = (0.1, 1.0, 10.0)  # of the noise that is added and scaled, in standard deviations
+ANY_SIZE = (1.0, -1.0, 1e9, -1e9)  # of the noise that reaches a message at all
+ROUNDING = 1e-12  # of the largest value in a message
+RELATIVE = 1e-9  # of what noise does to it
+
+
+class Nonlinear(NamedTuple):
+    """Where a step is not affine in its noise and the record."""
+
+    round: int
+    message: str  # the first; or "state"
+    affine: frozenset[str]  # messages that are, in all rounds
+    quiet: bool  # whether all is affine in the noise alone, where there is no record
+    defined: bool  # whether the run without noise and record consists of numbers
+    noiseless: (
+        tuple[int, str] | None
+    )  # round and message that no noise reaches, and the record does
+    fewest: int = 1  # coordinates of the model at which the step can be played
+
+    @property
+    def note(self) -> str:
+        if self.fewest > 1:
+            return (
+                f"played at {self.fewest} coordinates: on fewer the step fails or gives no number. "
+                "The algebra is of one; it gives no figure here. Runs and measured sensitivities "
+                "hold all the same"
+            )
+        what = "the state" if self.message == "state" else f'"{self.message}"'
+        how = "" if self.defined else ", which is no number without noise"
+        alone = ", ".join(f'"{name}"' for name in sorted(self.affine))
+        left = f"the figure is that of {alone} alone" if alone else "it gives no figure here"
+        return (
+            f"not linear in its noise: {what}, from round {self.round} on{how}. The algebra is of "
+            f"linear steps; {left}. Runs and measured sensitivities hold all the same"
+        )
+
+
+def nonlinearity(game: Game, threat_model: ThreatModel, n_rounds: int) -> Nonlinear | None:
+    """What in ``n_rounds`` is not affine in noise and record; None: all is.
+
+    None too where the defense overflows with noise or without, or has randomness of its own beside
+    the noise that it is handed, so that two equal runs differ: both are for others to say. All is
+    taken not to be where the step cannot be played on the game's model of one coordinate.
+    """
+    fewest = fewest_coordinates(game)
+    if fewest > 1:
+        return Nonlinear(1, "state", frozenset(), False, False, None, fewest)
+    several = wide(game)
+    first: tuple[int, str] | None = None
+    broken: set[str] = set()
+    names: dict[str, None] = {}
+    quiet = defined = True
+    for k, sent, state in _played(several, _combinations(), n_rounds):
+        parts = {name: s.payload.flatten(1) for name, s in sent.items()} | {"state": state}
+        names |= dict.fromkeys(sent)
+        for name, values in parts.items():
+            if not torch.allclose(values[0], values[1], RELATIVE, 0.0, equal_nan=True):
+                return None
+            if values.shape[1] and not _is_affine(values):
+                first = first or (k, name)
+                broken.add(name)
+                quiet = quiet and _is_affine(values, with_record=False)
+                defined = defined and bool(values[0].isfinite().all())
+    if first is None or not (defined or _is_defined(several, n_rounds)):
+        return None
+    affine = frozenset(names) - broken
+    return Nonlinear(*first, affine, quiet, defined, _noiseless(several, threat_model, n_rounds))
+
+
+def wide(game: Game) -> Game:
+    """The same game on a model of several coordinates."""
+    d = COORDINATES
+    return replace(game, setting=game.setting.stand_in(d))
+
+
+def _combinations() -> Tensor:
+    """What is played of two draws [trials, 2]: nothing, twice; each, their sum, twice the first."""
+    one = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
+    return torch.cat([one[:2] * 0, *(size * one for size in SIZES)])
+
+
+def _is_affine(values: Tensor, with_record: bool = True) -> bool:
+    """Of [2 trials, n]: the combinations without the record, and then with it."""
+    absent, present = (v - v[0] for v in values.chunk(2))
+    if not with_record:
+        return _adds_up(absent, values[: len(absent)])
+    return _is_apart(values) and _adds_up(absent, values) and _adds_up(present, values)
+
+
+def _is_apart(values: Tensor) -> bool:
+    """Whether noise, however it is made of draws, adds the same with the record and without."""
+    absent, present = (v - v[0] for v in values.chunk(2))
+    allowed = RELATIVE * torch.maximum(absent, present).abs().amax() + ROUNDING * _largest(values)
+    return bool((present - absent).abs().max() <= allowed)  # False for NaN
+
+
+def _adds_up(moved: Tensor, values: Tensor) -> bool:
+    """Whether what draws do to a message [trials, n] adds up, to rounding of its ``values``."""
+    for first, second, both, twice in moved[2:].split(4):
+        size = torch.stack([first, second, both]).abs().amax()
+        allowed = RELATIVE * size + ROUNDING * _largest(values)
+        off = torch.maximum((both - first - second).abs().max(), (twice - 2 * first).abs().max())
+        if not off <= allowed:
+            return False
+    return True
+
+
+def _largest(values: Tensor) -> Tensor:
+    return values.abs().amax()
+
+
+def _noiseless(game: Game, threat_model: ThreatModel, n_rounds: int) -> tuple[int, str] | None:
+    """The first visible value that the record changes and no noise of any size does."""
+    weights = torch.tensor([[s, 0.0] for s in ANY_SIZE] + [[0.0, s] for s in ANY_SIZE])
+    for k, sent, _ in _played(game, weights.double(), n_rounds):
+        for name, s in sent.items():
+            seen = s.payload[..., visible_rows(s, threat_model), :].flatten(1)
+            absent, present = seen.chunk(2)
+            still = ((absent == absent[0]) & (present == present[0])).all(0)
+            if bool((still & (absent[0] != present[0])).any()):
+                return k, name
+    return None
+
+
+def _is_defined(game: Game, n_rounds: int) -> bool:
+    """Whether all are numbers where every agent has a gradient and noise: no sum is zero."""
+    noise = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    everybody = Everybody(game.length, game.defense.batch_size)
+    return all(
+        bool(state.isfinite().all())
+        and all(bool(s.payload.isfinite().all()) for s in sent.values())
+        for _, sent, state in _played(game, noise, n_rounds, everybody)
+    )
+
+
+def _played(
+    game: Game, weights: Tensor, n_rounds: int, gradient: Gradient | None = None
+) -> Iterator[tuple[int, Capture, Tensor]]:
+    """Each round's messages and state of runs under these combinations [trials, 2] of two draws.
+
+    Without the record and then with it, unless all runs have another ``gradient``.
+    """
+    if gradient is None:
+        drawn = torch.arange(2, dtype=torch.float64).repeat_interleave(len(weights))
+        weights, gradient = weights.repeat(2, 1), game.gradient(drawn)
+    generator = torch.Generator().manual_seed(0)
+    X = torch.zeros(len(weights), game.setting.n_agents, COORDINATES, dtype=torch.float64)
+    state: Any = game.defense.start(X, game.setting)
+    for k in range(1, n_rounds + 1):
+        graph, asked = game.setting.network.at(k), Tape()
+        game.defense.step(state, k, graph, gradient, asked)
+        noise = Tape({m: _combined(weights, d.shape, generator) for m, d in asked.draws.items()})
+        state, sent, *_ = game.defense.step(state, k, graph, gradient, noise)
+        yield k, sent, flat_state(state)
+
+
+def _combined(weights: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Two draws of unit noise, combined with other weights in each trial, [trials, rows, d]."""
+    two = torch.empty(2, *shape[-2:], dtype=torch.float64).normal_(generator=generator)
+    return torch.einsum("tb,bmd->tmd", weights, two)
+
+
+class Defined(OfAnother):
+    """Another defense with 0 wherever it gives no number.
+
+    An adversary foretells by it where the defense divides zero by zero without noise and record.
+    """
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        played = self.of.step(state, k, graph, gradient, noise)
+        sent = {name: replace(s, payload=_numbers(s.payload)) for name, s in played.sent.items()}
+        after = state_of(played.state, _numbers(flat_state(played.state)))
+        return played._replace(state=after, sent=sent)
+
+
+def defined(game: Game) -> Game:
+    """The same game with 0 wherever the defense gives no number."""
+    return replace(game, defense=Defined.playing(game.defense))
+
+
+def _numbers(values: Tensor) -> Tensor:
+    return values.nan_to_num(0.0, 0.0, 0.0)

@@ -1,0 +1,166 @@
+"""What an adversary observes of a round: messages that it reads, and its own agents' noise."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpaudit.defense.transcript import Capture, Sent
+from dpaudit.defense.view import seen_links
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.game import Game
+
+from .tape import AskedNoise, Tape
+
+Indices = NDArray[np.int64]
+
+
+class Observer:
+    """Whose view it is.
+
+    Args:
+        messages: those that are read; None: all.
+    """
+
+    def __init__(
+        self, game: Game, threat_model: ThreatModel, messages: frozenset[str] | None = None
+    ) -> None:
+        self.game, self.threat_model, self._messages = game, threat_model, messages
+        self._known_to: dict[int, Mapping[str, Tensor]] = {}
+        self._of_links: dict[str, bool] = {}  # of draws on graphs of as many links as agents
+        self._visible: dict[tuple[int, str], Tensor] = {}  # rows of payloads, by round and message
+
+    def all_observations(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
+        """Observations [trials, n] of round k, even where only one message of it is read.
+
+        All numbers of each row: a message has a width of its own beside a model of one coordinate.
+        """
+        draws = {name: AskedNoise("gaussian", u.shape) for name, u in units.items()}
+        read, own = self._rows(k, sent), self._own(k, sent, draws)
+        columns = [_picked(sent[name].payload, rows) for name, rows in read.items()]
+        columns += [_picked(units[name], rows) for name, rows in own.items()]
+        return torch.cat(columns, dim=-1)
+
+    def told(self, k: int, known_to: Mapping[str, Tensor]) -> None:
+        """Who knows the rows of the draws of round k that agents share."""
+        self._known_to[k] = dict(known_to)
+
+    def _rows(self, k: int, sent: Capture) -> dict[str, Tensor]:
+        """The rows of each message's payload that the view holds, the same in all plays of k."""
+        read = {m: s for m, s in sent.items() if self._messages is None or m in self._messages}
+        for name in read:
+            if (k, name) not in self._visible:
+                self._visible[k, name] = visible_rows(read[name], self.threat_model)
+        return {name: self._visible[k, name] for name in read}
+
+    def senders_of(
+        self, k: int, sent: Capture, draws: Mapping[str, AskedNoise], at_draws: Indices
+    ) -> Indices:
+        """The agent that each observation comes from, of draws made ``at_draws`` [draws]."""
+        rows, own = self._rows(k, sent), self._own(k, sent, draws)
+        found = [np.zeros(0, dtype=np.int64)]
+        for name, read in rows.items():
+            senders = senders_by_row(sent[name]).numpy()[read.numpy()]
+            found.append(np.repeat(senders, sent[name].payload.shape[-1]))
+        ends = np.cumsum([draw.numbers for draw in draws.values()])
+        first = dict(zip(draws, [0, *ends], strict=False))
+        for name, read in own.items():
+            d = draws[name].shape[-1]
+            makers = at_draws[first[name] + d * read.numpy()]
+            found.append(np.repeat(makers, d))
+        return np.concatenate(found)
+
+    def named(
+        self, k: int, sent: Capture, draws: Mapping[str, AskedNoise]
+    ) -> list[tuple[str, int]]:
+        """What each observation is: message, or draw of the adversary's own, and row."""
+        read = [
+            (name, rows, sent[name].payload.shape[-1]) for name, rows in self._rows(k, sent).items()
+        ]
+        read += [
+            (f"own noise of {name}", rows, draws[name].shape[-1])
+            for name, rows in self._own(k, sent, draws).items()
+        ]
+        return [(name, int(row)) for name, rows, d in read for row in rows for _ in range(d)]
+
+    def _own(self, k: int, sent: Capture, draws: Mapping[str, AskedNoise]) -> dict[str, Tensor]:
+        """The rows of each draw that the adversary's own agents made: by agent, or by sender.
+
+        Of a draw that agents share, those that one of its agents knows.
+        """
+        agents = torch.tensor(self.threat_model.agents, dtype=torch.long)
+        own = {}
+        for name, draw in draws.items():
+            known_to = self._known_to.get(k, {}).get(name)
+            if known_to is not None:
+                own[name] = torch.isin(known_to, agents).any(dim=1).nonzero().flatten()
+                continue
+            makers = self._makers(k, name, draw.shape[-2], sent) if len(agents) else agents
+            if len(agents) and draw.shape[-2] == len(makers):
+                own[name] = torch.isin(makers, agents).nonzero().flatten()
+        return own
+
+    def _makers(self, k: int, name: str, rows: int, sent: Capture) -> Tensor:
+        """The agents that draw the rows of this name: one for each, or the senders of links."""
+        graph = self.game.setting.network.at(k)
+        agents = torch.arange(graph.n_agents)
+        if rows != graph.n_agents:
+            return graph.senders
+        if rows != graph.n_edges or torch.equal(graph.senders, agents):
+            return agents
+        if name not in self._of_links:
+            self._of_links[name] = _is_of_links(self.game, k, name, sent)
+        return graph.senders if self._of_links[name] else agents
+
+
+def _is_of_links(game: Game, k: int, name: str, sent: Capture) -> bool:
+    """Whether the rows of a draw are of links, on a graph that has as many of them as agents.
+
+    A draw named after a message has its rows. Of another a row is its maker's if the maker sends
+    what the row moves: the draw is of links where that is so of their senders alone.
+    """
+    graph = game.setting.network.at(k)
+    if name in sent and sent[name].payload.shape[-2] == graph.n_edges:
+        return torch.equal(senders_by_row(sent[name]), graph.senders)
+    n, d, silent = graph.n_agents, game.width or 1, game.gradient(torch.zeros(graph.n_agents))
+    state = game.start(n, torch.float64, torch.device("cpu"), d)
+    units = {name: torch.eye(n, dtype=torch.float64)[..., None].expand(n, n, d)}
+    still, moved = (game.defense.step(state, k, graph, silent, Tape(u)).sent for u in ({}, units))
+    sends = torch.zeros(n, n)  # how many rows of what agent j sends row i moves
+    for message, quiet in still.items():
+        changed = (moved[message].payload != quiet.payload).any(-1)
+        sends.index_add_(1, senders_by_row(quiet), changed.float())
+    unsent = (sends == 0).all(1)
+    links, agents = (
+        bool(((sends[torch.arange(n), makers] > 0) | unsent).all())
+        for makers in (graph.senders, torch.arange(n))
+    )
+    return links and not agents
+
+
+def senders_by_row(sent: Sent) -> Tensor:
+    """[n_rows], the agent that sends each row of the payload."""
+    at = torch.zeros(sent.payload.shape[-2], dtype=torch.long)
+    at[sent.rows] = sent.senders
+    return at
+
+
+def _picked(values: Tensor, rows: Tensor) -> Tensor:
+    """The numbers [..., m d] of rows, by rising number, of values [..., n_rows, d].
+
+    A range of rows is not copied.
+    """
+    n = len(rows)
+    if n and int(rows[-1]) - int(rows[0]) == n - 1:
+        return values[..., int(rows[0]) : int(rows[0]) + n, :].flatten(-2)
+    return values.index_select(-2, rows).flatten(-2)
+
+
+def visible_rows(sent: Sent, threat_model: ThreatModel) -> Tensor:
+    """Which rows of the payload an adversary can read; encrypted ones only with the key."""
+    seen = seen_links(threat_model, sent.senders, sent.receivers)
+    if sent.readers is not None:
+        seen &= torch.isin(sent.readers, torch.tensor(threat_model.agents, dtype=torch.long))
+    return sent.rows[seen].unique()

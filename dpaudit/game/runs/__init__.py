@@ -1,0 +1,1 @@
+"""Runs of a defense with and without a record, and the scores that tell them apart."""

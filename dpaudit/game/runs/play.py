@@ -1,0 +1,379 @@
+"""Many runs of a defense with and without a record, scored by the strongest adversary.
+
+The runs are those of the implementation under test. The score is the adversary's log likelihood
+ratio under the noise that the defense asks for, and sampling: ln(1 - q + q e^llr) for each round.
+Bounds made from it hold whatever the implementation really does; only their power rests on the
+scores being the right ones. Where they are not, a score that is learned from other runs may do
+better: noise that repeats itself, say, shows in the covariance of the innovations.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import floor, log
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
+from dpaudit.defense.contract import Gradient
+from dpaudit.defense.transcript import Capture
+from dpaudit.errors import DpauditError
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.filtering.block_matrices import mapped
+from dpaudit.game.filtering.follower import Follower, Innovation
+from dpaudit.game.filtering.leak import EVERY_ROUND, Reading
+from dpaudit.game.game import Game
+from dpaudit.game.probing.tape import Overheard
+from dpaudit.progress import OnStep
+from dpaudit.rng import Streams
+
+from .projection import Along
+from .relaying_losses import Steep
+
+FEATURES = 192  # innovations kept of a run, for learned scores and the test of the noise
+BLOCK = 40_000  # messages of a round that are simulated at once for each world
+ASKED = 1.05  # times as many blocks as before are asked about next
+POINTS = 80  # of a trade-off curve
+CERTAIN = 30.0  # nats that a record seen without noise is worth
+SHRINKAGE = 1e-3  # of the learned covariance, towards its diagonal
+FOLDS = 10  # of the runs that a score is learned from
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What the adversary made of runs of one world."""
+
+    scores: Array  # [trials], log likelihood ratio of the record being there; 0: none is known
+    # [trials, at most FEATURES], of the first rounds in which the record can be: whitened
+    # innovations, or what is heard along
+    features: Array
+
+
+class Worlds(NamedTuple):
+    without: Scored
+    with_record: Scored
+
+    @property
+    def scores(self) -> tuple[Array, Array]:
+        return self.without.scores, self.with_record.scores
+
+
+def play(
+    adversary: Adversary | Along,
+    trials: int,
+    streams: Streams,
+    in_round: int | None = None,
+    game: Game | None = None,
+    on_round: OnStep = lambda done, total: None,
+    dtype: torch.dtype = torch.float64,
+    checkpoint: Checkpoint = NO_CHECKPOINT,
+    others: Steep | None = None,
+    enough: Callable[[Worlds], bool] | None = None,
+) -> Worlds:
+    """Both worlds, ``trials`` runs of each, in blocks that fit in the processor's cache.
+
+    Args:
+        in_round: the only round in which the record may be drawn; None: in any.
+        game: what is really played, if it is another game than the adversary believes in.
+        others: losses of third agents; None: they have no gradients.
+        enough: whether the runs so far will do; asked between blocks, of many in each twentieth, so
+            that all answers take time in proportion to the runs. None: they never will.
+
+    Raises:
+        DpauditError: a score is NaN.
+    """
+    rows = adversary.observed + 2 * adversary.game.setting.n_agents
+    size = block_of(rows, adversary.game.played)
+    n_blocks, blocks = -(-trials // size), _blocks_of(checkpoint.last())
+    for i, part in list(enumerate(np.array_split(np.arange(trials), n_blocks)))[len(blocks) :]:
+        if enough is not None and _is_due(len(blocks)) and enough(_together(blocks)):
+            break
+        own = Streams(streams.numpy("block", i).integers(2**62).item(), streams.device)
+
+        def counted(done: int, total: int, i: int = i) -> None:
+            on_round(i * total + done, n_blocks * total)
+
+        with torch.inference_mode():
+            blocks.append(_block(adversary, len(part), own, in_round, game, counted, dtype, others))
+        checkpoint.keep(partial(_progress_of, blocks))
+    checkpoint.done(_progress_of(blocks))
+    return _together(blocks)
+
+
+def _is_due(n_blocks: int) -> bool:
+    """Whether these are the first blocks that are ``ASKED`` to another whole power."""
+    if n_blocks < 2:
+        return n_blocks == 1
+    return floor(log(n_blocks, ASKED)) > floor(log(n_blocks - 1, ASKED))
+
+
+def _together(blocks: list[Worlds]) -> Worlds:
+    return Worlds(*(_joined(list(world)) for world in zip(*blocks, strict=True)))
+
+
+def block_of(rows: int, coordinates: int) -> int:
+    """Runs of each world that are played at once, of so many rows of so many coordinates."""
+    return max(50, BLOCK // (rows * coordinates))
+
+
+def _progress_of(blocks: list[Worlds]) -> Progress:
+    tensors = {
+        f"{i} {world} {name}": torch.from_numpy(getattr(scored, name))
+        for i, block in enumerate(blocks)
+        for world, scored in block._asdict().items()
+        for name in ("scores", "features")
+    }
+    return Progress(tensors, len(blocks))
+
+
+def _blocks_of(last: Progress | None) -> list[Worlds]:
+    if last is None:
+        return []
+    found = {key: tensor.cpu().numpy() for key, tensor in last.tensors.items()}
+
+    def scored(i: int, world: str) -> Scored:
+        return Scored(found[f"{i} {world} scores"], found[f"{i} {world} features"])
+
+    return [Worlds(*(scored(i, world) for world in Worlds._fields)) for i in range(last.note)]
+
+
+def _joined(parts: list[Scored]) -> Scored:
+    return Scored(
+        np.concatenate([part.scores for part in parts]),
+        np.concatenate([part.features for part in parts]),
+    )
+
+
+def _block(
+    adversary: Adversary | Along,
+    trials: int,
+    streams: Streams,
+    in_round: int | None,
+    game: Game | None,
+    on_round: OnStep,
+    dtype: torch.dtype,
+    others: Steep | None,
+) -> Worlds:
+    game = game or adversary.game
+    device = streams.device
+    present = torch.arange(2 * trials, device=device) >= trials
+    sign = torch.where(present, 1.0, -1.0 if game.is_replacement else 0.0).to(dtype)
+    state: Any = game.start(2 * trials, dtype, device, game.played)
+    reader = _reader(adversary, game, 2 * trials, dtype, device)
+    features: list[Tensor] = []
+    for k in range(1, adversary.n_rounds + 1):
+        noise = Overheard(streams, k)
+        graph = game.setting.network.at(k)
+        used = in_round in (None, k) and game.uses(k)
+        drawn = [
+            game.draw(2 * trials, streams(*name), device).to(dtype) * sign * used
+            for name in _draws_of(k, game.batches)
+        ]
+        gradient: Gradient = game.played_gradient(*drawn)
+        if others is not None:
+            gradient = others.beside(game.gradient(*drawn), k)
+        state, sent, *_ = game.defense.step(state, k, graph, gradient, noise)
+        heard = reader.hear(k, sent, noise.units)
+        if k >= (in_round or 1) and sum(f.shape[1] for f in features) < FEATURES:
+            features.append(heard)
+        on_round(k, adversary.n_rounds)
+    kept = torch.cat(features, dim=1)[:, :FEATURES].double().cpu().numpy()
+    scores = reader.scores(in_round).double().cpu().numpy()
+    _refuse_nan(scores, adversary)
+    return Worlds(Scored(scores[:trials], kept[:trials]), Scored(scores[trials:], kept[trials:]))
+
+
+def _reader(
+    adversary: Adversary | Along, game: Game, trials: int, dtype: torch.dtype, device: torch.device
+) -> "_ByRatio | _AlongTheRecord":
+    if isinstance(adversary, Along):
+        return _AlongTheRecord(adversary, trials)
+    return _ByRatio(adversary, game, trials, dtype, device)
+
+
+class _ByRatio:
+    """Log likelihood ratios, by an adversary that foretells each round."""
+
+    def __init__(
+        self,
+        adversary: Adversary,
+        game: Game,
+        trials: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._trials, self._d = trials, game.played
+        # each coordinate is a trial of its own to the adversary, who reads one
+        self._follower = Follower(adversary, game.start(trials * self._d, dtype, device))
+        self._tally = Tally(adversary.game, trials)
+
+    def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
+        """The whitened innovations of round k that are well above rounding, [trials, n]."""
+        if self._d > 1:
+            d = self._d
+            sent = {m: replace(s, payload=_by_coordinate(s.payload, d)) for m, s in sent.items()}
+            units = {m: _by_coordinate(drawn, d) for m, drawn in units.items()}
+        innovation = self._follower.hear(k, sent, units)
+        self._tally.add(innovation)
+        resolved = innovation.reading.resolved.to(innovation.whitened.device)
+        return innovation.whitened[:, resolved].reshape(self._trials, -1)
+
+    def scores(self, in_round: int | None) -> Tensor:
+        return self._tally.scores(in_round)
+
+
+class _AlongTheRecord:
+    """No ratios, by who reads along the record: scores are learned from what is heard."""
+
+    def __init__(self, along: Along, trials: int) -> None:
+        self._along, self._scores = along, torch.zeros(trials, dtype=torch.float64)
+
+    def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
+        heard = self._along.hear(k, sent, units)
+        self._scores = self._scores + 0 * heard.sum(-1).double().cpu()  # NaN of what is no number
+        return heard
+
+    def scores(self, in_round: int | None) -> Tensor:
+        return self._scores
+
+
+def _draws_of(k: int, batches: int) -> list[tuple[str | int, ...]]:
+    """The streams by which a record is in the batches of a round."""
+    return [("sampling", k, s) if s else ("sampling", k) for s in range(batches)]
+
+
+def _by_coordinate(values: Tensor, d: int) -> Tensor:
+    """[trials, rows, d] as models of one coordinate, [trials d, rows, 1].
+
+    A message of another width, as a count, is read beside each of the coordinates as it is.
+    """
+    if values.shape[-1] != d:
+        return values.repeat_interleave(d, dim=0)
+    return values.movedim(-1, 1).flatten(0, 1).unsqueeze(-1)
+
+
+def _refuse_nan(scores: Array, adversary: Adversary | Along) -> None:
+    if np.isnan(scores).any():
+        raise DpauditError(
+            f"{int(np.isnan(scores).sum())} of {len(scores)} runs played against "
+            f'"{adversary.threat_model.name}" have NaN as their score; expected messages that are '
+            "numbers: the defense overflows or divides by 0"
+        )
+
+
+def without_noise(game: Game) -> Game:
+    """The same game against the no-defense twin."""
+    return replace(game, defense=game.defense.without_noise())
+
+
+class LearnedScore:
+    """Linear discriminant of the innovations, from runs that are not counted.
+
+    It is 0 half-way between the means of the two worlds.
+    """
+
+    def __init__(self, training: Worlds) -> None:
+        without, with_record = training.without.features, training.with_record.features
+        moved = with_record.mean(axis=0) - without.mean(axis=0)
+        centred = np.concatenate(
+            [without - without.mean(axis=0), with_record - with_record.mean(0)]
+        )
+        covariance = centred.T @ centred / max(len(centred) - 2, 1)
+        spread = np.diag(covariance).copy()
+        covariance[np.diag_indices_from(covariance)] += SHRINKAGE * spread + 1e-12
+        self._direction = np.linalg.solve(covariance, moved)
+        self._middle = (without.mean(axis=0) + with_record.mean(axis=0)) / 2 @ self._direction
+
+    def __call__(self, played: Scored) -> Array:
+        return played.features @ self._direction - self._middle
+
+
+def cross_fitted(training: Worlds) -> tuple[Array, Array]:
+    """Learned scores of both worlds' runs, each by a score learned from the other folds' runs."""
+    scores = [np.empty(len(world.scores)) for world in training]
+    for fold in range(FOLDS):
+        held_out = [np.arange(len(s)) % FOLDS == fold for s in scores]
+        learned = LearnedScore(_part(training, [~part for part in held_out]))
+        for s, part, world in zip(scores, held_out, _part(training, held_out), strict=True):
+            s[part] = learned(world)
+    return scores[0], scores[1]
+
+
+def _part(worlds: Worlds, kept: list[Array]) -> Worlds:
+    parts = zip(worlds, kept, strict=True)
+    return Worlds(*(Scored(world.scores[part], world.features[part]) for world, part in parts))
+
+
+def error_rates(without: Array, with_record: Array) -> tuple[Array, Array]:
+    """False positive and negative rates at ``POINTS`` thresholds, by rising false positives."""
+    thresholds = np.quantile(np.concatenate([without, with_record]), np.linspace(1, 0, POINTS))
+    fpr = 1 - np.searchsorted(np.sort(without), thresholds, side="right") / len(without)
+    fnr = np.searchsorted(np.sort(with_record), thresholds, side="right") / len(with_record)
+    return fpr, fnr
+
+
+class Tally:
+    """Log likelihood ratios of the record having been used, round by round, on the run."""
+
+    def __init__(self, game: Game, trials: int) -> None:
+        self._game, self._trials = game, trials
+        self._present: dict[int, Tensor] = {}
+        self._opposite: dict[int, Tensor] = {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that was added; ``resume`` takes it back."""
+        sides = {"present": self._present, "opposite": self._opposite}
+        return joined({side: {str(j): t for j, t in own.items()} for side, own in sides.items()})
+
+    def resume(self, tensors: Mapping[str, Tensor]) -> None:
+        for side, own in (("present", self._present), ("opposite", self._opposite)):
+            found = under(tensors, side)
+            own.update({j: found[str(j)] for j in sorted(map(int, found))})
+
+    def add(self, innovation: Innovation) -> None:
+        reading, surprise, y = innovation
+        for j, shift in reading.shifts.items():
+            self._add(self._present, j, _log_ratio(reading, y, shift.to(y)))
+            if self._game.is_replacement:
+                self._add(self._opposite, j, _log_ratio(reading, y, -shift.to(y)))
+        for j, combination in reading.shown.items():
+            certain = CERTAIN * (surprise @ combination.to(y)).clamp(-1, 1)
+            self._add(self._present, j, certain)
+            if self._game.is_replacement:
+                self._add(self._opposite, j, -certain)
+
+    def scores(self, in_round: int | None) -> Tensor:
+        total = torch.zeros(self._trials, dtype=torch.float64)
+        for j in self._present:
+            if in_round is None or j == EVERY_ROUND or in_round == -(-j // self._game.batches):
+                total = total + self._sampled(self._present[j]).cpu()
+                if self._game.is_replacement:
+                    total = total - self._sampled(self._opposite[j]).cpu()
+        return total
+
+    def _sampled(self, log_ratio: Tensor) -> Tensor:
+        q = self._game.sampling_rate
+        if q == 1:
+            return log_ratio
+        missed = torch.full_like(log_ratio, float(np.log1p(-q)))
+        return torch.logaddexp(missed, log_ratio + float(np.log(q)))
+
+    def _add(self, to: dict[int, Tensor], j: int, log_ratio: Tensor) -> None:
+        log_ratio = log_ratio.view(self._trials, -1).sum(1)  # over coordinates
+        to[j] = to[j] + log_ratio if j in to else log_ratio
+
+
+def _log_ratio(reading: Reading, y: Tensor, shift: Tensor) -> Tensor:
+    """ln p(y - shift)/p(y) of innovations [trials, rank]; of single draws where they are known."""
+    y = y[:, : len(shift)]
+    if not (reading.exact and reading.has_laplace):
+        return y @ shift - shift @ shift / 2
+    laplace = reading.laplace.to(y.device)
+    z, c = mapped(y, reading.draws), mapped(shift, reading.draws)
+    gaussian = (z[:, ~laplace].square() - (z - c)[:, ~laplace].square()).sum(1) / 2
+    sizes = z[:, laplace].abs() - (z - c)[:, laplace].abs()
+    return gaussian + sizes.sum(1) * 2**0.5

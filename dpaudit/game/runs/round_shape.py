@@ -1,0 +1,110 @@
+"""The memory that an adversary and its runs take, by the shapes of one round of the game."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dpaudit.defense.footprint import Footprint
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.filtering.kalman import LOCAL, steps_of
+from dpaudit.game.game import Game
+from dpaudit.game.probing.locality import NotLocal
+from dpaudit.game.probing.observer import Observer, visible_rows
+from dpaudit.game.probing.sparse_probe import NUMBERS
+from dpaudit.game.probing.states import flat_state
+from dpaudit.game.probing.tape import Tape
+
+from .play import FEATURES, block_of
+
+NUMBER = 8  # bytes: all is float64
+ENTRY = 16  # bytes of a number of a sparse matrix, with its places
+COPIES = 8  # of such a matrix: what is told of it, what is left of it, and those on the way
+PROBED = 2  # rounds of which the entries are counted: in the first nothing stays of earlier ones
+
+
+@dataclass(frozen=True)
+class GameShape:
+    """What one adversary reads of one round of a game on one coordinate."""
+
+    footprint: Footprint
+    observed: int  # numbers that the view holds of a round
+    draws: int  # numbers of noise in a round
+    width: int  # numbers of the state
+    points: int  # at which a record's gradient is taken in a round
+    entries: int | None  # of the sparse matrices of a step; None: they are dense
+
+    @classmethod
+    def of(cls, game: Game, threat_model: ThreatModel) -> "GameShape":
+        """By one step without noise. Raises DpauditError: the defense cannot be played."""
+        d = game.width or 1
+        state: Any = game.start(1, torch.float64, torch.device("cpu"), d)
+        asked, nobody = Tape(), game.played_gradient(torch.zeros(1, dtype=torch.float64))
+        sent = game.defense.step(state, 1, game.setting.network.at(1), nobody, asked).sent
+        footprint = Footprint.of(game.defense, game.setting.stand_in(d))
+        n, draws = game.setting.n_agents, [draw.numbers // d for draw in asked.draws.values()]
+        own = len(threat_model.agents) * len(draws)
+        return cls(
+            footprint,
+            own + sum(len(visible_rows(message, threat_model)) for message in sent.values()),
+            sum(draws),
+            flat_state(state).shape[-1] // d,
+            -(-footprint.gradients // n),
+            _entries(game, threat_model),
+        )
+
+    @property
+    def products(self) -> int:
+        """Of numbers, about, that the algebra of one round takes."""
+        if self.entries is not None:
+            return COPIES * self.entries
+        noise = self.width + self.draws
+        return self.observed * noise * min(self.observed, noise)
+
+    def adversary(self, n_rounds: int) -> int:
+        """Bytes of what an adversary knows of so many rounds, and of probing one of them."""
+        if self.entries is not None:
+            return self._of_sparse(self.entries, n_rounds)
+        n, w = self.observed, self.width
+        noise = w + self.draws  # factors of what is uncertain
+        rank = min(n, noise)
+        uses = self.points * n_rounds
+        readings = n_rounds * rank * (n + w + self.draws) + rank * uses * n_rounds // 2
+        grams = uses * uses
+        trials = 1 + min(uses, w) + noise + self.points
+        probing = trials * (2 * self.draws + 4 * n + 4 * w)
+        solving = 4 * noise * (n + w) + 2 * rank * rank + 2 * uses * (n + w)
+        step = self.footprint.round(1, trials, NUMBER)
+        return NUMBER * (readings + grams + probing + solving) + step
+
+    def _of_sparse(self, entries: int, n_rounds: int) -> int:
+        """The same of sparse matrices, of which each round keeps some and makes some."""
+        n, w, uses = self.observed, self.width, self.points * n_rounds
+        matrices = COPIES * ENTRY * entries * n_rounds
+        records = NUMBER * uses * (3 * n + 3 * w + uses)
+        block = max(1, NUMBERS // w)
+        return matrices + records + self.footprint.round(1, block, 2 * NUMBER)
+
+    def runs(self, game: Game, trials: int, n_rounds: int) -> int:
+        """Bytes of playing so many runs of each world, and of what is kept of them."""
+        played, rank = game.played, min(self.observed, self.width + self.draws)
+        block = 2 * min(trials, block_of(self.rows(game), played))
+        kept = min(FEATURES, rank * played * n_rounds)
+        playing = 2 * self.footprint.round(played, block, NUMBER)
+        reading = block * played * (4 * self.observed + 3 * self.width + 3 * self.draws)
+        whole = block * (kept + rank * played)  # features of the rounds before they are cut
+        return playing + NUMBER * (reading + 2 * whole + 6 * trials * kept)
+
+    def rows(self, game: Game) -> int:
+        return self.observed + 2 * game.setting.n_agents
+
+
+def _entries(game: Game, threat_model: ThreatModel) -> int | None:
+    """Numbers of the matrices of a step, the largest of the first; None: they are dense."""
+    if game.setting.n_agents < LOCAL or game.width is not None:
+        return None
+    try:
+        steps = steps_of(Observer(game, threat_model), min(PROBED, game.defense.n_rounds))
+    except NotLocal:
+        return None
+    return max(sum(e.nnz for e in (*s.of_state, *s.of_noise)) for s in steps)

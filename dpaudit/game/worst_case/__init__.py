@@ -1,0 +1,1 @@
+"""Which agent, batch and record a defense protects least."""

@@ -1,0 +1,212 @@
+"""Whose record is attacked, of agents that declare the same noise."""
+
+from dataclasses import fields, replace
+from functools import lru_cache
+from itertools import islice, permutations
+from math import ceil, sqrt
+
+import torch
+from torch import Tensor
+
+from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, epsilon
+from dpaudit.defense.contract import Gradient
+from dpaudit.defense.gossip import releases
+from dpaudit.defense.noise import Noise
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.filtering.adversary import LOCAL, Adversary
+from dpaudit.game.filtering.leak_by_agent import told_of_each
+from dpaudit.game.game import CanaryGradient, Game, OnFirst
+from dpaudit.game.probing.observer import senders_by_row, visible_rows
+from dpaudit.game.probing.playable_dimension import PLAYED
+from dpaudit.game.runs.projection import along
+from dpaudit.rng import Streams
+
+FIRST = 2  # rounds: weights that scale noise, as those of push-sum, are 1 in the first
+MORE = 1 + 1e-4  # times what is declared, beyond rounding of two accountants
+FEWEST, MOST = 32, 4000  # runs by which agents are compared
+NUMBERS = 2**22  # of all these runs in a message
+TOO_MANY = 2**25  # of the fewest runs: agents and records are not compared
+MORE_BY_MANY = 1.5  # times the squared shift of one coordinate, for which many are worth their time
+
+
+def of_worst_agent(
+    game: Game, threat_model: ThreatModel, delta: float, adjacency: RecordAdjacency
+) -> Game:
+    """The game of the agent of whose record the first rounds tell most who reads every link.
+
+    Agents that declare the same may do different things: one forgets half of its noise, or clips
+    otherwise. Another than the game's own victim is taken only if it declares the same noise and
+    tells more; against who reads some links alone, where an agent may tell most in other rounds,
+    only if it tells more than is declared of as many batches. From ``LOCAL`` agents on none is.
+    """
+    own, n_agents = set(threat_model.agents), game.setting.n_agents
+    if n_agents >= LOCAL or game.held is not None:
+        return game
+    reads_all = all(threat_model.sees(*link) for link in permutations(range(n_agents), 2))
+    declared = _noise(game, threat_model)
+    others = [i for i in game.setting.holders if i != game.victim and i not in own]
+    alike = [
+        game,
+        *(g for g in (_of(game, i) for i in others) if _noise(g, threat_model) == declared),
+    ]
+    if len(alike) == 1:
+        return game
+    rounds = torch.arange(min(FIRST, game.defense.n_rounds)) + 1
+    adversary = Adversary(replace(game, sampling_rate=1.0), threat_model, len(rounds))
+    told = told_of_each(adversary, [each.victim for each in alike], rounds)
+    if reads_all and not told.H[0].any():
+        return game
+    for each in alike:
+        if each.victim in told.noiseless:
+            return each
+    leaks: dict[Mechanism, Game] = {}
+    for each, H in zip(alike, told.H, strict=True):
+        leak = _leaked(each, H)
+        low = _epsilon(leak, delta, adjacency).low
+        if reads_all or low > MORE * _declared(each, threat_model, delta, adjacency):
+            leaks.setdefault(leak, each)
+    worst = max(leaks, key=lambda leak: _epsilon(leak, delta, adjacency).low, default=None)
+    return game if worst is None else leaks[worst]
+
+
+def of_most_moved_agent(game: Game, threat_model: ThreatModel, streams: Streams) -> Game:
+    """The game of the agent whose own messages records move most, beside their noise.
+
+    For steps that no algebra follows, and for many agents. Runs of the first rounds in which all
+    agents hold a record stand beside the same runs, of the same noise, in which none does. Another
+    than the game's own victim is taken only if it declares the same noise, and what it sends moves
+    further than by what chance makes of so many runs. Any choice is as good for what follows, which
+    has runs of its own.
+    """
+    runs, own = _runs(game, game.played), set(threat_model.agents)
+    if game.held is not None or runs == 0:
+        return game
+    moved = _moved(game, threat_model, runs, streams).tolist()
+    enough = (1 + 6 * sqrt(2 / runs)) * moved[game.victim]
+    declared = _noise(game, threat_model)
+    others = [i for i in game.setting.holders if i not in own and moved[i] > enough]
+    for agent in sorted(others, key=lambda i: -moved[i]):
+        found = _of(game, agent)
+        if _noise(found, threat_model) == declared:
+            return found
+    return game
+
+
+def most_moving(game: Game, threat_model: ThreatModel, streams: Streams) -> Game:
+    """The game of the record that moves messages most: on one coordinate, or as much on many.
+
+    A step that is not linear may show less of a long shift than of many short ones, as signs do; or
+    less of one coordinate alone than of one among others, as a division by the norm of all does.
+    More than one are played only if they tell clearly more, or if the step needs them.
+    """
+    needed = game.width
+    many = needed or min(PLAYED, game.directions)
+    among = [] if game.filled > 1 else [replace(game, width=many)]
+    alike = replace(game, spread=many)
+    runs = _runs(game, many)
+    if runs == 0:
+        return game
+    moved = {
+        each: _moved(each, threat_model, runs, streams)[game.victim].item()
+        for each in (game, *among, alike)
+    }
+    most = max(moved, key=lambda each: moved[each])
+    return most if needed or moved[most] > MORE_BY_MANY * moved[game] else game
+
+
+def _runs(game: Game, coordinates: int) -> int:
+    """How many tell agents and records apart; 0: they take too much memory."""
+    graph = game.setting.network.at(1)
+    numbers = (graph.n_edges + graph.n_agents) * coordinates
+    runs = max(FEWEST, min(MOST, NUMBERS // numbers))
+    return runs if runs * numbers <= TOO_MANY else 0
+
+
+def _moved(game: Game, threat_model: ThreatModel, runs: int, streams: Streams) -> Tensor:
+    """Of each agent the squared shifts of its messages that are read, in deviations, summed."""
+    defense, n = game.defense, game.setting.n_agents
+    start = game.start(runs, torch.float64, streams.device, game.played)
+    states, total = [start, start], torch.zeros(n, dtype=torch.float64)
+    with torch.inference_mode():
+        for k in range(1, 1 + min(FIRST, defense.n_rounds)):
+            graph, own = game.setting.network.at(k), Noise(streams, k)
+            oracles = [_at_every_agent(game, torch.full((runs,), there)) for there in (0.0, 1.0)]
+            rounds = [
+                defense.step(state, k, graph, oracle, own)
+                for state, oracle in zip(states, oracles, strict=True)
+            ]
+            states = [round.state for round in rounds]
+            still, held = (round.sent for round in rounds)
+            for name, message in still.items():
+                rows = visible_rows(message, threat_model)
+                if not len(rows):
+                    continue
+                without, there = (sent[name].payload[..., rows, :] for sent in (still, held))
+                if game.width is not None:
+                    without, there = along(game, without), along(game, there)
+                shift, spread = (there - without).mean(0), without.std(0)
+                squares = torch.where(shift == 0, 0.0, shift / spread).square().nan_to_num(0.0)
+                total.index_add_(0, senders_by_row(message)[rows], squares.sum(-1).double().cpu())
+    return total
+
+
+def _at_every_agent(game: Game, drawn: Tensor) -> Gradient:
+    oracle = game.played_gradient(drawn)
+    canary = oracle.oracle if isinstance(oracle, OnFirst) else oracle
+    each = AtEveryAgent(**{field.name: getattr(canary, field.name) for field in fields(canary)})
+    return OnFirst(each) if isinstance(oracle, OnFirst) else each
+
+
+class AtEveryAgent(CanaryGradient):
+    """The oracle of a round in which each agent holds a canary."""
+
+    def _held(self, X: Tensor, holders: Tensor | None) -> Tensor:
+        return torch.ones_like(X)
+
+
+def _declared(
+    game: Game, threat_model: ThreatModel, delta: float, adjacency: RecordAdjacency
+) -> float:
+    """Epsilon of the first rounds at most, by the releases with the least noise."""
+    declared: Mechanism = game.defense.mechanism(game.setting, threat_model, game.victim).most
+    run = game.defense.n_rounds
+    first = ceil(sum(release.count for release in declared) * min(FIRST, run) / run)
+    by_noise = sorted(declared, key=lambda release: release.noise_multiplier)
+    single = [(release.model_copy(update={"count": 1}), release.count) for release in by_noise]
+    every = (release for release, count in single for _ in range(count))
+    return _epsilon(tuple(islice(every, first)), delta, adjacency).high
+
+
+@lru_cache(maxsize=256)
+def _epsilon(mechanism: Mechanism, delta: float, adjacency: RecordAdjacency) -> Interval:
+    """Equal for all agents that release the same."""
+    return epsilon(mechanism, delta, adjacency)
+
+
+def _of(game: Game, agent: int) -> Game:
+    """The same game about a record of another agent, drawn at the rate of its own batches."""
+    how = None if game.sampling == "none" else game.sampling
+    own = Game.of(game.defense, game.setting, agent, game.adjacency, how)
+    return replace(
+        own,
+        in_one_round=game.in_one_round,
+        cycle=1 if game.in_one_round else own.cycle,
+        coordinates=game.coordinates,
+        layers=game.layers,
+        filled=game.filled,
+        width=game.width,
+    )
+
+
+def _noise(game: Game, threat_model: ThreatModel) -> list[tuple[str, float, int]]:
+    """What the defense declares of the victim's noise, whatever its batches are drawn from."""
+    declared: Mechanism = game.defense.mechanism(game.setting, threat_model, game.victim).most
+    return [(r.family, r.noise_multiplier, r.count) for r in declared]
+
+
+def _leaked(game: Game, H: Tensor) -> Mechanism:
+    """The leak of the first rounds, to six digits, so that rounding chooses nobody."""
+    squares = [H.sum()] if game.is_lasting else [*H.diagonal()]
+    shifts = [float(f"{sqrt(max(0.0, float(s)) * game.filled):.6g}") for s in squares]
+    how = "none" if game.sampling_rate == 1 else game.sampling
+    return releases([1 / shift for shift in shifts if shift > 0], how, game.sampling_rate)

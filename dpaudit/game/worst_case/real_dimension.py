@@ -1,0 +1,281 @@
+"""Whether a model of one coordinate tells of the real one: what the first round does at its size.
+
+The game's model has one coordinate, which stands for each of a larger model if a step does to all
+of them what it does to one. A defense that reads the size of what it sends, as one whose noise has
+a given norm in all and not in each coordinate, does otherwise. So the first round is played at the
+real dimension with record and noise on one coordinate alone, and with a coordinate for each layer,
+all of which a record of the same length fills. Where the record then weighs more in its noise than
+it does in the game, what that message alone tells is a lower end of the leak, and the algebra of
+the game has no upper one. Layers that all do as one coordinate does are the game's own (`layers`).
+
+A step may mix coordinates, and show at one of them less than at several, as one that takes the mean
+over coordinates away shows nothing there. So the round is also played at a few coordinates, with
+the record on the first and noise on each: all that a row says of the record is then what the best
+linear test of its coordinates says.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import inf, isinf, sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.accounting.privacy_loss import NoiseFamily
+from dpaudit.accounting.releases import Release
+from dpaudit.defense.gossip import releases
+from dpaudit.defense.transcript import Capture
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.game import Game
+from dpaudit.game.probing.linearity import COORDINATES
+from dpaudit.game.probing.observer import visible_rows
+from dpaudit.game.probing.tape import AskedNoise, Tape
+
+from .layers import Moved, filling
+
+ENTRIES = 10**7  # numbers of one play of the round: a larger model is not played
+MORE = 1.01  # times the record's weight in the game, below which both are called equal
+MOST = 512  # units of noise that are played at once
+STAYS = 1e-9  # of what reaches one coordinate: rounding in the others
+
+
+class Wider(NamedTuple):
+    """A message of the first round that tells more at the model's own dimension."""
+
+    message: str
+    times: float  # how much more the record weighs in its noise than at one coordinate
+    d: int  # coordinates that were played
+    where: str  # what they are
+    release: Release | None  # what the message alone tells; None: no family of noise
+    mixes: bool = False  # whether the step mixes coordinates, so that no one is played by itself
+
+    @property
+    def note(self) -> str:
+        if isinf(self.times):
+            return (
+                f'the record shows in "{self.message}" {self.where}, and not at one, of which the '
+                "algebra is: no upper end"
+            )
+        return (
+            f'the record weighs {self.times:.3g} times as much in the noise of "{self.message}" '
+            f"{self.where} as at one coordinate, of which the algebra is: no upper end"
+        )
+
+
+def wider(game: Game, threat_model: ThreatModel) -> Wider | None:
+    """The message that tells most beside what the game says of it; None: none does.
+
+    The real model is not played where noise or record of one coordinate reach others. No round is
+    of which a play, or noise on each number of all its messages, is larger than ``ENTRIES``.
+    """
+    ways = _by_dimension, _by_layers, _by_mixing
+    found = [w for w in (way(game, threat_model) for way in ways) if w]
+    return max(found, key=lambda wide: wide.times, default=None)
+
+
+def _by_layers(game: Game, threat_model: ThreatModel) -> Wider | None:
+    """Of a record in all layers; None too where each moves as one coordinate does."""
+    played = None if game.filled > 1 or game.held is not None else filling(game)
+    if played is None:
+        return None
+    one, several = ({name: moved[1, name] for k, name in moved if k == 1} for moved in played)
+    sent = _sent(game, 1, 0.0, Tape())
+    times = {
+        (name, r): _times(one[name], several[name], r)
+        for name, message in sent.items()
+        for r in visible_rows(message, threat_model).tolist()
+    }
+    at = max(times, key=lambda place: times[place], default=None)
+    if at is None or times[at] < MORE:
+        return None
+    each = _Weights.of(game, threat_model, 1, _one_by_one)
+    alone = None if each is None else each.release(at, game)
+    if alone is not None:
+        noise = alone.noise_multiplier / times[at]
+        alone = alone.model_copy(update={"noise_multiplier": noise})
+    n_layers = several[at[0]].by_record.shape[-1]
+    return Wider(at[0], times[at], n_layers, f"in {n_layers} layers together", alone)
+
+
+def _times(one: Moved, several: Moved, row: int) -> float:
+    """How much more the record weighs in the noise of a row; infinite: in a layer without any."""
+    record, noise = (float(moved[row].abs()) for moved in one)
+    if record == 0 or noise == 0:
+        return 0.0
+    in_each = several.by_record[row] / several.by_noise[row] * noise / record
+    return float(torch.linalg.vector_norm(in_each.nan_to_num(0.0, torch.inf, -torch.inf)))
+
+
+def _by_dimension(game: Game, threat_model: ThreatModel) -> Wider | None:
+    """Of a record on one coordinate of the real model."""
+    d, n_agents = game.coordinates, game.setting.n_agents
+    entries = (game.setting.network.at(1).n_edges + n_agents) * d
+    if d == 1 or game.held is not None or entries > ENTRIES:
+        return None
+    narrow, real = (_Weights.of(game, threat_model, width, _at_once) for width in (1, d))
+    if narrow is None or real is None or narrow.record.keys() != real.record.keys():
+        return None
+    times = {
+        at: (real.record[at] / narrow.record[at]) * (narrow.noise(at) / real.noise(at))
+        for at in narrow.record
+        if narrow.record[at] > 0 and narrow.noise(at) > 0 and real.noise(at) > 0
+    }
+    at = max(times, key=lambda place: times[place], default=None)
+    if at is None or times[at] < MORE:
+        return None
+    each = _Weights.of(game, threat_model, d, _one_by_one)
+    alone = None if each is None else each.release(at, game)
+    return Wider(at[0], times[at], d, f"at the model's {d} coordinates", alone)
+
+
+def _by_mixing(game: Game, threat_model: ThreatModel) -> Wider | None:
+    """Of a record on one of a few coordinates, in all of which its messages are read."""
+    d = min(COORDINATES, game.coordinates)
+    if game.held is not None or d == 1 or _is_too_wide(game, d):
+        return None
+    one, several = (_shown(game, threat_model, width) for width in (1, d))
+    times = {
+        at: (several[at][0] / one[at][0] if one[at][0] > 0 else inf)
+        for at in one.keys() & several.keys()
+        if several[at][0] > STAYS
+    }
+    at = max(times, key=lambda place: times[place], default=None)
+    if at is None or times[at] < MORE:
+        return None
+    mu, is_gaussian = several[at]
+    how = "none" if game.sampling_rate == 1 else game.sampling
+    (alone,) = releases([game.displacement / mu], how, game.sampling_rate)
+    release = alone if is_gaussian else None
+    return Wider(at[0], times[at], d, f"at {d} coordinates", release, mixes=True)
+
+
+def _is_too_wide(game: Game, d: int) -> bool:
+    """Whether noise on each number that is drawn makes a play of the round too large."""
+    graph = game.setting.network.at(1)
+    numbers = (graph.n_edges + graph.n_agents) * d  # of the messages, and of draws for each of them
+    if numbers**2 > ENTRIES:
+        return True
+    asked = Tape()
+    sent = _sent(game, d, 0.0, asked)
+    draws = sum(draw.numbers for draw in asked.draws.values())
+    return draws * sum(message.payload.numel() for message in sent.values()) > ENTRIES
+
+
+def _shown(game: Game, threat_model: ThreatModel, d: int) -> dict["Place", tuple[float, bool]]:
+    """By row: the record's weight in the noise of the first round, and whether that is Gaussian.
+
+    Rows are left out in which a part of the record has no noise, or that are no numbers: that is
+    for the game to say.
+    """
+    asked, times = Tape(), game.displacement
+    base, there = _sent(game, d, 0.0, asked), _sent(game, d, times, Tape())
+    gaussian = all(draw.family == "gaussian" for draw in asked.draws.values())
+    shifts = []
+    for name, draw in asked.draws.items():
+        units = torch.eye(draw.numbers, dtype=torch.float64).view(-1, *draw.shape[-2:])
+        shifts += [_sent(game, d, 0.0, Tape({name: some}), len(some)) for some in units.split(MOST)]
+    found = {}
+    for name, message in base.items() if shifts else ():
+        for row in visible_rows(message, threat_model).tolist():
+            still = message.payload[0, row]
+            record = there[name].payload[0, row] - still
+            noise = torch.cat([shift[name].payload[:, row] - still for shift in shifts])
+            if not (record.isfinite().all() and noise.isfinite().all()):
+                continue
+            solved = torch.linalg.lstsq(noise.mT, record, driver="gelsd").solution
+            if torch.allclose(noise.mT @ solved, record, rtol=1e-6, atol=1e-12):
+                found[name, row] = torch.linalg.vector_norm(solved).item() / times, gaussian
+    return found
+
+
+Place = tuple[str, int]  # message and row
+Draws = Mapping[str, AskedNoise]
+Played = dict[str, Tensor]  # units of noise by draw
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """What record and noise of one coordinate do to that coordinate of the first messages."""
+
+    record: Mapping[Place, float]
+    draws: Mapping[Place, Tensor]  # what each play of the noise does, [plays]
+    laplace: Tensor  # [plays] bool: whether it is of Laplace noise
+
+    @classmethod
+    def of(
+        cls, game: Game, threat_model: ThreatModel, d: int, plays: Callable[[Draws], list[Played]]
+    ) -> "_Weights | None":
+        asked = Tape()
+        base = _sent(game, d, 0.0, asked)
+        played = plays(asked.draws)
+        moved = [_moved(base, _sent(game, d, 1.0, Tape()))]
+        moved += [_moved(base, _sent(game, d, 0.0, Tape(units))) for units in played]
+        known = [effect for effect in moved if effect is not None]
+        if len(known) < len(moved):
+            return None
+        at = [(m, r) for m, s in base.items() for r in visible_rows(s, threat_model).tolist()]
+        effects = {(m, r): torch.stack([effect[m][r] for effect in known]) for m, r in at}
+        laplace = [any(asked.draws[m].family == "laplace" for m in units) for units in played]
+        record = {place: float(effect[0]) for place, effect in effects.items()}
+        noise = {place: effect[1:] for place, effect in effects.items()}
+        return cls(record, noise, torch.tensor(laplace, dtype=torch.bool))
+
+    def noise(self, at: Place) -> float:
+        return float(torch.linalg.vector_norm(self.draws[at]))
+
+    def release(self, at: Place, game: Game) -> Release | None:
+        """Of the message alone: Gaussian noise of any number of draws, or one of Laplace."""
+        there = self.draws[at] > 0
+        is_laplace = bool((there & self.laplace).any())
+        if is_laplace and int(there.sum()) > 1:
+            return None
+        size = self.record[at] / self.noise(at) * (sqrt(2) if is_laplace else 1.0)
+        how = "none" if game.sampling_rate == 1 else game.sampling
+        family: NoiseFamily = "laplace" if is_laplace else "gaussian"
+        (release,) = releases([game.displacement / size], how, game.sampling_rate, family)
+        return release
+
+
+def _at_once(draws: Draws) -> list[Played]:
+    """All draws together on the first coordinate, each in a size of its own."""
+    generator = torch.Generator().manual_seed(0)
+    return [
+        {
+            name: _on_first(draw, torch.rand(draw.shape[-2], generator=generator) + 0.5)
+            for name, draw in draws.items()
+        }
+    ]
+
+
+def _one_by_one(draws: Draws) -> list[Played]:
+    """A standard deviation of each draw on the first coordinate."""
+    return [
+        {name: _on_first(draw, unit)}
+        for name, draw in draws.items()
+        for unit in torch.eye(draw.shape[-2])
+    ]
+
+
+def _on_first(draw: AskedNoise, sizes: Tensor) -> Tensor:
+    units = torch.zeros(1, *draw.shape[-2:], dtype=torch.float64)
+    units[0, :, 0] = sizes
+    return units
+
+
+def _sent(game: Game, d: int, drawn: float, noise: Tape, trials: int = 1) -> Capture:
+    sized = replace(game, setting=game.setting.stand_in(d), width=d)
+    state = sized.start(trials, torch.float64, torch.device("cpu"), d)
+    gradient = sized.played_gradient(torch.full((trials,), drawn, dtype=torch.float64))
+    return sized.defense.step(state, 1, sized.setting.network.at(1), gradient, noise).sent
+
+
+def _moved(base: Capture, other: Capture) -> dict[str, Tensor] | None:
+    """By message: how far each row's first coordinate moves; None if another one moves."""
+    found = {}
+    for name, sent in base.items():
+        moved = (other[name].payload - sent.payload)[0].abs()
+        if not bool((moved[:, 1:] <= STAYS * moved[:, :1].amax()).all()):
+            return None
+        found[name] = moved[:, 0]
+    return found

@@ -87,7 +87,9 @@ def reproduce(
             given |= {"--data": data, "--markdown": markdown}
             _refuse_options(name, chosen, given, data_root)
             if dry_run:
-                _print_cost(chosen, scale)
+                seconds, size = chosen.scales[scale]
+                time = f"about {duration(seconds)} on two cores, {size_text(size)}"
+                say(f"all of it, scale {scale}: {time}")
                 return
             _print(name, chosen, scale, seed, data_root, folder)
             return
@@ -98,7 +100,7 @@ def reproduce(
         labels, readings = _labels(only or ()), _readings(changed or ())
         request = Request(name, scale, seed, seeds, labels, readings, data, data_root)
         if dry_run:
-            _foretell(chosen, request, folder)
+            _print_costs(chosen, request, folder)
             return
         _reproduce(chosen, request, folder, markdown, workers or os.cpu_count() or 1, quiet)
 
@@ -113,10 +115,17 @@ def _refuse_options(
         raise ConfigError(f"--data-root: {name} reads no data set; leave it out")
 
 
-def _print_cost(chosen: "Printed", scale: str) -> None:
-    """Time and memory of all of it, as they were measured."""
-    seconds, size = chosen.scales[scale]
-    say(f"all of it, scale {scale}: about {duration(seconds)} on two cores, {size_text(size)}")
+def _print_costs(chosen: "Experiment", request: "Request", folder: Path) -> None:
+    """Time and memory of training each cell, and of all."""
+    from dpaudit.papers.cells import costs, seeds_of
+
+    whole, n = 0.0, len(seeds_of(chosen, request))
+    for cell, seconds, size in costs(chosen, request, folder):
+        if not whole:  # not before what cannot be run has been refused
+            say(f"{'time':>8}  {'memory':>8}  training of a cell, of one seed on one thread")
+        say(f"{duration(seconds):>8}  {size_text(size):>8}  {', '.join(cell.labels.values())}")
+        whole += seconds
+    say(f"all training, {n} seed{'s' * (n > 1)}: about {duration(n * whole)} on one core")
 
 
 def _print(
@@ -165,23 +174,6 @@ def _refuse_result_of_another(folder: Path, request: "Request") -> None:
     found = f"{there.get('name')}, scale {there.get('scale')}"
     if found != f"{request.name}, scale {request.scale}":
         raise ConfigError(f"--out {folder}: it has the result of {found}; give another folder")
-
-
-def _foretell(chosen: "Experiment", request: "Request", folder: Path) -> None:
-    """Time and memory of each cell, and of all."""
-    from dpaudit.papers.cells import foretold, seeds_of
-
-    whole, unknown, n = 0.0, False, len(seeds_of(chosen, request))
-    header = f"{'time':>8}  {'memory':>8}  cell, of one seed on one thread"
-    for cell, cost in foretold(chosen, request, folder):
-        if header:  # not before what cannot be run has been refused
-            say(header)
-            header = ""
-        time = "unknown" if cost.seconds is None else duration(cost.seconds)
-        say(f"{time:>8}  {size_text(cost.bytes):>8}  {', '.join(cell.labels.values())}")
-        whole, unknown = whole + (cost.seconds or 0.0), unknown or cost.seconds is None
-    seeds = f"{n} seed{'s' * (n > 1)}"
-    say(f"all of it, {seeds}: {'at least ' * unknown}about {duration(n * whole)} on one core")
 
 
 def _chosen(request: "Request") -> Iterator[str]:

@@ -20,7 +20,7 @@ from dpaudit.training.pace import measured as pace_of
 from dpaudit.training.train import NOTHING_RECORDED, Learning, train
 from dpaudit.training.woven import global_randomness
 
-from .experiment import Around, Cost, Measured, Settings
+from .experiment import Around, Measured, Settings
 
 ACCURACY = "test accuracy, %"
 CURVE = "test accuracy by round, %"
@@ -87,19 +87,14 @@ def trained(
     return found
 
 
-def foretell(settings: Settings, seed: int, around: Around, evaluations: int = 1) -> Cost:
-    """By short measurements on one thread, in CPU time, which a busy machine does not stretch."""
+def estimate_cost(settings: Settings, seed: int, around: Around) -> tuple[float, int]:
+    """Seconds of training on one thread, by one round in CPU time; and bytes of its process."""
     prepared, world = prepared_of(settings, seed, around)
     defense, problem = prepared.defenses[world], prepared.learned.problem
     with one_thread(), global_randomness(0):
         pace = pace_of(defense, problem, prepared.setting, prepared.streams, time.process_time)
-    seconds = defense.n_rounds * pace.round + evaluations * pace.evaluation
-    return Cost(seconds, _bytes(prepared, world) + BESIDE)
-
-
-def foretell_curve(settings: Settings, seed: int, around: Around) -> Cost:
-    """As ``foretell``, with an evaluation at each point of a curve."""
-    return foretell(settings, seed, around, POINTS + 1)
+    seconds = defense.n_rounds * pace.round + (POINTS + 1) * pace.evaluation
+    return seconds, _bytes(prepared, world) + BESIDE
 
 
 def prepared_of(settings: Settings, seed: int, around: Around) -> tuple[Prepared, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from .accuracy import ACCURACY, CURVE, accuracy, curve, foretell, foretell_curve
+from .accuracy import ACCURACY, CURVE, accuracy, curve
 from .adp_vrsgp_tables import (
     COMMON,
     METHODS,
@@ -54,7 +54,6 @@ FIGURE_4 = Experiment(
     table="Figure 4",
     shows="test accuracy by round, by the exponent p of the step size and the decay s of noise",
     measure=curve,
-    foretell=foretell_curve,
     columns=("p", "s"),
     cells=tuple(
         cell
@@ -89,7 +88,6 @@ def _figure_5(data: str, gains: str, hours: float, few: int) -> Experiment:
         table=f"Figure 5, {data}",
         shows=f"test accuracy by theta, budget and network on {data}",
         measure=accuracy,
-        foretell=foretell,
         columns=("theta", "epsilon", "model"),
         cells=grid(
             {
@@ -131,7 +129,6 @@ def _figure_6(data: str, hours: float, few: int) -> Experiment:
         table=f"Figure 6, {data}",
         shows=f"test accuracy by budget, with and without fused gradients, on {data}",
         measure=accuracy,
-        foretell=foretell,
         columns=("theta", "epsilon"),
         cells=grid(
             {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .accuracy import ACCURACY, accuracy, foretell
+from .accuracy import ACCURACY, accuracy
 from .experiment import ABSENT, Experiment, Labels, Open, Ordering, Published, Scale, Settings
 from .published import OfLabel, cells_of, printed
 
@@ -141,7 +141,6 @@ def _table(table: str, published: tuple[Published, ...], data: str, settings: Se
         table=table,
         shows=f"test accuracy on {data}",
         measure=accuracy,
-        foretell=foretell,
         columns=columns,
         cells=cells_of(published, own),
         settings={**COMMON, **settings},

@@ -21,8 +21,8 @@ from dpaudit.training.held_folder import LOCK
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import bound_to
 
-from .accuracy import nested
-from .experiment import ABSENT, Around, Cell, Cost, Experiment, Measured, Open, Scale, Settings
+from .accuracy import estimate_cost, nested
+from .experiment import ABSENT, Around, Cell, Experiment, Measured, Open, Scale, Settings
 
 Job = tuple[int, int]  # which cell, which seed
 NOT_RUN = "not run"
@@ -238,20 +238,20 @@ def run_cells(
     return found
 
 
-def foretold(experiment: Experiment, request: Request, out: Path) -> Iterator[tuple[Cell, Cost]]:
-    """What each chosen cell takes for one seed; nothing is run but short measurements.
+def costs(experiment: Experiment, request: Request, out: Path) -> Iterator[tuple[Cell, float, int]]:
+    """Each chosen cell, with seconds and bytes of training it for one seed on one thread.
 
     Raises:
-        ConfigError: nothing is foretold of this experiment.
+        ConfigError: its cells train on no data set.
     """
-    if experiment.foretell is None:
+    if not experiment.data:
         raise ConfigError(f"--dry-run: what {request.name} takes is said by dpaudit list alone")
     cells = chosen(experiment, request)
     refuse_missing_data(experiment, request)
     dataset = dataset_of(experiment, request)
     for cell in cells:
         around = Around(RunDirectory(out), "", dataset, lambda what, done, total: None)
-        yield cell, experiment.foretell(cell.settings, request.seed, around)
+        yield cell, *estimate_cost(experiment.complete(cell.settings), request.seed, around)
 
 
 def dataset_of(experiment: Experiment, request: Request) -> Dataset | None:
@@ -281,7 +281,7 @@ def _worker(experiment: Experiment, request: Request, run: RunDirectory) -> Work
 
         around = Around(run, name, dataset, note)
         try:
-            measured = tuple(experiment.measure(cell.settings, job[1], around))
+            measured = tuple(experiment.measure(experiment.complete(cell.settings), job[1], around))
             done = Done(measured, clock.seconds())
         except DpauditError as error:
             done = Done((), clock.seconds(), str(error).partition("\n")[0])

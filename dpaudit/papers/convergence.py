@@ -14,8 +14,8 @@ from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification, n_evaluated
 from dpaudit.training.loaded_problem import Problem
 
-from .accuracy import ACCURACY, CURVE, POINTS, foretell, percent, prepared_of, trained
-from .experiment import Around, Cost, Measured, Settings
+from .accuracy import ACCURACY, CURVE, POINTS, percent, prepared_of, trained
+from .experiment import Around, Measured, Settings
 
 LOSS = "training loss by round"
 LEAST = "training loss, least of these rounds"
@@ -64,11 +64,6 @@ def convergence(settings: Settings, seed: int, around: Around) -> Iterator[Measu
     yield Measured(LEAST, min(losses))
 
 
-def foretell_convergence(settings: Settings, seed: int, around: Around) -> Cost:
-    """As ``foretell``, with evaluations of training and test records at each point."""
-    return foretell(settings, seed, around, 2 * (POINTS + 1))
-
-
 def _by_training_loss(problem: Problem) -> TrainingLoss:
     assert isinstance(problem, Classification)  # accuracy is that of classifiers
     return TrainingLoss(problem)
@@ -87,8 +82,3 @@ def played(settings: Settings, seed: int, around: Around) -> Iterator[Round]:
             yield round
             state = round.state
             around.on_step(k, defense.n_rounds)
-
-
-def foretell_played(settings: Settings, seed: int, around: Around) -> Cost:
-    """As ``foretell``, without an evaluation."""
-    return foretell(settings, seed, around, 0)

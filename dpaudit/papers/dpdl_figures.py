@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .convergence import LEAST, convergence, foretell_convergence
+from .convergence import LEAST, convergence
 from .dpdl_tables import (
     CIFAR,
     COMMON,
@@ -43,7 +43,6 @@ def _figures(table: str, epsilons: tuple[str, ...], data: str, own: Mapping[str,
         table=table,
         shows=f"training loss by round of five methods, {data}",
         measure=convergence,
-        foretell=foretell_convergence,
         columns=("method", "epsilon", "graph", "N"),
         cells=grid(
             {

@@ -12,15 +12,13 @@ from dpaudit.attack.contract import World
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name
 from dpaudit.pipeline.caller_objects import NOTHING
-from dpaudit.pipeline.dry_run import cost_of
-from dpaudit.pipeline.run import Runtime, prepare, run_audit
+from dpaudit.pipeline.run import Runtime, run_audit
 
 from . import dpdl_published as numbers
-from .accuracy import BESIDE, nested
+from .accuracy import nested
 from .dpdl_tables import GRAPHS, PAPER, SIZES
 from .experiment import (
     Around,
-    Cost,
     Experiment,
     Labels,
     Measured,
@@ -74,16 +72,6 @@ def images(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
             yield from _scores(found[k], label, k)
     guess = blind(result.findings, MESSAGES["CG"], (rounds[-1],))
     yield from _scores(guess, {"scenario": "blind guess"}, None)
-
-
-def foretell(settings: Settings, seed: int, around: Around) -> Cost:
-    """As a dry run of the audit has it; no time where that of a part is unknown."""
-    config, runtime = _config(settings, seed), Runtime(cores=1)
-    own = replace(NOTHING, data=around.dataset)
-    cost = cost_of(config, prepare(config, runtime, own), runtime, own)
-    known = all(part.seconds is not None for part in cost.parts)
-    largest = max(part.size or 0 for part in cost.parts)
-    return Cost(cost.seconds if known else None, largest + BESIDE)
 
 
 def _config(settings: Settings, seed: int) -> AuditConfig:
@@ -163,7 +151,6 @@ def _table(table: str, tables: Mapping[str, str], data: str, own: Mapping[str, A
         orderings=_orderings(table.partition(" and")[0]),
         remarks=_REMARKS,
         scales=scales,
-        foretell=foretell,
         at="round",
         data=data,
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import dpdl_published as numbers
-from .accuracy import ACCURACY, accuracy, foretell
+from .accuracy import ACCURACY, accuracy
 from .experiment import ABSENT, Experiment, Labels, Open, Ordering, Published, Scale, Settings
 from .published import OfLabel, cells_of, printed
 
@@ -108,7 +108,6 @@ def _table(
         table=table,
         shows=f"test accuracy of five methods on {'MNIST' if data == 'mnist' else 'CIFAR-10'}",
         measure=accuracy,
-        foretell=foretell,
         columns=COLUMNS,
         cells=cells_of(published, OF_COLUMN),
         settings={**COMMON, **own},

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from statistics import fmean
 
-from .accuracy import ACCURACY, CURVE, RECORDS, accuracy, foretell
-from .convergence import LOSS, convergence, foretell_convergence, foretell_played, played
+from .accuracy import ACCURACY, CURVE, RECORDS, accuracy
+from .convergence import LOSS, convergence, played
 from .dyn_d2p_tables import (
     CNN,
     COMMON,
@@ -48,7 +48,6 @@ FIGURE_1 = Experiment(
     table="Figure 1",
     shows="the norm of stochastic gradients by round, four agents without noise",
     measure=gradient_norms,
-    foretell=foretell_played,
     columns=("rounds",),
     cells=(Cell({}, METHODS["Non-private"]),),
     settings={**COMMON, **RESNET, "data.n_agents": 4},
@@ -95,7 +94,6 @@ def _convergence(figures: str, table: str, text: str, data: str, model: Settings
         table=figures,
         shows="training loss and test accuracy by round of five methods",
         measure=convergence,
-        foretell=foretell_convergence,
         columns=("method", "epsilon"),
         cells=cells_of(ends, OF_COLUMN),
         settings={**COMMON, **model},
@@ -130,7 +128,6 @@ FIGURE_4 = Experiment(
     table="Figure 4",
     shows="test accuracy of Dyn-D2P by its decays of clip norms and noise, and of constant noise",
     measure=accuracy,
-    foretell=foretell,
     columns=("epsilon", "decays"),
     cells=tuple(
         Cell({"epsilon": epsilon, **cell.labels},
@@ -174,7 +171,6 @@ FIGURE_5 = Experiment(
     table="Figure 5",
     shows="test accuracy by round of Dyn-D2P at epsilon = 1: (a) by graph, (b) by number of agents",
     measure=convergence,
-    foretell=foretell_convergence,
     columns=("of", "panel"),
     cells=(
         *(Cell({"of": f"{graph} graph", **_A}, own) for graph, own in GRAPHS.items()),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .accuracy import ACCURACY, accuracy, foretell
+from .accuracy import ACCURACY, accuracy
 from .experiment import Experiment, Open, Ordering, Published, Scale, Settings
 from .published import OfLabel, cells_of, printed
 
@@ -111,7 +111,6 @@ def _table(table: str, text: str, data: str, model: Settings, open_: tuple[Open,
         table=table,
         shows="test accuracy of constant and dynamic clip norms and noise",
         measure=accuracy,
-        foretell=foretell,
         columns=("method", "epsilon"),
         cells=cells_of(numbers, OF_COLUMN),
         settings={**COMMON, **model},

@@ -74,13 +74,6 @@ class Scale(NamedTuple):
     cut: str = ""  # what is less than in the paper, in words
 
 
-class Cost(NamedTuple):
-    """What a cell takes on one thread, foretold."""
-
-    seconds: float | None
-    bytes: int
-
-
 @dataclass(frozen=True)
 class Around:
     """What a cell runs in: where it keeps how far it is, its data set, whom it tells."""
@@ -96,7 +89,6 @@ class Around:
 
 
 Measure = Callable[[Settings, int, Around], Iterable[Measured]]
-Foretell = Callable[[Settings, int, Around], Cost]
 
 
 @dataclass(frozen=True)
@@ -115,7 +107,7 @@ class Experiment:
     open: tuple[Open, ...] = ()
     orderings: tuple[Ordering, ...] = ()
     remarks: tuple[str, ...] = ()
-    foretell: Foretell | None = None
+    complete: Callable[[Settings], Settings] = dict  # settings that follow from others
     at: str = ""  # what the points of a figure lie along
     data: str = ""  # the name of its data set; empty: it needs none
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .convergence import foretell_played, played
+from .convergence import played
 from .experiment import Around, Cell, Experiment, Measured, Open, Ordering, Scale, Settings
 
 PAPER = "Zhou, Xue and Chen (DPPS, PartPSP)"
@@ -100,7 +100,6 @@ def _figure_2(shown: str, layers: Mapping[str, Settings], contractions: Mapping[
         table="Figure 2",
         shows=f"estimated beside real sensitivity by round, {shown}",
         measure=sensitivities,
-        foretell=foretell_played,
         columns=("which", "layers", "graph"),
         cells=tuple(
             Cell({"layers": n, "graph": graph},
@@ -164,7 +163,6 @@ def _averages(table: str, shows: str, cells: tuple[Cell, ...], columns: tuple[st
         table=table,
         shows=shows,
         measure=averages,
-        foretell=foretell_played,
         columns=columns,
         cells=cells,
         settings={

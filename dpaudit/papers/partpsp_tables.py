@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from . import partpsp_published as numbers
-from .accuracy import ACCURACY, WORLD, accuracy, foretell
+from .accuracy import ACCURACY, WORLD, accuracy
 from .experiment import ABSENT, Cell, Experiment, Labels, Open, Ordering, Scale, Settings
 from .partpsp_figures import LAYERS, PAPER, RESNET_LAYERS, graph_of
 from .published import OfLabel, cells_of, printed
@@ -98,7 +98,6 @@ def _table_2(learned: Learned, text: str, orderings: tuple[Ordering, ...],
         table=f"Table 2, {learned.name}",
         shows="test accuracy of partial and full communication by budget b and graph",
         measure=accuracy,
-        foretell=foretell,
         columns=("method", "b", "graph"),
         cells=tuple(_of_budget(cell) for cell in cells_of(published, of_column)),
         settings=COMMON,
@@ -133,7 +132,6 @@ def _table_3(learned: Learned, text: str, scales: Mapping[str, Scale],
         table=f"Table 3, {learned.name}",
         shows="test accuracy where noise follows the real or the estimated sensitivity",
         measure=accuracy,
-        foretell=foretell,
         columns=("sensitivity", "layers", "graph"),
         cells=cells_of(
             published,

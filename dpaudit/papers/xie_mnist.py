@@ -1,16 +1,12 @@
 """Figures 6 to 10 of Xie, Liu and Chai: a hundred agents learn MNIST under Laplace noise."""
 
-from collections.abc import Iterator
 from typing import Any
 
-from .accuracy import ACCURACY, CURVE, accuracy, curve, foretell, foretell_curve
+from .accuracy import ACCURACY, CURVE, accuracy, curve
 from .experiment import (
     ABSENT,
-    Around,
     Cell,
-    Cost,
     Experiment,
-    Measured,
     Open,
     Ordering,
     Scale,
@@ -70,24 +66,6 @@ def with_noise(settings: Settings) -> Settings:
     return {**own, "defense.noise_scale": scale}
 
 
-def curves(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
-    """Test accuracy by round. Raises as ``accuracy``."""
-    return curve(with_noise(settings), seed, around)
-
-
-def last(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
-    """Test accuracy after the last round. Raises as ``accuracy``."""
-    return accuracy(with_noise(settings), seed, around)
-
-
-def cost(settings: Settings, seed: int, around: Around) -> Cost:
-    return foretell(with_noise(settings), seed, around)
-
-
-def cost_of_curves(settings: Settings, seed: int, around: Around) -> Cost:
-    return foretell_curve(with_noise(settings), seed, around)
-
-
 _STEPS = ("0.001", "0.005", "0.01", "0.05", "0.1")
 _BETAS = ("0.1", "1", "10", "100", "1000")
 _BUDGETS = ("0.1", "0.5", "1", "5")
@@ -97,8 +75,8 @@ XIE_MNIST = {
         paper=PAPER,
         table="Figures 6 to 8",
         shows="test accuracy by round of Algorithm 1 and of three other methods, MNIST",
-        measure=curves,
-        foretell=cost_of_curves,
+        measure=curve,
+        complete=with_noise,
         columns=("method",),
         cells=tuple(Cell({"method": method}, own) for method, own in METHODS.items()),
         settings=COMMON,
@@ -123,8 +101,8 @@ XIE_MNIST = {
         paper=PAPER,
         table="Figure 9",
         shows="test accuracy of Algorithm 1 by gamma and beta, MNIST",
-        measure=last,
-        foretell=cost,
+        measure=accuracy,
+        complete=with_noise,
         columns=("gamma", "beta"),
         cells=tuple(
             Cell({"gamma": gamma, "beta": beta}, {STEP: float(gamma), BETA: float(beta)})
@@ -153,8 +131,8 @@ XIE_MNIST = {
         paper=PAPER,
         table="Figure 10",
         shows="test accuracy of Algorithm 1 by budget, graph and number of agents, MNIST",
-        measure=last,
-        foretell=cost,
+        measure=accuracy,
+        complete=with_noise,
         columns=("graph", "agents", "epsilon"),
         cells=tuple(
             Cell({"graph": graph, "agents": agents, "epsilon": epsilon},

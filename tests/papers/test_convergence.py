@@ -10,7 +10,6 @@ from dpaudit.papers.convergence import (
     LOSS,
     TrainingLoss,
     convergence,
-    foretell_convergence,
     played,
 )
 from dpaudit.papers.dyn_d2p_figures import NORM, TENTH, gradient_norms
@@ -55,10 +54,6 @@ def test_rounds_are_those_of_training(around) -> None:
     assert 100 * shares.double().mean().item() == pytest.approx(
         [m.value for m in curve(TRAINED, 3, around)][-1]
     )
-
-
-def test_a_curve_is_foretold_longer_than_one_evaluation(around) -> None:
-    assert foretell_convergence(TRAINED, 3, around).seconds > 0
 
 
 def test_gradients_are_as_long_as_those_that_sgp_steps_by(around) -> None:

@@ -226,6 +226,7 @@ def test_a_law_that_hides_less_is_unsupported(defense: Made) -> None:
     assert found.message == "x"
 
 
+@pytest.mark.slow
 def test_the_shortest_of_two_long_vectors_is_never_supported() -> None:
     """Of 40 coordinates each is nearly Gaussian: it is found, or named by its norm."""
     found = law(Shortest(noise_multiplier=4.0), d=40)
@@ -279,7 +280,12 @@ def test_post_processing_is_not_accused_and_not_called_confirmed(how: str) -> No
     ("defense", "verdict", "begins"),
     [
         (BoxMuller(), Verdict.UNDERPOWERED, "Accounting supports the claim"),
-        (Louder(), Verdict.UNDERPOWERED, "Accounting would support the claim"),
+        pytest.param(
+            Louder(),
+            Verdict.UNDERPOWERED,
+            "Accounting would support the claim",
+            marks=pytest.mark.slow,
+        ),
         (SmallestEach(), Verdict.UNSUPPORTED, "Claimed epsilon 40; runs with the record"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Made) else "",

@@ -49,6 +49,7 @@ from tests.pipeline.faulty_noise import (
     LastMasked,
     LayerReused,
 )
+from tests.some_fast import fast_if
 
 EAVESDROPPER = ThreatModel(name="eavesdropper")
 
@@ -81,11 +82,19 @@ def name(defense: PrivateGossip) -> str:
     return f"{type(defense).__name__}, {defense.family}"
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=name)
+LARGE = [fault for fault in FAULTS if len(getattr(fault, "weights", ())) == 8]  # 5 s each
+
+
+@pytest.mark.parametrize("fault", fast_if(lambda fault: fault not in LARGE, FAULTS), ids=name)
 def test_a_planted_fault_is_found(fault: PrivateGossip) -> None:
-    for seed in range(3):
-        found = examined(fault, seed)
-        assert found.verdict is Verdict.UNSUPPORTED, seed
+    assert examined(fault, 0).verdict is Verdict.UNSUPPORTED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=name)
+def test_a_planted_fault_is_found_with_other_seeds(fault: PrivateGossip) -> None:
+    for seed in (1, 2):
+        assert examined(fault, seed).verdict is Verdict.UNSUPPORTED, seed
 
 
 def test_what_is_bare_is_named_by_message_agent_layer_and_round() -> None:
@@ -97,9 +106,8 @@ def test_what_is_bare_is_named_by_message_agent_layer_and_round() -> None:
 
 @pytest.mark.parametrize("correct", CORRECT, ids=name)
 def test_nothing_is_found_in_what_is_correct(correct: PrivateGossip) -> None:
-    for seed in range(3):
-        found = examined(correct, seed)
-        assert found.verdict is None, found.title
+    found = examined(correct, 0)
+    assert found.verdict is None, found.title
 
 
 def test_draws_that_come_on_top_of_enough_noise_are_named() -> None:
@@ -135,7 +143,7 @@ def test_coordinates_that_a_step_leaves_out_by_chance_are_not_without_noise() ->
 @pytest.mark.slow
 @pytest.mark.parametrize("correct", CORRECT, ids=name)
 def test_nothing_is_found_in_ten_seeds(correct: PrivateGossip) -> None:
-    for seed in range(3, 13):
+    for seed in range(1, 11):
         assert examined(correct, seed).verdict is None
 
 

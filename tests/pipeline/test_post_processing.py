@@ -120,7 +120,15 @@ def _few_plays_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "defense", [DividedByNoisyNorm, NoisyClipped, OnGrid, InBfloat16, NoisySign, NoisyMasked]
+    "defense",
+    [
+        NoisyClipped,
+        NoisySign,
+        *(
+            pytest.param(defense, marks=pytest.mark.slow)
+            for defense in (DividedByNoisyNorm, OnGrid, InBfloat16, NoisyMasked)
+        ),
+    ],
 )
 def test_correct_post_processing_is_neither_refuted_nor_unsupported(
     defense: type[Processed], seed: int
@@ -138,7 +146,12 @@ def test_correct_post_processing_is_neither_refuted_nor_unsupported(
 
 @pytest.mark.parametrize(
     "defense",
-    [DividedByCleanNorm, CleanMasked, SignTimesCleanNorm, UnclippedSign, CleanSignBeside],
+    [
+        DividedByCleanNorm,
+        CleanMasked,
+        CleanSignBeside,
+        *(pytest.param(d, marks=pytest.mark.slow) for d in (SignTimesCleanNorm, UnclippedSign)),
+    ],
 )
 def test_a_choice_by_unprotected_values_is_caught(defense: type[Processed]) -> None:
     assert audit(defense, 0).claims[0].verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
@@ -158,7 +171,10 @@ class NormedByLayer(Processed):
         return torch.cat([divided(part, part) for part in noisy.split([640, 10], -1)], -1)
 
 
-@pytest.mark.parametrize(("defense", "played"), [(Standardised, 64), (NormedByLayer, 650)])
+@pytest.mark.parametrize(
+    ("defense", "played"),
+    [(Standardised, 64), pytest.param(NormedByLayer, 650, marks=pytest.mark.slow)],
+)
 def test_what_one_coordinate_cannot_play_is_audited_at_several(
     defense: type[Processed], played: int
 ) -> None:

@@ -46,7 +46,7 @@ FEW = (
     "a noisy number sent along",
 )
 
-AUDITED = (  # one or two of each class of fault, and of what looks like it
+AUDITED = (  # one of each class of fault, and of what looks like it
     "noise scaled by the sampling rate",
     "each third clipped to C",
     "float16 noise, C = 5e3",

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpaudit.attack.observed import Observed, Task
+from dpaudit.attack.observed import ObservedGradients, Task
 from dpaudit.attacks.gradient_inversion.exact import Recovered, recover
 from dpaudit.data.datasets import load_dataset
 from dpaudit.models.gradients import Gradients
@@ -79,7 +79,7 @@ def attack(
     images = images.to(dtype)
     total = task.gradients.clipped_sum(model, images[None], labels[None], clip_norm)
     wall, cpu = time.perf_counter(), time.process_time()
-    (found,) = recover(Observed(total / b, model, b, clip_norm), task, STREAMS)
+    (found,) = recover(ObservedGradients(total / b, model, b, clip_norm), task, STREAMS)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     if not isinstance(found, Recovered):
         return Row(math.nan, 0, wall, cpu, str(found))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.attack.image_metrics import interval, score
-from dpaudit.attack.observed import Observed, Task
+from dpaudit.attack.observed import ObservedGradients, Task
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.data.vision import torchvision
 from dpaudit.models.gradients import Gradients
@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
     title: str
     task: Task
-    observed: Observed
+    observed: ObservedGradients
     truth: Tensor  # [m, batch_size, channels, height, width]
     peer: str  # breaching's attack
     overrides: tuple[str, ...]  # of its configuration
@@ -70,7 +70,7 @@ def case(
     gradients = Gradients(module)
     task = Task(gradients, tuple(images.shape[2:]), 10, RANGE)
     sent = gradients.mean(models, images, labels)
-    observed = Observed(sent, models, batch_size, None, torch.zeros(len(images)))
+    observed = ObservedGradients(sent, models, batch_size, None, torch.zeros(len(images)))
     return Case(title, task, observed, images, peer, overrides)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit.attack.observed import Observed, Task
+from dpaudit.attack.observed import ObservedGradients, Task
 from dpaudit.attacks.gradient_inversion.exact import Recovered, recover
 from dpaudit.data.datasets import load_dataset
 from dpaudit.defense import Defense, Noise, Setting, ThreatModel
@@ -86,7 +86,7 @@ def psnr(told: Unmixed, task: Task, model: Tensor, x: Tensor) -> list[float]:
     """Of each agent's image, by the equations of the first layer, dB."""
     values = []
     for agent in range(len(x)):
-        observed = Observed(told.gradients[[agent]], model.double()[None], 1, None)
+        observed = ObservedGradients(told.gradients[[agent]], model.double()[None], 1, None)
         (found,) = recover(observed, task, STREAMS)
         image = found.images[0] if isinstance(found, Recovered) else torch.zeros_like(x[agent])
         error = float((image - x[agent]).square().mean())

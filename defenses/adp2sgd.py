@@ -11,10 +11,10 @@ from torch import Tensor
 from dpaudit.defense import (
     Adjacency,
     Bracket,
-    Capture,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Observable,
     OutsideTheory,
@@ -132,7 +132,7 @@ class ADP2SGD(GaussianDefense):
         return self.model_copy(update={"noise_multiplier": sigma})
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """C times the step for each record: assumed, where gradients are not clipped."""
         moved = self.step_size(self.batch_size) * self.clip_norm

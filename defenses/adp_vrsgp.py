@@ -16,14 +16,14 @@ from dpaudit.defense import (
     Bracket,
     BudgetDelta,
     BudgetEpsilon,
-    Capture,
     ConfigError,
     Defense,
-    Derived,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Observable,
+    ObservedGradient,
     OutsideTheory,
     Round,
     Setting,
@@ -213,7 +213,7 @@ class ADPVRSGP(Defense):
             )
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """eta / beta times the current gradient's share in F, times G_t for each record: of the
         sum, which B divides, or of the clipped mean as the paper's proof has it.
@@ -246,20 +246,22 @@ class ADPVRSGP(Defense):
         each = _for_each_agent(self.noise_multipliers, n_agents, "noise_multipliers")
         return (self.clip_norm * each).tolist()
 
-    def _fused_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _fused_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         X, step = start_and_step(view, setting.network.at, "v", target)
         w = view.sent_by("w", target.round, target.victim)
-        return Derived(step * self.beta(target.round - 1) / self.eta(setting.n_agents), X / w)
+        return ObservedGradient(
+            step * self.beta(target.round - 1) / self.eta(setting.n_agents), X / w
+        )
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         F, model = self._fused_gradient(view, setting, target)
         t = target.round - 1
         if self.starts_plateau(t):
-            return Derived(F, model)
+            return ObservedGradient(F, model)
         before = target._replace(round=target.round - 1)
         _, step = start_and_step(view, setting.network.at, "v", before)
         fused = step * self.beta(t - 1) / self.eta(setting.n_agents)
-        return Derived((F - self.theta * fused) / (1 - self.theta), model)
+        return ObservedGradient((F - self.theta * fused) / (1 - self.theta), model)
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "fused-gradient": Observable(

@@ -13,15 +13,15 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
-    Capture,
     Defense,
-    Derived,
     GaussianDefense,
     Gradient,
     Graph,
     Mechanism,
+    Messages,
     Noise,
     Observable,
+    ObservedGradient,
     Round,
     Setting,
     Stated,
@@ -107,7 +107,7 @@ class CGA(Defense):
         seen = bool(_read_links(setting, threat_model, victim))
         return Bracket(noiseless if seen else (), noiseless, ("no noise hides a cross-gradient",))
 
-    def _cross_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _cross_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         return _on_its_link(view, target)
 
     observables: ClassVar[Mapping[str, Observable]] = {
@@ -208,7 +208,7 @@ class DPCGA(GaussianDefense):
         return self.noise_multiplier_at(rate, self.n_rounds, "fixed") / 2
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """2 C of a cross-gradient, however many records; C / B for each where noise is for that."""
         if adjacency not in CHANGED_RECORDS:
@@ -239,7 +239,7 @@ class DPCGA(GaussianDefense):
         )
         return clipped_whole(Bracket(rounds(read), rounds(all_links + 1), (said,)), self, size)
 
-    def _cross_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _cross_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         return _on_its_link(view, target)
 
     observables: ClassVar[Mapping[str, Observable]] = {
@@ -330,7 +330,7 @@ def _read_links(setting: Setting, threat_model: ThreatModel, victim: int) -> lis
     return [i for i in to if threat_model.sees(victim, i)]
 
 
-def _on_its_link(view: View, target: Target) -> Derived:
+def _on_its_link(view: View, target: Target) -> ObservedGradient:
     t, victim, receiver = target
-    cross = view.transcript.on_edge("cross_gradient", t, victim, receiver)
-    return Derived(cross, view.sent_by("x", t, receiver))
+    cross = view.on_edge("cross_gradient", t, victim, receiver)
+    return ObservedGradient(cross, view.sent_by("x", t, receiver))

@@ -113,8 +113,8 @@ class CorrelatedRandomness(Defense):
         G = torch.zeros_like(lambda_y)
         for j in range(1, k):
             for i in setting.network.at(j).neighbours(victim):
-                G = G + view.transcript.on_edge("tracking", j, victim, i)
-                G = G - view.transcript.on_edge("tracking", j, i, victim)
+                G = G + view.on_edge("tracking", j, victim, i)
+                G = G - view.on_edge("tracking", j, i, victim)
         return torch.stack([G, lambda_y], dim=-2)
 
     combinations: ClassVar[Mapping[str, Combination]] = {

@@ -12,10 +12,10 @@ from torch import Tensor
 from dpaudit.defense import (
     Adjacency,
     Bracket,
-    Capture,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Observable,
     OutsideTheory,
@@ -105,7 +105,7 @@ class Decor(GaussianDefense):
         return super().calibrate(setting)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """eta C / B for each record."""
         moved = self.learning_rate * self.clip_norm / self.batch_size

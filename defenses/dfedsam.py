@@ -11,13 +11,13 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
-    Capture,
-    Derived,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Observable,
+    ObservedGradient,
     Round,
     Setting,
     Stated,
@@ -127,7 +127,7 @@ class DPDFedSAM(GaussianDefense):
         return super().calibrate(setting)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """eta C / B for each record of the first message, as clipping is meant to have it.
 
@@ -159,11 +159,11 @@ class DPDFedSAM(GaussianDefense):
         """How many clip norms long S is at most: a Poisson batch may hold all records."""
         return min(self.batch_size, size) if self.sampling == "fixed" else size
 
-    def _update(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _update(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         k, victim, _ = target
         start = mixed(view, setting.network.at, f"x/{self.gossip_steps}", k - 1, victim)
         step = start - view.sent_by("x/1", k, victim)
-        return Derived(step / (self.eta(k) * self.local_steps), start)
+        return ObservedGradient(step / (self.eta(k) * self.local_steps), start)
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "noisy-gradient": Observable(

@@ -16,15 +16,15 @@ from dpaudit.defense import (
     Bracket,
     BudgetDelta,
     BudgetEpsilon,
-    Capture,
     ConfigError,
     Defense,
-    Derived,
     Gradient,
     Graph,
     Mechanism,
+    Messages,
     Noise,
     Observable,
+    ObservedGradient,
     OutsideTheory,
     Release,
     Round,
@@ -201,7 +201,7 @@ class DPDL(Defense):
         )  # fmt: skip
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """C / B of a cross-gradient for each record; (53) for v, which the paper has for two."""
         if adjacency not in CHANGED_RECORDS:
@@ -277,32 +277,34 @@ class DPDL(Defense):
         )
         return (release,)
 
-    def _cross_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _cross_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         t, victim, receiver = target
-        cross = view.transcript.on_edge("cross_gradient", t, victim, receiver)
-        return Derived(cross, view.sent_by("x", t, receiver))
+        cross = view.on_edge("cross_gradient", t, victim, receiver)
+        return ObservedGradient(cross, view.sent_by("x", t, receiver))
 
-    def _momentum_difference(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _momentum_difference(
+        self, view: View, setting: Setting, target: Target
+    ) -> ObservedGradient:
         t, victim, _ = target
         now, before = view.sent_by("v", t, victim), self._momentum(view, t - 1, victim)
-        return Derived(now - before, view.sent_by("x", t, victim))
+        return ObservedGradient(now - before, view.sent_by("x", t, victim))
 
-    def _momentum_exact(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _momentum_exact(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         t, victim, _ = target
         heard = setting.network.at(1).heard_by(victim)
         mixed = sum(w * self._momentum(view, t - 1, j) for j, w in heard)
         G = view.sent_by("v", t, victim) - self.momentum * mixed
-        return Derived(G, view.sent_by("x", t, victim))
+        return ObservedGradient(G, view.sent_by("x", t, victim))
 
-    def _momentum_stripped(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _momentum_stripped(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         t, victim, _ = target
         graph = setting.network.at(1)
         G, model = self._momentum_exact(view, setting, target)
         w = dict(graph.heard_by(victim))
         for j in graph.neighbours(victim):
-            cross = view.transcript.on_edge("cross_gradient", t, j, victim)
+            cross = view.on_edge("cross_gradient", t, j, victim)
             G = G - cross / (math.sqrt(w[j]) * setting.n_agents)
-        return Derived(G, model)
+        return ObservedGradient(G, model)
 
     def _momentum(self, view: View, t: int, agent: int) -> Tensor:
         """v~ that the agent sent in round t; v_0 = 0 is public."""

@@ -13,18 +13,18 @@ from dpaudit.defense import (
     Adjacency,
     Bracket,
     BudgetEpsilon,
-    Capture,
     ConfigError,
     Defense,
-    Derived,
     Gradient,
     Graph,
+    Message,
+    Messages,
     Network,
     Noise,
     Observable,
+    ObservedGradient,
     OutsideTheory,
     Round,
-    Sent,
     Setting,
     Stated,
     Strict,
@@ -57,7 +57,7 @@ class Consensus(NamedTuple):
 
 class Exchanged(NamedTuple):
     state: Consensus
-    sent: Capture
+    sent: Messages
     H: Tensor  # [..., n_agents, d_s], what the noise was added to
 
 
@@ -141,12 +141,12 @@ class Protocol(Strict):
             return 2 * C * self._counted(first + norms(E, 1))
         return lam * state.sens + 2 * C * self._counted(norms(E, 1) + lam * state.noise)  # (22)
 
-    def _told(self, n_agents: int, sens: Tensor) -> Sent:
+    def _told(self, n_agents: int, sens: Tensor) -> Message:
         """S_i to all agents. The real sensitivity, which no agent knows, travels nowhere."""
         if self.estimator != "real":
             return broadcast(_everybody(n_agents), sens)
         nobody = torch.zeros(0, dtype=torch.long, device=sens.device)
-        return Sent(sens, nobody, nobody, nobody)
+        return Message(sens, nobody, nobody, nobody)
 
     def _counted(self, sizes: Tensor) -> Tensor:
         """Norms [..., n_agents, 1], each agent's own or the sum of all."""
@@ -220,7 +220,7 @@ def bracket(
     )
 
 
-def stated(adjacency: Adjacency, sent: Capture) -> Mapping[str, Stated]:
+def stated(adjacency: Adjacency, sent: Messages) -> Mapping[str, Stated]:
     """S(t) for the distance between any two agents' H; for a record the paper states nothing."""
     if adjacency == "agent-identity":
         return {"m": Stated(1, sent["sens"].payload.max().item())}
@@ -229,7 +229,7 @@ def stated(adjacency: Adjacency, sent: Capture) -> Mapping[str, Stated]:
 
 def derived(
     protocol: Protocol, step_size: float, view: View, setting: Setting, target: Target
-) -> Derived:
+) -> ObservedGradient:
     """(s_i - m_i) / gamma_s, and s_i / a_i, from intercepted messages."""
 
     def graph_of(k: int) -> Graph:
@@ -237,7 +237,7 @@ def derived(
 
     S, step = start_and_step(view, graph_of, "m", target)
     a = view.sent_by("a", target.round, target.victim)
-    return Derived(step / (step_size * protocol.rate_factor(target.round)), S / a)
+    return ObservedGradient(step / (step_size * protocol.rate_factor(target.round)), S / a)
 
 
 class DPPS(Defense):
@@ -285,7 +285,7 @@ class DPPS(Defense):
         return self.model_copy(update={"protocol": self.protocol.without_noise()})
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """S(t), as the agents estimate it (Theorem 1)."""
         return stated(adjacency, sent)
@@ -296,7 +296,7 @@ class DPPS(Defense):
             return Bracket((), (), ("no message depends on a record: there are no perturbations",))
         return bracket(self.protocol, self, setting, threat_model, victim)
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         return derived(self.protocol, self.learning_rate, view, setting, target)
 
     observables: ClassVar[Mapping[str, Observable]] = {

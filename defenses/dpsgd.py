@@ -11,15 +11,15 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
-    Capture,
     Defense,
     Deferred,
-    Derived,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Observable,
+    ObservedGradient,
     Round,
     Setting,
     Stated,
@@ -93,7 +93,7 @@ class DPSGD(Defense):
         known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
         return replayed(self, setting, victim, np.zeros(self.n_rounds), known)
 
-    def _gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         return _derived(view, setting, target, self.learning_rate)
 
     observables: ClassVar[Mapping[str, Observable]] = {
@@ -179,7 +179,7 @@ class DPDPSGD(GaussianDefense):
         return super().calibrate(setting)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """eta C / B for each record, in the norm of the clipping."""
         if adjacency not in CHANGED_RECORDS:
@@ -211,7 +211,7 @@ class DPDPSGD(GaussianDefense):
             ),
         )
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         return _derived(view, setting, target, self.learning_rate)
 
     observables: ClassVar[Mapping[str, Observable]] = {
@@ -225,7 +225,11 @@ class DPDPSGD(GaussianDefense):
     }
 
 
-def _derived(view: View, setting: Setting, target: Target, learning_rate: float) -> Derived:
+def _derived(
+    view: View, setting: Setting, target: Target, learning_rate: float
+) -> ObservedGradient:
     """The step over eta, and the model that the victim sent last, where its gradient was taken."""
     _, step = start_and_step(view, setting.network.at, "x", target)
-    return Derived(step / learning_rate, view.sent_by("x", target.round - 1, target.victim))
+    return ObservedGradient(
+        step / learning_rate, view.sent_by("x", target.round - 1, target.victim)
+    )

@@ -17,13 +17,13 @@ from dpaudit.defense import (
     Bracket,
     BudgetDelta,
     BudgetEpsilon,
-    Capture,
     Defense,
-    Derived,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Observable,
+    ObservedGradient,
     OutsideTheory,
     Round,
     Setting,
@@ -206,7 +206,7 @@ class DynD2P(Defense):
         return np.array([self.relative_budget(k) for k in range(self.n_rounds)])
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """gamma C_k / B for each record; w does not depend on data."""
         if adjacency not in CHANGED_RECORDS:
@@ -219,10 +219,10 @@ class DynD2P(Defense):
         known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
         return replayed(self, setting, victim, self._calibrated / self._relative_budgets, known)
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         X, step = start_and_step(view, setting.network.at, "u", target)
         w = view.sent_by("w", target.round, target.victim)
-        return Derived(step / self.learning_rate, X / w)
+        return ObservedGradient(step / self.learning_rate, X / w)
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "noisy-gradient": Observable(

@@ -14,14 +14,14 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
-    Capture,
-    Derived,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     NotObservable,
     Observable,
+    ObservedGradient,
     OutsideTheory,
     Round,
     Setting,
@@ -162,7 +162,7 @@ class FedCDP(GaussianDefense):
         return calibrated.model_copy(update={"noise_multiplier": sigma})
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """eta C_t sqrt(L) / B for each record; nothing if a step follows at the model it moved."""
         if adjacency not in CHANGED_RECORDS or self.local_steps > 1:
@@ -187,11 +187,11 @@ class FedCDP(GaussianDefense):
             )
         return Bracket(least, most, (*said, counted))
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         if self.local_steps > 1:
             raise NotObservable("a message holds several local steps, each at a model never sent")
         V, step = start_and_step(view, setting.network.at, "x", target)
-        return Derived(step / self.learning_rate, V)
+        return ObservedGradient(step / self.learning_rate, V)
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "noisy-gradient": Observable(

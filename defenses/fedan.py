@@ -11,11 +11,11 @@ from torch import Tensor
 from dpaudit.defense import (
     Adjacency,
     Bracket,
-    Capture,
     ConfigError,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Observable,
     OutsideTheory,
@@ -135,7 +135,7 @@ class FedAN(GaussianDefense):
         return super().calibrate(setting)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """eta C / B for each record, as S_i is C at most."""
         moved = self.learning_rate * self.clip_norm / self.batch_size

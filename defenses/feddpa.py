@@ -13,10 +13,10 @@ from dpaudit.defense import (
     AVERAGE,
     Adjacency,
     Bracket,
-    Capture,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Round,
     Setting,
@@ -170,7 +170,7 @@ class FedDPA(GaussianDefense):
         return self.model_copy(update={"noise_multiplier": z})
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """2 C, whatever of the agent's data changes."""
         whole = adjacency in ("function", "agent-identity")

@@ -14,11 +14,11 @@ from dpaudit.accounting.gaussian import gaussian_mu
 from dpaudit.defense import (
     Adjacency,
     Bracket,
-    Capture,
     ConfigError,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Observable,
     OutsideTheory,
@@ -145,7 +145,7 @@ class Mafalda(GaussianDefense):
         return (1 + MARGIN) * shift / gaussian_mu(self.epsilon, self.delta)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """eta C / B for each record."""
         moved = self.learning_rate * self.clip_norm / self.batch_size

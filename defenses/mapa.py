@@ -14,10 +14,10 @@ from dpaudit.defense import (
     AVERAGE,
     Adjacency,
     Bracket,
-    Capture,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Observable,
     OutsideTheory,
@@ -166,7 +166,7 @@ class MAPA(GaussianDefense):
         return stages
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """eta_m C_m / B for each record that differs."""
         moved = self.learning_rate_in(k) * self.stage_clip_norm(k) / self.batch_size

@@ -13,14 +13,14 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
-    Capture,
     ConfigError,
-    Derived,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Observable,
+    ObservedGradient,
     OutsideTheory,
     Round,
     Setting,
@@ -155,7 +155,7 @@ class Muffliato(GaussianDefense):
             )
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """nu C / B for each record in the first message, and what gossip leaves of it in others."""
         if adjacency not in CHANGED_RECORDS or self.clip == "noisy":
@@ -192,7 +192,7 @@ class Muffliato(GaussianDefense):
             ),
         )
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         k, victim, _ = target
         graph_of = setting.network.at
         K = self.steps(graph_of(k - 1)) if k > 1 else 1
@@ -201,7 +201,7 @@ class Muffliato(GaussianDefense):
             c = acceleration(graph_of(k - 1))
             start = c * start + (1 - c) * view.sent_by(f"x/{K - 1}", k - 1, victim)
         step = start - view.sent_by("x/1", k, victim)
-        return Derived(step / self.learning_rate, start)
+        return ObservedGradient(step / self.learning_rate, start)
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "noisy-gradient": Observable(

@@ -14,16 +14,16 @@ from torch.nn.functional import pad
 from dpaudit.defense import (
     Adjacency,
     Bracket,
-    Capture,
     ConfigError,
     Defense,
     Deferred,
-    Derived,
     Gradient,
     Graph,
+    Messages,
     Noise,
     NotObservable,
     Observable,
+    ObservedGradient,
     Round,
     Setting,
     Stated,
@@ -126,7 +126,7 @@ class PartPSP(Defense):
         return moved * self.protocol.claimed_epsilon(k) / sensitivity
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """S(t), as the agents estimate it (Theorem 1)."""
         return stated(adjacency, sent)
@@ -135,7 +135,7 @@ class PartPSP(Defense):
         """S_i is sent without noise."""
         return bracket(self.protocol, self, setting, threat_model, victim)
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         if not _coordinates(self.share, setting).all():
             raise NotObservable(
                 "the local layers are never sent, so the model that the gradient belongs to is "

@@ -10,17 +10,17 @@ from dpaudit.defense import (
     Adjacency,
     Bracket,
     BudgetEpsilon,
-    Capture,
     ConfigError,
     Defense,
-    Derived,
     Gradient,
     Graph,
+    Message,
+    Messages,
     Noise,
     Observable,
+    ObservedGradient,
     OutsideTheory,
     Round,
-    Sent,
     Setting,
     Stated,
     Target,
@@ -95,7 +95,7 @@ class PEDFL(Defense):
         M = H + self.noise_rate * noise.laplace("m", S / self.budget, H)  # 1
         X = graph.mix(M) if first else graph.mix(M) + E  # 2
         nobody = graph.senders[:0]
-        sent = {"m": broadcast(graph, M), "sens": Sent(S, nobody, nobody, nobody)}
+        sent = {"m": broadcast(graph, M), "sens": Message(S, nobody, nobody, nobody)}
         return Round(State(X), sent, {"gradient": G})
 
     def models(self, state: State) -> Tensor:
@@ -120,7 +120,7 @@ class PEDFL(Defense):
         return self.model_copy(update={"noise_rate": 0.0, "epsilon": None})
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """S(t) between any two agents' models, by definition; of a record nothing is stated."""
         if adjacency == "agent-identity":
@@ -146,14 +146,14 @@ class PEDFL(Defense):
             f"is {per_round:g} in each round, for an agent in another's place"
         )
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         """If the step comes after the mixing, it is in the message of the next round."""
         k, victim, _ = target
         if self.order == "step-then-mix":
             X, step = start_and_step(view, setting.network.at, "m", target)
-            return Derived(step / self.learning_rate, X)
+            return ObservedGradient(step / self.learning_rate, X)
         step = mixed(view, setting.network.at, "m", k, victim) - view.sent_by("m", k + 1, victim)
-        return Derived(step / self.learning_rate, view.sent_by("m", k, victim))
+        return ObservedGradient(step / self.learning_rate, view.sent_by("m", k, victim))
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "noisy-gradient": Observable(

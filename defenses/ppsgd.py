@@ -12,10 +12,10 @@ from dpaudit.defense import (
     AVERAGE,
     Adjacency,
     Bracket,
-    Capture,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     OutsideTheory,
     Round,
@@ -117,7 +117,7 @@ class PPSGD(GaussianDefense):
         return self.model_copy(update={"noise_multiplier": sigma})
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """2 eta_w C: another record may turn the clipped gradient of the whole batch around."""
         if adjacency not in ("add-remove", "replace-one"):

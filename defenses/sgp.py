@@ -11,11 +11,11 @@ from torch import Tensor
 from dpaudit.defense import (
     Bracket,
     Defense,
-    Derived,
     Gradient,
     Graph,
     Noise,
     Observable,
+    ObservedGradient,
     Round,
     Setting,
     Target,
@@ -89,10 +89,10 @@ class SGP(Defense):
         known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
         return replayed(self, setting, victim, np.zeros(self.n_rounds), known)
 
-    def _gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         X, step = start_and_step(view, setting.network.at, "u", target)
         w = view.sent_by("w", target.round, target.victim)
-        return Derived(step / self.learning_rate, X / w)
+        return ObservedGradient(step / self.learning_rate, X / w)
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "gradient": Observable(

@@ -15,11 +15,11 @@ from torch import Tensor
 from dpaudit.defense import (
     Adjacency,
     Bracket,
-    Capture,
     DpauditError,
     GaussianDefense,
     Gradient,
     Graph,
+    Messages,
     MissingPackage,
     Noise,
     Observable,
@@ -117,7 +117,7 @@ class Whisper(GaussianDefense):
         return super().calibrate(setting)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """eta C / B for each record."""
         moved = self.learning_rate * self.clip_norm / self.batch_size

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
 from dpaudit.defense.contract import Defense, Gradient, Setting
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.follower import Follower
 from dpaudit.game.filtering.leak import NEGLIGIBLE
@@ -180,7 +180,7 @@ class _Reader:
         self._seen: list[Tensor] = []  # [n_canaries] of each use
         self._sizes: list[float] = []
 
-    def read(self, k: int, sent: Capture, units: dict[str, Tensor]) -> None:
+    def read(self, k: int, sent: Messages, units: dict[str, Tensor]) -> None:
         own = {name: self._by_canary(drawn) for name, drawn in units.items()}
         seen = {
             name: replace(message, payload=self._by_canary(message.payload))

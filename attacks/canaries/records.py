@@ -19,9 +19,16 @@ from torch import Tensor
 
 from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
 from dpaudit.data.datasets import Dataset
-from dpaudit.defense.contract import Defense, Derived, Gradient, Observable, Setting, Target
+from dpaudit.defense.contract import (
+    Defense,
+    Gradient,
+    Observable,
+    ObservedGradient,
+    Setting,
+    Target,
+)
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_of
+from dpaudit.defense.transcript import Messages, Transcript, messages_of, tensors_of
 from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
@@ -187,7 +194,7 @@ class _Heard(NamedTuple):
 
     round: int
     state: Any
-    sent: Capture
+    sent: Messages
     scores: Tensor  # [n_canaries], of all rounds so far
     n_read: int  # gradients that were derived in them
 
@@ -204,7 +211,7 @@ def _resumed(last: Progress | None, start: Any, n_canaries: int) -> _Heard:
         return _Heard(0, start, {}, torch.zeros(n_canaries, dtype=torch.float64), 0)
     (k, n_read), tensors = last.note, last.tensors
     state = type(start)(**under(tensors, "state"))
-    sent, scores = capture_of(under(tensors, "sent")), tensors["/scores"].cpu()
+    sent, scores = messages_of(under(tensors, "sent")), tensors["/scores"].cpu()
     return _Heard(k, state, sent, scores, n_read)
 
 
@@ -233,7 +240,7 @@ def _with_canaries(
 
 
 def _presence(
-    canaries: Planted, derived: Derived, gradients: Gradients, clip_norm: float | None
+    canaries: Planted, derived: ObservedGradient, gradients: Gradients, clip_norm: float | None
 ) -> Tensor:
     """How much of each canary's gradient, at the same model, is in a derived one, [n_canaries].
 
@@ -257,7 +264,7 @@ def _shares(each: Tensor, gradient: Tensor) -> Tensor:
     return torch.linalg.solve(overlaps + ridge, each @ gradient)
 
 
-def _view(threat_model: ThreatModel, k: int, before: Capture, sent: Capture) -> View:
+def _view(threat_model: ThreatModel, k: int, before: Messages, sent: Messages) -> View:
     """What an adversary holds of round k and the one before it."""
     read = Transcript({k - 1: before, k: sent} if k > 1 else {k: sent})
     return View.of(threat_model, read, {k - 1, k})
@@ -265,7 +272,7 @@ def _view(threat_model: ThreatModel, k: int, before: Capture, sent: Capture) -> 
 
 def _derived(
     observable: Observable, defense: Defense, view: View, setting: Setting, victim: int, k: int
-) -> list[Derived]:
+) -> list[ObservedGradient]:
     """Gradients of the victim and their models, from each link that tells another one."""
     receivers = [i for j, i in view.edges(observable.links, k) if j == victim]
     found = []

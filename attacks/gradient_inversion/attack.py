@@ -10,7 +10,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from dpaudit.attack.observed import Observed, Reconstruction, Task, Trace
+from dpaudit.attack.observed import ObservedGradients, Reconstruction, Task, Trace
 from dpaudit.attack.reconstruction import Join, ReconstructionAttack
 from dpaudit.checkpoint import Checkpoint
 from dpaudit.defense.contract import Setting
@@ -123,7 +123,7 @@ class GradientInversion(ReconstructionAttack):
         return (steps + rehearsed) * pace.derived(at_once)
 
     def reconstruct(
-        self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
+        self, observed: ObservedGradients, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
         """Attack all secrets: by equations where they hold (`exact`), else optimised.
 
@@ -158,7 +158,12 @@ class GradientInversion(ReconstructionAttack):
         return _better(exact, self._optimised(observed, task, chosen, streams, on_step))
 
     def _optimised(
-        self, observed: Observed, task: Task, chosen: Plan, streams: Streams, on_step: OnStep
+        self,
+        observed: ObservedGradients,
+        task: Task,
+        chosen: Plan,
+        streams: Streams,
+        on_step: OnStep,
     ) -> Reconstruction:
         """Dummy images whose gradients match."""
         victims = torch.arange(observed.n_secrets, device=observed.models.device)
@@ -179,7 +184,7 @@ class GradientInversion(ReconstructionAttack):
             found.append(more.among(len(victims), unsolved))
         return _best(objective, found, chosen)
 
-    def _plan(self, observed: Observed, task: Task) -> Plan:
+    def _plan(self, observed: ObservedGradients, task: Task) -> Plan:
         """What the attacker's knowledge suggests, but for what the options say."""
         chosen = plan(observed, task, self.objective, self.optimizer)
         variation = self.total_variation
@@ -190,7 +195,12 @@ class GradientInversion(ReconstructionAttack):
         )
 
     def _guess_labels(
-        self, observed: Observed, task: Task, chosen: Plan, starts: Tensor, streams: Streams
+        self,
+        observed: ObservedGradients,
+        task: Task,
+        chosen: Plan,
+        starts: Tensor,
+        streams: Streams,
     ) -> tuple[Tensor | None, Plan]:
         """With random dummies; for a batch again with the images of short rehearsals.
 
@@ -257,7 +267,9 @@ class GradientInversion(ReconstructionAttack):
         return Adam(self.learning_rate * problems.width / 2, self.signed)
 
 
-def _objective(observed: Observed, task: Task, chosen: Plan, labels: Tensor | None) -> Objective:
+def _objective(
+    observed: ObservedGradients, task: Task, chosen: Plan, labels: Tensor | None
+) -> Objective:
     return Objective(observed, task, labels, chosen.mismatch, chosen.total_variation)
 
 
@@ -290,7 +302,7 @@ def _trace(objective: Objective, found: list[Attempt], n_steps: int) -> Trace:
 
 
 def _scored(
-    batches: list[Recovered | NotObservable], observed: Observed, task: Task, chosen: Plan
+    batches: list[Recovered | NotObservable], observed: ObservedGradients, task: Task, chosen: Plan
 ) -> Reconstruction:
     """Batches that equations gave, with the attacker's loss; an infinite one where they did not."""
     m, B = len(batches), observed.batch_size
@@ -322,7 +334,7 @@ def _better(exact: Reconstruction, optimised: Reconstruction) -> Reconstruction:
 
 
 def _starts(
-    observed: Observed, task: Task, restarts: int, generator: torch.Generator, n: int
+    observed: ObservedGradients, task: Task, restarts: int, generator: torch.Generator, n: int
 ) -> Tensor:
     """Images near the middle of the value range for n victims, [n, restarts, D]."""
     low, high = task.value_range
@@ -332,7 +344,7 @@ def _starts(
     return starts.unflatten(0, (n, restarts))
 
 
-def _dummies(observed: Observed, task: Task, generator: torch.Generator) -> Tensor:
+def _dummies(observed: ObservedGradients, task: Task, generator: torch.Generator) -> Tensor:
     """The same uniformly random images for every victim, [m, n, *shape]."""
     low, high = task.value_range
     z = torch.rand((_DUMMIES, *task.shape), generator=generator, device=generator.device)
@@ -340,7 +352,7 @@ def _dummies(observed: Observed, task: Task, generator: torch.Generator) -> Tens
     return images.expand(observed.n_secrets, *images.shape)
 
 
-def _check(observed: Observed, task: Task) -> None:
+def _check(observed: ObservedGradients, task: Task) -> None:
     """Raises DpauditError for what cannot be attacked."""
     if len(task.shape) != 3:
         raise DataError(

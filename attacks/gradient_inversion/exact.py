@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from dpaudit.attack.observed import Observed, Task
+from dpaudit.attack.observed import ObservedGradients, Task
 from dpaudit.errors import NotObservable
 from dpaudit.models.models import parameters_of
 from dpaudit.rng import Streams
@@ -26,7 +26,9 @@ class Recovered(NamedTuple):
     labels: Tensor  # [batch_size]
 
 
-def recover(observed: Observed, task: Task, streams: Streams) -> list[Recovered | NotObservable]:
+def recover(
+    observed: ObservedGradients, task: Task, streams: Streams
+) -> list[Recovered | NotObservable]:
     """Each victim's batch, or why it does not follow from the gradient.
 
     One record is read off the first linear layer with bias, and taken back through the layers

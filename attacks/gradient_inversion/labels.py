@@ -4,14 +4,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from dpaudit.attack.observed import Observed, Task
+from dpaudit.attack.observed import ObservedGradients, Task
 from dpaudit.errors import NotObservable
 from dpaudit.models.models import parameters_of
 
 _AFTER = (nn.Identity, nn.LogSoftmax, nn.Flatten)  # behind the logits, and change no label
 
 
-def infer_labels(observed: Observed, task: Task, dummies: Tensor) -> Tensor:
+def infer_labels(observed: ObservedGradients, task: Task, dummies: Tensor) -> Tensor:
     """The labels of each batch, sorted by class, [n_secrets, batch_size].
 
     A record of class y adds (softmax - e_y) times its clipping factor to the gradient of the last
@@ -93,7 +93,7 @@ def _in_common(g: Tensor) -> Tensor:
 
 
 def _answers(
-    observed: Observed, task: Task, name: str, dummies: Tensor, along: Tensor | None
+    observed: ObservedGradients, task: Task, name: str, dummies: Tensor, along: Tensor | None
 ) -> Tensor:
     """What dummies of each label give the entries on average, clipped: [m, label, c]."""
     answers = []

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dpaudit.attack.observed import Observed, Task
+from dpaudit.attack.observed import ObservedGradients, Task
 
 Mismatch = Literal["l1", "cosine", "chord", "euclidean", "likelihood"]
 
@@ -43,7 +43,7 @@ class Objective:
     Points [k, D] are batches of images, and behind them the labels' logits where these are unknown.
     """
 
-    observed: Observed
+    observed: ObservedGradients
     task: Task
     labels: Tensor | None  # [m, batch_size]; None: found along with the images, as in DLG
     mismatch: Mismatch

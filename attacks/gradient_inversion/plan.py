@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from dpaudit.attack.observed import Observed, Task
+from dpaudit.attack.observed import ObservedGradients, Task
 from dpaudit.errors import DpauditError
 
 from .objective import Mismatch
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
 
 
 def plan(
-    observed: Observed,
+    observed: ObservedGradients,
     task: Task,
     mismatch: Mismatch | None = None,
     optimizer: Optimizer | None = None,
@@ -97,13 +97,13 @@ def has_kinks(module: nn.Module) -> bool:
     return any(isinstance(layer, _KINKED) for layer in module.modules())
 
 
-def _is_audible(observed: Observed, std: Tensor) -> bool:
+def _is_audible(observed: ObservedGradients, std: Tensor) -> bool:
     """Whether there is noise to speak of beside the gradients."""
     lengths = observed.gradients.norm(dim=1)
     return bool((std * math.sqrt(observed.gradients.shape[1]) > _AUDIBLE * lengths).any())
 
 
-def _within_capacity(chosen: Plan, observed: Observed, task: Task, std: Tensor) -> Plan:
+def _within_capacity(chosen: Plan, observed: ObservedGradients, task: Task, std: Tensor) -> Plan:
     """Hardly any steps, and a note that says why, where no image can get through the noise."""
     gradients = capacity(observed, std)
     if observed.secrets is not None:
@@ -118,7 +118,7 @@ def _within_capacity(chosen: Plan, observed: Observed, task: Task, std: Tensor) 
     return chosen._replace(restarts=1, n_steps=_LITTLE, notes=(note, *chosen.notes))
 
 
-def _too_many_unknowns(observed: Observed, task: Task) -> tuple[str, ...]:
+def _too_many_unknowns(observed: ObservedGradients, task: Task) -> tuple[str, ...]:
     """A warning where the images of a batch cannot follow from its gradients."""
     d, b = observed.most_joined * task.gradients.d, observed.batch_size
     if d >= b * math.prod(task.shape):
@@ -129,7 +129,7 @@ def _too_many_unknowns(observed: Observed, task: Task) -> tuple[str, ...]:
     )
 
 
-def capacity(observed: Observed, std: Tensor) -> Tensor:
+def capacity(observed: ObservedGradients, std: Tensor) -> Tensor:
     """Bits that each of the noisy gradients can carry at most about its batch, [m].
 
     d / 2 log2(1 + P / std^2) for d coordinates of mean power P (Shannon 1949). P is estimated from

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Sent
+from dpaudit.defense.transcript import Message
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import LENGTH, CanaryGradient, Game
@@ -129,7 +129,7 @@ def whole_agent(defense: Defense, setting: Setting, victim: int) -> Game:
     return replace(game, coordinates=setting.d, layers=setting.layers)
 
 
-def _apart(message: Sent, rows: Tensor) -> float:
+def _apart(message: Message, rows: Tensor) -> float:
     """How far in L1 the farthest other agent's payload is from these rows."""
     others = message.rows[~torch.isin(message.rows, rows)].unique()
     if not len(others):

@@ -18,7 +18,7 @@ from torch import Tensor
 from dpaudit.attack.victims import VIEW, window_of
 from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
 from dpaudit.defense.contract import Defense, Observable, Round, Setting, Target
-from dpaudit.defense.transcript import Capture, Transcript, capture_of, tensors_of
+from dpaudit.defense.transcript import Messages, Transcript, messages_of, tensors_of
 from dpaudit.defense.view import View, seen_links
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
@@ -219,7 +219,7 @@ class _Recorder:
     question: Question
     defense: Defense
     setting: Setting
-    _captures: dict[int, Capture] = field(default_factory=dict)
+    _captures: dict[int, Messages] = field(default_factory=dict)
     _waiting: dict[int, Tensor] = field(default_factory=dict)
     _private: dict[int, _Column] = field(default_factory=dict)
     _view: dict[int, _Column] = field(default_factory=dict)
@@ -256,7 +256,7 @@ class _Recorder:
             return 0, None
         tensors, note = last
         self._waiting = {int(k): t for k, t in under(tensors, "waiting").items()}
-        self._captures = {k: capture_of(under(tensors, f"capture {k}")) for k in note["captures"]}
+        self._captures = {k: messages_of(under(tensors, f"capture {k}")) for k in note["captures"]}
         self._found = {}
         for k in note["found"]:
             sides = under(tensors, f"found {k}")

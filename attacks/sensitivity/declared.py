@@ -24,7 +24,7 @@ from torch import Tensor
 from dpaudit.accounting.releases import Mechanism
 from dpaudit.defense.contract import CHANGED_RECORDS, Stated
 from dpaudit.defense.gossip import steps_of
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.files.claim import Adjacency
 from dpaudit.game.probing.tape import STD, AskedNoise, Tape
 
@@ -167,7 +167,7 @@ def _is_sum(alone: Tensor, everything: Tensor, together: Tensor) -> bool:
 
 
 def _moved(
-    world: World, silent: Capture, units: Tensor, draws: Mapping[str, AskedNoise]
+    world: World, silent: Messages, units: Tensor, draws: Mapping[str, AskedNoise]
 ) -> dict[str, Tensor]:
     """What these units of noise [n, d] do to the victim's messages, [rows, d] by name."""
     parts = units.split([draw.shape[-2] for draw in draws.values()])
@@ -176,7 +176,7 @@ def _moved(
     return {name: moved for name, moved in differences.items() if sent[name].readers is None}
 
 
-def _sent(world: World, noise: Tape) -> Capture:
+def _sent(world: World, noise: Tape) -> Messages:
     coupled = world.coupled
     graph = coupled.setting.network.at(world.k)
     return coupled.defense.step(world.state, world.k, graph, world.oracle, noise).sent

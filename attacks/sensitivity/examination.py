@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import CHANGED_RECORDS, Gradient, Stated
 from dpaudit.defense.noise import Scale
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.files.claim import Adjacency
 from dpaudit.training.classification import BatchGradient
 
@@ -228,7 +228,7 @@ class Examination:
     def _tolerance(self, size: float, part: float) -> float:
         return rounding(size, part, self.coupled.defense.batch_size, self.coupled.setting.d)
 
-    def _stated(self, k: int, adjacency: Adjacency, sent: Capture) -> Mapping[str, Stated]:
+    def _stated(self, k: int, adjacency: Adjacency, sent: Messages) -> Mapping[str, Stated]:
         coupled = self.coupled
         return coupled.defense.sensitivity(k, coupled.setting, adjacency, coupled.victim, sent)
 
@@ -300,7 +300,7 @@ class Pair:
         stated = examination._stated(self.k + self.lag, self.adjacency, here)
         own = {name: coupled.own(sent) for name, sent in here.items()}
 
-        def objective(sent: Capture) -> Tensor:
+        def objective(sent: Messages) -> Tensor:
             parts = []
             for name, reference in own.items():
                 norm, value = stated.get(name, (self.norm, 1.0))
@@ -372,7 +372,7 @@ def _same_scale(one: Scale, other: Scale, rounding: float) -> bool:
 Links = dict[str, tuple[list[int], list[int], torch.Size, torch.dtype]]
 
 
-def _links(sent: Capture) -> Links:
+def _links(sent: Messages) -> Links:
     return {
         n: (s.senders.tolist(), s.receivers.tolist(), s.payload.shape, s.payload.dtype)
         for n, s in sent.items()

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import CHANGED_RECORDS, Gradient
 from dpaudit.defense.noise import Scale
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
@@ -193,7 +193,7 @@ def replay(here: World, there: World, adjacency: Adjacency) -> Replay:
     return Replay(first.played, second.played, same, _moved(coupled, moves, second, adjacency))
 
 
-def _alike(sent: Capture, other: Watched) -> bool:
+def _alike(sent: Messages, other: Watched) -> bool:
     there = other.played.sent
     return all(n in there and there[n].payload.shape == s.payload.shape for n, s in sent.items())
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense.contract import Setting
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.training.classification import BatchGradient
 
 from .worlds import Candidates, Coupled, Record, stacked
@@ -54,7 +54,7 @@ class Search:
         k: int,
         without: BatchGradient,
         record: Record,
-        objective: Callable[[Capture], Tensor],
+        objective: Callable[[Messages], Tensor],
         lag: bool,
         silent: bool,
     ) -> Record:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise, Scale
-from dpaudit.defense.transcript import Capture, Sent
+from dpaudit.defense.transcript import Message, Messages
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Batch, BatchGradient, Classification
@@ -89,7 +89,7 @@ class Played(NamedTuple):
     draws: list[Draw]
 
     @property
-    def sent(self) -> Capture:
+    def sent(self) -> Messages:
         return self.round.sent
 
 
@@ -176,11 +176,11 @@ class Coupled:
         round = self.defense.step(state, k, self.setting.network.at(k), oracle, noise)
         return Played(round, noise.draws)
 
-    def own(self, sent: Sent) -> Tensor:
+    def own(self, sent: Message) -> Tensor:
         """The rows [..., n_rows, d] of a message that the victim sends."""
         return sent.payload[..., sent.rows[sent.senders == self.victim].unique(), :]
 
-    def differences(self, here: Capture, there: Capture) -> dict[str, Tensor]:
+    def differences(self, here: Messages, there: Messages) -> dict[str, Tensor]:
         """How each message of the victim differs between two worlds, [..., n_rows, d] by name."""
         return {name: self.own(there[name]) - self.own(sent) for name, sent in here.items()}
 
@@ -205,7 +205,7 @@ class Coupled:
             last = own
         return drawn > sent
 
-    def replayed(self, state: Any, k: int, oracle: Gradient, observed: Capture) -> Any | None:
+    def replayed(self, state: Any, k: int, oracle: Gradient, observed: Messages) -> Any | None:
         """This world's state after round k, had its messages been the observed ones.
 
         Messages are moved by the noise that carries their name and is added to them, as a world

@@ -3,6 +3,8 @@
 An attack of one's own needs nothing of dpaudit but what this room and ``dpaudit.defense`` name.
 """
 
+from typing import TYPE_CHECKING
+
 from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Column, Finding, Metric, Name, Role
@@ -23,7 +25,7 @@ from .contract import (
     late_rounds,
     missing_agent,
 )
-from .observed import Observed, Reconstruction, Task, Trace
+from .observed import ObservedGradients, Reconstruction, Task, Trace
 from .reconstruction import ReconstructionAttack
 
 __all__ = [
@@ -39,7 +41,7 @@ __all__ = [
     "LoadedProblem",
     "Metric",
     "Name",
-    "Observed",
+    "ObservedGradients",
     "OnStep",
     "Part",
     "Progress",
@@ -58,10 +60,16 @@ __all__ = [
 ]
 
 
-RENAMED = {"Bench": "AttackContext", "Kept": "Checkpoint", "Misfit": "InvalidOption"}
+RENAMED = {
+    "Bench": "AttackContext",
+    "Kept": "Checkpoint",
+    "Misfit": "InvalidOption",
+    "Observed": "ObservedGradients",
+}
 
+if not TYPE_CHECKING:  # names of before: a type checker is to miss them
 
-def __getattr__(name: str) -> object:
-    if name in RENAMED:
-        raise ImportError(f"dpaudit.attack.{name} is now dpaudit.attack.{RENAMED[name]}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        if name in RENAMED:
+            raise ImportError(f"dpaudit.attack.{name} is now dpaudit.attack.{RENAMED[name]}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

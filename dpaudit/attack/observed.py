@@ -27,7 +27,7 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class Observed:
+class ObservedGradients:
     """m gradients as an adversary derived them from its view, and where they were taken.
 
     Each is, up to noise and a factor that the adversary may not know, the mean of a victim's
@@ -55,7 +55,7 @@ class Observed:
         """The mean of rows [m, ...] by inverse variances for each secret, [n_secrets, ...]."""
         return rows if self.secrets is None else _mean(rows, *_weighed(self.std, self.secrets))
 
-    def surest(self) -> "Observed":
+    def surest(self) -> "ObservedGradients":
         """One gradient of each secret: the least noisy, or the first where that is not known."""
         if self.secrets is None:
             return self
@@ -63,7 +63,7 @@ class Observed:
         order = std.argsort(stable=True)
         return replace(self._rows(order[_firsts(self.secrets[order])]), secrets=None)
 
-    def pooled(self) -> "Observed":
+    def pooled(self) -> "ObservedGradients":
         """Gradients of one secret at one model averaged, by inverse variances where known.
 
         Noise of equal variance in r gradients leaves a mean of 1 / r of it.
@@ -78,7 +78,7 @@ class Observed:
             std = _least(std, groups) / total.sqrt()
         return replace(pooled, gradients=_mean(self.gradients, groups, weights), std=std)
 
-    def _rows(self, rows: Tensor) -> "Observed":
+    def _rows(self, rows: Tensor) -> "ObservedGradients":
         std, secrets = (None if t is None else t[rows] for t in (self.std, self.secrets))
         models, gradients = self.models[rows], self.gradients[rows]
         return replace(self, gradients=gradients, models=models, std=std, secrets=secrets)
@@ -118,7 +118,7 @@ class Reconstruction:
     trace: Trace | None = None  # how the search went, if there was one
 
 
-Reconstruct = Callable[[Observed, Task, Streams, OnStep], Reconstruction]
+Reconstruct = Callable[[ObservedGradients, Task, Streams, OnStep], Reconstruction]
 
 
 def _agree(model: Tensor, other: Tensor) -> bool:

@@ -20,7 +20,7 @@ from dpaudit.training.train import Recording
 
 from .contract import Attack, AttackContext, Chooses, InvalidOption, Part, World, late_rounds
 from .image_metrics import refuse_small
-from .observed import Observed, Reconstruction, Task
+from .observed import ObservedGradients, Reconstruction, Task
 from .scenario import run_scenario
 from .victims import UNMIXED, VIEW, Join, Scenario, window_of
 from .whole_view import refuse_many_noises, view_bytes, view_seconds
@@ -64,7 +64,7 @@ class ReconstructionAttack(Attack):
 
     @abstractmethod
     def reconstruct(
-        self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
+        self, observed: ObservedGradients, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
         """Attack all observed gradients in one batched optimisation."""
 

@@ -16,10 +16,10 @@ from dpaudit.training.classification import Classification
 
 from .contract import AttackContext
 from .image_metrics import score_each
-from .observed import Observed, Reconstruction
+from .observed import ObservedGradients, Reconstruction
 from .reconstructed_share import Reached, reconstructed_share
 from .scored import Truth, attack_streams, not_available, scored, task_of
-from .victims import Attacked, Scenario, derived_targets
+from .victims import ObservedTargets, Scenario, derived_targets
 
 
 def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) -> list[Finding]:
@@ -63,12 +63,12 @@ def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) ->
 class _Group(NamedTuple):
     """What is reconstructed together: targets whose rounds clip to the same norm."""
 
-    observed: Observed
+    observed: ObservedGradients
     targets: list[Target]  # of each secret
     rounds: list[tuple[int, ...]]  # of each finding
 
 
-def _by_clip_norm(defense: Defense, attacked: Attacked, scenario: Scenario) -> list[_Group]:
+def _by_clip_norm(defense: Defense, attacked: ObservedTargets, scenario: Scenario) -> list[_Group]:
     """What was derived, in order of rounds."""
     together: dict[float | None, list[int]] = {}
     for i, target in enumerate(attacked.targets):
@@ -77,7 +77,7 @@ def _by_clip_norm(defense: Defense, attacked: Attacked, scenario: Scenario) -> l
 
 
 def _group(
-    attacked: Attacked, rows: list[int], clip_norm: float | None, scenario: Scenario
+    attacked: ObservedTargets, rows: list[int], clip_norm: float | None, scenario: Scenario
 ) -> _Group:
     derived, targets = attacked.derived, [attacked.targets[i] for i in rows]
     whose: dict[tuple[int, ...], list[int]] = {}  # gradients, by what is known to be one batch
@@ -91,7 +91,7 @@ def _group(
     numbers = {i: secret for secret, own in enumerate(whose.values()) for i in own}
     secrets = torch.tensor([numbers[i] for i in range(len(targets))])
     gradients = torch.stack([derived[i].gradient for i in rows])
-    observed = Observed(
+    observed = ObservedGradients(
         gradients=gradients,
         models=torch.stack([derived[i].model for i in rows]),
         batch_size=scenario.batch_size,

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Derived, Observable, Setting, Target
+from dpaudit.defense.contract import Defense, Observable, ObservedGradient, Setting, Target
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
@@ -56,11 +56,11 @@ class Scenario:
         return f"{what}-batch-{self.batch_size}-{self.world}"
 
 
-class Attacked(NamedTuple):
+class ObservedTargets(NamedTuple):
     """The targets that a view sufficed for, and what the adversary derived about them."""
 
     targets: list[Target]
-    derived: list[Derived]
+    derived: list[ObservedGradient]
     stds: list[float | None]  # of the noise in each coordinate of a gradient; None: not known
     refusals: list[str]  # why a target was out of reach
 
@@ -123,7 +123,7 @@ def derived_targets(
     streams: Streams,
     run: RunDirectory,
     initial: Tensor,
-) -> Attacked:
+) -> ObservedTargets:
     """Everything derived from views alone: no truth is reachable from here.
 
     Args:
@@ -145,7 +145,7 @@ def derived_targets(
                 refusals.append(str(reason))
         if not view.edges(observable.links, k):
             refusals.append(f'{scenario.threat_model.name} reads no link with "{observable.links}"')
-    return Attacked(targets, derived, [None] * len(targets), refusals)
+    return ObservedTargets(targets, derived, [None] * len(targets), refusals)
 
 
 def _estimated(
@@ -155,7 +155,7 @@ def _estimated(
     streams: Streams,
     run: RunDirectory,
     initial: Tensor,
-) -> Attacked:
+) -> ObservedTargets:
     """From all messages around each round: different victims first, then their other gradients."""
     transcript, reader = run.transcript(scenario.world, streams.device), scenario.threat_model
     victims = [
@@ -179,7 +179,7 @@ def _estimated(
             told, refused = [], [str(reason)]
         found += _attacked(scenario, told)
         refusals += refused
-    return Attacked(
+    return ObservedTargets(
         [one.target for one in found],
         [one.derived for one in found],
         [one.std for one in found],
@@ -189,7 +189,7 @@ def _estimated(
 
 class _Estimated(NamedTuple):
     target: Target
-    derived: Derived
+    derived: ObservedGradient
     std: float | None
 
 
@@ -215,7 +215,9 @@ def _of_window(
     for victim, estimates in told.items():
         for turn, one in enumerate(estimates):
             target = Target(k, victim, one.input.point)
-            turns[turn].append(_Estimated(target, Derived(one.gradient, one.model), one.std))
+            turns[turn].append(
+                _Estimated(target, ObservedGradient(one.gradient, one.model), one.std)
+            )
     return [one for turn in sorted(turns) for one in turns[turn]], refusals
 
 
@@ -234,7 +236,7 @@ def _of_mixture(
         if share < TOLD:
             refusals.append(f"{share:.0%} of the gradient of agent {victim} is told")
             continue
-        derived = Derived(told.gradients[victim].to(initial), initial)
+        derived = ObservedGradient(told.gradients[victim].to(initial), initial)
         target = Target(len(rounds), victim, victim)
         found.append(_Estimated(target, derived, float(told.stds[victim])))
     return found, refusals
@@ -257,7 +259,7 @@ def _view(
 ) -> View:
     """What the adversary holds of these rounds, and of no other round."""
     if scenario.is_probe:
-        probe = run.read_capture(scenario.world, k, scenario.batch_size, device)
+        probe = run.read_messages(scenario.world, k, scenario.batch_size, device)
         transcript = transcript.with_round(k, probe)
     return View.of(scenario.threat_model, transcript, rounds)
 

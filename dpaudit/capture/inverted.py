@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.attack.contract import World as Noisy
-from dpaudit.attack.observed import Observed as Gradients
+from dpaudit.attack.observed import ObservedGradients as Gradients
 from dpaudit.attack.reconstruction import ReconstructionAttack
 from dpaudit.attack.scored import Truth, attack_streams, not_available, scored, task_of
 from dpaudit.attack.victims import Scenario

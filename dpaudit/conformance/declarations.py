@@ -7,7 +7,7 @@ import torch
 
 from dpaudit.accounting.releases import Mechanism, epsilon
 from dpaudit.defense.contract import Observable, Target
-from dpaudit.defense.transcript import Capture, Transcript, kind_of
+from dpaudit.defense.transcript import Messages, Transcript, kind_of
 from dpaudit.defense.view import View
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
@@ -101,7 +101,7 @@ def _needed(observable: Observable, offset: int) -> Iterator[str]:
     return (name for name, offsets in observable.needs.items() if offset in offsets)
 
 
-def _of_kinds(sent: Capture, kinds: set[str]) -> Capture:
+def _of_kinds(sent: Messages, kinds: set[str]) -> Messages:
     return {name: message for name, message in sent.items() if kind_of(name) in kinds}
 
 

@@ -4,18 +4,18 @@ Two rounds are played that differ in one agent's batch alone. Whatever differs e
 come by a message that differs; within a round an agent sends each of its messages once.
 """
 
-from dpaudit.defense.transcript import Capture, Sent
+from dpaudit.defense.transcript import Message, Messages
 
 Link = tuple[str, int, int]  # message, sender, receiver
 Told = set[tuple[int, frozenset[str]]]  # an agent, and the messages over which it was told
 
 
-def pairs(sent: Sent) -> list[tuple[int, int]]:
+def pairs(sent: Message) -> list[tuple[int, int]]:
     """(sender, receiver) of each link."""
     return list(zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True))
 
 
-def changed_links(one: Capture, other: Capture) -> list[Link]:
+def changed_links(one: Messages, other: Messages) -> list[Link]:
     """The links on which the payload differs between two rounds."""
     changed = []
     for name, sent in one.items():

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Round
 from dpaudit.defense.gossip import AVERAGE
-from dpaudit.defense.transcript import Sent, kind_of
+from dpaudit.defense.transcript import Message, kind_of
 from dpaudit.errors import DpauditError
 from dpaudit.files.options import FixedGraph, GraphOptions
 from dpaudit.graphs.graph import Graph
@@ -131,7 +131,7 @@ def _links(case: Case) -> None:
                 _check_links(f'"{name}" in round {k}', sent, graph)
 
 
-def _check_form(what: str, sent: Sent, n_agents: int) -> None:
+def _check_form(what: str, sent: Message, n_agents: int) -> None:
     lengths = {len(sent.senders), len(sent.receivers), len(sent.rows)}
     require(len(lengths) == 1, f"{what}: senders, receivers and rows differ in length")
     require(sent.payload.ndim >= 2, f"{what}: payload {shape(sent.payload)} is not [.., rows, d]")
@@ -147,7 +147,7 @@ def _check_form(what: str, sent: Sent, n_agents: int) -> None:
     require(all(j != i for j, i in links), f"{what}: an agent sends to itself, no transmission")
 
 
-def _check_links(what: str, sent: Sent, graph: Graph) -> None:
+def _check_links(what: str, sent: Message, graph: Graph) -> None:
     edges = set(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
     beyond = sorted(set(pairs(sent)) - edges)
     if beyond:

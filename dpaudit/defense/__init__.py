@@ -3,6 +3,8 @@
 A defense of one's own needs nothing of dpaudit but what this room names.
 """
 
+from typing import TYPE_CHECKING
+
 from dpaudit.accounting.releases import BudgetDelta, BudgetEpsilon, Mechanism, Release
 from dpaudit.errors import (
     ConfigError,
@@ -24,9 +26,9 @@ from .contract import (
     Combination,
     Defense,
     Deferred,
-    Derived,
     Gradient,
     Observable,
+    ObservedGradient,
     Round,
     Setting,
     Stated,
@@ -57,7 +59,7 @@ from .laplace import (
     ScaledDefense,
 )
 from .noise import Noise, Scale
-from .transcript import Capture, Message, Sent, Transcript, broadcast, unicast
+from .transcript import Message, Messages, Transcript, broadcast, unicast
 from .view import View
 
 __all__ = [
@@ -67,13 +69,11 @@ __all__ = [
     "Bracket",
     "BudgetDelta",
     "BudgetEpsilon",
-    "Capture",
     "Combination",
     "ConfigError",
     "Decay",
     "Defense",
     "Deferred",
-    "Derived",
     "DpauditError",
     "GaussianDefense",
     "GeometricDefense",
@@ -83,18 +83,19 @@ __all__ = [
     "LaplaceDefense",
     "Mechanism",
     "Message",
+    "Messages",
     "MissingPackage",
     "Moves",
     "Network",
     "Noise",
     "NotObservable",
     "Observable",
+    "ObservedGradient",
     "OutsideTheory",
     "Release",
     "Round",
     "Scale",
     "ScaledDefense",
-    "Sent",
     "Setting",
     "Stated",
     "Strict",
@@ -121,3 +122,12 @@ __all__ = [
     "steps_of",
     "unicast",
 ]
+
+RENAMED = {"Capture": "Messages", "Derived": "ObservedGradient", "Sent": "Message"}
+
+if not TYPE_CHECKING:  # names of before: a type checker is to miss them
+
+    def __getattr__(name: str) -> object:
+        if name in RENAMED:
+            raise ImportError(f"dpaudit.defense.{name} is now dpaudit.defense.{RENAMED[name]}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ from dpaudit.strict import Strict
 from .noise import Noise
 from .returned import changed_form, kind, other_state, wrong_messages, wrong_models, wrong_state
 from .torch_settings import unchanged_settings
-from .transcript import Capture
+from .transcript import Messages
 from .view import View
 
 
@@ -119,7 +119,7 @@ class Round(NamedTuple):
     """What one step of all agents leaves behind."""
 
     state: Any  # a NamedTuple of tensors [..., n_agents, ...], the defense's own
-    sent: Capture
+    sent: Messages
     private: Mapping[str, Tensor] = {}  # quantities [..., n_agents, d] that attacks are after
 
 
@@ -147,7 +147,7 @@ class Target(NamedTuple):
     receiver: int
 
 
-class Derived(NamedTuple):
+class ObservedGradient(NamedTuple):
     """A victim's gradient as an adversary derives it from its view, and the model it is of."""
 
     gradient: Tensor  # [d]
@@ -161,7 +161,7 @@ class Observable(NamedTuple):
     needs: Mapping[str, tuple[int, ...]]  # message -> rounds, as offsets from the attacked round
     links: str  # the message whose links say which (victim, receiver) can be attacked
     differs_by_link: bool  # whether each link of one victim gives another gradient
-    derive: Callable[[Any, View, Setting, Target], Derived]  # a method of the defense
+    derive: Callable[[Any, View, Setting, Target], ObservedGradient]  # a method of the defense
 
 
 class Combination(NamedTuple):
@@ -310,7 +310,7 @@ class Defense(Strict, ABC):
         """What the run really released to this adversary about one record of the victim."""
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """What the theory states for the victim's messages of round k, before noise.
 
@@ -336,7 +336,7 @@ def step_as_written(defense: Defense) -> Callable[..., Round]:
     return written
 
 
-def refuse_changed_forms(defense: Defense, k: int, sent: Capture, forms: dict[str, str]) -> None:
+def refuse_changed_forms(defense: Defense, k: int, sent: Messages, forms: dict[str, str]) -> None:
     """Hold the messages of round k against those of the rounds before.
 
     Args:

@@ -26,13 +26,13 @@ from .contract import (
     CHANGED_RECORDS,
     Bracket,
     Defense,
-    Derived,
     Observable,
+    ObservedGradient,
     Setting,
     Stated,
     Target,
 )
-from .transcript import Capture, Sent
+from .transcript import Message, Messages
 from .view import View, seen_links
 
 AVERAGE = "average"  # the message by which a server tells its model
@@ -70,7 +70,7 @@ def refuse_unless_symmetric(network: Network, method: str, where: str = "") -> N
         )
 
 
-def from_server(graph: Graph, X: Tensor) -> tuple[Tensor, Capture]:
+def from_server(graph: Graph, X: Tensor) -> tuple[Tensor, Messages]:
     """What agents [..., n_agents, d] start a round from, and the message that brings it.
 
     With a server, agents that take a step start from its row, the message "average" on the links
@@ -82,7 +82,7 @@ def from_server(graph: Graph, X: Tensor) -> tuple[Tensor, Capture]:
     down = graph.senders == graph.server
     senders, receivers = graph.senders[down], graph.receivers[down]
     start = torch.where(graph.acting(X) > 0, hub, X)
-    return start, {AVERAGE: Sent(hub, senders, receivers, torch.zeros_like(senders))}
+    return start, {AVERAGE: Message(hub, senders, receivers, torch.zeros_like(senders))}
 
 
 def of_acting(graph: Graph, X: Tensor, oracle: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
@@ -136,9 +136,9 @@ def step_seen(message: str, rate: Callable[[Any, int], float]) -> Observable:
         rate: of a defense and a round, what its gradient is multiplied by.
     """
 
-    def derive(defense: Any, view: View, setting: Setting, target: Target) -> Derived:
+    def derive(defense: Any, view: View, setting: Setting, target: Target) -> ObservedGradient:
         start, step = start_and_step(view, setting.network.at, message, target)
-        return Derived(step / rate(defense, target.round), start)
+        return ObservedGradient(step / rate(defense, target.round), start)
 
     said = f"(v_i - {message}_i) over the step size, with v_i mixed from the messages before"
     return Observable(said, {message: (-1, 0)}, message, False, derive)

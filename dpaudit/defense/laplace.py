@@ -19,7 +19,7 @@ from dpaudit.files.threat import ThreatModel
 
 from .contract import Bracket, Defense, Setting, Stated
 from .gossip import known_rounds
-from .transcript import Capture
+from .transcript import Messages
 
 Decay = Annotated[float, Field(gt=0, le=1)]
 
@@ -58,7 +58,7 @@ class LaplaceDefense(Defense, ABC):
         return self.gradient_distance
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """The upper ends of ``moves``, for adjacent functions."""
         if adjacency != "function":

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpaudit.graphs.graph import Graph
 
-from .transcript import Sent
+from .transcript import Message
 
 PRECISIONS = (torch.float32, torch.float64)  # in which attacks play
 INDICES = (torch.int64, torch.int32)
@@ -61,7 +61,7 @@ def wrong_models(models: Any) -> str | None:
 def wrong_messages(sent: Any, graph: Graph) -> str | None:
     """Of all messages of a round."""
     if not isinstance(sent, Mapping):
-        return f"gives {kind(sent)} as its messages; expected a mapping from names to Sent"
+        return f"gives {kind(sent)} as its messages; expected a mapping from names to Message"
     if not sent:
         return (
             "sends no message; expected at least one in every round: where there is nothing new, "
@@ -76,8 +76,8 @@ def wrong_messages(sent: Any, graph: Graph) -> str | None:
 
 
 def _wrong_message(message: Any, graph: Graph) -> str | None:
-    if not isinstance(message, Sent):
-        return f"as {kind(message)}; expected a Sent, as broadcast and unicast make it"
+    if not isinstance(message, Message):
+        return f"as {kind(message)}; expected a Message, as broadcast and unicast make it"
     payload = message.payload
     if not isinstance(payload, Tensor):
         return f"with {kind(payload)} as payload; expected a tensor [..., rows, d]"
@@ -90,7 +90,7 @@ def _wrong_message(message: Any, graph: Graph) -> str | None:
     return _wrong_links(message, graph)
 
 
-def _wrong_links(message: Sent, graph: Graph) -> str | None:
+def _wrong_links(message: Message, graph: Graph) -> str | None:
     """Of which agents send which rows to whom."""
     n, n_rows = graph.n_agents, message.payload.shape[-2]
     ends = {"senders": message.senders, "receivers": message.receivers, "rows": message.rows}
@@ -114,7 +114,7 @@ def _beyond(values: Tensor, below: int) -> bool:
     return bool(numbers.size) and not 0 <= numbers.min() <= numbers.max() < below
 
 
-def changed_form(sent: Mapping[str, Sent], forms: dict[str, str]) -> str | None:
+def changed_form(sent: Mapping[str, Message], forms: dict[str, str]) -> str | None:
     """Of messages in another form than in the rounds before; ``forms`` takes those of this round.
 
     A message keeps its width and precision from round to round; how many agents send it may vary,

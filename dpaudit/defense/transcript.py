@@ -1,4 +1,4 @@
-"""What was sent: one message on one edge, one round's messages, all recorded rounds."""
+"""What was sent: one kind of message of a round, all messages of a round, all recorded rounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,21 +12,6 @@ from dpaudit.graphs.graph import Graph
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """One vector that travelled on one directed edge."""
-
-    round: int  # 1-based, as in the papers
-    sender: int
-    receiver: int
-    name: str  # which of the algorithm's messages, "x" or "cross_gradient"
-    payload: Tensor  # [d], detached: no attack can differentiate through the training run
-
-    def __post_init__(self) -> None:
-        if self.payload.ndim != 1 or self.payload.requires_grad:
-            raise ValueError(f"payload must be a detached [d] vector, got {self.payload.shape}")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sent:
     """One named message of one round on every edge it travels; self-loops are no transmission.
 
     Edge e goes from ``senders[e]`` to ``receivers[e]`` and carries ``payload[..., rows[e], :]``:
@@ -47,10 +32,10 @@ class Sent:
             raise NotObservable(f"nothing intercepted on the link {sender} -> {receiver}")
         return self.payload[..., self.rows[edge[0]], :]
 
-    def restricted(self, visible: Tensor) -> "Sent":
+    def restricted(self, visible: Tensor) -> "Message":
         """Only the edges [n_edges] marked True, with a copy of the rows they carry, no others."""
         rows, renumbered = self.rows[visible].unique(return_inverse=True)
-        return Sent(
+        return Message(
             self.payload[..., rows, :].detach().clone(),
             self.senders[visible],
             self.receivers[visible],
@@ -59,10 +44,10 @@ class Sent:
         )
 
 
-Capture = Mapping[str, Sent]  # all messages of one round, by name
+Messages = Mapping[str, Message]  # all messages of one round, by name
 
 
-def refuse_other_messages(k: int, sent: Capture, other: Capture) -> None:
+def refuse_other_messages(k: int, sent: Messages, other: Messages) -> None:
     """Hold two plays of round k against each other, of other data or noise.
 
     Raises:
@@ -87,20 +72,20 @@ def kind_of(name: str) -> str:
 _FIELDS = ("payload", "senders", "receivers", "rows", "readers")
 
 
-def tensors_of(capture: Capture) -> dict[str, Tensor]:
-    """All that is in it, by names, for a file; ``capture_of`` is the inverse."""
+def tensors_of(messages: Messages) -> dict[str, Tensor]:
+    """All that is in it, by names, for a file; ``messages_of`` is the inverse."""
     return {
         f"{name}/{field}": tensor
-        for name, sent in capture.items()
+        for name, sent in messages.items()
         for field in _FIELDS
         if (tensor := getattr(sent, field)) is not None
     }
 
 
-def capture_of(tensors: Mapping[str, Tensor]) -> Capture:
+def messages_of(tensors: Mapping[str, Tensor]) -> Messages:
     names = dict.fromkeys(key.rpartition("/")[0] for key in tensors)
     return {
-        name: Sent(
+        name: Message(
             payload=tensors[f"{name}/payload"],
             senders=tensors[f"{name}/senders"],
             receivers=tensors[f"{name}/receivers"],
@@ -111,7 +96,7 @@ def capture_of(tensors: Mapping[str, Tensor]) -> Capture:
     }
 
 
-def broadcast(graph: Graph, payload: Tensor) -> Sent:
+def broadcast(graph: Graph, payload: Tensor) -> Message:
     """Each agent sends its own row of [..., n_agents, d] to all its out-neighbours.
 
     With a server, to the server, which sends nothing here.
@@ -120,40 +105,36 @@ def broadcast(graph: Graph, payload: Tensor) -> Sent:
     if graph.server is not None:
         up = receivers == graph.server
         senders, receivers = senders[up], receivers[up]
-    return Sent(payload, senders, receivers, senders)
+    return Message(payload, senders, receivers, senders)
 
 
-def unicast(graph: Graph, payload: Tensor, readers: Tensor | None = None) -> Sent:
+def unicast(graph: Graph, payload: Tensor, readers: Tensor | None = None) -> Message:
     """Row e of [..., n_edges, d] goes along edge e of the graph, and nowhere else.
 
     ``readers`` [n_edges]: if encrypted, the agent that can decrypt it on each edge.
     """
     rows = torch.arange(graph.senders.numel(), device=graph.senders.device)
-    return Sent(payload, graph.senders, graph.receivers, rows, readers)
+    return Message(payload, graph.senders, graph.receivers, rows, readers)
 
 
 @dataclass(frozen=True, eq=False)
 class Transcript:
     """The recorded rounds of a run; a round that nobody asked for is not here."""
 
-    captures: Mapping[int, Capture]
-
-    def message(self, name: str, round: int, sender: int, receiver: int) -> Message:
-        """One message. Raises NotObservable if it was not recorded or not sent."""
-        payload = self.on_edge(name, round, sender, receiver)
-        return Message(round, sender, receiver, name, payload)
+    rounds: Mapping[int, Messages]
 
     def on_edge(self, name: str, round: int, sender: int, receiver: int) -> Tensor:
-        """The payload [..., d] of a message, of all trials if there are several. As ``message``."""
-        return self._sent(name, round).on_edge(sender, receiver).detach()
+        """The payload [..., d] of a message from sender to receiver.
 
-    def with_round(self, round: int, capture: Capture) -> "Transcript":
-        """The same transcript with another capture in the place of one round."""
-        return Transcript({**self.captures, round: capture})
-
-    def _sent(self, name: str, round: int) -> Sent:
-        if round not in self.captures:
+        Raises:
+            NotObservable: it was not recorded or not sent.
+        """
+        if round not in self.rounds:
             raise NotObservable(f"round {round} was not recorded")
-        if name not in self.captures[round]:
+        if name not in self.rounds[round]:
             raise NotObservable(f'no message "{name}" was recorded in round {round}')
-        return self.captures[round][name]
+        return self.rounds[round][name].on_edge(sender, receiver).detach()
+
+    def with_round(self, round: int, messages: Messages) -> "Transcript":
+        """The same transcript with other messages in the place of one round."""
+        return Transcript({**self.rounds, round: messages})

@@ -8,7 +8,7 @@ from torch import Tensor
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
 
-from .transcript import Message, Sent, Transcript
+from .transcript import Message, Transcript
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,19 +24,19 @@ class View:
     @classmethod
     def of(cls, threat_model: ThreatModel, transcript: Transcript, rounds: set[int]) -> "View":
         """The threat model's part of these rounds (those of them that were recorded)."""
-        captures = {
-            k: {name: _visible(threat_model, sent) for name, sent in transcript.captures[k].items()}
-            for k in sorted(rounds & set(transcript.captures))
+        seen = {
+            k: {name: _visible(threat_model, sent) for name, sent in transcript.rounds[k].items()}
+            for k in sorted(rounds & set(transcript.rounds))
         }
-        return cls(threat_model, Transcript(captures))
+        return cls(threat_model, Transcript(seen))
 
-    def message(self, name: str, round: int, sender: int, receiver: int) -> Message:
-        """One intercepted message. Raises NotObservable where this adversary does not hold it."""
-        return self.transcript.message(name, round, sender, receiver)
+    def on_edge(self, name: str, round: int, sender: int, receiver: int) -> Tensor:
+        """The payload [..., d] of a message. Raises NotObservable: this adversary has it not."""
+        return self.transcript.on_edge(name, round, sender, receiver)
 
     def sent_by(self, name: str, round: int, sender: int) -> Tensor:
         """What ``sender`` broadcast [..., d], read on any of the links the adversary taps."""
-        sent = self.transcript.captures.get(round, {}).get(name)
+        sent = self.transcript.rounds.get(round, {}).get(name)
         seen = sent is not None and bool((sent.senders == sender).any())
         if sent is None or not seen:
             raise NotObservable(
@@ -48,18 +48,18 @@ class View:
     def all_sent_by(self, name: str, round: int, sender: int) -> Tensor:
         """All that was read of a message of ``sender``, [..., n_rows, d]: one row if broadcast."""
         self.sent_by(name, round, sender)  # refuses what is not there
-        sent = self.transcript.captures[round][name]
+        sent = self.transcript.rounds[round][name]
         return sent.payload[..., sent.rows[sent.senders == sender].unique(), :]
 
     def edges(self, name: str, round: int) -> list[tuple[int, int]]:
         """The (sender, receiver) links on which this message was intercepted in this round."""
-        sent = self.transcript.captures.get(round, {}).get(name)
+        sent = self.transcript.rounds.get(round, {}).get(name)
         if sent is None:
             return []
         return list(zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True))
 
 
-def _visible(threat_model: ThreatModel, sent: Sent) -> Sent:
+def _visible(threat_model: ThreatModel, sent: Message) -> Message:
     visible = seen_links(threat_model, sent.senders, sent.receivers)
     if sent.readers is not None:
         visible = visible & _is_one_of(sent.readers, threat_model.agents)

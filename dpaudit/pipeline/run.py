@@ -228,7 +228,7 @@ def _refuse_unrecorded(run: RunDirectory, prepared: Prepared) -> None:
     for world in WORLDS:
         for k, names in recording.messages.items():
             for size in (None, *recording.probes.get(k, ())):
-                if not run.has_capture(world, k, size, names):
+                if not run.has_messages(world, k, size, names):
                     batch = "" if size is None else f" at batch size {size}"
                     raise RunError(
                         f"{run.path}: round {k}{batch} with {', '.join(sorted(names))} was not "

@@ -13,10 +13,10 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
-    Capture,
     Defense,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Round,
     Setting,
@@ -100,7 +100,7 @@ class PrivateGossip(Defense):
         return Bracket(least, most, ())
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         if adjacency not in CHANGED_RECORDS:
             return {}
@@ -180,7 +180,7 @@ class PrivateShares(PrivateGossip):
         return Bracket(same, same, ())
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         if adjacency not in CHANGED_RECORDS:
             return {}
@@ -210,7 +210,7 @@ class Snapped(PrivateGossip):
         return ((T / grid).round() * grid).to(S)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         steps = setting.d * self.GRID * self.noise_scales()["x"]
         stated = super().sensitivity(k, setting, adjacency, victim, sent)

@@ -15,9 +15,9 @@ from torch import Tensor
 from dpaudit.defense import (
     Adjacency,
     Bracket,
-    Capture,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Round,
     Setting,
@@ -165,7 +165,7 @@ class OnOneGrid(PrivateGossip):
         return ((S / step).round() + (drawn / step).round()) * step
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         stated = super().sensitivity(k, setting, adjacency, victim, sent)
         return {name: Stated(norm, 1.01 * value) for name, (norm, value) in stated.items()}
@@ -310,7 +310,7 @@ class SentSeldom(PrivateGossip):
         return Round(after, {"x": broadcast(graph, X)}, {"gradient": S / self.batch_size})
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         stated = super().sensitivity(k, setting, adjacency, victim, sent)
         return {name: Stated(norm, 3 * value) for name, (norm, value) in stated.items()}
@@ -472,7 +472,7 @@ class NoisyNumber(PrivateGossip):
         return super(NoisyNumber, both).mechanism(setting, threat_model, victim)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         stated = super().sensitivity(k, setting, adjacency, victim, sent)
         if not stated:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Capture, Sent, refuse_other_messages
+from dpaudit.defense.transcript import Message, Messages, refuse_other_messages
 from dpaudit.errors import is_out_of_memory
 from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
 
 from .loaded_problem import Problem
-from .proportion import LOUD, LOUDNESSES, Messages
+from .proportion import LOUD, LOUDNESSES, Payloads
 from .woven import Repeated, Signs, Spread, Woven, global_randomness
 
 ENTRIES = 4_500_000  # of the messages of all rounds that are held at once for one way to play one
@@ -123,9 +123,9 @@ class PlayedRound:
         self._later_too = False  # whether the round after it is played, too
         self._least = 0.0  # weight of noise that is none, or as good as none
         self._rows: dict[str, Tensor] = {}
-        self._sent: dict[str, Sent] = {}
-        self._later: Capture | None = None  # what the round after it sends
-        self._played: dict[Way, Messages] = {}
+        self._sent: dict[str, Message] = {}
+        self._later: Messages | None = None  # what the round after it sends
+        self._played: dict[Way, Payloads] = {}
         self.fewest: int | None = None  # numbers of a row of any draw
 
     def messages(self) -> list[str]:
@@ -153,7 +153,7 @@ class PlayedRound:
     def moved(self, size: float, pattern: int = 0) -> Way:
         return Way(weight=0.0, move=size, pattern=pattern)
 
-    def play(self, way: Way) -> Messages:
+    def play(self, way: Way) -> Payloads:
         """All messages, [streams, rows, d] each; none where a step does not stand the noise."""
         if way not in self._played:
             try:
@@ -173,7 +173,7 @@ class PlayedRound:
         """How loud noise or gradients may be for a message to be finite; None: not at all."""
         return next((x for x in LOUDNESSES if self.is_finite(name, *ways(x))), None)
 
-    def play_once(self, way: Way, shift: Tensor | None = None) -> Messages:
+    def play_once(self, way: Way, shift: Tensor | None = None) -> Payloads:
         """The same without keeping it, and with a shift [rows, d] of all draws."""
         run, k = self.run, self.k
         streams = run.fresh(way.fresh) if way.fresh else run.own
@@ -230,7 +230,7 @@ class PlayedRound:
             for row in self.rows(name)
         )
 
-    def _read(self, sent: Mapping[str, Sent]) -> Messages:
+    def _read(self, sent: Mapping[str, Message]) -> Payloads:
         if not self._sent:
             self._sent = dict(sent)
             self._rows = {name: _rows(s, self.run) for name, s in sent.items()}
@@ -267,20 +267,20 @@ def kept_rows(streams: int, d: int, n_rounds: int) -> int:
     return max(2, min(ROWS, 4 * ENTRIES // (streams * d * n_rounds)))
 
 
-def _seen_rows(sent: Sent, run: RealRounds) -> Tensor:
+def _seen_rows(sent: Message, run: RealRounds) -> Tensor:
     """Rows of the payload that an adversary reads."""
     seen = [bool(adversaries) for adversaries in _adversaries_of(sent, run.adversaries)]
     return sent.rows[torch.tensor(seen, dtype=torch.bool)].unique()
 
 
-def _rows(sent: Sent, run: RealRounds) -> Tensor:
+def _rows(sent: Message, run: RealRounds) -> Tensor:
     """Of these, as many as there is room for."""
     rows = _seen_rows(sent, run)
     room = kept_rows(run.streams, sent.payload.shape[-1], run.n_rounds)
     return rows[torch.linspace(0, len(rows) - 1, min(room, len(rows))).long()]
 
 
-def _adversaries_of(sent: Sent, adversaries: tuple[ThreatModel, ...]) -> list[set[str]]:
+def _adversaries_of(sent: Message, adversaries: tuple[ThreatModel, ...]) -> list[set[str]]:
     """Names of those who read each edge; what an adversary's own agents send hides from others."""
     keys = [None] * len(sent.rows) if sent.readers is None else sent.readers.tolist()
     edges = zip(sent.senders.tolist(), sent.receivers.tolist(), keys, strict=True)

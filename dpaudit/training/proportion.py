@@ -13,7 +13,7 @@ WEAKER = 4.0  # times: a move of the data by which it is seen whether they are i
 MANY = 7  # streams, in which a coordinate with noise is seldom without much
 QUIETER = 6  # sizes of such moves that are tried
 
-Messages = dict[str, Tensor]  # name -> [streams, rows, d]
+Payloads = dict[str, Tensor]  # name -> [streams, rows, d]
 
 
 class Twofold(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 import safetensors
 import torch
 
-from dpaudit.defense.transcript import Capture, Transcript, capture_of, kind_of, tensors_of
+from dpaudit.defense.transcript import Messages, Transcript, kind_of, messages_of, tensors_of
 from dpaudit.errors import RunError
 from dpaudit.files.documents import read_json, reason
 from dpaudit.files.whole import writing
@@ -139,17 +139,17 @@ class RunDirectory:
             return None
         return unsealed_text(self.folder.read(name), f"{binding} {name}")
 
-    def write_capture(
-        self, world: str, round: int, batch_size: int | None, capture: Capture
+    def write_messages(
+        self, world: str, round: int, batch_size: int | None, messages: Messages
     ) -> None:
         """One recorded round; ``batch_size`` None is the batch size of training."""
         name = _capture_name(world, round, batch_size)
-        self.write_bytes(name, sealed(tensors_of(capture), "", f"{self.binding} {name}"))
+        self.write_bytes(name, sealed(tensors_of(messages), "", f"{self.binding} {name}"))
 
-    def read_capture(
+    def read_messages(
         self, world: str, round: int, batch_size: int | None, device: torch.device
-    ) -> Capture:
-        """The inverse of ``write_capture``. Raises RunError if it is missing or was changed."""
+    ) -> Messages:
+        """The inverse of ``write_messages``. Raises RunError if it is missing or was changed."""
         name = _capture_name(world, round, batch_size)
         found = unsealed(self.folder.read(name), f"{self.binding} {name}")
         if found is None:
@@ -157,9 +157,9 @@ class RunDirectory:
                 f"{self.path / name}: missing or damaged: it is not what the run wrote; run "
                 "dpaudit audit again"
             )
-        return capture_of({key: tensor.to(device) for key, tensor in found[0].items()})
+        return messages_of({key: tensor.to(device) for key, tensor in found[0].items()})
 
-    def has_capture(
+    def has_messages(
         self, world: str, round: int, batch_size: int | None, names: frozenset[str]
     ) -> bool:
         """Whether these messages of a round were recorded."""
@@ -179,7 +179,7 @@ class RunDirectory:
         return Transcript(_Stored(self, world, device))
 
 
-class _Stored(Mapping[int, Capture]):
+class _Stored(Mapping[int, Messages]):
     """Captures of the training batch size, by round, on disk."""
 
     def __init__(self, run: RunDirectory, world: str, device: torch.device) -> None:
@@ -187,10 +187,10 @@ class _Stored(Mapping[int, Capture]):
         files = sorted((run.path / "transcript" / world).glob("round-[0-9]*.safetensors"))
         self._rounds = [int(found[1]) for f in files if (found := _ROUND.fullmatch(f.stem))]
 
-    def __getitem__(self, round: int) -> Capture:
+    def __getitem__(self, round: int) -> Messages:
         if round not in self._rounds:
             raise KeyError(round)
-        return self._run.read_capture(self._world, round, None, self._device)
+        return self._run.read_messages(self._world, round, None, self._device)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._rounds)

@@ -18,7 +18,7 @@ from dpaudit.defense.contract import (
     refuse_changed_forms,
 )
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Capture, kind_of
+from dpaudit.defense.transcript import Messages, kind_of
 from dpaudit.errors import ConfigError, PluginError, RunError
 from dpaudit.files.result import Curve
 from dpaudit.progress import OnStep
@@ -76,14 +76,14 @@ class Recording:
         """All that either asks for."""
         return Recording(_union(self.messages, other.messages), _union(self.probes, other.probes))
 
-    def write(self, run: RunDirectory, world: str, k: int, sent: Capture) -> None:
+    def write(self, run: RunDirectory, world: str, k: int, sent: Messages) -> None:
         """What round k has for the transcript. Raises ConfigError: it will be too large."""
         if k == 1:
             self.refuse_if_too_large(sent)
         if k in self.messages:
-            run.write_capture(world, k, None, _chosen(sent, self.messages[k]))
+            run.write_messages(world, k, None, _chosen(sent, self.messages[k]))
 
-    def refuse_if_too_large(self, sent: Capture) -> None:
+    def refuse_if_too_large(self, sent: Messages) -> None:
         """Raises ConfigError if the transcript would exceed ``TRANSCRIPT_BYTES``."""
         size = {name: s.payload.numel() * s.payload.element_size() for name, s in sent.items()}
         total = sum(
@@ -182,7 +182,7 @@ class _Traffic(NamedTuple):
     messages: int = 0
     bytes: int = 0
 
-    def and_of(self, sent: Capture) -> "_Traffic":
+    def and_of(self, sent: Messages) -> "_Traffic":
         """With those of one more round."""
         messages, size = self
         for message in sent.values():
@@ -217,7 +217,7 @@ def _write_probe(
 ) -> None:
     """What round k would send of these messages with every batch of this size."""
     sent = rounds.play(state, k, batch_size, "fixed").sent
-    run.write_capture(world, k, batch_size, _chosen(sent, names))
+    run.write_messages(world, k, batch_size, _chosen(sent, names))
 
 
 def _refuse_other_shape(defense: Defense, k: int, X: Tensor, shape: torch.Size) -> None:
@@ -228,7 +228,7 @@ def _refuse_other_shape(defense: Defense, k: int, X: Tensor, shape: torch.Size) 
         )
 
 
-def _refuse_unless_finite(world: str, k: int, sent: Capture, X: Tensor) -> None:
+def _refuse_unless_finite(world: str, k: int, sent: Messages, X: Tensor) -> None:
     payloads = {f'message "{name}"': message.payload for name, message in sent.items()}
     for what, values in {**payloads, "model": X}.items():
         if not _all_finite(values):
@@ -247,7 +247,7 @@ def _all_finite(values: Tensor) -> bool:
     return math.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())
 
 
-def _chosen(sent: Capture, names: frozenset[str]) -> Capture:
+def _chosen(sent: Messages, names: frozenset[str]) -> Messages:
     """The messages of these names that travel on some link; without links nobody sends it."""
     travels = {name: m for name, m in sent.items() if m.senders.numel()}
     return {name: m for name, m in travels.items() if name in names or kind_of(name) in names}

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from dpaudit.attack import Observed, Reconstruction, ReconstructionAttack, Task, Trace
+from dpaudit.attack import ObservedGradients, Reconstruction, ReconstructionAttack, Task, Trace
 from dpaudit.attack.by_target import course, restarts
 from dpaudit.attack.image_metrics import score
 from dpaudit.files.finding import Column, Finding, Name, Role, restart_column
@@ -22,7 +22,7 @@ class Fades(ReconstructionAttack):
     """Guesses noise that gets darker, as if it had searched."""
 
     def reconstruct(
-        self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
+        self, observed: ObservedGradients, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
         m = len(observed.gradients)
         noise = torch.rand(

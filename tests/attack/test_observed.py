@@ -3,14 +3,16 @@
 import pytest
 import torch
 
-from dpaudit.attack import Observed
+from dpaudit.attack import ObservedGradients
 
 
-def observed(std: list[float] | None, secrets: list[int] | None, models: list[float]) -> Observed:
+def observed(
+    std: list[float] | None, secrets: list[int] | None, models: list[float]
+) -> ObservedGradients:
     m = torch.tensor(models)[:, None] * torch.ones(4)
     gradients = torch.arange(4.0 * len(models)).view(-1, 4)
     known = None if std is None else torch.tensor(std)
-    return Observed(
+    return ObservedGradients(
         gradients, m, 1, None, known, None if secrets is None else torch.tensor(secrets)
     )
 
@@ -32,7 +34,7 @@ def test_the_variance_of_r_averaged_gradients_is_an_rth() -> None:
     """Noise alone, 20,000 coordinates: a relative deviation of 6% is 6 standard deviations."""
     r, d = 5, 20_000
     noise = torch.randn(r, d, generator=torch.Generator().manual_seed(0))
-    sent = Observed(noise, torch.ones(r, d), 1, None, torch.ones(r), torch.zeros(r).long())
+    sent = ObservedGradients(noise, torch.ones(r, d), 1, None, torch.ones(r), torch.zeros(r).long())
     pooled = sent.pooled()
     assert pooled.gradients.shape == (1, d)
     assert pooled.gradients.var().item() == pytest.approx(1 / r, rel=0.06)

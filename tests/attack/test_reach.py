@@ -7,7 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpaudit.attack import AttackContext, Observed, Reconstruction, ReconstructionAttack, Task
+from dpaudit.attack import (
+    AttackContext,
+    ObservedGradients,
+    Reconstruction,
+    ReconstructionAttack,
+    Task,
+)
 from dpaudit.attack.contract import Part
 from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.data.partition import Partition
@@ -30,7 +36,7 @@ class Nosy(ReconstructionAttack):
     """Keeps all that it is handed, and guesses grey."""
 
     def reconstruct(
-        self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
+        self, observed: ObservedGradients, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
         HANDED.append((observed, task, streams, on_step))
         m = len(observed.gradients)

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from dpaudit.attack import Observed, Reconstruction, ReconstructionAttack, Task
+from dpaudit.attack import ObservedGradients, Reconstruction, ReconstructionAttack, Task
 from dpaudit.attack.contract import AttackContext, Part
 from dpaudit.attack.victims import window_of
 from dpaudit.defense import Setting, ThreatModel
@@ -25,14 +25,14 @@ from dpaudit.training.classification import Classification
 from dpaudit.training.run_directory import RunDirectory
 from tests.small_audits import digits_config
 
-HANDED: list[Observed] = []
+HANDED: list[ObservedGradients] = []
 
 
 class Keeps(ReconstructionAttack):
     """Answers with grey images, and keeps what it was handed."""
 
     def reconstruct(
-        self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
+        self, observed: ObservedGradients, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
         HANDED.append(observed)
         m, B = observed.n_secrets, observed.batch_size
@@ -45,7 +45,7 @@ class KeepsEachAlone(ReconstructionAttack):
     """Does not look at ``secrets``."""
 
     def reconstruct(
-        self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
+        self, observed: ObservedGradients, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
         m, B = len(observed.models), observed.batch_size
         return Reconstruction(
@@ -74,7 +74,7 @@ def config(message: str, **options: Any) -> AuditConfig:
     )  # fmt: skip
 
 
-def handed(message: str, folder: Path, **options: Any) -> list[Observed]:
+def handed(message: str, folder: Path, **options: Any) -> list[ObservedGradients]:
     HANDED.clear()
     run_audit(config(message, **options), folder, Runtime(cores=1))
     return list(HANDED)

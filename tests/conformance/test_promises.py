@@ -15,8 +15,8 @@ from dpaudit.defense.contract import (
     Bracket,
     Combination,
     Defense,
-    Derived,
     Observable,
+    ObservedGradient,
     Round,
     Setting,
     Stated,
@@ -160,7 +160,7 @@ class Gossip(Defense):
 
     def _sent(self, view, setting, target):
         Z = view.sent_by("z", target.round, target.victim)
-        return Derived(Z - view.sent_by("z", target.round - 1, target.victim), Z)
+        return ObservedGradient(Z - view.sent_by("z", target.round - 1, target.victim), Z)
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "difference": Observable("change of the message", {"z": (-1, 0)}, "z", False, _sent)
@@ -473,7 +473,7 @@ FAULTS = [
     (NeedsTheFuture, "combinations", 'does not see "z" of agent 0 in round 3'),
     (with_observable(needs={"z": (0,)}), "observables", 'does not see "z" of agent 0 in round'),
     (with_observable(differs_by_link=True), "observables", "differs_by_link is True, but"),
-    (with_observable(derive=lambda d, v, s, t: Derived(torch.ones(3), torch.ones(18))),
+    (with_observable(derive=lambda d, v, s, t: ObservedGradient(torch.ones(3), torch.ones(18))),
      "observables", r"derived \[3\], expected finite \[18\]"),
 ]  # fmt: skip
 

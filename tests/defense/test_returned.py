@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpaudit.conformance.case import Case
 from dpaudit.conformance.promises import RING
-from dpaudit.defense import Bracket, Round, Sent, releases
+from dpaudit.defense import Bracket, Message, Round, releases
 from dpaudit.errors import PluginError
 from dpaudit.selftest.correct import PrivateGossip, State
 from dpaudit.training.trials import unrecorded
@@ -26,7 +26,7 @@ def sending(change: Callable[[Tensor], Any]) -> Callable[[Round], Any]:
     )
 
 
-def linked(**ends: Callable[[Sent], Any]) -> Callable[[Round], Any]:
+def linked(**ends: Callable[[Message], Any]) -> Callable[[Round], Any]:
     """The same messages with other senders, receivers or rows."""
     return lambda round: round._replace(
         sent={
@@ -62,7 +62,7 @@ MISTAKES: dict[str, tuple[Callable[[Round], Any], str]] = {
     "a list of messages": (lambda r: r._replace(sent=[*r.sent.values()]), "gives a list as its"),
     "a tensor as a message": (
         lambda r: r._replace(sent={"x": r.sent["x"].payload}),
-        'message "x" as a Tensor; expected a Sent',
+        'message "x" as a Tensor; expected a Message',
     ),
     "a number as a name": (lambda r: r._replace(sent={1: r.sent["x"]}), "names a message 1"),
     "senders in a list": (linked(senders=lambda m: m.senders.tolist()), "a list as its senders"),

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from dpaudit.accounting.releases import Mechanism
 from dpaudit.defense.contract import Setting
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.files.options import graph_options
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
@@ -245,11 +245,11 @@ def push_pull_rate() -> Callable[[SensorFusion, Tensor, Tensor, float], float]:
 
 
 @pytest.fixture
-def same_messages() -> Callable[[Capture], Noise]:
+def same_messages() -> Callable[[Messages], Noise]:
     """Draws that make a second world send exactly what a first one sent."""
 
     class SameMessages(Noise):
-        def __init__(self, sent: Capture) -> None:
+        def __init__(self, sent: Messages) -> None:
             self.sent = sent
 
         def laplace(self, message: str, scale: Any, like: Tensor) -> Tensor:

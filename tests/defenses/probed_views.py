@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Sent
+from dpaudit.defense.transcript import Message
 from dpaudit.files.threat import ThreatModel
 
 MOST_PATTERNS = 1 << 8  # of signs, which are tried all; of more, so many random ones
@@ -242,7 +242,7 @@ def _least_l1(B: Tensor, shift: Tensor) -> float:
     return float(found.fun)
 
 
-def _links(message: Sent) -> list[tuple[int, int, int | None]]:
+def _links(message: Message) -> list[tuple[int, int, int | None]]:
     """Sender, receiver, and the one agent that can read it if it travels encrypted."""
     n = len(message.senders)
     readers = [None] * n if message.readers is None else message.readers.tolist()

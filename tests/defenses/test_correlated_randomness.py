@@ -125,8 +125,8 @@ def test_whoever_reads_all_links_of_an_agent_learns_its_gradient(streams) -> Non
         state, sent, _ = defense.step(state, k, graph, gradient, Noise(streams, k))
         view = View.of(ThreatModel(name="e"), Transcript({k: sent}), {k})
         for j in graph.neighbours(victim):
-            balance += view.message("tracking", k, j, victim).payload
-            balance -= view.message("tracking", k, victim, j).payload
+            balance += view.on_edge("tracking", k, j, victim)
+            balance -= view.on_edge("tracking", k, victim, j)
         if k == 7:
             exact = state.Y[victim] - gradient(state.X)[victim]
             torch.testing.assert_close(balance, exact, rtol=1e-10, atol=1e-12)
@@ -146,9 +146,9 @@ def test_a_neighbour_sees_its_own_share_alone(streams) -> None:
     view = View.of(
         ThreatModel(name="c", kind="curious", agents=(first,)), Transcript({1: sent}), {1}
     )
-    view.message("tracking", 1, victim, first)
+    view.on_edge("tracking", 1, victim, first)
     with pytest.raises(NotObservable):
-        view.message("tracking", 1, victim, second)
+        view.on_edge("tracking", 1, victim, second)
 
 
 def test_random_weights_have_the_stated_distribution_and_are_fresh_in_every_round(streams) -> None:

@@ -215,13 +215,13 @@ def test_an_eavesdropper_holds_nothing_and_a_neighbour_what_it_decrypts(streams)
     outside = View.of(ThreatModel(name="e"), transcript, {1})
     for name in sent:
         assert outside.edges(name, 1) == []
-        assert outside.transcript.captures[1][name].payload.numel() == 0
+        assert outside.transcript.rounds[1][name].payload.numel() == 0
     inside = View.of(ThreatModel(name="c", kind="curious", agents=(2,)), transcript, {1})
     assert inside.edges("difference", 1) == [(0, 2)]
     assert inside.edges("state", 1) == [(2, 0)]  # its own: the key is its own
     torch.testing.assert_close(inside.sent_by("state", 1, 2), -X[2], rtol=0, atol=5e-7)
     b = secret_weights(streams, 1, graph, 1)
-    difference = inside.message("difference", 1, 0, 2).payload
+    difference = inside.on_edge("difference", 1, 0, 2)
     torch.testing.assert_close(difference, b[0, 2][0] / 1e6 * (X[0] - X[2]), rtol=0, atol=1e-6)
 
 
@@ -237,7 +237,7 @@ def test_colluding_neighbours_form_the_estimator_that_the_paper_attacks(streams)
         ThreatModel(name="s", kind="colluding", agents=(1, 2)), Transcript({1: sent}), {1}
     )
     b = secret_weights(streams, 1, graph, 1)
-    pieces = -sum(b[j, 0][0] / 1e6 * view.message("difference", 1, 0, j).payload for j in (1, 2))
+    pieces = -sum(b[j, 0][0] / 1e6 * view.on_edge("difference", 1, 0, j) for j in (1, 2))
     torch.testing.assert_close(pieces, private["increment"][0], rtol=1e-9, atol=1e-12)
     estimate = pieces / defense.alpha(1)
     moved = (after.X[0] - X[0]) / defense.alpha(1)

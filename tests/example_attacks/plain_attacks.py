@@ -17,7 +17,7 @@ from dpaudit.attack import (
     InvalidOption,
     LoadedProblem,
     Metric,
-    Observed,
+    ObservedGradients,
     OnStep,
     Reconstruction,
     ReconstructionAttack,
@@ -27,7 +27,7 @@ from dpaudit.attack import (
     ThreatModel,
     late_rounds,
 )
-from dpaudit.defense import Capture, ConfigError, Noise, NotObservable, Setting, Transcript, View
+from dpaudit.defense import ConfigError, Messages, Noise, NotObservable, Setting, Transcript, View
 
 
 class FirstLayer(ReconstructionAttack):
@@ -54,7 +54,7 @@ class FirstLayer(ReconstructionAttack):
             )
 
     def reconstruct(
-        self, observed: Observed, task: Task, streams: Streams, on_step: OnStep
+        self, observed: ObservedGradients, task: Task, streams: Streams, on_step: OnStep
     ) -> Reconstruction:
         sizes = [p.numel() for p in task.gradients.module.parameters()]
         parts = observed.gradients.split(sizes, dim=1)
@@ -102,7 +102,7 @@ class NoiseLevel(Attack):
                 unread = f"not available to this adversary: {reason}"
         return [self._finding(context, threat_model, stds, unread)]
 
-    def _played(self, context: AttackContext, on_step: OnStep) -> Iterator[tuple[int, Capture]]:
+    def _played(self, context: AttackContext, on_step: OnStep) -> Iterator[tuple[int, Messages]]:
         """The rounds asked for, and what was sent in all trials of each."""
         defense, problem, streams = context.defense, context.problem, context.streams
         state = defense.start(problem.initial(streams, self.trials), context.setting)

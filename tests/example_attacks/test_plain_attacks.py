@@ -5,7 +5,7 @@ import torch
 from plain_attacks import FirstLayer
 
 import dpaudit
-from dpaudit.attack import Observed, Streams, Task
+from dpaudit.attack import ObservedGradients, Streams, Task
 from dpaudit.defense import ConfigError
 from dpaudit.models.gradients import Gradients
 from dpaudit.models.models import build_network
@@ -23,7 +23,7 @@ def attacked(network: str, batch_size: int, noise: float = 0.0):
     gradients = task.gradients.mean(models, images, labels)
     gradients += noise * torch.randn_like(gradients)
     attack = FirstLayer(message="gradient", rounds=(1,))
-    observed = Observed(gradients, models, batch_size, clip_norm=None)
+    observed = ObservedGradients(gradients, models, batch_size, clip_norm=None)
     return images, labels, attack.reconstruct(observed, task, Streams(1), lambda *_: None)
 
 

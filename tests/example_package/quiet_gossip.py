@@ -12,14 +12,14 @@ from dpaudit.defense import (
     CHANGED_RECORDS,
     Adjacency,
     Bracket,
-    Capture,
     ConfigError,
     Defense,
-    Derived,
     Gradient,
     Graph,
+    Messages,
     Noise,
     Observable,
+    ObservedGradient,
     Round,
     Setting,
     Stated,
@@ -110,7 +110,7 @@ class QuietGossip(Defense):
         return replayed(self, setting, victim, np.full(self.n_rounds, self._sigma), known)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         """eta C / B for each record that differs, in L2 norm."""
         if adjacency not in CHANGED_RECORDS:
@@ -118,9 +118,9 @@ class QuietGossip(Defense):
         moved = CHANGED_RECORDS[adjacency] * self.learning_rate * self.clip_norm / self.batch_size
         return {"z": Stated(2, moved)}
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         V, step = start_and_step(view, setting.network.at, "z", target)
-        return Derived(step / self.learning_rate, V)
+        return ObservedGradient(step / self.learning_rate, V)
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "noisy-gradient": Observable(

@@ -10,11 +10,11 @@ from torch import Tensor
 from dpaudit.defense import (
     Bracket,
     Defense,
-    Derived,
     Gradient,
     Graph,
     Noise,
     Observable,
+    ObservedGradient,
     Round,
     Setting,
     Target,
@@ -75,10 +75,10 @@ class NoisyGossip(Defense):
     def _noise(self) -> float:
         return 0.0 if self.noiseless else NOISE
 
-    def _gradient(self, view: View, setting: Setting, target: Target) -> Derived:
+    def _gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         _, step = start_and_step(view, setting.network.at, "x", target)
         before = view.sent_by("x", target.round - 1, target.victim)
-        return Derived(step / self.learning_rate, before)
+        return ObservedGradient(step / self.learning_rate, before)
 
     observables: ClassVar[Mapping[str, Observable]] = {
         "noisy-gradient": Observable(

@@ -18,7 +18,7 @@ from torch import Tensor
 from dpaudit.check.cache import KEPT, AuditCache
 from dpaudit.check.seal import Seal
 from dpaudit.checkpoint import Progress
-from dpaudit.defense.transcript import Sent, tensors_of
+from dpaudit.defense.transcript import Message, tensors_of
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
 from dpaudit.pipeline.run import Runtime, run_audit
@@ -59,16 +59,16 @@ def of_the_job(folder: Path) -> StoredCheckpoint:
     return StoredCheckpoint.of(Folder(folder), "job", "config and seed", CPU).stage("a")
 
 
-def write_capture(folder: Path) -> None:
+def write_messages(folder: Path) -> None:
     edges = torch.tensor([0, 1, 2])
-    sent = {"x": Sent(torch.ones(3, 4), edges, edges.flip(0), edges)}
-    RunDirectory(folder).write_capture("defense", 1, None, sent)
+    sent = {"x": Message(torch.ones(3, 4), edges, edges.flip(0), edges)}
+    RunDirectory(folder).write_messages("defense", 1, None, sent)
 
 
-def read_capture(folder: Path) -> Any:
+def read_messages(folder: Path) -> Any:
     run = RunDirectory(folder)
-    run.has_capture("defense", 1, None, frozenset({"x"}))
-    return plain(tensors_of(run.transcript("defense", CPU).captures[1]))
+    run.has_messages("defense", 1, None, frozenset({"x"}))
+    return plain(tensors_of(run.transcript("defense", CPU).rounds[1]))
 
 
 def write_found(name: str, folder: Path) -> None:
@@ -113,7 +113,7 @@ def read_ledger(folder: Path) -> Any:
 
 
 KINDS = {
-    "capture": Kind(write_capture, read_capture, "transcript/*/*"),
+    "capture": Kind(write_messages, read_messages, "transcript/*/*"),
     "checkpoint": Kind(write_checkpoint, read_checkpoint, "checkpoints/*/*"),
     "finding": Kind(partial(write_found, "findings"), read_found, "findings/*", "of_json"),
     "curve": Kind(partial(write_found, "utility"), read_found, "findings/*", "of_json"),

@@ -170,14 +170,14 @@ def test_of_many_trials_it_is_what_it_is_of_each() -> None:
     view, _ = heard(defense, setting, EAVESDROPPER)
     halved = {
         k: {name: replace(sent, payload=sent.payload / 2) for name, sent in capture.items()}
-        for k, capture in view.transcript.captures.items()
+        for k, capture in view.transcript.rounds.items()
     }
     both = {
         k: {
             name: replace(sent, payload=torch.stack([sent.payload, halved[k][name].payload]))
             for name, sent in capture.items()
         }
-        for k, capture in view.transcript.captures.items()
+        for k, capture in view.transcript.rounds.items()
     }
     found = window.gradients(View(EAVESDROPPER, Transcript(both)), ROUND, 1)
     alone = sorted(window.estimates(view, ROUND, 1), key=lambda one: one.input.point)

@@ -7,7 +7,7 @@ import pytest
 
 import dpaudit
 from dpaudit.defense.contract import Setting, Stated
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.finding import Role
@@ -18,7 +18,7 @@ class ForgetsTheRecordTakenOut(DPDPSGD):
     """States for a replaced record what holds for an added one: half of how far sums move."""
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         return super().sensitivity(k, setting, "add-remove", victim, sent)
 
@@ -27,7 +27,7 @@ class ForgetsHalf(DPDPSGD):
     """States half of how far an added record moves a sum, and the truth of a replaced one."""
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Capture
+        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
     ) -> Mapping[str, Stated]:
         stated = super().sensitivity(k, setting, adjacency, victim, sent)
         if adjacency == "replace-one":

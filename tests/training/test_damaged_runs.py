@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from dpaudit.data.datasets import Dataset
 from dpaudit.data.partition import split
 from dpaudit.defense.contract import Setting
-from dpaudit.defense.transcript import Sent
+from dpaudit.defense.transcript import Message
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.errors import RunError
 from dpaudit.graphs.graph import build_graph
@@ -50,12 +50,12 @@ def damaged(path: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["cut", "huge header", "terabyte", "empty", "text"])
 def test_a_damaged_capture_is_one_line(tmp_path: Path, how: str) -> None:
     run = RunDirectory(tmp_path)
-    run.write_capture("defense", 1, None, {"x": Sent(**SENT)})
+    run.write_messages("defense", 1, None, {"x": Message(**SENT)})
     damaged(tmp_path / CAPTURE, how)
     with pytest.raises(RunError, match="missing or damaged"):
-        run.read_capture("defense", 1, None, CPU)
+        run.read_messages("defense", 1, None, CPU)
     with pytest.raises(RunError, match="missing or damaged"):
-        run.has_capture("defense", 1, None, frozenset({"x"}))
+        run.has_messages("defense", 1, None, frozenset({"x"}))
 
 
 @pytest.mark.parametrize(
@@ -73,19 +73,19 @@ def test_a_damaged_capture_is_one_line(tmp_path: Path, how: str) -> None:
 )
 def test_tensors_that_do_not_fit_are_no_message(tmp_path: Path, field: str, value) -> None:
     run = RunDirectory(tmp_path)
-    run.write_capture("defense", 1, None, {"x": Sent(**SENT)})
+    run.write_messages("defense", 1, None, {"x": Message(**SENT)})
     changed = {f"x/{name}": tensor for name, tensor in {**SENT, field: value}.items()}
     save_file({k: v for k, v in changed.items() if v is not None}, tmp_path / CAPTURE)
     with pytest.raises(RunError, match="missing or damaged: it is not what the run wrote"):
-        run.read_capture("defense", 1, None, CPU)
+        run.read_messages("defense", 1, None, CPU)
 
 
 def test_a_file_beside_the_transcript_is_no_round(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    run.write_capture("defense", 1, None, {"x": Sent(**SENT)})
+    run.write_messages("defense", 1, None, {"x": Message(**SENT)})
     for name in ("round-1x", "round-0", "round-000002-batch-1"):
         (tmp_path / f"transcript/defense/{name}.safetensors").write_bytes(b"")
-    assert list(run.transcript("defense", CPU).captures) == [1]
+    assert list(run.transcript("defense", CPU).rounds) == [1]
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ class Window:
         """What the adversary holds of the window, [n, ..., d], and its rounding, [n]."""
         rows = []
         for k, name, row in self.observed:
-            sent = view.transcript.captures.get(k, {}).get(name)
+            sent = view.transcript.rounds.get(k, {}).get(name)
             if sent is None:
                 raise NotObservable(f'"{name}" of round {k} was not recorded')
             rows.append(sent.payload[..., row, :])

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Setting
-from dpaudit.defense.transcript import Sent
+from dpaudit.defense.transcript import Message
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
@@ -117,7 +117,7 @@ class Mixture:
         values = torch.cat(rows, dim=1)
         return observed, values[1:] - values[0]
 
-    def _own(self, message: Sent) -> set[int]:
+    def _own(self, message: Message) -> set[int]:
         """Rows of a payload that the adversary's agents sent, who know what is in them.
 
         Their first ones give their own gradients; by the later ones, nothing but what those changed
@@ -138,7 +138,7 @@ class Mixture:
     def _read(self, view: View) -> Tensor:
         rows = []
         for k, name, row in self.observed:
-            sent = view.transcript.captures.get(k, {}).get(name)
+            sent = view.transcript.rounds.get(k, {}).get(name)
             if sent is None:
                 raise NotObservable(f'"{name}" of round {k} was not recorded')
             rows.append(sent.payload[..., row, :])

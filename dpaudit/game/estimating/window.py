@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.oracles import Inputs, Listening
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
     inputs: list[Input]
     calls: dict[int, list[Tensor]]  # by round, of each call: which of its inputs each row is
     noise: dict[int, Mapping[str, AskedNoise]]  # by round and name
-    sent: dict[int, Capture]
+    sent: dict[int, Messages]
 
     @classmethod
     def of(cls, defense: Defense, setting: Setting, rounds: range, state: Any) -> "Asked":
@@ -212,7 +212,7 @@ class Played:
             state = self._step(state, k, Listening(self._defense.batch_size), Noise(streams, k))[0]
         return state
 
-    def _step(self, state: Any, k: int, gradient: Gradient, noise: Noise) -> tuple[Any, Capture]:
+    def _step(self, state: Any, k: int, gradient: Gradient, noise: Noise) -> tuple[Any, Messages]:
         graph = self.setting.network.at(k)
         played = self._defense.step(state, k, graph, gradient, noise)
         return played.state, played.sent

@@ -25,7 +25,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.game.probing.dense_probe import Filter, Probe, Probed
@@ -113,7 +113,7 @@ class Adversary:
                 why, self.reacts, self._largest = reason, None, 0.0
         return list(self._learn(why))
 
-    def observe(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
+    def observe(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Tensor:
         """Observations [trials, n] of round k: the messages of the view, and own noise."""
         seen = self._observer.all_observations(k, sent, units)
         return seen if self._column is None or k < self.n_rounds else seen[..., [self._column]]

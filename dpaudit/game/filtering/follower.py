@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.checkpoint import joined, under
-from dpaudit.defense.transcript import Capture, refuse_other_messages
+from dpaudit.defense.transcript import Messages, refuse_other_messages
 from dpaudit.game.probing.states import flat_state, state_of
 from dpaudit.game.probing.tape import Tape
 
@@ -44,7 +44,7 @@ class Follower:
         self._like = type(self._like)(**under(tensors, "like"))
         self.believed = tensors["/believed"]
 
-    def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Innovation:
+    def hear(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Innovation:
         """Round k: ``sent`` by the agents, with noise of which ``units`` were drawn.
 
         Raises:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.contract import Gradient
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.game.filtering.block_matrices import SparseMap
 from dpaudit.game.oracles import Watched
@@ -224,7 +224,7 @@ class Probe:
                 f"for {MOST_DRAWS} at most{known}; audit fewer agents or a sparser graph"
             )
 
-    def _step(self, state: Any, noise: Tape, gradient: Gradient) -> tuple[Any, Capture]:
+    def _step(self, state: Any, noise: Tape, gradient: Gradient) -> tuple[Any, Messages]:
         round = self._game.defense.step(state, self._k, self._graph, gradient, noise)
         return round.state, round.sent
 

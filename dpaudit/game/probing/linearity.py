@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Gradient, Round
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.graphs.graph import Graph
@@ -175,7 +175,7 @@ def _is_defined(game: Game, n_rounds: int) -> bool:
 
 def _played(
     game: Game, weights: Tensor, n_rounds: int, gradient: Gradient | None = None
-) -> Iterator[tuple[int, Capture, Tensor]]:
+) -> Iterator[tuple[int, Messages, Tensor]]:
     """Each round's messages and state of runs under these combinations [trials, 2] of two draws.
 
     Without the record and then with it, unless all runs have another ``gradient``.

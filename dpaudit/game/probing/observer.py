@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpaudit.defense.transcript import Capture, Sent
+from dpaudit.defense.transcript import Message, Messages
 from dpaudit.defense.view import seen_links
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
@@ -32,7 +32,7 @@ class Observer:
         self._of_links: dict[str, bool] = {}  # of draws on graphs of as many links as agents
         self._visible: dict[tuple[int, str], Tensor] = {}  # rows of payloads, by round and message
 
-    def all_observations(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
+    def all_observations(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Tensor:
         """Observations [trials, n] of round k, even where only one message of it is read.
 
         All numbers of each row: a message has a width of its own beside a model of one coordinate.
@@ -47,7 +47,7 @@ class Observer:
         """Who knows the rows of the draws of round k that agents share."""
         self._known_to[k] = dict(known_to)
 
-    def _rows(self, k: int, sent: Capture) -> dict[str, Tensor]:
+    def _rows(self, k: int, sent: Messages) -> dict[str, Tensor]:
         """The rows of each message's payload that the view holds, the same in all plays of k."""
         read = {m: s for m, s in sent.items() if self._messages is None or m in self._messages}
         for name in read:
@@ -56,7 +56,7 @@ class Observer:
         return {name: self._visible[k, name] for name in read}
 
     def senders_of(
-        self, k: int, sent: Capture, draws: Mapping[str, AskedNoise], at_draws: Indices
+        self, k: int, sent: Messages, draws: Mapping[str, AskedNoise], at_draws: Indices
     ) -> Indices:
         """The agent that each observation comes from, of draws made ``at_draws`` [draws]."""
         rows, own = self._rows(k, sent), self._own(k, sent, draws)
@@ -73,7 +73,7 @@ class Observer:
         return np.concatenate(found)
 
     def named(
-        self, k: int, sent: Capture, draws: Mapping[str, AskedNoise]
+        self, k: int, sent: Messages, draws: Mapping[str, AskedNoise]
     ) -> list[tuple[str, int]]:
         """What each observation is: message, or draw of the adversary's own, and row."""
         read = [
@@ -85,7 +85,7 @@ class Observer:
         ]
         return [(name, int(row)) for name, rows, d in read for row in rows for _ in range(d)]
 
-    def _own(self, k: int, sent: Capture, draws: Mapping[str, AskedNoise]) -> dict[str, Tensor]:
+    def _own(self, k: int, sent: Messages, draws: Mapping[str, AskedNoise]) -> dict[str, Tensor]:
         """The rows of each draw that the adversary's own agents made: by agent, or by sender.
 
         Of a draw that agents share, those that one of its agents knows.
@@ -102,7 +102,7 @@ class Observer:
                 own[name] = torch.isin(makers, agents).nonzero().flatten()
         return own
 
-    def _makers(self, k: int, name: str, rows: int, sent: Capture) -> Tensor:
+    def _makers(self, k: int, name: str, rows: int, sent: Messages) -> Tensor:
         """The agents that draw the rows of this name: one for each, or the senders of links."""
         graph = self.game.setting.network.at(k)
         agents = torch.arange(graph.n_agents)
@@ -115,7 +115,7 @@ class Observer:
         return graph.senders if self._of_links[name] else agents
 
 
-def _is_of_links(game: Game, k: int, name: str, sent: Capture) -> bool:
+def _is_of_links(game: Game, k: int, name: str, sent: Messages) -> bool:
     """Whether the rows of a draw are of links, on a graph that has as many of them as agents.
 
     A draw named after a message has its rows. Of another a row is its maker's if the maker sends
@@ -140,7 +140,7 @@ def _is_of_links(game: Game, k: int, name: str, sent: Capture) -> bool:
     return links and not agents
 
 
-def senders_by_row(sent: Sent) -> Tensor:
+def senders_by_row(sent: Message) -> Tensor:
     """[n_rows], the agent that sends each row of the payload."""
     at = torch.zeros(sent.payload.shape[-2], dtype=torch.long)
     at[sent.rows] = sent.senders
@@ -158,7 +158,7 @@ def _picked(values: Tensor, rows: Tensor) -> Tensor:
     return values.index_select(-2, rows).flatten(-2)
 
 
-def visible_rows(sent: Sent, threat_model: ThreatModel) -> Tensor:
+def visible_rows(sent: Message, threat_model: ThreatModel) -> Tensor:
     """Which rows of the payload an adversary can read; encrypted ones only with the key."""
     seen = seen_links(threat_model, sent.senders, sent.receivers)
     if sent.readers is not None:

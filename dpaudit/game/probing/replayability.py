@@ -16,7 +16,7 @@ from torch import Tensor
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting, named, step_as_written
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.torch_settings import unchanged_settings
-from dpaudit.defense.transcript import Capture, refuse_other_messages
+from dpaudit.defense.transcript import Messages, refuse_other_messages
 from dpaudit.errors import ConfigError
 from dpaudit.game.game import LENGTH
 from dpaudit.rng import Streams
@@ -122,7 +122,7 @@ class _Played(NamedTuple):
 
     before: Any  # the state
     was: Mapping[str, Tensor]  # a copy of it, before the round
-    sent: Capture
+    sent: Messages
     values: Mapping[str, Tensor]
     draws: Mapping[str, Tensor]
 

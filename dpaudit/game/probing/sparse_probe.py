@@ -17,7 +17,7 @@ from scipy import sparse
 from torch import Tensor
 
 from dpaudit.defense.contract import Gradient
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.game.filtering.block_matrices import Array, Mask, Matrix
 from dpaudit.game.oracles import Watched
 from dpaudit.graphs.graph import Graph
@@ -201,7 +201,7 @@ class LocalProbe:
         return self._moved(state, sent, played, gradient)
 
     def _moved(
-        self, state: Any, sent: Capture, units: dict[str, Tensor], gradient: Watched
+        self, state: Any, sent: Messages, units: dict[str, Tensor], gradient: Watched
     ) -> Array:
         """How far all numbers are from those of the first trial; rounding is 0."""
         observed = self._observer.all_observations(self._k, sent, units)
@@ -264,7 +264,7 @@ class LocalProbe:
     def _silent(self, trials: int) -> Gradient:
         return self._game.gradient(torch.zeros(trials, dtype=torch.float64))
 
-    def _step(self, state: Any, noise: Tape, gradient: Gradient) -> tuple[Any, Capture]:
+    def _step(self, state: Any, noise: Tape, gradient: Gradient) -> tuple[Any, Messages]:
         round = self._game.defense.step(state, self._k, self._graph, gradient, noise)
         return round.state, round.sent
 

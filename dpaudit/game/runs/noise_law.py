@@ -16,7 +16,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import Mechanism
 from dpaudit.defense.contract import CHANGED_RECORDS, Defense
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.errors import DpauditError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
@@ -136,7 +136,7 @@ class PlayedRound:
                 return until, places
         return self.round, []
 
-    def _noisy(self, name: str, sent: Capture, adversaries: list[ThreatModel]) -> list[Place]:
+    def _noisy(self, name: str, sent: Messages, adversaries: list[ThreatModel]) -> list[Place]:
         message = sent[name]
         if name in self._left_out or message.payload.shape[0] < PILOT:
             return []
@@ -186,7 +186,7 @@ class PlayedRound:
 
     def _played(
         self, game: Game, n: int, streams: Streams, drawn: float, last: int
-    ) -> Iterator[tuple[int, Capture]]:
+    ) -> Iterator[tuple[int, Messages]]:
         """Each round from this one on; the record is in the batch of the first alone."""
         state = state_of(self._state, flat_state(self._state).expand(n, -1).clone())
         for k in range(self.round, last + 1):
@@ -201,7 +201,7 @@ def _start(game: Game) -> object:
 
 def _step(
     game: Game, state: Any, k: int, drawn: float, noise: Noise, n: int = 1
-) -> tuple[Any, Capture]:
+) -> tuple[Any, Messages]:
     gradient = game.played_gradient(torch.full((n,), drawn, dtype=torch.float64))
     with torch.inference_mode():
         round = game.defense.step(state, k, game.setting.network.at(k), gradient, noise)

@@ -20,7 +20,7 @@ from torch import Tensor
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
 from dpaudit.defense.contract import Gradient
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.errors import DpauditError
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.block_matrices import mapped
@@ -211,7 +211,7 @@ class _ByRatio:
         self._follower = Follower(adversary, game.start(trials * self._d, dtype, device))
         self._tally = Tally(adversary.game, trials)
 
-    def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
+    def hear(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Tensor:
         """The whitened innovations of round k that are well above rounding, [trials, n]."""
         if self._d > 1:
             d = self._d
@@ -232,7 +232,7 @@ class _AlongTheRecord:
     def __init__(self, along: Along, trials: int) -> None:
         self._along, self._scores = along, torch.zeros(trials, dtype=torch.float64)
 
-    def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
+    def hear(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Tensor:
         heard = self._along.hear(k, sent, units)
         self._scores = self._scores + 0 * heard.sum(-1).double().cpu()  # NaN of what is no number
         return heard

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.game.probing.observer import Observer
@@ -42,7 +42,7 @@ class Along:
         sent = self.game.defense.step(state, 1, graph, silent, asked).sent
         return len(self._observer.named(1, sent, asked.draws))
 
-    def hear(self, k: int, sent: Capture, units: Mapping[str, Tensor]) -> Tensor:
+    def hear(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Tensor:
         """What it makes of a round [trials, n]: of its own noise too."""
         told = {name: replace(s, payload=along(self.game, s.payload)) for name, s in sent.items()}
         own = {name: along(self.game, drawn) for name, drawn in units.items()}

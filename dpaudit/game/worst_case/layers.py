@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense.noise import Scale
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.game.game import Game
 from dpaudit.game.probing.playable_dimension import fewest_coordinates
 from dpaudit.game.probing.tape import Family, Tape
@@ -105,7 +105,7 @@ def _moved(game: Game, d: int) -> dict[Place, Moved] | None:
     return found
 
 
-def _played(game: Game, d: int, drawn: float, with_noise: bool) -> Iterator[Capture]:
+def _played(game: Game, d: int, drawn: float, with_noise: bool) -> Iterator[Messages]:
     """The messages of one round after the other."""
     trials = d if with_noise else 1
     state = game.start(trials, torch.float64, torch.device("cpu"), d)

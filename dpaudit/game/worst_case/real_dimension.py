@@ -25,7 +25,7 @@ from torch import Tensor
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.accounting.releases import Release
 from dpaudit.defense.gossip import releases
-from dpaudit.defense.transcript import Capture
+from dpaudit.defense.transcript import Messages
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import COORDINATES
@@ -263,14 +263,14 @@ def _on_first(draw: AskedNoise, sizes: Tensor) -> Tensor:
     return units
 
 
-def _sent(game: Game, d: int, drawn: float, noise: Tape, trials: int = 1) -> Capture:
+def _sent(game: Game, d: int, drawn: float, noise: Tape, trials: int = 1) -> Messages:
     sized = replace(game, setting=game.setting.stand_in(d), width=d)
     state = sized.start(trials, torch.float64, torch.device("cpu"), d)
     gradient = sized.played_gradient(torch.full((trials,), drawn, dtype=torch.float64))
     return sized.defense.step(state, 1, sized.setting.network.at(1), gradient, noise).sent
 
 
-def _moved(base: Capture, other: Capture) -> dict[str, Tensor] | None:
+def _moved(base: Messages, other: Messages) -> dict[str, Tensor] | None:
     """By message: how far each row's first coordinate moves; None if another one moves."""
     found = {}
     for name, sent in base.items():

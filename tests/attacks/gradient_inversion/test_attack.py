@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dpaudit.attack.image_metrics import blind, score
-from dpaudit.attack.observed import Observed, Task
+from dpaudit.attack.observed import ObservedGradients, Task
 from dpaudit.attacks.gradient_inversion.adam import Adam
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.lbfgs import LBFGS
@@ -40,7 +40,7 @@ def task_of(dataset: Dataset, network: str) -> Task:
 
 def observe(
     task: Task, dataset: Dataset, m: int, batch_size: int, std: float = 0.0
-) -> tuple[Observed, Tensor, Tensor]:
+) -> tuple[ObservedGradients, Tensor, Tensor]:
     """What m victims at m initial models send, with their images and labels."""
     module = task.gradients.module
     models = torch.stack([initial_parameters(module, STREAMS("model", i)) for i in range(m)])
@@ -48,7 +48,7 @@ def observe(
     images, labels = dataset.x[rows], dataset.y[rows]
     sums = task.gradients.clipped_sum(models, images, labels, 2.0)
     noise = std * torch.randn(sums.shape, generator=STREAMS("noise"))
-    return Observed((sums + noise) / batch_size, models, batch_size, 2.0), images, labels
+    return ObservedGradients((sums + noise) / batch_size, models, batch_size, 2.0), images, labels
 
 
 def attack(**options) -> GradientInversion:
@@ -83,7 +83,7 @@ def test_an_image_is_read_off_its_gradient_if_there_is_no_noise(digits, network,
 def test_a_factor_that_the_attacker_does_not_know_does_not_help_the_victim(digits) -> None:
     task = task_of(digits, "mlp")
     observed, images, _ = observe(task, digits, m=3, batch_size=1)
-    scaled = Observed(7.5 * observed.gradients, observed.models, 1, 2.0)
+    scaled = ObservedGradients(7.5 * observed.gradients, observed.models, 1, 2.0)
     found = reconstruct(task, scaled, iterations=200)
     assert score(images, found.images, digits.value_range).ssim.mean() > 0.8
 
@@ -192,13 +192,13 @@ def test_labels_are_read_off_the_weights_of_a_last_layer_without_a_bias(after, d
         assert torch.minimum(*by_class).sum() >= right
 
 
-def observed_of(module: torch.nn.Module, digits: Dataset) -> tuple[Task, Observed]:
+def observed_of(module: torch.nn.Module, digits: Dataset) -> tuple[Task, ObservedGradients]:
     x, y = digits.x[:1], digits.y[:1]
     torch.nn.functional.cross_entropy(module(x), y).backward()
     gradient = torch.cat([p.grad.flatten() for p in module.parameters()])[None]
     model = torch.nn.utils.parameters_to_vector(module.parameters()).detach()[None]
     task = Task(Gradients(copy.deepcopy(module).to("meta")), (1, 8, 8), 10, digits.value_range)
-    return task, Observed(gradient, model, 1, None)
+    return task, ObservedGradients(gradient, model, 1, None)
 
 
 class _Attention(torch.nn.Module):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpaudit.attack.observed import Observed, Reconstruction, Task
+from dpaudit.attack.observed import ObservedGradients, Reconstruction, Task
 from dpaudit.attacks.gradient_inversion import sparse
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.exact import Recovered, recover
@@ -49,7 +49,7 @@ def send(
     m: int = 1,
     clip_norm: float | None = None,
     dtype: torch.dtype = torch.float64,
-) -> tuple[Observed, Task, Tensor, Tensor]:
+) -> tuple[ObservedGradients, Task, Tensor, Tensor]:
     """What m victims send about embedded digits, or about noise images of another shape."""
     rng = torch.Generator().manual_seed(20240611)
     rows = torch.arange(m * batch_size).view(m, batch_size)
@@ -60,20 +60,22 @@ def send(
     models = torch.stack([initial_parameters(network, rng) for _ in range(m)]).to(dtype)
     images = images.to(dtype)
     gradients = task.gradients.clipped_sum(models, images, labels, clip_norm) / batch_size
-    return Observed(gradients, models, batch_size, clip_norm), task, images, labels
+    return ObservedGradients(gradients, models, batch_size, clip_norm), task, images, labels
 
 
-def altered(observed: Observed, gradients: Tensor) -> Observed:
-    return Observed(gradients, observed.models, observed.batch_size, observed.clip_norm)
+def altered(observed: ObservedGradients, gradients: Tensor) -> ObservedGradients:
+    return ObservedGradients(gradients, observed.models, observed.batch_size, observed.clip_norm)
 
 
-def noisy(observed: Observed, relative: float) -> Observed:
+def noisy(observed: ObservedGradients, relative: float) -> ObservedGradients:
     g = observed.gradients
     z = torch.randn(g.shape, generator=STREAMS("noise"), dtype=g.dtype)
     return altered(observed, g + relative * g.norm() / z.norm() * z)
 
 
-def assert_recovered(sent: tuple[Observed, Task, Tensor, Tensor], least_psnr: float) -> None:
+def assert_recovered(
+    sent: tuple[ObservedGradients, Task, Tensor, Tensor], least_psnr: float
+) -> None:
     """Every image of every batch at least so near, in dB without a cap, with its own label."""
     observed, task, images, labels = sent
     for found, x, y in zip(recover(observed, task, STREAMS), images, labels, strict=True):
@@ -85,7 +87,7 @@ def assert_recovered(sent: tuple[Observed, Task, Tensor, Tensor], least_psnr: fl
         assert torch.equal(found.labels[nearest.indices], y)
 
 
-def reason(observed: Observed, task: Task) -> str:
+def reason(observed: ObservedGradients, task: Task) -> str:
     (answer,) = recover(observed, task, STREAMS)
     assert isinstance(answer, NotObservable), answer
     assert "\n" not in str(answer)
@@ -235,15 +237,17 @@ def test_what_a_network_does_not_allow_is_said(
 def test_what_a_message_does_not_allow_is_said() -> None:
     observed, task, *_ = send(perceptron(), 4)
     assert "no rank of 4" in reason(noisy(observed, 10.0), task)
-    other = Observed(observed.gradients, observed.models, 3, None)
+    other = ObservedGradients(observed.gradients, observed.models, 3, None)
     assert "no rank of 3" in reason(other, task)
-    other = Observed(observed.gradients, observed.models, 5, None)
+    other = ObservedGradients(observed.gradients, observed.models, 5, None)
     assert "no rank of 5" in reason(other, task)
     holed = observed.gradients.clone()
     holed[0, 7] = torch.nan
     assert "finite gradient" in reason(altered(observed, holed), task)
     none = altered(send(perceptron(), 1)[0], torch.zeros_like(observed.gradients))
-    assert "no unit answered" in reason(Observed(none.gradients, none.models, 1, None), task)
+    assert "no unit answered" in reason(
+        ObservedGradients(none.gradients, none.models, 1, None), task
+    )
 
 
 def test_one_victim_out_of_reach_leaves_the_others_theirs() -> None:
@@ -252,7 +256,7 @@ def test_one_victim_out_of_reach_leaves_the_others_theirs() -> None:
     gradients[1] = torch.inf
     found = recover(altered(observed, gradients), task, STREAMS)
     assert isinstance(found[1], NotObservable)
-    rest = Observed(gradients[[0, 2]], observed.models[[0, 2]], 8, None)
+    rest = ObservedGradients(gradients[[0, 2]], observed.models[[0, 2]], 8, None)
     assert_recovered((rest, task, images[[0, 2]], labels[[0, 2]]), least_psnr=200)
 
 
@@ -264,7 +268,7 @@ def test_a_batch_that_is_not_found_is_said_after_so_many_searches(
     assert "512 searches found 0 directions" in reason(observed, task)
 
 
-def inverted(observed: Observed, task: Task, **options: object) -> Reconstruction:
+def inverted(observed: ObservedGradients, task: Task, **options: object) -> Reconstruction:
     attack = GradientInversion(message="x", rounds=(1,), iterations=5, **options)
     return attack.reconstruct(observed, task, STREAMS, lambda done, total: None)
 

@@ -9,7 +9,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from dpaudit.attack.image_metrics import score
-from dpaudit.attack.observed import Observed, Reconstruction, Task
+from dpaudit.attack.observed import ObservedGradients, Reconstruction, Task
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.objective import Objective
 from dpaudit.attacks.gradient_inversion.plan import capacity, plan
@@ -31,7 +31,7 @@ def task_of(network: str, value_range: tuple[float, float] = (-1.0, 1.0)) -> Tas
     return Task(Gradients(build_network(network, (1, 8, 8), 10)), (1, 8, 8), 10, value_range)
 
 
-def reconstruct(task: Task, observed: Observed, **options: object) -> Reconstruction:
+def reconstruct(task: Task, observed: ObservedGradients, **options: object) -> Reconstruction:
     attack = GradientInversion(message="view", rounds=(1,), **options)
     return attack.reconstruct(observed, task, STREAMS, lambda done, total: None)
 
@@ -43,17 +43,17 @@ def joined(
     labels: Tensor,
     std: float,
     clip_norm: float | None = 2.0,
-) -> Observed:
+) -> ObservedGradients:
     """What r models [r, d] are answered about each of n batches [n, b, ...], batch after batch."""
     n, b, r = *images.shape[:2], len(models)
     secrets = torch.arange(n).repeat_interleave(r)
     at = models.repeat(n, 1)
     sums = task.gradients.clipped_sum(at, images[secrets], labels[secrets], clip_norm)
     noise = std * torch.randn(at.shape, generator=STREAMS("noise"))
-    return Observed(sums / b + noise, at, b, clip_norm, torch.full((n * r,), std), secrets)
+    return ObservedGradients(sums / b + noise, at, b, clip_norm, torch.full((n * r,), std), secrets)
 
 
-def only(observed: Observed, which: int, r: int) -> Observed:
+def only(observed: ObservedGradients, which: int, r: int) -> ObservedGradients:
     """One gradient of each secret."""
     rows = torch.arange(observed.n_secrets) * r + which
     assert observed.std is not None

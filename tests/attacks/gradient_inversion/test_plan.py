@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.attack.image_metrics import score
-from dpaudit.attack.observed import Observed, Task
+from dpaudit.attack.observed import ObservedGradients, Task
 from dpaudit.attacks.gradient_inversion.adam import Adam
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.lbfgs import LBFGS
@@ -34,7 +34,7 @@ def smooth(shape: tuple[int, ...], n_classes: int) -> nn.Module:
 
 def scene(
     module: nn.Module, m: int, batch_size: int, std: float | None, clip_norm: float | None = 2.0
-) -> tuple[Task, Observed, Tensor, Tensor]:
+) -> tuple[Task, ObservedGradients, Tensor, Tensor]:
     """What m victims send with noise of this size, and their images and labels."""
     shape = tuple(DIGITS.x.shape[1:])
     task = Task(Gradients(module), shape, 10, DIGITS.value_range, contrast=CONTRAST)
@@ -44,7 +44,12 @@ def scene(
     sent = task.gradients.clipped_sum(models, images, labels, clip_norm) / batch_size
     noise = torch.randn(sent.shape, generator=STREAMS("noise")) * (std or 0.0)
     known = None if std is None else torch.full((m,), std)
-    return task, Observed(sent + noise, models, batch_size, clip_norm, known), images, labels
+    return (
+        task,
+        ObservedGradients(sent + noise, models, batch_size, clip_norm, known),
+        images,
+        labels,
+    )
 
 
 def lenet() -> nn.Module:
@@ -54,7 +59,7 @@ def lenet() -> nn.Module:
 TASK = Task(Gradients(lenet()), (1, 8, 8), 10, DIGITS.value_range, contrast=CONTRAST)
 
 
-def reconstruct(task: Task, observed: Observed, **options):
+def reconstruct(task: Task, observed: ObservedGradients, **options):
     attack = GradientInversion(message="gradient", rounds=(1,), **options)
     return attack.reconstruct(observed, task, STREAMS, lambda done, total: None)
 
@@ -119,7 +124,7 @@ def test_known_noise_is_worth_more_than_unknown_noise(network) -> None:
     _, quiet, _, _ = scene(module, 8, 1, 0.0)
     std = float(quiet.gradients.norm(dim=1).mean()) / math.sqrt(quiet.gradients.shape[1])
     task, observed, images, _ = scene(module, 8, 1, std)
-    deaf = Observed(observed.gradients, observed.models, 1, 2.0)
+    deaf = ObservedGradients(observed.gradients, observed.models, 1, 2.0)
     found = [reconstruct(task, o, iterations=200, method="optimised") for o in (observed, deaf)]
     known, unknown = (score(images, f.images, DIGITS.value_range).ssim.mean() for f in found)
     assert known > unknown
@@ -149,10 +154,14 @@ def test_capacity_is_shannons_and_no_more_than_the_clip_norm_allows() -> None:
     sent = torch.full((1, d), 1 / math.sqrt(d))
     models = torch.zeros(1, d)
     exact = d / 2 * math.log2(1 + 1 / (d * std**2))
-    free = capacity(Observed(sent, models, 1, None, torch.tensor([std])), torch.tensor([std]))
+    free = capacity(
+        ObservedGradients(sent, models, 1, None, torch.tensor([std])), torch.tensor([std])
+    )
     assert float(free) == pytest.approx(exact, rel=1e-3)
     bound = d / 2 * math.log2(1 + 1e-6 / (d * std**2))
-    clipped = capacity(Observed(sent, models, 1, 1e-3, torch.tensor([std])), torch.tensor([std]))
+    clipped = capacity(
+        ObservedGradients(sent, models, 1, 1e-3, torch.tensor([std])), torch.tensor([std])
+    )
     assert float(clipped) == pytest.approx(bound, rel=1e-3)
 
 
@@ -191,7 +200,7 @@ def test_colours_vary_at_three_times_the_price_of_brightness() -> None:
     """
     task = Task(Gradients(build_network("cnn-dpdl", (3, 8, 8), 10)), (3, 8, 8), 10, (-1.0, 1.0))
     model = initial_parameters(task.gradients.module, STREAMS("model"))[None]
-    observed = Observed(torch.ones_like(model), model, 1, None, torch.zeros(1))
+    observed = ObservedGradients(torch.ones_like(model), model, 1, None, torch.zeros(1))
     picture, labels, victim = DIGITS.x[:1], torch.zeros(1, 1, dtype=torch.long), torch.tensor([0])
 
     def prior(images: Tensor) -> Tensor:

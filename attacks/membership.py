@@ -62,16 +62,18 @@ class Membership(Attack):
     def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
         """Raises DataError: the data are no records, or too few of them are held out."""
         if learned.dataset is None:
-            raise DataError("these data are no records; membership needs records")
+            raise DataError("DPA033", "these data are no records; membership needs records")
         if len(learned.dataset.x_test) < 40:
             raise DataError(
+                "DPA032",
                 f"membership needs at least 40 records that nobody holds; this data set has "
-                f"{len(learned.dataset.x_test)} test records"
+                f"{len(learned.dataset.x_test)} test records",
             )
         if self.candidates is not None and self.candidates > len(learned.dataset.x_test) + 1:
             raise DataError(
+                "DPA032",
                 f"attack.candidates: all but one of {self.candidates} are records that nobody "
-                f"holds; expected 2 to {len(learned.dataset.x_test) + 1}"
+                f"holds; expected 2 to {len(learned.dataset.x_test) + 1}",
             )
 
     def recording(self, defense: Defense) -> Recording:
@@ -235,7 +237,7 @@ class _Batch:
         members, public = score(self.inputs, self.labels), score(*self._public())
         spread = public.std()
         if not np.isfinite(spread) or spread == 0:
-            raise DpauditError(f"scores of {self.where} are no numbers or all the same")
+            raise DpauditError("DPA072", f"scores of {self.where} are no numbers or all the same")
         return _Scored((members - public.mean()) / spread, (public - public.mean()) / spread)
 
     def matched(self, candidates: int, rng: np.random.Generator) -> bool:

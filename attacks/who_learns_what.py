@@ -68,8 +68,9 @@ class WhoLearnsWhat(Attack):
     def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
         if not 2 <= setting.n_agents <= MOST:
             raise ConfigError(
+                "DPA022",
                 f"who-learns-what: {setting.n_agents} agents; expected 2 to {MOST}, every pair of "
-                "which is computed"
+                "which is computed",
             )
 
     def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:

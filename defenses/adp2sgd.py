@@ -115,8 +115,9 @@ class ADP2SGD(GaussianDefense):
         doubly = all(graph.doubly_stochastic for graph in setting.network.graphs)
         if not (doubly or self.allow_outside_theory):
             raise OutsideTheory(
+                "DPA039",
                 "graph: A(DP)2SGD needs a doubly stochastic W in every round; expected "
-                '"pairwise", or another graph whose weights are symmetric'
+                '"pairwise", or another graph whose weights are symmetric',
             )
         if self.noise_multiplier is not None:
             return self

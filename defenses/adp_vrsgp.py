@@ -208,8 +208,9 @@ class ADPVRSGP(Defense):
         worst = int(np.argmax(epsilon / bound))
         if not self.allow_outside_theory and epsilon[worst] >= bound[worst]:
             raise OutsideTheory(
+                "DPA040",
                 f"defense.epsilon: Theorem 1 needs epsilon_i < c1 q_i^2 T; agent {worst} has "
-                f"{epsilon[worst]:g} >= {bound[worst]:.4g} with q_i = {q[worst]:.4g}"
+                f"{epsilon[worst]:g} >= {bound[worst]:.4g} with q_i = {q[worst]:.4g}",
             )
 
     def sensitivity(
@@ -310,5 +311,7 @@ def smallest_tau(theta: float, threshold: float = PLATEAU) -> int:
 def _for_each_agent(values: tuple[float, ...], n: int, name: str) -> NDArray[np.float64]:
     """[n]; one value stands for all. Raises ConfigError if there are neither one nor n."""
     if len(values) not in (1, n):
-        raise ConfigError(f"defense.{name}: give one, or one for each of {n} agents: {len(values)}")
+        raise ConfigError(
+            "DPA005", f"defense.{name}: give one, or one for each of {n} agents: {len(values)}"
+        )
     return np.broadcast_to(np.array(values, dtype=float), (n,))

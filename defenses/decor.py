@@ -99,8 +99,9 @@ class Decor(GaussianDefense):
         fits = all(g.symmetric and g.doubly_stochastic for g in setting.network.graphs)
         if not (fits or self.allow_outside_theory):
             raise OutsideTheory(
+                "DPA039",
                 "graph: DECOR needs undirected graphs with a symmetric doubly stochastic W, over "
-                "whose links pairs of agents cancel their noise"
+                "whose links pairs of agents cancel their noise",
             )
         return super().calibrate(setting)
 

@@ -164,8 +164,9 @@ class DPDL(Defense):
         graph = setting.network.at(1)
         if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
             raise ConfigError(
+                "DPA039",
                 "graph: DPDL needs an undirected graph that does not vary in time, with a "
-                "symmetric doubly stochastic W (Assumption 3)"
+                "symmetric doubly stochastic W (Assumption 3)",
             )
         if self.noise_multiplier is not None:
             return self
@@ -178,8 +179,9 @@ class DPDL(Defense):
         q = self.batch_size / (setting.n_agents * min(setting.sizes))
         if self.c1 is not None and self.epsilon and self.epsilon > self.c1 * q**2 * self.n_rounds:
             raise OutsideTheory(
+                "DPA040",
                 f"defense.epsilon: Theorem 1 needs epsilon <= c1 q^2 T = "
-                f"{self.c1 * q**2 * self.n_rounds:.4g} with q = {q:.4g}, got {self.epsilon:g}"
+                f"{self.c1 * q**2 * self.n_rounds:.4g} with q = {q:.4g}, got {self.epsilon:g}",
             )
 
     def noise_multiplier_for(self, setting: Setting) -> float:

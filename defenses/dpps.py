@@ -164,14 +164,15 @@ class Protocol(Strict):
         doubly = all(graph.doubly_stochastic for graph in network.graphs)
         if not (doubly or allow_outside_theory):
             raise OutsideTheory(
+                "DPA039",
                 "graph: DPPS needs a doubly stochastic W in every round (Definition 1), without "
-                "which (16) fails"
+                "which (16) fails",
             )
         if self.epsilon is None:
             return self
         if self.noise_rate == 0:
             raise ConfigError(
-                "defense.protocol: epsilon needs a noise_rate above 0: b = epsilon * 0"
+                "DPA041", "defense.protocol: epsilon needs a noise_rate above 0: b = epsilon * 0"
             )
         return self.model_copy(update={"budget": self.epsilon * self.noise_rate})
 

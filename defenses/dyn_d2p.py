@@ -164,6 +164,7 @@ class DynD2P(Defense):
         refuse_unless_column_stochastic(setting.network, "Dyn-D2P (Assumption 1)")
         if not self.allow_outside_theory and len(set(setting.sizes)) > 1:
             raise OutsideTheory(
+                "DPA040",
                 f"data: Dyn-D2P needs the same number of records J at every agent (1), got "
                 f"{min(setting.sizes)} to {max(setting.sizes)}",
                 "allow_outside_theory = true uses the smallest",
@@ -190,6 +191,7 @@ class DynD2P(Defense):
         largest = float((mu_0 * self._relative_budgets).max()) ** 2
         if largest > LARGEST_SQUARED_MU:
             raise OutsideTheory(
+                "DPA040",
                 "defense.noise_levels: (10) rests on exp(x) - 1 < 2 x for x = mu_k^2, which holds "
                 f"up to {LARGEST_SQUARED_MU:.4f}; here mu_k^2 reaches {largest:.4g}",
                 "lower epsilon, or set allow_outside_theory = true",

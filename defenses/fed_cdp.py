@@ -153,7 +153,7 @@ class FedCDP(GaussianDefense):
         doubly = all(graph.doubly_stochastic for graph in network.graphs)
         if not (network.server is not None or doubly or self.allow_outside_theory):
             raise OutsideTheory(
-                "graph: Fed-CDP by gossip needs a doubly stochastic W in every round"
+                "DPA039", "graph: Fed-CDP by gossip needs a doubly stochastic W in every round"
             )
         calibrated = super().calibrate(setting)
         if self.noise_multiplier is not None or not self.count_layers:
@@ -189,7 +189,9 @@ class FedCDP(GaussianDefense):
 
     def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         if self.local_steps > 1:
-            raise NotObservable("a message holds several local steps, each at a model never sent")
+            raise NotObservable(
+                "DPA054", "a message holds several local steps, each at a model never sent"
+            )
         V, step = start_and_step(view, setting.network.at, "x", target)
         return ObservedGradient(step / self.learning_rate, V)
 

@@ -124,13 +124,16 @@ class FedAN(GaussianDefense):
         """
         network = setting.network
         if network.period > 1 or network.server is not None:
-            raise ConfigError("graph: FedAN needs a graph of gossip that does not vary in time")
+            raise ConfigError(
+                "DPA039", "graph: FedAN needs a graph of gossip that does not vary in time"
+            )
         if not (network.at(1).doubly_stochastic or self.allow_outside_theory):
-            raise OutsideTheory("graph: FedAN needs a doubly stochastic W")
+            raise OutsideTheory("DPA039", "graph: FedAN needs a doubly stochastic W")
         if self.least_clip_norm > self.clip_norm:
             raise ConfigError(
+                "DPA005",
                 f"defense.least_clip_norm: {self.least_clip_norm:g} is above clip_norm, "
-                f"{self.clip_norm:g}"
+                f"{self.clip_norm:g}",
             )
         return super().calibrate(setting)
 

@@ -121,20 +121,23 @@ class Mafalda(GaussianDefense):
         fits = setting.network.period == 1 and graph.symmetric and graph.doubly_stochastic
         if not (fits or self.allow_outside_theory):
             raise OutsideTheory(
+                "DPA039",
                 "graph: MAFALDA needs an undirected graph that does not vary in time, with a "
-                "symmetric doubly stochastic W"
+                "symmetric doubly stochastic W",
             )
         cycles = {setting.sizes[i] // self.batch_size for i in setting.holders}
         if len(cycles) != 1 or 0 in cycles:
             raise ConfigError(
+                "DPA032",
                 f"defense.batch_size: agents have {min(cycles)} to {max(cycles)} batches of "
                 f"{self.batch_size} records; MAFALDA expects equally many at every agent, one at "
-                "least: an even partition, or another batch_size"
+                "least: an even partition, or another batch_size",
             )
         if self.n_rounds > MOST_ROUNDS:
             raise ConfigError(
+                "DPA022",
                 f"defense.n_rounds: a correlation of {self.n_rounds} rounds takes too long to "
-                f"find; expected {MOST_ROUNDS} at most"
+                f"find; expected {MOST_ROUNDS} at most",
             )
         return super().calibrate(setting).model_copy(update={"cycle": cycles.pop()})
 

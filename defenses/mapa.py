@@ -143,7 +143,9 @@ class MAPA(GaussianDefense):
         network = setting.network
         doubly = all(graph.doubly_stochastic for graph in network.graphs)
         if not (network.server is not None or doubly or self.allow_outside_theory):
-            raise OutsideTheory("graph: MAPA by gossip needs a doubly stochastic W in every round")
+            raise OutsideTheory(
+                "DPA039", "graph: MAPA by gossip needs a doubly stochastic W in every round"
+            )
         calibrated = super().calibrate(setting)
         if calibrated.stage_lengths is not None:
             return calibrated

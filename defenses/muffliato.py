@@ -134,9 +134,10 @@ class Muffliato(GaussianDefense):
         gap = min(graph.spectral_gap for graph in setting.network.graphs)
         if self.gossip_steps is None and gap < NO_GAP:
             raise ConfigError(
+                "DPA039",
                 "graph: Muffliato's K = ln(n) / sqrt(l) is infinite, as W of some round has no "
                 "spectral gap l; expected a connected graph with lazy weights, or "
-                "defense.gossip_steps"
+                "defense.gossip_steps",
             )
         for graph in setting.network.graphs:
             self._refuse_many_messages(graph)
@@ -149,9 +150,10 @@ class Muffliato(GaussianDefense):
         K, n = self.steps(graph), graph.n_edges
         if K * n > MOST_MESSAGES:
             raise ConfigError(
+                "DPA022",
                 f"graph: Muffliato's {K:,} gossip steps on {n:,} links are {K * n:,} messages in a "
                 f"round; expected {MOST_MESSAGES:,} at most: set defense.gossip_steps to "
-                f"{max(1, MOST_MESSAGES // n)} or less, or take a graph that mixes faster"
+                f"{max(1, MOST_MESSAGES // n)} or less, or take a graph that mixes faster",
             )
 
     def sensitivity(
@@ -232,6 +234,7 @@ def _refuse_unless_symmetric(setting: Setting, gap: float) -> None:
     symmetric = all(g.symmetric and g.doubly_stochastic for g in setting.network.graphs)
     if not symmetric or gap < NO_GAP:
         raise OutsideTheory(
+            "DPA039",
             "graph: Muffliato needs an undirected connected graph in every round, with a symmetric "
-            "doubly stochastic W whose only eigenvalue of modulus 1 is 1"
+            "doubly stochastic W whose only eigenvalue of modulus 1 is 1",
         )

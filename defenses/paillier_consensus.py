@@ -132,8 +132,9 @@ class PaillierConsensus(Defense):
         difference = b * (x[..., j, :] - x[..., i, :])
         if not bool(difference.abs().max() <= LARGEST):  # NaN is no number below it either
             raise DpauditError(
+                "DPA046",
                 f"paillier-consensus: a model times scale={self.scale} leaves the range of exact "
-                "integers; lower step_size (the run diverges) or scale"
+                "integers; lower step_size (the run diverges) or scale",
             )
         if self.channel == "ideal":
             return difference
@@ -184,7 +185,9 @@ def exchange(keys: Sequence[KeyPair], x: Tensor, b: Tensor, graph: Graph) -> Ten
         DpauditError: more than one trial, a wrong key, or a damaged ciphertext.
     """
     if x.ndim != 2:
-        raise DpauditError('channel "paillier" runs one trial at a time; use channel = "ideal"')
+        raise DpauditError(
+            "DPA005", 'channel "paillier" runs one trial at a time; use channel = "ideal"'
+        )
     decrypted = []
     for e, (j, i) in enumerate(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)):
         for x_j, x_i in zip(x[j].tolist(), x[i].tolist(), strict=True):
@@ -211,15 +214,18 @@ def decrypt(own: KeyPair, ciphertext: Any) -> int:
     of key length, which is out of range but for one chance in 2^(key_bits - 54).
     """
     if ciphertext.public_key != own.public:
-        raise DpauditError("paillier: the ciphertext was encrypted under another agent's key")
+        raise DpauditError(
+            "DPA043", "paillier: the ciphertext was encrypted under another agent's key"
+        )
     try:
         plaintext = own.private.decrypt(ciphertext)
     except OverflowError:
         plaintext = LARGEST + 1
     if abs(plaintext) > LARGEST:
         raise DpauditError(
+            "DPA046",
             f"paillier: a ciphertext decrypts to a number beyond {LARGEST}: it was damaged on its "
-            "way, or encrypted under another key"
+            "way, or encrypted under another key",
         )
     return int(plaintext)
 
@@ -230,7 +236,7 @@ def key_pair(bits: int) -> KeyPair:
         paillier = import_module("phe.paillier")
     except ImportError:
         raise MissingPackage(
-            'channel "paillier" needs the package phe: pip install "dpaudit[paillier]"'
+            "DPA023", 'channel "paillier" needs the package phe: pip install "dpaudit[paillier]"'
         ) from None
     return KeyPair(*paillier.generate_paillier_keypair(n_length=bits))
 

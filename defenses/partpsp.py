@@ -138,8 +138,9 @@ class PartPSP(Defense):
     def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
         if not _coordinates(self.share, setting).all():
             raise NotObservable(
+                "DPA054",
                 "the local layers are never sent, so the model that the gradient belongs to is "
-                "unknown"
+                "unknown",
             )
         return derived(self.protocol, self.learning_rate, view, setting, target)
 
@@ -162,7 +163,8 @@ def _coordinates(share: Literal["all"] | tuple[str, ...], setting: Setting) -> T
     for layer in share:
         if not any(_is_in(name, layer) for name in names):
             raise ConfigError(
-                f'defense.share: the model has no layer "{layer}"; it has {", ".join(names)}'
+                "DPA006",
+                f'defense.share: the model has no layer "{layer}"; it has {", ".join(names)}',
             )
     parts = [
         torch.full((size,), any(_is_in(name, layer) for layer in share))

@@ -109,11 +109,13 @@ class PEDFL(Defense):
         """
         doubly = all(graph.doubly_stochastic for graph in setting.network.graphs)
         if not (doubly or self.allow_outside_theory):
-            raise OutsideTheory("graph: PEDFL needs a doubly stochastic W in every round")
+            raise OutsideTheory("DPA039", "graph: PEDFL needs a doubly stochastic W in every round")
         if self.epsilon is None:
             return self
         if self.noise_rate == 0:
-            raise ConfigError("defense.epsilon: needs a noise_rate above 0: b = epsilon * 0")
+            raise ConfigError(
+                "DPA041", "defense.epsilon: needs a noise_rate above 0: b = epsilon * 0"
+            )
         return self.model_copy(update={"budget": self.epsilon * self.noise_rate})
 
     def without_noise(self) -> Self:

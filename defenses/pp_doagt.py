@@ -99,13 +99,15 @@ class PPDOAGT(ScaledDefense):
         if not self.allow_outside_theory:
             if setting.network.period != 1:
                 raise OutsideTheory(
-                    "graph: PP-DOAGT needs a strongly connected graph that does not vary in time"
+                    "DPA039",
+                    "graph: PP-DOAGT needs a strongly connected graph that does not vary in time",
                 )
             q1, q2 = self.step_decay, self.noise_decay
             if self.noise_scale != 0 and not q1 < q2 < 1:
                 raise OutsideTheory(
+                    "DPA040",
                     "step_decay, noise_decay: the losses of PP-DOAGT add up over any number of "
-                    f"rounds for 0 < q1 < q2 < 1 only, got q1={q1:g} and q2={q2:g}"
+                    f"rounds for 0 < q1 < q2 < 1 only, got q1={q1:g} and q2={q2:g}",
                 )
         return super().calibrate(setting)
 

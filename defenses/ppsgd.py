@@ -108,7 +108,9 @@ class PPSGD(GaussianDefense):
         network = setting.network
         doubly = all(graph.doubly_stochastic for graph in network.graphs)
         if not (network.server is not None or doubly or self.allow_outside_theory):
-            raise OutsideTheory("graph: PPSGD by gossip needs a doubly stochastic W in every round")
+            raise OutsideTheory(
+                "DPA039", "graph: PPSGD by gossip needs a doubly stochastic W in every round"
+            )
         if self.noise_multiplier is not None:
             return self
         rounds = max(int(steps_of(network.at, self.n_rounds, i).sum()) for i in setting.holders)

@@ -131,8 +131,9 @@ class SensitivityReduced(GeometricDefense):
     def _refuse_large_correction(self) -> None:
         if self.step_size * self.correction > 1:
             raise OutsideTheory(
+                "DPA040",
                 "step_size, correction: (5) needs gamma beta <= 1, got "
-                f"{self.step_size:g} * {self.correction:g} = {self.step_size * self.correction:g}"
+                f"{self.step_size:g} * {self.correction:g} = {self.step_size * self.correction:g}",
             )
 
     def _refuse_instability(self, graph: Graph) -> None:
@@ -140,6 +141,7 @@ class SensitivityReduced(GeometricDefense):
         bound = 2 * (1 + smallest) / (1 - smallest) if smallest < 1 else math.inf
         if self.step_size * self.correction >= bound * (1 - ROUNDING):
             raise OutsideTheory(
+                "DPA040",
                 f"graph: gamma beta = {self.step_size * self.correction:g} is unstable: it must be "
                 f"below 2 (1 + l) / (1 - l) = {bound:.4g} for the smallest eigenvalue "
                 f"l = {smallest:.4g} of W",

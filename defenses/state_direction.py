@@ -119,11 +119,12 @@ class StateDirection(ScaledDefense, ABC):
         if self.noise_scale == 0:
             return
         if q == 1:
-            raise OutsideTheory("noise_decay: the noise must decay, got 1")
+            raise OutsideTheory("DPA040", "noise_decay: the noise must decay, got 1")
         if step_decay == 1 and alpha * L * (q + 1) >= q**2:
             raise OutsideTheory(
+                "DPA040",
                 "step_size: the losses of all rounds add up to no finite epsilon; expected "
-                f"step_size below q^2 / (L (q + 1)) = {q**2 / (L * (q + 1)):.4g}, got {alpha:g}"
+                f"step_size below q^2 / (L (q + 1)) = {q**2 / (L * (q + 1)):.4g}, got {alpha:g}",
             )
 
 

@@ -59,8 +59,9 @@ class WeakeningDefense(ScaledDefense, ABC):
         u, v, w = self.coupling_power, self.step_power, self.noise_power
         if not (u <= 1 and v <= 1 and 2 * (u - w) > 1 and 2 * v - u > 1):
             raise OutsideTheory(
+                "DPA040",
                 "step_power, coupling_power, noise_power: convergence needs u <= 1, v <= 1, "
-                f"2 (u - w) > 1 and 2 v - u > 1, got v={v:g}, u={u:g}, w={w:g}"
+                f"2 (u - w) > 1 and 2 v - u > 1, got v={v:g}, u={u:g}, w={w:g}",
             )
 
 
@@ -209,8 +210,9 @@ class WangNedicTracking(WeakeningDefense):
         if not self.allow_outside_theory:
             if setting.network.period != 1:
                 raise OutsideTheory(
+                    "DPA039",
                     "graph: the tracking method of Wang and Nedic needs a strongly connected graph "
-                    "that does not vary in time"
+                    "that does not vary in time",
                 )
             self.refuse_outside_powers()
         return super().calibrate(setting)

@@ -110,8 +110,9 @@ class Whisper(GaussianDefense):
         fits = setting.network.period == 1 and graph.symmetric and graph.doubly_stochastic
         if not (fits or self.allow_outside_theory):
             raise OutsideTheory(
+                "DPA039",
                 "graph: Whisper needs an undirected graph that does not vary in time, with a "
-                "symmetric doubly stochastic W, for which its covariance is the best one"
+                "symmetric doubly stochastic W, for which its covariance is the best one",
             )
         covariance(graph)
         return super().calibrate(setting)
@@ -150,7 +151,7 @@ def covariance(graph: Graph) -> Tensor:
         cvxpy = import_module("cvxpy")
     except ImportError:
         raise MissingPackage(
-            'whisper needs the package cvxpy: pip install "dpaudit[whisper]"'
+            "DPA023", 'whisper needs the package cvxpy: pip install "dpaudit[whisper]"'
         ) from None
     W, n = graph.W.numpy(), graph.n_agents
     Sigma = cvxpy.Variable((n, n), PSD=True)
@@ -163,11 +164,15 @@ def covariance(graph: Graph) -> Tensor:
         warnings.simplefilter("ignore", UserWarning)
         problem.solve(solver=cvxpy.CLARABEL)
     if problem.status not in (cvxpy.OPTIMAL, cvxpy.OPTIMAL_INACCURATE):
-        raise DpauditError(f"whisper: the solver ends with {problem.status}, and no covariance")
+        raise DpauditError(
+            "DPA041", f"whisper: the solver ends with {problem.status}, and no covariance"
+        )
     found = torch.from_numpy((Sigma.value + Sigma.value.T) / 2)
     left = left_of(found).of_all.min().item()
     if not (math.isfinite(left) and left > 0.5):
-        raise DpauditError("whisper: the solver's covariance leaves an agent without noise")
+        raise DpauditError(
+            "DPA041", "whisper: the solver's covariance leaves an agent without noise"
+        )
     return found / min(left, 1.0)
 
 

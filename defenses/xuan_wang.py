@@ -105,9 +105,10 @@ class XuanWang(ScaledDefense):
         slowest = max(self.step_decay, 1 - self.coupling * (1 - own))
         if not slowest < self.noise_decay < 1:
             raise OutsideTheory(
+                "DPA040",
                 "noise_decay: the losses of all rounds add up to no finite epsilon unless noise "
                 "falls more slowly than steps and than what lasts of them; expected more than "
-                f"{slowest:.4g} and below 1, got {self.noise_decay:g}"
+                f"{slowest:.4g} and below 1, got {self.noise_decay:g}",
             )
 
     def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:

@@ -117,13 +117,15 @@ class ZipDL(GaussianDefense):
         weights = torch.from_numpy(graph.sparse.data)
         if not torch.allclose(weights, weights[0].expand_as(weights)):
             raise OutsideTheory(
+                "DPA039",
                 "graph: Zip-DL needs one weight for all links and agents, as on a ring, for noises "
-                "to cancel"
+                "to cancel",
             )
         if int(_noises_of(graph, self.self_noise).min()) < 2:
             raise OutsideTheory(
+                "DPA040",
                 "graph: an agent with a single neighbour has a single noise, which is 0 as they "
-                "sum to zero; set self_noise = true"
+                "sum to zero; set self_noise = true",
             )
 
     def sensitivity(

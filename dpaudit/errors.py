@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import NamedTuple, Self
 
 from .text import one_line
 
@@ -10,20 +11,56 @@ LONGEST_LINE = 480  # characters; of a longer line the middle is left out
 LONGEST_NAME = 60  # a longer one is no misspelt word, and takes long to compare
 
 
+class Problem(NamedTuple):
+    """One thing that a user can repair."""
+
+    code: str  # of its page, such as "DPA017": dpaudit explain DPA017
+    text: str  # one line: what was wrong, where, and what was expected
+    help: str = ""  # what to do; "": what the page of the code says
+
+
 class DpauditError(Exception):
     """Bad input or circumstances: the message says what was wrong, where, and what was expected.
 
-    Several problems found at once are one error whose text has a line for each. What a file holds
-    may be part of it, so lines are bounded in length and number, and show what is not seen.
+    What a file holds may be part of a message, so lines are bounded in length and number, and show
+    what is not seen.
+
+    Args:
+        code: of the page that explains it, in ``codes.toml``.
+        text: a line for each problem.
+        help: what to do about it; "": what the page says.
     """
 
     most_lines = MOST_LINES
 
-    def __init__(self, text: str) -> None:
-        lines = text.split("\n")
-        shown = [shortened(one_line(line), LONGEST_LINE) for line in lines[: self.most_lines]]
-        more = len(lines) - len(shown)
-        super().__init__("\n".join([*shown, f"and {more} more"] if more else shown))
+    def __init__(self, code: str, text: str, help: str = "") -> None:
+        self._hold([Problem(code, line, help) for line in text.split("\n")])
+
+    @classmethod
+    def of(cls, problems: Iterable[Problem]) -> Self:
+        """Several problems that were found at once, at least one, as one error."""
+        first, *others = problems
+        error = cls(*first)
+        error._hold([first, *others])
+        return error
+
+    def _hold(self, problems: list[Problem]) -> None:
+        shown, more = problems[: self.most_lines], problems[self.most_lines :]
+        if more:
+            shown.append(more[0]._replace(text=f"and {len(more)} more"))
+        self.problems = tuple(
+            one._replace(text=shortened(one_line(one.text), LONGEST_LINE)) for one in shown
+        )
+        advice = f"{problems[0].help}; " if problems[0].help else ""
+        self.__notes__ = [f"help: {advice}see dpaudit explain {self.code}"]  # below a traceback
+
+    @property
+    def code(self) -> str:
+        """That of the first problem."""
+        return self.problems[0].code
+
+    def __str__(self) -> str:
+        return "\n".join(problem.text for problem in self.problems)
 
 
 class ConfigError(DpauditError):
@@ -34,15 +71,18 @@ class OutsideTheory(ConfigError):
     """A setting that the paper's theory does not allow.
 
     Args:
+        code: of the page that explains it.
         condition: what the theory needs, and what it got.
-        remedy: what to do about it.
+        help: what to do about it.
     """
 
     def __init__(
-        self, condition: str, remedy: str = "allow_outside_theory = true runs it all the same"
+        self,
+        code: str,
+        condition: str,
+        help: str = "allow_outside_theory = true runs it all the same",
     ) -> None:
-        super().__init__(f"{condition}; {remedy}")
-        self.condition = condition
+        super().__init__(code, condition, help)
 
 
 class PluginError(ConfigError):

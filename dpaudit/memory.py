@@ -25,7 +25,9 @@ def bytes_of(text: str, option: str) -> int:
     unit = None if match is None else _UNITS.get(match[2].upper())
     size = 0 if match is None or unit is None else int(float(match[1]) * unit)
     if size <= 0:
-        raise ConfigError(f'{option}: "{text}" is no size; expected one like 8GB or 512MiB')
+        raise ConfigError(
+            "DPA014", f'{option}: "{text}" is no size; expected one like 8GB or 512MiB'
+        )
     return size
 
 

@@ -89,12 +89,12 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         expected = f"{_elsewhere(error, name)}; expected {EXPECTED[family]}"
         where = _named(family, name, entry)
-        raise ConfigError(f"{where} cannot be imported: {what}{expected}") from error
+        raise ConfigError("DPA042", f"{where} cannot be imported: {what}{expected}") from error
     finally:
         changed = _default_dtype_since(before)
     problems += [] if changed is None else [changed]
     if problems:
-        raise ConfigError(f"{_named(family, name, entry)}: {'; '.join(problems)}")
+        raise ConfigError("DPA042", f"{_named(family, name, entry)}: {'; '.join(problems)}")
     return plugin
 
 
@@ -132,11 +132,12 @@ def _entry(family: PluginFamily, name: str) -> EntryPoint:
         case []:
             known = [other for other, found in registered.items() if len(found) == 1]
             raise ConfigError(
+                "DPA006",
                 f'no {family[:-1]} is called "{name}"{nearest(name, known)}; '
-                f"{_listed(known, family)}"
+                f"{_listed(known, family)}",
             )
         case several:
-            raise ConfigError(_contest(family, name, several))
+            raise ConfigError("DPA042", _contest(family, name, several))
 
 
 def _listed(names: list[str], family: PluginFamily) -> str:

@@ -1,13 +1,16 @@
-"""What nobody foresaw is one line; its traceback goes to a file that the line names."""
+"""Why there is no answer; what nobody foresaw is one line, and its traceback is in a file."""
 
+import errno
 import re
 import sysconfig
 import traceback
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+from .errors import DpauditError, Problem, is_out_of_memory
 from .text import one_line
 
+_NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
 _LONGEST = 300  # characters of an error's own text that the line repeats
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
 _DPAUDIT = str(Path(__file__).parent)
@@ -16,6 +19,18 @@ _INSTALLED = (
     *(str(Path(__file__).parents[1] / family) for family in ("attacks", "defenses", "reports")),
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
 )
+
+
+def problems_of(error: BaseException) -> tuple[Problem, ...]:
+    """Why there is no answer: what a user can repair, or a bug."""
+    if isinstance(error, DpauditError) and str(error):
+        return error.problems
+    if is_out_of_memory(error):
+        return (Problem("DPA021", "out of memory"),)
+    if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
+        where = "the output" if error.filename is None else error.filename
+        return (Problem("DPA016", f"{where}: cannot write: {error.strerror}"),)
+    return (Problem("DPA027", unforeseen(error)),)
 
 
 def unforeseen(error: BaseException) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
+from dpaudit.codes import help_for
+from dpaudit.errors import Problem
 from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
 from dpaudit.files.finding import Metric
 from dpaudit.files.verdict import MEANING, Verdict
@@ -55,7 +57,7 @@ def junit(report: CheckReport, strict: bool = False) -> str:
     return _document(root)
 
 
-def junit_of_problems(claims_file: str, problems: Sequence[str], seconds: float = 0.0) -> str:
+def junit_of_problems(claims_file: str, problems: Sequence[Problem], seconds: float = 0.0) -> str:
     """JUnit XML of a check that could not be run: an error for each problem.
 
     Args:
@@ -67,9 +69,10 @@ def junit_of_problems(claims_file: str, problems: Sequence[str], seconds: float 
     own = {"name": one_line(claims_file), "time": f"{seconds:.3f}"}
     suite = ElementTree.SubElement(root, "testsuite", counts, **own)
     for problem in problems:
-        message, name = one_line(problem), one_line(claims_file)
+        message, name = one_line(problem.text), one_line(claims_file)
         case = ElementTree.SubElement(suite, "testcase", name=message, classname=name, time=share)
-        ElementTree.SubElement(case, "error", message=message, type="could not run")
+        error = ElementTree.SubElement(case, "error", message=message, type=problem.code)
+        error.text = f"help: {help_for(problem.code, problem.help)}"
     return _document(root)
 
 

@@ -35,7 +35,7 @@ def render_comparison(results: Sequence[tuple[str, AuditResult, Path]], baseline
         DpauditError: there are no results, or an artifact's path leads out of its run directory.
     """
     if not results:
-        raise DpauditError("nothing to compare: expected at least one run")
+        raise DpauditError("DPA050", "nothing to compare: expected at least one run")
     runs = [
         ComparedRun(Run(label, i, result, path), i == baseline)
         for i, (label, result, path) in enumerate(results)

@@ -80,7 +80,7 @@ class Leaderboard:
             import pyarrow  # noqa: F401  (what pandas writes with)
         except ImportError:
             raise ConfigError(
-                'a Parquet file needs the package pyarrow: pip install "dpaudit[parquet]"'
+                "DPA023", 'a Parquet file needs the package pyarrow: pip install "dpaudit[parquet]"'
             ) from None
         content = io.BytesIO()
         self.frame().to_parquet(content, engine="pyarrow", index=False)

@@ -54,7 +54,7 @@ class ReportFigure:
         """
         kind = Path(path).suffix.removeprefix(".").lower()
         if kind not in FORMATS:
-            raise ConfigError(f"{path}: expected a name that ends in .svg, .pdf or .png")
+            raise ConfigError("DPA014", f"{path}: expected a name that ends in .svg, .pdf or .png")
         write_whole(Path(path), self._file(kind))
 
     def _file(self, kind: str) -> bytes:
@@ -77,7 +77,9 @@ class Figures:
         if not 0 < number <= len(found):
             names = list(self)
             known = f"there are: {', '.join(names)}" if names else "this result has none"
-            raise ConfigError(f'no figure is called "{name}"{nearest(name, names)}; {known}')
+            raise ConfigError(
+                "DPA006", f'no figure is called "{name}"{nearest(name, names)}; {known}'
+            )
         return found[number - 1]
 
     def __iter__(self) -> Iterator[str]:
@@ -122,7 +124,7 @@ class Notebook:
         if table not in TABLES:
             known = ", ".join(TABLES)
             raise ConfigError(
-                f'no table is called "{table}"{nearest(table, TABLES)}; known: {known}'
+                "DPA006", f'no table is called "{table}"{nearest(table, TABLES)}; known: {known}'
             )
         return _frame(list(TABLES[table](self._run.result)))
 

@@ -143,7 +143,7 @@ def gaps_of(rows: Sequence[Standing]) -> list[Gap]:
 def _measured(cell: Cell, folder: Path) -> list[Measured]:
     """Raises RunError, in the line that says why there is no result."""
     if cell.state != "done":
-        raise RunError(cell.error or NOT_RUN)
+        raise RunError("DPA070", cell.error or NOT_RUN)
     return list(measured(AuditResult.read(artifact_file(folder, f"cells/{cell.name}/audit.json"))))
 
 

@@ -91,8 +91,9 @@ class Canaries(Attack):
         problem = _on_records(context)
         if context.defense.cyclic:
             raise ConfigError(
+                "DPA052",
                 "attack canaries: this defense takes batches in turn, in which a canary has its "
-                "place by its number; canaries are drawn by chance here"
+                "place by its number; canaries are drawn by chance here",
             )
         if self.kind == "gradient":
             nonlinear = self._nonlinear(context, threat_model, claims)
@@ -260,8 +261,9 @@ def _on_records(context: AttackContext) -> Classification:
     """The learning problem. Raises ConfigError if there are no records to stand in for."""
     if isinstance(context.problem, SensorFusion) or context.defense.function_distance():
         raise ConfigError(
+            "DPA052",
             "attack canaries: canaries stand in for records, and this defense protects an "
-            "agent's whole function; use likelihood-ratio"
+            "agent's whole function; use likelihood-ratio",
         )
     return context.problem
 

@@ -186,7 +186,7 @@ def train_with_records(
         on_round(k, n_rounds)
     if n_read:
         return Evidence((scores - scores.median()).numpy(), canaries.included.numpy())
-    raise NotObservable(f"{threat_model.name} can derive no gradient of agent {victim}")
+    raise NotObservable("DPA054", f"{threat_model.name} can derive no gradient of agent {victim}")
 
 
 class _Heard(NamedTuple):
@@ -219,8 +219,9 @@ def _observable(defense: Defense) -> Observable:
     """The first by which a gradient can be derived from messages."""
     if not defense.observables:
         raise ConfigError(
+            "DPA052",
             "attack canaries: no gradient can be derived from this defense's messages; use kind = "
-            '"gradient"'
+            '"gradient"',
         )
     return next(iter(defense.observables.values()))
 

@@ -356,15 +356,17 @@ def _check(observed: ObservedGradients, task: Task) -> None:
     """Raises DpauditError for what cannot be attacked."""
     if len(task.shape) != 3:
         raise DataError(
+            "DPA033",
             f"gradient inversion needs images [channels, height, width], got records of shape "
-            f"{list(task.shape)}"
+            f"{list(task.shape)}",
         )
     for what, vectors in (("gradient", observed.gradients), ("model", observed.models)):
         finite = vectors.isfinite().all(1)
         if not finite.all():
             raise DpauditError(
+                "DPA046",
                 f"gradient inversion: the {what} of victim {int(finite.int().argmin())} of "
-                f"{len(finite)} has entries that are no finite numbers; the run has diverged there"
+                f"{len(finite)} has entries that are no finite numbers; the run has diverged there",
             )
 
 

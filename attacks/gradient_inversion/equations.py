@@ -54,8 +54,9 @@ class Equations(NamedTuple):
             geometry = (layer.stride, layer.padding, layer.dilation)
         else:
             raise NotObservable(
+                "DPA055",
                 f"the recursion through layers cannot invert {type(layer).__name__}; it needs "
-                "linear layers, and Conv2d of one group with zero padding in pixels"
+                "linear layers, and Conv2d of one group with zero padding in pixels",
             )
         taps = torch.eye(W[0, 0].numel()).to(W).view(1, -1, *W.shape[2:])
         size = (len(slope), taps.shape[1], *shape[1:])
@@ -139,8 +140,9 @@ class Equations(NamedTuple):
 
     def _open(self, rank: int) -> NotObservable:
         return NotObservable(
+            "DPA056",
             f"the equations of the {self.name} determine at most {rank} of the "
-            f"{self.shape.numel()} values of its input"
+            f"{self.shape.numel()} values of its input",
         )
 
 

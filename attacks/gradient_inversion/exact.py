@@ -86,8 +86,9 @@ def _answers(task: Task, model: Tensor, ahead: Front, images: Tensor) -> Tensor:
 def _require_first_with_relu(task: Task, model: Tensor, ahead: Front) -> None:
     if not ahead.is_first:
         raise NotObservable(
+            "DPA055",
             "a batch is told apart at a linear layer that comes first; here other layers come "
-            "before it"
+            "before it",
         )
     low, high = task.value_range
     generator = torch.Generator(model.device).manual_seed(0)
@@ -95,6 +96,7 @@ def _require_first_with_relu(task: Task, model: Tensor, ahead: Front) -> None:
     off = (_answers(task, model, ahead, low + (high - low) * z)[:, 0] == 0).double().mean()
     if off < _OFF:
         raise NotObservable(
+            "DPA055",
             "a batch is told apart by the units of the first layer that a record leaves off; "
-            "this network has no ReLU behind that layer"
+            "this network has no ReLU behind that layer",
         )

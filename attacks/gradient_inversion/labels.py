@@ -75,8 +75,9 @@ def last_parameters(module: nn.Module, n_classes: int) -> str:
     if isinstance(layer, nn.Linear) and layer.out_features == n_classes:
         return f"{path}.{'weight' if layer.bias is None else 'bias'}".lstrip(".")
     raise NotObservable(
+        "DPA055",
         "gradient-inversion reads labels off a last linear layer; this network ends in "
-        f"{type(layer).__name__}"
+        f"{type(layer).__name__}",
     )
 
 

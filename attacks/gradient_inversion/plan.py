@@ -61,7 +61,7 @@ def plan(
     std = observed.std
     noisy = std is not None and _is_audible(observed, std)
     if mismatch == "likelihood" and not noisy:
-        raise DpauditError(_NO_NOISE)
+        raise DpauditError("DPA052", _NO_NOISE)
     smooth = not has_kinks(task.gradients.module)
     if mismatch is None:
         quiet: Mismatch = "euclidean" if smooth else "chord"

@@ -36,7 +36,9 @@ def input_of_linear(front: Front) -> Signal:
     """
     U, S, Vh = torch.linalg.svd(front.augmented, full_matrices=False)
     if not abs(Vh[0, -1]) > torch.finfo(Vh.dtype).eps:
-        raise NotObservable("the gradient of the first linear layer's bias is 0: no unit answered")
+        raise NotObservable(
+            "DPA056", "the gradient of the first linear layer's bias is 0: no unit answered"
+        )
     value = Vh[0, :-1] / Vh[0, -1]
     slope = S[0] * Vh[0, -1] * U[:, 0] @ front.linear.parameters["weight"]
     return Signal(value, slope, torch.ones_like(value))
@@ -84,8 +86,9 @@ def _before_activation(call: Call, after: Signal) -> Signal:
             z, derivative = a, torch.where(a > _ACTIVE * a.abs().max(), one, zero)
         case _:
             raise NotObservable(
+                "DPA055",
                 f"the recursion through layers cannot invert {type(layer).__name__}; it needs "
-                "Sigmoid, Tanh, LeakyReLU or ReLU behind convolutions, without pooling"
+                "Sigmoid, Tanh, LeakyReLU or ReLU behind convolutions, without pooling",
             )
     derivative = derivative.clamp(min=0).nan_to_num(0.0)
     return Signal(z.nan_to_num(0.0, 0.0, 0.0), after.slope * derivative, after.known * derivative)

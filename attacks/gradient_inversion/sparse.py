@@ -94,8 +94,9 @@ def separate(front: Front, batch_size: int, generator: torch.Generator) -> Separ
         if separated is not None:
             return separated
     raise NotObservable(
+        "DPA056",
         f"a batch of {batch_size}: {draws} searches found {len(pool.q)} directions with zeros, "
-        "and no batch that fits them; the layer has no ReLU, too few units or much noise"
+        "and no batch that fits them; the layer has no ReLU, too few units or much noise",
     )
 
 
@@ -104,21 +105,23 @@ def _problem(front: Front, b: int) -> _Problem:
     G = front.augmented
     if b >= min(G.shape):
         raise NotObservable(
+            "DPA056",
             f"a batch of {b} cannot be told apart by a layer of {G.shape[0]} units with "
-            f"{G.shape[1] - 1} inputs: it needs more of both"
+            f"{G.shape[1] - 1} inputs: it needs more of both",
         )
     U, S, Vh = torch.linalg.svd(G, full_matrices=False)
     if not S[b - 1] > _GAP * S[b].clamp(min=_rounding(S)):
         raise NotObservable(
+            "DPA056",
             f"the first layer's gradient has no rank of {b}: its singular value {b} is "
             f"{S[b - 1]:.1e} and the next {S[b]:.1e}; the message has noise, or other records "
-            "in it, or a record twice"
+            "in it, or a record twice",
         )
     L, R = U[:, :b] * S[:b], Vh[:b]
     noise = (G - L @ R).norm(dim=1) / math.sqrt(G.shape[1] - b) + _rounding(S)
     units = (L.norm(dim=1) > _SIGMAS * noise).nonzero()[:, 0]
     if len(units) <= b:
-        raise NotObservable(f"a batch of {b} needs more than {b} units that answer to it")
+        raise NotObservable("DPA056", f"a batch of {b} needs more than {b} units that answer to it")
     T = _alike(L[units])
     rows = L[units] @ T
     return _Problem(F.normalize(rows), noise[units] / rows.norm(dim=1), units, L, R, T)

@@ -49,21 +49,26 @@ def front(task: Task, gradient: Tensor, model: Tensor) -> Front:
             the first that has is no chain of layers, each fed with the output of the last.
     """
     if not gradient.isfinite().all():
-        raise NotObservable("an exact attack needs a finite gradient, got NaN or infinity")
+        raise NotObservable(
+            "DPA046", "an exact attack needs a finite gradient, got NaN or infinity"
+        )
     images, calls = _run(task, gradient.double(), model.double())
     before: list[Call] = []
     fed = images
     for call in calls:
         if not _same(fed, call.input):
             raise NotObservable(
+                "DPA055",
                 f"an exact attack needs a chain of layers up to the first linear one; what feeds "
-                f"the {type(call.layer).__name__} here is not the output of the layer before it"
+                f"the {type(call.layer).__name__} here is not the output of the layer before it",
             )
         if isinstance(call.layer, nn.Linear) and "bias" in call.parameters and call.input.ndim == 2:
             return Front(before, call, _same(images, call.input))
         before.append(call)
         fed = call.output
-    raise NotObservable("an exact attack starts at a linear layer with bias; this network has none")
+    raise NotObservable(
+        "DPA055", "an exact attack starts at a linear layer with bias; this network has none"
+    )
 
 
 def _run(task: Task, gradient: Tensor, model: Tensor) -> tuple[Tensor, list[Call]]:

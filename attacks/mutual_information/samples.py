@@ -153,8 +153,9 @@ def blocks(trials: int, setting: Setting) -> list[int]:
     fit = BLOCK_BYTES // each
     if fit * 16 < FEWEST:
         raise ConfigError(
+            "DPA022",
             f"attack: {FEWEST} runs at once of {setting.n_agents} agents with models of "
-            f"{setting.d} parameters take {FEWEST * each / 2**30:.0f} GiB; use a smaller model"
+            f"{setting.d} parameters take {FEWEST * each / 2**30:.0f} GiB; use a smaller model",
         )
     n = -(-trials // max(fit, FEWEST))
     return [trials // n + (i < trials % n) for i in range(n)]
@@ -340,7 +341,8 @@ class _Recorder:
         links = [link for link in view.edges(message, k) if link[0] == q.victim]
         if not links:
             raise NotObservable(
-                f'{q.threat_model.name} does not see "{message}" of agent {q.victim} in round {k}'
+                "DPA054",
+                f'{q.threat_model.name} does not see "{message}" of agent {q.victim} in round {k}',
             )
         return [Target(k, q.victim, receiver) for _, receiver in links]
 

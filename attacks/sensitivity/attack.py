@@ -112,7 +112,9 @@ class Sensitivity(Attack):
             chosen = self.model_copy(update={"victim": _most_moved(context)})
             return chosen.measure(context, threat_model, on_step)
         if context.setting.sizes[self.victim] == 0:
-            raise ConfigError(f"attack.victim: agent {self.victim} is a server, without data")
+            raise ConfigError(
+                "DPA051", f"attack.victim: agent {self.victim} is a server, without data"
+            )
         coupled = Coupled(
             context.defense, context.problem, context.setting, context.streams, self.victim
         )
@@ -250,8 +252,9 @@ def _refuse(context: AttackContext) -> None:
     claimed = any(claim.adjacency == "function" for claim in context.claims)
     if claimed and context.defense.function_distance() is None:
         raise ConfigError(
+            "DPA047",
             "claim.adjacency: function adjacency needs a stated distance between gradients, "
-            "and this defense states none; claim add-remove or replace-one"
+            "and this defense states none; claim add-remove or replace-one",
         )
 
 
@@ -259,8 +262,9 @@ def _agents(examination: Examination, state: Any, k: int) -> list[Row]:
     rows = examination.agents(state, k)
     if not rows:
         raise ConfigError(
+            "DPA047",
             "claim.adjacency: agent-identity needs a stated bound on how far the queries of two "
-            "agents are apart, and this defense states none; claim add-remove or replace-one"
+            "agents are apart, and this defense states none; claim add-remove or replace-one",
         )
     return rows
 

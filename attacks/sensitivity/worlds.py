@@ -118,8 +118,9 @@ class FunctionChange(Gradient):
     ) -> Tensor:
         """Raises DpauditError: a change of the function is no change of records to clip."""
         raise DpauditError(
+            "DPA047",
             "claim.adjacency: function adjacency changes an agent's whole gradient, and this "
-            "defense clips the gradients of records; claim add-remove or replace-one"
+            "defense clips the gradients of records; claim add-remove or replace-one",
         )
 
 
@@ -160,8 +161,9 @@ class Coupled:
         if isinstance(self.problem, Classification):
             return self.problem
         raise ConfigError(
+            "DPA047",
             "claim.adjacency: agents hold cost functions and no records to add or replace; claim "
-            "function adjacency"
+            "function adjacency",
         )
 
     def play(

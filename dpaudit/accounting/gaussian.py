@@ -50,7 +50,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     """
     _check_delta(delta)
     if epsilon < 0:
-        raise DpauditError(f"epsilon must be at least 0, got {epsilon}")
+        raise DpauditError("DPA071", f"epsilon must be at least 0, got {epsilon}")
     mu = 1.0
     while gaussian_delta(epsilon, mu) < delta:
         mu *= 2
@@ -68,9 +68,9 @@ def clt_mu(rate: float, mus: np.ndarray) -> float:
 
 def _check_mu(mu: float) -> None:
     if not mu >= 0:
-        raise DpauditError(f"mu must be at least 0, got {mu}")
+        raise DpauditError("DPA071", f"mu must be at least 0, got {mu}")
 
 
 def _check_delta(delta: float) -> None:
     if not 0 < delta < 1:
-        raise DpauditError(f"delta must lie strictly between 0 and 1, got {delta}")
+        raise DpauditError("DPA071", f"delta must lie strictly between 0 and 1, got {delta}")

@@ -93,13 +93,15 @@ def epsilon(
         DpauditError: delta is outside [0, 1), or 0 although some noise is Gaussian.
     """
     if not 0 <= delta < 1:
-        raise DpauditError(f"delta must be at least 0 and below 1, got {delta}")
+        raise DpauditError("DPA071", f"delta must be at least 0 and below 1, got {delta}")
     if any(release.noise_multiplier == 0 for release in mechanism):
         return Interval(inf, inf)
     pure = _pure_epsilon(mechanism, adjacency)
     if delta == 0:
         if pure == inf:
-            raise DpauditError("Gaussian noise has no epsilon at delta = 0; choose a delta above 0")
+            raise DpauditError(
+                "DPA049", "Gaussian noise has no epsilon at delta = 0; choose a delta above 0"
+            )
         return Interval(pure, pure)
     mu = _gaussian_mu(mechanism, adjacency)
     if mu is not None:
@@ -178,7 +180,7 @@ def delta(
         DpauditError: epsilon is negative.
     """
     if not epsilon >= 0:
-        raise DpauditError(f"epsilon must be at least 0, got {epsilon}")
+        raise DpauditError("DPA071", f"epsilon must be at least 0, got {epsilon}")
     if any(release.noise_multiplier == 0 for release in mechanism):
         return Interval(1.0, 1.0)
     if epsilon >= _pure_epsilon(mechanism, adjacency):

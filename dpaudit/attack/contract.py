@@ -72,7 +72,8 @@ class Attack(Strict, ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "misfits" in vars(cls):
-            raise ConfigError(f"attack: {cls.__name__}.misfits is now called validate_options")
+            said = f"attack: {cls.__name__}.misfits is now called validate_options"
+            raise ConfigError("DPA043", said)
 
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         """Options that cannot be meant in a run of so many rounds and agents."""

@@ -140,8 +140,9 @@ def blind(
     """
     if len(public_labels.unique()) < 2:
         raise DpauditError(
+            "DPA072",
             "the blind baseline needs public images of at least two classes, "
-            f"got {len(public_labels)} images of {len(public_labels.unique())}"
+            f"got {len(public_labels)} images of {len(public_labels.unique())}",
         )
     other = (labels[..., None] != public_labels).flatten(0, 1).to(public_images.dtype)
     drawn = torch.multinomial(other.to(generator.device), 1, generator=generator)
@@ -152,8 +153,9 @@ def blind(
 def _check(truth: Tensor, reconstruction: Tensor) -> None:
     if truth.ndim != 5 or truth.shape != reconstruction.shape:
         raise DpauditError(
+            "DPA030",
             f"reconstruction of shape {list(reconstruction.shape)} cannot be scored against "
-            f"{list(truth.shape)}: expected [m, batch, channels, height, width] for both"
+            f"{list(truth.shape)}: expected [m, batch, channels, height, width] for both",
         )
     refuse_small(truth.shape)
 
@@ -163,8 +165,9 @@ def refuse_small(shape: Sequence[int]) -> None:
     channels, height, width = shape[-3:]
     if min(height, width) < SSIM_WINDOW:
         raise DataError(
+            "DPA033",
             f"SSIM takes a window of {SSIM_WINDOW} x {SSIM_WINDOW} pixels: expected images "
-            f"[channels, height, width] of at least that size, got [{channels}, {height}, {width}]"
+            f"[channels, height, width] of at least that size, got [{channels}, {height}, {width}]",
         )
 
 

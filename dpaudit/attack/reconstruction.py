@@ -79,29 +79,33 @@ class ReconstructionAttack(Attack):
         dataset = learned.dataset
         if dataset is None:
             raise DataError(
+                "DPA033",
                 "these data are no records, only a cost function for each agent; gradient "
-                "inversion needs images"
+                "inversion needs images",
             )
         if not dataset.is_image:
             raise DataError(
+                "DPA033",
                 f'data "{dataset.name}" has {dataset.x.ndim - 1}-dimensional records '
                 f"{tuple(dataset.x.shape[1:])}; gradient inversion needs images "
-                "[n, channels, height, width]"
+                "[n, channels, height, width]",
             )
         refuse_small(dataset.x.shape)
         largest = max((size for size in self.batch_sizes if size != "training"), default=0)
         fewest = min(setting.sizes)
         if largest > fewest:
             raise DataError(
+                "DPA032",
                 f"attack.batch_sizes: a batch of {largest} cannot be drawn, for an agent has "
-                f"{fewest} records; expected 1 to {fewest}"
+                f"{fewest} records; expected 1 to {fewest}",
             )
         if self._joins == "rounds" and set(self.batch_sizes) != {fewest}:
             raise DataError(
+                "DPA052",
                 'attack.join: "rounds" needs batches whose records are known to recur, all that an '
                 "agent holds in every round; which records of smaller batches recur is not "
                 f"inferred: expected batch_sizes = [{fewest}], as no agent holds fewer, got "
-                f"{list(self.batch_sizes)}"
+                f"{list(self.batch_sizes)}",
             )
 
     def recording(self, defense: Defense) -> Recording:

@@ -122,8 +122,9 @@ def _joined(scenario: Scenario, group: _Group) -> tuple[str, ...]:
 def _require_each(scenario: Scenario, group: _Group, n: int) -> None:
     if n != len(group.targets):
         raise DpauditError(
+            "DPA043",
             f"{scenario.attack_name} handed back {n} reconstructions of {len(group.targets)} "
-            "batches; expected one for each of observed.secrets"
+            "batches; expected one for each of observed.secrets",
         )
 
 

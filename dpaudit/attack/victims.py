@@ -111,8 +111,9 @@ def _refuse_part(known: int, d: int) -> None:
     """Raises NotObservable unless a gradient has all coordinates, at a model with all of its."""
     if known < d:
         raise NotObservable(
+            "DPA054",
             f"only {known} of {d} parameters are sent: what stays with the agent is part of the "
-            "model at which the gradient was taken"
+            "model at which the gradient was taken",
         )
 
 

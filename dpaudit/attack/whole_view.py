@@ -44,9 +44,10 @@ def view_bytes(
     named = ", ".join(f'"{name}"' for name in sorted(others))
     instead = f", or message = {named}" if named else ""
     raise ConfigError(
+        "DPA022",
         f"attack {context.name}: the estimate of gradients of round {k} from the whole view "
         f"has {unknowns:,} unknowns with n_agents = {n}; expected {most:,} at most, about "
-        f"n_agents = {max(2, n * most // unknowns)} with as many links each{instead}"
+        f"n_agents = {max(2, n * most // unknowns)} with as many links each{instead}",
     )
 
 
@@ -74,7 +75,8 @@ def refuse_many_noises(context: AttackContext, rounds: Sequence[int]) -> None:
     draws = len(unmixing.draws_of(context.defense, context.setting, last))
     if draws > most:
         raise ConfigError(
+            "DPA022",
             f"attack {context.name}: rounds: the first {last} rounds draw {draws:,} noises with "
             f"n_agents = {context.setting.n_agents}; expected {most:,} at most, of about "
-            f"{last * most // draws} rounds"
+            f"{last * most // draws} rounds",
         )

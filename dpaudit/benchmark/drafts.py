@@ -55,7 +55,7 @@ def draft_of(file: BenchmarkFile, combination: Combination) -> Draft:
             put(content, parts, deepcopy(value))
         except RunError as error:
             at = tuple(int(part) if part.isdigit() else part for part in parts)
-            problems.append((at, str(error)))
+            problems.append((at, error.problems[0]))
     audit = {key: with_absolute_data(key, x, file.path.parent) for key, x in content.items()}
     config, found = (None, problems) if problems else validated(audit)
     if config is not None and not found:
@@ -73,12 +73,12 @@ def _unknown(config: AuditConfig) -> Iterator[FileProblem]:
         if data != SENSORS:
             refuse_unknown_data(data)
     except DataError as error:
-        yield ("data", "name" if config.data.path is None else "path"), str(error)
+        yield ("data", "name" if config.data.path is None else "path"), error.problems[0]
     try:
         if config.model is not None:
             refuse_unknown_network(config.model.name)
     except ConfigError as error:
-        yield ("model", "name"), str(error)
+        yield ("model", "name"), error.problems[0]
 
 
 def telling(drafts: Sequence[Draft], first: Iterable[str]) -> list[str]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpaudit.data.datasets import Dataset
-from dpaudit.errors import ConfigError, DpauditError
+from dpaudit.errors import DpauditError, Problem
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name
 from dpaudit.pipeline.caller_objects import NOTHING, CallerObjects
 from dpaudit.pipeline.dry_run import Cost, Power, cost_of, powers_of
 from dpaudit.pipeline.jobs import Prepared
-from dpaudit.pipeline.orders import problems_of
 from dpaudit.pipeline.run import Runtime, prepare
+from dpaudit.unforeseen import problems_of
 
 from .grid import SEED, InvalidCells, Plan, PlannedCell
 
@@ -52,15 +52,16 @@ def cells_ahead(
     for cell in plan.cells:
         groups.setdefault(cell.group, []).append(cell)
     look = _Look(runtime, POWER_SECONDS / len(groups))
-    found, problems = [], list[str]()
+    found, problems = [], list[Problem]()
     for i, (group, cells) in enumerate(groups.items()):
         try:
             found.append(_ahead(group, len(cells), *look.at(cells[0].config)))
         except Exception as error:  # of a plug-in, too
-            problems += [f'cell "{group}": {line}' for line in problems_of(error)]
+            said = problems_of(error)
+            problems += [one._replace(text=f'cell "{group}": {one.text}') for one in said]
         on_cells(i + 1, len(groups))
     if problems:
-        raise InvalidCells("\n".join(problems))
+        raise InvalidCells.of(problems)
     return found
 
 
@@ -75,7 +76,7 @@ class _Look:
 
     def __init__(self, runtime: Runtime, patience: float) -> None:
         self._runtime, self._patience = runtime, patience
-        self._costs: dict[str, Cost | str] = {}  # or why it cannot be run
+        self._costs: dict[str, Cost | DpauditError] = {}  # or why it cannot be run
         self._source = ""
         self._dataset: Dataset | None = None
 
@@ -89,18 +90,18 @@ class _Look:
         if key not in self._costs:
             self._costs[key] = _cost_or_refusal(config, prepared, self._runtime, own)
         cost = self._costs[key]
-        if isinstance(cost, str):
-            raise ConfigError(cost)
+        if isinstance(cost, DpauditError):
+            raise cost
         return cost, list(powers_of(config, prepared, self._patience))
 
 
 def _cost_or_refusal(
     config: AuditConfig, prepared: Prepared, runtime: Runtime, own: CallerObjects
-) -> Cost | str:
+) -> Cost | DpauditError:
     try:
         return cost_of(config, prepared, runtime, own)
     except DpauditError as refusal:
-        return str(refusal)
+        return refusal
 
 
 def _without(value: Any, keys: tuple[str, ...]) -> Any:

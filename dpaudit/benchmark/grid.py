@@ -9,7 +9,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from dpaudit.errors import MOST_LINES, ConfigError, nearest
+from dpaudit.errors import MOST_LINES, ConfigError, Problem, nearest
 from dpaudit.files.audit_keys import Options, called, unknown_key
 from dpaudit.files.benchmark_file import BenchmarkFile, Setting, hashable
 from dpaudit.files.config import AuditConfig
@@ -71,7 +71,7 @@ class _Refused:
     @property
     def by_base(self) -> list[FileProblem]:
         """Problems of what no part sets."""
-        return [(key, text) for key, text in self.problems if self.setting(key) is None]
+        return [(key, problem) for key, problem in self.problems if self.setting(key) is None]
 
 
 def plan_of(file: BenchmarkFile, most: int) -> Plan:
@@ -93,7 +93,7 @@ def plan_of(file: BenchmarkFile, most: int) -> Plan:
     if len(combinations) * n_seeds > most:
         raise _too_many(file, len(combinations) * n_seeds, most)
     if not combinations:
-        raise ConfigError(f"{file.path}: every cell is excluded")
+        raise ConfigError("DPA069", f"{file.path}: every cell is excluded")
     firsts = dict.fromkeys(label for parts in (*axes, listed) for p in parts for label in p.labels)
     drafts = [draft_of(file, combination) for combination in combinations]
     labels = telling(drafts, firsts)
@@ -102,8 +102,9 @@ def plan_of(file: BenchmarkFile, most: int) -> Plan:
 
 def _too_many(file: BenchmarkFile, n: int, most: int) -> ConfigError:
     return ConfigError(
+        "DPA069",
         f"{file.path}: {n:,} cells are more than the {most:,} of --max-cells; give a larger "
-        "--max-cells, or fewer values"
+        "--max-cells, or fewer values",
     )
 
 
@@ -112,16 +113,16 @@ def _refuse_unknown_keys(file: BenchmarkFile) -> None:
     settings = [(("axis", i), setting) for i, axis in axes for setting in axis.settings]
     settings += [(("cell", i), setting) for i, setting in enumerate(file.benchmark.cell)]
     options = _options(file, [setting for _, setting in settings])
-    lines: dict[str, None] = {}  # each once: many values have the same key
+    found: dict[Problem, None] = {}  # each once: many values have the same key
     why = cache(lambda path, suggest: unknown_key(path, options, suggest))
     for at, setting in settings:
         for key, value in setting.items():
             for path in (key, *(leaf for leaf, _ in leaves_of(value, key))):
-                if (said := why(path, len(lines) < MOST_LINES)) is not None:
-                    lines[file.line(at, said)] = None
+                if (said := why(path, len(found) < MOST_LINES)) is not None:
+                    found[file.located(at, Problem("DPA001", said))] = None
                     break
-    if lines:
-        raise ConfigError("\n".join(lines))
+    if found:
+        raise ConfigError.of(found)
 
 
 def _options(file: BenchmarkFile, settings: Sequence[Setting]) -> Options:
@@ -195,8 +196,8 @@ def _planned(
         audit = config.model_dump_json()
         if audit in seen:
             other = "one before it" if seen[audit] == group else f'cell "{seen[audit]}"'
-            again = ((), f"is the same audit as {other}")
-            refused.append(_Refused(group, draft.combination, [again]))
+            again = Problem("DPA069", f"is the same audit as {other}")
+            refused.append(_Refused(group, draft.combination, [((), again)]))
         seen.setdefault(audit, group)
         for seed in _seeds(file, config, draft.combination):
             own = config.model_copy(update={"seed": seed})
@@ -204,7 +205,7 @@ def _planned(
             content = {**draft.audit, SEED: seed}
             cells.append(PlannedCell(name, draft.has(labels), group, content, own))
     if refused:
-        raise InvalidCells("\n".join(_said(file, refused, len(drafts))))
+        raise InvalidCells.of(_said(file, refused, len(drafts)))
     return cells
 
 
@@ -215,14 +216,14 @@ def _seeds(file: BenchmarkFile, config: AuditConfig, parts: Combination) -> Sequ
     return file.benchmark.seeds or (config.seed,)
 
 
-def _said(file: BenchmarkFile, refused: Sequence[_Refused], n: int) -> Iterator[str]:
-    """A line for each problem, with what set it; those of the base, which all n have, once."""
+def _said(file: BenchmarkFile, refused: Sequence[_Refused], n: int) -> Iterator[Problem]:
+    """Each problem, with what set it; those of the base, which all n have, once."""
     every = set.intersection(*({*one.by_base} for one in refused)) if len(refused) == n else set()
-    for key, text in (problem for problem in refused[0].by_base if problem in every):
-        yield file.base_line(key, text)
+    for key, problem in (found for found in refused[0].by_base if found in every):
+        yield file.located_in_base(key, problem)
     for one in refused:
-        for key, text in (problem for problem in one.problems if problem not in every):
-            said = f'cell "{one.group}"{": " if key else ""}{dotted(key)}'
-            said = f"{said}: {text}" if key else f"{said} {text}"
+        for key, problem in (found for found in one.problems if found not in every):
+            where = f'cell "{one.group}"' + (f": {dotted(key)}:" if key else "")
+            said = problem._replace(text=f"{where} {problem.text}")
             part = one.setting(key)
-            yield file.base_line((), said) if part is None else file.line(part.at, said)
+            yield file.located_in_base((), said) if part is None else file.located(part.at, said)

@@ -20,11 +20,11 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dpaudit.errors import ConfigError, RunError
+from dpaudit.errors import ConfigError, Problem, RunError
 from dpaudit.files.whole import PARTIAL
-from dpaudit.pipeline.orders import problems_of
 from dpaudit.pipeline.processes import Ended, Waiting
 from dpaudit.training.held_folder import LOCK, Folder
+from dpaudit.unforeseen import problems_of
 
 from .one_cell import CellJob
 
@@ -51,7 +51,7 @@ class Left(NamedTuple):
 
     files: Files  # new or changed
     parts: "Parts | None" = None  # of the first task: what is to be done
-    problems: tuple[str, ...] = ()  # why it failed
+    problems: tuple[Problem, ...] = ()  # why it failed
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,13 @@ class Cluster:
         try:
             with Folder(job.folder).held() as folder:
                 self._run(job, folder)
-            problems: list[str] = []
+            problems: tuple[Problem, ...] = ()
         except RayError as error:
-            problems = [f"lost on the cluster: {str(error).strip().partition(chr(10))[0]}"]
+            lost = f"lost on the cluster: {str(error).strip().partition(chr(10))[0]}"
+            problems = (Problem("DPA026", lost),)
         except Exception as error:
             problems = problems_of(error)
-        return Ended(name, monotonic() - began, tuple(problems))
+        return Ended(name, monotonic() - began, problems)
 
     def _run(self, job: CellJob, folder: Folder) -> None:
         """All parts of a cell in turn: what is left of each is in its folder at once."""
@@ -127,7 +128,7 @@ class Cluster:
             if left.problems:
                 for task in waits:
                     ray.cancel(task)
-                raise RunError("\n".join(left.problems))
+                raise RunError.of(left.problems)
             for path, content in left.files.items():
                 folder.write(path, content)
             found.append(left)
@@ -154,7 +155,8 @@ def connected(
         import ray
     except ImportError:
         raise ConfigError(
-            "--backend ray: Ray is not installed; it comes with pip install 'dpaudit[ray]'"
+            "DPA023",
+            "--backend ray: Ray is not installed; it comes with pip install 'dpaudit[ray]'",
         ) from None
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     started: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -167,7 +169,9 @@ def connected(
         ray.init(address or "local", **started)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         said = " ".join(str(error).split())
-        raise ConfigError(f"--address {address}: no Ray cluster answers there: {said}") from None
+        raise ConfigError(
+            "DPA025", f"--address {address}: no Ray cluster answers there: {said}"
+        ) from None
     try:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # Ray leaves with a code of its own
@@ -182,7 +186,7 @@ def _cluster(device: str, workers: int | None) -> Cluster:
     has = ray.cluster_resources()
     places = int(has.get("CPU" if device == "cpu" else "GPU", 0))
     if device != "cpu" and not places:
-        raise ConfigError(f"--device {device}: the Ray cluster has no GPU")
+        raise ConfigError("DPA024", f"--device {device}: the Ray cluster has no GPU")
     return Cluster(workers or max(1, places), int(device != "cpu"))
 
 
@@ -229,7 +233,7 @@ def _done(order: str, cwd: str, stage: Stage, name: str, *given: Left) -> Left:
                 (out / path).write_bytes(content)
             parts = _do(CellJob.model_validate_json(order), out, stage, name)
         except (Exception, SystemExit) as error:
-            return Left({}, problems=tuple(problems_of(error)))
+            return Left({}, problems=problems_of(error))
         changed = {p: content for p, content in _files(out).items() if files.get(p) != content}
         return Left(changed, parts)
 

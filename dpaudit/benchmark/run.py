@@ -109,9 +109,11 @@ def _held(out: Path, resume: bool) -> Iterator[Folder]:
             (out / LOCK).exists() and not (out / "run.json").exists()
         )
         if not begun and out.exists() and any(out.iterdir()):
-            raise RunError(f"{out}: not empty, and not a benchmark of dpaudit; give --out")
+            raise RunError(
+                "DPA015", f"{out}: not empty, and not a benchmark of dpaudit; give --out"
+            )
     if resume and not (out / RESULT).exists():
-        raise RunError(f"{out}: nothing to resume: no {RESULT} in it")
+        raise RunError("DPA017", f"{out}: nothing to resume: no {RESULT} in it")
     with Folder(out).held() as folder:
         yield folder
 
@@ -175,14 +177,16 @@ def _begun(cell: PlannedCell, place: Place, key: str) -> CellJob:
 
 
 def _ended(cell: Cell, ended: Ended, place: Place) -> Cell:
-    problems = list(ended.problems)
+    problems = ended.problems
     if not problems:
         try:
             AuditResult.read(place.folder(cell.name) / "audit.json")
         except DpauditError as error:
-            problems = [str(error)]
+            problems = error.problems
+    said = "; ".join(problem.text for problem in problems)
+    code = problems[0].code if problems else None
     state = "failed" if problems else "done"
-    return cell.model_copy(update={"state": state, "error": "; ".join(problems)})
+    return cell.model_copy(update={"state": state, "error": said, "code": code})
 
 
 def _earlier_timing(out: Path) -> dict[str, float]:

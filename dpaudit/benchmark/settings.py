@@ -118,9 +118,11 @@ def put(content: Any, parts: Sequence[str], value: Any) -> None:
         if isinstance(content, list) and (not isinstance(place, int) or place >= len(content)):
             there = dotted(tuple(parts[:i]))
             table = f"{there}[{place + 1}]" if isinstance(place, int) else f"{there}.{part}"
-            raise RunError(f"there is no {table}; the audit has {len(content)} of {there}")
+            raise RunError(
+                "DPA006", f"there is no {table}; the audit has {len(content)} of {there}"
+            )
         if not isinstance(content, dict | list):
-            raise RunError(f'"{".".join(parts[:i])}" is no table')
+            raise RunError("DPA006", f'"{".".join(parts[:i])}" is no table')
         if i == len(parts) - 1:
             content[place] = value
         elif isinstance(content, dict):

@@ -27,9 +27,10 @@ def benchmark_path(named: str, scale: Scale | None) -> Path:
     if not path.exists() and not path.suffix:
         known = suites()
         raise ConfigError(
+            "DPA006",
             f'no file and no suite is called "{named}"{nearest(named, known)}; suites: '
-            f"{', '.join(known) or 'none'}"
+            f"{', '.join(known) or 'none'}",
         )
     if scale is not None:
-        raise ConfigError(f"--scale: {named} is a file and no suite; leave it out")
+        raise ConfigError("DPA013", f"--scale: {named} is a file and no suite; leave it out")
     return path

@@ -66,7 +66,9 @@ class _Peers:
             peers = [peer for peer in peers if peer[1] == record["to"]] or peers
         found = sorted({of for of, _ in peers} - {rank})
         if not found or (len(found) > 1 and record["operator"] not in ALL):
-            raise RunError(SEVERAL.format(**record) if found else f"{record['site']}: no peer")
+            raise RunError(
+                "DPA064", SEVERAL.format(**record) if found else f"{record['site']}: no peer"
+            )
         ranks = sorted({rank, *found})
         return {**record, "kind": "sent", "source": rank, "destinations": found, "ranks": ranks}
 

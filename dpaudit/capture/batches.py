@@ -34,8 +34,9 @@ def batch_of(parts: Sequence[Tensor], key: tuple[int, int]) -> Batch:
     if batch is None:
         found = ", ".join(f"{part.dtype} {list(part.shape)}" for part in parts) or "nothing"
         raise RunError(
+            "DPA033",
             f"batch {key[1]} of agent {key[0]} has {found}; gradient inversion needs images "
-            "[n, channels, height, width] of floating point, and integer labels [n]"
+            "[n, channels, height, width] of floating point, and integer labels [n]",
         )
     return batch
 
@@ -52,8 +53,9 @@ def others(batches: Iterable[Batch], attacked: Sequence[Batch], who: str) -> Bat
     ]
     if len({int(label) for _, label in rows}) < 2:
         raise RunError(
+            "DPA033",
             f"{who}: the blind guess beside gradient inversion needs records of two classes in "
-            "batches that are not attacked; expected a run of more rounds or agents"
+            "batches that are not attacked; expected a run of more rounds or agents",
         )
     images, labels = zip(*rows, strict=True)
     return Batch(torch.stack(images), torch.stack(labels))

@@ -18,16 +18,18 @@ def refuse_missing_script(options: ProgramOptions) -> None:
     said = " ".join(options.command)
     if not options.ranks and not (_is_python(program) and rest and rest[0].endswith(".py")):
         raise ConfigError(
+            "DPA057",
             f"program.command: {said}: expected python SCRIPT.py ... for a simulation in one "
-            "process; a torch.distributed program needs program.ranks"
+            "process; a torch.distributed program needs program.ranks",
         )
     named = next((part for part in options.command if part.endswith(".py")), None)
     if named is None and not {*MODULE} & {*rest}:
         raise ConfigError(
-            f"program.command: {said}: names no program; expected SCRIPT.py or -m MODULE in it"
+            "DPA057",
+            f"program.command: {said}: names no program; expected SCRIPT.py or -m MODULE in it",
         )
     if named is not None and not (script := options.folder / named).is_file():
-        raise ConfigError(f"program.command: {script}: no such file")
+        raise ConfigError("DPA057", f"program.command: {script}: no such file")
 
 
 def torchrun(options: ProgramOptions) -> list[str] | None:
@@ -56,7 +58,7 @@ def torchrun(options: ProgramOptions) -> list[str] | None:
     if not rest or not rest[0].endswith(".py"):
         return None
     if ranks != str(options.ranks):
-        raise ConfigError(f"program.ranks: {options.ranks}; the command starts {ranks}")
+        raise ConfigError("DPA057", f"program.ranks: {options.ranks}; the command starts {ranks}")
     return rest
 
 

@@ -294,7 +294,7 @@ class Inversion:
         )
 
     def _error(self, key: str, said: str) -> RunError:
-        return RunError(f"attack[{self.index + 1}].{key}: {said}")
+        return RunError("DPA064", f"attack[{self.index + 1}].{key}: {said}")
 
 
 class _Shown(NamedTuple):

@@ -131,14 +131,16 @@ def _response(
     number = np.zeros(len(there), int) if n == 1 else np.arange(len(there))
     if n not in (1, len(there)):
         raise RunError(
+            "DPA063",
             f'noise "{draw.name}" has {n} numbers and moves {len(there)} of {message}; expected '
-            "one each"
+            "one each",
         )
     a, b = (m[there] * s[number] for m, s in zip(moved, signs, strict=True))
     if not np.allclose(a, b, rtol=AGREE, atol=AGREE * largest):
         raise RunError(
+            "DPA063",
             f'{message} is not linear in noise "{draw.name}", number by number; what it shows '
-            f"cannot be measured in this way{_if_rounds_of_their_own(message)}"
+            f"cannot be measured in this way{_if_rounds_of_their_own(message)}",
         )
     return Response(j, there, number, (a + b) / 2)
 
@@ -278,8 +280,9 @@ def _blocks(
         number[which] = np.arange(len(which))
         if r * c > MOST_ENTRIES:
             raise RunError(
+                "DPA063",
                 f"{c} numbers of noise move {r} numbers of messages together; expected parts of "
-                f"{MOST_ENTRIES:g} pairs at most, as where noise is added number by number"
+                f"{MOST_ENTRIES:g} pairs at most, as where noise is added number by number",
             )
         of = number[part] >= 0
         B = np.zeros((len(which), r, c))

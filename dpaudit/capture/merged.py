@@ -41,8 +41,9 @@ class Merging:
             raise too_large(MOST_BYTES)
         if any(process.of_kind("addressed") for process in processes):
             raise RunError(
+                "DPA060",
                 "the program sends by ZeroMQ sockets too, which an audit does not see; dpaudit "
-                "capture records them"
+                "capture records them",
             )
         events, draws = events_of(processes, TranscriptFiles(out)), draws_of(processes)
         if plain:

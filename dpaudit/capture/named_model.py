@@ -37,15 +37,18 @@ def named_model(name: str, program: ProgramOptions, seed: int) -> nn.Module:
             made = maker()
     except (Exception, SystemExit) as error:  # whatever somebody's module does
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise RunError(f'model "{name}" cannot be made in {program.folder}: {said}') from None
+        raise RunError(
+            "DPA042", f'model "{name}" cannot be made in {program.folder}: {said}'
+        ) from None
     if not isinstance(made, nn.Module):
-        raise RunError(f'model "{name}" is of {type(made).__name__}; expected a network')
+        raise RunError("DPA035", f'model "{name}" is of {type(made).__name__}; expected a network')
     if not list(made.parameters()):
-        raise RunError(f'model "{name}" has no parameters, and so no gradient')
+        raise RunError("DPA035", f'model "{name}" has no parameters, and so no gradient')
     if buffers := [key for key, _ in made.named_buffers()]:
         raise RunError(
+            "DPA036",
             f'model "{name}" keeps state beside its parameters ({buffers[0]}), which its gradients '
-            "depend on and no message holds"
+            "depend on and no message holds",
         )
     return made.float()
 
@@ -59,7 +62,9 @@ def n_classes_of(model: nn.Module, shape: tuple[int, ...]) -> int:
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         said = str(error).splitlines()[0]
         name = type(model).__name__
-        raise RunError(f"{name} cannot take records of shape {list(shape)}: {said}") from None
+        raise RunError(
+            "DPA034", f"{name} cannot take records of shape {list(shape)}: {said}"
+        ) from None
 
 
 def weights_of(model: nn.Module) -> Tensor:
@@ -72,11 +77,13 @@ def stored_weights(path: Path, model: nn.Module) -> Tensor:
     try:
         stored = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: {' '.join(str(error).split())}") from None
+        raise RunError("DPA035", f"{path}: {' '.join(str(error).split())}") from None
     for name, parameter in model.named_parameters():
         if name not in stored or stored[name].shape != parameter.shape:
             found = list(stored[name].shape) if name in stored else "nothing"
-            raise RunError(f"{path}: {name}: expected {list(parameter.shape)}, found {found}")
+            raise RunError(
+                "DPA035", f"{path}: {name}: expected {list(parameter.shape)}, found {found}"
+            )
     return torch.cat([stored[name].flatten().float() for name, _ in model.named_parameters()])
 
 

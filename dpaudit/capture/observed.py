@@ -185,7 +185,7 @@ class Observed:
         try:
             return load_file(self.path / TAPE)
         except (OSError, safetensors.SafetensorError) as error:
-            raise RunError(f"{self.path / TAPE}: {error}") from None
+            raise RunError("DPA066", f"{self.path / TAPE}: {error}") from None
 
     def write_tape(self, folder: Path) -> Path:
         """Its draws as a file of their own."""
@@ -232,7 +232,7 @@ def place_of(run: Observed, victim: int, k: int) -> Place:
     """
     sent = tuple(m for m in run.messages if (m.source, m.round) == (victim, k))
     if not sent:
-        raise RunError(f"agent {victim} sends nothing in round {k} of {run.n_rounds}")
+        raise RunError("DPA064", f"agent {victim} sends nothing in round {k} of {run.n_rounds}")
     begin, end = _span(run, victim, k)
     draws = tuple(d for d in run.draws if d.agent == victim and begin < d.sequence < end)
     if any(message in run.summed for message in sent):  # the noise of all is in a sum
@@ -242,8 +242,9 @@ def place_of(run: Observed, victim: int, k: int) -> Place:
     batch = next((i for i, t in enumerate(own, 1) if begin < t.sequence < end), None)
     if batch is None:
         raise RunError(
+            "DPA059",
             f"agent {victim} takes no batch in round {k}; expected tap.batch(agent, records) "
-            "before each message"
+            "before each message",
         )
     return Place(victim, k, sent, draws, batch)
 

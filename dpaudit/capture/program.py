@@ -112,22 +112,23 @@ class Program:
 
     def _refuse_failure(self, status: int | None, out: Path) -> None:
         if status is None:
-            raise RunError(f"{self.name}: the process that runs it has ended")
+            raise RunError("DPA058", f"{self.name}: the process that runs it has ended")
         if status == TIMED_OUT:
             raise RunError(
-                f"{self.name}: not done after {self.options.seconds:g} s (program.seconds)"
+                "DPA058",
+                f"{self.name}: not done after {self.options.seconds:g} s (program.seconds)",
             )
         if (out / ERROR).exists():
-            raise RunError(f"{self.name}: {(out / ERROR).read_text()}")
+            raise RunError("DPA058", f"{self.name}: {(out / ERROR).read_text()}")
         if refused := noted(out):
-            raise RunError(f"{self.name}: {refused}")
+            raise RunError("DPA058", f"{self.name}: {refused}")
         if status != 0 and not ((out / RAW).exists() and all_over(processes_in(out / RAW))):
             said = _said(out)
             ended = f"{self.name}: ended with status {status}{port_hint(said)}"
             if (out / RAW).exists() and (first := first_failure(processes_in(out / RAW))):
-                raise RunError(f"{ended}: {first}")
+                raise RunError("DPA058", f"{ended}: {first}")
             last = said.strip().splitlines()[-LAST_LINES:]
-            raise RunError("\n".join([f"{ended}; it said last:", *last]))
+            raise RunError("DPA058", "\n".join([f"{ended}; it said last:", *last]))
 
     def _refuse_silence(self, out: Path) -> None:
         events = out / EVENTS
@@ -138,7 +139,7 @@ class Program:
             if self.options.ranks
             else "tap.send(source, destinations, name, value) for each"
         )
-        raise RunError(f"{self.name}: no message seen; expected {expected}")
+        raise RunError("DPA059", f"{self.name}: no message seen; expected {expected}")
 
 
 def _said(out: Path) -> str:

@@ -46,10 +46,14 @@ class Recording:
         path = self.path / sent.file
         dtype = getattr(torch, sent.dtype, None)
         if not isinstance(dtype, torch.dtype) or ".." in Path(sent.file).parts:
-            raise RunError(f"{self.path / EVENTS}: no tensor of {sent.dtype} in {sent.file}")
+            raise RunError(
+                "DPA066", f"{self.path / EVENTS}: no tensor of {sent.dtype} in {sent.file}"
+            )
         try:
             with safetensors.safe_open(path, "pt") as file:
                 stored: Tensor = file.get_tensor(sent.key)
             return stored.flatten().view(dtype).reshape(sent.shape)
         except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-            raise RunError(f"{path}: {' '.join(str(error).split())}; capture again") from None
+            raise RunError(
+                "DPA066", f"{path}: {' '.join(str(error).split())}; capture again"
+            ) from None

@@ -51,8 +51,9 @@ class Contents:
         events = self._together[call]
         if len(events) != len(events[0].group):
             raise RunError(
+                "DPA060",
                 f"{events[0].call_site}: {len(events)} of {len(events[0].group)} ranks contribute "
-                'from this line; messages.reductions = "sum only" needs all'
+                'from this line; messages.reductions = "sum only" needs all',
             )
         return np.asarray(sum(map(self._sent, events)))
 
@@ -65,9 +66,10 @@ class Contents:
             others = [i for i in range(len(event.group)) if i != place]
             if stack.shape[:1] != (len(event.group),) or bool(stack[others].any()):
                 raise RunError(
+                    "DPA060",
                     f"{event.call_site}: rank {event.source} contributes {tuple(stack.shape)}; "
                     f'messages.reductions = "rows of a padded stack" expects {len(event.group)} '
-                    "rows, and zeros in those of others"
+                    "rows, and zeros in those of others",
                 )
             rows.append(numbers(stack[place]))
         return np.concatenate(rows)

@@ -83,15 +83,16 @@ def _refuse_unfit_adapter(path: Path) -> None:
     except (OSError, ValueError, SyntaxError) as error:
         said = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else None
         why = said or reason(error)  # type: ignore[arg-type]
-        raise RunError(f"--transport {path}: {why}") from None
+        raise RunError("DPA042", f"--transport {path}: {why}") from None
     names = {node.name for node in body if isinstance(node, ast.FunctionDef)}
     names |= {
         ast.unparse(to) for node in body if isinstance(node, ast.Assign) for to in node.targets
     }
     if missing := sorted({"MODULE", "hook"} - names):
         raise RunError(
+            "DPA042",
             f"--transport {path}: has no {missing[0]}; expected MODULE, the name of the module "
-            "that sends, and a function hook(module, sent)"
+            "that sends, and a function hook(module, sent)",
         )
 
 
@@ -116,7 +117,9 @@ def _raw_folder(out: Path) -> Iterator[Path]:
         known = {EVENTS, DRAWS, TRANSCRIPT, DRAFT, PAGE, RAW}
         other = sorted(path.name for path in out.iterdir() if path.name not in known)
         if other:
-            raise RunError(f"{out}: holds {other[0]}; expected a new folder or an earlier capture")
+            raise RunError(
+                "DPA015", f"{out}: holds {other[0]}; expected a new folder or an earlier capture"
+            )
         for name in (EVENTS, DRAWS, PAGE):
             (out / name).unlink(missing_ok=True)
         for name in (TRANSCRIPT, RAW):
@@ -136,15 +139,16 @@ def _run(
         try:
             started = subprocess.Popen(command, env=environment, start_new_session=True)
         except (OSError, ValueError) as error:
-            raise RunError(f"{command[0]}: cannot be started: {reason(error)}") from None
+            raise RunError("DPA057", f"{command[0]}: cannot be started: {reason(error)}") from None
         guard.has(started)
         deadline = time.monotonic() + options.seconds
         while (code := started.poll()) is None:
             _refuse_excess(raw, options.most_bytes)
             if time.monotonic() > deadline:
                 raise RunError(
+                    "DPA058",
                     f"{command[0]}: still running after {options.seconds:g} seconds, and was "
-                    "ended; give --seconds if it needs longer"
+                    "ended; give --seconds if it needs longer",
                 )
             time.sleep(_POLL)
         return code
@@ -160,8 +164,9 @@ def _refuse_excess(raw: Path, most_bytes: int) -> None:
 def too_large(most_bytes: int, remedy: str = "") -> RunError:
     """Of what a program sends; ``remedy``: another one."""
     return RunError(
+        "DPA066",
         f"the transcript is larger than {size_text(most_bytes)}; run fewer rounds or a smaller "
-        f"model{remedy}"
+        f"model{remedy}",
     )
 
 
@@ -175,18 +180,19 @@ def _refuse_failure(
     }
     if noted["refused"]:
         supported = " and ".join(TORCH)
-        raise RunError(f"{noted['refused'][0]}; supported are: {supported}")
+        raise RunError("DPA060", f"{noted['refused'][0]}; supported are: {supported}")
     if noted["full"]:
         raise too_large(most_bytes, ", or give a larger --max-bytes")
     if code and not all_over(processes):
         first = first_failure(processes)
         why = f": {first}" if first else "; its own output says why"
-        raise RunError(f"{_ended(command, code)}{why}{port_hint(why)}")
+        raise RunError("DPA058", f"{_ended(command, code)}{why}{port_hint(why)}")
     if not any(process.of_kind("sent") for process in processes):
         raise RunError(
+            "DPA059",
             f"{_said(command)}: no message was seen; expected a program that sends by "
             "torch.distributed or calls dpaudit.tap.send, and whose Python is not started with "
-            "-E, -I or -S"
+            "-E, -I or -S",
         )
 
 

@@ -145,14 +145,15 @@ def _refuse_contradiction(
     said = f'record.sampling: "{record.sampling}" is stated, and in the recording'
     for victim, pattern in zip(record.victims, found, strict=True):
         if pattern in _SEEN:
-            raise RunError(f'{said} of agent {victim} {_SEEN[pattern]}; expected "none"')
+            raise RunError("DPA065", f'{said} of agent {victim} {_SEEN[pattern]}; expected "none"')
         sizes = [one.records for one in taken if one.agent == victim]
         spread = 2 * pi * sizes[0] * (1 - record.sampling_rate)
         equal = -0.5 * (len(sizes) - 1) * log(max(spread, 1.0))  # log of the chance of that
         if record.sampling == "poisson" and len(set(sizes)) == 1 and equal < log(CHANCE):
             raise RunError(
+                "DPA065",
                 f"{said} all {len(sizes)} batches of agent {victim} have {sizes[0]} records, which "
-                'batches of other sizes would hardly have; expected "fixed" or "none"'
+                'batches of other sizes would hardly have; expected "fixed" or "none"',
             )
 
 

@@ -123,7 +123,7 @@ class Anew:
                 )
             except OSError as error:
                 name = self._options.command[0]
-                raise RunError(f"{name}: cannot be started: {reason(error)}") from None
+                raise RunError("DPA057", f"{name}: cannot be started: {reason(error)}") from None
 
     def _status(self, started: "subprocess.Popen[bytes]", world: World) -> int:
         deadline = time.monotonic() + self._options.seconds

@@ -92,7 +92,8 @@ def _refuse_other_names(config: CapturedConfig, neighbours: Neighbours) -> None:
         if not isinstance(attack, GradientInversion) and attack.message not in (None, *names):
             assert attack.message is not None
             raise RunError(
+                "DPA064",
                 f'attack[{i}].message: no victim sends "{attack.message}" in round '
                 f"{config.record.rounds[0]}{nearest(attack.message, names)}; sent are "
-                f"{', '.join(names)}"
+                f"{', '.join(names)}",
             )

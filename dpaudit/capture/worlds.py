@@ -281,33 +281,40 @@ def _refuse_absent(config: CapturedConfig, plain: Observed) -> None:
         begins = config.messages.round_starts_at
         why = f'"{begins}" sends and draws nothing' if begins else "the messages have no period"
         raise RunError(
+            "DPA059",
             f"no rounds were found: {why}; name the line at which they begin, of a message or a "
-            "draw, by messages.round_starts_at"
+            "draw, by messages.round_starts_at",
         )
     for victim in config.record.victims:
         if victim not in plain.agents:
             raise RunError(
+                "DPA064",
                 f"record.victims: agent {victim} sends nothing; there are agents "
-                f"{', '.join(map(str, plain.agents))}"
+                f"{', '.join(map(str, plain.agents))}",
             )
     for k in config.record.rounds:
         if k > plain.n_rounds:
-            raise RunError(f"record.rounds: {k}; the program has {plain.n_rounds} rounds")
+            raise RunError("DPA064", f"record.rounds: {k}; the program has {plain.n_rounds} rounds")
     for site in config.noise.sites:
         if site not in {draw.name for draw in plain.draws}:
             names = ", ".join(plain.drawing_lines) or "none"
             hint = "; draws of NumPy and random are seen by tap.noise alone"
             hint = hint if config.program.ranks else ""
-            raise RunError(f'noise.sites: "{site}" is never reached; drawn were: {names}{hint}')
+            raise RunError(
+                "DPA064", f'noise.sites: "{site}" is never reached; drawn were: {names}{hint}'
+            )
     if plain.summed and len(config.record.victims) > 1:
-        raise RunError('record.victims: expected one with messages.reductions = "sum only"')
+        raise RunError(
+            "DPA005", 'record.victims: expected one with messages.reductions = "sum only"'
+        )
 
 
 def _refuse_difference(message: MessageId | None) -> None:
     if message is not None:
         raise RunError(
+            "DPA062",
             f"{message} differs between runs that share every draw and all data until then; "
-            "something of the program is random and not seeded, or not drawn by name"
+            "something of the program is random and not seeded, or not drawn by name",
         )
 
 
@@ -316,6 +323,7 @@ def _refuse_other_shapes(base: Observed, run: Observed, messages: Sequence[Messa
         found = run.messages.get(message)
         if found is None or found.shape != base.messages[message].shape:
             raise RunError(
+                "DPA063",
                 f"{message} is not sent, or has another size, where a record or noise differs; "
-                "what it shows cannot be measured: messages.ignore leaves it out"
+                "what it shows cannot be measured: messages.ignore leaves it out",
             )

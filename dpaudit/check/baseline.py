@@ -113,16 +113,17 @@ class Baseline(Strict):
             content = read_json(path)
             if content.get("schema_version") != 1:
                 raise ConfigError(
+                    "DPA010",
                     f"{path}: schema_version {content.get('schema_version')!r}, this dpaudit reads "
-                    "version 1; write it anew with --update-baseline"
+                    "version 1; write it anew with --update-baseline",
                 )
             return cls.model_validate(content)
         except OSError as error:
-            raise ConfigError(f"{path}: {reason(error)}") from None
+            raise ConfigError("DPA007", f"{path}: {reason(error)}") from None
         except ValidationError as error:
-            raise ConfigError(first_problem(path, error, cls, content)) from None
+            raise ConfigError("DPA011", first_problem(path, error, cls, content)) from None
         except ValueError as error:
-            raise ConfigError(f"{path}: not a baseline ({reason(error)})") from None
+            raise ConfigError("DPA011", f"{path}: not a baseline ({reason(error)})") from None
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all. Raises RunError."""

@@ -131,7 +131,7 @@ class AuditCache:
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
-            raise RunError(f"{path}: cannot write: {error.strerror}") from None
+            raise RunError("DPA016", f"{path}: cannot write: {error.strerror}") from None
         with open(lock, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
-from dpaudit.errors import RunError
+from dpaudit.errors import Problem, RunError
 from dpaudit.files.claims_file import ClaimsFile
 from dpaudit.pipeline.processes import Ended, Order, Waiting, side_by_side
 
@@ -36,25 +36,27 @@ def run_all(
         return file.claims.check[index[name]].seconds
 
     took: dict[str, float] = {}
-    problems: list[str] = []
+    problems: list[Problem] = []
     orders = {name: order(job) for name, job in jobs.items()}
     with closing(side_by_side(command, orders, [{}] * cores, waiting, budget)) as over:
         for ended in over:
             took[ended.name] = ended.seconds
             problems += _problems(file, index[ended.name], ended)
     if problems:
-        raise RunError("\n".join(problems))
+        raise RunError.of(problems)
     return took
 
 
-def _problems(file: ClaimsFile, i: int, ended: Ended) -> Iterator[str]:
+def _problems(file: ClaimsFile, i: int, ended: Ended) -> Iterator[Problem]:
     """What went wrong with the audit of a check, with its line in the file."""
     if ended.out_of_time:
         budget = file.claims.check[i].seconds
-        late = (
-            f"not finished after {budget:g} s, so there is no verdict; give it more, or the audit "
-            "fewer rounds, trials or attacks. What was done is kept, and the next check goes on"
+        late = Problem(
+            "DPA070",
+            f'"{ended.name}": not finished after {budget:g} s, so there is no verdict; what was '
+            "done is kept, and the next check goes on",
+            "give it more seconds, or the audit fewer rounds, trials or attacks",
         )
-        yield str(file.problem(("check", i, "seconds"), f'"{ended.name}": {late}'))
-    for line in ended.problems:
-        yield str(file.problem(("check", i), f'"{ended.name}": {line}'))
+        yield file.located(("check", i, "seconds"), late)
+    for one in ended.problems:
+        yield file.located(("check", i), one._replace(text=f'"{ended.name}": {one.text}'))

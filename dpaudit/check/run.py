@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from dpaudit.errors import ConfigError, RunError, nearest
+from dpaudit.errors import ConfigError, Problem, RunError, nearest
 from dpaudit.files.artifact_file import artifact_file
 from dpaudit.files.captured_file import CapturedConfig, is_captured
 from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
@@ -226,7 +226,7 @@ def _baseline(file: ClaimsFile, options: Options) -> Baseline | None:
         if name not in known
     ]
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError("DPA067", "\n".join(problems))
     return baseline
 
 
@@ -238,7 +238,7 @@ def _refuse_another_config(baseline: Baseline, options: Options, sources: list[S
         if baseline.checks[source.name].config != config_hash(source.content)
     ]
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError("DPA067", "\n".join(problems))
 
 
 def _noted(cache: AuditCache, file: ClaimsFile, ledger: Ledger, content: str) -> Ledger:
@@ -261,9 +261,8 @@ def _source(file: ClaimsFile, i: int, code: Path | None, options: Options, own: 
         path, content, text = file.path, check.audit, file.text
         at = ("check", i, "audit")
     if not content.get("claim") and not check.threshold and options.baseline is None:
-        raise file.problem(
-            ("check", i), "nothing to check: no claim in the audit, no threshold, and no baseline"
-        )
+        said = "nothing to check: no claim in the audit, no threshold, and no baseline"
+        raise ConfigError.of([file.located(("check", i), Problem("DPA050", said))])
 
     def key_of(audit: dict[str, Any]) -> str:
         decides = path.parent, code, options.device, options.data_root, own
@@ -277,14 +276,14 @@ def _source(file: ClaimsFile, i: int, code: Path | None, options: Options, own: 
 
 def _configs(sources: list[Source]) -> dict[str, dict[str, Any]]:
     """The complete config of each audit. Raises ConfigError with the problems of all of them."""
-    configs, problems = {}, []
+    configs, problems = {}, list[Problem]()
     for source in sources:
         try:
             configs[source.name] = source.config().model_dump(mode="json")
         except ConfigError as error:
-            problems.append(str(error))
+            problems += error.problems
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError.of(problems)
     return configs
 
 
@@ -322,7 +321,9 @@ def _not_for_the_next(cache: AuditCache, sources: list[Source]) -> list[str]:
 def _result(cache: AuditCache, source: Source) -> AuditResult:
     result = cache.made(source.key)
     if result is None:
-        raise RunError(f'"{source.name}": its audit ended without a result in {cache.path}')
+        raise RunError(
+            "DPA070", f'"{source.name}": its audit ended without a result in {cache.path}'
+        )
     return result
 
 

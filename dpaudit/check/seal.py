@@ -44,7 +44,7 @@ class Seal:
             RunError: a link, or something else that is no file and no folder, is in it.
         """
         if folder.is_symlink():
-            raise RunError(f"{folder}: expected a folder, found a link")
+            raise RunError("DPA068", f"{folder}: expected a folder, found a link")
         there = (folder / part for part in parts if os.path.lexists(folder / part))
         files = (
             (path.relative_to(folder).as_posix(), _digest(path))
@@ -63,7 +63,7 @@ def _files(path: Path) -> Iterator[Path]:
     elif stat.S_ISREG(kind):
         yield path
     else:
-        raise RunError(f"{path}: expected a file or a folder, found a link or a device")
+        raise RunError("DPA068", f"{path}: expected a file or a folder, found a link or a device")
 
 
 def _digest(path: Path) -> str:
@@ -81,8 +81,9 @@ def machine_key() -> str:
     given = os.environ.get(VARIABLE, "")
     if given and len(given) < LEAST_LENGTH:
         raise ConfigError(
+            "DPA068",
             f"{VARIABLE}: expected a secret of at least {LEAST_LENGTH} characters, "
-            f"got {len(given)}; leave it empty for a key of this machine"
+            f"got {len(given)}; leave it empty for a key of this machine",
         )
     if given:
         return given
@@ -116,11 +117,12 @@ def _read(path: Path) -> str:
         found = os.fstat(file.fileno())
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
             raise RunError(
+                "DPA068",
                 f"{path}: expected a file of yours that nobody else can read or write (0600), "
                 f"found permissions {stat.S_IMODE(found.st_mode):04o}; remove it, and the next "
-                "check makes another"
+                "check makes another",
             )
         key = file.read()
     if len(key) < LEAST_LENGTH:
-        raise RunError(f"{path}: not a key; remove it, and the next check makes another")
+        raise RunError("DPA068", f"{path}: not a key; remove it, and the next check makes another")
     return key

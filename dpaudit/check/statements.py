@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import exp, isfinite
 from typing import NamedTuple
 
-from dpaudit.errors import ConfigError, nearest
+from dpaudit.errors import ConfigError, Problem, nearest
 from dpaudit.files.check_report import Statement, StatementOutcome
 from dpaudit.files.claims_file import Check, ClaimsFile, Measured, Threshold
 from dpaudit.files.finding import Metric, Name, Role, canonical
@@ -42,7 +42,7 @@ def statements(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[Sta
         ConfigError: a threshold fits no metric; one line for each.
     """
     tested: list[Tested] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     for i, check in enumerate(file.claims.check):
         result = results[check.name]
         tested += [_claim(claim, result, check, file.line(("check", i))) for claim in result.claims]
@@ -51,9 +51,9 @@ def statements(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[Sta
             try:
                 tested += _limits(threshold, result, check, file.line(key))
             except ConfigError as error:
-                problems.append(str(file.problem((*key, "metric"), str(error))))
+                problems += [file.located((*key, "metric"), one) for one in error.problems]
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError.of(problems)
     return _decided(tested)
 
 
@@ -215,14 +215,15 @@ def _limits(threshold: Threshold, result: AuditResult, check: Check, line: int) 
     measured = [*map(Measured.of, result.findings), *_utility(result)]
     selected = [m for m in measured if threshold.selects(m)]
     if not selected:
-        raise ConfigError(_no_finding(threshold, result))
+        raise ConfigError("DPA050", _no_finding(threshold, result))
     name = canonical(threshold.metric)
     found = [(m, m.metrics[name]) for m in selected if name in m.metrics]
     if not found:
         known = sorted({name for m in selected for name in m.metrics})
         raise ConfigError(
+            "DPA050",
             f'no finding has a metric "{threshold.metric}"{nearest(threshold.metric, known)}; '
-            f"there are {', '.join(known) or 'none'}"
+            f"there are {', '.join(known) or 'none'}",
         )
     for about, metric in found:
         yield _limit(threshold, about, metric, result, check, line)
@@ -301,7 +302,7 @@ def _limit_value(threshold: Threshold, measured: Measured, result: AuditResult) 
     ]
     if not claimed:
         raise ConfigError(
-            f'at_most = "claim": no epsilon is claimed against "{measured.threat_model}"'
+            "DPA050", f'at_most = "claim": no epsilon is claimed against "{measured.threat_model}"'
         )
     return min(claimed)
 

@@ -118,7 +118,9 @@ def _outliving_exits() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        raise RunError(f"no answer: code that is audited raised SystemExit({error})") from error
+        raise RunError(
+            "DPA026", f"no answer: code that is audited raised SystemExit({error})"
+        ) from error
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def _refuse(noise_multiplier: float, rate: float, sampling: Sampling, delta: flo
     if not 0 <= delta < 1:
         problems.append(f"--delta: expected at least 0 and below 1, got {delta:g}")
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError("DPA014", "\n".join(problems))
 
 
 def _interval(low: float, high: float) -> str:

@@ -40,7 +40,7 @@ def capture(
     """Run a torch.distributed program, with every message it sends recorded. Exits 0 or 2."""
     with errors_as_exit_codes():
         if not seconds > 0:
-            raise ConfigError(f"--seconds: expected more than 0, got {seconds:g}")
+            raise ConfigError("DPA014", f"--seconds: expected more than 0, got {seconds:g}")
         size = bytes_of(max_bytes, "--max-bytes")
         from dpaudit.capture.draft import draft, why_no_draft
         from dpaudit.capture.run import Options

@@ -50,7 +50,7 @@ def catalogue(kind: str) -> Catalogue:
 def refuse_page_unless_of_defenses(kind: str) -> None:
     """Raises ConfigError: there is no page of another kind."""
     if kind != "defenses":
-        raise ConfigError(f"--markdown: there is a page of defenses alone, not of {kind}")
+        raise ConfigError("DPA013", f"--markdown: there is a page of defenses alone, not of {kind}")
 
 
 def markdown(entries: list[dict[str, str]]) -> str:
@@ -89,7 +89,7 @@ def _plugins(family: PluginFamily, described: Callable[[Any], Listing]) -> Catal
             found.problems.append(str(problem))
         except Exception as error:  # a plug-in of someone else's must not hide the others
             what = " ".join(f"{type(error).__name__}: {error}".split())
-            said = ConfigError(f'{family[:-1]} "{name}" cannot be described: {what}')
+            said = ConfigError("DPA042", f'{family[:-1]} "{name}" cannot be described: {what}')
             found.problems.append(str(said))
         else:
             found.entries.append({"name": name, **facts, "package": _package(entry_point)})

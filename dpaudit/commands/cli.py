@@ -274,7 +274,9 @@ def init(
 
         text, missing = starter(defense), missing_package(defense)
         if out.exists() and not force:
-            raise ConfigError(f"{out} exists; give --force to overwrite it, or another --out")
+            raise ConfigError(
+                "DPA015", f"{out} exists; give --force to overwrite it, or another --out"
+            )
         RunDirectory(out.parent).write_text(out.name, text)
     say(f"wrote {out}; next: dpaudit audit {out}")
     if missing is not None:

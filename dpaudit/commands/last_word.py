@@ -8,8 +8,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
+from dpaudit.errors import Problem
+
 from .lifeline import end_with
-from .terminal import complain
+from .terminal import print_problems
 
 CODES = (0, 1, 2, 130)
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -69,7 +71,8 @@ def _said(word: int, status: int, stopped: bool) -> int:
     code = os.waitstatus_to_exitcode(status)
     how = f"was left with exit code {code}" if code >= 0 else _killed(-code)
     with suppress(OSError):  # of a broken stderr
-        complain(f"no answer: the process of this command {how}; what was done is kept", "error")
+        text = f"no answer: the process of this command {how}; what was done is kept"
+        print_problems([Problem("DPA026", text)])
     return 2
 
 

@@ -35,7 +35,8 @@ def bytes_in(max_memory: str | None) -> int | None:
     if size < LEAST_IN_BYTES and max_memory.strip().isdigit():
         number = max_memory.strip()
         raise ConfigError(
+            "DPA014",
             f"--max-memory: {number} without a unit is {number} bytes; expected a unit, as in "
-            f"{number}GB or {number}GiB"
+            f"{number}GB or {number}GiB",
         )
     return size

@@ -25,8 +25,9 @@ def refuse_options(config_file: Path, given: Mapping[str, bool]) -> None:
     """Raises ConfigError for an option that was given, and that a program cannot be told."""
     for option in (option for option, is_given in given.items() if is_given):
         raise ConfigError(
+            "DPA013",
             f"{option}: {config_file} audits a program, which does as its command says; "
-            f"leave {option} out"
+            f"leave {option} out",
         )
 
 

@@ -38,7 +38,9 @@ class PrivacyAudit:
 
     def __init__(self, result: AuditResult) -> None:
         if not result.claims:
-            raise ConfigError("no claim is made in this audit, so there is nothing to assert")
+            raise ConfigError(
+                "DPA050", "no claim is made in this audit, so there is nothing to assert"
+            )
         self.result = result
 
     def assert_not_refuted(self, min_power: float | None = None) -> None:

@@ -64,13 +64,17 @@ def result_of(run_directory: Path) -> AuditResult:
     """
     file = run_directory / "audit.json"
     if not run_directory.exists():
-        raise RunError(f"{run_directory}: there is no such folder; expected a run directory")
+        raise RunError(
+            "DPA019", f"{run_directory}: there is no such folder; expected a run directory"
+        )
     if not run_directory.is_dir():
-        raise RunError(f"{run_directory}: not a folder; expected the run directory that it is in")
+        raise RunError(
+            "DPA019", f"{run_directory}: not a folder; expected the run directory that it is in"
+        )
     if not file.exists():
         unfinished = (run_directory / "run.json").exists()
         why = "its audit is not finished" if unfinished else "it is no run directory"
-        raise RunError(f"{run_directory}: there is no audit.json in it: {why}")
+        raise RunError("DPA019", f"{run_directory}: there is no audit.json in it: {why}")
     return AuditResult.read(file)
 
 
@@ -86,10 +90,14 @@ def labels(
     if given:
         if len(given) != len(results):
             n = len(results)
-            raise ConfigError(f"--label: expected one for each of the {n} runs, got {len(given)}")
+            raise ConfigError(
+                "DPA014", f"--label: expected one for each of the {n} runs, got {len(given)}"
+            )
         for name, times in Counter(given).items():
             if times > 1 or not name.strip():
-                raise ConfigError(f'--label: "{name}": expected a name of its own for each run')
+                raise ConfigError(
+                    "DPA014", f'--label: "{name}": expected a name of its own for each run'
+                )
         return list(given)
     names = [_name(*pair) for pair in zip(run_directories, results, strict=True)]
     alike = {name for name, times in Counter(names).items() if times > 1}
@@ -111,17 +119,17 @@ def _name(run_directory: Path, result: AuditResult) -> str:
 def _refuse_repeated(run_directories: Sequence[Path]) -> None:
     for path, times in Counter(path.resolve() for path in run_directories).items():
         if times > 1:
-            raise ConfigError(f"{path}: given {times} times; expected different runs")
+            raise ConfigError("DPA014", f"{path}: given {times} times; expected different runs")
 
 
 def _refuse_unfit(n: int, several: Mapping[str, object], single: Mapping[str, object]) -> None:
     """Options that mean nothing of so many runs."""
     for option, value in several.items() if n == 1 else ():
         if value:
-            raise ConfigError(f"{option}: expected several run directories, got one")
+            raise ConfigError("DPA013", f"{option}: expected several run directories, got one")
     for option, value in single.items() if n > 1 else ():
         if value is not None:
-            raise ConfigError(f"{option}: expected one run directory, got several")
+            raise ConfigError("DPA013", f"{option}: expected one run directory, got several")
 
 
 def _place(baseline: str | None, names: list[str], run_directories: Sequence[Path]) -> int:
@@ -132,10 +140,8 @@ def _place(baseline: str | None, names: list[str], run_directories: Sequence[Pat
     there = [path.resolve() for path in run_directories]
     if Path(baseline).resolve() in there:
         return there.index(Path(baseline).resolve())
-    known = ", ".join(names)
-    raise ConfigError(
-        f'--baseline: "{baseline}" is none of the runs{nearest(baseline, names)}; they are: {known}'
-    )
+    said = f'--baseline: "{baseline}" is none of the runs{nearest(baseline, names)}'
+    raise ConfigError("DPA006", f"{said}; they are: {', '.join(names)}")
 
 
 def _page(result: AuditResult, run_directory: Path) -> str:

@@ -96,7 +96,7 @@ def reproduce(
         from dpaudit.papers.cells import Request
 
         if data_root is not None and not chosen.data:
-            raise ConfigError(f"--data-root: {name} reads no data set; leave it out")
+            raise ConfigError("DPA013", f"--data-root: {name} reads no data set; leave it out")
         labels, readings = _labels(only or ()), _readings(changed or ())
         request = Request(name, scale, seed, seeds, labels, readings, data, data_root)
         if dry_run:
@@ -110,9 +110,11 @@ def _refuse_options(
 ) -> None:
     for option, value in given.items():
         if value:
-            raise ConfigError(f"{option}: {name} is printed and no more; leave {option} out")
+            raise ConfigError(
+                "DPA013", f"{option}: {name} is printed and no more; leave {option} out"
+            )
     if data_root is not None and not chosen.data:
-        raise ConfigError(f"--data-root: {name} reads no data set; leave it out")
+        raise ConfigError("DPA013", f"--data-root: {name} reads no data set; leave it out")
 
 
 def _print_costs(chosen: "Experiment", request: "Request", folder: Path) -> None:
@@ -173,7 +175,9 @@ def _refuse_result_of_another(folder: Path, request: "Request") -> None:
         return  # none, or none that is lost
     found = f"{there.get('name')}, scale {there.get('scale')}"
     if found != f"{request.name}, scale {request.scale}":
-        raise ConfigError(f"--out {folder}: it has the result of {found}; give another folder")
+        raise ConfigError(
+            "DPA015", f"--out {folder}: it has the result of {found}; give another folder"
+        )
 
 
 def _chosen(request: "Request") -> Iterator[str]:
@@ -198,7 +202,7 @@ def _readings(given: Sequence[str]) -> dict[str, Any]:
 def _pair(option: str, text: str, expected: str) -> tuple[str, str]:
     key, found, value = text.partition("=")
     if not (found and key.strip() and value.strip()):
-        raise ConfigError(f'{option} "{text}": expected {expected}')
+        raise ConfigError("DPA014", f'{option} "{text}": expected {expected}')
     return key.strip(), value.strip()
 
 
@@ -241,4 +245,4 @@ def _page_text(page: Path) -> str:
     except FileNotFoundError:
         return "# Reproductions\n"
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--markdown {page}: {reason(error)}") from None
+        raise ConfigError("DPA007", f"--markdown {page}: {reason(error)}") from None

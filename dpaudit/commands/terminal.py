@@ -3,7 +3,6 @@
 Whatever a command prints, it prints with ``say``, ``complain`` or ``say_json``.
 """
 
-import errno
 import os
 import shlex
 import shutil
@@ -11,7 +10,7 @@ import signal
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -21,17 +20,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dpaudit.errors import DpauditError, is_out_of_memory, nearest
+from dpaudit.codes import help_for
+from dpaudit.errors import Problem, nearest
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.text import json_lines, whole_line
-from dpaudit.unforeseen import unforeseen
+from dpaudit.unforeseen import problems_of
 
 if TYPE_CHECKING:
     from dpaudit.files.check_report import CheckReport
 
-_NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
 _UsageError: Any = typer.BadParameter.__base__  # typer does not say its name
 _NoSuchOption: Any = next(
     kind for kind in _UsageError.__subclasses__() if kind.__name__ == "NoSuchOption"
@@ -110,12 +109,12 @@ def complain(line: str, kind: str = "") -> None:
     """A line on stderr, whatever is in it; on a terminal no word of it is broken.
 
     Args:
-        kind: what it begins with: "error" in red, "warning" or nothing.
+        kind: what it begins with: "error", with its code and in red, "warning", "help" or nothing.
     """
     for i, part in enumerate(_fitting(f"{kind}: {line}" if kind else line, stderr)):
         shown = Text(part)
-        if kind == "error" and i == 0:
-            shown.stylize("red", 0, len("error:"))
+        if kind.startswith("error") and i == 0:
+            shown.stylize("red", 0, len(kind) + 1)
         stderr.print(shown)
 
 
@@ -187,21 +186,17 @@ def errors_as_exit_codes(resume: str = "") -> Iterator[None]:
             if resume:
                 stderr.print(Text(whole_line(f"To finish: {resume}")))  # in one piece, to be pasted
             raise typer.Exit(130) from None
-        for line in problems(error):
-            complain(line, "error")
+        print_problems(problems_of(error))
         raise typer.Exit(2) from None
 
 
-def problems(error: BaseException) -> list[str]:
-    """Why there is no answer: a line for each problem that a user can repair, or one of a bug."""
-    if isinstance(error, DpauditError) and (text := str(error)):
-        return text.split("\n")
-    if is_out_of_memory(error):
-        return ["out of memory; audit less at once, or give a lower --max-memory"]
-    if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
-        where = "the output" if error.filename is None else error.filename
-        return [f"{where}: cannot write: {error.strerror}"]
-    return [unforeseen(error)]
+def print_problems(problems: Sequence[Problem]) -> None:
+    """A line on stderr for each problem, and below those that are alike one of what to do."""
+    for i, problem in enumerate(problems):
+        complain(problem.text, f"error[{problem.code}]")
+        following = problems[i + 1].code if i + 1 < len(problems) else ""
+        if problem.help or problem.code != following:
+            complain(help_for(problem.code, problem.help), "help")
 
 
 def answer(app: Callable[..., int | None]) -> int:
@@ -215,8 +210,8 @@ def answer(app: Callable[..., int | None]) -> int:
         return 130
     except _UsageError as error:
         if line := _usage_problem(error):  # none where all of the help is asked for by no argument
-            where = f"; see {error.ctx.command_path} --help" if error.ctx else ""
-            complain(line + where, "error")
+            where = f"{error.ctx.command_path} --help lists what there is" if error.ctx else ""
+            print_problems([Problem("DPA012", line, where)])
         return 2
     except BaseException as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left unwritten fails only once
@@ -224,8 +219,7 @@ def answer(app: Callable[..., int | None]) -> int:
             error = error.__context__ or error
         if isinstance(error, BrokenPipeError):  # whoever read the help, say, has read enough
             return code
-        for line in problems(error):
-            complain(line, "error")
+        print_problems(problems_of(error))
         return 2
     return code
 
@@ -312,7 +306,7 @@ def write_problems(junit: Path | None, claims: Path, error: BaseException, secon
     from dpaudit.reports import ci
 
     if junit is not None:
-        xml = ci.junit_of_problems(str(claims), problems(error), seconds)
+        xml = ci.junit_of_problems(str(claims), problems_of(error), seconds)
         write_whole(junit, xml.encode())
 
 

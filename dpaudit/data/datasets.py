@@ -76,8 +76,9 @@ class Dataset:
         """
         if not self.is_image or self.value_range != (-1.0, 1.0):
             raise DataError(
+                "DPA005",
                 f'data.scale: "unit" is of images that are scaled to [-1, 1]; {self.name} is kept '
-                "as it is"
+                "as it is",
             )
         x, x_test = ((t + 1) / 2 for t in (self.x, self.x_test))
         return replace(self, x=x, x_test=x_test, value_range=(0.0, 1.0))
@@ -132,11 +133,12 @@ def refuse_unknown_data(data: str | Path) -> None:
         return
     if not str(data).endswith(".npz"):
         raise DataError(
+            "DPA006",
             f'no data set "{data}"{nearest(str(data), dataset_names())}: '
-            f"{', '.join(dataset_names())}, or a .npz file"
+            f"{', '.join(dataset_names())}, or a .npz file",
         )
     if not Path(data).exists():
-        raise DataError(f"{data}: no such file")
+        raise DataError("DPA007", f"{data}: no such file")
 
 
 def from_arrays(x: Array | Tensor, y: Array | Tensor, *, seed: int = 0) -> Dataset:
@@ -161,7 +163,9 @@ def _digits(rng: np.random.Generator) -> Dataset:
     try:
         table = np.loadtxt(str(path), delimiter=",")  # no second for the package's own import
     except (OSError, ValueError) as error:
-        raise DataError(f"data set digits: scikit-learn's file is damaged: {error}") from None
+        raise DataError(
+            "DPA029", f"data set digits: scikit-learn's file is damaged: {error}"
+        ) from None
     images, labels = table[:, :-1], table[:, -1]
     x = images.reshape(-1, 1, 8, 8) / 8 - 1  # grey levels are 0 to 16
     return _with_test_part("digits", x, labels, tuple("0123456789"), rng)
@@ -174,7 +178,9 @@ def _lfw(rng: np.random.Generator) -> Dataset:
     try:
         images = lfw_subset()  # scikit-image looks elsewhere only if its own file is damaged
     except (ModuleNotFoundError, OSError) as error:
-        raise DataError(f"data set lfw: scikit-image's file is damaged: {error}") from None
+        raise DataError(
+            "DPA029", f"data set lfw: scikit-image's file is damaged: {error}"
+        ) from None
     x = images[:, None] * 2 - 1  # grey levels are 0 to 1
     return _with_test_part("lfw", x, np.repeat([0, 1], 100), ("face", "background"), rng)
 
@@ -186,7 +192,7 @@ def _root(name: str, data_root: str | Path | None) -> Path:
     root = root_folder(data_root)
     if root is None:
         raise DataError(
-            f"data set {name} needs a folder: pass --data-root FOLDER or set {DATA_ROOT}"
+            "DPA028", f"data set {name} needs a folder: pass --data-root FOLDER or set {DATA_ROOT}"
         )
     return root
 
@@ -200,17 +206,22 @@ def _torchvision(name: str, root: Path, download: bool) -> Dataset:
     except _UNREADABLE as error:
         reason = " ".join(str(error).split()).split(" You can use")[0] or "a file is damaged"
         raise DataError(
+            "DPA028",
             f"data set {name} in {root}: {reason.rstrip('.')}; name the folder with --data-root or "
-            f"{DATA_ROOT}, or pass --download to fetch it"
+            f"{DATA_ROOT}, or pass --download to fetch it",
         ) from None
     class_names = tuple(str(c).split(" - ")[0] for c in train.classes)  # MNIST's are "0 - zero"
     train, test = ((_scaled(np.asarray(p.data)), np.asarray(p.targets)) for p in (train, test))
     if any(len(x) != len(y) or not x.size for x, y in (train, test)):
-        raise DataError(f"data set {name} in {root}: images and labels differ in number")
+        raise DataError("DPA029", f"data set {name} in {root}: images and labels differ in number")
     if any(y.min() < 0 or y.max() >= len(class_names) for _, y in (train, test)):
-        raise DataError(f"data set {name} in {root}: a label is not below {len(class_names)}")
+        raise DataError(
+            "DPA029", f"data set {name} in {root}: a label is not below {len(class_names)}"
+        )
     if train[0].shape[1:] != test[0].shape[1:]:
-        raise DataError(f"data set {name} in {root}: training and test images differ in size")
+        raise DataError(
+            "DPA029", f"data set {name} in {root}: training and test images differ in size"
+        )
     return _dataset(name, train, test, class_names)
 
 
@@ -225,11 +236,15 @@ def _from_arrays(
     y = _labels(f"{where}: y", arrays["y"], len(x))
     classes, labels = np.unique(y, return_inverse=True)
     if len(classes) < 2:
-        raise DataError(f"{where}: y has the single class {classes[0]}, nothing can be learned")
+        raise DataError(
+            "DPA031", f"{where}: y has the single class {classes[0]}, nothing can be learned"
+        )
     if len(classes) > max(2, len(y) // 2):
-        raise DataError(f"{where}: y has {len(classes)} classes among {len(y)} records")
+        raise DataError("DPA031", f"{where}: y has {len(classes)} classes among {len(y)} records")
     if (x == x[0]).all():
-        raise DataError(f"{where}: x has {len(x)} records that are all the same; expected others")
+        raise DataError(
+            "DPA031", f"{where}: x has {len(x)} records that are all the same; expected others"
+        )
     class_names = tuple(str(c) for c in classes)
     if "x_test" not in arrays:
         return _with_test_part(name, x, labels, class_names, rng, value_range)
@@ -237,10 +252,14 @@ def _from_arrays(
     x_test, _ = _records(f"{where}: x_test", arrays["x_test"])
     one, other = (f"{a.dtype} {a.shape[1:]}" for a in (arrays["x"], arrays["x_test"]))
     if one != other:
-        raise DataError(f"{where}: x_test must be like x, a record of it {one}, got {other}")
+        raise DataError(
+            "DPA030", f"{where}: x_test must be like x, a record of it {one}, got {other}"
+        )
     y_test = _labels(f"{where}: y_test", arrays["y_test"], len(x_test))
     if not (known := np.isin(y_test, classes)).all():
-        raise DataError(f"{where}: y_test has the class {y_test[~known][0]}, which y has not")
+        raise DataError(
+            "DPA030", f"{where}: y_test has the class {y_test[~known][0]}, which y has not"
+        )
     test = x_test, np.searchsorted(classes, y_test)
     return _dataset(name, (x, labels), test, class_names, value_range)
 
@@ -258,39 +277,44 @@ def _keys(path: Path, found: set[str]) -> dict[str, str]:
         keys |= {"x_test": "x_test", "y_test": "y_test"}
     if missing := sorted(set(keys.values()) - found):
         raise DataError(
+            "DPA030",
             f"{path}: no array {', '.join(missing)}, only {', '.join(sorted(found)) or 'none'}; "
-            "expected x and y (or x_train and y_train), optionally x_test and y_test"
+            "expected x and y (or x_train and y_train), optionally x_test and y_test",
         )
     return keys
 
 
 def _records(what: str, x: Array) -> tuple[Array, tuple[float, float]]:
     if x.size == 0:
-        raise DataError(f"{what} is empty, its shape is {x.shape}")
+        raise DataError("DPA030", f"{what} is empty, its shape is {x.shape}")
     if x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[-1] in (1, 3, 4))):
         if x.max() <= 1:
             raise DataError(
+                "DPA030",
                 f"{what} is uint8, of which 255 is white, and has nothing above {x.max()}; "
-                "expected images times 255, or as float [n, channels, height, width]"
+                "expected images times 255, or as float [n, channels, height, width]",
             )
         return _scaled(x), (-1.0, 1.0)
     if x.dtype.kind != "f" or x.ndim not in (2, 4):
         raise DataError(
+            "DPA030",
             f"{what} is {x.dtype} {x.shape}; expected uint8 [n, height, width] or [n, height, "
-            "width, channels], or float [n, features] or [n, channels, height, width]"
+            "width, channels], or float [n, features] or [n, channels, height, width]",
         )
     with np.errstate(over="ignore"):
         x = x.astype(np.float32)
     if not np.isfinite(x).all():
-        raise DataError(f"{what} has entries that are not finite numbers in float32")
+        raise DataError("DPA030", f"{what} has entries that are not finite numbers in float32")
     return x, (float(x.min()), float(x.max()))
 
 
 def _labels(what: str, y: Array, n: int) -> Array:
     if y.shape != (n,):
-        raise DataError(f"{what} has shape {y.shape}; expected one label for each of {n} records")
+        raise DataError(
+            "DPA030", f"{what} has shape {y.shape}; expected one label for each of {n} records"
+        )
     if y.dtype.kind not in "iubU":
-        raise DataError(f"{what} is {y.dtype}; expected integers or strings")
+        raise DataError("DPA030", f"{what} is {y.dtype}; expected integers or strings")
     return y
 
 
@@ -312,7 +336,9 @@ def _with_test_part(
     of_class = [rng.permutation(np.flatnonzero(y == c)) for c in range(len(class_names))]
     held_back = np.concatenate([i[: round(len(i) * TEST_SHARE)] for i in of_class])
     if not len(held_back):
-        raise DataError(f"data set {name}: {len(y)} records are too few to hold some back as test")
+        raise DataError(
+            "DPA032", f"data set {name}: {len(y)} records are too few to hold some back as test"
+        )
     test = np.isin(np.arange(len(y)), held_back)
     return _dataset(name, (x[~test], y[~test]), (x[test], y[test]), class_names, value_range)
 

@@ -50,7 +50,7 @@ class Archive:
             with zipfile.ZipFile(path) as archive:
                 members = archive.infolist()
         except FileNotFoundError:
-            raise DataError(f"{path}: no such file") from None
+            raise DataError("DPA007", f"{path}: no such file") from None
         except _BROKEN as error:
             raise self._unreadable(error) from None
         self._members = {info.filename.removesuffix(".npy"): info for info in members}
@@ -77,7 +77,7 @@ class Archive:
 
     def _unreadable(self, error: BaseException) -> DataError:
         what = " ".join(str(error).split()) or type(error).__name__
-        return DataError(f"{self._path}: not a readable .npz of plain arrays: {what}")
+        return DataError("DPA029", f"{self._path}: not a readable .npz of plain arrays: {what}")
 
 
 def _refuse_untrue_header(name: str, stream: IO[bytes], n_bytes: int) -> None:

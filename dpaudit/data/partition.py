@@ -115,8 +115,9 @@ def split(
             parts = _dirichlet_equal(labels, n_agents, alpha, rng)
     if (fewest := min(len(part) for part in parts)) < max(minimum, 1):
         raise DataError(
+            "DPA032",
             f"partition {options.kind}: an agent has {fewest} of the {len(labels)} records where "
-            f"{max(minimum, 1)} are needed; lower n_agents or the batch size"
+            f"{max(minimum, 1)} are needed; lower n_agents or the batch size",
         )
     return Partition(tuple(np.sort(part) for part in parts), labels)
 
@@ -160,9 +161,10 @@ def _dirichlet(
             dealt = [np.split(c, cut) for c, cut in zip(classes, cuts, strict=True)]
             return [np.concatenate(parts) for parts in zip(*dealt, strict=True)]
     raise DataError(
+        "DPA032",
         f"partition dirichlet: none of {REDRAWS} draws with alpha={alpha} gave each of {n_agents} "
         f"agents {fewest} of the {len(labels)} records; raise alpha, or lower n_agents or the "
-        "batch size"
+        "batch size",
     )
 
 

@@ -88,7 +88,7 @@ class GaussianDefense(Defense, ABC):
         asked = self.epsilon, self.delta, self.adjacency
         log_sigma = _least_log_sigma(*asked, rate, count, sampling)
         if log_sigma in (LEAST_LOG_SIGMA, MOST_LOG_SIGMA):
-            raise ConfigError(self._unspent(log_sigma))
+            raise ConfigError("DPA041", self._unspent(log_sigma))
         return math.exp(log_sigma)
 
     def _unspent(self, log_sigma: float) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dpaudit.accounting.gaussian import gaussian_epsilon
 from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, Release, epsilon
-from dpaudit.errors import ConfigError
+from dpaudit.errors import ConfigError, Problem
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
 
@@ -127,15 +127,15 @@ def refuse_claims(
             delta where Gaussian noise needs one, the defense declares nothing to account for, or
             its data and its noise cannot realise the claim's adjacency.
     """
-    problems: dict[str, None] = {}
+    problems: dict[Problem, None] = {}
     for model in threat_models:
         for claim in (c for c in claims if c.threat_model in (None, model.name)):
             try:
                 _refuse(claim, model, defense, setting, on_records)
             except ConfigError as error:
-                problems[str(error)] = None
+                problems |= dict.fromkeys(error.problems)
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError.of(problems)
 
 
 def _refuse(
@@ -148,25 +148,29 @@ def _refuse(
         _delta(claim, (defense.mechanism(setting, threat_model, v) for v in victims))
     if not releases and not bracket.assumptions:
         raise ConfigError(
+            "DPA048",
             f'claim "{claim.text}": the defense declares no release to "{threat_model.name}", so '
             "there is nothing to account for; its mechanism must list what it releases, or state "
-            "as an assumption why that is nothing"
+            "as an assumption why that is nothing",
         )
     if not on_records and claim.adjacency in ("add-remove", "replace-one", "user"):
         raise ConfigError(
+            "DPA047",
             f'claim "{claim.text}": adjacency "{claim.adjacency}" cannot be realised, for these '
-            'agents have no records; expected "function" or "agent-identity"'
+            'agents have no records; expected "function" or "agent-identity"',
         )
     if claim.adjacency == "user" and defense.function_distance() is not None:
         raise ConfigError(
+            "DPA047",
             f'claim "{claim.text}": adjacency "user" is of records, and the defense protects an '
-            'agent\'s whole function; expected "function"'
+            'agent\'s whole function; expected "function"',
         )
     hides_records = any(release.noise_multiplier > 0 for release in releases)
     if claim.adjacency == "function" and hides_records and defense.function_distance() is None:
         raise ConfigError(
+            "DPA047",
             f'claim "{claim.text}": adjacency "function" cannot be realised, for the defense '
-            'states no gradient_distance; expected "add-remove" or "replace-one"'
+            'states no gradient_distance; expected "add-remove" or "replace-one"',
         )
 
 
@@ -184,7 +188,9 @@ def _telling_bracket(threat_model: ThreatModel, defense: Defense, setting: Setti
 def _victims(threat_model: ThreatModel, setting: Setting) -> list[int]:
     victims = [i for i in setting.holders if i not in threat_model.agents]
     if not victims:
-        raise ConfigError(f'threat_model "{threat_model.name}": no agent is left to attack')
+        raise ConfigError(
+            "DPA051", f'threat_model "{threat_model.name}": no agent is left to attack'
+        )
     return victims
 
 
@@ -346,7 +352,8 @@ def _delta(claim: Claim, brackets: Iterable[Bracket]) -> float:
     )
     if claim.delta == 0 and gaussian:
         raise ConfigError(
+            "DPA049",
             f'claim "{claim.text}": Gaussian noise has no epsilon at delta = 0; expected a delta '
-            "above 0"
+            "above 0",
         )
     return claim.delta

@@ -90,8 +90,9 @@ class Gradient(ABC):
             DpauditError: an agent's cost is one function, not a sum over records.
         """
         raise DpauditError(
+            "DPA036",
             "this problem has no records, so there is no gradient of each; use a defense that "
-            "takes whole gradients"
+            "takes whole gradients",
         )
 
     def in_parts(
@@ -236,9 +237,10 @@ class Defense(Strict, ABC):
         """Raises ConfigError for all but private attributes that a class declares."""
         if name not in self.__private_attributes__:
             raise ConfigError(
+                "DPA044",
                 f'defense: {type(self).__name__} sets "{name}" on itself, which cannot be played '
                 "again; expected options before the audit, and all that a round leaves to the "
-                "next in the state"
+                "next in the state",
             )
         super().__setattr__(name, value)
 
@@ -298,7 +300,7 @@ class Defense(Strict, ABC):
         try:
             self.model_copy(update={"allow_outside_theory": False}).calibrate(setting)
         except OutsideTheory as refusal:
-            return refusal.condition
+            return str(refusal)
         return None
 
     @abstractmethod
@@ -346,7 +348,7 @@ def refuse_changed_forms(defense: Defense, k: int, sent: Messages, forms: dict[s
         PluginError: a message has another width or precision than before.
     """
     if (problem := changed_form(sent, forms)) is not None:
-        raise PluginError(f"{named(defense)}: step of round {k} {problem}")
+        raise PluginError("DPA043", f"{named(defense)}: step of round {k} {problem}")
 
 
 def _wrong_round(played: Any, state: Any, k: int, graph: Graph, *_: Any) -> str | None:
@@ -417,7 +419,7 @@ def _held(name: str, method: FunctionType, wrong: Callable[..., str | None]) -> 
         with unchanged_settings(by):
             answer = method(self, *arguments, **options)
         if (problem := wrong(answer, *given)) is not None:
-            raise PluginError(f"{by} {problem}")
+            raise PluginError("DPA043", f"{by} {problem}")
         return answer
 
     return held

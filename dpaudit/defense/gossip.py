@@ -48,7 +48,8 @@ def refuse_unless_column_stochastic(network: Network, method: str) -> None:
     """
     if not all(graph.column_stochastic for graph in network.graphs):
         raise ConfigError(
-            f"graph: {method} needs mixing matrices whose columns sum to 1, in every round"
+            "DPA039",
+            f"graph: {method} needs mixing matrices whose columns sum to 1, in every round",
         )
 
 
@@ -64,6 +65,7 @@ def refuse_unless_symmetric(network: Network, method: str, where: str = "") -> N
     graph = network.at(1)
     if network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
         raise OutsideTheory(
+            "DPA039",
             f"graph: {method} needs an undirected graph that does not vary in time, with a "
             f"symmetric doubly stochastic W{where and f' ({where})'}",
             "give it one, such as ring or complete",
@@ -105,7 +107,9 @@ def mixed(view: View, graph_of: GraphOf, name: str, k: int, agent: int) -> Tenso
         NotObservable: the view lacks one of them, its own included, or k is 0.
     """
     if k == 0:
-        raise NotObservable("the initial models are in no message: attack a round after the first")
+        raise NotObservable(
+            "DPA054", "the initial models are in no message: attack a round after the first"
+        )
     heard = graph_of(k).heard_by(agent)
     return torch.stack([w * view.sent_by(name, k, j) for j, w in heard]).sum(0)
 

@@ -134,7 +134,8 @@ class GeometricDefense(LaplaceDefense, ABC):
         q1, q2 = self.step_decay, self.noise_decay
         if not q1 < q2 < 1:
             raise OutsideTheory(
-                f"step_decay, noise_decay: (5) needs 0 < q1 < q2 < 1, got q1={q1:g} and q2={q2:g}"
+                "DPA040",
+                f"step_decay, noise_decay: (5) needs 0 < q1 < q2 < 1, got q1={q1:g} and q2={q2:g}",
             )
 
 
@@ -180,9 +181,10 @@ class ScaledDefense(LaplaceDefense, ABC):
         scale = self.unit_loss(setting) / self.epsilon * (1 + ROUNDING)
         if not math.isfinite(scale):
             raise ConfigError(
+                "DPA041",
                 f"defense.epsilon: no noise keeps the losses of {self.n_rounds} rounds to "
                 f"{self.epsilon:g}, as the noise falls faster than what it hides; expected fewer "
-                "rounds, or noise that lasts longer"
+                "rounds, or noise that lasts longer",
             )
         return self.model_copy(update={"noise_scale": scale})
 

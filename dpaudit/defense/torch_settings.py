@@ -50,8 +50,9 @@ def unchanged_settings(by: str) -> Iterator[None]:
     for name, was, value in zip(Settings._fields, before, after, strict=True):
         if was != value:
             raise PluginError(
+                "DPA043",
                 f"{by} calls torch.set_{name}({value}), which changes all other code; expected "
                 f"torch's setting to stay {was}: give each tensor its dtype and device, as "
                 "torch.zeros_like(X) has them, and use torch.no_grad() or torch.enable_grad() as "
-                "with-blocks"
+                "with-blocks",
             )

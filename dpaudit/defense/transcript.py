@@ -29,7 +29,7 @@ class Message:
         """The payload [..., d] from sender to receiver. Raises NotObservable if there is none."""
         edge = ((self.senders == sender) & (self.receivers == receiver)).nonzero().flatten()
         if edge.numel() == 0:
-            raise NotObservable(f"nothing intercepted on the link {sender} -> {receiver}")
+            raise NotObservable("DPA053", f"nothing intercepted on the link {sender} -> {receiver}")
         return self.payload[..., self.rows[edge[0]], :]
 
     def restricted(self, visible: Tensor) -> "Message":
@@ -58,9 +58,10 @@ def refuse_other_messages(k: int, sent: Messages, other: Messages) -> None:
         if there[0] != there[1]:
             told = "is not sent" if None in there else "has another shape"
             raise ConfigError(
+                "DPA045",
                 f'defense: message "{name}" of round {k} {told} where gradients or noise differ: '
                 "that alone tells who reads it, whatever the noise is; expected the same messages "
-                "in the same shapes for all data (send zeros, or pad)"
+                "in the same shapes for all data (send zeros, or pad)",
             )
 
 

@@ -39,9 +39,8 @@ class View:
         sent = self.transcript.rounds.get(round, {}).get(name)
         seen = sent is not None and bool((sent.senders == sender).any())
         if sent is None or not seen:
-            raise NotObservable(
-                f'{self.threat_model.name} does not see "{name}" of agent {sender} in round {round}'
-            )
+            missing = f'"{name}" of agent {sender} in round {round}'
+            raise NotObservable("DPA054", f"{self.threat_model.name} does not see {missing}")
         edge = int((sent.senders == sender).nonzero()[0])
         return sent.payload[..., sent.rows[edge], :]
 

@@ -16,8 +16,9 @@ def artifact_file(folder: Path, path: str) -> Path:
     posix, windows = PurePosixPath(path), PureWindowsPath(path)
     if posix.is_absolute() or windows.anchor or ".." in (*posix.parts, *windows.parts):
         raise RunError(
+            "DPA020",
             f"{folder}: artifact {path!r} is outside the run directory; "
-            "expected a relative path without .."
+            "expected a relative path without ..",
         )
     file = folder / path
     try:
@@ -26,7 +27,8 @@ def artifact_file(folder: Path, path: str) -> Path:
         return file
     if any(place.is_relative_to(folder) and place != folder for place in links):
         raise RunError(
+            "DPA020",
             f"{folder}: artifact {path!r} is a link, or lies behind one; expected a file of the "
-            "run directory itself"
+            "run directory itself",
         )
     return file

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from dpaudit.errors import ConfigError
+from dpaudit.errors import ConfigError, Problem
 from dpaudit.strict import Strict, Text
 
 from .audit_keys import called, path_of
 from .captured_file import is_captured
 from .config import read_toml
-from .file_problems import FileKey, FileProblem, problem_line, problems_of, refusal
+from .file_problems import FileKey, FileProblem, located, problems_of, refusal
 from .kinds import refuse_other_kind
 
 
@@ -107,7 +107,7 @@ class BenchmarkFile:
             base, base_text = benchmark.audit, text
         if is_captured(base):
             said = "a benchmark compares defenses; audit a program by itself: dpaudit audit"
-            raise refusal(base_path, base_text, [(("program",), said)], at)
+            raise refusal(base_path, base_text, [(("program",), Problem("DPA009", said))], at)
         base = {key: with_absolute_data(key, part, base_path.parent) for key, part in base.items()}
         return cls(path, text, benchmark, base, base_path, base_text, at)
 
@@ -115,17 +115,17 @@ class BenchmarkFile:
     def name(self) -> str:
         return self.benchmark.name or self.path.stem
 
-    def line(self, key: FileKey, message: str) -> str:
-        """A problem at a key of this file."""
-        return problem_line(self.path, self.text, key, message)
+    def located(self, key: FileKey, problem: Problem) -> Problem:
+        """A problem at a key of this file, with its line."""
+        return located(self.path, self.text, key, problem)
 
-    def base_line(self, key: FileKey, message: str) -> str:
-        """A problem at a key of the base audit."""
-        return problem_line(self.base_path, self.base_text, (*self.base_at, *key), message)
+    def located_in_base(self, key: FileKey, problem: Problem) -> Problem:
+        """A problem at a key of the base audit, with its line."""
+        return located(self.base_path, self.base_text, (*self.base_at, *key), problem)
 
     def refusal(self, key: FileKey, message: str) -> ConfigError:
         """What is to be raised for a problem at a key of this file."""
-        return ConfigError(self.line(key, message))
+        return ConfigError.of([self.located(key, Problem("DPA005", message))])
 
 
 def with_absolute_data(key: str, value: Any, folder: Path) -> Any:
@@ -139,27 +139,27 @@ def with_absolute_data(key: str, value: Any, folder: Path) -> Any:
 
 def _cross_checks(benchmark: Benchmark, folder: Path) -> Iterator[FileProblem]:
     if isinstance(benchmark.audit, str) and not (folder / benchmark.audit).is_file():
-        yield ("audit",), f'there is no file "{benchmark.audit}"'
+        yield ("audit",), Problem("DPA007", f'there is no file "{benchmark.audit}"')
     if len(set(benchmark.seeds)) < len(benchmark.seeds):
-        yield ("seeds",), "a seed is there twice; each gives the same audit again"
+        yield (
+            ("seeds",),
+            Problem("DPA005", "a seed is there twice; each gives the same audit again"),
+        )
     set_by: dict[str, str] = {}  # keys of the axes before
     for i, axis in enumerate(benchmark.axis):
         if not axis.key and not all(isinstance(value, dict) and value for value in axis.values):
-            yield (
-                ("axis", i),
-                "expected a key, or values that are tables of what is set where, like "
-                '{ "graph.name" = "ring" }',
-            )
+            said = "expected a key, or values that are tables of what is set where, like "
+            yield ("axis", i), Problem("DPA005", said + '{ "graph.name" = "ring" }')
             continue
         seen = set[str]()
         for value in map(repr, axis.values):  # in which 1 is not True
             if value in seen:
-                yield ("axis", i, "values"), f"{value} is there twice"
+                yield ("axis", i, "values"), Problem("DPA005", f"{value} is there twice")
             seen.add(value)
         for key in axis.always:
             if key in set_by:
-                said = f'sets "{called(key)}" in all its values, as {set_by[key]} does'
-                yield ("axis", i), f"{said}; expected one axis for each key"
+                said = f'sets "{called(key)}" in all its values, as {set_by[key]} does; '
+                yield ("axis", i), Problem("DPA005", f"{said}expected one axis for each key")
         set_by |= dict.fromkeys(axis.always, f"axis[{i + 1}]")
     yield from _repeated(benchmark.cell, "cell")
     yield from _repeated(benchmark.exclude, "exclude")
@@ -170,7 +170,7 @@ def _repeated(tables: tuple[Setting, ...], name: str) -> Iterator[FileProblem]:
     for i, table in enumerate(tables):
         j = first.setdefault(hashable(table), i)
         if j < i:
-            yield (name, i), f"is {name}[{j + 1}] again"
+            yield (name, i), Problem("DPA005", f"is {name}[{j + 1}] again")
 
 
 def hashable(value: Any) -> Hashable:

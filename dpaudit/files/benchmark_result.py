@@ -26,6 +26,7 @@ class Cell(Strict):
     seed: int
     state: State = "waiting"
     error: str = ""  # of a cell that failed: one line
+    code: str | None = None  # of this error, such as "DPA021"
 
 
 class BenchmarkResult(Strict):
@@ -49,11 +50,11 @@ class BenchmarkResult(Strict):
             content = read_json(path)
             return cls.model_validate(content)
         except OSError as error:
-            raise RunError(f"{path}: {reason(error)}") from None
+            raise RunError("DPA007", f"{path}: {reason(error)}") from None
         except ValidationError as error:
-            raise RunError(first_problem(path, error, cls, content)) from None
+            raise RunError("DPA011", first_problem(path, error, cls, content)) from None
         except ValueError as error:
-            raise RunError(f"{path}: not a benchmark.json ({reason(error)})") from None
+            raise RunError("DPA011", f"{path}: not a benchmark.json ({reason(error)})") from None
 
     def to_frame(self, folder: Path) -> "pd.DataFrame":
         """The leaderboard as a table, of the cells that lie in the benchmark's folder."""

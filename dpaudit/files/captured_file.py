@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from dpaudit.errors import ConfigError
+from dpaudit.errors import ConfigError, Problem
 from dpaudit.registry import load_plugin
 from dpaudit.strict import Strict, Text
 
@@ -162,7 +162,7 @@ def _attack_problems(config: CapturedConfig) -> Iterator[FileProblem]:
         if not isinstance(attack, GradientInversion):
             if not config.certify.runs:
                 said = f"{attack.name} is made from short runs; expected certify.runs above 0"
-                yield ("attack", i, "name"), said
+                yield ("attack", i, "name"), Problem("DPA005", said)
             continue
         try:
             attack.plugin(config.record.rounds)
@@ -170,7 +170,7 @@ def _attack_problems(config: CapturedConfig) -> Iterator[FileProblem]:
             found = problems_of(error, load_plugin("attacks", attack.name), attack.options)
             yield from ((("attack", i, "options", *key), said) for key, said in found)
         except ConfigError as error:
-            yield ("attack", i, "name"), str(error)
+            yield ("attack", i, "name"), error.problems[0]
 
 
 def _problems(config: CapturedConfig) -> list[FileProblem]:
@@ -178,20 +178,21 @@ def _problems(config: CapturedConfig) -> list[FileProblem]:
     names = [model.name for model in config.threat_model]
     for i, name in enumerate(names):
         if name in names[:i]:
-            problems.append((("threat_model", i, "name"), f'another one is called "{name}"'))
+            said = f'another one is called "{name}"'
+            problems.append((("threat_model", i, "name"), Problem("DPA005", said)))
     for i, claim in enumerate(config.claim):
         if claim.threat_model is not None and claim.threat_model not in names:
             said = f'no threat model is called "{claim.threat_model}"'
-            problems.append((("claim", i, "threat_model"), said))
+            problems.append((("claim", i, "threat_model"), Problem("DPA006", said)))
         if claim.adjacency not in ("add-remove", "replace-one"):
             said = "a program is audited by its records; expected add-remove or replace-one"
-            problems.append((("claim", i, "adjacency"), said))
+            problems.append((("claim", i, "adjacency"), Problem("DPA047", said)))
         elif claim.adjacency == "replace-one" and len(config.record.candidates) < 2:
             said = "replace-one needs two candidates at least, of which one takes another's place"
-            problems.append((("record", "candidates"), said))
+            problems.append((("record", "candidates"), Problem("DPA032", said)))
     for i, model in enumerate(config.threat_model):
         held = sorted({*model.agents} & {*config.record.victims})
         if held == sorted(config.record.victims):
             said = f"it holds every victim ({held}); there is nobody to protect"
-            problems.append((("threat_model", i, "agents"), said))
+            problems.append((("threat_model", i, "agents"), Problem("DPA051", said)))
     return problems

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
-from dpaudit.errors import ConfigError, nearest
+from dpaudit.errors import Problem, nearest
 from dpaudit.strict import Strict, Text
 
 from .config import read_toml
-from .file_problems import FileKey, FileProblem, problem_line, problems_of, refusal
+from .file_problems import FileKey, FileProblem, located, problems_of, refusal
 from .finding import Finding, FindingKind, Metric
 from .kinds import refuse_other_kind
 from .toml_lines import line_of
@@ -143,22 +143,22 @@ class ClaimsFile:
         """The line on which a key is written, or the nearest above it."""
         return line_of(self.text, key) or 1
 
-    def problem(self, key: FileKey, message: str) -> ConfigError:
-        """What is to be raised for a problem at a key."""
-        return ConfigError(problem_line(self.path, self.text, key, message))
+    def located(self, key: FileKey, problem: Problem) -> Problem:
+        """A problem at a key, with its line."""
+        return located(self.path, self.text, key, problem)
 
 
 def _cross_checks(claims: Claims, folder: Path) -> Iterator[FileProblem]:
     names = set[str]()
     for i, check in enumerate(claims.check):
         if check.name in names:
-            yield ("check", i, "name"), f'another check is called "{check.name}"'
+            said = f'another check is called "{check.name}"'
+            yield ("check", i, "name"), Problem("DPA005", said)
         names.add(check.name)
         if isinstance(check.audit, str) and not (folder / check.audit).is_file():
             there = [p.relative_to(folder).as_posix() for p in sorted(folder.glob("*.toml"))]
-            yield (
-                ("check", i, "audit"),
-                f'there is no file "{check.audit}"{nearest(check.audit, there)}',
-            )
+            said = f'there is no file "{check.audit}"{nearest(check.audit, there)}'
+            yield ("check", i, "audit"), Problem("DPA007", said)
     if claims.import_from is not None and not (folder / claims.import_from).is_dir():
-        yield ("import_from",), f'there is no folder "{claims.import_from}"'
+        said = f'there is no folder "{claims.import_from}"'
+        yield ("import_from",), Problem("DPA007", said)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from dpaudit.errors import MOST_LINES, ConfigError, nearest
+from dpaudit.errors import MOST_LINES, ConfigError, Problem, nearest
 from dpaudit.registry import PluginFamily, load_plugin
 from dpaudit.strict import Strict
 
@@ -115,7 +115,8 @@ class AuditConfig(Strict):
         """The same from a dictionary, for code. Raises ConfigError."""
         config, problems = validated(content, defense)
         if problems:
-            raise ConfigError("\n".join(f"{dotted(key)}: {text}" for key, text in problems))
+            found = (one._replace(text=f"{dotted(key)}: {one.text}") for key, one in problems)
+            raise ConfigError.of(found)
         assert config is not None
         return config
 
@@ -129,7 +130,7 @@ class AuditConfig(Strict):
 def with_fixed_model(content: dict[str, Any], asked_by: str) -> dict[str, Any]:
     """An audit's content with model.fix set. Raises ConfigError if there is no network."""
     if not isinstance(content.get("model"), dict):
-        raise ConfigError(f"{asked_by}: this audit has no [model] to fix; leave it out")
+        raise ConfigError("DPA013", f"{asked_by}: this audit has no [model] to fix; leave it out")
     return {**content, "model": {**content["model"], "fix": True}}
 
 
@@ -139,10 +140,10 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
         text = text_of(path)
         return toml_from(text), text
     except OSError as error:
-        raise ConfigError(f"{path}: {reason(error)}") from None
+        raise ConfigError("DPA007", f"{path}: {reason(error)}") from None
     except ValueError as error:
         hint = "; it is named as JSON, which commands write" if path.suffix == ".json" else ""
-        raise ConfigError(f"{path}: not valid TOML: {reason(error)}{hint}") from None
+        raise ConfigError("DPA008", f"{path}: not valid TOML: {reason(error)}{hint}") from None
 
 
 def validated(
@@ -166,9 +167,9 @@ def _model_problems(content: dict[str, Any]) -> Iterator[FileProblem]:
     data = content.get("data")
     sensors = isinstance(data, dict) and data.get("name") == SENSORS
     if sensors and content.get("model") is not None:
-        yield ("model",), f"{SENSORS} trains no network; leave [model] out"
+        yield ("model",), Problem("DPA013", f"{SENSORS} trains no network; leave [model] out")
     if not sensors and content.get("model") is None:
-        yield ("model",), "Field required"
+        yield ("model",), Problem("DPA002", "Field required")
 
 
 def _with_plugin_defaults(
@@ -184,9 +185,9 @@ def _with_plugin_defaults(
             return Plugin(name=plugin.name, **options.model_dump(mode="json"))
         except ValidationError as error:
             found = problems_of(error, options_class, plugin.options)
-            problems.extend(((*at, *key), text) for key, text in found)
+            problems.extend(((*at, *key), problem) for key, problem in found)
         except ConfigError as error:
-            problems.append(((*at, "name"), str(error)))
+            problems.append(((*at, "name"), error.problems[0]))
         return plugin
 
     attacks = tuple(
@@ -214,17 +215,19 @@ def _repeated(config: AuditConfig) -> Iterator[FileProblem]:
     for i, model in enumerate(config.threat_model):
         other = seen.setdefault(model.likeness, model.name)
         if model.name in (earlier.name for earlier in config.threat_model[:i]):
-            yield ("threat_model", i, "name"), f'another threat model is called "{model.name}"'
+            said = f'another threat model is called "{model.name}"'
+            yield ("threat_model", i, "name"), Problem("DPA005", said)
         elif other != model.name:
+            said = f'"{model.name}" differs from "{other}" by case, spaces or signs alone; '
             yield (
                 ("threat_model", i, "name"),
-                f'"{model.name}" differs from "{other}" by case, spaces or signs alone; expected '
-                "names that nobody confuses",
+                Problem("DPA005", f"{said}expected names that nobody confuses"),
             )
     for i, claim in enumerate(config.claim):
         if claim in config.claim[:i]:
             first = config.claim.index(claim) + 1
-            yield ("claim", i), f"says what claim[{first}] says; a claim is tested once"
+            said = f"says what claim[{first}] says; a claim is tested once"
+            yield ("claim", i), Problem("DPA005", said)
 
 
 def _agents_that_do_not_exist(config: AuditConfig) -> Iterator[FileProblem]:
@@ -232,26 +235,24 @@ def _agents_that_do_not_exist(config: AuditConfig) -> Iterator[FileProblem]:
     for i, model in enumerate(config.threat_model):
         named = {*model.agents, *(agent for link in model.links or () for agent in link)}
         for agent in sorted(a for a in named if not 0 <= a < n):
-            yield (
-                ("threat_model", i, "agents" if model.agents else "links"),
-                f"there is no agent {agent}; with n_agents = {n} they are 0 to {n - 1}",
-            )
+            said = f"there is no agent {agent}; with n_agents = {n} they are 0 to {n - 1}"
+            key = "agents" if model.agents else "links"
+            yield ("threat_model", i, key), Problem("DPA006", said)
 
 
 def _unknown_threat_models(config: AuditConfig) -> Iterator[FileProblem]:
     known = {model.name for model in config.threat_model}
     for i, claim in enumerate(config.claim):
         if claim.threat_model is not None and claim.threat_model not in known:
-            yield (
-                ("claim", i, "threat_model"),
-                f'no threat model is called "{claim.threat_model}"'
-                f"{nearest(claim.threat_model, known)}",
-            )
+            said = f'no threat model is called "{claim.threat_model}"'
+            said += nearest(claim.threat_model, known)
+            yield ("claim", i, "threat_model"), Problem("DPA006", said)
     for i, attack in enumerate(config.attack):
         named = dict.fromkeys(attack.options.get("threat_models") or ())
         for j, name in enumerate(name for name in named if name not in known):
             hint = nearest(name, known) if j < MOST_LINES else ""  # of those that are shown
-            yield ("attack", i, "threat_models"), f'no threat model is called "{name}"{hint}'
+            said = f'no threat model is called "{name}"{hint}'
+            yield ("attack", i, "threat_models"), Problem("DPA006", said)
 
 
 def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[FileProblem]:
@@ -270,10 +271,8 @@ def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[
             chosen = attack.options.get(option)
             offered = list(dict.fromkeys(name for t in tables for name in named[t]))
             if chosen is not None and chosen not in offered:
-                yield (
-                    ("attack", i, option),
-                    f'{config.defense.name} offers no "{chosen}"{nearest(chosen, offered)}; '
-                    f"it offers {', '.join(offered) or 'none'}",
-                )
+                said = f'{config.defense.name} offers no "{chosen}"{nearest(chosen, offered)}; '
+                said += f"it offers {', '.join(offered) or 'none'}"
+                yield ("attack", i, option), Problem("DPA006", said)
         for option, why in attack.create("attacks").validate_options(n_rounds, n):
-            yield ("attack", i, option), why
+            yield ("attack", i, option), Problem("DPA005", why)

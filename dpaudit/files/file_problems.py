@@ -7,13 +7,22 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dpaudit.errors import MOST_LINES, ConfigError, nearest, shortened
+from dpaudit.errors import MOST_LINES, ConfigError, Problem, nearest, shortened
 
 from .toml_lines import line_of
 
 FileKey = tuple[str | int, ...]
-FileProblem = tuple[FileKey, str]
+FileProblem = tuple[FileKey, Problem]
 LONGEST_VALUE = 100  # characters of a value that is shown in an error
+_CODES = {  # by pydantic's name of what is wrong
+    "extra_forbidden": "DPA001",
+    "missing": "DPA002",
+    "union_tag_not_found": "DPA002",
+    "int_from_float": "DPA003",
+    "value_error": "DPA005",
+    "literal_error": "DPA006",
+    "union_tag_invalid": "DPA006",
+}
 
 
 def dotted(key: FileKey) -> str:
@@ -24,11 +33,12 @@ def dotted(key: FileKey) -> str:
     return text
 
 
-def problem_line(path: Path, text: str, key: FileKey, message: str) -> str:
-    """One problem in the file of this text."""
+def located(path: Path, text: str, key: FileKey, problem: Problem) -> Problem:
+    """A problem at a key of the file of this text, with the line that it is on."""
     line = line_of(text, key)
     where = f"{path}:{line}" if line else str(path)
-    return f"{where}: {dotted(key)}: {message}" if key else f"{where}: {message}"
+    at = f"{where}: {dotted(key)}" if key else where
+    return problem._replace(text=f"{at}: {problem.text}")
 
 
 def refusal(
@@ -36,26 +46,26 @@ def refusal(
 ) -> ConfigError:
     """The first problems of the file of this text, found below the key ``at``, as one error."""
     found = list(problems)
-    lines = [problem_line(path, text, (*at, *key), said) for key, said in found[:MOST_LINES]]
-    return ConfigError("\n".join([*lines, *(said for _, said in found[MOST_LINES:])]))
+    shown = [located(path, text, (*at, *key), problem) for key, problem in found[:MOST_LINES]]
+    return ConfigError.of([*shown, *(problem for _, problem in found[MOST_LINES:])])
 
 
 def first_problem(
     path: Path, error: ValidationError, model: type[BaseModel], content: dict[str, Any]
 ) -> str:
     """What pydantic found first in the content of a JSON file, in one line."""
-    key, said = next(problems_of(error, model, content))
-    return problem_line(path, "", key, said)
+    key, problem = next(problems_of(error, model, content))
+    return located(path, "", key, problem).text
 
 
 def problems_of(
     error: ValidationError, model: type[BaseModel], content: dict[str, Any]
 ) -> Iterator[FileProblem]:
-    """Key and text of each problem that pydantic found in ``content``; of the later ones, less."""
+    """Each problem that pydantic found in ``content``, by its key; of the later ones, less."""
     problems = _of_unions(error.errors(include_url=False), content)
     for i, problem in enumerate(problems):
         if i >= MOST_LINES:
-            yield problem["loc"], problem["type"]
+            yield problem["loc"], Problem(_code(problem["type"]), problem["type"])
             continue
         if problem["type"] == "too_short" and _inside(problem["loc"], problems):
             continue  # what is there does not count for pydantic, as it is wrong
@@ -81,7 +91,13 @@ def problems_of(
             )
         elif problem["type"] != "missing" and not isinstance(problem["input"], dict):
             text += f", got {shortened(repr(problem['input']), LONGEST_VALUE)}"
-        yield key, text
+        yield key, Problem(_code(problem["type"]), text)
+
+
+def _code(kind: str) -> str:
+    """Of what pydantic found wrong, by its name for it."""
+    wrong_type = kind.endswith(("_type", "_parsing"))
+    return _CODES.get(kind, "DPA003" if wrong_type else "DPA004")
 
 
 def _of_unions(problems: list[ErrorDetails], content: dict[str, Any]) -> list[ErrorDetails]:

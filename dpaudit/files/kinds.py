@@ -35,4 +35,4 @@ def refuse_other_kind(path: Path, content: Mapping[str, Any], *expected: Kind) -
     found = kind_of(content.keys())
     if found is not None and found not in expected:
         what, command = _READ_BY[found]
-        raise ConfigError(f"{path}: this is {what}: dpaudit {command} {path}")
+        raise ConfigError("DPA009", f"{path}: this is {what}: dpaudit {command} {path}")

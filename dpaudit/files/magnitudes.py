@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from dpaudit.errors import Problem
+
 from .file_problems import FileKey, FileProblem
 
 LARGEST = 1e100  # of a float: its cube is one, too
@@ -24,9 +26,7 @@ def extreme_numbers(value: Any, at: FileKey = ()) -> Iterator[FileProblem]:
         return
     most = MOST_ROUNDS if at[-1:] == ("n_rounds",) else LARGEST_COUNT
     if isinstance(value, int) and abs(value) > most:
-        yield at, f"expected an integer of at most {most:,}, got {value}"
+        yield at, Problem("DPA004", f"expected an integer of at most {most:,}, got {value}")
     if isinstance(value, float) and value != 0 and not SMALLEST <= abs(value) <= LARGEST:
-        yield (
-            at,
-            f"expected 0 or a number of size {SMALLEST:g} to {LARGEST:g}, got {value!r}",
-        )
+        said = f"expected 0 or a number of size {SMALLEST:g} to {LARGEST:g}, got {value!r}"
+        yield at, Problem("DPA004", said)

@@ -195,7 +195,7 @@ def _checked(adapter: TypeAdapter[Any], what: str, value: dict[str, Any]) -> Any
         return adapter.validate_python(value)
     except ValidationError as error:
         lines = (f"{what}: {_problem(detail)}" for detail in error.errors())
-        raise ConfigError("\n".join(lines)) from None
+        raise ConfigError("DPA005", "\n".join(lines)) from None
 
 
 def _problem(detail: ErrorDetails) -> str:

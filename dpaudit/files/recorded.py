@@ -92,7 +92,9 @@ def read_lines(path: Path, kind: type[_Line]) -> Iterator[_Line]:
             for number, line in enumerate(file, start=1):
                 yield _parsed(path, number, line, kind)
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: {reason(error)}; expected the folder of a capture") from None
+        raise RunError(
+            "DPA066", f"{path}: {reason(error)}; expected the folder of a capture"
+        ) from None
 
 
 def _parsed(path: Path, number: int, line: str, kind: type[_Line]) -> _Line:
@@ -101,4 +103,6 @@ def _parsed(path: Path, number: int, line: str, kind: type[_Line]) -> _Line:
     except ValidationError as error:
         first: Any = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise RunError(f"{path}:{number}: {where}: {first['msg']}; capture again") from None
+        raise RunError(
+            "DPA066", f"{path}:{number}: {where}: {first['msg']}; capture again"
+        ) from None

@@ -217,14 +217,15 @@ class AuditResult(Strict):
             version = content.get("schema_version")
             if version not in (1, 2):
                 raise RunError(
+                    "DPA010",
                     f"{path}: schema_version {version!r}, this dpaudit reads versions 1 and 2; "
-                    "update dpaudit, or run the audit again"
+                    "update dpaudit, or run the audit again",
                 )
             content = upgraded(content) if version == 1 else content
             return cls.model_validate(content)
         except OSError as error:
-            raise RunError(f"{path}: {reason(error)}") from None
+            raise RunError("DPA007", f"{path}: {reason(error)}") from None
         except ValidationError as error:
-            raise RunError(first_problem(path, error, cls, content)) from None
+            raise RunError("DPA011", first_problem(path, error, cls, content)) from None
         except ValueError as error:
-            raise RunError(f"{path}: not an audit.json ({reason(error)})") from None
+            raise RunError("DPA011", f"{path}: not an audit.json ({reason(error)})") from None

@@ -57,8 +57,9 @@ def refuse_links(path: Path) -> None:
         below = above == here or above.startswith(os.path.join(here, ""))
         if below and part.name != os.pardir and part.is_symlink():
             raise RunError(
+                "DPA016",
                 f"{path}: cannot write: {part} is a link, and no output follows a link below the "
-                "working folder; name what it leads to, or remove it"
+                "working folder; name what it leads to, or remove it",
             )
 
 
@@ -69,7 +70,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot write: {reason(error)}") from None
+        raise RunError("DPA016", f"{path}: cannot write: {reason(error)}") from None
 
 
 def _sweep(path: Path) -> None:

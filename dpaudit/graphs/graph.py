@@ -98,8 +98,9 @@ class Graph:
         n = self.n_agents
         if n > MOST_DENSE:
             raise ConfigError(
+                "DPA022",
                 f"graph: {n} agents have a mixing matrix of {size_text(8 * n * n)}, which is given "
-                f"whole to {MOST_DENSE} agents at most; this method needs it: audit fewer agents"
+                f"whole to {MOST_DENSE} agents at most; this method needs it: audit fewer agents",
             )
         return torch.from_numpy(self.sparse.toarray())
 
@@ -248,7 +249,7 @@ class Graph:
         if not found.any():
             heard = self.senders[self.receivers == receiver].tolist()
             raise ConfigError(
-                f"no edge {sender} -> {receiver}: agent {receiver} receives from {heard}"
+                "DPA038", f"no edge {sender} -> {receiver}: agent {receiver} receives from {heard}"
             )
         return int(found.nonzero())
 
@@ -317,7 +318,9 @@ class Network:
         if len({g.n_agents for g in self.graphs}) != 1:
             raise ValueError("a network needs at least one graph, all with the same agents")
         if not (self.drawn or self.strongly_connected):
-            raise ConfigError("the graph is not connected: some agent never hears of some other")
+            raise ConfigError(
+                "DPA038", "the graph is not connected: some agent never hears of some other"
+            )
 
     @property
     def n_agents(self) -> int:

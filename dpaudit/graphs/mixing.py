@@ -56,7 +56,9 @@ def matrices(
         ValueError: the graph is random and there is no generator.
     """
     if n_agents < 2:
-        raise ConfigError(f"graph {options.name}: needs at least 2 agents, got {n_agents}")
+        raise ConfigError(
+            "DPA037", f"graph {options.name}: needs at least 2 agents, got {n_agents}"
+        )
     if options.is_redrawn:
         _refuse_too_many(options, n_agents, n_rounds)
         return [_drawn(options, n_agents, generator) for _ in range(n_rounds)]
@@ -78,9 +80,10 @@ def _refuse_dense(options: GraphOptions, n: int, weights: float) -> None:
     """Stops graphs with too many links of so many agents, before they are made."""
     if weights > MOST_LINKED:
         raise ConfigError(
+            "DPA022",
             f"graph {options.name}: {n} agents have {weights:.2g} weights, "
             f"{size_text(int(12 * weights))} for each round of them; expected {MOST_LINKED:.2g} at "
-            "most: fewer agents, or a sparser graph such as ring, k-regular or exponential"
+            "most: fewer agents, or a sparser graph such as ring, k-regular or exponential",
         )
 
 
@@ -90,8 +93,9 @@ def _refuse_too_many(options: GraphOptions, n_agents: int, n_rounds: int) -> Non
     if n_rounds * of_a_round > MOST_WEIGHTS:
         fit = MOST_WEIGHTS // of_a_round
         raise ConfigError(
+            "DPA022",
             f"graph {options.name}: {n_rounds} rounds of {n_agents} agents are too many weights to "
-            f"draw anew in every round; expected at most {fit} rounds"
+            f"draw anew in every round; expected at most {fit} rounds",
         )
 
 
@@ -126,7 +130,9 @@ def _row(W: Matrix, i: int) -> list[int]:
 def _served(options: ServerGraph, n: int, generator: np.random.Generator | None) -> Weights:
     """The server's row averages over the participating agents; the others keep what they have."""
     if options.lazy:
-        raise ConfigError("graph server: an average of a server is not lazy; leave lazy out")
+        raise ConfigError(
+            "DPA005", "graph server: an average of a server is not lazy; leave lazy out"
+        )
     some = max(1, round(options.participation * (n - 1)))
     chosen = np.arange(1, n)
     if some < n - 1:
@@ -193,7 +199,7 @@ def connected(links: Links) -> bool:
 def _ring(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
     """undirected circle, all weights 1/3"""
     if n < 3:
-        raise ConfigError(f"graph ring: needs at least 3 agents, got {n}")
+        raise ConfigError("DPA037", f"graph ring: needs at least 3 agents, got {n}")
     return [_circulant(options, [-1, 1], n)]
 
 
@@ -206,7 +212,7 @@ def _bipartite(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
     """complete bipartite graph of two halves, all weights 1 / (n/2 + 1)"""
     if n % 2:
         raise ConfigError(
-            f"graph bipartite: two equal halves need an even number of agents, got {n}"
+            "DPA037", f"graph bipartite: two equal halves need an even number of agents, got {n}"
         )
     _refuse_dense(options, n, n * (n / 2 + 1))
     first = np.arange(n) < n // 2
@@ -217,7 +223,7 @@ def _hub2(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
     """last two agents linked to all others, not to each other, as in the public CGA code"""
     if not 4 <= n <= 101:
         raise ConfigError(
-            f"graph hub2: its rounded weights are positive for 4 to 101 agents, got {n}"
+            "DPA037", f"graph hub2: its rounded weights are positive for 4 to 101 agents, got {n}"
         )
     hub = np.arange(n) >= n - 2
     a = (100 // (n - 1)) / 100
@@ -234,7 +240,7 @@ def _complete(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
 def _d_out(options: DOutGraph, n: int, generator: Any) -> list[Matrix]:
     """directed: every agent sends to the next d - 1 on a circle, weights 1/d"""
     if options.d > n:
-        raise ConfigError(f"graph d-out: d={options.d} exceeds the number of agents, {n}")
+        raise ConfigError("DPA037", f"graph d-out: d={options.d} exceeds the number of agents, {n}")
     return [_circulant(options, range(options.d), n)]
 
 
@@ -247,7 +253,7 @@ def _exponential(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
 def _half_exponential(options: GraphOptions, n: int, generator: Any) -> list[Matrix]:
     """directed, time-varying: every agent sends to multiples of 1, 2, 4, ... agents ahead"""
     if n < 4:
-        raise ConfigError(f"graph half-exponential: needs at least 4 agents, got {n}")
+        raise ConfigError("DPA037", f"graph half-exponential: needs at least 4 agents, got {n}")
     period = n.bit_length() - 1  # floor(log2(n))
     return [_circulant(options, [j * 2**t for j in range(n // 2)], n) for t in range(period)]
 
@@ -311,7 +317,8 @@ def _k_regular(
     k, rng = options.k, _needed(options, generator)
     if k >= n or n * k % 2:
         raise ConfigError(
-            f"graph k-regular: k={k} needs more than {k} agents and an even k * n_agents, got {n}"
+            "DPA037",
+            f"graph k-regular: k={k} needs more than {k} agents and an even k * n_agents, got {n}",
         )
     _refuse_dense(options, n, n * (k + 1))
     links = _circulant_regular(n, k)
@@ -358,7 +365,8 @@ def _first_connected(draw: Callable[[], Links], what: str, n: int) -> Links:
         if connected(links := draw()):
             return links
     raise ConfigError(
-        f"graph {what}: none of {RESAMPLES} draws for {n} agents was connected; ask for more edges"
+        "DPA038",
+        f"graph {what}: none of {RESAMPLES} draws for {n} agents was connected; ask for more edges",
     )
 
 

@@ -98,7 +98,9 @@ def gaussian_information(x: ArrayLike, y: ArrayLike) -> float:
     x, y = paired_samples(1, x=x, y=y)
     if x.shape[1] + y.shape[1] >= len(x):
         dims = x.shape[1] + y.shape[1]
-        raise DataError(f"{len(x)} samples of {dims} columns in all; expected more samples")
+        raise DataError(
+            "DPA073", f"{len(x)} samples of {dims} columns in all; expected more samples"
+        )
     canonical = np.linalg.svd(_orthonormal(x).T @ _orthonormal(y), compute_uv=False)
     unexplained = 1 - np.minimum(canonical, 1) ** 2
     if unexplained.min() < 1e-12:
@@ -119,8 +121,9 @@ def gaussian_channel(signal_covariance: ArrayLike, noise_covariance: ArrayLike) 
     noise = np.atleast_2d(np.asarray(noise_covariance, dtype=float))
     if signal.shape != noise.shape or np.linalg.eigvalsh(noise).min() <= 0:
         raise DataError(
+            "DPA073",
             f"covariances of shapes {signal.shape} and {noise.shape}; expected the same "
-            "shape, and a positive definite one for the noise"
+            "shape, and a positive definite one for the noise",
         )
     return (
         float(np.linalg.slogdet(np.eye(len(noise)) + np.linalg.solve(noise, signal))[1]) / 2 / LN2
@@ -168,7 +171,7 @@ def paired_samples(k: int, **samples: ArrayLike) -> list[Floats]:
     arrays = [as_samples(name, values) for name, values in samples.items()]
     lengths = {name: len(array) for name, array in zip(samples, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"samples of different lengths {lengths}; expected pairs")
+        raise DataError("DPA073", f"samples of different lengths {lengths}; expected pairs")
     check_neighbours(k, len(arrays[0]))
     for name, array in zip(samples, arrays, strict=True):
         check_varies(name, array)
@@ -180,18 +183,22 @@ def as_samples(name: str, values: ArrayLike) -> Floats:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise DataError(f"{name}: samples of different dimensions; expected [n, dims]") from None
+        raise DataError(
+            "DPA073", f"{name}: samples of different dimensions; expected [n, dims]"
+        ) from None
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or 0 in array.shape:
         raise DataError(
+            "DPA073",
             f"{name}: {array.dtype} values of shape {list(array.shape)}; "
-            "expected real numbers of shape [n] or [n, dims]"
+            "expected real numbers of shape [n] or [n, dims]",
         )
     array = array.astype(np.float64, copy=False).reshape(len(array), -1)
     if not np.isfinite(array).all():
         bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
         raise DataError(
+            "DPA073",
             f"{name}: {bad.size} of {len(array)} samples hold NaN or infinite values, "
-            f"the first is sample {bad[0]}; expected finite values"
+            f"the first is sample {bad[0]}; expected finite values",
         )
     return array
 
@@ -199,9 +206,9 @@ def as_samples(name: str, values: ArrayLike) -> Floats:
 def check_neighbours(k: int, n: int) -> None:
     """Refuse a number of neighbours that n samples cannot have."""
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
-        raise ConfigError(f"k = {k!r} neighbours; expected a whole number of at least 1")
+        raise ConfigError("DPA071", f"k = {k!r} neighbours; expected a whole number of at least 1")
     if n < k + 1:
-        raise DataError(f"{n} samples; k = {k} neighbours need at least k + 1 = {k + 1}")
+        raise DataError("DPA073", f"{n} samples; k = {k} neighbours need at least k + 1 = {k + 1}")
 
 
 def varying(array: Floats) -> NDArray[np.bool_]:
@@ -218,8 +225,9 @@ def check_varies(name: str, array: Floats) -> None:
     constant = np.flatnonzero(~varying(array))
     if constant.size:
         raise DataError(
+            "DPA073",
             f"{name}: column {constant[0]} is constant ({array[0, constant[0]] + 0.0:.6g}); "
-            "drop it, a constant carries no information"
+            "drop it, a constant carries no information",
         )
 
 
@@ -228,8 +236,9 @@ def _radii(points: Floats, k: int) -> Floats:
     if radii.min() <= INSIDE:
         where = int(radii.argmin())
         raise DataError(
+            "DPA073",
             f"sample {where} coincides with {k} others or more; expected a continuous sample, "
-            "or a little tie-breaking noise (dpaudit.information.reduction adds it)"
+            "or a little tie-breaking noise (dpaudit.information.reduction adds it)",
         )
     return radii
 

@@ -154,8 +154,9 @@ def _pairs(
 ) -> list[_Pair]:
     if len(private) != len(view) or not len(private):
         raise DataError(
+            "DPA073",
             f"private variables of {len(private)} rounds, views of {len(view)}; expected as many, "
-            "each of shape [n_rounds, n] or [n_rounds, n, dims]"
+            "each of shape [n_rounds, n] or [n_rounds, n, dims]",
         )
 
     def reduce(item: tuple[int, ArrayLike, ArrayLike, np.random.Generator]) -> _Pair:
@@ -170,7 +171,9 @@ def _pairs(
     pairs = _in_threads(reduce, items, workers)
     sizes = {len(side.samples) for pair in pairs for side in pair}
     if len(sizes) > 1:
-        raise DataError(f"between {min(sizes)} and {max(sizes)} trials; expected the same for all")
+        raise DataError(
+            "DPA073", f"between {min(sizes)} and {max(sizes)} trials; expected the same for all"
+        )
     _warn(pairs)
     return pairs
 
@@ -303,20 +306,22 @@ def _of_itself(private: Reduced, k: int, rng: np.random.Generator) -> float:
 def _check_options(n_permutations: int, n_splits: int, confidence: float) -> None:
     for name, count in (("n_permutations", n_permutations), ("n_splits", n_splits)):
         if count < 0:
-            raise ConfigError(f"{name} = {count}; expected a count, or 0 to leave it out")
+            raise ConfigError("DPA071", f"{name} = {count}; expected a count, or 0 to leave it out")
     if not 0 < confidence < 1:
-        raise ConfigError(f"confidence = {confidence}; expected a number between 0 and 1")
+        raise ConfigError("DPA071", f"confidence = {confidence}; expected a number between 0 and 1")
 
 
 def _check_trials(n: int, k: int, n_splits: int, dims: int) -> None:
     check_neighbours(k, n)
     if n <= dims:
         raise DataError(
+            "DPA073",
             f"{n} trials of {dims} columns in all; expected more trials, or fewer columns by "
-            "Reduction(n_components=...)"
+            "Reduction(n_components=...)",
         )
     if n_splits and n // 2 < k + 1:
         raise DataError(
+            "DPA073",
             f"{n} trials; the interval needs halves of at least k + 1 = {k + 1}, "
-            "or leave it out with n_splits = 0"
+            "or leave it out with n_splits = 0",
         )

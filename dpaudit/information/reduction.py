@@ -58,9 +58,13 @@ class Reduction:
 
     def __post_init__(self) -> None:
         if self.scale not in _SCALES:
-            raise ConfigError(f"scale = {self.scale!r}; expected one of {', '.join(_SCALES)}")
+            raise ConfigError(
+                "DPA071", f"scale = {self.scale!r}; expected one of {', '.join(_SCALES)}"
+            )
         if self.n_components is not None and self.projection is not None:
-            raise ConfigError("n_components and projection; expected one of the two at most")
+            raise ConfigError(
+                "DPA071", "n_components and projection; expected one of the two at most"
+            )
 
     def __call__(self, name: str, values: ArrayLike, rng: np.random.Generator) -> Reduced:
         """Reduce samples [n] or [n, dims], called ``name`` in errors, to [n, m].
@@ -86,8 +90,9 @@ class Reduction:
             matrix = as_samples(f"{name} projection", self.projection)
             if len(matrix) != dims:
                 raise DataError(
+                    "DPA073",
                     f"{name}: projection of shape {list(matrix.shape)} for {dims} columns; "
-                    f"expected [{dims}, m]"
+                    f"expected [{dims}, m]",
                 )
             return samples @ matrix, f"{dims} -> {self.named} {matrix.shape[1]}"
         return samples, f"{dims}"
@@ -104,8 +109,9 @@ def _principal(name: str, samples: Floats, n_components: int) -> tuple[Floats, f
     most = min(len(samples) - 1, varying.shape[1])
     if not 1 <= n_components <= most:
         raise ConfigError(
+            "DPA073",
             f"{name}: n_components = {n_components}; expected 1 to {most}, the number of columns "
-            "that vary (or of samples less one)"
+            "that vary (or of samples less one)",
         )
     left, size, _ = np.linalg.svd(_standardised(varying), full_matrices=False)
     share = (size[:n_components] ** 2).sum() / (size**2).sum()

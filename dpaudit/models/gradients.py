@@ -106,7 +106,7 @@ class Gradients:
         """
         C = inf if clip_norm is None else clip_norm
         if not C > 0:
-            raise ConfigError(f"clip norm must be positive, got {C}")
+            raise ConfigError("DPA071", f"clip norm must be positive, got {C}")
         total = torch.empty_like(X) if inputs.shape[1] else torch.zeros_like(X)
         for p in self._passes(X, inputs, labels, holders, weights, create_graph):
             records = self._engine.records(p.X, p.inputs, p.labels, create_graph)
@@ -215,7 +215,9 @@ class Gradients:
             raise ValueError(f"{len(X)} models on {len(inputs)} batches: say whose with `holders`")
         if weights is not None:
             if self._engine.mixes_records:
-                raise DpauditError("with batch normalisation, records cannot be weighted or padded")
+                raise DpauditError(
+                    "DPA036", "with batch normalisation, records cannot be weighted or padded"
+                )
             weights = weights.to(X.dtype).unsqueeze(-1)
         b = inputs.shape[1]
         pairs = maxsize if whole else self._most_pairs(inputs.shape[2:], X.element_size())

@@ -51,7 +51,9 @@ class Layer(nn.Module, ABC):
         y, kept = self.outputs(x)
         if torch.is_grad_enabled():
             if self.seen:
-                raise DpauditError("per-record gradients need a network that uses each layer once")
+                raise DpauditError(
+                    "DPA036", "per-record gradients need a network that uses each layer once"
+                )
             self.seen.append((y if y.requires_grad else y.requires_grad_(), kept))
         return y
 

@@ -28,27 +28,31 @@ def build_network(name: str, shape: Shape, n_classes: int) -> nn.Module:
     refuse_unknown_network(name)
     if name not in OF_ANY_SHAPE and len(shape) != 3:
         raise ConfigError(
+            "DPA034",
             f"{name} takes images, not records of shape {list(shape)}; expected records [channels, "
-            f"height, width], or one of the models {', '.join(sorted(OF_ANY_SHAPE))}"
+            f"height, width], or one of the models {', '.join(sorted(OF_ANY_SHAPE))}",
         )
     if not shape or 0 in shape:
         raise ConfigError(
-            f"{name} takes records of at least one number, not of shape {list(shape)}"
+            "DPA034", f"{name} takes records of at least one number, not of shape {list(shape)}"
         )
     try:
         return _attempt(name, shape, n_classes)
     except (RuntimeError, ValueError):  # a layer finds less than its kernel, or nothing to average
         sides = range(1, _LARGEST)
         least = next((s for s in sides if _fits(name, (shape[0], s, s), n_classes)), _LARGEST)
-    raise ConfigError(f"{name} needs images of at least {least}x{least}, got {shape[1]}x{shape[2]}")
+    raise ConfigError(
+        "DPA034", f"{name} needs images of at least {least}x{least}, got {shape[1]}x{shape[2]}"
+    )
 
 
 def refuse_unknown_network(name: str) -> None:
     """Raises ConfigError: no network has this name."""
     if name not in NETWORKS:
         raise ConfigError(
+            "DPA006",
             f'no network is called "{name}"{nearest(name, NETWORKS)}; '
-            f"known: {', '.join(model_names())}"
+            f"known: {', '.join(model_names())}",
         )
 
 
@@ -62,28 +66,37 @@ def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
     name = type(module).__qualname__
     if buffers := [key for key, _ in module.named_buffers()]:
         raise ConfigError(
+            "DPA036",
             f"{name} keeps state beside its parameters ({buffers[0]}), which agents cannot share; "
-            "GroupNorm in the place of BatchNorm keeps none: give fix_model=True, or --fix-model"
+            "GroupNorm in the place of BatchNorm keeps none: give fix_model=True, or --fix-model",
         )
     if not n_parameters(module):
-        raise ConfigError(f"{name} has no parameters; expected some, which agents train and send")
+        raise ConfigError(
+            "DPA035", f"{name} has no parameters; expected some, which agents train and send"
+        )
     if frozen := [key for key, p in module.named_parameters() if not p.requires_grad]:
         raise ConfigError(
+            "DPA035",
             f"{name} has parameters that are not to be trained ({frozen[0]}); defenses train and "
-            "send all: leave them out, or call requires_grad_() on it"
+            "send all: leave them out, or call requires_grad_() on it",
         )
     copy = deepcopy(module).to("meta")
     try:
         logits = outputs(copy, shape)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"{name} cannot take records of shape {list(shape)}: {reason}") from None
+        raise ConfigError(
+            "DPA034", f"{name} cannot take records of shape {list(shape)}: {reason}"
+        ) from None
     if not isinstance(logits, Tensor):
-        raise ConfigError(f"{name} gives a {type(logits).__name__}; expected a tensor of logits")
+        raise ConfigError(
+            "DPA035", f"{name} gives a {type(logits).__name__}; expected a tensor of logits"
+        )
     if tuple(logits.shape) != (2, n_classes):
         raise ConfigError(
+            "DPA035",
             f"{name} turns two records into {list(logits.shape)}; expected [2, {n_classes}], one "
-            "logit for each class"
+            "logit for each class",
         )
     return copy
 
@@ -168,7 +181,7 @@ def coordinates(module: nn.Module, layers: Iterable[str]) -> Tensor:
     for layer in layers:
         inside = {name for name in sizes if name == layer or name.startswith(f"{layer}.")}
         if not inside:
-            raise ConfigError(f'the network has no layer "{layer}": {", ".join(sizes)}')
+            raise ConfigError("DPA006", f'the network has no layer "{layer}": {", ".join(sizes)}')
         chosen |= inside
     return torch.cat([torch.full((size,), name in chosen) for name, size in sizes.items()])
 

@@ -179,7 +179,7 @@ def resnet_18(shape: Shape, n_classes: int) -> nn.Module:
         ConfigError: images are neither grey nor RGB.
     """
     if shape[0] not in (1, 3):
-        raise ConfigError(f"resnet-18 needs grey or RGB images, got {shape[0]} channels")
+        raise ConfigError("DPA034", f"resnet-18 needs grey or RGB images, got {shape[0]} channels")
     from dpaudit.data.vision import torchvision
 
     torchvision()
@@ -272,7 +272,9 @@ def vit(shape: Shape, n_classes: int) -> nn.Module:
         ConfigError: the sides of an image are not multiples of 4.
     """
     if shape[1] % 4 or shape[2] % 4:
-        raise ConfigError(f"vit needs sides that are multiples of 4, got {shape[1]}x{shape[2]}")
+        raise ConfigError(
+            "DPA034", f"vit needs sides that are multiples of 4, got {shape[1]}x{shape[2]}"
+        )
     return VisionTransformer(shape, n_classes)
 
 

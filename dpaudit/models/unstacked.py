@@ -88,8 +88,9 @@ class _Total(NamedTuple):
 
     def powers(self, norm: int) -> Never:
         raise DpauditError(
+            "DPA036",
             "batch normalisation makes a record's gradient depend on the rest of the batch: "
-            "clipping it bounds nothing, so choose a network without"
+            "clipping it bounds nothing, so choose a network without",
         )
 
     def weighted(self, factors: Tensor | None) -> Sequence[Tensor]:

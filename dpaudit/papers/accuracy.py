@@ -69,7 +69,8 @@ def trained(
     need, free = _bytes(prepared, world), available()
     if free is not None and need > free:
         raise ConfigError(
-            f"training takes about {size_text(need)} of memory, and {size_text(free)} is free"
+            "DPA021",
+            f"training takes about {size_text(need)} of memory, and {size_text(free)} is free",
         )
     with faults_in_a_line(f"training, {around.stage}", defense):
         found = train(

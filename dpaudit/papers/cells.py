@@ -75,8 +75,9 @@ def chosen(experiment: Experiment, request: Request) -> list[Cell]:
     for key in request.changed:
         if key not in known:
             raise ConfigError(
+                "DPA014",
                 f'--set: {request.name} leaves no "{key}" open{nearest(key, known)}; it leaves '
-                f"{', '.join(sorted(known)) or 'nothing'}"
+                f"{', '.join(sorted(known)) or 'nothing'}",
             )
     for one in experiment.open:
         _refuse_other_kind(one, request.changed.get(one.key, one.value))
@@ -87,7 +88,7 @@ def chosen(experiment: Experiment, request: Request) -> list[Cell]:
     ]
     if not found:
         said = " ".join(f"{column}={','.join(labels)}" for column, labels in only.items())
-        raise ConfigError(f"--only: no cell of {request.name} has {said}")
+        raise ConfigError("DPA014", f"--only: no cell of {request.name} has {said}")
     for cell in found:
         _refuse_impossible(cell, request.changed)
     return found
@@ -98,15 +99,17 @@ def _refuse_unknown_labels(experiment: Experiment, only: Mapping[str, tuple[str,
     for column, labels in only.items():
         if column not in columns:
             raise ConfigError(
+                "DPA014",
                 f'--only: there is no column "{column}"{nearest(column, columns)}; there are '
-                f"{', '.join(columns)}"
+                f"{', '.join(columns)}",
             )
         values = experiment.values(column)
         for label in labels:
             if label not in values:
                 raise ConfigError(
+                    "DPA014",
                     f'--only: {column} has no "{label}"{nearest(label, values)}; it has '
-                    f"{', '.join(values)}"
+                    f"{', '.join(values)}",
                 )
 
 
@@ -121,8 +124,10 @@ def _refuse_other_kind(one: Open, value: Any) -> None:
     wanted = f"expected a {'whole ' * whole}number{' above 0' * above}, got {value!r}"
     is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     fits = is_number and not (above and value <= 0)
-    for _, problem in extreme_numbers(value) if fits else [((), wanted)]:
-        raise ConfigError(f"--set: {one.key}: {problem}")
+    if not fits:
+        raise ConfigError("DPA014", f"--set: {one.key}: {wanted}")
+    for _, problem in extreme_numbers(value):
+        raise ConfigError("DPA014", f"--set: {one.key}: {problem.text}")
 
 
 def _refuse_impossible(cell: Cell, changed: Settings) -> None:
@@ -133,7 +138,7 @@ def _refuse_impossible(cell: Cell, changed: Settings) -> None:
     audit = {key: part for key, part in table.items() if key in AUDITED}
     for where, problem in validated(audit)[1]:
         if (key := ".".join(map(str, where))) in changed:
-            raise ConfigError(f"--set: {key}: {problem}")
+            raise ConfigError("DPA014", f"--set: {key}: {problem.text}")
 
 
 def readings(experiment: Experiment, cell: Cell) -> dict[str, Open]:
@@ -160,7 +165,7 @@ def _settings(experiment: Experiment, cell: Cell, scale: Scale, request: Request
 def refuse_missing_data(experiment: Experiment, request: Request) -> None:
     """Raises DataError: which file is missing, and where it belongs."""
     if request.data is not None and not experiment.data:
-        raise ConfigError(f"--data: {request.name} learns from no data set; leave it out")
+        raise ConfigError("DPA013", f"--data: {request.name} learns from no data set; leave it out")
     otherwise = "--data digits runs the same on other data, which needs no file"
     name, data = request.name, request.data or experiment.data
     refuse_missing_files(name, data, request.data_root, otherwise)
@@ -176,7 +181,9 @@ def refuse_missing_files(name: str, data: str, data_root: Path | None, otherwise
         return
     more = f", and {len(files) - 1} more beside it" if len(files) > 1 else ""
     ask = "" if root else f": name FOLDER with --data-root or {DATA_ROOT}"
-    raise DataError(f"{name} learns from {data}: {files[0]} is missing{more}{ask}; {otherwise}")
+    raise DataError(
+        "DPA028", f"{name} learns from {data}: {files[0]} is missing{more}{ask}; {otherwise}"
+    )
 
 
 def workers_that_fit(experiment: Experiment, request: Request, workers: int) -> int:
@@ -192,8 +199,9 @@ def workers_that_fit(experiment: Experiment, request: Request, workers: int) -> 
         others = {n: s.bytes for n, s in experiment.scales.items() if s.bytes <= free}
         remedy = "".join(f"; --scale {n} takes {size_text(b)}" for n, b in others.items())
         raise ConfigError(
+            "DPA021",
             f"{request.name}, scale {request.scale}, takes about {size_text(need)} of memory, and "
-            f"{size_text(free)} is free{remedy}"
+            f"{size_text(free)} is free{remedy}",
         )
     return free // need
 
@@ -201,7 +209,9 @@ def workers_that_fit(experiment: Experiment, request: Request, workers: int) -> 
 def refuse_other_folder(out: Path) -> None:
     """Raises RunError: it holds something, and not an experiment."""
     if out.is_dir() and any(out.iterdir()) and not (out / LOCK).exists():
-        raise RunError(f"{out}: not empty, and not an experiment of dpaudit; give another --out")
+        raise RunError(
+            "DPA015", f"{out}: not empty, and not an experiment of dpaudit; give another --out"
+        )
 
 
 def run_cells(
@@ -230,11 +240,12 @@ def run_cells(
     if NOT_RUN in errors:
         changed = "the data set" if code_of() == code else "dpaudit's own code"
         raise RunError(
+            "DPA020",
             f"{out}: {changed} changed while this ran, so that cells are not of what is there now; "
-            "the same command runs them again"
+            "the same command runs them again",
         )
     if all(errors):
-        raise RunError(errors[0])
+        raise RunError("DPA070", errors[0])
     return found
 
 

@@ -115,8 +115,9 @@ def reproduction(name: str) -> Experiment | Printed:
     known = experiments()
     if name not in known:
         raise ConfigError(
+            "DPA006",
             f'nothing called "{name}" can be reproduced{nearest(name, known)}; '
-            f"known: {', '.join(known)}"
+            f"known: {', '.join(known)}",
         )
     return known[name]
 

@@ -182,7 +182,7 @@ def sensitivities(settings: Settings, seed: int, around: Around) -> Iterator[Mea
     k = settings["round"]
     step = settings["gamma"] * settings["q1"] ** (k - 1)
     if step == 0:
-        raise ConfigError(f"--set: round: expected one with a step size above 0, got {k}")
+        raise ConfigError("DPA014", f"--set: round: expected one with a step size above 0, got {k}")
     setting = Setting(_network(settings, Streams(seed)), (1,) * settings["n_agents"], settings["p"])
     defense = defense_of({**settings, "smoothness": 0.0}).calibrate(setting)
     moved = sum(m.most[k] for m in defense.moves(k + 1, setting, 0).values())

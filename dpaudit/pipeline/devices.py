@@ -16,5 +16,5 @@ def torch_device(name: str | torch.device, option: str) -> torch.device:
     """
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"{option}: this torch sees no CUDA device")
+        raise ConfigError("DPA024", f"{option}: this torch sees no CUDA device")
     return device

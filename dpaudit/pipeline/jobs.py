@@ -113,7 +113,7 @@ def run_attack(
         answers = list(measured) if isinstance(measured, Iterable) else [measured]
     findings = [one for one in answers if isinstance(one, Finding)]
     for other in (one for one in answers if not isinstance(one, Finding)):
-        raise PluginError(f"{by} returns {kind(other)}; expected a list of Finding")
+        raise PluginError("DPA043", f"{by} returns {kind(other)}; expected a list of Finding")
     found = [finding.model_dump(mode="json") for finding in findings]
     run.write_result(f"findings/{job.name}.json", found, binding)
     run.forget(f"checkpoints/{job.name}/*")
@@ -177,15 +177,17 @@ def faults_in_a_line(what: str, *options: BaseModel) -> Iterator[None]:
     except (OverflowError, RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise RunError(
+                "DPA021",
                 f"{what}: out of memory, though less was expected to be needed; give --workers 1, "
-                "or a --max-memory below what is free"
+                "or a --max-memory below what is free",
             ) from None
         large = any(abs(x) > LARGE for one in options for x in _numbers(one.model_dump()))
         if not isinstance(error, OverflowError) and not large:
             raise
         raise RunError(
+            "DPA046",
             f"{what}: numbers exceed what float32 holds; lower defense.clip_norm, learning_rate or "
-            "the noise"
+            "the noise",
         ) from None
 
 

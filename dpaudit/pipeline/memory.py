@@ -110,8 +110,9 @@ def plan_of(
     fits = next(_that_fit(config, prepared, worst, limit.free, again), None)
     remedy = "no smaller value of an option was found to" if fits is None else f"{fits} would"
     raise ConfigError(
+        "DPA021",
         f"{worst.part} takes about {size_text(worst.size)} of memory"
-        f", and {limit.said}; {remedy} fit"
+        f", and {limit.said}; {remedy} fit",
     )
 
 

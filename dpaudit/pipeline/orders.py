@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from tempfile import TemporaryFile
 
-from dpaudit.errors import DpauditError, is_out_of_memory
-from dpaudit.unforeseen import unforeseen
+from dpaudit.unforeseen import problems_of
 
 BY_EVERY_AUDIT = ("dpaudit.pipeline.run", "matplotlib.figure")
 
@@ -49,8 +48,8 @@ def _carried_out(carry_out: Callable[[str], None], order: str) -> int:
     try:
         carry_out(order)
     except BaseException as error:  # SystemExit of the code that is audited, too
-        for line in problems_of(error):
-            print(line, file=sys.stderr)
+        for problem in problems_of(error):
+            print(problem.code, problem.text, file=sys.stderr)
         return 2
     return 0
 
@@ -59,12 +58,3 @@ def _end_with_the_asker() -> None:
     while os.read(0, 1):
         pass
     os._exit(1)
-
-
-def problems_of(error: BaseException) -> list[str]:
-    """Why an audit has no result, in lines."""
-    if isinstance(error, DpauditError) and (text := str(error)):
-        return text.split("\n")
-    if is_out_of_memory(error):
-        return ["out of memory; give --workers 1, or audit less at once"]
-    return [unforeseen(error)]

@@ -19,4 +19,4 @@ def missing_package(name: str, defense: Defense) -> str | None:
 def refuse_missing_packages(name: str, defense: Defense) -> None:
     """Raises MissingPackage: the defense of this name cannot be played here."""
     if (line := missing_package(name, defense)) is not None:
-        raise MissingPackage(line)
+        raise MissingPackage("DPA023", line)

@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 
+from dpaudit.codes import entries
+from dpaudit.errors import Problem
 from dpaudit.memory import available
 
 Waiting = Callable[[Mapping[str, Path]], None]  # where each audit that runs says how far it is
@@ -34,7 +36,7 @@ class Ended(NamedTuple):
 
     name: str
     seconds: float
-    problems: tuple[str, ...] = ()  # why there is no result, in lines; none: there is one
+    problems: tuple[Problem, ...] = ()  # why there is no result; none: there is one
     out_of_time: bool = False  # it was stopped
 
 
@@ -110,13 +112,22 @@ class _Running(NamedTuple):
         return Ended(self.name, seconds, out_of_time=True)
 
 
-def _problems(code: int, text: str) -> tuple[str, ...]:
-    said = text.strip().splitlines() if code else []
+def _problems(code: int, text: str) -> tuple[Problem, ...]:
+    if code == 0:
+        return ()
     if code == -signal.SIGKILL:
-        said = ["killed, perhaps for lack of memory; give fewer --workers"]
-    elif code not in (0, 2):
-        said = [f"a bug in dpaudit or a plug-in (exit code {code}): {' / '.join(said[-3:])}"]
-    return tuple(said or (["no reason was said"] if code else []))
+        return (Problem("DPA026", "killed, perhaps for lack of memory", "give fewer --workers"),)
+    said = text.strip().splitlines()
+    if code != 2:
+        last = " / ".join(said[-3:])
+        return (Problem("DPA027", f"a bug in dpaudit or a plug-in (exit code {code}): {last}"),)
+    return tuple(map(_problem, said)) or (Problem("DPA026", "no reason was said"),)
+
+
+def _problem(line: str) -> Problem:
+    """A line of a process that carries out orders; what others print there has no code."""
+    code, _, text = line.partition(" ")
+    return Problem(code, text) if code in entries() else Problem("DPA026", line)
 
 
 def side_by_side(

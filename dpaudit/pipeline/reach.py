@@ -43,7 +43,7 @@ def refuse_absent_links(
                 f"-> {receiver}{when}; agent {sender} sends to {heard_by}"
             )
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError("DPA038", "\n".join(problems))
 
 
 def refuse_waiting(graph: GraphOptions, network: Network, defense: Defense) -> None:
@@ -54,8 +54,9 @@ def refuse_waiting(graph: GraphOptions, network: Network, defense: Defense) -> N
     """
     if any(g.active is not None for g in network.graphs) and not defense.waits:
         raise ConfigError(
+            "DPA039",
             f"graph {graph.name}: some agents wait in some rounds, and in this defense all take a "
-            "step in every round; expected another graph"
+            "step in every round; expected another graph",
         )
 
 

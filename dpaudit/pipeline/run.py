@@ -131,7 +131,7 @@ def attack_again(
             attacks changed, or the attacks need a message that was not recorded.
     """
     if out.exists() and not out.is_dir():
-        raise RunError(f"{out}: not a folder; expected a run directory of dpaudit audit")
+        raise RunError("DPA019", f"{out}: not a folder; expected a run directory of dpaudit audit")
     RunDirectory(out).read_json("run.json")  # else it is none, and nothing is written there
     with RunDirectory(out).held() as run:
         recorded = _recorded(run)
@@ -139,7 +139,7 @@ def attack_again(
         prepared = prepare(config, runtime)
         now = fingerprint_of(config, prepared, runtime)
         if any(now[key] != recorded.get(key) for key in ("data", "device")):
-            raise RunError(f"{out}: data or device differ from those of the recorded run")
+            raise RunError("DPA017", f"{out}: data or device differ from those of the recorded run")
         _refuse_unrecorded(run, prepared)
         again = partial(prepared_again, runtime, NOTHING)
         plan = plan_of(config, prepared, runtime.max_memory, again, trains=False)
@@ -194,12 +194,12 @@ def _recorded(run: RunDirectory) -> dict[str, Any]:
     recorded = run.recorded()
     where = run.path / "run.json"
     if not isinstance(recorded, dict) or not isinstance(recorded.get("config"), dict):
-        raise RunError(f"{where}: damaged: no config in it; run dpaudit audit again")
+        raise RunError("DPA020", f"{where}: damaged: no config in it; run dpaudit audit again")
     try:
         config = AuditConfig.from_dict(recorded["config"])
     except ConfigError as error:
         what = str(error).partition("\n")[0]
-        raise RunError(f"{where}: damaged: {what}; run dpaudit audit again") from None
+        raise RunError("DPA020", f"{where}: damaged: {what}; run dpaudit audit again") from None
     return {**recorded, "config": config.model_dump(mode="json")}
 
 
@@ -212,13 +212,16 @@ def _edited(out: Path, recorded: dict[str, Any], names: tuple[str, ...]) -> Audi
     changed = [key for key in now if key != "attack" and now[key] != recorded[key]]
     if changed:
         raise ConfigError(
+            "DPA017",
             f"{out / 'config.toml'}: {', '.join(changed)} changed since the run; only attacks may "
-            "change here, so run dpaudit audit for the rest"
+            "change here, so run dpaudit audit for the rest",
         )
     known = [attack.name for attack in edited.attack]
     for name in names:
         if name not in known:
-            raise ConfigError(f'--attack: config.toml has no attack "{name}"{nearest(name, known)}')
+            raise ConfigError(
+                "DPA006", f'--attack: config.toml has no attack "{name}"{nearest(name, known)}'
+            )
     chosen = [a for a in now["attack"] if not names or a["name"] in names]
     return AuditConfig.from_dict({**now, "attack": chosen})
 
@@ -231,8 +234,9 @@ def _refuse_unrecorded(run: RunDirectory, prepared: Prepared) -> None:
                 if not run.has_messages(world, k, size, names):
                     batch = "" if size is None else f" at batch size {size}"
                     raise RunError(
+                        "DPA053",
                         f"{run.path}: round {k}{batch} with {', '.join(sorted(names))} was not "
-                        "recorded; run dpaudit audit with these attacks"
+                        "recorded; run dpaudit audit with these attacks",
                     )
 
 
@@ -240,8 +244,9 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     """Data, partition, graph, model and calibrated defense of a config."""
     if torch.get_default_dtype() is not torch.float32:
         raise ConfigError(
+            "DPA014",
             f"torch's default dtype is {torch.get_default_dtype()}; an audit needs torch.float32: "
-            "call torch.set_default_dtype(torch.float32) before it"
+            "call torch.set_default_dtype(torch.float32) before it",
         )
     streams = Streams(config.seed, runtime.device)
     defense: Defense = own.defense or config.defense.create("defenses")
@@ -378,8 +383,9 @@ def _result_of(run: RunDirectory, job: str, binding: str) -> Any:
     found = run.read_result(f"findings/{job}.json", binding)
     if found is None:
         raise RunError(
+            "DPA020",
             f"{run.path}: findings/{job}.json is gone, damaged or was changed; run dpaudit audit "
-            "with --resume, which makes it anew"
+            "with --resume, which makes it anew",
         )
     return found
 

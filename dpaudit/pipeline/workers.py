@@ -104,9 +104,10 @@ def _in_processes(
             _drain(reports, on_progress)
     except BrokenProcessPool:
         raise RunError(
+            "DPA026",
             "a worker process was killed, perhaps for lack of memory, or was left by os._exit in a "
             "plug-in; what was done is kept: go on with --resume, and with --workers 1 if memory "
-            "is short"
+            "is short",
         ) from None
     finally:
         _stop(pool)

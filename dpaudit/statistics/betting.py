@@ -61,7 +61,7 @@ def bets(points: Sequence[Point], choosing: Scores) -> Bets:
         DpauditError: no point, a score is NaN, or a world has none.
     """
     if not points:
-        raise DpauditError("expected a claim to bet against, got none")
+        raise DpauditError("DPA071", "expected a claim to bet against, got none")
     scores0, scores1 = (_checked(world) for world in choosing)
     candidates = thresholds_between(np.sort(np.concatenate([scores0, scores1])))
     rows, growths = [], []
@@ -85,7 +85,9 @@ def log_wealth(on: Bets, scores: Scores) -> Array:
     """
     scores0, scores1 = (_checked(world) for world in scores)
     if len(scores0) != len(scores1):
-        raise DpauditError(f"expected pairs, got {len(scores0)} and {len(scores1)} scores")
+        raise DpauditError(
+            "DPA072", f"expected pairs, got {len(scores0)} and {len(scores1)} scores"
+        )
     inside0, inside1 = (
         (on.above * s[:, None]) > on.above * on.thresholds for s in (scores0, scores1)
     )
@@ -150,6 +152,6 @@ def _checked(scores: ArrayLike) -> Array:
     rounded = np.round(np.asarray(scores, float).ravel(), SCORE_DECIMALS)
     if len(rounded) == 0 or np.isnan(rounded).any():
         raise DpauditError(
-            f"expected scores, got {int(np.isnan(rounded).sum())} NaN of {len(rounded)}"
+            "DPA072", f"expected scores, got {int(np.isnan(rounded).sum())} NaN of {len(rounded)}"
         )
     return rounded

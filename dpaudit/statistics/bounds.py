@@ -67,7 +67,7 @@ def epsilon_lower_bound(
     """
     _check(fp, fn, n0, n1, alpha)
     if not 0 <= delta < 1:
-        raise DpauditError(f"delta must be at least 0 and below 1, got {delta}")
+        raise DpauditError("DPA071", f"delta must be at least 0 and below 1, got {delta}")
     return np.maximum(_log_odds(fp, fn, n0, n1, delta, alpha), 0.0)
 
 
@@ -221,9 +221,11 @@ def _chosen(seen0: Array, seen1: Array, bound: Bound, n0: int, n1: int) -> tuple
 def _checked(scores: ArrayLike, decimals: int | None) -> Array:
     scores = np.asarray(scores, float).ravel()
     if np.isnan(scores).any():
-        raise DpauditError(f"{int(np.isnan(scores).sum())} of {len(scores)} scores are NaN")
+        raise DpauditError(
+            "DPA072", f"{int(np.isnan(scores).sum())} of {len(scores)} scores are NaN"
+        )
     if len(scores) < 2:
-        raise DpauditError(f"each world needs at least 2 scores, got {len(scores)}")
+        raise DpauditError("DPA072", f"each world needs at least 2 scores, got {len(scores)}")
     return scores if decimals is None else np.round(scores, decimals)
 
 
@@ -257,7 +259,9 @@ def _counts(
 
 def _check(fp: ArrayLike, fn: ArrayLike, n0: ArrayLike, n1: ArrayLike, alpha: float) -> None:
     if not 0 < alpha < 1:
-        raise DpauditError(f"alpha must lie strictly between 0 and 1, got {alpha}")
+        raise DpauditError("DPA071", f"alpha must lie strictly between 0 and 1, got {alpha}")
     for name, count, n in (("fp", fp, n0), ("fn", fn, n1)):
         if not np.all((np.asarray(count) >= 0) & (np.asarray(count) <= n) & (np.asarray(n) > 0)):
-            raise DpauditError(f"{name} must lie between 0 and a positive number of trials")
+            raise DpauditError(
+                "DPA071", f"{name} must lie between 0 and a positive number of trials"
+            )

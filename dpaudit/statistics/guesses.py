@@ -43,10 +43,13 @@ def correct_guesses(evidence: Array, included: Array, n_guesses: int) -> int:
     evidence, included = np.asarray(evidence, float), np.asarray(included, bool)
     if evidence.shape != included.shape or evidence.ndim != 1:
         raise DpauditError(
-            f"evidence {evidence.shape} and included {included.shape} must be one list each"
+            "DPA072",
+            f"evidence {evidence.shape} and included {included.shape} must be one list each",
         )
     if np.isnan(evidence).any():
-        raise DpauditError(f"{int(np.isnan(evidence).sum())} canaries have NaN as evidence")
+        raise DpauditError(
+            "DPA072", f"{int(np.isnan(evidence).sum())} canaries have NaN as evidence"
+        )
     _check(len(evidence), n_guesses, 0)
     guessed = np.argsort(-np.abs(evidence), kind="stable")[:n_guesses]
     return int(np.sum((evidence[guessed] > 0) == included[guessed]))
@@ -93,7 +96,9 @@ def shift_from_guesses(
     """
     _check(n_canaries, n_guesses, n_correct)
     if family.rate != 1:
-        raise DpauditError("the bound needs a symmetric trade-off curve: a family of rate 1")
+        raise DpauditError(
+            "DPA071", "the bound needs a symmetric trade-off curve: a family of rate 1"
+        )
     scale, whole = alpha / n_canaries, n_guesses / n_canaries
 
     def refuted(shift: float) -> bool:
@@ -161,6 +166,7 @@ def _largest(refuted: Callable[[float], bool]) -> float:
 def _check(n_canaries: int, n_guesses: int, n_correct: int) -> None:
     if not 0 <= n_correct <= n_guesses <= n_canaries or n_guesses == 0:
         raise DpauditError(
+            "DPA072",
             f"expected 0 <= n_correct <= n_guesses <= n_canaries and a guess, "
-            f"got {n_correct}, {n_guesses}, {n_canaries}"
+            f"got {n_correct}, {n_guesses}, {n_canaries}",
         )

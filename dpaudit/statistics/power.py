@@ -71,7 +71,7 @@ def trials_needed(claimed: float, expected: Callable[[int], float]) -> int | Non
         DpauditError: the claim is not positive.
     """
     if not claimed > 0:
-        raise DpauditError(f"what is claimed must be positive, got {claimed}")
+        raise DpauditError("DPA071", f"what is claimed must be positive, got {claimed}")
     low, high = 1, MOST_TRIALS
     if expected(high) <= claimed:
         return None

@@ -42,9 +42,11 @@ def mu_from_sums(difference: float, n_present: int, n_absent: int, alpha: float)
         DpauditError: a world has no canary, or alpha is outside (0, 1).
     """
     if min(n_present, n_absent) < 1:
-        raise DpauditError(f"expected canaries of both kinds, got {n_present} and {n_absent}")
+        raise DpauditError(
+            "DPA072", f"expected canaries of both kinds, got {n_present} and {n_absent}"
+        )
     if not 0 < alpha < 1:
-        raise DpauditError(f"alpha must lie strictly between 0 and 1, got {alpha}")
+        raise DpauditError("DPA071", f"alpha must lie strictly between 0 and 1, got {alpha}")
     error = sqrt(1 / n_present + 1 / n_absent)
     return max(0.0, difference + float(ndtri(alpha)) * error)
 

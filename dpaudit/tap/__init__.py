@@ -87,7 +87,9 @@ def _agent(call: str, given: SupportsIndex) -> int:
     except TypeError:
         number = -1
     if number < 0:
-        raise RunError(f"tap.{call}: expected an agent's number, 0, 1, ...; got {given!r}")
+        raise RunError(
+            "DPA061", f"tap.{call}: expected an agent's number, 0, 1, ...; got {given!r}"
+        )
     return number
 
 

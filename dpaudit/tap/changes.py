@@ -21,8 +21,9 @@ def n_records(batch: Any) -> int:
     sizes = {len(part) for part in _parts(batch)}
     if len(sizes) != 1 or 0 in sizes:
         raise RunError(
+            "DPA061",
             "tap.batch: expected a tensor or array of records, or a tuple, list or dict of such "
-            f"with as many each; got {type(batch).__name__} with {sorted(sizes)}"
+            f"with as many each; got {type(batch).__name__} with {sorted(sizes)}",
         )
     return sizes.pop()
 
@@ -69,8 +70,9 @@ def _parts(batch: Any) -> list[Any]:
     if isinstance(batch, tuple | list) and all(isinstance(p, Tensor | np.ndarray) for p in batch):
         return list(batch)
     raise RunError(
+        "DPA061",
         "tap.batch: expected a tensor or array of records, or a tuple, list or dict of such; got "
-        f"{type(batch).__name__}"
+        f"{type(batch).__name__}",
     )
 
 

@@ -44,9 +44,10 @@ class Tape:
         if found is None or found.shape != own.shape:
             agent_said, occurrence, name = key.split("/", 2)
             raise RunError(
+                "DPA062",
                 f'draw {int(occurrence) + 1} of "{name}" by agent {agent_said} has another shape '
                 "or is not there in the first run: which draws are made depends on the noise or "
-                "the record, and such runs cannot be compared"
+                "the record, and such runs cannot be compared",
             )
         return found
 
@@ -55,7 +56,7 @@ def as_noise(name: str, draw: Any) -> Tensor:
     """The numbers of a draw that the tap is shown. Raises RunError where they are whole."""
     own = as_tensor(draw)
     if not own.is_floating_point():
-        raise RunError(f'tap.noise: "{name}" draws {own.dtype}; expected floating point')
+        raise RunError("DPA061", f'tap.noise: "{name}" draws {own.dtype}; expected floating point')
     return own
 
 

@@ -55,8 +55,9 @@ class Folder:
         """Where a file is. Raises RunError once this is no longer the folder that is held."""
         if self._mark is not None and _mark_of(self.path) != self._mark:
             raise RunError(
+                "DPA020",
                 f"{self.path}: moved, replaced or emptied while the run was under way; nothing "
-                "more was written: run it again"
+                "more was written: run it again",
             )
         return self.path / name
 
@@ -82,7 +83,7 @@ class Folder:
                 raise ValueError("not a regular file")
             return path.read_bytes()
         except (OSError, ValueError) as error:
-            raise RunError(f"{path}: missing or damaged: {reason(error)}") from None
+            raise RunError("DPA020", f"{path}: missing or damaged: {reason(error)}") from None
 
     def forget(self, pattern: str) -> None:
         """Delete the files that match."""
@@ -109,7 +110,8 @@ def _lock(descriptor: int, folder: Path) -> None:
         holder = os.read(descriptor, 20).decode(errors="replace")
         who = f" (process {holder})" if holder.isdigit() else ""
         raise RunError(
-            f"{folder}: in use by another dpaudit{who}; wait for its end, or give another folder"
+            "DPA018",
+            f"{folder}: in use by another dpaudit{who}; wait for its end, or give another folder",
         ) from None
     except OSError as error:
-        raise RunError(f"{folder}: cannot lock: {error.strerror or error}") from None
+        raise RunError("DPA018", f"{folder}: cannot lock: {error.strerror or error}") from None

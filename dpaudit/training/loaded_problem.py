@@ -52,7 +52,9 @@ def load_problem(
     """
     if config.data.name == SENSORS:
         if isinstance(config.graph, ServerGraph):
-            raise ConfigError("graph server: sensors have no server; expected a graph of agents")
+            raise ConfigError(
+                "DPA039", "graph server: sensors have no server; expected a graph of agents"
+            )
         return _sensors(config, streams)
     dataset, rng = load(), streams.numpy("partition")
     servers = int(isinstance(config.graph, ServerGraph))

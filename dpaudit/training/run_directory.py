@@ -70,14 +70,16 @@ class RunDirectory:
                 run.write_json("run.json", fingerprint)
             elif run.recorded() != json.loads(json.dumps(fingerprint)):
                 raise RunError(
+                    "DPA017",
                     f"{self.path}: cannot resume: config, seed, device, data or the code of "
                     "dpaudit differ from the run that is in it; give another --out, or run "
-                    "without --resume"
+                    "without --resume",
                 )
             elif doubt := Inputs.of_log(self.path).doubt():
                 raise RunError(
+                    "DPA017",
                     f"{self.path}: cannot resume: {doubt}; give another --out, or run without "
-                    "--resume"
+                    "--resume",
                 )
             run.recorded()
             recorder.write_to(str(self.path / INPUTS), [str(self.path)])
@@ -93,10 +95,12 @@ class RunDirectory:
         if "\0" in str(self.path):
             raise ValueError("embedded null byte")
         if resume and not self.has("run.json"):
-            raise RunError(f"{self.path}: nothing to resume: no run.json in it")
+            raise RunError("DPA017", f"{self.path}: nothing to resume: no run.json in it")
         ours = self.has("run.json") or self.has(LOCK)
         if not ours and self.path.exists() and any(self.path.iterdir()):
-            raise RunError(f"{self.path}: not empty, and not a run of dpaudit; give --out")
+            raise RunError(
+                "DPA015", f"{self.path}: not empty, and not a run of dpaudit; give --out"
+            )
 
     def _clear(self) -> None:
         with writing(self.path):
@@ -122,9 +126,9 @@ class RunDirectory:
         try:
             return read_json(path)
         except OSError as error:
-            raise RunError(f"{path}: {reason(error)}") from None
+            raise RunError("DPA007", f"{path}: {reason(error)}") from None
         except ValueError as error:
-            raise RunError(f"{path}: damaged: {reason(error)}") from None
+            raise RunError("DPA020", f"{path}: damaged: {reason(error)}") from None
 
     def has(self, name: str) -> bool:
         return self.folder.at(name).exists()
@@ -154,8 +158,9 @@ class RunDirectory:
         found = unsealed(self.folder.read(name), f"{self.binding} {name}")
         if found is None:
             raise RunError(
+                "DPA020",
                 f"{self.path / name}: missing or damaged: it is not what the run wrote; run "
-                "dpaudit audit again"
+                "dpaudit audit again",
             )
         return messages_of({key: tensor.to(device) for key, tensor in found[0].items()})
 
@@ -213,4 +218,4 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, TypeError, safetensors.SafetensorError) as error:
         what = " ".join(str(error).split())
-        raise RunError(f"{path}: missing or damaged: {what}") from None
+        raise RunError("DPA020", f"{path}: missing or damaged: {what}") from None

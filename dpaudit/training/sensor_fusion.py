@@ -41,9 +41,10 @@ class QuadraticGradient(Gradient):
     ) -> Tensor:
         """Raises DpauditError: there are no records to clip."""
         raise DpauditError(
+            "DPA036",
             "sensor fusion: an agent's cost is one function, not a sum over records, so there is "
             "no per-record gradient to clip; use a defense that takes whole gradients, such as "
-            "sensitivity-reduced"
+            "sensitivity-reduced",
         )
 
 
@@ -92,8 +93,9 @@ class SensorFusion:
         """
         if redrawn is not None and (trials is None or not set(redrawn) <= set(range(n_agents))):
             raise ConfigError(
+                "DPA071",
                 f"redrawn={list(redrawn)}: expected a number of trials, and agents from 0 to "
-                f"{n_agents - 1}"
+                f"{n_agents - 1}",
             )
         generator, shape = streams("measurements"), (n_agents, m, p)
         x = _uniform((p,), generator)
@@ -114,7 +116,7 @@ class SensorFusion:
             DpauditError: the measurements were given, so that their distribution is not known.
         """
         if self.truth is None:
-            raise DpauditError("sensor fusion: trials need measurements that were drawn")
+            raise DpauditError("DPA071", "sensor fusion: trials need measurements that were drawn")
         generator = own("measurements")
         M = self.M.expand(trials, *self.M.shape).clone()
         v = self.v.expand(trials, *self.v.shape).clone()
@@ -163,7 +165,9 @@ class SensorFusion:
         """
         own = self.M.shape[:-3]
         if own and own != (trials,):
-            raise ConfigError(f"trials={trials}: the measurements are those of {own[0]} trials")
+            raise ConfigError(
+                "DPA071", f"trials={trials}: the measurements are those of {own[0]} trials"
+            )
         shape = (self.n_agents, *([] if trials is None else [trials]), self.d)
         X = torch.empty(shape, dtype=self.M.dtype, device=self.M.device)
         return X.normal_(generator=streams("initialisation")).movedim(0, -2)

@@ -92,9 +92,10 @@ class Recording:
         )
         if total > TRANSCRIPT_BYTES:
             raise ConfigError(
+                "DPA022",
                 f"attack.rounds: recording {len(self.messages)} rounds takes {total / 2**30:.1f} "
                 f"GiB, more than {TRANSCRIPT_BYTES / 2**30:g} GiB; attack fewer rounds, or a "
-                "message that is broadcast instead of one for each link"
+                "message that is broadcast instead of one for each link",
             )
 
 
@@ -223,8 +224,9 @@ def _write_probe(
 def _refuse_other_shape(defense: Defense, k: int, X: Tensor, shape: torch.Size) -> None:
     if X.shape != shape:
         raise PluginError(
+            "DPA043",
             f"{named(defense)}: step of round {k} leaves models {list(X.shape)}; expected "
-            f"{list(shape)}, as before it"
+            f"{list(shape)}, as before it",
         )
 
 
@@ -236,9 +238,10 @@ def _refuse_unless_finite(world: str, k: int, sent: Messages, X: Tensor) -> None
                 "; or divide by no norm that is 0 where there is no noise, as norm.clamp(min=1e-12)"
             )
             raise RunError(
+                "DPA046",
                 f"training, {world}: round {k} has a {what} that is infinite or no number, and "
                 "nothing can be said of such a run; lower defense.learning_rate, clip_norm or the "
-                f"noise, or scale the data{twin if world == 'no-defense' else ''}"
+                f"noise, or scale the data{twin if world == 'no-defense' else ''}",
             )
 
 

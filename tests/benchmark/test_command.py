@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from dpaudit.benchmark import on_ray, suites
 from dpaudit.commands.cli import app
 from tests.benchmark.small_benchmarks import GRAPHS, SENSORS, written
+from tests.said import without_help
 
 AXIS = '[[axis]]\nkey = "graph.name"\nvalues = ["star", "complete"]\n'
 
@@ -37,7 +38,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[int, list
 
 def command(*arguments: str) -> tuple[int, list[str], list[str]]:
     done = CliRunner().invoke(app, ["benchmark", *arguments])
-    return done.exit_code, done.stdout.splitlines(), done.stderr.splitlines()
+    return done.exit_code, done.stdout.splitlines(), without_help(done.stderr).splitlines()
 
 
 def refused(*arguments: str) -> str:

@@ -17,6 +17,7 @@ from dpaudit.pipeline import memory, run
 from dpaudit.pipeline.dry_run import outlook
 from dpaudit.pipeline.run import Runtime
 from tests.benchmark.small_benchmarks import EPSILONS, GRAPHS, written
+from tests.said import without_help
 
 ATTACK = '\n[[audit.attack]]\nname = "likelihood-ratio"\ntrials = 40\n'
 RUNTIME = Runtime(cores=1)
@@ -131,7 +132,7 @@ def test_cells_that_lack_a_package_are_named_and_the_others_run(
     command = ["benchmark", str(path), "--out", str(tmp_path / "out"), "--workers", "1", "-q"]
     done = CliRunner().invoke(app, [*command, *options])
     assert done.exit_code == 2
-    lines = done.stderr.splitlines()
+    lines = without_help(done.stderr).splitlines()
     assert lines[0] == f"warning: 1 of 2 cells cannot run: {NEEDED}"
     assert len(lines) == (1 if options else 2)
     assert "  dp-dpsgd" in done.stdout

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.said import without_help
+
 STUB = Path(__file__).parents[1] / "material" / "stub_check.py"
 
 CLAIMS = """\
@@ -40,7 +42,7 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
 def check(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
     process = start(folder, *arguments, **environment)
     out, error = process.communicate(timeout=60)
-    return process.returncode, out, error
+    return process.returncode, out, without_help(error)
 
 
 def runs(folder: Path) -> int:

@@ -86,10 +86,10 @@ def test_an_audit_that_takes_too_long_is_stopped_and_goes_on_next_time(folder) -
     _, error = process.communicate(timeout=60)
     assert process.returncode == 2
     assert error.startswith(
-        'error: claims.toml:6: check[1].seconds: "first": not finished after 5 s, so there is no '
-        "verdict"
+        'error[DPA070]: claims.toml:6: check[1].seconds: "first": not finished after 5 s, so there '
+        "is no verdict"
     )
-    assert error.count("\n") == 1
+    assert error.count("\n") == 2
     assert_nobody_is_left(folder)
     assert check(folder)[0] == 1
     assert (folder / "runs.log").read_text() == "begun\nresumed\n"

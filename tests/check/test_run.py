@@ -16,6 +16,7 @@ from dpaudit.commands.cli import app
 from dpaudit.files.result import AuditResult
 from tests.check.stub_audits import CLAIMS, SECOND, change, check, runs
 from tests.material.servers import answered
+from tests.said import without_help
 
 
 def test_an_audit_runs_again_only_when_its_content_changed_or_that_is_asked(folder) -> None:
@@ -149,7 +150,7 @@ defense = {{ name = "{name}" }}
     )
     result = CliRunner().invoke(app, ["check", str(folder / "claims.toml")])
     assert result.exit_code == 2, result.output
-    return result.stderr.replace(f"{folder}/", "")
+    return without_help(result.stderr).replace(f"{folder}/", "")
 
 
 def test_own_code_that_cannot_be_used_is_one_line(folder) -> None:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
+from tests.said import without_help
 
 ADAPTER = """
 MODULE = "courier"
@@ -58,5 +59,5 @@ def test_what_cannot_be_is_one_line_and_exit_2(
         done = CliRunner().invoke(app, ["capture", "--out", "out", *options])
         assert done.exit_code == 2
         assert done.stdout == ""
-        (line,) = done.stderr.splitlines()
+        (line,) = without_help(done.stderr).splitlines()
         assert line.startswith(f"error: {said}")

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import dpaudit
 from dpaudit.commands.cli import app
 from dpaudit.errors import RunError
+from tests.said import without_help
 
 MODULE = """\
 import multiprocessing
@@ -108,7 +109,9 @@ def audit(*arguments: str) -> tuple[int, list[str]]:
     """Exit code of an audit here, and the lines of stderr on what went wrong."""
     done = CliRunner().invoke(app, ["audit", "audit.toml", *arguments])
     assert "Traceback" not in done.stderr
-    return done.exit_code, [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    return done.exit_code, [
+        line for line in without_help(done.stderr).splitlines() if line.startswith("error: ")
+    ]
 
 
 def dpaudit_command(folder: Path, *arguments: str) -> tuple[int, list[str]]:
@@ -126,7 +129,7 @@ def dpaudit_command(folder: Path, *arguments: str) -> tuple[int, list[str]]:
             "TMPDIR": str(folder / "logs"),
         },
     )
-    return done.returncode, done.stderr.splitlines()
+    return done.returncode, without_help(done.stderr).splitlines()
 
 
 ACTS = {
@@ -193,7 +196,7 @@ def test_a_report_that_leaves_gives_no_verdict(folder, monkeypatch) -> None:
     assert (code, line.partition(",")[0]) == (2, "error: unforeseen SystemExit: 0")
     done = CliRunner().invoke(app, ["report", "runs/audit"])
     assert done.exit_code == 2
-    assert done.stderr.startswith("error: unforeseen SystemExit: 0")
+    assert without_help(done.stderr).startswith("error: unforeseen SystemExit: 0")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +213,7 @@ def test_a_check_is_never_green_for_code_that_leaves(folder, act, said, monkeypa
     command = ["check", "claims.toml", "--workers", "1", "--junit", "junit.xml"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 2
-    [line] = done.stderr.splitlines()
+    [line] = without_help(done.stderr).splitlines()
     assert said in line
     assert len(ElementTree.parse("junit.xml").getroot().findall("*/*/error")) == 1
 
@@ -275,7 +278,7 @@ def test_every_command_answers_with_2_where_a_fault_is_its_own(
         app, [part.format(folder / "audit.toml", folder) for part in arguments]
     )
     assert done.exit_code == 2, done.output
-    [line] = done.stderr.splitlines()
+    [line] = without_help(done.stderr).splitlines()
     assert line.startswith("error: unforeseen SystemExit: 0")
 
 

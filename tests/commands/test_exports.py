@@ -15,6 +15,7 @@ from dpaudit.reports import tables
 from dpaudit.reports.figures.drawing import KEEP, THEME
 from dpaudit.reports.figures.files import FORMATS
 from dpaudit.reports.html import render
+from tests.said import without_help
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 RESULT = AuditResult.read(GOLDEN)
@@ -139,8 +140,11 @@ def test_what_cannot_be_written_or_meant_is_one_line(tmp_path: Path, option: str
     run, there = str(tmp_path), str(tmp_path / "audit.json")
     several = CliRunner().invoke(app, ["report", run, run, option, "f"])
     assert several.exit_code == 2
-    assert several.stderr == f"error: {option}: expected one run directory, got several\n"
+    assert (
+        without_help(several.stderr)
+        == f"error: {option}: expected one run directory, got several\n"
+    )
     blocked = CliRunner().invoke(app, ["report", run, option, there])
     assert blocked.exit_code == 2
-    assert blocked.stderr.count("\n") == 1
+    assert without_help(blocked.stderr).count("\n") == 1
     assert "cannot write" in blocked.stderr

@@ -5,11 +5,12 @@ from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
 from dpaudit.files.verdict import MEANING
+from tests.said import without_help
 
 
 def said(*arguments: str) -> tuple[int, str]:
     done = CliRunner().invoke(app, ["explain", *arguments])
-    return done.exit_code, (done.stdout + done.stderr).strip()
+    return done.exit_code, (done.stdout + without_help(done.stderr)).strip()
 
 
 @pytest.mark.parametrize("verdict", MEANING)
@@ -27,10 +28,19 @@ def test_a_term_is_found_however_it_is_written(written: list[str]) -> None:
 def test_an_unknown_term_names_the_nearest() -> None:
     assert said("cannary") == (
         2,
-        'error: the glossary has no "cannary" (did you mean "canary"?); dpaudit explain lists all',
+        'error: the glossary has no "cannary" (did you mean "canary"?)',
     )
     assert said("mnmi")[1].startswith('error: the glossary has no "mnmi" (did you mean "M-NMI"?)')
-    assert said("xyzzy") == (2, 'error: the glossary has no "xyzzy"; dpaudit explain lists all')
+    assert said("xyzzy") == (2, 'error: the glossary has no "xyzzy"')
+
+
+def test_a_code_is_explained_in_either_case() -> None:
+    for written in ("DPA017", "dpa017"):
+        code, text = said(written)
+        assert code == 0
+        assert text.startswith("# DPA017: Run that cannot be resumed\n")
+        assert text.endswith("Run without --resume, or give another folder with --out.")
+    assert 'no "DPA999" (did you mean "DPA0' in said("DPA999")[1]
 
 
 def test_without_a_term_all_are_named() -> None:

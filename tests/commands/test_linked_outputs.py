@@ -10,6 +10,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.training.run_directory import RunDirectory
 from tests.check.stub_audits import CLAIMS
+from tests.said import without_help
 from tests.small_audits import digits_audit
 
 REPOSITORY = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_no_command_writes_through_a_link(here: Path, command: str) -> None:
     done = CliRunner().invoke(app, command.format(here=here).split())
     assert done.exit_code == 2, done.output
-    [line] = done.stderr.splitlines()
+    [line] = without_help(done.stderr).splitlines()
     assert "is a link, and no output follows" in " ".join(line.split())
     found = sorted(p.name for p in (here.parent / "secret").rglob("*"))
     assert found == ["check.xml", "deep"]

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import dpaudit
 from dpaudit.commands.cli import app
 from dpaudit.errors import ConfigError
+from tests.said import without_help
 
 MODULE = """\
 from dataclasses import replace
@@ -98,7 +99,9 @@ def said(*options: str, attack: str = "none") -> tuple[int, list[str]]:
     Path("audit.toml").write_text(CONFIG + added)
     done = CliRunner().invoke(app, ["audit", "audit.toml", "--workers", "1", *options])
     assert "Traceback" not in done.stderr
-    return done.exit_code, [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    return done.exit_code, [
+        line for line in without_help(done.stderr).splitlines() if line.startswith("error: ")
+    ]
 
 
 @pytest.mark.parametrize(  # a message of few coordinates in all rounds is no mistake

@@ -20,6 +20,7 @@ from dpaudit.game.game import Game
 from dpaudit.game.runs import play as distinguish
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline import run as pipeline
+from tests.said import without_help
 
 CONFIG = """\
 [data]
@@ -69,7 +70,7 @@ def said(folder: Path, text: str) -> tuple[int, list[str]]:
     (folder / "audit.toml").write_text(text)
     audit = ["audit", str(folder / "audit.toml"), "--out", str(folder / "run"), "--workers", "1"]
     done = CliRunner().invoke(app, audit)
-    return done.exit_code, done.stderr.strip().splitlines()
+    return done.exit_code, without_help(done.stderr).strip().splitlines()
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_program_of_ones_own_is_not_told_where_to_compute(
     config.write_text('[program]\ncommand = ["python", "simulation.py"]\n')
     done = CliRunner().invoke(app, ["audit", str(config), "--dry-run", *options])
     assert done.exit_code == 2
-    assert done.stderr == (
+    assert without_help(done.stderr) == (
         f"error: {options[0]}: {config} audits a program, which does as its command says; "
         f"leave {options[0]} out\n"
     )

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from dpaudit.commands.cli import app
 from dpaudit.files.result import AuditResult
 from tests.reports.pages import GOLDEN, Page
+from tests.said import without_help
 
 DIGEST = "b68776c32b11b8d38075efffe9d8ac4e"
 
@@ -30,7 +31,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def report(*arguments: object) -> tuple[int, str, str]:
     done = CliRunner().invoke(app, ["report", *map(str, arguments)])
-    return done.exit_code, done.stdout, done.stderr
+    return done.exit_code, done.stdout, without_help(done.stderr)
 
 
 def names() -> list[str]:

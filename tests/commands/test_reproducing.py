@@ -11,6 +11,7 @@ from dpaudit.memory import size_text
 from dpaudit.papers import reproductions
 from dpaudit.text import duration
 from tests.papers.toy import CALLS, LEARNS, TOY
+from tests.said import without_help
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,7 @@ def test_bad_input_is_one_line_and_exit_2(arguments, line) -> None:
     done = reproduce(*arguments)
     assert done.exit_code == 2
     assert done.stdout == ""
-    [said] = done.stderr.strip().splitlines()
+    [said] = without_help(done.stderr).strip().splitlines()
     assert said.startswith("error: ")
     assert line in said
 
@@ -121,7 +122,7 @@ def test_a_page_that_cannot_be_read_is_refused_before_anything_runs(tmp_path, da
     CALLS.clear()
     done = reproduce("toy", "--markdown", str(page))
     assert done.exit_code == 2
-    assert done.stderr.startswith(f"error: --markdown {page}: ")
+    assert without_help(done.stderr).startswith(f"error: --markdown {page}: ")
     assert not CALLS
     assert page.is_dir() or page.read_bytes() == b"caf\xe9\n"
 

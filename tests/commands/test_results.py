@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from dpaudit.commands.cli import app
 from dpaudit.commands.terminal import print_result
 from dpaudit.files.result import AuditResult
+from tests.said import without_help
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 
@@ -22,7 +23,7 @@ def run(tmp_path: Path) -> Path:
 
 def command(*arguments: object) -> tuple[int, str, str]:
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    return done.exit_code, done.stdout, done.stderr
+    return done.exit_code, done.stdout, without_help(done.stderr)
 
 
 def test_a_result_is_shown_as_after_its_audit(run: Path, capsys) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from dpaudit.commands import running
 from dpaudit.commands.running import Tally, progress_bars
+from tests.said import without_help
 
 
 class Clock:
@@ -52,7 +53,7 @@ def test_without_a_terminal_lines_come_now_and_then(capsys, monkeypatch) -> None
         said = ""
         while "one" not in said and time.monotonic() < until:
             time.sleep(0.01)
-            said = capsys.readouterr().err
+            said = without_help(capsys.readouterr().err)
     assert "after 0 s: one \\x1b[2J, 1 of 3, " in said
 
 

@@ -10,6 +10,7 @@ from dpaudit.commands.cli import app
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.dry_run import outlook
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
+from tests.said import without_help
 
 PACKAGES = {"whisper": "cvxpy"}
 NOISELESS = {
@@ -29,7 +30,7 @@ def written(folder: Path, defense: str) -> tuple[Path, str]:
     file = folder / "audit.toml"
     done = CliRunner().invoke(app, ["init", "--defense", defense, "--out", str(file)])
     assert done.exit_code == 0, done.output
-    return file, done.stderr
+    return file, without_help(done.stderr)
 
 
 def test_the_audit_of_every_defense_can_begin(tmp_path: Path, own_defense: str) -> None:
@@ -77,7 +78,7 @@ def test_a_package_that_is_missing_is_said_at_once(tmp_path: Path, monkeypatch) 
     assert said == f"warning: before that, {needed}\n"
     assert '# Needs the package cvxpy: pip install "dpaudit[whisper]"\n' in file.read_text()
     done = CliRunner().invoke(app, ["audit", str(file), "--dry-run"])
-    assert (done.exit_code, done.stderr) == (2, f"error: {needed}\n")
+    assert (done.exit_code, without_help(done.stderr)) == (2, f"error: {needed}\n")
 
 
 def test_a_size_without_a_unit_is_refused(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_a_size_without_a_unit_is_refused(tmp_path: Path) -> None:
     for size in ("8", "16", "999999"):
         done = CliRunner().invoke(app, ["audit", str(file), "--dry-run", "--max-memory", size])
         assert done.exit_code == 2
-        assert done.stderr == (
+        assert without_help(done.stderr) == (
             f"error: --max-memory: {size} without a unit is {size} bytes; expected a unit, as in "
             f"{size}GB or {size}GiB\n"
         )
@@ -96,8 +97,10 @@ def test_an_attack_that_is_not_there_is_told_those_that_are(tmp_path: Path) -> N
     file.write_text(file.read_text().replace('"likelihood-ratio"', '"odds"'))
     done = CliRunner().invoke(app, ["audit", str(file), "--dry-run"])
     assert done.exit_code == 2
-    [line] = done.stderr.splitlines()
+    [line] = without_help(done.stderr).splitlines()
     expected = 'attack[1].name: no attack is called "odds"; known: canaries, gradient-inversion, '
     assert expected in line
     done = CliRunner().invoke(app, ["init", "--defense", "nothing"])
-    assert done.stderr.startswith('error: no defense is called "nothing"; dpaudit list defenses')
+    assert without_help(done.stderr).startswith(
+        'error: no defense is called "nothing"; dpaudit list defenses'
+    )

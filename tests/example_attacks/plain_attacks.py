@@ -49,8 +49,9 @@ class FirstLayer(ReconstructionAttack):
         pixels, n_classes = math.prod(learned.dataset.x.shape[1:]), learned.dataset.n_classes
         if len(sizes) < 2 or sizes[0] != sizes[1] * pixels or sizes[-1] != n_classes:
             raise ConfigError(
+                "DPA055",
                 f"first-layer: expected a network whose first layer is linear in its {pixels} "
-                "pixels, such as logistic or mlp"
+                "pixels, such as logistic or mlp",
             )
 
     def reconstruct(
@@ -121,7 +122,7 @@ class NoiseLevel(Attack):
         heard = {sender for sender, _ in view.edges(self.message, k)}
         others = sorted(heard - {*view.threat_model.agents})
         if not others:
-            raise NotObservable(f'no "{self.message}" of another agent is read')
+            raise NotObservable("DPA054", f'no "{self.message}" of another agent is read')
         return min(_std(view.sent_by(self.message, k, agent)) for agent in others)
 
     def _finding(

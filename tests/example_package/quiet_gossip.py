@@ -88,7 +88,9 @@ class QuietGossip(Defense):
             ConfigError: a mixing matrix is not doubly stochastic.
         """
         if not all(graph.doubly_stochastic for graph in setting.network.graphs):
-            raise ConfigError("graph: quiet gossip needs a doubly stochastic W in every round")
+            raise ConfigError(
+                "DPA039", "graph: quiet gossip needs a doubly stochastic W in every round"
+            )
         if self.epsilon is None:
             return self
         q = min(1.0, self.batch_size / min(setting.sizes))

@@ -80,11 +80,13 @@ def test_what_has_no_end_or_is_no_file_is_one_line(tmp_path: Path, monkeypatch) 
 
 
 def test_lines_of_an_error_are_bounded_in_length_and_number(tmp_path: Path) -> None:
-    lines = str(ConfigError("\n".join(f"{i}" + "x" * 2**12 for i in range(3_000)))).splitlines()
+    lines = str(
+        ConfigError("DPA005", "\n".join(f"{i}" + "x" * 2**12 for i in range(3_000)))
+    ).splitlines()
     assert len(lines) == MOST_LINES + 1
     assert lines[-1] == f"and {3_000 - MOST_LINES} more"
     assert max(map(len, lines)) <= LONGEST_LINE
-    assert str(ConfigError("one\ntwo")) == "one\ntwo"
+    assert str(ConfigError("DPA005", "one\ntwo")) == "one\ntwo"
     assert nearest("lenett" * 2**18, ["lenet"]) == ""
 
 

@@ -30,6 +30,7 @@ from dpaudit.pipeline import run as pipeline
 from dpaudit.reports.html import render
 from dpaudit.training.run_directory import RunDirectory
 from tests.own_plugins import OWN
+from tests.said import without_help
 
 LONGEST = 500  # characters of a line that a command says
 MEBIBYTES = 1024  # that all inputs of a format together may add to what the process takes
@@ -223,7 +224,7 @@ def test_commands_end_in_a_few_lines_and_exit_2(command: str, name: str, tmp_pat
         (tmp_path / file).write_bytes(HOSTILE[name])
     named = "audit.toml" if command in ("audit", "check") else "."
     done = CliRunner().invoke(app, [command, str(tmp_path / named)])
-    lines = done.stderr.splitlines()
+    lines = without_help(done.stderr).splitlines()
     assert done.exit_code == 2, done.output
     assert 0 < len(lines) <= MOST_LINES + 1
     assert max(map(len, lines)) < LONGEST

@@ -30,7 +30,7 @@ def make(order: str) -> None:
     write_whole(job.folder / "run.json", b"{}")
     match acts.get(job.config["graph"]["name"]):
         case "fail":
-            raise RunError("no luck\nnone at all")
+            raise RunError("DPA070", "no luck\nnone at all")
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
         case "hang":

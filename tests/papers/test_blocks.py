@@ -16,7 +16,7 @@ def study(scale, seed, data_root, keep):
         def compute(name=name):
             CALLS.append(name)
             if seed == 9 and name == "second":
-                raise RunError("killed")
+                raise RunError("DPA070", "killed")
             return Block([f"{name}: {seed}"], [(name, "beware")])
 
         block = keep(name, compute)

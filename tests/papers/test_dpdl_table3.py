@@ -20,6 +20,7 @@ from dpaudit.papers import dpdl_table3, image_table
 from dpaudit.papers.dpdl_table3 import SCENARIOS, SIZES, Size, printed, study
 from dpaudit.papers.image_table import blind, scored
 from dpaudit.pipeline.run import Runtime, prepare
+from tests.said import without_help
 
 PUBLISHED = {  # as printed: ten agents, bipartite
     "ND-CG": (0.84, 6.88, 0.1714),
@@ -163,7 +164,7 @@ def test_a_folder_without_mnist_is_one_line_and_no_other_data_are_taken(tmp_path
     )
     assert done.exit_code == 2
     assert done.stdout == ""
-    [line] = done.stderr.strip().splitlines()
+    [line] = without_help(done.stderr).strip().splitlines()
     assert str(tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte") in line
     assert "the embedded digits are taken" in line
 
@@ -171,4 +172,7 @@ def test_a_folder_without_mnist_is_one_line_and_no_other_data_are_taken(tmp_path
 def test_a_folder_is_refused_where_no_data_are_read(tmp_path) -> None:
     done = CliRunner().invoke(app, ["reproduce", "xie-table4", "--data-root", str(tmp_path)])
     assert done.exit_code == 2
-    assert done.stderr.strip() == "error: --data-root: xie-table4 reads no data set; leave it out"
+    assert (
+        without_help(done.stderr).strip()
+        == "error: --data-root: xie-table4 reads no data set; leave it out"
+    )

@@ -24,7 +24,7 @@ CALLS: list[tuple[str, int]] = []  # what was measured in this process
 def measure(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
     CALLS.append((settings["method"], seed))
     if settings["budget"] < 0:
-        raise RunError("a number is infinite")
+        raise RunError("DPA070", "a number is infinite")
     base = {"A": 1.0, "B": 2.0}[settings["method"]] * settings["budget"]
     yield Measured("score", base + settings["shift"] + 0.01 * seed)
     yield Measured("score", 10.0, labels={"view": "other"})

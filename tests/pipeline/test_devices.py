@@ -8,6 +8,7 @@ import dpaudit
 from dpaudit.commands.cli import app
 from dpaudit.errors import ConfigError
 from dpaudit.pipeline.devices import torch_device
+from tests.said import without_help
 
 AUDIT = """\
 data = { name = "digits", n_agents = 4 }
@@ -39,4 +40,8 @@ def test_every_way_in_says_so(tmp_path) -> None:
     for command in (["audit", str(audit), "--out", str(tmp_path)], ["check", str(claims)]):
         done = CliRunner().invoke(app, [*command, "--device", "cuda"])
         assert done.exit_code == 2
-        assert done.stderr.strip().endswith("--device cuda: this torch sees no CUDA device")
+        assert (
+            without_help(done.stderr)
+            .strip()
+            .endswith("--device cuda: this torch sees no CUDA device")
+        )

@@ -11,6 +11,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name, Role
 from dpaudit.pipeline.dry_run import Ahead, outlook, powers_of
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
+from tests.said import without_help
 from tests.small_audits import digits_config
 
 DEFENSE = {"name": "dp-dpsgd", "n_rounds": 4, "batch_size": 4, "noise_multiplier": 1.0}
@@ -137,7 +138,7 @@ def said(folder: Path, text: str, *options: str) -> tuple[int, list[str], str]:
         app, ["audit", str(folder / "audit.toml"), "--out", str(out), "--dry-run", *options]
     )
     assert not out.exists()
-    return done.exit_code, done.stdout.splitlines(), done.stderr
+    return done.exit_code, done.stdout.splitlines(), without_help(done.stderr)
 
 
 def test_the_command_prints_it_and_runs_nothing(tmp_path: Path, monkeypatch) -> None:
@@ -217,6 +218,6 @@ def test_a_view_too_large_for_its_estimate_is_refused_before_anything_is_spent(
     file.write_text(f"{CONFIG.partition('[[attack]]')[0]}[[attack]]\n{attack}\n")
     done = CliRunner().invoke(app, ["audit", str(file), "--out", str(out), *asked])
     assert (done.exit_code, done.stdout, out.exists()) == (2, "", False)
-    assert done.stderr.startswith(f"error: attack {attack.split(chr(34))[1]}: ")
-    assert done.stderr.endswith(f"{expected}\n")
-    assert done.stderr.count("\n") == 1
+    assert without_help(done.stderr).startswith(f"error: attack {attack.split(chr(34))[1]}: ")
+    assert without_help(done.stderr).endswith(f"{expected}\n")
+    assert without_help(done.stderr).count("\n") == 1

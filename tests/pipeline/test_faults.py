@@ -24,6 +24,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import Runtime, attack_again, run_audit
 from dpaudit.training.run_directory import RunDirectory
+from tests.said import without_help
 from tests.small_audits import images_audit, write_images
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -67,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def said(*arguments: str) -> tuple[int, str]:
     """Exit code and stderr of a command in this process."""
     result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.stderr
+    return result.exit_code, without_help(result.stderr)
 
 
 def audit(*options: str) -> tuple[int, str]:

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
 from dpaudit.graphs.mixing import graph_names
+from tests.said import without_help
 
 AUDIT = """\
 data = {{ name = "{data}", n_agents = {n} }}
@@ -25,7 +26,9 @@ def ended(folder: Path, text: str) -> tuple[int, list[str]]:
     (folder / "audit.toml").write_text(text)
     audit = ["audit", str(folder / "audit.toml"), "--out", str(folder / "run"), "--dry-run"]
     done = CliRunner().invoke(app, audit)
-    return done.exit_code, [x for x in done.stderr.splitlines() if x.startswith("error: ")]
+    return done.exit_code, [
+        x for x in without_help(done.stderr).splitlines() if x.startswith("error: ")
+    ]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -20,6 +20,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.run import Runtime, attack_again, run_audit
+from tests.said import without_help
 from tests.small_audits import images_audit, write_images
 
 ONE_CORE = Runtime(cores=1)
@@ -297,7 +298,7 @@ def said(folder: Path, *arguments: str, text: str = CONFIG) -> tuple[int, str]:
     (folder / "audit.toml").write_text(text)
     command = ["audit", str(folder / "audit.toml"), "--out", str(folder / "run"), "--workers", "1"]
     result = CliRunner().invoke(app, [*command, *arguments])
-    lines = result.stderr.splitlines(keepends=True)
+    lines = without_help(result.stderr).splitlines(keepends=True)
     return result.exit_code, "".join(line for line in lines if " on 1 core; on one: " not in line)
 
 

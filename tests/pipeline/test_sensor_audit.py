@@ -12,6 +12,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from dpaudit.training.sensor_fusion import SensorFusion
+from tests.said import without_help
 
 CONFIG = """\
 seed = 4
@@ -49,7 +50,7 @@ def command(folder: Path, text: str, *arguments: str) -> tuple[int, list[str]]:
     (folder / "audit.toml").write_text(text)
     audit = ["audit", str(folder / "audit.toml"), "--out", str(folder / "run"), "--workers", "1"]
     done = CliRunner().invoke(app, [*audit, *arguments])
-    return done.exit_code, done.stderr.strip().splitlines()
+    return done.exit_code, without_help(done.stderr).strip().splitlines()
 
 
 def test_sensor_fusion_is_audited_from_a_file_to_a_report(tmp_path) -> None:

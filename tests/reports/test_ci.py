@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
+from dpaudit.errors import Problem
 from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
 from dpaudit.files.finding import Metric
 from dpaudit.reports.ci import annotations, junit, junit_of_problems, markdown, plain, sarif
@@ -83,16 +84,22 @@ def test_junit_cases_share_the_seconds_of_their_audit() -> None:
     times = [float(case.get("time")) for case in suite.findall("testcase")]
     assert times == [0.417] * 3  # of 1.25 s
     assert float(suite.get("time")) == 1.25
-    failed = ElementTree.fromstring(junit_of_problems("claims.toml", ["one", "two"], 3.0))
+    failed = ElementTree.fromstring(
+        junit_of_problems("claims.toml", [Problem("DPA005", "one")] * 2, 3.0)
+    )
     assert [case.get("time") for case in failed.findall("*/testcase")] == ["1.500"] * 2
 
 
 def test_what_could_not_be_run_is_an_error_of_junit(junit_schema) -> None:
-    xml = junit_of_problems("claims.toml", ["claims.toml:3: one", NASTY], 0.25)
+    problems = [Problem("DPA001", "claims.toml:3: one"), Problem("DPA004", NASTY, "do this")]
+    xml = junit_of_problems("claims.toml", problems, 0.25)
     junit_schema(xml)
     errors = ElementTree.fromstring(xml.encode()).findall("*/*/error")
     assert errors[0].get("message") == "claims.toml:3: one"
-    assert len(errors) == 2
+    assert [(error.get("type"), error.text) for error in errors] == [
+        ("DPA001", "help: Correct the key, or remove it; see dpaudit explain DPA001"),
+        ("DPA004", "help: do this; see dpaudit explain DPA004"),
+    ]
 
 
 def test_the_junit_schema_refuses_what_readers_do_not_know(junit_schema) -> None:

@@ -104,7 +104,7 @@ class Window:
                 except NotObservable as reason:
                     refusal = str(reason)
         if not found:
-            raise NotObservable(refusal)
+            raise NotObservable("DPA054", refusal)
         return found
 
     def weights(self, wanted: Input, rounding: Tensor | None = None) -> Tensor:
@@ -134,7 +134,9 @@ class Window:
         try:
             m = _best(self._factors, system.noise, of, noise, rounding)
         except NotObservable as reason:
-            raise NotObservable(f"the model of that gradient is not known: {reason}") from None
+            raise NotObservable(
+                "DPA054", f"the model of that gradient is not known: {reason}"
+            ) from None
         std = torch.linalg.vector_norm(torch.cat([w @ system.noise, w * rounding]))
         model_std = torch.linalg.vector_norm(m @ system.noise - noise)
         known = float(std) if self.has_known_noise else None
@@ -146,12 +148,12 @@ class Window:
         for k, name, row in self.observed:
             sent = view.transcript.rounds.get(k, {}).get(name)
             if sent is None:
-                raise NotObservable(f'"{name}" of round {k} was not recorded')
+                raise NotObservable("DPA053", f'"{name}" of round {k} was not recorded')
             rows.append(sent.payload[..., row, :])
         if not rows:
             first, last = self.rounds[0], self.rounds[-1]
             reader = view.threat_model.name
-            raise NotObservable(f"{reader} reads no message of rounds {first} to {last}")
+            raise NotObservable("DPA054", f"{reader} reads no message of rounds {first} to {last}")
         o = torch.stack(rows)
         rms = o.flatten(1).square().mean(dim=1).sqrt()
         return o, torch.finfo(o.dtype).eps * rms.double().cpu()
@@ -179,7 +181,7 @@ def _best(
     A, U, S, V, rank = factors
     w = U[:, :rank] @ ((V[:rank] @ c) / S[:rank])
     if torch.linalg.vector_norm(w @ A - c) > TELLS * torch.linalg.vector_norm(c).clamp(min=1e-300):
-        raise NotObservable("this view does not tell it from other gradients and states")
+        raise NotObservable("DPA054", "this view does not tell it from other gradients and states")
     free = U[:, rank:]
     if rounding is not None:
         B = torch.cat([B, torch.diag(rounding)], dim=1)

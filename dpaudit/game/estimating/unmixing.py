@@ -61,8 +61,9 @@ class Mixture:
         draws = draws_of(defense, setting, n_rounds)
         if len(draws) > MOST_DRAWS:
             raise NotObservable(
+                "DPA022",
                 f"{n_rounds} rounds draw {len(draws)} noises; un-mixing takes {MOST_DRAWS} "
-                "at most: attack an earlier round"
+                "at most: attack an earlier round",
             )
         self.observed, effects = self._play(draws)
         n = setting.n_agents
@@ -140,10 +141,10 @@ class Mixture:
         for k, name, row in self.observed:
             sent = view.transcript.rounds.get(k, {}).get(name)
             if sent is None:
-                raise NotObservable(f'"{name}" of round {k} was not recorded')
+                raise NotObservable("DPA053", f'"{name}" of round {k} was not recorded')
             rows.append(sent.payload[..., row, :])
         if not rows:
-            raise NotObservable(f"{self._threat_model.name} reads no message")
+            raise NotObservable("DPA054", f"{self._threat_model.name} reads no message")
         return torch.stack(rows)
 
 
@@ -169,7 +170,9 @@ def _size(seen: Tensor, A: Tensor, B: Tensor) -> float:
     of_gradients = float(seen.square().mean(dim=1).sum() - B.square().sum())
     told = float(A.square().sum())
     if not (told > 0 and of_gradients > 0):
-        raise NotObservable("this view holds noise, and nothing of any gradient beyond it")
+        raise NotObservable(
+            "DPA054", "this view holds noise, and nothing of any gradient beyond it"
+        )
     return sqrt(of_gradients / told)
 
 

@@ -182,7 +182,7 @@ class Played:
         self.n_states, self.n_inputs = len(wide_rows(self.start)), len(self.asked.inputs)
         self.n = self.n_states + self.n_inputs + len(self.asked.draws)
         if self.n > MOST_UNKNOWNS:
-            raise NotObservable(too_many(self.n, rounds))
+            raise NotObservable("DPA022", too_many(self.n, rounds))
         self._units = {k: _units_of(k, draws) for k, draws in self.asked.noise.items()}
         self.seen = self.asked.seen_by(threat_model)
 

@@ -151,18 +151,21 @@ def _refuse_size(n: int, n_rounds: int, schema: Participation, stacked: bool) ->
     while fits > 0 and bytes_needed(fits, n_rounds, schema, stacked) > free:
         fits -= max(1, fits // 50)
     raise ConfigError(
+        "DPA022",
         f"network accounting of {n} agents over {n_rounds} rounds takes {size_text(needed)}; "
-        f"{size_text(free)} are free, enough for {fits} agents"
+        f"{size_text(free)} are free, enough for {fits} agents",
     )
 
 
 def _refuse_strategy(M: Tensor, n_rounds: int) -> None:
     if M.shape != (n_rounds, n_rounds) or not M.isfinite().all():
         raise ConfigError(
-            f"strategy: shape {tuple(M.shape)}; expected finite numbers, [{n_rounds}, {n_rounds}]"
+            "DPA071",
+            f"strategy: shape {tuple(M.shape)}; expected finite numbers, [{n_rounds}, {n_rounds}]",
         )
     if M.triu(1).any() or not M.diagonal().all():
         raise ConfigError(
+            "DPA071",
             "strategy: is singular, or uses noise of later rounds; expected a lower triangular "
-            "matrix without 0 on its diagonal"
+            "matrix without 0 on its diagonal",
         )

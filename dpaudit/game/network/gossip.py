@@ -74,21 +74,24 @@ def gossip_of(
     n = len(matrices[0]) if matrices else 0
     for k, w in enumerate(matrices, start=1):
         if w.shape != (n, n) or n < 2:
-            raise ConfigError(f"W {k}: shape {tuple(w.shape)}; expected [n, n] of 2 agents or more")
+            raise ConfigError(
+                "DPA071", f"W {k}: shape {tuple(w.shape)}; expected [n, n] of 2 agents or more"
+            )
         if not w.isfinite().all():
-            raise ConfigError(f"W {k}: not all weights are finite")
+            raise ConfigError("DPA071", f"W {k}: not all weights are finite")
     if not matrices:
-        raise ConfigError("W: no matrix; expected one, or one for each round")
+        raise ConfigError("DPA071", "W: no matrix; expected one, or one for each round")
     F = torch.as_tensor(noise, dtype=torch.float64)
     F = F * torch.eye(n, dtype=torch.float64) if F.ndim == 0 else F
     F = torch.diag(F) if F.ndim == 1 else F
     if F.ndim != 2 or len(F) != n or not F.isfinite().all():
-        raise ConfigError(
-            f"noise: shape {tuple(F.shape)}; expected finite numbers: one, [{n}], or [{n}, n_draws]"
-        )
+        expected = f"expected finite numbers: one, [{n}], or [{n}, n_draws]"
+        raise ConfigError("DPA071", f"noise: shape {tuple(F.shape)}; {expected}")
     known = [[]] * F.shape[1] if known_to is None else known_to
     if len(known) != F.shape[1]:
-        raise ConfigError(f"known_to: {len(known)} entries for {F.shape[1]} draws of the noise")
+        raise ConfigError(
+            "DPA071", f"known_to: {len(known)} entries for {F.shape[1]} draws of the noise"
+        )
     return Gossip(matrices, n_rounds, F, tuple(frozenset(who) for who in known))
 
 
@@ -97,11 +100,15 @@ def refuse_adversary(gossip: Gossip, adversary: ThreatModel) -> None:
     n = gossip.n_agents
     absent = [a for a in adversary.agents if not 0 <= a < n]
     if absent:
-        raise ConfigError(f'adversary "{adversary.name}": agent {absent[0]}; expected 0 to {n - 1}')
+        raise ConfigError(
+            "DPA051", f'adversary "{adversary.name}": agent {absent[0]}; expected 0 to {n - 1}'
+        )
     if len(adversary.agents) == n:
-        raise ConfigError(f'adversary "{adversary.name}": holds every agent, the victim among them')
+        raise ConfigError(
+            "DPA051", f'adversary "{adversary.name}": holds every agent, the victim among them'
+        )
     rounds = range(min(gossip.n_rounds, len(gossip.matrices)))
     if not any(gossip.heard(t, adversary) for t in rounds):
         raise ConfigError(
-            f'adversary "{adversary.name}": reads no message in {gossip.n_rounds} rounds'
+            "DPA051", f'adversary "{adversary.name}": reads no message in {gossip.n_rounds} rounds'
         )

@@ -28,21 +28,24 @@ class Participation:
         """The schema in so many rounds. Raises ConfigError: there is none, or it does not fit."""
         if isinstance(schema, str) and schema not in ("once", "every-round"):
             raise ConfigError(
+                "DPA071",
                 f'participation: "{schema}" is no schema; expected "once", "every-round" or '
-                "[times, every]"
+                "[times, every]",
             )
         named = {"once": (1, max(1, n_rounds)), "every-round": (n_rounds, 1)}
         times, every = named[schema] if isinstance(schema, str) else schema
         if min(n_rounds, times, every) < 1:
             raise ConfigError(
+                "DPA071",
                 f"participation: {times} times every {every} rounds of {n_rounds}; expected at "
-                "least 1 of each"
+                "least 1 of each",
             )
         last = (times - 1) * every
         if last >= n_rounds:
             raise ConfigError(
+                "DPA071",
                 f"participation: {times} times every {every} rounds takes {last + 1} rounds of "
-                f"{n_rounds}; expected {1 + (n_rounds - 1) // every} times at most"
+                f"{n_rounds}; expected {1 + (n_rounds - 1) // every} times at most",
             )
         return cls(times, every if times > 1 else n_rounds)
 

@@ -220,8 +220,9 @@ class Probe:
         if trials > MOST_DRAWS:
             known = "" if self._why is None else f" where all depends on all ({self._why})"
             raise ConfigError(
+                "DPA022",
                 f"graph: round {self._k} draws {n_draws} noises; its exact leak is computed "
-                f"for {MOST_DRAWS} at most{known}; audit fewer agents or a sparser graph"
+                f"for {MOST_DRAWS} at most{known}; audit fewer agents or a sparser graph",
             )
 
     def _step(self, state: Any, noise: Tape, gradient: Gradient) -> tuple[Any, Messages]:
@@ -239,8 +240,9 @@ def refuse_infinite(k: int, *values: Tensor) -> None:
     """Raises DpauditError if the run without records is not finite."""
     if not all(bool(t.isfinite().all()) for t in values):
         raise DpauditError(
+            "DPA046",
             f"round {k}: messages or states are not finite even in a run without records; "
-            "expected options of the defense under which it does not overflow"
+            "expected options of the defense under which it does not overflow",
         )
 
 

@@ -50,8 +50,9 @@ def refuse_several(defense: Defense, setting: Setting) -> None:
     X = torch.zeros(1, setting.n_agents, setting.d, dtype=torch.float64)
     if not _numbers(defense, setting, lambda: defense.start(X, setting)):
         raise NotObservable(
+            "DPA054",
             f"gradients are told by algebra at d = {setting.d}, and there the step fails "
-            "or gives no number"
+            "or gives no number",
         )
 
 

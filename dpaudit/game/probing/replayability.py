@@ -93,9 +93,10 @@ def _narrowed(defense: Defense, setting: Setting) -> Setting:
         except AttributeError as error:
             if isinstance(error.obj, Gradient):
                 raise ConfigError(
+                    "DPA043",
                     f"defense: step asks for gradient.{error.name}{place(error)}; "
                     "expected no more than a call of it, clipped_sum, per_record, in_parts, part, "
-                    "at_step and batch_size, which gradients have that attacks play"
+                    "at_step and batch_size, which gradients have that attacks play",
                 ) from error
         except Exception:
             continue
@@ -172,13 +173,15 @@ def _refuse_other_numbers(played: list[_Played], precision: torch.dtype) -> None
         for name, value in one.values.items():
             if value.is_inference():
                 raise ConfigError(
+                    "DPA043",
                     f"defense: {name} of round {k} is made in inference mode, in which no gradient "
-                    "can be taken after it; expected torch.no_grad() in its place, or neither"
+                    "can be taken after it; expected torch.no_grad() in its place, or neither",
                 )
             if value.is_floating_point() and value.dtype != precision:
                 raise ConfigError(
+                    "DPA043",
                     f"defense: {name} of round {k} is {value.dtype} where the models are "
-                    f"{precision}; {PRECISION}"
+                    f"{precision}; {PRECISION}",
                 )
 
 
@@ -187,15 +190,16 @@ def _refuse_own_randomness(k: int, one: _Played, again: _Played) -> None:
     for name, draw in one.draws.items():
         if draw.ndim < 2:
             raise ConfigError(
+                "DPA044",
                 f'defense: the noise "{name}" of round {k} is drawn without rows; expected it '
                 "like a tensor [..., rows, d] with a row for each agent or link that draws; "
-                "where several share a draw, expand a row"
+                "where several share a draw, expand a row",
             )
     if one.values.keys() != again.values.keys():
-        raise ConfigError(f"defense: which messages are sent in round {k} {DIFFERS}")
+        raise ConfigError("DPA044", f"defense: which messages are sent in round {k} {DIFFERS}")
     for name, value in one.values.items():
         if not _same(value, again.values[name]):
-            raise ConfigError(f"defense: {name} of round {k} {DIFFERS}")
+            raise ConfigError("DPA044", f"defense: {name} of round {k} {DIFFERS}")
 
 
 def _refuse_memory(defense: Defense, setting: Setting, first: list[_Played]) -> None:
@@ -204,21 +208,26 @@ def _refuse_memory(defense: Defense, setting: Setting, first: list[_Played]) -> 
         for name, value in one.was.items():
             if not _same(value, getattr(one.before, name)):
                 raise ConfigError(
+                    "DPA044",
                     f"defense: round {k} changes {name} of the state that it begins from; "
-                    f"expected a new tensor, as X - G makes one and X -= G does not"
+                    f"expected a new tensor, as X - G makes one and X -= G does not",
                 )
         if k == 1:  # what start keeps, it keeps anew
             continue
         try:
             alone = _step(defense, setting, one.before, k, Overheard(Streams(0), k))
         except Exception as error:
-            raise ConfigError(f"defense: round {k} fails {KEPT}: {described(error)}") from error
+            raise ConfigError(
+                "DPA044", f"defense: round {k} fails {KEPT}: {described(error)}"
+            ) from error
         played = _values(alone)
         if played.keys() != one.values.keys():
-            raise ConfigError(f"defense: which messages are sent in round {k} differs {KEPT}")
+            raise ConfigError(
+                "DPA044", f"defense: which messages are sent in round {k} differs {KEPT}"
+            )
         for name, value in played.items():
             if not _same(value, one.values[name]):
-                raise ConfigError(f"defense: {name} of round {k} differs {KEPT}")
+                raise ConfigError("DPA044", f"defense: {name} of round {k} differs {KEPT}")
 
 
 def _refuse_joined_trials(defense: Defense, setting: Setting, first: list[_Played]) -> None:
@@ -234,7 +243,9 @@ def _refuse_joined_trials(defense: Defense, setting: Setting, first: list[_Playe
         rounds = zip(_stacked(defense, setting, trials), zip(*trials, strict=True), strict=True)
         for k, (values, alone) in enumerate(rounds, start=1):
             if values.keys() != alone[0].values.keys():
-                raise ConfigError(f"defense: the messages of round {k} are others {STACKED}")
+                raise ConfigError(
+                    "DPA044", f"defense: the messages of round {k} are others {STACKED}"
+                )
             for name, value in values.items():
                 expected = [one.values[name] for one in alone]
                 joint = value.shape == expected[0].shape  # the same for all trials, as a mask is
@@ -244,7 +255,7 @@ def _refuse_joined_trials(defense: Defense, setting: Setting, first: list[_Playe
                 if len(found) != len(trials) or not all(
                     _same(*pair, ROUNDING) for pair in zip(found, expected, strict=True)
                 ):
-                    raise ConfigError(f"defense: {name} of round {k} differs {STACKED}")
+                    raise ConfigError("DPA044", f"defense: {name} of round {k} differs {STACKED}")
 
 
 def _stacked(
@@ -260,7 +271,9 @@ def _stacked(
                 state = defense.start(X, setting)
             after = _step(defense, setting, state, k, noise)
         except Exception as error:
-            raise ConfigError(f"defense: round {k} fails {STACKED}: {described(error)}") from error
+            raise ConfigError(
+                "DPA044", f"defense: round {k} fails {STACKED}: {described(error)}"
+            ) from error
         state = after.state
         yield _values(after)
 

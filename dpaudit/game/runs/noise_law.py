@@ -124,7 +124,8 @@ class PlayedRound:
         self._numbers = max(1, numbers * (self._shown_in - k + 1))  # of one play
         if self._numbers * LEAST > 10 * WORK:
             raise NotObservable(
-                f"a round has {self._numbers} numbers, and is to be played {LEAST} times at least"
+                "DPA022",
+                f"a round has {self._numbers} numbers, and is to be played {LEAST} times at least",
             )
 
     def _where(self, adversaries: list[ThreatModel]) -> tuple[int, list[Place]]:

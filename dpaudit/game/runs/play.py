@@ -259,9 +259,10 @@ def _by_coordinate(values: Tensor, d: int) -> Tensor:
 def _refuse_nan(scores: Array, adversary: Adversary | Along) -> None:
     if np.isnan(scores).any():
         raise DpauditError(
+            "DPA046",
             f"{int(np.isnan(scores).sum())} of {len(scores)} runs played against "
             f'"{adversary.threat_model.name}" have NaN as their score; expected messages that are '
-            "numbers: the defense overflows or divides by 0"
+            "numbers: the defense overflows or divides by 0",
         )
 
 

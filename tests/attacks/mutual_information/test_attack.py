@@ -34,6 +34,7 @@ from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.trials import run_trials
+from tests.said import without_help
 from tests.small_audits import images_audit, write_images
 
 FALSE_FAILURE = 1e-6  # of each statistical check here, over fresh seeds
@@ -380,7 +381,7 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, old, new, expected) -> No
     (folder / "audit.toml").write_text(CONFIG.replace(old, new, 1))
     done = CliRunner().invoke(app, ["audit", "audit.toml", "--out", "run"])
     assert done.exit_code == 2
-    (line,) = done.stderr.strip().splitlines()
+    (line,) = without_help(done.stderr).strip().splitlines()
     assert line.startswith(f"error: audit.toml:{expected}")
 
 
@@ -391,7 +392,7 @@ def test_values_that_are_not_finite_end_an_audit_with_exit_code_2(folder) -> Non
     )
     done = CliRunner().invoke(app, ["audit", "audit.toml", "--out", "run", "--workers", "1"])
     assert done.exit_code == 2
-    (line,) = done.stderr.strip().splitlines()
+    (line,) = without_help(done.stderr).strip().splitlines()
     assert "hold NaN or infinite values" in line
 
 

@@ -256,7 +256,9 @@ def costs(experiment: Experiment, request: Request, out: Path) -> Iterator[tuple
         ConfigError: its cells train on no data set.
     """
     if not experiment.data:
-        raise ConfigError(f"--dry-run: what {request.name} takes is said by dpaudit list alone")
+        raise ConfigError(
+            "DPA013", f"--dry-run: what {request.name} takes is said by dpaudit list alone"
+        )
     cells = chosen(experiment, request)
     refuse_missing_data(experiment, request)
     dataset = dataset_of(experiment, request)

@@ -40,7 +40,7 @@ def test_a_code_is_explained_in_either_case() -> None:
         assert code == 0
         assert text.startswith("# DPA017: Run that cannot be resumed\n")
         assert text.endswith("Run without --resume, or give another folder with --out.")
-    assert 'no "DPA999" (did you mean "DPA0' in said("DPA999")[1]
+    assert 'no "DPA999" (did you mean "DPA' in said("DPA999")[1]
 
 
 def test_without_a_term_all_are_named() -> None:

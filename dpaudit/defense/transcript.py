@@ -131,9 +131,9 @@ class Transcript:
             NotObservable: it was not recorded or not sent.
         """
         if round not in self.rounds:
-            raise NotObservable(f"round {round} was not recorded")
+            raise NotObservable("DPA053", f"round {round} was not recorded")
         if name not in self.rounds[round]:
-            raise NotObservable(f'no message "{name}" was recorded in round {round}')
+            raise NotObservable("DPA053", f'no message "{name}" was recorded in round {round}')
         return self.rounds[round][name].on_edge(sender, receiver).detach()
 
     def with_round(self, round: int, messages: Messages) -> "Transcript":

@@ -1,28 +1,163 @@
-"""Several audits side by side as one HTML page."""
+"""Several audits side by side as one HTML page.
 
+The only arithmetic is a difference from the baseline and a mean over agents. A figure that is void
+in its own audit is void here, too, and nothing is compared with it.
+"""
+
+import json
 import math
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
-from jinja2 import Template
 from markupsafe import Markup
 
-from dpaudit.errors import DpauditError
-from dpaudit.files.result import AuditResult
+from dpaudit.errors import DpauditError, shortened
+from dpaudit.files.finding import Metric, Name, Role
+from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.text import lines
 
-from .compared import ComparedRun, attack_columns, differing_keys
 from .figures.curves import training_by_run
 from .figures.drawing import Drawn
 from .figures.information import AskedMessage, by_run, information_by_round
-from .figures.privacy_utility import Point, privacy_utility
+from .figures.privacy_utility import RunPoint, privacy_utility
+from .frame import (
+    ClaimFigures,
+    LargestFigure,
+    claim_figures,
+    evidence_frame,
+    findings_frame,
+    largest_figures,
+    of_the_defense,
+)
 from .html import TEMPLATES, pages
 from .numbers import number
 from .run import Run
 
 ACCURACY = "test accuracy"
 MOST_PICTURED = 8  # runs whose images and curves are shown: all are in the report of each run
+HEADLINES: Mapping[Role, Name] = {  # what each kind of attack is measured by, more is worse
+    Role.TEST: Name.EPSILON_LOWER_BOUND,
+    Role.SENSITIVITY: Name.MEASURED_OVER_STATED,
+    Role.RECONSTRUCTION: Name.SSIM_OVER_BLIND,
+    Role.MEMBERSHIP: Name.AUC,
+    Role.INFORMATION: Name.INFORMATION,
+    Role.WHO_LEARNS_WHAT: Name.LARGEST_MU,
+}
+LONGEST = 80  # characters of a config's value
+MACHINE = ("dpaudit", "python", "device", "data", "data_fingerprint", "n_records", "packages")
+CLAIM_COLUMNS = (  # of the table of differences, a row for each claim
+    "claimed epsilon",
+    "accounted, at most",
+    "exact leak, at most",
+    "certified, at least",
+    "measured over stated",
+)
+RUN_COLUMNS = (ACCURACY, "test loss", "SSIM minus blind")  # of that table, once for each run
+
+
+class FinalUtility(NamedTuple):
+    """Mean over agents at the last evaluated round, from the lowest to the highest agent."""
+
+    round: int
+    loss: Metric
+    loss_is: str
+    accuracy: Metric | None
+    consensus_distance: float
+
+
+class KeyRow(NamedTuple):
+    """A key of the configs, its value in each run, and which are not the baseline's."""
+
+    key: str
+    values: tuple[str | None, ...]
+    differs: tuple[bool, ...]
+
+
+Differences = list[tuple[LargestFigure, float | None]]  # a figure, and what it is above another
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run as one of several."""
+
+    run: Run
+    claims: list[ClaimFigures]
+    is_baseline: bool = False
+
+    @property
+    def result(self) -> AuditResult:
+        return self.run.result
+
+    @property
+    def void(self) -> bool:
+        """Whether a figure of some claim of this run is falsified."""
+        return any(c.accounted.void or c.exact.void for c in self.claims)
+
+    @property
+    def worst_accounted(self) -> LargestFigure:
+        """The claim's whose record may lose most by accounting."""
+        return _largest([c.accounted for c in self.claims])
+
+    @property
+    def certified(self) -> LargestFigure:
+        """The largest bound that runs certify, on whichever claim."""
+        return _largest([c.certified for c in self.claims])
+
+    @cached_property
+    def utility(self) -> dict[str, FinalUtility]:
+        return final_utility(self.result)
+
+    def differences(self, baseline: "ComparedRun") -> Differences:
+        """The figures of ``RUN_COLUMNS``."""
+        return _differences(self._once(), baseline._once())
+
+    def claim_differences(
+        self, own: ClaimFigures, baseline: "ComparedRun"
+    ) -> tuple[JudgedClaim | None, Differences]:
+        """The baseline's claim in the same place against the same adversary; ``CLAIM_COLUMNS``.
+
+        A bound that is certified on a broken audit is no smaller leak: void is not compared.
+        """
+        place = own.claim.claim, own.claim.threat_model
+        same = (c for c in baseline.claims if (c.claim.claim, c.claim.threat_model) == place)
+        theirs = next(same, None)
+        known = theirs is not None and not (self.void or baseline.void)
+        found = _differences(_upper_ends(own), _upper_ends(theirs) if theirs and known else [])
+        return (None if theirs is None else theirs.claim), found
+
+    def _once(self) -> list[LargestFigure]:
+        final, telling = self.utility.get("defense"), self.run.telling
+        over = telling and telling.entry.finding.metrics.get(Name.SSIM_OVER_BLIND)
+        metrics = (final and final.accuracy, final and final.loss, over)
+        return [LargestFigure(metric) for metric in metrics]
+
+
+def compared_runs(runs: Sequence[Run], baseline: int = 0) -> list[ComparedRun]:
+    """Runs with the figures of their claims."""
+    results = [run.result for run in runs]
+    claims = claim_figures(evidence_frame(findings_frame(results), results), results)
+    return [
+        ComparedRun(run, own, i == baseline)
+        for i, (run, own) in enumerate(zip(runs, claims, strict=True))
+    ]
+
+
+def final_utility(result: AuditResult) -> dict[str, FinalUtility]:
+    """By world, of those that were evaluated."""
+    return {
+        world: FinalUtility(
+            curve.rounds[-1],
+            _over_agents(curve.loss[-1]),
+            curve.loss_is,
+            _over_agents(curve.accuracy[-1]) if curve.accuracy else None,
+            curve.consensus_distance[-1],
+        )
+        for world, curve in result.utility.items()
+        if curve.rounds
+    }
 
 
 def render_comparison(results: Sequence[tuple[str, AuditResult, Path]], baseline: int = 0) -> str:
@@ -36,27 +171,35 @@ def render_comparison(results: Sequence[tuple[str, AuditResult, Path]], baseline
     """
     if not results:
         raise DpauditError("DPA050", "nothing to compare: expected at least one run")
-    runs = [
-        ComparedRun(Run(label, i, result, path), i == baseline)
-        for i, (label, result, path) in enumerate(results)
-    ]
-    of_runs = [run.run for run in runs]
+    of_runs = [Run(label, i, result, path) for i, (label, result, path) in enumerate(results)]
+    runs = compared_runs(of_runs, baseline)
     scored = ((s.key, k) for run in of_runs for s in run.scenarios if s.scored for k in s.rounds)
     quantity, points = _points(runs)
-    page = _template().render(
-        css=_css(),
+    attacked = _attacked([run.result for run in runs])
+    order = list(HEADLINES.values())
+    columns = sorted(
+        {column for _, column in attacked},
+        key=lambda c: (order.index(c.metric), c.attack, c.threat_model or ""),
+    )
+    pictured = len(runs) <= MOST_PICTURED
+    template = pages().get_template("comparison.html.j2")
+    page = template.render(
+        css=wide_css(),
         runs=runs,
         baseline=runs[baseline],
-        columns=attack_columns(runs),
+        attacked_most=attacked,
+        columns=columns,
         keys=differing_keys(runs, runs[baseline]),
         rows=list(dict.fromkeys(scored)),
         information=_information(of_runs),
         scatter=privacy_utility(points, "privacy-utility", "Privacy against utility", quantity),
         quantity=quantity,
         left_out=[run for run in runs if run.run.number + 1 not in {p.number for p in points}],
-        pictured=len(runs) <= MOST_PICTURED,
-        courses=_courses(of_runs, quantity == ACCURACY) if len(runs) <= MOST_PICTURED else None,
+        pictured=pictured,
+        courses=_courses(of_runs, quantity == ACCURACY) if pictured else None,
         signed=signed,
+        claim_columns=CLAIM_COLUMNS,
+        run_columns=RUN_COLUMNS,
     )
     return lines(page)
 
@@ -67,26 +210,113 @@ def signed(difference: float) -> str:
     return f"{sign}{number(difference)}"
 
 
-def _points(runs: Sequence[ComparedRun]) -> tuple[str, list[Point]]:
+class AttackColumn(NamedTuple):
+    """What one attack is measured by, against one adversary."""
+
+    attack: str
+    metric: Name
+    threat_model: str | None
+
+
+def _attacked(results: Sequence[AuditResult]) -> dict[tuple[int, AttackColumn], LargestFigure]:
+    """By run and column the most that an attack found, over messages, rounds and batch sizes."""
+    frame = of_the_defense(findings_frame(results))
+    scored = frame[frame.attack.notna() & (frame.metric == frame.role.map(HEADLINES))]
+    found = largest_figures(scored, results, ["run", "attack", "metric", "threat_model"])
+    return {(run, AttackColumn(*which)): figure for (run, *which), figure in found.items()}
+
+
+def _largest(figures: Sequence[LargestFigure]) -> LargestFigure:
+    """The largest that is there and a number."""
+
+    def size(figure: LargestFigure) -> float:
+        value = math.nan if figure.metric is None else figure.metric.value
+        return -math.inf if math.isnan(value) else value
+
+    return max(figures, key=size, default=LargestFigure())
+
+
+def _upper_ends(figures: ClaimFigures) -> list[LargestFigure]:
+    """What ``CLAIM_COLUMNS`` name: of what is known to lie in an interval its upper end."""
+    claimed = figures.claim.epsilon
+    found = [LargestFigure(None if claimed is None else Metric(value=claimed))]
+    for figure in (figures.accounted, figures.exact):
+        metric = figure.metric
+        if metric is not None and metric.high is not None and not figure.void:
+            figure = figure._replace(metric=Metric(value=metric.high))
+        found.append(figure)
+    return [*found, figures.certified, figures.sensitivity]
+
+
+def _differences(own: Sequence[LargestFigure], theirs: Sequence[LargestFigure]) -> Differences:
+    """None where there is nothing to compare with, or the difference is no number."""
+    found: Differences = []
+    for i, figure in enumerate(own):
+        here, there = figure.compared, theirs[i].compared if theirs else None
+        over = math.nan if here is None or there is None else here - there
+        found.append((figure, over if math.isfinite(over) else None))
+    return found
+
+
+def differing_keys(runs: Sequence[ComparedRun], baseline: ComparedRun) -> list[KeyRow]:
+    """The keys of the configs, and of what ran them, that are not the same in all runs."""
+    tables = [dict(_keys_of(run.result)) for run in runs]
+    theirs = tables[runs.index(baseline)]
+    rows = []
+    for key in dict.fromkeys(key for table in tables for key in table):
+        values = tuple(table.get(key) for table in tables)
+        if len(set(values)) > 1:
+            rows.append(KeyRow(key, values, tuple(value != theirs.get(key) for value in values)))
+    return rows
+
+
+def _keys_of(result: AuditResult) -> Iterator[tuple[str, str]]:
+    yield from _flat(result.config, "")
+    defense = result.config.get("defense")
+    own = defense if isinstance(defense, Mapping) else {}
+    set_later = {k: v for k, v in result.calibrated.items() if own.get(k) != v}
+    yield from _flat(set_later, "as it ran: ")
+    yield from _flat(result.provenance.model_dump(include={*MACHINE}), "run by: ")
+
+
+def _flat(value: object, key: str) -> Iterator[tuple[str, str]]:
+    """Every value by the path of its key; tables of an array by their names."""
+    if isinstance(value, Mapping):
+        dot = "" if not key or key.endswith(": ") else "."
+        for name, part in value.items():
+            yield from _flat(part, f"{key}{dot}{name}")
+    elif isinstance(value, list | tuple) and value and all(isinstance(v, Mapping) for v in value):
+        names = [str(part.get("name", "")) for part in value]
+        for i, (name, part) in enumerate(zip(names, value, strict=True)):
+            n = names[: i + 1].count(name)
+            yield from _flat(part, f"{key}[{f'{name} {n}'.strip() if n > 1 or not name else name}]")
+    else:
+        as_json = json.dumps(value, ensure_ascii=False, default=str)
+        yield key, shortened(value if isinstance(value, str) else as_json, LONGEST)
+
+
+def _over_agents(values: Sequence[float]) -> Metric:
+    return Metric(value=sum(values) / len(values), low=min(values), high=max(values))
+
+
+def _points(runs: Sequence[ComparedRun]) -> tuple[str, list[RunPoint]]:
     """What utility is measured by, and the runs that have both that and accounting."""
     finals = [final for run in runs if (final := run.utility.get("defense")) is not None]
     by_accuracy = all(final.accuracy for final in finals)
     loss_is = finals[0].loss_is if finals else "test loss"
     points = []
     for run in runs:
-        final, worst = run.utility.get("defense"), run.worst_accounted
+        final, epsilon = run.utility.get("defense"), run.worst_accounted.metric
         utility = final and (final.accuracy if by_accuracy else final.loss)
-        if worst is None or worst.accounted.metric is None or not utility:
-            continue
-        if not math.isfinite(utility.value):
+        if epsilon is None or not utility or not math.isfinite(utility.value):
             continue
         points.append(
-            Point(
+            RunPoint(
                 number=run.run.number + 1,
                 label=run.run.label,
                 verdict=run.result.verdict,
-                epsilon=worst.accounted.metric,
-                certified=run.certified.most,
+                epsilon=epsilon,
+                certified=run.certified.compared,
                 utility=utility,
             )
         )
@@ -102,23 +332,17 @@ def _courses(runs: Sequence[Run], by_accuracy: bool) -> Drawn | None:
 
 def _information(runs: Sequence[Run]) -> list[tuple[AskedMessage, dict, Markup | None]]:
     asked = by_run((run.label, run.entries("mutual-information")) for run in runs)
-    return [
-        (question, found, information_by_round(found, f"budgets{i}", _asked(question)))
-        for i, (question, found) in enumerate(asked.items())
-    ]
-
-
-def _asked(question: AskedMessage) -> str:
-    who = question.threat_model or "an adversary"
-    return f"Information by round under each defense: {question.message} read by {who}"
-
-
-def _template() -> Template:
-    return pages().get_template("comparison.html.j2")
+    found = []
+    for i, (question, findings) in enumerate(asked.items()):
+        adversary = question.threat_model or "an adversary"
+        title = f"Information by round under each defense: {question.message} read by {adversary}"
+        found.append((question, findings, information_by_round(findings, f"budgets{i}", title)))
+    return found
 
 
 @cache
-def _css() -> Markup:
+def wide_css() -> Markup:
+    """The style of pages with wide tables."""
     return Markup(
         "".join((TEMPLATES / name).read_text("utf-8") for name in ("audit.css", "comparison.css"))
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpaudit.files.experiment_result import ExperimentLine, ExperimentResult, HeldOrdering
 from dpaudit.text import duration, lines
 
-from .figures.experiment import drawn_by_label
+from .figures.curves import drawn_by_label
 from .html import pages
 from .numbers import number
 from .tables import cell

@@ -18,8 +18,9 @@ from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import MEANING
 from dpaudit.text import lines
 
-from .arrangement import metric_names
+from .figures.graph import graph_drawing
 from .numbers import as_json, estimate, exact, metric_name, number, span
+from .reconstructions import metric_names
 from .run import Run
 from .tables import filled
 
@@ -115,5 +116,6 @@ def pages() -> Environment:
         "kinds": KINDS,
         "metric_names": metric_names,
         "Name": Name,
+        "graph_drawing": graph_drawing,
     }
     return found

@@ -3,9 +3,9 @@
 import io
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,21 +18,18 @@ from dpaudit.files.verdict import SEVERITY
 from dpaudit.files.whole import write_whole
 from dpaudit.text import lines
 
-from .figures.drawing import KEEP, Drawn, styled
-from .figures.files import as_file
-from .figures.pareto import Scale, common_scale, pareto, pareto_front
-from .figures.privacy_utility import Point
-from .html import TEMPLATES, pages
-from .measured import FIGURES
-from .standings import Gap, Standing, as_rows, gaps_of, standings
-from .standings_text import as_markdown
-from .tables import Row, as_csv
+from .comparison import wide_css
+from .figures.drawing import Drawn, as_file, drawn_figures
+from .figures.privacy_utility import PanelScale, RunPoint, common_scale, pareto, pareto_front
+from .frame import Row
+from .html import pages
+from .standings import FIGURES, Gap, Standing, as_markdown, as_rows, gaps_of, standings
+from .tables import as_csv
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
-PARETO = "pareto"  # begins the names of figures
+CONFIDENCE = "confidence"
 MOST_PANELS = 24  # small figures of the page
 
 
@@ -45,7 +42,7 @@ class Panels(NamedTuple):
 
 
 class Leaderboard:
-    """What became of a benchmark, row by row.
+    """What became of a benchmark, row by row, and what its page asks for.
 
     Args:
         folder: holds cells/NAME/audit.json for each cell that is done.
@@ -54,6 +51,9 @@ class Leaderboard:
     def __init__(self, benchmark: BenchmarkResult, folder: Path) -> None:
         self.benchmark, self.folder = benchmark, folder
         self.standings = standings(benchmark, folder)
+        self.gaps: list[Gap] = gaps_of(self.standings)
+        self.seeds = [seed for row in self.standings for seed in row.seeds]
+        self.axes = [axis.removesuffix(".name") for axis in benchmark.axes]  # as columns are called
 
     @property
     def rows(self) -> list[Row]:
@@ -89,11 +89,11 @@ class Leaderboard:
     def html(self) -> str:
         """The page, which loads nothing from elsewhere."""
         template = pages().get_template("leaderboard.html.j2")
-        return lines(template.render(page=Page(self), css=_css()))
+        return lines(template.render(page=self, css=wide_css()))
 
     def markdown(self) -> str:
         """The rows as a table in Markdown, with what fits on a page."""
-        return as_markdown(list(map(heading, self.benchmark.axes)), self.standings)
+        return as_markdown(self.axes, self.standings)
 
     def write(self) -> list[Path]:
         """leaderboard.html, .csv and .md in the folder, and .parquet where that can be written.
@@ -103,38 +103,23 @@ class Leaderboard:
         Raises:
             RunError: a file cannot be written.
         """
-        figures: dict[str, Figure] = {}
-        token = KEEP.set(figures.__setitem__)
-        try:
-            page = self.html()
-        finally:
-            KEEP.reset(token)
-        content = {".html": page.encode(), ".csv": self.csv().encode()}
-        content[".md"] = self.markdown().encode()
+        with drawn_figures() as figures:
+            content = {".html": self.html().encode()}
+        content |= {".csv": self.csv().encode(), ".md": self.markdown().encode()}
         with suppress(ConfigError):  # an extra that most do without; the CSV has the same
             content[".parquet"] = self.parquet()
-        whole = [name for name in figures if name.removeprefix(PARETO).isdigit()]
+        whole = [name for name in figures if name.removeprefix("pareto").isdigit()]
         for i, name in enumerate(whole, start=1):
-            with styled(name):
-                content[f"-{i}.svg"] = as_file(figures[name], "svg")
+            content[f"-{i}.svg"] = as_file(name, figures[name], "svg")
         for ending, data in content.items():
             write_whole(self.folder / f"leaderboard{ending}", data)
         return [self.folder / f"leaderboard{ending}" for ending in content]
 
-
-def leaderboard(benchmark: BenchmarkResult, folder: Path) -> Leaderboard:
-    """The leaderboard of a benchmark whose cells lie in a folder."""
-    return Leaderboard(benchmark, folder)
-
-
-class Page:
-    """What the template asks for: the rows, what can be chosen of them, and the figures."""
-
-    def __init__(self, board: Leaderboard) -> None:
-        self.benchmark, self.rows = board.benchmark, board.standings
-        self.gaps: list[Gap] = gaps_of(self.rows)
-        told = {key for row in self.rows for key in row.figures} - {CONFIDENCE}
-        self.columns = {key: f.heading for key, f in FIGURES.items() if key in told}
+    @property
+    def columns(self) -> dict[str, str]:
+        """The figures that some row has, by the key of each its heading."""
+        present = {key for row in self.standings for key in row.figures} - {CONFIDENCE}
+        return {key: figure.heading for key, figure in FIGURES.items() if key in present}
 
     @property
     def counts(self) -> Counter[str]:
@@ -146,40 +131,31 @@ class Page:
 
     @property
     def most_seeds(self) -> int:
-        return max((len(row.seeds) for row in self.rows), default=0)
+        return max((len(row.seeds) for row in self.standings), default=0)
 
-    @property
-    def tested(self) -> int:
-        """How many claims were tested, each seed's by itself."""
-        return len(self._confidences)
+    @cached_property
+    def confidences(self) -> list[float]:
+        """Of every claim that was tested, each seed's by itself."""
+        return [seed.figures[CONFIDENCE] for seed in self.seeds if CONFIDENCE in seed.figures]
 
     @property
     def wrongly_refuted(self) -> float:
         """How many of them would be on average, at most, if all claims were true."""
-        return round(math.fsum(1 - confidence for confidence in self._confidences), 6)
-
-    @cached_property
-    def _confidences(self) -> list[float]:
-        seeds = (seed for row in self.rows for seed in row.seeds)
-        return [seed.figures[CONFIDENCE] for seed in seeds if CONFIDENCE in seed.figures]
+        return round(math.fsum(1 - confidence for confidence in self.confidences), 6)
 
     @cached_property
     def choices(self) -> dict[str, tuple[str, list[str]]]:
         """By the mark of a row what can be chosen: what it is called, and its values."""
+        verdicts = {row.verdict for row in self.standings}
         axes = {
-            f"axis{i}": (heading(axis), [row.values[i] for row in self.rows])
-            for i, axis in enumerate(self.benchmark.axes)
+            f"axis{i}": (axis, list(dict.fromkeys(row.values[i] for row in self.standings)))
+            for i, axis in enumerate(self.axes)
         }
-        verdicts = {row.verdict for row in self.rows}
         return {
-            **{key: (said, list(dict.fromkeys(values))) for key, (said, values) in axes.items()},
-            "adversary": ("adversary", self.adversaries),
+            **axes,
+            "adversary": ("adversary", list(dict.fromkeys(seed.adversary for seed in self.seeds))),
             "verdict": ("verdict", [v.value for v in SEVERITY if v in verdicts]),
         }
-
-    @cached_property
-    def adversaries(self) -> list[str]:
-        return list(dict.fromkeys(row.adversary for row in self.rows if row.seeds))
 
     def about(self, row: Standing) -> Markup:
         """The marks by which a row is chosen."""
@@ -189,8 +165,9 @@ class Page:
 
     def about_panel(self, adversary: str, graph: str | None = None) -> Markup:
         """Those of a figure of one adversary, and one graph if its panels are of that axis."""
-        by_axis = {} if graph is None or self._axis is None else {f"axis{self._axis}": graph}
-        return self._marks({"adversary": adversary, **by_axis})
+        by_axis = graph is not None and self._graph_axis is not None
+        graphs = {f"axis{self._graph_axis}": str(graph)} if by_axis else {}
+        return self._marks({"adversary": adversary, **graphs})
 
     def _marks(self, values: Mapping[str, str]) -> Markup:
         return Markup("").join(
@@ -200,91 +177,87 @@ class Page:
         )
 
     @property
-    def _axis(self) -> int | None:
-        """Which axis is the graph's."""
-        found = (i for i, axis in enumerate(self.benchmark.axes) if heading(axis) == "graph")
-        return next(found, None)
+    def _graph_axis(self) -> int | None:
+        return self.axes.index("graph") if "graph" in self.axes else None
 
     @cached_property
     def by_accuracy(self) -> bool:
         """Whether utility is accuracy; else it is the loss."""
-        told = [row.figures for row in self.rows if "test_loss" in row.figures]
-        return all("test_accuracy" in figures for figures in told)
+        trained = [row.figures for row in self.standings if "test_loss" in row.figures]
+        return all("test_accuracy" in figures for figures in trained)
 
     @property
     def utility(self) -> str:
-        losses = (seed.loss_is for row in self.rows for seed in row.seeds if seed.loss_is)
+        losses = (seed.loss_is for seed in self.seeds if seed.loss_is)
         return "test accuracy" if self.by_accuracy else next(losses, "loss")
 
     @property
     def left_out(self) -> int:
         """Rows without accounting or utility, which no figure shows."""
-        return sum(bool(row.seeds) and self._point(row) is None for row in self.rows)
+        return sum(bool(row.seeds) and self._point(row) is None for row in self.standings)
 
     @cached_property
     def panels(self) -> list[Panels]:
         """A figure for each adversary, and small ones for each graph if there are several."""
-        return [made for i, who in enumerate(self.adversaries) if (made := self._panels(i, who))]
+        adversaries = self.choices["adversary"][1]
+        found = (self._panels(i, adversary) for i, adversary in enumerate(adversaries))
+        return [panels for panels in found if panels is not None]
 
     def _panels(self, i: int, adversary: str) -> Panels | None:
-        own = [row for row in self.rows if row.seeds and row.adversary == adversary]
-        drawn = [(row, point) for row in own if (point := self._point(row)) is not None]
-        if not drawn:
+        points: list[RunPoint] = []
+        by_graph: dict[str, list[RunPoint]] = {}
+        axis = self._graph_axis
+        for row in self.standings:
+            point = self._point(row)
+            if row.seeds and row.adversary == adversary and point is not None:
+                graph = row.seeds[0].graph if axis is None else row.values[axis]
+                by_graph.setdefault(graph, []).append(point)
+                points.append(point)
+        if not points:
             return None
-        points = [point for _, point in drawn]
         scale = common_scale(points, self.utility, self.by_accuracy)
-        by_graph: dict[str, list[Point]] = {}
-        for row, point in drawn:
-            by_graph.setdefault(self._graph(row), []).append(point)
         several = list(by_graph.items())[:MOST_PANELS] if len(by_graph) > 1 else []
         small = [
-            (graph, _drawn(some, f"{PARETO}{i}-{j}", f"{graph}, read by {adversary}", scale, True))
-            for j, (graph, some) in enumerate(several)
+            (graph, _drawn(own, f"pareto{i}-{j}", f"{graph}, read by {adversary}", scale, True))
+            for j, (graph, own) in enumerate(several)
         ]
-        return Panels(
-            adversary, _drawn(points, f"{PARETO}{i}", f"read by {adversary}", scale), small
-        )
+        return Panels(adversary, _drawn(points, f"pareto{i}", f"read by {adversary}", scale), small)
 
-    def _graph(self, row: Standing) -> str:
-        return row.seeds[0].graph if self._axis is None else row.values[self._axis]
+    def _point(self, row: Standing) -> RunPoint | None:
+        """A row as a mark: at the upper end of accounting, which what is void has not.
 
-    def _point(self, row: Standing) -> Point | None:
-        """A row as a mark: at the upper end of accounting, which what is void has not."""
+        Its label is what sets it apart within a panel: the axes that vary, without the graph.
+        """
         accounted = row.accounted
         worth = row.figures.get("test_accuracy" if self.by_accuracy else "test_loss")
         if accounted is None or worth is None or not math.isfinite(worth.value):
             return None
         if row.void:
             accounted = Metric(value=math.inf, low=accounted.low, high=math.inf)
+        varying = (
+            value
+            for i, value in enumerate(row.values)
+            if i != self._graph_axis and len(self.choices[f"axis{i}"][1]) > 1
+        )
         certified = row.figures.get("certified_epsilon")
-        return Point(
+        return RunPoint(
             number=0,
-            label=self._label(row),
+            label=", ".join(varying) or self.benchmark.name,
             verdict=row.verdict,
             epsilon=accounted,
             certified=None if certified is None else certified.value,
             utility=worth,
         )
 
-    def _label(self, row: Standing) -> str:
-        """What sets a row apart within a panel: axes that vary, but for the graph."""
-        varying = (
-            value
-            for i, value in enumerate(row.values)
-            if i != self._axis and len(self.choices[f"axis{i}"][1]) > 1
-        )
-        return ", ".join(varying) or self.benchmark.name
+
+def leaderboard(benchmark: BenchmarkResult, folder: Path) -> Leaderboard:
+    """The leaderboard of a benchmark whose cells lie in a folder."""
+    return Leaderboard(benchmark, folder)
 
 
-CONFIDENCE = "confidence"
-
-
-def heading(axis: str) -> str:
-    """An axis as a column is called: "defense.name" is the defense."""
-    return axis.removesuffix(".name")
-
-
-def _drawn(points: Sequence[Point], name: str, of: str, scale: Scale, small: bool = False) -> Drawn:
+def _drawn(
+    points: list[RunPoint], name: str, of: str, scale: PanelScale, small: bool = False
+) -> Drawn:
     """A panel, with the rows of its front behind it."""
     front = list(enumerate(pareto_front(points, scale.more_is_better), start=1))
     rows: list[Row] = [
@@ -294,9 +267,3 @@ def _drawn(points: Sequence[Point], name: str, of: str, scale: Scale, small: boo
     named = "; ".join(f"{i} {p.label}" for i, p in front) or "nothing, as no epsilon has an end"
     title = f"Privacy against utility: {of}"
     return Drawn(f"On the front: {named}", pareto(points, name, title, scale, small), rows)
-
-
-@cache
-def _css() -> Markup:
-    names = ("audit.css", "comparison.css")
-    return Markup("".join((TEMPLATES / name).read_text("utf-8") for name in names))

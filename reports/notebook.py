@@ -1,7 +1,7 @@
 """A result in Python and notebooks: figures by name, tables as frames, the verdict in a cell."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,14 +11,12 @@ from dpaudit.files.result import AuditResult
 from dpaudit.files.whole import write_whole
 from dpaudit.text import lines
 
-from . import tables
-from .compared import ComparedRun
-from .figures.drawing import KEEP, Drawn, styled
-from .figures.epsilon import accounting_figures
-from .figures.files import FORMATS, as_file, on_light
+from .comparison import compared_runs
+from .figures.drawing import FORMATS, Drawn, as_file, drawn_figures, on_light
+from .figures.leaks import accounting_figures
 from .html import pages
 from .run import Run
-from .tables import Row
+from .tables import TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +24,11 @@ if TYPE_CHECKING:
 
 
 class ReportFigure:
-    """A figure of the report: shown by a notebook, saved as a file, and its numbers."""
+    """A figure of the report: shown by a notebook, saved as a file, and its numbers.
+
+    Args:
+        identity: its name on the page.
+    """
 
     def __init__(self, name: str, drawn: Drawn, identity: str, figure: "Figure") -> None:
         self.name = name
@@ -38,12 +40,14 @@ class ReportFigure:
         return f"<figure {self.name}: {self.caption}>"
 
     def _repr_svg_(self) -> str:
-        return self._file("svg").decode()
+        return as_file(self._identity, self._figure, "svg").decode()
 
     @property
     def frame(self) -> "pd.DataFrame":
         """The numbers behind the figure, a row for each point or interval."""
-        return _frame(self._rows)
+        import pandas as pd
+
+        return pd.DataFrame(self._rows)
 
     def save(self, path: str | Path) -> None:
         """Write it as SVG, PDF or PNG, by the ending of the path.
@@ -55,11 +59,7 @@ class ReportFigure:
         kind = Path(path).suffix.removeprefix(".").lower()
         if kind not in FORMATS:
             raise ConfigError("DPA014", f"{path}: expected a name that ends in .svg, .pdf or .png")
-        write_whole(Path(path), self._file(kind))
-
-    def _file(self, kind: str) -> bytes:
-        with styled(self._identity):
-            return as_file(self._figure, kind)
+        write_whole(Path(path), as_file(self._identity, self._figure, kind))
 
 
 class Figures:
@@ -72,7 +72,8 @@ class Figures:
         self._run = run
 
     def __getitem__(self, name: str) -> ReportFigure:
-        kind, number = _parsed(name)
+        numbered = re.fullmatch(r"(.+) (\d+)", name)
+        kind, number = (numbered[1], int(numbered[2])) if numbered else (name, 1)
         found = self._of_kind(kind) if kind in _SOURCES else []
         if not 0 < number <= len(found):
             names = list(self)
@@ -91,64 +92,50 @@ class Figures:
 
     def _of_kind(self, kind: str) -> list[ReportFigure]:
         part, draw = _SOURCES[kind]
-        kept: dict[str, Figure] = {}
-        token = KEEP.set(kept.__setitem__)
-        try:
+        with drawn_figures() as figures:
             drawn = draw(self._run)
-        finally:
-            KEEP.reset(token)
         found = [
             (one, identity)
             for one in drawn
-            for identity in kept
+            for identity in figures
             if part in identity and f'id="{identity}-title"' in one.drawing
         ]
         return [
-            ReportFigure(kind if i == 0 else f"{kind} {i + 1}", one, identity, kept[identity])
+            ReportFigure(kind if i == 0 else f"{kind} {i + 1}", one, identity, figures[identity])
             for i, (one, identity) in enumerate(found)
         ]
 
 
-class Notebook:
+class ReportNotebook:
     """What a notebook is shown of a result."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    @property
-    def figures(self) -> Figures:
-        return Figures(self._run)
+    def __init__(self, result: AuditResult, run_directory: Path) -> None:
+        self._run = Run("", 0, result, run_directory)
+        self.figures = Figures(self._run)
 
     def frame(self, table: str) -> "pd.DataFrame":
         """One of ``TABLES``. Raises ConfigError for another name."""
+        import pandas as pd
+
         if table not in TABLES:
             known = ", ".join(TABLES)
             raise ConfigError(
                 "DPA006", f'no table is called "{table}"{nearest(table, TABLES)}; known: {known}'
             )
-        return _frame(list(TABLES[table](self._run.result)))
+        return pd.DataFrame(list(TABLES[table](self._run.result)))
 
     def html(self) -> str:
         """The verdict, a table of claims and what there is to draw of what decided."""
         decided = self._run.result.decided_by
         drawn = self._run.decisive_figures(decided) if decided else []
         page = pages().get_template("notebook.html.j2")
-        claims = ComparedRun(self._run, is_baseline=False).claims
-        return on_light(lines(page.render(run=self._run, claims=claims, drawn=drawn)))
+        [compared] = compared_runs([self._run])
+        return on_light(lines(page.render(run=self._run, claims=compared.claims, drawn=drawn)))
 
 
-def notebook(result: AuditResult, run_directory: Path) -> Notebook:
+def notebook(result: AuditResult, run_directory: Path) -> ReportNotebook:
     """A result as Python and notebooks show it."""
-    return Notebook(Run("", 0, result, run_directory))
-
-
-TABLES: Mapping[str, Callable[[AuditResult], Iterator[Row]]] = {
-    "claims": tables.claims,
-    "findings": lambda result: tables.metrics(enumerate(result.findings)),
-    "series": tables.series,
-    "traces": tables.traces,
-    "training": tables.training,
-}
+    return ReportNotebook(result, run_directory)
 
 
 def _curves(run: Run) -> list[Drawn]:
@@ -175,21 +162,9 @@ _SOURCES: Mapping[str, tuple[str, Callable[[Run], list[Drawn]]]] = {
     "sensitivity": ("-sensitivity", lambda run: run.figures_of("sensitivity")),
     "information": (f"-{Column.ROUND}", _information),
     "estimates": (f"-{Column.PRIVATE}", _information),
-    "SSIM": ("-ssim", lambda run: [d for who in run.adversaries for d in run.ssim_figures(who)]),
+    "SSIM": ("-ssim", lambda run: [d for a in run.adversaries for d in run.ssim_figures(a)]),
     "search": ("-search", lambda run: [d for s in run.scenarios for d in run.search_figures(s)]),
     "loss": ("-loss", _curves),
     "accuracy": ("-accuracy", _curves),
     "consensus distance": ("-consensus_distance", _curves),
 }
-
-
-def _parsed(name: str) -> tuple[str, int]:
-    """The kind of a figure, and which of them."""
-    numbered = re.fullmatch(r"(.+) (\d+)", name)
-    return (numbered[1], int(numbered[2])) if numbered else (name, 1)
-
-
-def _frame(rows: Sequence[Row]) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame(rows)

@@ -1,6 +1,9 @@
 """One result as the templates ask for it: what of it is shown where, with pictures and drawings."""
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -12,28 +15,33 @@ from markupsafe import Markup
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.result import AuditResult, JudgedClaim, ThreatModelSummary
 
-from .arrangement import (
+from .figures.curves import AXIS, training_curve
+from .figures.drawing import Drawn
+from .figures.epsilon import empirical_figures
+from .figures.information import MessageInformation, estimates, information_by_round, leaks
+from .figures.leaks import accounting_figures, sensitivity_figures
+from .figures.reconstruction import (
+    SsimByRound,
+    search_by_iteration,
+    share_figures,
+    ssim_intervals,
+)
+from .frame import Row, metric_rows
+from .reconstructions import (
     GroupKey,
+    MostTelling,
     NumberedFinding,
+    Picture,
     ReconstructionGroup,
-    Telling,
+    embedded,
     group_key,
     most_telling,
     scenarios,
     shared_notes,
 )
-from .figures.curves import AXIS, training_curve
-from .figures.drawing import Drawn
-from .figures.epsilon import accounting_figures, empirical_figures
-from .figures.graph import GraphDrawing, graph_drawing
-from .figures.information import MessageInformation, estimates, information_by_round, leaks
-from .figures.pictures import Picture, embedded
-from .figures.reconstructed_share import share_figures
-from .figures.search import search_by_iteration
-from .figures.sensitivity import sensitivity_figures
-from .figures.ssim import Scored, ssim_intervals
-from .links import claim_links, finding_links
-from .tables import CROWD, Row, by_world, metrics, training, training_of_many
+from .tables import CROWD, training, training_of_many, wide
+
+LONGEST = 40  # characters of a title in an address
 
 
 @dataclass(frozen=True)
@@ -47,15 +55,15 @@ class Run:
 
     @cached_property
     def pictures(self) -> dict[str, Picture]:
-        paths = (path for f in self.result.findings for path in f.artifacts.values())
-        return embedded(paths, self.directory)
+        paths = {path: None for f in self.result.findings for path in f.artifacts.values()}
+        return {path: embedded(path, self.directory) for path in paths}
 
     @cached_property
     def scenarios(self) -> list[ReconstructionGroup]:
         return scenarios(self.entries())
 
     @cached_property
-    def telling(self) -> Telling | None:
+    def telling(self) -> MostTelling | None:
         return most_telling(self.scenarios)
 
     @property
@@ -68,7 +76,7 @@ class Run:
 
     @property
     def claimed(self) -> list[JudgedClaim]:
-        """Each claim once, whoever it is made against."""
+        """Each claim once, however many adversaries it is made against."""
         return list({claim.claim: claim for claim in self.result.claims}.values())
 
     @property
@@ -134,31 +142,23 @@ class Run:
         """What a reader can choose to see alone, by what the page marks with it."""
         rounds = sorted({k for s in self.scenarios for k in s.rounds})
         return {
-            "adversary": {str(i): name for i, name in enumerate(self.named)},
+            "adversary": {mark: str(name) for name, mark in self.marks.items()},
             "claim": {str(claim.claim): claim.sentence for claim in self.claimed},
             "round": {str(k): str(k) for k in rounds},
             "agent": {str(i): str(i) for i in range(self.result.graph.n_agents)},
         }
 
     @cached_property
-    def named(self) -> list[str]:
-        """Every adversary by its name."""
-        models = [model.name for model in self.result.threat_models]
+    def marks(self) -> dict[str | None, str]:
+        """By the name of every adversary, how the page marks what is about it."""
+        models = (model.name for model in self.result.threat_models)
         found = (f.threat_model for f in self.result.findings if f.threat_model)
-        return list(dict.fromkeys([*models, *found]))
-
-    def who(self, adversary: str | None) -> str:
-        """An adversary as the page marks what is about it."""
-        return self._numbers.get(adversary, "")
-
-    @cached_property
-    def _numbers(self) -> dict[str | None, str]:
-        return {name: str(i) for i, name in enumerate(self.named)}
+        return {name: str(i) for i, name in enumerate(dict.fromkeys([*models, *found]))}
 
     def about(self, finding: Finding) -> Markup:
         """What a row is about, for those who choose what they see."""
         marks = {
-            "adversary": self.who(finding.threat_model),
+            "adversary": self.marks.get(finding.threat_model, ""),
             "claim": "" if finding.claim is None else str(finding.claim),
             "round": " ".join(map(str, finding.rounds)) if finding.kind == "reconstruction" else "",
         }
@@ -184,13 +184,6 @@ class Run:
         columns = (series.get(name, ()) for name in (Column.ADVERSARY, Column.VICTIM, Column.MU))
         mu = {(int(a), int(v)): f"{x:.4g}" for a, v, x in zip(*columns, strict=True)}
         return {v: " ".join(mu.get((a, v), "nan") for a in agents) for v in agents}
-
-    @property
-    def bare_drawing(self) -> GraphDrawing:
-        return graph_drawing(self.result.graph, ())
-
-    def drawing(self, model: ThreatModelSummary) -> GraphDrawing:
-        return graph_drawing(self.result.graph, model.links)
 
     def agents_of(self, model: ThreatModelSummary) -> tuple[int, ...]:
         """The agents that are the adversary, from the config; none for an eavesdropper."""
@@ -251,24 +244,19 @@ class Run:
         """What there is to draw of a message's information."""
         name = f"run{self.number}-leak{self.leaks.index(leak)}"
         about = f"{leak.message or 'a message'} read by {leak.threat_model or 'an adversary'}"
-        drawn = (
-            (
-                f"Information by round, 95% interval over all rounds together: {about}",
-                Column.ROUND,
-                information_by_round,
-            ),
-            (
-                f"Best estimates on held-out trials, in the most telling round: {about}",
-                Column.PRIVATE,
-                estimates,
-            ),
-        )
-        return [
-            Drawn(said, svg, list(by_world({w: f.series for w, f in found.items()})))
-            for said, column, draw in drawn
-            if (found := leak.drawn(column))
-            and (svg := draw(found, f"{name}-{column}", said)) is not None
-        ]
+        by_round = f"Information by round, 95% interval over all rounds together: {about}"
+        best = f"Best estimates on held-out trials, in the most telling round: {about}"
+        drawn = []
+        for caption, column, draw in (
+            (by_round, Column.ROUND, information_by_round),
+            (best, Column.PRIVATE, estimates),
+        ):
+            found = leak.drawn(column)
+            svg = draw(found, f"{name}-{column}", caption) if found else None
+            if svg is not None:
+                rows = [{"world": w, **row} for w, f in found.items() for row in wide(f.series)]
+                drawn.append(Drawn(caption, svg, rows))
+        return drawn
 
     def ssim_figures(self, adversary: str | None) -> list[Drawn]:
         """SSIM by round of each message and batch size that one adversary reconstructed."""
@@ -276,10 +264,10 @@ class Run:
         shown = [s for s in self.scenarios_of(adversary) if s.scored]
         several = len({scenario.key.attack for scenario in shown}) > 1
         messages = [
-            Scored(
+            SsimByRound(
                 _row_label(s.key, with_attack=several),
                 [(k, s.metric(Name.SSIM, k)) for k in s.rounds],
-                list(metrics(s.by_round, {Name.SSIM})),
+                list(metric_rows(s.by_round, {Name.SSIM})),
             )
             for s in shown
         ]
@@ -314,3 +302,39 @@ class Run:
 def _row_label(key: GroupKey, with_attack: bool) -> str:
     attack = f"{key.attack}: " if with_attack else ""
     return f"{attack}{key.message}, batch size {key.batch_size}"
+
+
+def finding_links(findings: Iterable[Finding], claims: Sequence[JudgedClaim]) -> list[str]:
+    """For each finding a name that stays when others are added and when its numbers change.
+
+    It is made of what the finding is, not of where it stands.
+    """
+    words = {claim.claim: claim.text for claim in claims}
+    return _apart(
+        _link(
+            "finding", f.title, f.role, f.attack, f.threat_model, f.message, f.adjacency, f.rounds,
+            f.world, f.batch_size, None if f.claim is None else words.get(f.claim),
+        )
+        for f in findings
+    )  # fmt: skip
+
+
+def claim_links(claims: Iterable[JudgedClaim]) -> list[str]:
+    """For each claim, against its adversary."""
+    return _apart(_link("claim", c.threat_model, c.sentence, c.text) for c in claims)
+
+
+def _link(kind: str, title: str, *parts: object) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", title.lower())[:LONGEST].strip("-")
+    digest = hashlib.sha256(repr((title, *parts)).encode("utf-8", "backslashreplace"))
+    return "-".join(part for part in (kind, slug, digest.hexdigest()[:8]) if part)
+
+
+def _apart(names: Iterable[str]) -> list[str]:
+    """What has the same name is counted, in its order."""
+    seen = Counter[str]()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return found

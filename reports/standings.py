@@ -2,95 +2,157 @@
 
 A figure of a row is the mean of its seeds with a 95% interval by Student's t, which one seed has
 not. What accounting gives lies between its least and its largest end in any seed; what is falsified
-in one seed is void. A verdict is the worst of the seeds'.
+in one seed is void. A verdict is the worst of the seeds'. Of several attacks of a kind in one audit
+the one that found most stands for all.
 """
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dpaudit.errors import RunError, shortened
 from dpaudit.files.artifact_file import artifact_file
 from dpaudit.files.benchmark_result import BenchmarkResult, Cell
-from dpaudit.files.finding import Metric
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role, claim_column
 from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.files.verdict import Verdict, worst
 
-from .measured import FIGURES, Measured, measured
-from .tables import Row
+from .ci import markdown_cell
+from .comparison import final_utility
+from .frame import (
+    ClaimFigures,
+    Row,
+    claim_figures,
+    evidence_frame,
+    findings_frame,
+    largest,
+    of_the_defense,
+)
+from .numbers import number, span
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LONGEST = 60  # characters of a value of an axis
 NOT_RUN = "not run yet"
+IN_MARKDOWN = (  # figures of the table for a page, if some row has them
+    "certified_epsilon",
+    "ssim_above_blind",
+    "tpr_at_1%_fpr",
+    "bits",
+    "test_accuracy",
+    "messages_a_round",
+    "bytes_a_round",
+)
 
-Values = tuple[str, ...]  # of the axes, as text
+
+class Figure(NamedTuple):
+    """A column of a leaderboard."""
+
+    heading: str
+    role: Role | None = None  # of the findings it comes from, whatever they found
+    metric: Name | None = None  # of the finding that has most of it; None: it is worked out below
+    most_of: Name | None = None  # or most of this
+    is_share: bool = False  # from 0 to 1, and so is its interval
+
+
+FIGURES: Mapping[str, Figure] = {
+    "certified_epsilon": Figure("certified epsilon, at least", Role.TEST),
+    "confidence": Figure("confidence of that", Role.TEST),
+    "psnr_above_blind": Figure("PSNR above blind (dB)", Role.RECONSTRUCTION),
+    "ssim_above_blind": Figure("SSIM above blind", Role.RECONSTRUCTION),
+    "share_reconstructed": Figure(
+        "share reconstructed", Role.RECONSTRUCTED_SHARE, Name.RECONSTRUCTED, is_share=True
+    ),
+    "share_claim_allows": Figure(
+        "share that the claim allows", Role.RECONSTRUCTED_SHARE, is_share=True
+    ),
+    "share_accounting_allows": Figure(
+        "share that accounting allows",
+        Role.RECONSTRUCTED_SHARE,
+        Name.ACCOUNTING_ALLOWS,
+        Name.RECONSTRUCTED,
+        is_share=True,
+    ),
+    "tpr_at_1%_fpr": Figure(
+        "membership: TPR at 1% FPR", Role.MEMBERSHIP, Name.TPR_AT_001, is_share=True
+    ),
+    "tpr_at_0.1%_fpr": Figure(
+        "membership: TPR at 0.1% FPR", Role.MEMBERSHIP, Name.TPR_AT_0001, is_share=True
+    ),
+    "bits": Figure("information (bits)", Role.INFORMATION, Name.INFORMATION),
+    "m_nmi": Figure("M-NMI", Role.INFORMATION, Name.M_NMI, Name.INFORMATION),
+    "capacity_bits": Figure(
+        "capacity of the noise (bits)", Role.INFORMATION, Name.CAPACITY, Name.INFORMATION
+    ),
+    "test_accuracy": Figure("test accuracy", is_share=True),
+    "test_accuracy_without_noise": Figure("test accuracy without noise", is_share=True),
+    "test_loss": Figure("loss"),
+    "messages_a_round": Figure("messages a round"),
+    "bytes_a_round": Figure("bytes a round"),
+}
+
+
+class AuditRow(NamedTuple):
+    """One audit against one of its adversaries, with one of its claims or none."""
+
+    graph: str
+    adversary: str  # "" where the audit names none
+    judged: ClaimFigures | None
+    figures: Mapping[str, float]  # those of ``FIGURES`` that the audit has
+    unavailable: frozenset[str]  # those that it was asked for and has not
+    loss_is: str  # what its loss is
 
 
 class Gap(NamedTuple):
     """A cell without a result, and why it has none."""
 
     cell: Cell
-    values: Values
+    values: tuple[str, ...]  # of the axes
     why: str
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """What audits that differ in their seeds alone found of a claim against an adversary."""
 
-    values: Values
-    seeds: tuple[Measured, ...]
+    values: tuple[str, ...]  # of the axes
+    seeds: tuple[AuditRow, ...]
     gaps: tuple[Gap, ...]  # of other seeds
-
-    @property
-    def graph(self) -> str:
-        return self.seeds[0].graph if self.seeds else ""
-
-    @property
-    def adversary(self) -> str:
-        return self.seeds[0].adversary if self.seeds else ""
-
-    @property
-    def claim(self) -> JudgedClaim | None:
-        return self.seeds[0].claim if self.seeds else None
-
-    @property
-    def verdict(self) -> Verdict | None:
-        return worst([seed.claim.verdict for seed in self.seeds if seed.claim is not None])
-
-    @property
-    def agreeing(self) -> int:
-        """How many seeds have that verdict."""
-        claims = (seed.claim for seed in self.seeds)
-        return sum(claim is not None and claim.verdict is self.verdict for claim in claims)
-
-    @property
-    def void(self) -> str | None:
-        """What falsifies accounting in some seed."""
-        return next((seed.void for seed in self.seeds if seed.void), None)
-
-    @property
-    def accounted(self) -> Metric | None:
-        """Epsilon from the least to the largest end in any seed; its value is the largest."""
-        told = [seed.accounted for seed in self.seeds if seed.accounted is not None]
-        if not told:
-            return None
-        low = min(one.value if one.low is None else one.low for one in told)
-        high = max(one.value if one.high is None else one.high for one in told)
-        return Metric(value=high, low=low, high=high)
-
-    @cached_property
-    def figures(self) -> dict[str, Metric]:
-        """Those of ``FIGURES`` that some seed has."""
-        told = {key: [s.figures[key] for s in self.seeds if key in s.figures] for key in FIGURES}
-        return {k: over_seeds(x, FIGURES[k].is_share) for k, x in told.items() if x}
+    adversary: str
+    claim: JudgedClaim | None
+    verdict: Verdict | None
+    agreeing: int  # seeds that have this verdict
+    accounted: Metric | None  # from the least to the largest end in any seed, which is its value
+    void: str | None  # what falsifies accounting in some seed
+    figures: Mapping[str, Metric]  # those of ``FIGURES`` that some seed has
 
     def lacks(self, key: str) -> str:
         """Why it has no such figure: "not available" where some seed was asked for it."""
         return "not available" if any(key in seed.unavailable for seed in self.seeds) else ""
+
+
+def _standing(values: tuple[str, ...], seeds: Sequence[AuditRow], gaps: Sequence[Gap]) -> Standing:
+    judged = [seed.judged for seed in seeds if seed.judged is not None]
+    verdict = worst([one.claim.verdict for one in judged])
+    found = [one.accounted.metric for one in judged if one.accounted.metric is not None]
+    lows = [metric.value if metric.low is None else metric.low for metric in found]
+    highs = [metric.value if metric.high is None else metric.high for metric in found]
+    figures = {key: [s.figures[key] for s in seeds if key in s.figures] for key in FIGURES}
+    return Standing(
+        values=values,
+        seeds=tuple(seeds),
+        gaps=tuple(gaps),
+        adversary=seeds[0].adversary if seeds else "",
+        claim=judged[0].claim if judged else None,
+        verdict=verdict,
+        agreeing=sum(one.claim.verdict is verdict for one in judged),
+        accounted=Metric(value=max(highs), low=min(lows), high=max(highs)) if found else None,
+        void=next((one.accounted.void for one in judged if one.accounted.void), None),
+        figures={k: over_seeds(x, FIGURES[k].is_share) for k, x in figures.items() if x},
+    )
 
 
 def over_seeds(values: Sequence[float], is_share: bool = False) -> Metric:
@@ -116,22 +178,33 @@ def standings(benchmark: BenchmarkResult, folder: Path) -> list[Standing]:
 
     A result that cannot be read is a gap, which says why.
     """
-    texts = {}  # of each combination, whose values may be alike as text
-    found: dict[str, dict[tuple[str, int | None], list[Measured]]] = {}
-    gaps: dict[str, list[Gap]] = {}
-    for cell, values in zip(benchmark.cells, _values(benchmark), strict=True):
-        which = repr([cell.values.get(axis) for axis in benchmark.axes])
-        texts[which], rows = values, found.setdefault(which, {})
+    results: dict[str, AuditResult] = {}
+    why: dict[str, str] = {}
+    for cell in benchmark.cells:
         try:
-            for one in _measured(cell, folder):
-                claim = None if one.claim is None else one.claim.claim
-                rows.setdefault((one.adversary, claim), []).append(one)
+            if cell.state != "done":
+                raise RunError("DPA070", cell.error or NOT_RUN)
+            path = artifact_file(folder, f"cells/{cell.name}/audit.json")
+            results[cell.name] = AuditResult.read(path)
         except RunError as error:
-            gaps.setdefault(which, []).append(Gap(cell, values, str(error)))
+            why[cell.name] = str(error)
+    audits = dict(zip(results, audit_rows(list(results.values())), strict=True))
+    texts: dict[str, tuple[str, ...]] = {}  # by combination, whose values may be alike as text
+    rows: dict[str, dict[tuple[str, int | None], list[AuditRow]]] = {}
+    gaps: dict[str, list[Gap]] = {}
+    for cell, values in zip(benchmark.cells, _texts_of_values(benchmark), strict=True):
+        which = repr([cell.values.get(axis) for axis in benchmark.axes])
+        texts[which] = values
+        own = rows.setdefault(which, {})
+        for row in audits.get(cell.name, ()):
+            claim = None if row.judged is None else row.judged.claim.claim
+            own.setdefault((row.adversary, claim), []).append(row)
+        if cell.name in why:
+            gaps.setdefault(which, []).append(Gap(cell, values, why[cell.name]))
     return [
-        Standing(texts[which], tuple(seeds), tuple(gaps.get(which, ())))
-        for which, rows in found.items()
-        for seeds in rows.values() or [[]]
+        _standing(texts[which], seeds, gaps.get(which, ()))
+        for which, own in rows.items()
+        for seeds in own.values() or [[]]
     ]
 
 
@@ -140,33 +213,125 @@ def gaps_of(rows: Sequence[Standing]) -> list[Gap]:
     return list({gap.cell.name: gap for row in rows for gap in row.gaps}.values())
 
 
-def _measured(cell: Cell, folder: Path) -> list[Measured]:
-    """Raises RunError, in the line that says why there is no result."""
-    if cell.state != "done":
-        raise RunError("DPA070", cell.error or NOT_RUN)
-    return list(measured(AuditResult.read(artifact_file(folder, f"cells/{cell.name}/audit.json"))))
+def audit_rows(results: Sequence[AuditResult]) -> Iterator[list[AuditRow]]:
+    """For each audit its adversaries, each with every claim against it or with none."""
+    frame = findings_frame(results)
+    evidence = evidence_frame(frame, results)
+    claims = claim_figures(evidence, results)
+    tests = evidence[(evidence.role == Role.TEST) & (evidence.metric == Name.CONFIDENCE)]
+    confidence = tests.groupby(["run", "place"]).value.min()
+    by_adversary = _figures(frame).to_dict("index")
+    for run, result in enumerate(results):
+        named = [*(m.name for m in result.threat_models), *(c.threat_model for c in result.claims)]
+        utility, rows = _utility(result), []
+        for adversary in dict.fromkeys(named) or [""]:
+            roles = {f.role for f in result.findings if f.threat_model == adversary}
+            found = by_adversary.get((run, adversary), {}) | utility
+            share = found.pop("finding_of_shares", math.nan)
+            places: list[int | None] = [
+                i for i, claim in enumerate(result.claims) if claim.threat_model == adversary
+            ]
+            for place in places or [None]:
+                judged = None if place is None else claims[run][place]
+                if judged is not None:
+                    certified = judged.certified.compared
+                    found["certified_epsilon"] = math.nan if certified is None else certified
+                    found["confidence"] = confidence.get((run, place), math.nan)
+                    if not math.isnan(share):
+                        allowed = _claim_allows(result.findings[int(share)], judged.claim.claim)
+                        found["share_claim_allows"] = allowed
+                known = {key: x for key, x in found.items() if not math.isnan(x)}
+                asked = {key for key, figure in FIGURES.items() if figure.role in roles}
+                loss_is = result.utility["defense"].loss_is if "defense" in result.utility else ""
+                unavailable = frozenset(asked - known.keys())
+                rows.append(
+                    AuditRow(result.graph.name, adversary, judged, known, unavailable, loss_is)
+                )
+        yield rows
 
 
-def _values(benchmark: BenchmarkResult) -> list[Values]:
-    """Of each cell the values of the axes; tables by their names, where these tell them apart."""
-    columns = [
-        _told_apart([_as_text(cell.values.get(axis)) for cell in benchmark.cells],
-                    [_name(cell.values.get(axis)) for cell in benchmark.cells])
-        for axis in benchmark.axes
-    ]  # fmt: skip
+def _figures(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """The figures by audit and adversary that are no claim's: a column for each of ``FIGURES``.
+
+    "finding_of_shares" is the index of the finding that they take the share reconstructed from.
+    """
+    import pandas as pd
+
+    where = ["run", "threat_model"]
+    own = of_the_defense(frame)
+    best = largest(own[own.void.isna() & own.value.notna()], [*where, "role", "metric"])
+    columns = {}
+    for key, (_, role, metric, most_of, _) in FIGURES.items():
+        if metric is not None:
+            chosen = best[(best.role == role) & (best.metric == (most_of or metric))]
+            named = frame[frame.metric == metric][["run", "finding", "value"]]
+            found = chosen[[*where, "finding"]].merge(named, on=["run", "finding"])
+            columns[key] = found.set_index(where).value
+    shares = best[(best.role == Role.RECONSTRUCTED_SHARE) & (best.metric == Name.RECONSTRUCTED)]
+    columns["finding_of_shares"] = shares.set_index(where).finding
+    above = _above_blind(frame)
+    columns |= {"psnr_above_blind": above[Name.PSNR], "ssim_above_blind": above[Name.SSIM]}
+    return pd.DataFrame(columns)
+
+
+def _above_blind(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """By audit and adversary, for PSNR and SSIM: the best reconstruction less the best blind guess.
+
+    Both are of the same targets: of one attack, message, batch size and round.
+    """
+    scored = frame[frame.role == Role.RECONSTRUCTION]
+    scored = scored.assign(round=scored.rounds.str.split()).explode("round").dropna(subset="round")
+    same = ["run", "threat_model", "attack", "message", "batch_size", "round", "metric"]
+    best = scored.groupby([*same, "world"], dropna=False).value.max().unstack("world")
+    best = best.reindex(columns=["defense", "blind"])
+    lead = (best["defense"] - best["blind"]).groupby(["run", "threat_model", "metric"]).max()
+    return lead.unstack("metric").reindex(columns=[Name.PSNR, Name.SSIM])
+
+
+def _claim_allows(share: Finding, claim: int) -> float:
+    """The share of targets that any attacker can reconstruct, if the claim holds; else NaN."""
+    levels = share.series.get(Column.PSNR_AT_LEAST, ())
+    allowed = share.series.get(claim_column(claim), ())
+    threshold = share.value(Name.THRESHOLD)
+    return next((x for at, x in zip(levels, allowed, strict=False) if at == threshold), math.nan)
+
+
+def _utility(result: AuditResult) -> dict[str, float]:
+    """Means over agents after the last evaluated round, and what was sent as a mean over rounds."""
+    final, found = final_utility(result), {}
+    for key, world in (("test_accuracy", "defense"), ("test_accuracy_without_noise", "no-defense")):
+        if world in final and (accuracy := final[world].accuracy) is not None:
+            found[key] = accuracy.value
+    if "defense" in final:
+        found["test_loss"] = final["defense"].loss.value
+        curve = result.utility["defense"]
+        for key, sent in (("messages_a_round", curve.messages), ("bytes_a_round", curve.bytes)):
+            if sent:
+                found[key] = sent[-1] / curve.rounds[-1]
+    return found
+
+
+def _texts_of_values(benchmark: BenchmarkResult) -> list[tuple[str, ...]]:
+    """The values of the axes of each cell; tables by their names, where these tell them apart."""
+    columns = []
+    for axis in benchmark.axes:
+        values = [cell.values.get(axis) for cell in benchmark.cells]
+        texts = [
+            "–" if value is None else value if isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False, default=str)
+            for value in values
+        ]  # fmt: skip
+        pairs = zip(values, texts, strict=True)
+        short = [shortened(_name(value) or text, LONGEST) for value, text in pairs]
+        meanings = Counter(name for name, _ in {*zip(short, texts, strict=True)})
+        columns.append(
+            [name if meanings[name] == 1 else text for name, text in zip(short, texts, strict=True)]
+        )
     return list(zip(*columns, strict=True)) if columns else [()] * len(benchmark.cells)
 
 
-def _told_apart(texts: Sequence[str], names: Sequence[str | None]) -> list[str]:
-    meant: dict[str, set[str]] = {}
-    for text, name in zip(texts, names, strict=True):
-        meant.setdefault(shortened(name or text, LONGEST), set()).add(text)
-    short = [shortened(name or text, LONGEST) for text, name in zip(texts, names, strict=True)]
-    return [one if len(meant[one]) == 1 else text for one, text in zip(short, texts, strict=True)]
-
-
 def _name(value: object) -> str | None:
-    """Of a table, or of all tables of an array."""
+    """The name of a table, or of all tables of an array."""
     if isinstance(value, list) and value:
         names = [_name(part) for part in value]
         return None if None in names else ", ".join(filter(None, names))
@@ -174,17 +339,11 @@ def _name(value: object) -> str | None:
     return named if isinstance(named, str) else None
 
 
-def _as_text(value: object) -> str:
-    if value is None:
-        return "–"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
 def as_rows(axes: Sequence[str], rows: Sequence[Standing]) -> Iterator[Row]:
     """The rows as a table of numbers and texts: the file that is exported."""
     for row in rows:
         claim, accounted, void = row.claim, row.accounted, row.void
-        yield {
+        columns: Row = {
             **dict(zip(axes, row.values, strict=True)),
             "adversary": row.adversary,
             "claim": claim and claim.text,
@@ -199,18 +358,50 @@ def as_rows(axes: Sequence[str], rows: Sequence[Standing]) -> Iterator[Row]:
             "verdict": row.verdict and row.verdict.value,
             "seeds": len(row.seeds),
             "seeds_of_this_verdict": row.agreeing,
-            **_figures(row),
-            "gaps": "; ".join(f"{gap.cell.name}: {gap.why}" for gap in row.gaps) or None,
         }
+        for key in FIGURES:
+            metric = row.figures.get(key)
+            columns[key] = metric and metric.value
+            columns[f"{key}_low"] = metric and metric.low
+            columns[f"{key}_high"] = metric and metric.high
+            columns[f"{key}_seeds"] = metric and metric.n
+        gaps = "; ".join(f"{gap.cell.name}: {gap.why}" for gap in row.gaps)
+        yield columns | {"gaps": gaps or None}
 
 
-def _figures(row: Standing) -> Row:
-    """Each figure with its ends, and how many seeds it is of."""
-    columns: Row = {}
-    for key in FIGURES:
-        metric = row.figures.get(key)
-        columns[key] = metric and metric.value
-        columns[f"{key}_low"] = metric and metric.low
-        columns[f"{key}_high"] = metric and metric.high
-        columns[f"{key}_seeds"] = metric and metric.n
-    return columns
+def as_markdown(axes: Sequence[str], rows: Sequence[Standing]) -> str:
+    """A table of what fits on a page; all figures are in the CSV file.
+
+    Args:
+        axes: what its first columns are called.
+    """
+    shown = [key for key in IN_MARKDOWN if any(key in row.figures for row in rows)]
+    several = len({row.adversary for row in rows if row.seeds}) > 1
+    head = [*axes, *["adversary"] * several, "claimed epsilon", "accounted", "verdict"]
+    head += [FIGURES[key].heading for key in shown]
+    table = [
+        [*row.values, *[row.adversary] * several, *_judged(row), *(_figure(row, k) for k in shown)]
+        for row in rows
+    ]
+    cells = [[markdown_cell(text) for text in line] for line in (head, *table)]
+    cells.insert(1, ["---"] * len(head))
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def _judged(row: Standing) -> list[str]:
+    """What is claimed, what accounting gives, and the verdict, or why there is none."""
+    claim, n = row.claim, len(row.seeds)
+    if claim is None:
+        return ["", "", "no claim" if n else row.gaps[0].why]
+    claimed = f"mu {number(claim.mu)}" if claim.epsilon is None else number(claim.epsilon)
+    accounted = "" if row.accounted is None else "void" if row.void else span(row.accounted)
+    share = f" in {row.agreeing} of {n} seeds" if row.agreeing < n else ""
+    return [f"{claimed}, {claim.adjacency}, {claim.scope}", accounted, f"{row.verdict}{share}"]
+
+
+def _figure(row: Standing, key: str) -> str:
+    metric = row.figures.get(key)
+    if metric is None:
+        return row.lacks(key)
+    ends = f" ({number(metric.low)} to {number(metric.high)})" if metric.low is not None else ""
+    return f"{number(metric.value)}{ends}"

@@ -173,18 +173,20 @@ def _print_cells(result: BenchmarkResult, out: Path) -> None:
 
 def _row(cell: Cell, out: Path) -> tuple[str, ...]:
     """Verdict, figures of the claim that may lose most, mean accuracy over agents, and the name."""
-    from dpaudit.reports.compared import ComparedRun
+    from dpaudit.reports.comparison import compared_runs
     from dpaudit.reports.run import Run
 
     folder = out / "cells" / cell.name
     result = AuditResult.read(folder / "audit.json")
-    run = ComparedRun(Run(cell.name, 0, result, folder), False)
-    claim, final = run.worst_accounted, run.utility.get("defense")
+    [run] = compared_runs([Run(cell.name, 0, result, folder)])
+    final = run.utility.get("defense")
     accuracy = None if final is None or final.accuracy is None else final.accuracy.value
-    accounted = None if claim is None else claim.accounted.most
-    certified = run.certified.most
     verdict = "no claim" if result.verdict is None else str(result.verdict)
-    return verdict, *map(_shown, (accounted, certified, accuracy)), cell.name
+    return (
+        verdict,
+        *map(_shown, (run.worst_accounted.compared, run.certified.compared, accuracy)),
+        cell.name,
+    )
 
 
 def _shown(figure: float | None) -> str:

@@ -2,13 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dpaudit.files.result import AuditResult
 from dpaudit.files.whole import write_whole
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def write_figures(result: AuditResult, run_directory: Path, folder: Path) -> list[Path]:
@@ -17,22 +13,16 @@ def write_figures(result: AuditResult, run_directory: Path, folder: Path) -> lis
     Raises:
         DpauditError: a file cannot be written, or the report cannot be drawn.
     """
-    from dpaudit.reports.figures.drawing import KEEP
-    from dpaudit.reports.figures.files import FORMATS, as_file
+    from dpaudit.reports.figures.drawing import FORMATS, as_file, drawn_figures
     from dpaudit.reports.html import render
 
-    written: list[Path] = []
-
-    def keep(name: str, figure: "Figure") -> None:
+    with drawn_figures() as figures:
+        render(result, run_directory)
+    written = []
+    for name, figure in figures.items():
         for kind in FORMATS:
             written.append(folder / f"{_file_name(name)}.{kind}")
-            write_whole(written[-1], as_file(figure, kind))
-
-    token = KEEP.set(keep)
-    try:
-        render(result, run_directory)
-    finally:
-        KEEP.reset(token)
+            write_whole(written[-1], as_file(name, figure, kind))
     return written
 
 
@@ -42,19 +32,12 @@ def write_tables(result: AuditResult, folder: Path) -> list[Path]:
     Raises:
         RunError: a file cannot be written.
     """
-    from dpaudit.reports import tables
+    from dpaudit.reports.tables import TABLES, as_csv
 
-    every = {
-        "claims": tables.claims(result),
-        "metrics": tables.metrics(enumerate(result.findings)),
-        "series": tables.series(result),
-        "traces": tables.traces(result),
-        "training": tables.training(result),
-    }
     paths = []
-    for name, rows in every.items():
-        paths.append(folder / f"{name}.csv")
-        write_whole(paths[-1], tables.as_csv(rows).encode())
+    for name, rows in TABLES.items():
+        paths.append(folder / f"{'metrics' if name == 'findings' else name}.csv")
+        write_whole(paths[-1], as_csv(rows(result)).encode())
     return paths
 
 

@@ -1,4 +1,4 @@
-"""How the agents' models fared: loss, accuracy and consensus distance over rounds."""
+"""Curves over rounds: how the agents' models fared, and the figures of a reproduced paper."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,13 +6,26 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from dpaudit.files.experiment_result import ExperimentLine, ExperimentResult
 from dpaudit.files.result import Curve
-from dpaudit.reports.tables import CROWD, Row
+from dpaudit.reports.frame import Row
+from dpaudit.reports.tables import CROWD
 
-from .drawing import LOOKS, OTHER, SERIES, Drawn, _svg, plain_numbers, whole_rounds
+from .drawing import (
+    LOOKS,
+    OTHER,
+    SERIES,
+    Drawn,
+    as_svg,
+    clipped,
+    legend_above,
+    plain_numbers,
+    whole_rounds,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 AXIS = {
     "loss": "test loss",
@@ -21,17 +34,19 @@ AXIS = {
 }
 LONGEST = 28  # characters of a run's name in a legend
 MARKED = 12  # rounds at most that a line marks
+FAR = 50.0  # times the smallest value: a paper's figure is drawn on a logarithmic axis
 
 
 def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Markup | None:
     """Loss, accuracy or consensus distance over rounds; a thin line for each agent and their mean.
 
-    Of more than ``CROWD`` agents a band from the lowest to the highest.
+    Of more than ``CROWD`` agents a band from the lowest to the highest. What is not finite is left
+    out, of the mean too.
 
     Returns None where nothing finite was recorded.
     """
     worlds = {
-        world: (curve.rounds, [_agents(row) for row in values])
+        world: (curve.rounds, [(*row,) if isinstance(row, Sequence) else (row,) for row in values])
         for world, curve in utility.items()
         if (values := getattr(curve, quantity))
     }
@@ -56,16 +71,27 @@ def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Ma
         axes.legend()
 
     title = f"{label} over rounds: {' and '.join(worlds)}"
-    return _svg(name, title, (4.0, 2.7), paint)
+    return as_svg(name, title, (4.0, 2.7), paint)
 
 
-def _of_runs(curves: Mapping[str, Curve], by_accuracy: bool, said: str) -> Iterator[Row]:
-    for run, curve in curves.items():
-        drawn = curve.accuracy if by_accuracy else curve.loss
-        for k, values in zip(curve.rounds, drawn, strict=True):
-            for agent, value in enumerate(values):
-                if math.isfinite(value):
-                    yield {"run": run, "round": k, "agent": agent, said: value}
+def _world(
+    axes: "Axes", world: str, rounds: Sequence[int], rows: Sequence[Sequence[float]]
+) -> None:
+    look = LOOKS.get(world, OTHER)
+    agents = max(map(len, rows))
+    for agent in range(agents) if 1 < agents <= CROWD else ():
+        own = [row[agent] if agent < len(row) else math.nan for row in rows]
+        axes.plot(rounds, own, color=look.colour, dashes=look.dash, linewidth=0.6, alpha=0.35)
+    finite = {k: own for k, row in zip(rounds, rows, strict=True)
+              if (own := [x for x in row if math.isfinite(x)])}  # fmt: skip
+    if agents > CROWD:
+        lowest, highest = ([end(row) for row in finite.values()] for end in (min, max))
+        axes.fill_between(list(finite), lowest, highest, color=look.colour, alpha=0.2, linewidth=0)
+    axes.plot(
+        list(finite), [sum(row) / len(row) for row in finite.values()], color=look.colour,
+        dashes=look.dash, linewidth=2, marker=look.marker if len(finite) <= MARKED else None,
+        markersize=5, label=world,
+    )  # fmt: skip
 
 
 def training_by_run(curves: Mapping[str, Curve], by_accuracy: bool, name: str) -> Drawn | None:
@@ -74,12 +100,17 @@ def training_by_run(curves: Mapping[str, Curve], by_accuracy: bool, name: str) -
     Args:
         curves: under the defense, by what names each run.
         by_accuracy: whether accuracy is drawn, and not the loss.
-        name: unique on the page; becomes a part of ids.
 
     Returns None where nothing finite was recorded.
     """
-    said = "test accuracy" if by_accuracy else next((c.loss_is for c in curves.values()), "")
-    rows = [*_of_runs(curves, by_accuracy, said)]
+    label = "test accuracy" if by_accuracy else next((c.loss_is for c in curves.values()), "")
+    rows: list[Row] = [
+        {"run": run, "round": k, "agent": agent, label: value}
+        for run, curve in curves.items()
+        for k, own in zip(curve.rounds, curve.accuracy if by_accuracy else curve.loss, strict=True)
+        for agent, value in enumerate(own)
+        if math.isfinite(value)
+    ]
     runs = list(dict.fromkeys(str(row["run"]) for row in rows))
     if not runs:
         return None
@@ -90,51 +121,66 @@ def training_by_run(curves: Mapping[str, Curve], by_accuracy: bool, name: str) -
         import seaborn as sns  # a second that pages without this figure do not wait for
 
         sns.lineplot(
-            pd.DataFrame(rows), x="round", y=said, errorbar=("pi", 100), ax=axes, legend=False,
+            pd.DataFrame(rows), x="round", y=label, errorbar=("pi", 100), ax=axes, legend=False,
             hue="run", palette={run: look.colour for run, look in looks.items()},
             style="run", dashes={run: look.dash for run, look in looks.items()},
         )  # fmt: skip
         for line, run in zip(axes.lines, runs, strict=True):
-            line.set_label(run if len(run) <= LONGEST else f"{run[: LONGEST - 1]}…")
+            line.set_label(clipped(run, LONGEST))
         whole_rounds(axes)
-        axes.set_ylabel(said, parse_math=False)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+        axes.set_ylabel(label, parse_math=False)
+        legend_above(axes, 2)
 
-    caption = f"{said} over rounds: mean over agents, in a band from the lowest to the highest"
+    caption = f"{label} over rounds: mean over agents, in a band from the lowest to the highest"
     inches = (5.4, 3.0 + 0.18 * ((len(runs) + 1) // 2))
-    return Drawn(caption, _svg(name, f"{caption}, of {', '.join(runs)}", inches, paint), rows)
+    return Drawn(caption, as_svg(name, f"{caption}, of {', '.join(runs)}", inches, paint), rows)
 
 
-def _agents(row: float | Sequence[float]) -> tuple[float, ...]:
-    return tuple(row) if isinstance(row, Sequence) else (row,)
+def drawn_by_label(result: ExperimentResult) -> Iterator[tuple[str, Markup]]:
+    """A panel for each quantity and all labels but the first column's, which are its lines."""
+    if not result.at:
+        return
+    panels: dict[tuple[str, ...], list[ExperimentLine]] = {}
+    for line in result.lines:
+        if line.ours is not None and line.at is not None and math.isfinite(line.ours.value):
+            of = tuple(line.labels.get(column, "") for column in result.columns[1:])
+            panels.setdefault((line.quantity, *of), []).append(line)
+    for i, (named, lines) in enumerate(panels.items()):
+        caption = ", ".join(part for part in named if part)
+        yield caption, _panel(f"figure{i}", caption, result, lines)
 
 
-def _world(
-    axes: "Axes", world: str, rounds: Sequence[int], rows: Sequence[Sequence[float]]
-) -> None:
-    """What is not finite is left out, of the mean too."""
-    look = LOOKS.get(world, OTHER)
-    agents = max(map(len, rows))
-    for agent in range(agents) if 1 < agents <= CROWD else ():
-        own = [row[agent] if agent < len(row) else math.nan for row in rows]
-        axes.plot(rounds, own, color=look.colour, dashes=look.dash, linewidth=0.6, alpha=0.35)
-    finite = [
-        (k, [x for x in row if math.isfinite(x)]) for k, row in zip(rounds, rows, strict=True)
-    ]
-    finite = [(k, row) for k, row in finite if row]
-    means = [(k, sum(row) / len(row)) for k, row in finite]
-    if agents > CROWD:
-        lowest, highest = ([of(row) for _, row in finite] for of in (min, max))
-        axes.fill_between(
-            [k for k, _ in finite], lowest, highest, color=look.colour, alpha=0.2, linewidth=0
-        )
-    axes.plot(
-        [k for k, _ in means],
-        [mean for _, mean in means],
-        color=look.colour,
-        dashes=look.dash,
-        linewidth=2,
-        marker=look.marker if len(means) <= MARKED else None,
-        markersize=5,
-        label=world,
-    )
+def _panel(name: str, title: str, result: ExperimentResult, lines: list[ExperimentLine]) -> Markup:
+    by_first: dict[str, list[ExperimentLine]] = {}
+    for line in lines:
+        by_first.setdefault(line.labels.get(result.columns[0], ""), []).append(line)
+    values = [line.ours.value for line in lines if line.ours is not None]
+    places = [line.at for line in lines if line.at is not None]
+
+    def paint(axes: "Axes") -> None:
+        for i, (label, points) in enumerate(by_first.items()):
+            look = SERIES[i % len(SERIES)]
+            x = [point.at or 0.0 for point in points]
+            y = [point.ours.value for point in points if point.ours is not None]
+            axes.plot(x, y, color=look.colour, dashes=look.dash, marker=look.marker,
+                      markersize=3, linewidth=1.5, label=label)  # fmt: skip
+            spans = [p.ours for p in points if p.ours is not None]
+            if all(s.low is not None and s.high is not None for s in spans):
+                axes.fill_between(
+                    x, [s.low or 0 for s in spans], [s.high or 0 for s in spans],
+                    color=look.colour, alpha=0.15, linewidth=0,
+                )  # fmt: skip
+        logarithmic: list[Axis] = []
+        if min(values) > 0 and max(values) > FAR * min(values):
+            axes.set_yscale("log")
+            logarithmic.append(axes.yaxis)
+        if min(places) > 0 and max(places) > FAR * min(places):
+            axes.set_xscale("log")
+            logarithmic.append(axes.xaxis)
+        plain_numbers(*logarithmic)
+        axes.set_xlabel(result.at)
+        axes.set_ylabel(lines[0].quantity, parse_math=False)
+        if any(by_first):
+            legend_above(axes, 2)
+
+    return as_svg(name, title, (4.6, 3.4), paint)

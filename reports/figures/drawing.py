@@ -7,20 +7,23 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
 
-from dpaudit.reports.tables import Row
+from dpaudit.reports.frame import Row
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 # Drawn in the colour on the left, shown in the variable of audit.css on the right.
 INK, MUTED, RULE = "#0d0a01", "#0d0a02", "#0d0a03"
@@ -39,8 +42,11 @@ THEME = {
 }
 
 
-# Who wants the figures of a page as files is handed each one with its name, once it is drawn.
-KEEP: ContextVar[Callable[[str, "Figure"], None] | None] = ContextVar("KEEP", default=None)
+FORMATS = ("svg", "pdf", "png")  # of files
+DPI = 200  # of PNG files
+_DRAWN: ContextVar[dict[str, "Figure"] | None] = ContextVar("_DRAWN", default=None)
+_COLOURED = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
+_NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 PADDING = 6.0  # pixels at 100 to the inch, around each panel
 LONGEST_LINE = 250  # points of a line that each show their value
 
@@ -124,18 +130,85 @@ def plain_numbers(*every: "Axis") -> None:
         axis.set_minor_formatter(FuncFormatter(lambda x, _, axis=axis: between(x, axis)))
 
 
-def _svg(
+def legend_above(axes: "Axes", ncols: int, **more: Any) -> "Legend":
+    """A legend over the middle of the axes."""
+    return axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=ncols, **more)
+
+
+def clipped(text: str, longest: int) -> str:
+    """A name that fits beside a mark."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+@contextmanager
+def drawn_figures() -> Iterator[dict[str, "Figure"]]:
+    """Every figure that is drawn meanwhile, by its name, for those who want files of them."""
+    figures: dict[str, Figure] = {}
+    token = _DRAWN.set(figures)
+    try:
+        yield figures
+    finally:
+        _DRAWN.reset(token)
+
+
+def as_file(name: str, figure: "Figure", kind: str) -> bytes:
+    """A figure that a page has drawn as one of ``FORMATS``: light colours and no date."""
+    from matplotlib.colors import to_hex, to_rgba_array
+
+    values = _light_colours()
+    for artist in figure.findobj():
+        for attribute in _COLOURED:
+            colours = getattr(artist, f"get_{attribute}", lambda: None)()
+            if colours is None or (isinstance(colours, str) and colours in ("none", "auto")):
+                continue
+            rgba = to_rgba_array(colours)
+            shown = [values.get(to_hex(colour), to_hex(colour)) for colour in rgba]
+            if shown != [to_hex(colour) for colour in rgba]:
+                new = to_rgba_array(shown, rgba[:, 3])
+                getattr(artist, f"set_{attribute}")(new if len(new) > 1 else new[0])
+    content = io.BytesIO()
+    with _styled(name):
+        figure.savefig(content, format=kind, dpi=DPI, metadata=_NO_DATE.get(kind))
+    return content.getvalue()
+
+
+def on_light(drawing: str) -> str:
+    """A drawing of a page for a page that has no variables for colours."""
+    values = _light_colours()
+    for placeholder, variable in THEME.items():
+        drawing = drawing.replace(variable, values[placeholder])
+    return drawing
+
+
+@cache
+def _light_colours() -> dict[str, str]:
+    """What the variables of the page's theme are on the light page, by what is drawn."""
+    css = (Path(__file__).parents[1] / "templates" / "audit.css").read_text("utf-8")
+    values = {}
+    for placeholder, variable in THEME.items():
+        found = re.search(rf"{variable[4:-1]}:\s*(#\w+)", css)
+        assert found is not None, variable
+        values[placeholder] = found[1]
+    return values
+
+
+def as_svg(
     name: str,
     title: str,
     inches: tuple[float, float],
     paint: Callable[..., None],
     panels: int = 1,
 ) -> Markup:
-    """What ``paint`` makes of so many axes side by side."""
+    """What ``paint`` makes of so many axes side by side, as a part of a page.
+
+    Args:
+        name: unique on the page; becomes a part of ids.
+        title: what the drawing shows, for those who do not see it.
+    """
     from matplotlib.figure import Figure
 
     buffer = io.StringIO()
-    with styled(name):
+    with _styled(name):
         figure = Figure(figsize=inches)
         paint(*figure.subplots(1, panels, squeeze=False)[0])
         with warnings.catch_warnings():
@@ -143,14 +216,13 @@ def _svg(
             _fit(figure)
             values = dict(_readable(figure))
             figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
-            keep = KEEP.get()
-            if keep is not None:
-                keep(name, figure)
+            if (drawn := _DRAWN.get()) is not None:
+                drawn[name] = figure
     return _inline(_with_values(buffer.getvalue(), values), name, title, inches[0])
 
 
 @contextmanager
-def styled(name: str) -> Iterator[None]:
+def _styled(name: str) -> Iterator[None]:
     """matplotlib's settings for a figure of this name; the caller's are restored afterwards."""
     from matplotlib import style
 
@@ -201,9 +273,10 @@ def _readable(figure: "Figure") -> Iterator[tuple[str, list[str]]]:
                     line.set(marker="o", markersize=7, markerfacecolor="none")
                     line.set(markeredgecolor="none", markevery=None)
                 if line.get_markevery() is None:
-                    texts = [_value(line, zip(labels, pair, strict=True)) for pair in points]
                     line.set_gid(f"values-{i}-{j}")
-                    yield f"values-{i}-{j}", texts
+                    named = (zip(labels, pair, strict=True) for pair in points)
+                    texts = (", ".join(f"{k} {x:.4g}" for k, x in pair if k) for pair in named)
+                    yield f"values-{i}-{j}", [f"{line.get_label()}: {text}" for text in texts]
         for j, patch in enumerate(axes.patches):
             if _is_named(patch):
                 patch.set_gid(f"value-{i}-{j}")
@@ -212,11 +285,6 @@ def _readable(figure: "Figure") -> Iterator[tuple[str, list[str]]]:
 
 def _is_named(artist: "Artist") -> bool:
     return not str(artist.get_label()).startswith("_")
-
-
-def _value(artist: "Artist", place: Iterable[tuple[str, float]]) -> str:
-    said = ", ".join(f"{label} {x:.4g}" for label, x in place if label)
-    return f"{artist.get_label()}: {said}"
 
 
 def _with_values(svg: str, values: Mapping[str, Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""What a message tells: information by round beside what chance finds, and the best estimates."""
+"""What a message reveals: information by round beside that of shuffled trials, best estimates."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Name
-from dpaudit.reports.arrangement import NumberedFinding
+from dpaudit.reports.reconstructions import NumberedFinding
 
-from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Look, _svg, whole_rounds
+from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Look, as_svg, legend_above, whole_rounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Drawn = Mapping[str, Finding]  # by world, or by run
+Findings = Mapping[str, Finding]  # by world, or by run
 FAR = 3.0  # times the largest value drawn, beyond which a line would flatten all others
 CAPACITIES: Mapping[Name, tuple[str, tuple[int, ...]]] = {  # in words, and how it is dashed
     Name.CAPACITY: ("capacity", (6, 2)),
@@ -24,7 +24,7 @@ CAPACITIES: Mapping[Name, tuple[str, tuple[int, ...]]] = {  # in words, and how 
 
 
 class MessageInformation(NamedTuple):
-    """What one message tells one adversary: its findings, with their places in the result."""
+    """What one message reveals to one adversary: its findings, with their places in the result."""
 
     threat_model: str | None
     message: str | None
@@ -89,46 +89,48 @@ def _alike(a: Finding, b: Finding) -> bool:
     )
 
 
-def information_by_round(drawn: Drawn, name: str, title: str) -> Markup | None:
+def information_by_round(drawn: Findings, name: str, title: str) -> Markup | None:
     """Bits with their interval, and the mean of shuffled trials under the defense.
 
-    A line for each world, or for each of several runs.
-
-    The axis on the right has the same values as M-NMI: over I(V; V), which the finding states.
+    A line for each world, or for each of several runs. The axis on the right has the same values as
+    M-NMI: over I(V; V), which the finding states.
 
     Returns None where there is nothing finite to draw.
     """
-    if not any(
-        map(math.isfinite, (x for f in drawn.values() for x in f.series[Column.INFORMATION]))
-    ):
+    bits = [x for f in drawn.values() for x in f.series[Column.INFORMATION]]
+    if not any(map(math.isfinite, bits)):
         return None
-
     limited = any(Name.CAPACITY in f.metrics for f in drawn.values())
 
     def paint(axes: "Axes") -> None:
         for i, (label, finding) in enumerate(drawn.items()):
-            look = LOOKS.get(label, SERIES[i % len(SERIES)])
-            _band(axes, label, look, finding.series)
-        _baseline(axes, drawn)
+            _band(axes, label, LOOKS.get(label, SERIES[i % len(SERIES)]), finding.series)
+        first = drawn.get("defense") or next(iter(drawn.values()))  # other shuffles look the same
+        rounds, baseline = first.series[Column.ROUND], first.series[Column.BASELINE]
+        if any(map(math.isfinite, baseline)):
+            axes.plot(
+                rounds, baseline, color=MUTED, marker="." if len(rounds) <= 30 else "",
+                dashes=(1, 1), linewidth=1, label="trials shuffled",
+            )  # fmt: skip
         _capacities(axes, drawn)
         axes.axhline(0, color=MUTED, linewidth=0.8)
         axes.set(xlabel="round", ylabel="information (bits)")
         whole_rounds(axes)
         _ratio(axes, drawn)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2 if limited else 3)
+        legend_above(axes, 2 if limited else 3)
 
-    return _svg(name, title, (4.2, 3.3 if limited else 2.9), paint)
+    return as_svg(name, title, (4.2, 3.3 if limited else 2.9), paint)
 
 
-def estimates(drawn: Drawn, name: str, title: str) -> Markup | None:
+def estimates(drawn: Findings, name: str, title: str) -> Markup | None:
     """The private quantity of held-out trials against the adversary's best estimate of it.
 
     Returns None where there is no point to draw.
     """
-    points = {
-        world: _finite(f.series[Column.PRIVATE], f.series[Column.ESTIMATE])
-        for world, f in drawn.items()
-    }
+    points = {}
+    for world, f in drawn.items():
+        pairs = zip(f.series[Column.PRIVATE], f.series[Column.ESTIMATE], strict=True)
+        points[world] = [pair for pair in pairs if all(map(math.isfinite, pair))]
     if not any(points.values()):
         return None
 
@@ -141,55 +143,24 @@ def estimates(drawn: Drawn, name: str, title: str) -> Markup | None:
         ends = [min(every), max(every)]
         axes.plot(ends, ends, color=MUTED, linewidth=0.8, label="exact")
         axes.set(xlabel="private quantity", ylabel="best estimate")
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+        legend_above(axes, 3)
 
-    return _svg(name, title, (4.2, 2.9), paint)
+    return as_svg(name, title, (4.2, 2.9), paint)
 
 
 def _band(axes: "Axes", label: str, look: Look, series: Mapping[str, Sequence[float]]) -> None:
-    rounds = series[Column.ROUND]
+    rounds, low, high = (series[c] for c in (Column.ROUND, Column.LOW, Column.HIGH))
     axes.plot(
-        rounds,
-        series[Column.INFORMATION],
-        color=look.colour,
-        marker=look.marker if len(rounds) <= 30 else "",
-        markersize=4,
-        dashes=look.dash,
-        linewidth=1.6,
-        label=label,
-    )
+        rounds, series[Column.INFORMATION], color=look.colour, dashes=look.dash, linewidth=1.6,
+        marker=look.marker if len(rounds) <= 30 else "", markersize=4, label=label,
+    )  # fmt: skip
     if len(rounds) == 1:
-        axes.vlines(
-            rounds, series[Column.LOW], series[Column.HIGH], color=look.colour, linewidth=1.6
-        )
+        axes.vlines(rounds, low, high, color=look.colour, linewidth=1.6)
     else:
-        axes.fill_between(
-            rounds,
-            series[Column.LOW],
-            series[Column.HIGH],
-            color=look.colour,
-            alpha=0.2,
-            linewidth=0,
-        )
+        axes.fill_between(rounds, low, high, color=look.colour, alpha=0.2, linewidth=0)
 
 
-def _baseline(axes: "Axes", drawn: Drawn) -> None:
-    """One world's shuffles: the others look the same."""
-    first = drawn.get("defense") or next(iter(drawn.values()))
-    rounds, baseline = first.series[Column.ROUND], first.series[Column.BASELINE]
-    if any(map(math.isfinite, baseline)):
-        axes.plot(
-            rounds,
-            baseline,
-            color=MUTED,
-            marker="." if len(rounds) <= 30 else "",
-            dashes=(1, 1),
-            linewidth=1,
-            label="trials shuffled",
-        )
-
-
-def _capacities(axes: "Axes", drawn: Drawn) -> None:
+def _capacities(axes: "Axes", drawn: Findings) -> None:
     """What the declared noise lets through at most, where that is not far above all that is drawn.
 
     A line for each kind of secret, as every world has the same noise declared, or none.
@@ -204,22 +175,12 @@ def _capacities(axes: "Axes", drawn: Drawn) -> None:
             axes.axhline(bits, color=INK, linewidth=1, dashes=dashes, label=label)
 
 
-def _ratio(axes: "Axes", drawn: Drawn) -> None:
+def _ratio(axes: "Axes", drawn: Findings) -> None:
     import numpy as np
 
-    metrics = [
-        f.metrics[Name.SELF_INFORMATION]
-        for f in drawn.values()
-        if Name.SELF_INFORMATION in f.metrics
-    ]
-    if len(metrics) < len(drawn) or len({m.value for m in metrics}) != 1:
+    wholes = {f.value(Name.SELF_INFORMATION) for f in drawn.values()}
+    whole = wholes.pop()
+    if whole is None or wholes:
         return
-    whole = metrics[0].value
     both = (lambda bits: np.divide(bits, whole), lambda ratio: np.multiply(ratio, whole))
-    right = axes.secondary_yaxis("right", functions=both)
-    right.set_ylabel("M-NMI")
-
-
-def _finite(private: Sequence[float], estimate: Sequence[float]) -> list[tuple[float, float]]:
-    pairs = zip(private, estimate, strict=True)
-    return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+    axes.secondary_yaxis("right", functions=both).set_ylabel("M-NMI")

@@ -12,8 +12,7 @@ from dpaudit.commands.cli import app
 from dpaudit.commands.exports import write_figures, write_tables
 from dpaudit.files.result import AuditResult
 from dpaudit.reports import tables
-from dpaudit.reports.figures.drawing import KEEP, THEME
-from dpaudit.reports.figures.files import FORMATS
+from dpaudit.reports.figures.drawing import _DRAWN, FORMATS, THEME
 from dpaudit.reports.html import render
 from tests.said import without_help
 
@@ -59,7 +58,7 @@ def test_the_same_result_gives_the_same_files(figures: list[Path], tmp_path: Pat
 def test_nothing_is_kept_afterwards_and_the_page_is_the_same(tmp_path: Path) -> None:
     before = render(RESULT, GOLDEN.parent)
     write_figures(RESULT, GOLDEN.parent, tmp_path)
-    assert KEEP.get() is None
+    assert _DRAWN.get() is None
     assert render(RESULT, GOLDEN.parent) == before
 
 

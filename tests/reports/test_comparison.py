@@ -12,8 +12,7 @@ from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.result import AuditResult, Curve, JudgedClaim, Restated
 from dpaudit.files.verdict import Verdict
-from dpaudit.reports.compared import ComparedRun, differing_keys
-from dpaudit.reports.comparison import render_comparison
+from dpaudit.reports.comparison import ComparedRun, differing_keys, render_comparison
 from dpaudit.reports.run import Run
 from tests.reports.pages import GOLDEN, Page, small_finding, visible, with_findings
 
@@ -172,7 +171,7 @@ def test_each_attack_is_measured_by_the_most_that_it_found(golden: AuditResult) 
 def keys(*configs: dict[str, Any], baseline: int = 0) -> dict[str, tuple]:
     golden = AuditResult.read(GOLDEN)
     runs = [
-        ComparedRun(Run(str(i), i, with_findings(golden, config=c, calibrated={}), Path()), False)
+        ComparedRun(Run(str(i), i, with_findings(golden, config=c, calibrated={}), Path()), [])
         for i, c in enumerate(configs)
     ]
     return {row.key: (row.values, row.differs) for row in differing_keys(runs, runs[baseline])}

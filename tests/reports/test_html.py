@@ -10,12 +10,11 @@ import pytest
 from dpaudit.files.finding import Metric, Role
 from dpaudit.files.result import AuditResult, Curve
 from dpaudit.files.verdict import MEANING, Verdict
-from dpaudit.reports.arrangement import NumberedFinding, scenarios
 from dpaudit.reports.figures.graph import graph_drawing
-from dpaudit.reports.figures.pictures import Picture
 from dpaudit.reports.html import render
-from dpaudit.reports.links import finding_links
 from dpaudit.reports.numbers import estimate
+from dpaudit.reports.reconstructions import NumberedFinding, Picture, scenarios
+from dpaudit.reports.run import finding_links
 from tests.reports.pages import Page, small_finding, visible, with_findings
 
 NO_PROOF = "not a proof of privacy"

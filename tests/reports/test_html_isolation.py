@@ -15,8 +15,8 @@ from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Metric, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.reports.comparison import render_comparison
-from dpaudit.reports.figures.pictures import embedded
 from dpaudit.reports.html import TEMPLATES, render, script_hash
+from dpaudit.reports.reconstructions import embedded
 from tests.reports.pages import (
     GOLDEN,
     HOSTILE,
@@ -33,7 +33,8 @@ def test_an_artifact_that_is_no_png_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"<svg onload='alert(1)'></svg>" * 9)
     (tmp_path / "b.png").write_bytes(png(0)[:20])
     (tmp_path / "folder").mkdir()
-    found = embedded(["a.png", "b.png", "folder", "nul\0byte", "c.png"], tmp_path)
+    names = ["a.png", "b.png", "folder", "nul\0byte", "c.png"]
+    found = {name: embedded(name, tmp_path) for name in names}
     problems = ["not a PNG image", "not a PNG image", "missing", "missing", "missing"]
     assert [picture.problem for picture in found.values()] == problems
     assert not any(picture.uri for picture in found.values())
@@ -43,7 +44,7 @@ def test_an_artifact_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "a.png")
     writer = threading.Thread(target=pipe.write_bytes, args=(png(0),), daemon=True)
     writer.start()
-    assert embedded(["a.png"], tmp_path)["a.png"].problem == "missing"
+    assert embedded("a.png", tmp_path).problem == "missing"
     pipe.read_bytes()
     writer.join()
 

@@ -9,8 +9,8 @@ import pytest
 
 from dpaudit.files.finding import Metric
 from dpaudit.files.result import AuditResult
-from dpaudit.reports.links import finding_links
 from dpaudit.reports.numbers import estimate, number, span
+from dpaudit.reports.run import finding_links
 from tests.reports.pages import Page, visible
 
 FIXED = {0.0, 1.0, 95.0}  # in the page's own sentences: SSIM 1 and MSE 0 are perfect, 95% intervals

@@ -2,7 +2,7 @@
 
 from dpaudit.files.finding import Metric
 from dpaudit.files.result import AuditResult
-from dpaudit.reports.links import claim_links, finding_links
+from dpaudit.reports.run import claim_links, finding_links
 from tests.reports.pages import small_finding
 
 

@@ -11,7 +11,7 @@ import pytest
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.reports.html import render
-from dpaudit.reports.links import finding_links
+from dpaudit.reports.run import finding_links
 from dpaudit.reports.tables import training
 from tests.reports.browser import Browser, started
 

@@ -10,8 +10,14 @@ from scipy import stats
 from dpaudit.files.finding import Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
-from dpaudit.reports.standings import Standing, as_rows, gaps_of, over_seeds, standings
-from dpaudit.reports.standings_text import as_markdown
+from dpaudit.reports.standings import (
+    Standing,
+    as_markdown,
+    as_rows,
+    gaps_of,
+    over_seeds,
+    standings,
+)
 from tests.reports.benchmarks import AXES, audited, benchmark, cell, written
 
 

@@ -7,10 +7,9 @@ import pytest
 
 from dpaudit.files.finding import Finding, restart_column
 from dpaudit.files.result import AuditResult
-from dpaudit.reports.figures.pictures import Picture
-from dpaudit.reports.figures.search import search_by_iteration
+from dpaudit.reports.figures.reconstruction import search_by_iteration
 from dpaudit.reports.html import render
-from dpaudit.reports.targets import picks, target_cells
+from dpaudit.reports.reconstructions import Picture, picks, target_cells
 from tests.reports.pages import GOLDEN, Page, png, small_finding, visible, with_findings
 
 

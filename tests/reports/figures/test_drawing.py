@@ -11,8 +11,8 @@ from dpaudit.files.result import Curve
 from dpaudit.reports.figures.curves import training_curve
 from dpaudit.reports.figures.drawing import LOOKS
 from dpaudit.reports.figures.epsilon import tradeoff_curve
-from dpaudit.reports.figures.search import search_by_iteration
-from dpaudit.reports.figures.sensitivity import sensitivity_by_round
+from dpaudit.reports.figures.leaks import sensitivity_by_round
+from dpaudit.reports.figures.reconstruction import search_by_iteration
 from dpaudit.reports.html import TEMPLATES
 
 SENSITIVITY = {"round": (1, 2), "natural": (0.003, 5.0), "stated bound": (6.0, 6.0)}

@@ -9,11 +9,11 @@ import pytest
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.result import AuditResult
-from dpaudit.reports.arrangement import NumberedFinding
 from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.figures.information import by_run, estimates, information_by_round, leaks
 from dpaudit.reports.html import render
-from dpaudit.reports.links import finding_links
+from dpaudit.reports.reconstructions import NumberedFinding
+from dpaudit.reports.run import finding_links
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = AuditResult.read(Path(__file__).parents[2] / "golden" / "audit.json")

@@ -7,12 +7,16 @@ import pytest
 
 from dpaudit.files.finding import Metric
 from dpaudit.files.verdict import Verdict
-from dpaudit.reports.figures.pareto import common_scale, pareto, pareto_front
-from dpaudit.reports.figures.privacy_utility import Point
+from dpaudit.reports.figures.privacy_utility import (
+    RunPoint,
+    common_scale,
+    pareto,
+    pareto_front,
+)
 
 
-def point(epsilon: float, utility: float, label: str = "") -> Point:
-    return Point(
+def point(epsilon: float, utility: float, label: str = "") -> RunPoint:
+    return RunPoint(
         number=0,
         label=label,
         verdict=Verdict.NOT_REFUTED,
@@ -22,7 +26,7 @@ def point(epsilon: float, utility: float, label: str = "") -> Point:
     )
 
 
-def beaten(p: Point, by: Point, sign: int) -> bool:
+def beaten(p: RunPoint, by: RunPoint, sign: int) -> bool:
     less, better = by.epsilon.value <= p.epsilon.value, sign * (by.utility.value - p.utility.value)
     return less and better >= 0 and (by.epsilon.value < p.epsilon.value or better > 0)
 

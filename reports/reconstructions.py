@@ -1,15 +1,18 @@
-"""Which finding goes where on a page: nothing is computed, only grouped and ordered."""
+"""Reconstructions on a page: which picture of which finding stands where. Nothing is computed."""
 
+import base64
 import math
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
+from pathlib import Path
 from typing import NamedTuple
 
-from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.artifact_file import STRIP_GAP, artifact_file
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role, restart_column
 
-from .figures.pictures import Picture
-from .targets import Pick, TargetCell, picks, target_cells
-
+PNG = b"\x89PNG\r\n\x1a\n"
 WORLDS = ("no-defense", "defense", "blind")
 METRICS = (  # these first
     Name.SSIM,
@@ -19,6 +22,120 @@ METRICS = (  # these first
     Name.LABEL_ACCURACY,
     Name.LOSS,
 )
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG artifact, or the reason why it cannot be shown."""
+
+    path: str
+    uri: str = ""
+    width: int = 1  # pixels, of the whole strip
+    height: int = 1
+    problem: str = ""
+
+    @property
+    def scale(self) -> int:
+        """How many times larger a pixel is shown at most: a strip becomes about 64 pixels high."""
+        return max(1, round(64 / self.height))
+
+
+def embedded(path: str, run_directory: Path) -> Picture:
+    """An artifact inside the page.
+
+    Raises:
+        RunError: the path is absolute, goes up, or meets a link.
+    """
+    inside = artifact_file(run_directory, path)
+    try:
+        content = inside.read_bytes() if inside.is_file() else None  # a pipe could have no end
+    except (OSError, ValueError):  # ValueError: a path that no file can have
+        content = None
+    if content is None:
+        return Picture(path, problem="missing")
+    if not content.startswith(PNG) or len(content) < 24:
+        return Picture(path, problem="not a PNG image")
+    width, height = struct.unpack(">II", content[16:24])
+    if not width or not height:
+        return Picture(path, problem="an empty image")
+    uri = "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+    return Picture(path, uri, width, height)
+
+
+class Pick(NamedTuple):
+    """A target that is shown in every world, and its row in the finding that it was picked from."""
+
+    label: str
+    victim: float  # the agent
+    row: int
+
+
+class Restart(NamedTuple):
+    """The attacker's loss of one start of its search."""
+
+    loss: float
+    chosen: bool
+
+
+class TargetCell(NamedTuple):
+    """One target of a finding."""
+
+    pick: Pick
+    window: str | None  # its part of the strip, as a viewBox; None: the finding has it not
+    width: int  # pixels of that part
+    figures: Mapping[str, float] = {}
+    restarts: Sequence[Restart] = ()  # empty where there was one alone
+
+
+def picks(finding: Finding) -> list[Pick]:
+    """The targets with the highest, the median and the lowest SSIM.
+
+    Of an even number the median is the better one of the two in the middle.
+    """
+    ssim, victims = (finding.series.get(name, ()) for name in (Name.SSIM, Column.VICTIM))
+    if not ssim or not victims:
+        return []
+    order = sorted(range(len(ssim)), key=lambda i: math.inf if math.isnan(ssim[i]) else -ssim[i])
+    places = {"best": 0, "median": (len(order) - 1) // 2, "worst": len(order) - 1}
+    if len(order) == 1:
+        places = {"the only": 0}
+    elif len(order) == 2:
+        del places["median"]
+    return [Pick(label, victims[order[i]], order[i]) for label, i in places.items()]
+
+
+def target_cells(finding: Finding, picked: list[Pick], picture: Picture) -> list[TargetCell]:
+    """The picked targets in a finding's strip; [] where it is no strip of that many images.
+
+    Of a finding that names no targets, all of them, by their number.
+    """
+    series, ssim = finding.series, finding.metrics.get(Name.SSIM)
+    victims = series.get(Column.VICTIM, ())
+    n = len(victims) or (ssim.n if ssim and ssim.n else 0)
+    width, rest = divmod(picture.width + STRIP_GAP, n) if n else (0, 0)
+    width -= STRIP_GAP
+    if rest or width < 1 or not picture.uri:
+        return []
+    cells = []
+    for pick in picked if victims else [Pick("", math.nan, i) for i in range(n)]:
+        row: int | None = pick.row  # the same one, unless other victims were in reach
+        if victims and not (pick.row < len(victims) and victims[pick.row] == pick.victim):
+            row = victims.index(pick.victim) if pick.victim in victims else None
+        if row is None:
+            cells.append(TargetCell(pick, None, width))
+            continue
+        window = f"{row * (width + STRIP_GAP)} 0 {width} {picture.height}"
+        figures: dict[str, float] = {}
+        restarts = []
+        if victims:
+            shown = (name for name in (Name.SSIM, Name.PSNR, Name.MSE) if name in series)
+            figures |= {name: series[name][row] for name in shown}
+            chosen = series.get(Column.CHOSEN_RESTART)
+            for i in takewhile(lambda i: restart_column(i) in series, count(1)):
+                is_chosen = chosen is not None and chosen[row] == i
+                restarts.append(Restart(series[restart_column(i)][row], is_chosen))
+        cells.append(TargetCell(pick, window, width, figures, restarts))
+    return cells
 
 
 class NumberedFinding(NamedTuple):
@@ -190,7 +307,7 @@ class ReconstructionGroup:
         return next(shown, None)
 
 
-class Telling(NamedTuple):
+class MostTelling(NamedTuple):
     """The reconstruction shown beside the verdict, out of how many it was chosen."""
 
     scenario: ReconstructionGroup
@@ -214,7 +331,7 @@ def scenarios(entries: Iterable[NumberedFinding]) -> list[ReconstructionGroup]:
     return [ReconstructionGroup(key, tuple(group)) for key, group in grouped.items()]
 
 
-def most_telling(all_scenarios: Iterable[ReconstructionGroup]) -> Telling | None:
+def most_telling(all_scenarios: Iterable[ReconstructionGroup]) -> MostTelling | None:
     """The reconstruction under the defense whose SSIM is furthest above the blind baseline's."""
     scored = [
         (scenario, entry)
@@ -227,7 +344,7 @@ def most_telling(all_scenarios: Iterable[ReconstructionGroup]) -> Telling | None
     if not scored:
         return None
     scenario, entry = max(scored, key=lambda found: _lead(found[1].finding))
-    return Telling(scenario, entry, entry.finding.rounds[0], len(scored))
+    return MostTelling(scenario, entry, entry.finding.rounds[0], len(scored))
 
 
 def shared_notes(all_scenarios: Iterable[ReconstructionGroup]) -> list[str]:

@@ -23,7 +23,7 @@ import yaml
 
 from dpaudit.commands.cli import app
 from dpaudit.files.benchmark_file import Benchmark
-from dpaudit.files.captured_file import CapturedConfig, is_captured
+from dpaudit.files.captured_file import CapturedConfig, audit_kind
 from dpaudit.files.claims_file import Claims
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import Runtime
@@ -129,7 +129,7 @@ def check_fragment(code: str) -> None:
     if "check" in content:
         Claims.model_validate(content)
         return
-    if is_captured(content):
+    if audit_kind(content) is CapturedConfig:
         CapturedConfig.model_validate(content)
         return
     AuditConfig.from_dict({**BASE, **content})

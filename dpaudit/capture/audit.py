@@ -1,27 +1,28 @@
-"""The audit of a program that was not written for dpaudit: runs, measures, accounts, judges."""
+"""A program that was not written for dpaudit as a source of an audit: what its runs show."""
 
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from dpaudit.checkpoint import Checkpoint
-from dpaudit.defense.claim_accounting import Accounted
 from dpaudit.files.captured_attacks import GradientInversion
 from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
-from dpaudit.files.result import AuditResult, GraphSummary, JudgedClaim, ThreatModelSummary
-from dpaudit.files.verdict import worst
+from dpaudit.files.result import AuditResult, GraphSummary
 from dpaudit.graphs.positions import positions
 from dpaudit.inputs.recorder import recording
 from dpaudit.pipeline.case import Judging
-from dpaudit.pipeline.judge import bearing_on, judge
+from dpaudit.pipeline.judge import bearing_on
 from dpaudit.pipeline.provenance import provenance_of
+from dpaudit.pipeline.run import Runtime, run_audit
+from dpaudit.pipeline.source import Evidence, Source, audited
 from dpaudit.progress import OnProgress
-from dpaudit.registry import load_plugin
 from dpaudit.source import below, hash_of, own_source
 from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.run_directory import RunDirectory
@@ -29,7 +30,7 @@ from dpaudit.training.run_directory import RunDirectory
 from .accounted import measured_accounting
 from .drawn import drawn_noise
 from .inverted import Inversion, Known, known_models
-from .kept_runs import KeptRuns
+from .kept_runs import FOLDER, KeptRuns
 from .program import Program
 from .tested import Asked, Testing
 from .worlds import Worlds, measured_worlds
@@ -39,6 +40,21 @@ NOTE = (
     "A program was audited by its runs: what it promises can be refuted or left unsupported by "
     "what was measured, and is never supported by it."
 )
+
+
+def run_audit_of(
+    config: AuditConfig | CapturedConfig,
+    out: Path,
+    runtime: Runtime,
+    config_text: str = "",
+    resume: bool = False,
+    on_progress: OnProgress = lambda what, done, total: None,
+    say: Callable[[str], None] | None = None,
+) -> AuditResult:
+    """The audit of a defense or of a program, as the config says: see ``run_audit``."""
+    if isinstance(config, CapturedConfig):
+        return run_captured(config, out, runtime.cores, config_text, resume, on_progress)
+    return run_audit(config, out, runtime, config_text, resume, on_progress, say=say)
 
 
 def run_captured(
@@ -56,31 +72,91 @@ def run_captured(
             allow it.
     """
     with recording():
-        began = time.perf_counter()
-        load_plugin("reports", "html")  # refused now and not after the last run
-        known = known_models(config)
-        program, folder = Program(config, out / SCRATCH, cores), config.program.folder
-        fingerprint = {
-            "config": config.model_dump(mode="json"),
+        source = ProgramSource(config, Program(config, out / SCRATCH, cores), known_models(config))
+        result = audited(source, out, config_text, resume, on_progress)
+        with RunDirectory(out).held() as run:
+            run.forget(f"{FOLDER}/*")
+        return result
+
+
+@dataclass(frozen=True)
+class ProgramSource(Source):
+    """A program, run as often as its record and its noise need."""
+
+    config: CapturedConfig
+    program: Program
+    inverted: Mapping[int, tuple[GradientInversion, Known]]  # by the index of the attack
+
+    def fingerprint(self) -> dict[str, object]:
+        return {
+            "config": self.config.model_dump(mode="json"),
             "code": {
                 "dpaudit": hash_of(own_source()),
-                "program": hash_of(below(folder, ".py"), folder),
-                "weights": hash_of(config.weights),
+                "program": self._code(),
+                "weights": hash_of(self.config.weights),
             },
         }
-        with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
-            with program.running():
-                kept = KeptRuns(run, program.scratch)
-                worlds = measured_worlds(
-                    config, program, kept, _counter(on_progress, "worlds", config.least_runs)
-                )
-                claims, findings = _judged(config, known, program, worlds, on_progress, run)
-            seconds = {"runs": time.perf_counter() - began}
-            result = _result(config, worlds, fingerprint, claims, findings, seconds)
-            run.write_text("audit.json", result.to_json())
-            run.write_text("report.html", load_plugin("reports", "html")(result, run.path))
-            kept.forget()
-            return result
+
+    def _code(self) -> str:
+        folder = self.config.program.folder
+        return hash_of(below(folder, ".py"), folder)
+
+    def evidence(self, run: RunDirectory, on_progress: OnProgress) -> Evidence:
+        began, config = time.perf_counter(), self.config
+        with self.program.running() as program:
+            kept = KeptRuns(run, program.scratch)
+            counter = partial(_counter, on_progress)
+            worlds = measured_worlds(config, program, kept, counter("worlds", config.least_runs))
+            judgings, findings = self._judgings(worlds, counter, run, on_progress)
+        return Evidence(
+            judgings,
+            findings,
+            _graph(worlds),
+            provenance_of("the program's own data", self._code(), config.seed, torch.device("cpu")),
+            (NOTE, *_ignored(config)),
+            {"runs": time.perf_counter() - began},
+        )
+
+    def _judgings(
+        self,
+        worlds: Worlds,
+        counter: Callable[[str, int], Callable[[], None]],
+        run: RunDirectory,
+        on_progress: OnProgress,
+    ) -> tuple[list[Judging], list[Finding]]:
+        """All evidence on each claim against each adversary."""
+        config, sampling = self.config, worlds.sampling
+        asked = [
+            Asked(i, claim, model)
+            for i, claim in enumerate(config.claim)
+            for model in config.threat_model
+            if claim.threat_model in (None, model.name)
+        ]
+        findings = drawn_noise(worlds.plain, config.noise.sites, worlds.replay.same)
+        figures = []
+        for i, claim, model in asked:
+            finding, figure = measured_accounting(i, config, worlds, claim, model)
+            findings.append(finding)
+            figures.append(figure)
+        testing = Testing(config, worlds, asked)
+        findings += testing.findings(self.program, counter, _checkpoint(run, "short-runs"))
+        for done, (i, (attack, known)) in enumerate(self.inverted.items(), 1):
+            inversion = Inversion(i, attack, known, config, worlds, run)
+            findings += inversion.findings(self.program, _checkpoint(run, f"attack-{i}"))
+            on_progress(attack.name, done, len(self.inverted))
+        judgings = [
+            Judging(
+                i,
+                claim,
+                model,
+                figure,
+                tuple(bearing_on(i, claim, model, findings)),
+                premise=sampling.premise(claim),
+                unjudged=sampling.unknown(claim),
+            )
+            for (i, claim, model), figure in zip(asked, figures, strict=True)
+        ]
+        return judgings, findings
 
 
 def _counter(on_progress: OnProgress, what: str, total: int) -> Callable[[], None]:
@@ -94,62 +170,7 @@ def _counter(on_progress: OnProgress, what: str, total: int) -> Callable[[], Non
     return one_more
 
 
-def _judged(
-    config: CapturedConfig,
-    known: Mapping[int, Known],
-    program: Program,
-    worlds: Worlds,
-    on_progress: OnProgress,
-    run: RunDirectory,
-) -> tuple[list[JudgedClaim], list[Finding]]:
-    """All evidence on each claim against each adversary, and the verdicts."""
-    asked = [
-        Asked(i, claim, model)
-        for i, claim in enumerate(config.claim)
-        for model in config.threat_model
-        if claim.threat_model in (None, model.name)
-    ]
-    findings = drawn_noise(worlds.plain, config.noise.sites, worlds.replay.same)
-    accounted: list[Accounted] = []
-    for i, claim, model in asked:
-        finding, figure = measured_accounting(i, config, worlds, claim, model)
-        findings.append(finding)
-        accounted.append(figure)
-    counter = partial(_counter, on_progress)
-    testing = Testing(config, worlds, asked)
-    findings += testing.findings(program, counter, _kept(run, "short-runs"))
-    findings += _inverted(config, known, program, worlds, on_progress, run)
-    judgings = [
-        Judging(
-            i,
-            claim,
-            model,
-            figure,
-            tuple(bearing_on(i, claim, model, findings)),
-            premise=worlds.sampling.premise(claim),
-            unjudged=worlds.sampling.unknown(claim),
-        )
-        for (i, claim, model), figure in zip(asked, accounted, strict=True)
-    ]
-    return judge(judgings, findings), findings
-
-
-def _inverted(
-    config: CapturedConfig,
-    known: Mapping[int, Known],
-    program: Program,
-    worlds: Worlds,
-    on_progress: OnProgress,
-    run: RunDirectory,
-) -> Iterator[Finding]:
-    attacks = [(i, a) for i, a in enumerate(config.attack) if isinstance(a, GradientInversion)]
-    for done, (i, attack) in enumerate(attacks, 1):
-        inversion = Inversion(i, attack, known[i], config, worlds, run)
-        yield from inversion.findings(program, _kept(run, f"attack-{i}"))
-        on_progress(attack.name, done, len(attacks))
-
-
-def _kept(run: RunDirectory, job: str) -> Checkpoint:
+def _checkpoint(run: RunDirectory, job: str) -> Checkpoint:
     return StoredCheckpoint.of(run.folder, job, run.binding, torch.device("cpu"))
 
 
@@ -159,49 +180,9 @@ def _ignored(config: CapturedConfig) -> Iterator[str]:
         yield f"Messages of {names} were left out as diagnostics: whatever they show is not judged."
 
 
-def _graph(n_agents: int, links: list[tuple[int, int]]) -> GraphSummary:
-    """What was seen: of mixing weights nothing is known."""
-    return GraphSummary(
-        name="captured",
-        n_agents=n_agents,
-        links=tuple(links),
-        positions=tuple(map(tuple, positions("ring", n_agents).tolist())),
-        spectral_gap=float("nan"),
-    )
-
-
-def _result(
-    config: CapturedConfig,
-    worlds: Worlds,
-    fingerprint: dict[str, dict[str, object]],
-    claims: list[JudgedClaim],
-    findings: list[Finding],
-    seconds: dict[str, float],
-) -> AuditResult:
-    links = sorted({(m.source, to) for m in worlds.base.messages for to in m.destinations})
+def _graph(worlds: Worlds) -> GraphSummary:
+    """The links that were seen. Nothing is known of mixing weights."""
     n_agents = max(worlds.base.agents) + 1
-    program = str(fingerprint["code"]["program"])
-    sizes = (0,) * n_agents
-    return AuditResult(
-        config=config.model_dump(mode="json"),
-        calibrated={},
-        provenance=provenance_of(
-            "the program's own data", program, 0, sizes, config.seed, torch.device("cpu")
-        ),
-        verdict=worst([claim.verdict for claim in claims]),
-        notes=(NOTE, *_ignored(config)),
-        claims=tuple(claims),
-        threat_models=tuple(
-            ThreatModelSummary(
-                name=model.name,
-                sentence=model.sentence(),
-                agents=model.agents,
-                links=tuple(link for link in links if model.sees(*link)),
-            )
-            for model in config.threat_model
-        ),
-        graph=_graph(n_agents, links),
-        findings=tuple(findings),
-        utility={},
-        timing=seconds,
-    )
+    links = sorted({(m.source, to) for m in worlds.base.messages for to in m.destinations})
+    places = tuple(map(tuple, positions("ring", n_agents).tolist()))
+    return GraphSummary(name="captured", n_agents=n_agents, links=tuple(links), positions=places)

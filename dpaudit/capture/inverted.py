@@ -65,7 +65,7 @@ class Known(NamedTuple):
     weights: Tensor  # [d]
 
 
-def known_models(config: CapturedConfig) -> dict[int, Known]:
+def known_models(config: CapturedConfig) -> dict[int, tuple[GradientInversion, Known]]:
     """By attack, before anything is run. Raises RunError where one cannot be made or read."""
     known = {}
     for i, attack in enumerate(config.attack):
@@ -73,7 +73,7 @@ def known_models(config: CapturedConfig) -> dict[int, Known]:
             model = named_model(attack.model, config.program, config.seed)
             file = attack.weights
             weights = weights_of(model) if file is None else stored_weights(file, model)
-            known[i] = Known(model, weights.double())
+            known[i] = attack, Known(model, weights.double())
     return known
 
 

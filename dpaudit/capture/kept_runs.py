@@ -53,10 +53,6 @@ class KeptRuns:
         content = {str(path.relative_to(out)): _bytes(path) for path in files}
         self._run.folder.write(file, sealed(content, "", f"{self._run.binding} {file}"))
 
-    def forget(self) -> None:
-        """Of an audit that is done."""
-        self._run.forget(f"{FOLDER}/*")
-
 
 def _name(world: World) -> str:
     """By all that a world changes; where its files lie, and the tape of the first run, do not."""

@@ -47,10 +47,10 @@ def _make(order: str) -> None:
     recorder.start(map(str, (job.cache, *bound_files(job.config, job.data_root))))
     if job.import_from is not None:
         sys.path.insert(0, str(job.import_from))
-    from dpaudit.files.captured_file import CapturedConfig, is_captured
-    from dpaudit.files.config import AuditConfig
+    from dpaudit.capture.audit import run_audit_of
+    from dpaudit.files.captured_file import audit_kind
     from dpaudit.pipeline.devices import torch_device
-    from dpaudit.pipeline.run import Runtime, run_audit
+    from dpaudit.pipeline.run import Runtime
 
     device = torch_device(job.device, f"--device {job.device}")
     cache = AuditCache(job.cache, Seal(job.seal), job.root)
@@ -61,14 +61,9 @@ def _make(order: str) -> None:
         begun = (partial / "run.json").exists() and Inputs.of_log(partial).doubt() is None
         if not begun:
             shutil.rmtree(partial, ignore_errors=True)
-        if is_captured(job.config):
-            from dpaudit.capture.audit import run_captured
-
-            run_captured(CapturedConfig.model_validate(job.config), partial, job.cores, "", begun)
-        else:
-            runtime = Runtime(device, job.data_root, cores=job.cores, max_memory=job.max_memory)
-            config = AuditConfig.from_dict(job.config)
-            run_audit(config, partial, runtime, "", resume=begun)
+        runtime = Runtime(device, job.data_root, cores=job.cores, max_memory=job.max_memory)
+        config = audit_kind(job.config).from_dict(job.config)
+        run_audit_of(config, partial, runtime, "", resume=begun)
         cache.keep(job.key)
 
 

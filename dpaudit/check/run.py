@@ -11,7 +11,7 @@ from typing import Any
 
 from dpaudit.errors import ConfigError, Problem, RunError, nearest
 from dpaudit.files.artifact_file import artifact_file
-from dpaudit.files.captured_file import CapturedConfig, is_captured
+from dpaudit.files.captured_file import CapturedConfig, audit_kind
 from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
 from dpaudit.files.claims_file import ClaimsFile
 from dpaudit.files.config import AuditConfig, read_toml
@@ -74,8 +74,7 @@ class Source:
 
     def config(self) -> AuditConfig | CapturedConfig:
         """Checked and completed, which imports its plug-ins. Raises ConfigError."""
-        kind = CapturedConfig if is_captured(self.content) else AuditConfig
-        return kind.from_table(self.content, self.path, self.text, self.at)
+        return audit_kind(self.content).from_table(self.content, self.path, self.text, self.at)
 
 
 def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckReport:

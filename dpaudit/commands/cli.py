@@ -14,7 +14,7 @@ import typer
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.captured_file import CapturedConfig, is_captured
+from dpaudit.files.captured_file import CapturedConfig, audit_kind
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
@@ -28,7 +28,7 @@ from .capturing import capture
 from .glossary import explain
 from .last_word import leave_with
 from .options import DataRoot, Device, Download, DryRun, MaxMemory, Quiet, Workers, bytes_in
-from .programs import audit_program, print_runs, refuse_options
+from .programs import print_runs, refuse_options
 from .report import report
 from .reproducing import reproduce
 from .results import print_outlook, show
@@ -104,22 +104,20 @@ def audit(
     out = out or Path("runs") / config_file.stem
     exempt = str(config_file), str(out)
     with errors_as_exit_codes(same_command("--resume")), recording(exempt):
-        if is_captured(read_toml(config_file)[0]):
+        kind = audit_kind(read_toml(config_file)[0])
+        if kind is CapturedConfig:
             given = {"--device": device != "cpu", "--download": download}
             given |= {"--max-memory": max_memory is not None, "--fix-model": fix_model}
             refuse_options(config_file, given)
-            program = CapturedConfig.from_toml(config_file, seed)
-            if dry_run:
-                print_runs(program)
-                return
-            result = audit_program(program, config_file, out, workers, resume, quiet)
-        else:
-            config = AuditConfig.from_toml(config_file, seed, fix_model)
-            runtime = _runtime(device, data_root, download, workers, max_memory)
-            if dry_run:
-                print_outlook(config, runtime)
-                return
-            result = _audited(config, config_file, out, runtime, resume, quiet)
+        config = kind.from_toml(config_file, seed, fix_model)
+        if dry_run and isinstance(config, CapturedConfig):
+            print_runs(config)
+            return
+        runtime = _runtime(device, data_root, download, workers, max_memory)
+        if dry_run and isinstance(config, AuditConfig):
+            print_outlook(config, runtime)
+            return
+        result = _audited(config, config_file, out, runtime, resume, quiet)
     print_result(result, out, as_json)
     _exit(result, strict)
 
@@ -334,13 +332,18 @@ def _runtime(
 
 
 def _audited(
-    config: AuditConfig, config_file: Path, out: Path, runtime: "Runtime", resume: bool, quiet: bool
+    config: AuditConfig | CapturedConfig,
+    config_file: Path,
+    out: Path,
+    runtime: "Runtime",
+    resume: bool,
+    quiet: bool,
 ) -> AuditResult:
-    from dpaudit.pipeline.run import run_audit
+    from dpaudit.capture.audit import run_audit_of
 
     text = config_file.read_text("utf-8")
     with progress_bars(quiet) as on_progress:
-        return run_audit(config, out, runtime, text, resume, on_progress, say=complain)
+        return run_audit_of(config, out, runtime, text, resume, on_progress, say=complain)
 
 
 def _baseline_beside(claims: Path, update: bool) -> Path | None:

@@ -1,14 +1,11 @@
 """dpaudit audit of a program that was not written for dpaudit."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.captured_file import CapturedConfig
-from dpaudit.files.result import AuditResult
 
-from .running import progress_bars
 from .terminal import say
 
 
@@ -29,19 +26,3 @@ def refuse_options(config_file: Path, given: Mapping[str, bool]) -> None:
             f"{option}: {config_file} audits a program, which does as its command says; "
             f"leave {option} out",
         )
-
-
-def audit_program(
-    config: CapturedConfig,
-    config_file: Path,
-    out: Path,
-    workers: int | None,
-    resume: bool,
-    quiet: bool,
-) -> AuditResult:
-    """Run it."""
-    from dpaudit.capture.audit import run_captured
-
-    text, cores = config_file.read_text("utf-8"), workers or os.cpu_count() or 1
-    with progress_bars(quiet) as on_progress:
-        return run_captured(config, out, cores, text, resume, on_progress)

@@ -15,10 +15,9 @@ from dpaudit.errors import ConfigError, Problem
 from dpaudit.strict import Strict, Text
 
 from .audit_keys import called, path_of
-from .captured_file import is_captured
 from .config import read_toml
 from .file_problems import FileKey, FileProblem, located, problems_of, refusal
-from .kinds import refuse_other_kind
+from .kinds import kind_of, refuse_other_kind
 
 
 def _by_paths(setting: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +104,7 @@ class BenchmarkFile:
         else:
             base_path, at = path, ("audit",)
             base, base_text = benchmark.audit, text
-        if is_captured(base):
+        if kind_of(base) == "program":
             said = "a benchmark compares defenses; audit a program by itself: dpaudit audit"
             raise refusal(base_path, base_text, [(("program",), Problem("DPA009", said))], at)
         base = {key: with_absolute_data(key, part, base_path.parent) for key, part in base.items()}

@@ -12,8 +12,9 @@ from dpaudit.strict import Strict, Text
 
 from .captured_attacks import CapturedAttack, GradientInversion
 from .claim import Claim
-from .config import MOST, read_toml
+from .config import MOST, AuditConfig, read_toml
 from .file_problems import FileKey, FileProblem, problems_of, refusal
+from .kinds import kind_of
 from .threat import ThreatModel
 from .world import How
 
@@ -120,14 +121,21 @@ class CapturedConfig(Strict):
         return tuple(one.weights for one in inversions if one.weights is not None)
 
     @classmethod
-    def from_toml(cls, path: Path, seed: int | None = None) -> "CapturedConfig":
-        """Read a file; ``seed`` replaces the one in it.
+    def from_toml(
+        cls, path: Path, seed: int | None = None, fix_model: bool = False
+    ) -> "CapturedConfig":
+        """Read a file; ``seed`` replaces the one in it. There is no model to fix.
 
         Raises:
             ConfigError: one line for each problem, with file, line and key.
         """
         content, text = read_toml(path)
         return cls.from_table({**content, **({} if seed is None else {"seed": seed})}, path, text)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "CapturedConfig":
+        """A config that was read and completed before."""
+        return cls.model_validate(content)
 
     @classmethod
     def from_table(
@@ -146,9 +154,9 @@ class CapturedConfig(Strict):
         return config.model_copy(update={"program": program, "attack": attacks})
 
 
-def is_captured(content: Mapping[str, Any]) -> bool:
-    """Whether an audit's content is of a program."""
-    return "program" in content
+def audit_kind(content: Mapping[str, Any]) -> type[AuditConfig] | type[CapturedConfig]:
+    """The config that the content of an audit is of: a defense's, or a program's."""
+    return CapturedConfig if kind_of(content) == "program" else AuditConfig
 
 
 def _with_weights_relative_to(folder: Path, attack: CapturedAttack) -> CapturedAttack:

@@ -1,6 +1,7 @@
 """audit.json: all that a report or a CI system reads. Nothing here imports torch."""
 
 from collections.abc import Sized
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -69,7 +70,7 @@ class GraphSummary(Strict):
     n_agents: int
     links: tuple[tuple[int, int], ...]  # (sender, receiver)
     positions: tuple[tuple[float, float], ...]  # of the agents, within [-1, 1]
-    spectral_gap: Number
+    spectral_gap: Number = nan  # where mixing weights are not known
 
     @model_validator(mode="after")
     def _drawable(self) -> Self:
@@ -120,8 +121,8 @@ class Provenance(Strict):
     git_dirty: bool | None
     data: str
     data_fingerprint: str
-    n_records: int
-    agent_sizes: tuple[int, ...]
+    n_records: int = 0  # of a program they are not counted
+    agent_sizes: tuple[int, ...] = ()
 
 
 class AuditResult(Strict):
@@ -129,7 +130,7 @@ class AuditResult(Strict):
 
     schema_version: Literal[2] = 2
     config: dict[str, Any]
-    calibrated: dict[str, Any]  # the defense's options once its noise is set from its budget
+    calibrated: dict[str, Any] = {}  # the defense's options once its noise is set from its budget
     provenance: Provenance
     verdict: Verdict | None  # the worst over claims; None where nothing was claimed
     notes: tuple[str, ...] = ()  # what a reader must know before any number
@@ -137,7 +138,7 @@ class AuditResult(Strict):
     threat_models: tuple[ThreatModelSummary, ...]
     graph: GraphSummary
     findings: tuple[Finding, ...]
-    utility: dict[str, Curve]  # "defense", "no-defense"
+    utility: dict[str, Curve] = {}  # "defense", "no-defense"
     timing: dict[str, float]  # seconds by stage: the only part that differs between two runs
 
     @model_validator(mode="after")

@@ -5,19 +5,18 @@ from collections.abc import Sequence
 from dpaudit.defense.claim_accounting import account_claim, account_restated
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
-from dpaudit.files.result import JudgedClaim
 
 from .case import Judging
 from .jobs import Prepared
-from .judge import accounting_finding, bearing_on, judge
+from .judge import accounting_finding, bearing_on
 from .reach import reads_nothing
 from .void import void_figures
 
 
-def judged_claims(
+def accounted(
     config: AuditConfig, prepared: Prepared, evidence: Sequence[Finding]
-) -> tuple[list[JudgedClaim], list[Finding]]:
-    """The claims with their verdicts, and the evidence with accounting and without void figures."""
+) -> tuple[list[Judging], list[Finding]]:
+    """What is to be judged, and the evidence with accounting and without void figures."""
     findings, judgings = list(evidence), []
     defense, setting = prepared.defenses["defense"], prepared.setting
     for i, claim in enumerate(config.claim):
@@ -32,5 +31,4 @@ def judged_claims(
                 because.append(len(findings) - 1)
                 blind = reads_nothing(threat_model, setting.network, defense.n_rounds)
                 judgings.append(Judging(i, claim, threat_model, common, tuple(because), blind))
-    judgings, findings = void_figures(judgings, findings)
-    return judge(judgings, findings), findings
+    return void_figures(judgings, findings)

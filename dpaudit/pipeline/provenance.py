@@ -21,17 +21,17 @@ PACKAGES = ("torch", "numpy", "scipy", "scikit-image", "scikit-learn")
 
 def provenance(learned: LoadedProblem, seed: int, device: torch.device) -> Provenance:
     """The provenance of a run that is about to be made here."""
-    data = learned.name, learned.fingerprint, learned.n_records, learned.sizes
-    return provenance_of(*data, seed, device)
+    sizes = learned.n_records, learned.sizes
+    return provenance_of(learned.name, learned.fingerprint, seed, device, *sizes)
 
 
 def provenance_of(
     data: str,
     fingerprint: str,
-    n_records: int,
-    agent_sizes: tuple[int, ...],
     seed: int,
     device: torch.device,
+    n_records: int = 0,
+    agent_sizes: tuple[int, ...] = (),
 ) -> Provenance:
     """The same, of data with this name and hash."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()

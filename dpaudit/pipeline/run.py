@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,21 +16,19 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
-from dpaudit.files.result import AuditResult, Curve, GraphSummary, JudgedClaim, ThreatModelSummary
-from dpaudit.files.verdict import worst
+from dpaudit.files.result import AuditResult, Curve, GraphSummary
 from dpaudit.game.probing.replayability import refuse_unless_replayable
 from dpaudit.graphs.graph import network_of
 from dpaudit.graphs.positions import positions
 from dpaudit.inputs.recorder import recording
 from dpaudit.progress import OnProgress
-from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.training.loaded_problem import load_problem
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import bound_to
 
 from .caller_objects import NOTHING, CallerObjects
-from .claims import judged_claims
+from .claims import accounted
 from .examinations import examinations
 from .jobs import (
     NOISE_OF_THE_RUN,
@@ -50,6 +48,7 @@ from .noise_of_the_run import examine_noise
 from .packages import refuse_missing_packages
 from .provenance import code_of, provenance
 from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
+from .source import Evidence, Source, audited, concluded
 from .time_needed import Estimate, estimate
 from .vacuous import vacuous_notes
 from .workers import Work, begin, run_jobs
@@ -92,27 +91,11 @@ def run_audit(
         DpauditError: the config, the data, the run directory or the memory does not allow it.
     """
     with recording():
-        began = time.perf_counter()
-        load_plugin("reports", "html")  # refused now and not after the last attack
         prepared = prepare(config, runtime, own)
-        fingerprint = fingerprint_of(config, prepared, runtime)
-        plan = plan_of(config, prepared, runtime.max_memory, partial(prepared_again, runtime, own))
-        with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
-            needed = None if say is None or resume else estimate(config, prepared)
-            if needed is not None and needed.is_short:
-                runtime = replace(runtime, cores=1)
-            if runtime.workers > 1:
-                begin()
-            if say is not None:
-                for line in (*plan.lines(), *_time_needed(needed, plan, runtime)):
-                    say(line)
-            on_progress = _noted(run, on_progress)
-            workers = plan.workers(plan.training, runtime.workers)
-            run_jobs(worker, (config, run, run.binding, runtime, own), WORLDS, workers, on_progress)
-            seconds = {"training": time.perf_counter() - began}
-            return _attack_and_judge(
-                config, prepared, run, run.binding, runtime, plan, on_progress, seconds, own
-            )
+        again = partial(prepared_again, runtime, own)
+        plan = plan_of(config, prepared, runtime.max_memory, again)
+        source = Trained(config, prepared, runtime, plan, own, None if resume else say)
+        return audited(source, out, config_text, resume, on_progress)
 
 
 def attack_again(
@@ -144,33 +127,71 @@ def attack_again(
         again = partial(prepared_again, runtime, NOTHING)
         plan = plan_of(config, prepared, runtime.max_memory, again, trains=False)
         run.forget("findings/[0-9]*.json")
-        return _attack_and_judge(
-            config, prepared, run, bound_to(now), runtime, plan, _noted(run, on_progress), {}
+        source = Trained(config, prepared, runtime, plan)
+        return concluded(source, run, source.attacked(run, bound_to(now), _noted(run, on_progress)))
+
+
+@dataclass(frozen=True)
+class Trained(Source):
+    """A defense that is trained here, and its twin without noise."""
+
+    config: AuditConfig
+    prepared: Prepared
+    runtime: Runtime
+    plan: Plan
+    own: CallerObjects = NOTHING
+    say: Callable[[str], None] | None = None
+
+    def fingerprint(self) -> dict[str, object]:
+        return fingerprint_of(self.config, self.prepared, self.runtime)
+
+    def evidence(self, run: RunDirectory, on_progress: OnProgress) -> Evidence:
+        began = time.perf_counter()
+        plan, runtime = self.plan, self.runtime
+        needed = None if self.say is None else estimate(self.config, self.prepared)
+        if needed is not None and needed.is_short:
+            runtime = replace(runtime, cores=1)
+        if runtime.workers > 1:
+            begin()
+        if self.say is not None:
+            for line in (*plan.lines(), *_time_needed(needed, plan, runtime)):
+                self.say(line)
+        on_progress = _noted(run, on_progress)
+        workers = plan.workers(plan.training, runtime.workers)
+        arguments = (self.config, run, run.binding, runtime, self.own)
+        run_jobs(worker, arguments, WORLDS, workers, on_progress)
+        seconds = {"training": time.perf_counter() - began}
+        attacker = replace(self, runtime=runtime)
+        return attacker.attacked(run, run.binding, on_progress, seconds)
+
+    def attacked(
+        self,
+        run: RunDirectory,
+        binding: str,
+        on_progress: OnProgress,
+        seconds: Mapping[str, float] = {},
+    ) -> Evidence:
+        """The evidence of all attacks on what was recorded, and of accounting."""
+        began = time.perf_counter()
+        config, prepared, runtime, plan = self.config, self.prepared, self.runtime, self.plan
+        jobs = names_of_attacks(config, prepared)
+        arguments = (config, run, binding, runtime, self.own)
+        run_jobs(worker, arguments, jobs, plan.workers(plan.attacks, runtime.workers), on_progress)
+        found = [finding for job in jobs for finding in _stored(run, job, binding)]
+        judgings, findings = accounted(config, prepared, found)
+        curves = {
+            world: Curve.model_validate(_result_of(run, world, run.binding)) for world in WORLDS
+        }
+        return Evidence(
+            judgings,
+            findings,
+            prepared.graph,
+            provenance(prepared.learned, config.seed, runtime.device),
+            (*prepared.notes, *problem_notes(prepared.learned), *learning_notes(curves)),
+            {**seconds, "attacks": time.perf_counter() - began},
+            prepared.defenses["defense"].model_dump(mode="json"),
+            curves,
         )
-
-
-def _attack_and_judge(
-    config: AuditConfig,
-    prepared: Prepared,
-    run: RunDirectory,
-    binding: str,
-    runtime: Runtime,
-    plan: Plan,
-    on_progress: OnProgress,
-    seconds: dict[str, float],
-    own: CallerObjects = NOTHING,
-) -> AuditResult:
-    began = time.perf_counter()
-    jobs = names_of_attacks(config, prepared)
-    arguments = (config, run, binding, runtime, own)
-    run_jobs(worker, arguments, jobs, plan.workers(plan.attacks, runtime.workers), on_progress)
-    seconds = {**seconds, "attacks": time.perf_counter() - began}
-    evidence = [finding for job in jobs for finding in _stored(run, job, binding)]
-    claims, findings = judged_claims(config, prepared, evidence)
-    result = _result(config, prepared, runtime, run, claims, findings, seconds)
-    run.write_text("audit.json", result.to_json())
-    run.write_text("report.html", load_plugin("reports", "html")(result, run.path))
-    return result
 
 
 def _noted(run: RunDirectory, on_progress: OnProgress) -> OnProgress:
@@ -340,39 +361,6 @@ def worker(
             run_attack(config, prepared, run, jobs[job], binding, on_progress)
 
     return work
-
-
-def _result(
-    config: AuditConfig,
-    prepared: Prepared,
-    runtime: Runtime,
-    run: RunDirectory,
-    claims: list[JudgedClaim],
-    findings: list[Finding],
-    seconds: dict[str, float],
-) -> AuditResult:
-    curves = {world: Curve.model_validate(_result_of(run, world, run.binding)) for world in WORLDS}
-    return AuditResult(
-        config=config.model_dump(mode="json"),
-        calibrated=prepared.defenses["defense"].model_dump(mode="json"),
-        verdict=worst([claim.verdict for claim in claims]),
-        claims=tuple(claims),
-        threat_models=tuple(_threat_models(config, prepared)),
-        graph=prepared.graph,
-        findings=tuple(findings),
-        notes=(*prepared.notes, *problem_notes(prepared.learned), *learning_notes(curves)),
-        utility=curves,
-        provenance=provenance(prepared.learned, config.seed, runtime.device),
-        timing=seconds,
-    )
-
-
-def _threat_models(config: AuditConfig, prepared: Prepared) -> Iterator[ThreatModelSummary]:
-    for model in config.threat_model:
-        seen = tuple(link for link in prepared.graph.links if model.sees(*link))
-        yield ThreatModelSummary(
-            name=model.name, sentence=model.sentence(), agents=model.agents, links=seen
-        )
 
 
 def _stored(run: RunDirectory, job: str, binding: str) -> list[Finding]:

@@ -2,9 +2,14 @@
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from dpaudit.files.experiment_result import ExperimentLine, ExperimentResult, HeldOrdering
+from dpaudit.files.experiment_result import (
+    ExperimentLine,
+    ExperimentResult,
+    HeldOrdering,
+    limits,
+)
 from dpaudit.text import duration, lines
 
 from .figures.curves import drawn_by_label
@@ -13,6 +18,10 @@ from .numbers import number
 from .tables import cell
 
 HEADER = ("published", "ours", "difference", "n")
+IMPOSSIBLE = (
+    "this run was made before intervals kept to what is possible, and is here as it came: an end "
+    "below 0 says that the seeds differ by more than their mean"
+)
 MOST_POINTS = 4  # of a line of a figure that are written as a table
 
 
@@ -48,46 +57,72 @@ def text(result: ExperimentResult) -> Iterator[str]:
     yield from (f"{line.error}: {_labels(line)}" for line in result.lines if line.error)
     yield from (ordering_text(held, len(result.seeds)) for held in result.orderings)
     yield from result.remarks
-    yield f"ours: {_of_seeds(result)}; {duration(result.seconds)} of CPU time"
+    yield f"ours: {_interval_text(result)}; {duration(result.seconds)} of CPU time"
 
 
-def _of_seeds(result: ExperimentResult) -> str:
+def _interval_text(result: ExperimentResult) -> str:
+    """What ours is: of how many seeds, and what its brackets mean."""
     n = len(result.seeds)
-    if any(line.ours is not None and line.ours.low is not None for line in result.lines):
-        return f"mean over {n} seeds with its 95% Student-t interval"
-    return f"{f'mean over {n} seeds' if n > 1 else 'one seed'}; an interval takes three seeds"
+    means = f"the mean over {n} seeds" if n > 1 else "of one seed"
+    known = [line for line in result.lines if line.ours and line.ours.low is not None]
+    if not known:
+        return f"{means}; an interval takes three seeds"
+    found = f"{means} with its 95% Student-t interval in [ ]{'' if n > 1 else ', over its batches'}"
+    if any(line.interval == "range" for line in known):
+        found += "; where that would leave what is possible, the range of the seeds in ( )"
+    below = [line for line in known if line.interval == "student" and _impossible(line)]
+    return found + (f"; {IMPOSSIBLE}" if below else "")
 
 
-def as_csv(result: ExperimentResult) -> str:
-    """All lines with all digits, a row for each."""
+def _impossible(line: ExperimentLine) -> bool:
+    """Whether an interval of an older run has an end below 0 although no value can have."""
+    low = line.ours.low if line.ours else None
+    return low is not None and low < limits(line.quantity)[0]
+
+
+def as_csv(runs: Sequence[ExperimentResult]) -> str:
+    """All lines of runs of one experiment with all digits, a row for each."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    own = ("published", "published_spread", "ours", "low", "high", "n", "difference", "values")
-    writer.writerow(map(cell, [*result.columns, "quantity", "at", *own, "data", "scale", "error"]))
-    for line in result.lines:
-        ours = line.ours
-        found = (ours.value, ours.low, ours.high, ours.n) if ours else (None,) * 4
-        row = [
-            *(line.labels.get(column, "") for column in result.columns),
-            *(line.quantity, line.at, line.published, line.published_spread, *found),
-            line.difference,
-            " ".join(map(repr, line.values)),
-            *(result.data, result.scale, line.error),
-        ]
-        writer.writerow(map(cell, row))
+    columns = runs[0].columns
+    own = ("published", "published_spread", "ours", "low", "high", "n", "interval", "difference")
+    about = ("values", "data", "scale", "date", "error")
+    writer.writerow(map(cell, [*columns, "quantity", "at", *own, *about]))
+    for run in runs:
+        for line in run.lines:
+            ours = line.ours
+            found = (ours.value, ours.low, ours.high, ours.n) if ours else (None,) * 4
+            row = [
+                *(line.labels.get(column, "") for column in columns),
+                *(line.quantity, line.at, line.published, line.published_spread, *found),
+                *(line.interval if ours and ours.low is not None else "", line.difference),
+                " ".join(map(repr, line.values)),
+                *(run.data, run.scale, run.date, line.error),
+            ]
+            writer.writerow(map(cell, row))
     return out.getvalue()
 
 
-def as_markdown(result: ExperimentResult, command: str, when: str) -> str:
-    """A section of a page on what was reproduced."""
+def page(name: str, runs: Sequence[ExperimentResult]) -> str:
+    """The page of an experiment, with a section for each of its published runs."""
+    first = runs[0]
+    scales = dict.fromkeys(run.scale for run in runs)
+    files = ", ".join(f"[{name}-{s}.json]({name}-{s}.json), [CSV]({name}-{s}.csv)" for s in scales)
+    about = f"{first.paper}: {first.shows}. The numbers as data: {files}."
+    return "\n\n".join([f"# {first.table}: {name}", about, *map(as_markdown, runs)]) + "\n"
+
+
+def as_markdown(result: ExperimentResult) -> str:
+    """A run as a section of its experiment's page."""
     header = (*result.columns, "quantity", *_at(result), *HEADER)
+    part = ", ".join((result.scale, *result.asked, *([result.data] if result.other_data else ())))
     seeds = ", ".join(map(str, result.seeds))
-    told = [
-        f"### {result.table}: {result.name}, scale {result.scale}",
-        f"    {command}",
-        f"{result.paper}: {result.shows}. {_on(result)}seeds {seeds}, "
-        f"{duration(result.seconds)} of CPU time, {when}, version {result.version}."
-        + (f" Cut: {result.cut}." if result.cut else ""),
+    cut = f" Cut: {result.cut}." if result.cut else ""
+    parts = [
+        f"## Scale {part}",
+        f"    {result.command}",
+        f"{_on(result)}Seeds {seeds}, {duration(result.seconds)} of CPU time, {result.date}, "
+        f"version {result.version}.{cut} Ours is {_interval_text(result)}.",
         "\n".join(_markdown_rows(header, [_row(result, line) for line in shown(result)])),
         *_listed(
             "Orderings:", [ordering_text(held, len(result.seeds)) for held in result.orderings]
@@ -96,7 +131,7 @@ def as_markdown(result: ExperimentResult, command: str, when: str) -> str:
         *_listed("Did not end:", [f"{_labels(x)}: {x.error}" for x in result.lines if x.error]),
         *_listed("To know:", list(result.remarks)),
     ]
-    return "\n\n".join(told) + "\n"
+    return "\n\n".join(parts)
 
 
 def ordering_text(held: HeldOrdering, n_seeds: int) -> str:
@@ -150,7 +185,9 @@ def _ours(line: ExperimentLine) -> str:
         return "did not end"
     if line.ours.low is None:
         return f"{line.ours.value:.3g}"
-    return f"{line.ours.value:.3g} [{line.ours.low:.3g}, {line.ours.high:.3g}]"
+    ends = f"{line.ours.low:.3g}, {line.ours.high:.3g}"
+    brackets = f"[{ends}]" if line.interval == "student" else f"({ends})"
+    return f"{line.ours.value:.3g} {brackets}"
 
 
 def _at(result: ExperimentResult) -> tuple[str, ...]:
@@ -159,8 +196,8 @@ def _at(result: ExperimentResult) -> tuple[str, ...]:
 
 def _on(result: ExperimentResult) -> str:
     if result.other_data:
-        return f"On {result.data}, not the paper's {result.data_of_the_paper}; "
-    return f"On {result.data}; " if result.data else ""
+        return f"On {result.data}, not the paper's {result.data_of_the_paper}. "
+    return f"On {result.data}. " if result.data else ""
 
 
 def _labels(line: ExperimentLine) -> str:

@@ -59,7 +59,8 @@ def test_a_wheel_of_the_sdist_holds_every_file_of_the_packages(sdist: Path, tmp_
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if not name.startswith("dpaudit-")}
     assert held == names_of_the_packages()
-    assert {"dpaudit/py.typed", "dpaudit/reports/templates/audit.css"} < held
+    data = ("py.typed", "reports/templates/audit.css", "papers/experiments/dpdl.toml")
+    assert {f"dpaudit/{name}" for name in data} < held
 
 
 def test_the_sdist_has_the_changelog_and_the_examples(sdist: Path) -> None:

@@ -1,12 +1,10 @@
-"""dpaudit reproduce: a table or figure of a paper, and the page on what was reproduced."""
+"""dpaudit reproduce: a table or figure of a paper, and the results that are published of it."""
 
 import os
-import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +12,8 @@ from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.data_folders import DATA_ROOT
-from dpaudit.files.documents import JSON_BYTES, read_json, reason, text_of
+from dpaudit.files.documents import read_json, reason
+from dpaudit.files.experiment_result import ExperimentRuns
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from dpaudit.papers.experiment import Experiment
     from dpaudit.papers.reproductions import Printed
 
-NOT_TYPED = ("--out", "--markdown", "--data-root", "--workers", "--quiet", "-q")
+NOT_TYPED = ("--out", "--results", "--data-root", "--workers", "--quiet", "-q")
 
 Name = Annotated[str, Argument(metavar="NAME", help="See: dpaudit list experiments.")]
 AtScale = Annotated[Literal["quick", "paper"], Option(help="How much of it.")]
@@ -53,9 +52,10 @@ OtherData = Annotated[
 DataRoot = Annotated[
     Path | None, Option(help=f"Folder of data sets, for those on images; or {DATA_ROOT}.")
 ]
-Markdown = Annotated[
-    Path | None, Option(help="Put its section into a page like docs/reproductions.md.")
+Results = Annotated[
+    Path | None, Option(help="Add it as JSON and CSV to a folder like docs/results.")
 ]
+Markdown = Annotated[Path | None, Option(hidden=True)]
 DryRun = Annotated[bool, Option("--dry-run", help="Only say what it takes.")]
 
 
@@ -69,6 +69,7 @@ def reproduce(
     changed: Changed = None,
     data: OtherData = None,
     data_root: DataRoot = None,
+    results: Results = None,
     markdown: Markdown = None,
     dry_run: DryRun = False,
     workers: Workers = None,
@@ -81,40 +82,52 @@ def reproduce(
     with errors_as_exit_codes(same_command()), warnings_as_lines():
         from dpaudit.papers.reproductions import Printed, reproduction
 
+        if markdown is not None:
+            raise ConfigError(
+                "DPA013",
+                "--markdown: results are JSON and CSV now, of which pages are made; give --results",
+            )
         chosen, folder = reproduction(name), out or Path("runs") / f"{name}-{scale}"
+        if data_root is not None and not chosen.data:
+            raise ConfigError("DPA013", f"--data-root: {name} reads no data set; leave it out")
         if isinstance(chosen, Printed):
             given: dict[str, object] = {"--seeds": seeds, "--only": only, "--set": changed}
-            given |= {"--data": data, "--markdown": markdown}
-            _refuse_options(name, chosen, given, data_root)
-            if dry_run:
-                seconds, size = chosen.scales[scale]
-                time = f"about {duration(seconds)} on two cores, {size_text(size)}"
-                say(f"all of it, scale {scale}: {time}")
-                return
-            _print(name, chosen, scale, seed, data_root, folder)
+            given |= {"--data": data, "--results": results}
+            _print(name, chosen, scale, seed, folder, given, dry_run)
             return
         from dpaudit.papers.cells import Request
 
-        if data_root is not None and not chosen.data:
-            raise ConfigError("DPA013", f"--data-root: {name} reads no data set; leave it out")
         labels, readings = _labels(only or ()), _readings(changed or ())
         request = Request(name, scale, seed, seeds, labels, readings, data, data_root)
         if dry_run:
             _print_costs(chosen, request, folder)
             return
-        _reproduce(chosen, request, folder, markdown, workers or os.cpu_count() or 1, quiet)
+        _reproduce(chosen, request, folder, results, workers or os.cpu_count() or 1, quiet)
 
 
-def _refuse_options(
-    name: str, chosen: "Printed", given: dict[str, object], data_root: Path | None
+def _print(
+    name: str,
+    chosen: "Printed",
+    scale: str,
+    seed: int,
+    folder: Path,
+    given: dict[str, object],
+    dry_run: bool,
 ) -> None:
+    from dpaudit.papers.reproductions import printed_lines
+
     for option, value in given.items():
         if value:
             raise ConfigError(
                 "DPA013", f"{option}: {name} is printed and no more; leave {option} out"
             )
-    if data_root is not None and not chosen.data:
-        raise ConfigError("DPA013", f"--data-root: {name} reads no data set; leave it out")
+    if dry_run:
+        seconds, size = chosen.scales[scale]
+        time = f"about {duration(seconds)} on two cores, {size_text(size)}"
+        say(f"all of it, scale {scale}: {time}")
+        return
+    for line in printed_lines(name, chosen, scale, seed, folder):
+        say(line)
 
 
 def _print_costs(chosen: "Experiment", request: "Request", folder: Path) -> None:
@@ -130,20 +143,11 @@ def _print_costs(chosen: "Experiment", request: "Request", folder: Path) -> None
     say(f"all training, {n} seed{'s' * (n > 1)}: about {duration(n * whole)} on one core")
 
 
-def _print(
-    name: str, chosen: "Printed", scale: str, seed: int, data_root: Path | None, folder: Path
-) -> None:
-    from dpaudit.papers.reproductions import printed_lines
-
-    for line in printed_lines(name, chosen, scale, seed, data_root, folder):
-        say(line)
-
-
 def _reproduce(
     chosen: "Experiment",
     request: "Request",
     folder: Path,
-    markdown: Path | None,
+    results: Path | None,
     workers: int,
     quiet: bool,
 ) -> None:
@@ -151,20 +155,43 @@ def _reproduce(
     from dpaudit.reports import experiment as report
 
     _refuse_result_of_another(folder, request)
-    if markdown is not None:
-        _page_text(markdown)  # which is refused before anything runs
+    published = _published_runs(results, request)  # which are refused before anything runs
     with progress_bars(quiet) as on_progress:
         result = reproduced(chosen, request, folder, workers, on_progress)
+    result = result.model_copy(
+        update={
+            "asked": tuple(_chosen(request)),
+            "command": _typed(),
+            "date": datetime.now(UTC).date().isoformat(),
+        }
+    )
     write_whole(folder / "experiment.json", (result.model_dump_json(indent=2) + "\n").encode())
-    write_whole(folder / "experiment.csv", report.as_csv(result).encode())
+    write_whole(folder / "experiment.csv", report.as_csv([result]).encode())
     write_whole(folder / "report.html", report.render_experiment(result).encode())
     for line in report.text(result):
         say(line)
-    if markdown is not None:
-        when = datetime.now(UTC).date().isoformat()
-        section = report.as_markdown(result, _typed(), when)
-        _put(markdown, " ".join([request.name, request.scale, *_chosen(request)]), section)
+    if results is not None:
+        runs, stem = published.put(result), f"{request.name}-{request.scale}"
+        write_whole(results / f"{stem}.json", runs.to_json().encode())
+        write_whole(results / f"{stem}.csv", report.as_csv(runs.runs).encode())
     say(f"report: {folder / 'report.html'}")
+
+
+def _published_runs(results: Path | None, request: "Request") -> ExperimentRuns:
+    """What the folder of results has of this experiment and scale so far.
+
+    Raises:
+        ConfigError: it is there and cannot be read.
+    """
+    if results is None:
+        return ExperimentRuns()
+    path = results / f"{request.name}-{request.scale}.json"
+    try:
+        return ExperimentRuns.read(path)
+    except FileNotFoundError:
+        return ExperimentRuns()
+    except (OSError, ValueError) as error:
+        raise ConfigError("DPA007", f"--results {path}: {reason(error)}") from None
 
 
 def _refuse_result_of_another(folder: Path, request: "Request") -> None:
@@ -223,26 +250,3 @@ def _typed() -> str:
             kept.append(Path(word).name if Path(word).is_absolute() else word)
         skip = not skip and word in NOT_TYPED[:4]
     return shlex.join(["dpaudit", *kept[1:]])
-
-
-def _put(page: Path, name: str, section: str) -> None:
-    """A section in the place of the one of this name; at the end, if there is none yet."""
-    begin, end = (f"<!-- {place} {escape(name)} -->" for place in ("begin", "end"))
-    block = f"{begin}\n{section}\n{end}"
-    text = _page_text(page)
-    old = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    if old.search(text):
-        text = old.sub(lambda _: block, text, count=1)
-    else:
-        text = f"{text.rstrip()}\n\n{block}\n"
-    write_whole(page, text.encode())
-
-
-def _page_text(page: Path) -> str:
-    """What a page holds so far. Raises ConfigError: it is there and cannot be read."""
-    try:
-        return text_of(page, JSON_BYTES)
-    except FileNotFoundError:
-        return "# Reproductions\n"
-    except (OSError, ValueError) as error:
-        raise ConfigError("DPA007", f"--markdown {page}: {reason(error)}") from None

@@ -1,5 +1,10 @@
-"""experiment.json: a table or figure of a paper, what was published beside what came out here."""
+"""experiment.json: a table or figure of a paper, what was published beside what came out here.
 
+Published runs lie in a folder of results, a file for each experiment and scale.
+"""
+
+import json
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +21,19 @@ class Assumption(Strict):
     says: str
 
 
+Interval = Literal["student", "range"]  # 95% Student-t, or the least and the largest of the seeds
+
+
+SIGNED = ("PSNR", "SSIM", "dB above", "information", "its coefficient")  # quantities below 0 too
+
+
+def limits(quantity: str) -> tuple[float, float]:
+    """What a quantity can be at least and at most."""
+    if quantity.startswith(SIGNED):
+        return -inf, inf
+    return 0.0, 100.0 if quantity.endswith("%") else inf
+
+
 class ExperimentLine(Strict):
     """One number of a table or one point of a figure."""
 
@@ -25,15 +43,10 @@ class ExperimentLine(Strict):
     published: Number | None = None
     published_spread: Number | None = None  # as the paper prints it, behind its plus-minus
     ours: Metric | None = None  # mean over seeds; None: no run ended
+    interval: Interval = "student"  # of ours
+    difference: Number | None = None  # ours less the published value
     values: tuple[Number, ...] = ()  # of each seed
     error: str = ""  # why a run did not end, one line
-
-    @property
-    def difference(self) -> float | None:
-        """Ours less the published value."""
-        if self.ours is None or self.published is None:
-            return None
-        return self.ours.value - self.published
 
 
 class HeldOrdering(Strict):
@@ -61,6 +74,9 @@ class ExperimentResult(Strict):
     seeds: tuple[int, ...]
     chosen: dict[str, tuple[str, ...]] = {}  # labels that alone were run
     changed: dict[str, Any] = {}  # settings that were asked for
+    asked: tuple[str, ...] = ()  # both of these as they were typed: "N=10", "defense.h=3"
+    command: str = ""  # that makes the same again
+    date: str = ""
     at: str = ""  # what the points of a figure lie along, "round"
     assumed: tuple[Assumption, ...]
     columns: tuple[str, ...]
@@ -83,3 +99,34 @@ class ExperimentResult(Strict):
     @classmethod
     def read(cls, path: Path) -> "ExperimentResult":
         return cls.model_validate_json(path.read_bytes())
+
+
+class ExperimentRuns(Strict):
+    """Published runs of one experiment at one scale: of other cells, readings or data each."""
+
+    schema_version: Literal[1] = 1
+    runs: tuple[ExperimentResult, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> "ExperimentRuns":
+        return cls.model_validate_json(path.read_bytes())
+
+    def put(self, run: ExperimentResult) -> "ExperimentRuns":
+        """With this run, in the place of an older one of the same cells, readings and data."""
+        same = [(old.asked, old.data) == (run.asked, run.data) for old in self.runs]
+        if not any(same):
+            return ExperimentRuns(runs=(*self.runs, run))
+        kept = (run if is_it else old for old, is_it in zip(self.runs, same, strict=True))
+        return ExperimentRuns(runs=tuple(kept))
+
+    def to_json(self) -> str:
+        """JSON with one number of the table a line, so that a changed number is a changed line."""
+        runs = []
+        for run in self.runs:
+            content = run.model_dump(mode="json", exclude_defaults=True)
+            lines = ",\n    ".join(
+                json.dumps(line, ensure_ascii=False) for line in content.pop("lines")
+            )
+            about = json.dumps(content, ensure_ascii=False, indent=2).removesuffix("\n}")
+            runs.append(about + ',\n  "lines": [\n    ' + lines + "\n  ]\n}")
+        return '{"schema_version": 1, "runs": [\n' + ",\n".join(runs) + "\n]}\n"

@@ -21,8 +21,17 @@ from dpaudit.training.held_folder import LOCK
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import bound_to
 
-from .accuracy import estimate_cost, nested
-from .experiment import ABSENT, Around, Cell, Experiment, Measured, Open, Scale, Settings
+from .experiment import (
+    ABSENT,
+    CellContext,
+    Experiment,
+    ExperimentScale,
+    MeasuredNumber,
+    Open,
+    Settings,
+    TableCell,
+)
+from .learning import estimate_cost, nested
 
 Job = tuple[int, int]  # which cell, which seed
 NOT_RUN = "not run"
@@ -48,12 +57,12 @@ class Request:
 class Done:
     """What a cell gave for one seed."""
 
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredNumber, ...]
     seconds: float
     error: str = ""
 
 
-def scale_of(experiment: Experiment, request: Request) -> Scale:
+def scale_of(experiment: Experiment, request: Request) -> ExperimentScale:
     return experiment.scales[request.scale]
 
 
@@ -62,7 +71,7 @@ def seeds_of(experiment: Experiment, request: Request) -> tuple[int, ...]:
     return tuple(range(request.seed, request.seed + count))
 
 
-def chosen(experiment: Experiment, request: Request) -> list[Cell]:
+def chosen(experiment: Experiment, request: Request) -> list[TableCell]:
     """The cells that are asked for, each with all of its settings.
 
     Raises:
@@ -82,7 +91,7 @@ def chosen(experiment: Experiment, request: Request) -> list[Cell]:
     for one in experiment.open:
         _refuse_other_kind(one, request.changed.get(one.key, one.value))
     found = [
-        Cell(cell.labels, _settings(experiment, cell, scale, request))
+        TableCell(cell.labels, _settings(experiment, cell, scale, request))
         for cell in experiment.cells
         if all(cell.labels.get(column) in labels for column, labels in only.items())
     ]
@@ -130,7 +139,7 @@ def _refuse_other_kind(one: Open, value: Any) -> None:
         raise ConfigError("DPA014", f"--set: {one.key}: {problem.text}")
 
 
-def _refuse_impossible(cell: Cell, changed: Settings) -> None:
+def _refuse_impossible(cell: TableCell, changed: Settings) -> None:
     """Raises ConfigError: a reading is none that an audit file could have at its key."""
     if not any("." in key and key in cell.settings for key in changed):
         return
@@ -141,7 +150,7 @@ def _refuse_impossible(cell: Cell, changed: Settings) -> None:
             raise ConfigError("DPA014", f"--set: {key}: {problem.text}")
 
 
-def readings(experiment: Experiment, cell: Cell) -> dict[str, Open]:
+def readings(experiment: Experiment, cell: TableCell) -> dict[str, Open]:
     """What the paper leaves open of a declared cell, by its key; of several the last one counts."""
     return {
         one.key: one
@@ -150,7 +159,9 @@ def readings(experiment: Experiment, cell: Cell) -> dict[str, Open]:
     }
 
 
-def _settings(experiment: Experiment, cell: Cell, scale: Scale, request: Request) -> dict[str, Any]:
+def _settings(
+    experiment: Experiment, cell: TableCell, scale: ExperimentScale, request: Request
+) -> dict[str, Any]:
     """Those of the experiment, our readings, the cell, the scale and the caller; the last wins."""
     open_ = {key: one.value for key, one in readings(experiment, cell).items()}
     settings = {**experiment.settings, **open_, **cell.settings, **scale.settings}
@@ -166,23 +177,19 @@ def refuse_missing_data(experiment: Experiment, request: Request) -> None:
     """Raises DataError: which file is missing, and where it belongs."""
     if request.data is not None and not experiment.data:
         raise ConfigError("DPA013", f"--data: {request.name} learns from no data set; leave it out")
-    otherwise = "--data digits runs the same on other data, which needs no file"
-    name, data = request.name, request.data or experiment.data
-    refuse_missing_files(name, data, request.data_root, otherwise)
-
-
-def refuse_missing_files(name: str, data: str, data_root: Path | None, otherwise: str) -> None:
-    """Raises DataError: which file is missing, where it belongs, and what there is to do else."""
+    data = request.data or experiment.data
     if data not in DATA_FOLDERS:
         return
-    root = root_folder(data_root)
+    root = root_folder(request.data_root)
     files = missing_files(data, root or Path("FOLDER"))
     if not files:
         return
     more = f", and {len(files) - 1} more beside it" if len(files) > 1 else ""
     ask = "" if root else f": name FOLDER with --data-root or {DATA_ROOT}"
     raise DataError(
-        "DPA028", f"{name} learns from {data}: {files[0]} is missing{more}{ask}; {otherwise}"
+        "DPA028",
+        f"{request.name} learns from {data}: {files[0]} is missing{more}{ask}; "
+        "--data digits runs the same on other data, which needs no file",
     )
 
 
@@ -220,7 +227,7 @@ def run_cells(
     out: Path,
     workers: int,
     on_progress: OnProgress,
-) -> list[tuple[Cell, dict[int, Done]]]:
+) -> list[tuple[TableCell, dict[int, Done]]]:
     """What every cell gave for every seed. Those that lie in the folder already are not run again.
 
     Raises:
@@ -234,8 +241,10 @@ def run_cells(
     jobs, code = [(i, seed) for i in range(len(cells)) for seed in seeds], code_of()
     with RunDirectory(out).held() as run:
         run_jobs(_worker, (experiment, request, run), jobs, workers, on_progress)
-        kept = _Kept(run, cells, dataset_of(experiment, request))
-        found = [(cell, {s: kept.done((i, s)) for s in seeds}) for i, cell in enumerate(cells)]
+        done_cells = _DoneCells(run, cells, dataset_of(experiment, request))
+        found = [
+            (cell, {s: done_cells.read((i, s)) for s in seeds}) for i, cell in enumerate(cells)
+        ]
     errors = [done.error for _, by_seed in found for done in by_seed.values()]
     if NOT_RUN in errors:
         changed = "the data set" if code_of() == code else "dpaudit's own code"
@@ -249,7 +258,9 @@ def run_cells(
     return found
 
 
-def costs(experiment: Experiment, request: Request, out: Path) -> Iterator[tuple[Cell, float, int]]:
+def costs(
+    experiment: Experiment, request: Request, out: Path
+) -> Iterator[tuple[TableCell, float, int]]:
     """Each chosen cell, with seconds and bytes of training it for one seed on one thread.
 
     Raises:
@@ -261,10 +272,11 @@ def costs(experiment: Experiment, request: Request, out: Path) -> Iterator[tuple
         )
     cells = chosen(experiment, request)
     refuse_missing_data(experiment, request)
-    dataset = dataset_of(experiment, request)
+    context = CellContext(
+        RunDirectory(out), "", dataset_of(experiment, request), lambda what, done, total: None
+    )
     for cell in cells:
-        around = Around(RunDirectory(out), "", dataset, lambda what, done, total: None)
-        yield cell, *estimate_cost(experiment.complete(cell.settings), request.seed, around)
+        yield cell, *estimate_cost(cell.settings, request.seed, context)
 
 
 def dataset_of(experiment: Experiment, request: Request) -> Dataset | None:
@@ -277,28 +289,28 @@ def dataset_of(experiment: Experiment, request: Request) -> Dataset | None:
 def _worker(experiment: Experiment, request: Request, run: RunDirectory) -> Work[Job]:
     cells = chosen(experiment, request)
     dataset = dataset_of(experiment, request)
-    kept = _Kept(run, cells, dataset)
+    done_cells = _DoneCells(run, cells, dataset)
 
     def work(job: Job, on_progress: OnProgress) -> None:
-        before = kept.done(job)
+        before = done_cells.read(job)
         if not before.error:
             return
-        cell, name = cells[job[0]], kept.name(job)
+        cell, name = cells[job[0]], done_cells.name(job)
         clock = _Clock(before.seconds if before.error == NOT_RUN else 0.0)
-        run.binding = kept.binding(job)
+        run.binding = done_cells.binding(job)
 
         def note(what: str, done: int, total: int) -> None:
             on_progress(what, done, total)
             if clock.is_due():
-                kept.keep(job, Done((), clock.seconds(), NOT_RUN))
+                done_cells.keep(job, Done((), clock.seconds(), NOT_RUN))
 
-        around = Around(run, name, dataset, note)
+        context = CellContext(run, name, dataset, note)
         try:
-            measured = tuple(experiment.measure(experiment.complete(cell.settings), job[1], around))
+            measured = tuple(experiment.measure(cell.settings, job[1], context))
             done = Done(measured, clock.seconds())
         except DpauditError as error:
             done = Done((), clock.seconds(), str(error).partition("\n")[0])
-        kept.keep(job, done)
+        done_cells.keep(job, done)
 
     return work
 
@@ -321,10 +333,10 @@ class _Clock:
         return True
 
 
-class _Kept:
+class _DoneCells:
     """Results of cells in a folder, each believed only for the settings, data and code it is of."""
 
-    def __init__(self, run: RunDirectory, cells: list[Cell], dataset: Dataset | None) -> None:
+    def __init__(self, run: RunDirectory, cells: list[TableCell], dataset: Dataset | None) -> None:
         self._run, self._cells = run, cells
         self._code, self._data = code_of(), dataset.fingerprint if dataset else ""
 
@@ -339,16 +351,19 @@ class _Kept:
         return bound_to({**about, "code": self._code, "data": self._data})
 
     def keep(self, job: Job, done: Done) -> None:
-        rows = [[m.quantity, _written(m.value), m.at, dict(m.labels)] for m in done.measured]
+        rows = [
+            [m.quantity, _written(m.value), m.at, dict(m.labels), m.low, m.high, m.n]
+            for m in done.measured
+        ]
         content = {"measured": rows, "seconds": done.seconds, "error": done.error}
         self._run.write_result(f"cells/{self.name(job)}.json", content, self.binding(job))
 
-    def done(self, job: Job) -> Done:
+    def read(self, job: Job) -> Done:
         """Of a cell that was not run to its end yet an error says so."""
         found = self._run.read_result(f"cells/{self.name(job)}.json", self.binding(job))
         if found is None:
             return Done((), 0.0, NOT_RUN)
-        rows = (Measured(q, float(v), at, labels) for q, v, at, labels in found["measured"])
+        rows = (MeasuredNumber(row[0], float(row[1]), *row[2:]) for row in found["measured"])
         return Done(tuple(rows), found["seconds"], found["error"])
 
 

@@ -1,30 +1,154 @@
-"""All experiments that are declared as settings and published numbers."""
+"""All declared experiments: the files of ``experiments/``, one for each paper.
 
-from .adp_vrsgp_figures import ADP_VRSGP_FIGURES
-from .adp_vrsgp_tables import ADP_VRSGP_TABLES
-from .dpdl_figures import DPDL_FIGURES
-from .dpdl_images import DPDL_IMAGES
-from .dpdl_tables import DPDL
-from .dyn_d2p_figures import DYN_D2P_FIGURES
-from .dyn_d2p_tables import DYN_D2P_TABLES
-from .experiment import Experiment
-from .partpsp_figures import PARTPSP_FIGURES
-from .partpsp_tables import PARTPSP_TABLES
-from .xie_figures import XIE
-from .xie_leaks import XIE_LEAKS
-from .xie_mnist import XIE_MNIST
+A file has a table for each experiment, by the experiment's name. Keys that it leaves out come from
+the table that ``like`` names, then from ``defaults``: tables are merged, lists are replaced. A
+table whose name begins with "_" is no experiment; others are like it. Settings are nested as in an
+audit file. The keys are those of ``Experiment``, with these differences:
 
-DECLARED: dict[str, Experiment] = {
-    **ADP_VRSGP_FIGURES,
-    **ADP_VRSGP_TABLES,
-    **DPDL,
-    **DPDL_FIGURES,
-    **DPDL_IMAGES,
-    **DYN_D2P_FIGURES,
-    **DYN_D2P_TABLES,
-    **PARTPSP_FIGURES,
-    **PARTPSP_TABLES,
-    **XIE,
-    **XIE_LEAKS,
-    **XIE_MNIST,
+    measure    a name in ``MEASURES``
+    quantity   of published numbers and orderings that name no other
+    published  printed tables: ``rows``, ``columns`` and ``numbers`` as ``printed`` reads them
+    labels     by column: the settings of each label, or the one key that has the label as its value
+    grid       by column: labels, each combination of which is a cell
+    cells      the cells one by one; without this and ``grid``, those of the published numbers
+    cases      further settings of all cells that have the labels ``where``
+"""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from . import images, learning, sensor_fusion, single_rounds, xie_table4
+from .experiment import (
+    Experiment,
+    ExperimentScale,
+    Labels,
+    Measure,
+    Open,
+    Ordering,
+    PublishedNumber,
+    TableCell,
+    printed,
+)
+
+Table = Mapping[str, Any]
+
+MEASURES: Mapping[str, Measure] = {
+    "accuracy": learning.accuracy,
+    "curve": learning.curve,
+    "convergence": learning.convergence,
+    "sensitivity by round": single_rounds.sensitivity_by_round,
+    "mean sensitivity": single_rounds.mean_sensitivity,
+    "gradient norms": single_rounds.gradient_norms,
+    "images": images.images,
+    "residuals": sensor_fusion.residuals,
+    "communication": sensor_fusion.communication,
+    "budgets": sensor_fusion.budgets,
+    "sensitivities": sensor_fusion.sensitivities,
+    "leaks": xie_table4.leaks,
 }
+
+
+def read_experiments(folder: Path) -> Iterator[tuple[str, Experiment]]:
+    """Every experiment of the files of a folder, with its name."""
+    for path in sorted(folder.glob("*.toml")):
+        tables = tomllib.loads(path.read_text("utf-8"))
+        for name in tables:
+            if name != "defaults" and not name.startswith("_"):
+                yield name, _experiment(_whole(tables, name))
+
+
+def _whole(tables: Mapping[str, Table], name: str) -> Table:
+    """A table with what it takes from others."""
+    own = tables[name]
+    return own if name == "defaults" else _merged(_whole(tables, own.get("like", "defaults")), own)
+
+
+def _merged(below: Table, above: Table) -> Table:
+    tables = {
+        key: _merged(below[key], value)
+        for key, value in above.items()
+        if isinstance(value, dict) and isinstance(below.get(key), dict)
+    }
+    return {**below, **above, **tables}
+
+
+def _experiment(table: Table) -> Experiment:
+    common = {"quantity": table.get("quantity", "")}
+    numbers = [
+        number
+        for one in table.get("published", ())
+        for number in printed(**{**common, **one, "columns": _combinations(one["columns"])})
+    ]
+    scales = {
+        name: ExperimentScale(**{**scale, "settings": dotted(scale.get("settings", {}))})
+        for name, scale in table["scales"].items()
+    }
+    return Experiment(
+        paper=table["paper"],
+        table=table["table"],
+        shows=table["shows"],
+        measure=MEASURES[table["measure"]],
+        columns=tuple(table["columns"]),
+        cells=tuple(_cells(table, numbers)),
+        scales=scales,
+        settings=dotted(table.get("settings", {})),
+        published=tuple(numbers),
+        open=tuple(Open(**one) for one in table.get("open", ())),
+        orderings=tuple(Ordering(**{**common, **one}) for one in table.get("orderings", ())),
+        remarks=tuple(table.get("remarks", ())),
+        at=table.get("at", ""),
+        data=table.get("data", ""),
+    )
+
+
+def _cells(table: Table, numbers: list[PublishedNumber]) -> Iterator[TableCell]:
+    for one in table.get("cells", ()):
+        yield TableCell(one.get("labels", {}), dotted(one.get("settings", {})))
+    if "cells" in table:
+        return
+    of_column, grid = table["labels"], table.get("grid")
+    known = (
+        _combinations(grid)
+        if grid
+        else [
+            {column: label for column, label in number.labels.items() if column in of_column}
+            for number in numbers
+        ]
+    )
+    for labels in {tuple(found.items()): found for found in known}.values():
+        settings: dict[str, Any] = {}
+        for column in table["columns"]:
+            if column in labels:
+                settings |= _settings_of(of_column[column], labels[column])
+        for case in table.get("cases", ()):
+            if case["where"].items() <= labels.items():
+                settings |= dotted(case["settings"])
+        yield TableCell(labels, settings)
+
+
+def _settings_of(column: str | Table, label: str) -> dict[str, Any]:
+    return {column: json.loads(label)} if isinstance(column, str) else dotted(column[label])
+
+
+def _combinations(of_column: Mapping[str, list[str]] | list[Labels]) -> list[Labels]:
+    """One label of each column, in all combinations; or the combinations as they are listed."""
+    if isinstance(of_column, list):
+        return of_column
+    return [dict(zip(of_column, row, strict=True)) for row in product(*of_column.values())]
+
+
+def dotted(table: Table, prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, by dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= (
+            dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return found
+
+
+DECLARED = dict(read_experiments(Path(__file__).parent / "experiments"))

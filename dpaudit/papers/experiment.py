@@ -1,11 +1,12 @@
 """What an experiment is: settings, published numbers and what the paper leaves open.
 
-Whoever adds a paper writes these values; ``cells`` runs them and ``outcome`` holds what came out
-beside what was published. Settings are flat, by the dotted keys of an audit file
-("defense.n_rounds"), or by names that an experiment without a network reads itself.
+Whoever adds a paper writes these values in a file of ``experiments/``, which ``declared`` reads;
+``cells`` runs them, and ``outcome`` sets what came out beside what was published. Settings are
+flat, by the dotted keys of an audit file ("defense.n_rounds"), or by names that an experiment
+without a network reads itself.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,17 +19,20 @@ Labels = Mapping[str, str]
 ABSENT = "absent"  # the value of a setting that others have and this cell has not
 
 
-class Measured(NamedTuple):
+class MeasuredNumber(NamedTuple):
     """One number that a cell gives for one seed."""
 
     quantity: str  # with its unit
     value: float
     at: float | None = None  # where the point of a figure lies
     labels: Labels = {}  # beside those of the cell
+    low: float | None = None  # of a 95% interval over the batches of one run, if there is one
+    high: float | None = None
+    n: int = 1  # of these batches
 
 
-class Published(NamedTuple):
-    """One number of the table, by its labels."""
+class PublishedNumber(NamedTuple):
+    """One number of the paper's table, by its labels."""
 
     labels: Labels
     quantity: str
@@ -36,7 +40,7 @@ class Published(NamedTuple):
     spread: float | None = None  # behind the plus-minus, if it is printed
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """What is run for one place of a table: settings over those of the experiment."""
 
     labels: Labels
@@ -47,8 +51,8 @@ class Open(NamedTuple):
     """What the paper does not say: a setting, our reading, and why."""
 
     key: str
-    value: Any
-    says: str
+    value: Any = None
+    says: str = ""
     where: Labels = {}  # only for cells with these labels
 
 
@@ -58,37 +62,37 @@ class Ordering(NamedTuple):
     says: str  # with the name of the table or figure
     quantity: str
     along: str  # the column
-    above: str  # empty: each other label of the column
-    below: tuple[str, ...] = ()  # none: each other label of the column
+    above: str = ""  # empty: each other label of the column
+    below: Sequence[str] = ()  # none: each other label of the column
     where: Labels = {}
 
 
-class Scale(NamedTuple):
+class ExperimentScale(NamedTuple):
     """How much of it is run, and what that took on two cores."""
 
     seeds: int
     seconds: float
     bytes: int
     settings: Settings = {}
-    only: Mapping[str, tuple[str, ...]] = {}  # labels that are run; of other columns all
+    only: Mapping[str, Sequence[str]] = {}  # labels that are run; of other columns all
     cut: str = ""  # what is less than in the paper, in words
 
 
 @dataclass(frozen=True)
-class Around:
-    """What a cell runs in: where it keeps how far it is, its data set, whom it tells."""
+class CellContext:
+    """What a cell runs in: where it keeps checkpoints, its data set, and whom it reports to."""
 
     run: RunDirectory
-    stage: str  # under which it keeps
+    stage: str  # the name of its checkpoints
     dataset: Dataset | None
     on_progress: OnProgress
 
     def on_step(self, done: int, total: int) -> None:
-        """Steps of a cell that is all of one kind."""
+        """Report a step of a cell that is all of one kind."""
         self.on_progress(self.stage, done, total)
 
 
-Measure = Callable[[Settings, int, Around], Iterable[Measured]]
+Measure = Callable[[Settings, int, CellContext], Iterable[MeasuredNumber]]  # settings, seed
 
 
 @dataclass(frozen=True)
@@ -100,14 +104,13 @@ class Experiment:
     shows: str
     measure: Measure
     columns: tuple[str, ...]
-    cells: tuple[Cell, ...]
-    scales: Mapping[str, Scale]  # quick, paper
+    cells: tuple[TableCell, ...]
+    scales: Mapping[str, ExperimentScale]  # quick, paper
     settings: Settings = field(default_factory=dict)  # of all cells
-    published: tuple[Published, ...] = ()
+    published: tuple[PublishedNumber, ...] = ()
     open: tuple[Open, ...] = ()
     orderings: tuple[Ordering, ...] = ()
     remarks: tuple[str, ...] = ()
-    complete: Callable[[Settings], Settings] = dict  # settings that follow from others
     at: str = ""  # what the points of a figure lie along
     data: str = ""  # the name of its data set; empty: it needs none
 
@@ -115,3 +118,28 @@ class Experiment:
         """The labels of a column that cells have, in their order."""
         found = (cell.labels[column] for cell in self.cells if column in cell.labels)
         return list(dict.fromkeys(found))
+
+
+def printed(
+    numbers: str, rows: Sequence[str], columns: Sequence[Labels], quantity: str
+) -> Iterator[PublishedNumber]:
+    """The numbers of a printed table.
+
+    Args:
+        numbers: a line for each row: its labels with commas, a bar, and a number for each column,
+            "0.25, DPDL | 94.4±0.6 92.3±0.5"; "-" where the paper has none.
+        rows: the names of the columns that the labels before the bar belong to.
+        columns: the labels of each number of a line.
+
+    Raises:
+        ValueError: a line has too few or too many labels or numbers.
+    """
+    for line in numbers.strip().splitlines():
+        before, _, after = line.partition("|")
+        labels = (label.strip() for label in before.split(",", len(rows) - 1))
+        own = dict(zip(rows, labels, strict=True))
+        for of_column, number in zip(columns, after.split(), strict=True):
+            if number != "-":
+                value, _, spread = number.partition("±")
+                known = float(spread) if spread else None
+                yield PublishedNumber({**own, **of_column}, quantity, float(value), known)

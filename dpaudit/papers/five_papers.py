@@ -4,10 +4,12 @@ No model is trained: accounting needs the sizes of the experiment, and the canar
 defense itself. What a paper leaves open is an option here, named beside the outcome.
 """
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from math import exp, inf
+from pathlib import Path
 from typing import Any
 
 from dpaudit.attack.contract import AttackContext
@@ -32,7 +34,7 @@ from dpaudit.pipeline.void import void_figures
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 
-from .blocks import Block, Keep, at_once
+from .blocks import Keep
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 NEIGHBOUR = ThreatModel(name="agent 0", kind="curious", agents=(0,))
@@ -69,158 +71,16 @@ LEAST_RUNS = 400
 BETS = 5000  # times e^epsilon: runs of which bets need a part only, where accounting is far above
 
 
-XIE_NOISE = 0.001 * 0.99 / (0.99 - 0.97)  # nu_1 of Xie, Liu and Chai (5) at epsilon = 1
+def read_cases(path: Path) -> tuple[PaperCase, ...]:
+    """The cases of a TOML file, in its order."""
+    tables = tomllib.loads(path.read_text("utf-8"))["case"]
+    return tuple(PaperCase(**{**case, "claim": Claim(**case["claim"])}) for case in tables)
 
 
-def _claim(text: str, epsilon: float, **options: Any) -> Claim:
-    return Claim(text=text, epsilon=epsilon, **{"delta": 1e-5, **options})
+CASES = read_cases(Path(__file__).with_name("findings.toml"))
 
 
-CASES = (
-    PaperCase(
-        "DPPS in SGPDP, MNIST, 4-Out",
-        "sgpdp",
-        {"name": "d-out", "d": 4},
-        10,
-        6000,
-        _claim("DPPS, Theorem 1", 5000, delta=0.0, scope="round", adjacency="agent-identity"),
-        "published defaults b = 5, gamma_n = 0.001; L1 clip 100, batch 100, T = 720",
-        {"n_rounds": 720, "batch_size": 100, "sampling": "poisson"},
-    ),
-    *(
-        PaperCase(
-            f"Dyn-D2P ({schedule}), CIFAR-10, claimed {epsilon:g}",
-            "dyn-d2p",
-            {"name": "exponential"},
-            20,
-            2500,
-            _claim("Dyn-D2P, Proposition 3", epsilon, delta=1e-4),
-            "K = 10000 rounds of one expected record (K is not stated)",
-            {
-                "schedule": schedule,
-                "epsilon": epsilon,
-                "delta": 1e-4,
-                "n_rounds": 10_000,
-                "batch_size": 1,
-                "sampling": "poisson",
-            },
-        )
-        for schedule, epsilon in (("const", 0.3), ("const", 1.0), ("const", 3.0), ("dyn", 1.0))
-    ),
-    *(
-        PaperCase(
-            f"ADP-VRSGP, {reading}, claimed {epsilon:g}, c2 = {c2:.3g}",
-            "adp-vrsgp",
-            {"name": "ring"},
-            8,
-            7500,
-            _claim("ADP-VRSGP, Theorem 1", epsilon),
-            "c1 large enough for the theorem to apply; Poisson batches of 64; clip of each record",
-            {
-                "epsilon": epsilon,
-                "c2": c2,
-                "n_rounds": 1000,
-                "sampling": "poisson",
-                "sigma_follows_clip": reading == "sigma follows the clip norm",
-                "allow_outside_theory": True,
-            },
-        )
-        for reading, epsilon, c2 in (
-            ("sigma constant as printed", 2.0, 2**0.5),
-            ("sigma follows the clip norm", 2.0, 2**0.5),
-            ("sigma follows the clip norm", 2.0, 2.0),
-            ("sigma follows the clip norm", 8.0, 2.0),
-        )
-    ),
-    *(
-        PaperCase(
-            f"DPDL, MNIST, {graph}",
-            "dpdl",
-            {"name": graph},
-            10,
-            6000,
-            _claim("DPDL, Theorem 1", 0.5),
-            "T = 800, delta = 1e-5, c2 = 2, h = 2; equal parts; Poisson batches of 216",
-            {
-                "epsilon": 0.5,
-                "n_rounds": 800,
-                "batch_size": 216,
-                "sampling": "poisson",
-                "calibration": 2.0 if graph == "ring" else 1.5,
-            },
-        )
-        for graph in ("complete", "bipartite", "ring")
-    ),
-    *(
-        PaperCase(
-            f"Xie, Liu, Chai, sensor fusion, {reading}",
-            "sensitivity-reduced",
-            {"name": "erdos-renyi", "p": 0.1},
-            100,
-            1,
-            _claim("Xie et al., Theorem 4.5", 1.0, delta=0.0, adjacency="function"),
-            "delta = 1; one random graph; 1000 rounds; beta = 100, of which the loss is free",
-            {
-                "epsilon": 1.0,
-                "n_rounds": 1000,
-                "batch_size": 1,
-                "correction": 100.0,
-                "align_noise": reading == "noise aligned",
-            },
-        )
-        for reading in ("as printed", "noise aligned")
-    ),
-    *(
-        PaperCase(
-            f"{method} as run by Xie, Liu, Chai, sensor fusion",
-            defense,
-            {"name": "erdos-renyi", "p": 0.1},
-            100,
-            1,
-            _claim(f"{method}, at Algorithm 1's noise", claimed, delta=0.0, adjacency="function"),
-            f"delta = 1; one random graph; 1000 rounds; {assumed}",
-            {
-                "step_size": 0.001,
-                "step_decay": 0.97,
-                "noise_decay": 0.99,
-                "n_rounds": 1000,
-                "batch_size": 1,
-                **options,
-            },
-        )
-        for method, defense, claimed, assumed, options in (
-            ("DPOP", "dpop", 1.0, "models in all of R^d", {"epsilon": 1.0}),
-            (
-                "PP-DOAGT",
-                "pp-doagt",
-                3652.67,
-                "robust gradient tracking; L = 8, as of measurements drawn here",
-                {"noise_scale": XIE_NOISE, "smoothness": 8.0},
-            ),
-            (
-                "Diff-TV-AB",
-                "diff-tv-ab",
-                20.34,
-                "L = 2.85, at which the printed budgets are those of gradients apart by a constant",
-                {"noise_scale": XIE_NOISE, "smoothness": 2.85},
-            ),
-        )
-    ),
-    PaperCase(
-        "DECOR, MNIST, ring of 16, example level",
-        "decor",
-        {"name": "ring"},
-        16,
-        3750,
-        _claim("the accountant of the public code", 0.00043),
-        "noise of 0.03 and 0.05 on means of 64 records clipped to 1; batches of a fixed size",
-        {"noise_multiplier": 3.58149, "ratio": 5 / 3, "clip_norm": 1.0}
-        | {"n_rounds": 1000, "batch_size": 64},
-    ),
-)
-
-
-def lines(scale: str, seed: int, keep: Keep = at_once) -> Iterator[str]:
+def lines(scale: str, seed: int, keep: Keep = lambda key, compute: compute()) -> Iterator[str]:
     """The printed form: for each case and adversary what was found, a block each."""
     played = SCALES[scale]
     yield (
@@ -242,16 +102,15 @@ def lines(scale: str, seed: int, keep: Keep = at_once) -> Iterator[str]:
             yield from keep(
                 f"{case} {threat_model} {played}",
                 partial(_block, case, threat_model, played, Streams(seed + i)),
-            ).lines
+            )
     yield ""
     yield "Not refuted, or underpowered, is no proof of privacy."
 
 
 def _block(
     case: PaperCase, threat_model: ThreatModel, played: PlayedScale, streams: Streams
-) -> Block:
-    claim, findings = examined(case, threat_model, played, streams)
-    return Block([*_printed(claim, findings)])
+) -> list[str]:
+    return list(_printed(*examined(case, threat_model, played, streams)))
 
 
 def examined(

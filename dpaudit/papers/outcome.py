@@ -1,6 +1,6 @@
 """What came out of an experiment's cells, beside what was published."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import inf, isfinite
 from pathlib import Path
@@ -13,16 +13,18 @@ from dpaudit.files.experiment_result import (
     ExperimentLine,
     ExperimentResult,
     HeldOrdering,
+    Interval,
+    limits,
 )
 from dpaudit.files.finding import Metric
 from dpaudit.progress import OnProgress
 from dpaudit.version import __version__
 
 from .cells import Done, Request, readings, run_cells, scale_of, seeds_of
-from .experiment import ABSENT, Cell, Experiment, Labels, Ordering
+from .experiment import ABSENT, Experiment, Labels, MeasuredNumber, Ordering, TableCell
 
-FEWEST = 3  # seeds of which an interval is told
-Found = list[tuple[Cell, dict[int, Done]]]
+FEWEST = 3  # seeds of which an interval is given
+Found = list[tuple[TableCell, dict[int, Done]]]
 Key = tuple[tuple[tuple[str, str], ...], str, float | None]  # labels, quantity, at
 
 
@@ -77,34 +79,36 @@ def _lines(experiment: Experiment, found: Found) -> Iterator[ExperimentLine]:
     """A line for each number that was measured, and for each cell that gave none."""
     published = {_key(p.labels, p.quantity, None): p for p in experiment.published}
     for cell, by_seed in found:
-        values: dict[Key, list[float]] = {}
+        numbers: dict[Key, list[MeasuredNumber]] = {}
         for done in by_seed.values():
-            for measured in done.measured:
-                key = _key({**cell.labels, **measured.labels}, measured.quantity, measured.at)
-                values.setdefault(key, []).append(measured.value)
+            for one in done.measured:
+                key = _key({**cell.labels, **one.labels}, one.quantity, one.at)
+                numbers.setdefault(key, []).append(one)
         error = next((done.error for done in by_seed.values() if done.error), "")
-        for (labels, quantity, at), own in values.items():
+        for (labels, quantity, at), own in numbers.items():
             there = published.get((labels, quantity, None)) if at is None else None
+            ours, interval = estimate(own)
             yield ExperimentLine(
                 labels=_ordered(dict(labels), experiment.columns),
                 quantity=quantity,
                 at=at,
                 published=there and there.value,
                 published_spread=there and there.spread,
-                ours=_estimate(own),
-                values=tuple(own),
+                ours=ours,
+                interval=interval,
+                difference=there and ours.value - there.value,
+                values=tuple(one.value for one in own),
                 error=error,
             )
-        if not values:
-            for p in experiment.published:
-                if cell.labels.items() <= p.labels.items():
-                    yield ExperimentLine(
-                        labels=_ordered(p.labels, experiment.columns),
-                        quantity=p.quantity,
-                        published=p.value,
-                        published_spread=p.spread,
-                        error=error,
-                    )
+        for p in experiment.published if not numbers else ():
+            if cell.labels.items() <= p.labels.items():
+                yield ExperimentLine(
+                    labels=_ordered(p.labels, experiment.columns),
+                    quantity=p.quantity,
+                    published=p.value,
+                    published_spread=p.spread,
+                    error=error,
+                )
 
 
 def _key(labels: Labels, quantity: str, at: float | None) -> Key:
@@ -115,8 +119,25 @@ def _ordered(labels: Labels, columns: tuple[str, ...]) -> dict[str, str]:
     return {column: labels[column] for column in columns if column in labels}
 
 
-def _estimate(values: list[float]) -> Metric:
-    """The mean over seeds and its 95% Student-t interval; of fewer than 3 the mean alone."""
+def estimate(numbers: Sequence[MeasuredNumber]) -> tuple[Metric, Interval]:
+    """The mean over seeds, and an interval: of one seed that over its batches, if it has one.
+
+    From three seeds on it is the 95% Student-t interval. Where that reaches beyond what the
+    quantity can be, as a residual below 0, it is the range of the seeds.
+    """
+    values = [one.value for one in numbers]
+    if len(numbers) == 1:
+        [one] = numbers
+        return Metric(value=one.value, low=one.low, high=one.high, n=one.n), "student"
+    found = _student(values)
+    least, most = limits(numbers[0].quantity)
+    if found.low is None or found.high is None or (least <= found.low and found.high <= most):
+        return found, "student"
+    return found.model_copy(update={"low": min(values), "high": max(values)}), "range"
+
+
+def _student(values: Sequence[float]) -> Metric:
+    """The mean and its 95% Student-t interval; of fewer than 3 values the mean alone."""
     mean, n = fmean(values), len(values)
     if n < FEWEST:
         return Metric(value=mean, n=n)
@@ -138,35 +159,22 @@ def held(ordering: Ordering, lines: tuple[ExperimentLine, ...]) -> HeldOrdering:
             same = groups.setdefault(_key(others, line.quantity, None), {})
             if label not in same or (line.at or 0) >= (same[label].at or 0):
                 same[label] = line
-    counts = {"compared": 0, "as_published": 0, "confirmed": 0, "contradicted": 0}
-    for by_label in groups.values():
-        for outcome in _compared(ordering, by_label):
-            counts["compared"] += 1
-            for name in outcome:
-                counts[name] += 1
-    return HeldOrdering(says=ordering.says, **counts)
+    apart = [pair for by_label in groups.values() for pair in _differences(ordering, by_label)]
+    return HeldOrdering(
+        says=ordering.says,
+        compared=len(apart),
+        as_published=sum(pair.value > 0 for pair in apart),
+        confirmed=sum(pair.low is not None and pair.low > 0 for pair in apart),
+        contradicted=sum(pair.high is not None and pair.high < 0 for pair in apart),
+    )
 
 
-def _compared(
-    ordering: Ordering, by_label: Mapping[str, ExperimentLine]
-) -> Iterator[tuple[str, ...]]:
-    """Of each pair what holds of it."""
+def _differences(ordering: Ordering, by_label: Mapping[str, ExperimentLine]) -> Iterator[Metric]:
+    """Of each pair by how much the one that the paper says is larger exceeds the other."""
     high = {ordering.above} if ordering.above else by_label.keys() - {*ordering.below}
     low = {*ordering.below} or by_label.keys() - high
     highest = [line for label, line in by_label.items() if label in high]
     lowest = [line for label, line in by_label.items() if label in low]
     for above, below in product(highest, lowest):
-        if len(above.values) != len(below.values):
-            continue  # a run did not end
-        apart = _estimate([a - b for a, b in zip(above.values, below.values, strict=True)])
-        confirmed = apart.low is not None and apart.low > 0
-        contradicted = apart.high is not None and apart.high < 0
-        yield tuple(
-            name
-            for name, holds in (
-                ("as_published", apart.value > 0),
-                ("confirmed", confirmed),
-                ("contradicted", contradicted),
-            )
-            if holds
-        )
+        if len(above.values) == len(below.values):  # else a run did not end
+            yield _student([a - b for a, b in zip(above.values, below.values, strict=True)])

@@ -1,15 +1,16 @@
-"""Table 4 of Xie, Liu and Chai: what three families of methods tell about agent 1's gradient.
+"""Table 4 of Xie, Liu and Chai: what three families of methods reveal of agent 1's gradient.
 
 Three agents, all linked, m = p = 1; agents 2 and 3 are honest but curious. For each method, in each
 round k, the private variable is the gradient that agent 1 used, and the view is the set of
 quantities that the paper lists for the attacker: (44) for Algorithm 1, and its counterparts.
 
-Agents are numbered from 1 as in the paper in what is printed, and from 0 in the code.
+What differs between trials besides noise and initial models the paper does not say: agent 1's
+measurements, all agents', or nothing. With "noise alone" the gradient is one affine function of z
+in all trials, and z is in the view. Agents are numbered from 1 as in the paper, and from 0 in code.
 """
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -26,8 +27,13 @@ from dpaudit.rng import Streams
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.trials import run_trials
 
-from .blocks import Block, Keep, at_once
+from .experiment import CellContext, MeasuredNumber, Settings
 
+M_NMI = "M-NMI"
+BITS = "information, bits"
+MOST = "information of the most telling round, bits"
+RESIDUAL = "residual after the last round"
+STANDARD_ERROR = "standard error of that residual"
 Random = Literal["agent 1", "all agents", "noise alone"]
 ObservedRows = dict[str, Tensor]  # name of an observation set -> [trials, dims]
 
@@ -40,44 +46,20 @@ class TableScale(NamedTuple):
     estimated: int  # rounds at which information is estimated, spread evenly in log k
     n_permutations: int
     n_splits: int
-    takes: str = "seconds"  # on two cores
 
 
 # Largest entry of M_i, which the paper does not print. Its step sizes add up to at most 0.067, so
 # that entries up to 1 would leave the agents where they started.
 DATA_SCALE = 10.0
 
-SCALES = {
-    "quick": TableScale(1_000, 1_000, 12, 19, 5, "20 seconds"),
-    "paper": TableScale(5_000, 1_000, 1_000, 3, 3, "half an hour"),
-}
-
-
-class Published(NamedTuple):
-    """A row of Table 4 as printed."""
-
-    method: str
-    eavesdropper: float
-    curious: float
-    accuracy: float
-
-
-PUBLISHED = (
-    Published("Algorithm 1, epsilon = 10", 0.52, 0.52, 1.9e-4),
-    Published("Algorithm 1, epsilon = 1", 0.24, 0.24, 2.0e-3),
-    Published("Algorithm 1, epsilon = 0.1", 0.047, 0.047, 3.0e-2),
-    Published("correlated randomness", 1.0, 0.47, 6.6e-9),
-    Published("encryption", 0.0, 0.30, 3.2e-6),
-)
-
 # Step size, correction and decay of the sensor-fusion study, by epsilon; its q2 is 0.99.
 _ALGORITHM_1 = {10.0: (0.002, 100.0, 0.97), 1.0: (0.001, 1000.0, 0.97), 0.1: (0.001, 1000.0, 0.92)}
 
 
 class TableRow(NamedTuple):
-    """A method, what was published, and what is found here for each observation set."""
+    """A method, and what is found here for each observation set."""
 
-    published: Published
+    method: str
     found: dict[str, MaximumInformation | None]  # None: the attacker sees ciphertexts alone
     concerns: tuple[str, ...]  # what the estimator cannot read well
     residual: float  # mean over trials of ||x - x*||^2 after the last round
@@ -85,105 +67,45 @@ class TableRow(NamedTuple):
     rounds: dict[str, tuple[int, ...]] = {}  # of each observation set: where it is estimated
 
 
-def table(
-    scale: str, seed: int, random: Random = "agent 1", on_row: Callable[[str], None] = print
-) -> list[TableRow]:
-    """All rows of the table.
+def leaks(settings: Settings, seed: int, context: CellContext) -> Iterator[MeasuredNumber]:
+    """M-NMI of each view, its information by round, and the residual.
 
-    Args:
-        scale: "quick" or "paper".
-        seed: of measurements, initial models and noise.
-        random: what differs between trials besides noise and initial models, which the paper does
-            not say: agent 1's measurements, all agents', or nothing. With "noise alone" the
-            gradient is one affine function of z in all trials, and z is in the view.
-    """
-    rows = []
-    for published in PUBLISHED:
-        on_row(published.method)
-        rows.append(table_row(published, SCALES[scale], Streams(seed), random))
-    return rows
-
-
-def lines(scale: str, seed: int, keep: Keep = at_once) -> Iterator[str]:
-    """What ``dpaudit reproduce xie-table4`` prints: the table, what is assumed, what is missing.
+    With ``permutations`` and ``splits`` also the information of the most telling round with its
+    95% interval, and its p-value.
 
     Warns:
         EstimatorWarning: samples that the estimator cannot read well, once for each kind.
     """
-    size = SCALES[scale]
-    concerns: dict[str, dict[str, None]] = {}  # and the methods that each is about
-    yield "Xie, Liu and Chai, Table 4: published, and found here"
-    yield (
-        f"{size.trials} trials, {size.n_rounds} rounds, information at {size.estimated} of them, "
-        f"KSG with k = 3, seed {seed}; bits of the most telling round with their 95% interval"
+    method, random = settings["method"], settings["random"]
+    permutations, splits = settings.get("permutations", 0), settings.get("splits", 0)
+    scale = TableScale(
+        settings["trials"], settings["n_rounds"], settings["estimated"], permutations, splits
     )
-    yield f"takes about {size.takes} on two cores"
-    for random in _RANDOM:
-        yield ""
-        yield f"Random over trials: noise, initial models, and {_RANDOM[random]}"
-        yield (
-            f"{'method':28} {'view':18} {'M-NMI':>6} {'published':>9}  "
-            f"{'bits [low, high]':31} {'corr.':>6} {'p':>5}"
-        )
-        block = keep(f"{random} {size}", partial(_block, scale, seed, random))
-        yield from block.lines
-        for method, concern in block.notes:
-            concerns.setdefault(concern, {})[method] = None
-    yield ""
-    yield from _REMARKS
-    for concern, methods in concerns.items():
-        warnings.warn(f"{', '.join(methods)}: {concern}", EstimatorWarning, stacklevel=2)
-
-
-def _block(scale: str, seed: int, random: Random) -> Block:
-    rows = table(scale, seed, random, on_row=lambda method: None)
-    told = [(f"{row.published.method} ({random})", c) for row in rows for c in row.concerns]
-    return Block([line for row in rows for line in _printed(row)], told)
-
-
-_RANDOM: dict[Random, str] = {
-    "agent 1": "agent 1's measurements (our reading)",
-    "all agents": "all agents' measurements",
-    "noise alone": "nothing else: the gradient is then one affine function of z, which is seen",
-}
-
-_REMARKS = (
-    "The paper does not print its measurements, the graph's weights, the step sizes of the methods",
-    "it compares with, nor what is random over trials. Read here: M_i uniform on [0, 10], a",
-    "complete graph with weights 1/3, step sizes 0.002 (correlated randomness) and 0.005 / k",
-    "(encryption). The published values are therefore not expected to come out; what can be",
-    "compared is their order. Accuracy is the mean of ||x - x*||^2 over trials, with its standard",
-    "error. M-NMI divides by NPEET's I(V; V), which is no amount of information but a function of",
-    "the number of trials and of k; corr. is Linfoot's coefficient, which is bounded by 1.",
-)
-
-
-def _printed(row: TableRow) -> Iterator[str]:
-    for name, found in row.found.items():
-        published = row.published.eavesdropper if name == "eavesdropper" else row.published.curious
-        if found is None:
-            yield (
-                f"{row.published.method:28} {name:18} {0:6.3f} {published:9.3f}  "
-                "sees ciphertexts alone"
-            )
+    row = table_row(method, scale, Streams(seed), random)
+    for concern in row.concerns:
+        warnings.warn(f"{method} ({random}): {concern}", EstimatorWarning, stacklevel=2)
+    yield MeasuredNumber(RESIDUAL, row.residual)
+    if permutations:
+        yield MeasuredNumber(STANDARD_ERROR, row.residual_error)
+    for view, found in row.found.items():
+        labels = {"view": view}
+        if found is None:  # ciphertexts alone
+            yield MeasuredNumber(M_NMI, 0.0, labels=labels)
             continue
-        most = row.rounds[name][found.round - 1]
-        interval = f"{found.bits:.2f} [{found.low:.2f}, {found.high:.2f}], round {most}"
-        yield (
-            f"{row.published.method:28} {name:18} {found.m_nmi:6.3f} {published:9.3f}  "
-            f"{interval:31} {found.correlation:6.3f} {found.p_value:5.3f}"
-        )
-    yield (
-        f"{'':28} accuracy {row.residual:.2g} +- {row.residual_error:.1g}, "
-        f"published {row.published.accuracy:.2g}"
-    )
+        yield MeasuredNumber(M_NMI, found.m_nmi, labels=labels)
+        if permutations:
+            most = row.rounds[view][found.round - 1]
+            yield MeasuredNumber(MOST, found.bits, None, labels, found.low, found.high)
+            yield MeasuredNumber("the round that reveals most", most, labels=labels)
+            yield MeasuredNumber("its coefficient by Linfoot", found.correlation, labels=labels)
+            yield MeasuredNumber("its p-value", found.p_value, labels=labels)
+        for k, bits in zip(row.rounds[view], found.per_round, strict=True):
+            yield MeasuredNumber(BITS, float(bits), k, labels)
 
 
-def table_row(
-    published: Published, scale: TableScale, streams: Streams, random: Random
-) -> TableRow:
+def table_row(method: str, scale: TableScale, streams: Streams, random: Random) -> TableRow:
     """One row: the method is played, and what each observation set tells is estimated."""
-    defense, observe = _method(published.method, scale.n_rounds)
+    defense, observe = _method(method, scale.n_rounds)
     redrawn = {"agent 1": [0], "all agents": None, "noise alone": []}[random]
     problem = SensorFusion.draw(
         streams, 3, m=1, p=1, scale=DATA_SCALE, trials=scale.trials, redrawn=redrawn
@@ -198,8 +120,8 @@ def table_row(
         lambda: {name: recorder.information(name, scale, streams) for name in recorder.views}
     )
     return TableRow(
-        published,
-        found | ({"eavesdropper": None} if published.method == "encryption" else {}),
+        method,
+        found | ({"eavesdropper": None} if method == "encryption" else {}),
         concerns,
         residual.mean().item(),
         residual.std().item() / len(residual) ** 0.5,

@@ -1,4 +1,4 @@
-"""dpaudit reproduce: what it writes, what it refuses, and the page that it keeps."""
+"""dpaudit reproduce: what it writes, what it refuses, and the results that it publishes."""
 
 import json
 
@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from dpaudit.commands import reproducing
 from dpaudit.commands.cli import app
+from dpaudit.files.experiment_result import ExperimentRuns
 from dpaudit.memory import size_text
 from dpaudit.papers import reproductions
 from dpaudit.text import duration
@@ -81,22 +82,25 @@ def test_bad_input_is_one_line_and_exit_2(arguments, line) -> None:
     assert line in said
 
 
-def test_the_page_has_each_section_once_and_keeps_what_else_is_in_it(tmp_path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# Mine\n\nwords\n")
+def test_published_results_have_each_run_once(tmp_path) -> None:
+    """One of other cells or readings stands beside them."""
+    results = ("--results", "results")
     for _ in range(2):
-        assert reproduce("toy", "--markdown", str(page)).exit_code == 0
-    page.write_text(page.read_text() + "\nmore words\n")
-    assert reproduce("toy", "--seeds", "1", "--markdown", str(page)).exit_code == 0
-    text = page.read_text()
-    assert text.count("### Table 1: toy, scale quick") == 1
-    assert text.startswith("# Mine\n\nwords\n")
-    assert text.endswith("\nmore words\n")
-    assert "seeds 0, " in text
-    only_a = ("toy", "--only", "method=A", "--set", "shift=1.5", "--markdown", str(page))
+        assert reproduce("toy", *results).exit_code == 0
+    assert reproduce("toy", "--seeds", "1", *results).exit_code == 0
+    only_a = ("toy", "--only", "method=A", "--set", "shift=1.5", *results)
     assert [reproduce(*only_a).exit_code for _ in range(2)] == [0, 0]
-    assert page.read_text().count("### Table 1: toy, scale quick") == 2  # one of A, and that of all
-    assert page.read_text().startswith(text.rstrip())
+    whole, part = ExperimentRuns.read(tmp_path / "results" / "toy-quick.json").runs
+    assert (whole.seeds, whole.asked) == ((0,), ())
+    assert (part.seeds, part.asked) == ((0, 1, 2), ("method=A", "shift=1.5"))
+    rows = (tmp_path / "results" / "toy-quick.csv").read_text().splitlines()
+    assert len(rows) == 1 + len(whole.lines) + len(part.lines)
+
+
+def test_the_option_of_before_names_the_new_one() -> None:
+    done = reproduce("toy", "--markdown", "page.md")
+    assert done.exit_code == 2
+    assert "give --results" in done.stderr
 
 
 @pytest.mark.parametrize("name", list(reproductions.PRINTED))
@@ -112,24 +116,25 @@ def test_what_is_only_printed_says_what_it_takes(tmp_path, monkeypatch, name, sc
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("damage", ["a folder", "not UTF-8"])
-def test_a_page_that_cannot_be_read_is_refused_before_anything_runs(tmp_path, damage) -> None:
-    page = tmp_path / "page.md"
+@pytest.mark.parametrize("damage", ["a folder", "not JSON"])
+def test_results_that_cannot_be_read_are_refused_before_anything_runs(tmp_path, damage) -> None:
+    path = tmp_path / "results" / "toy-quick.json"
+    path.parent.mkdir()
     if damage == "a folder":
-        page.mkdir()
+        path.mkdir()
     else:
-        page.write_bytes(b"caf\xe9\n")
+        path.write_bytes(b"{")
     CALLS.clear()
-    done = reproduce("toy", "--markdown", str(page))
+    done = reproduce("toy", "--results", "results")
     assert done.exit_code == 2
-    assert without_help(done.stderr).startswith(f"error: --markdown {page}: ")
+    assert without_help(done.stderr).startswith("error: --results results/toy-quick.json: ")
     assert not CALLS
-    assert page.is_dir() or page.read_bytes() == b"caf\xe9\n"
+    assert path.is_dir() or path.read_bytes() == b"{"
 
 
-def test_the_command_on_the_page_has_nothing_of_the_machine(monkeypatch) -> None:
+def test_the_published_command_has_nothing_of_the_machine(monkeypatch) -> None:
     typed = (
-        "bin/dpaudit reproduce toy --out x --quiet --seeds 2 --markdown p --set a=1 "
+        "bin/dpaudit reproduce toy --out x --quiet --seeds 2 --results p --set a=1 "
         "--data '/home/some one/own.npz'"
     )
     monkeypatch.setattr(reproducing, "same_command", lambda: typed)

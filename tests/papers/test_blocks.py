@@ -3,13 +3,12 @@
 import pytest
 
 from dpaudit.errors import RunError
-from dpaudit.papers.blocks import Block
 from dpaudit.papers.reproductions import Printed, printed_lines
 
 CALLS: list[str] = []
 
 
-def study(scale, seed, data_root, keep):
+def study(scale, seed, keep):
     yield f"scale {scale}, seed {seed}"
     for name in ("first", "second"):
 
@@ -17,11 +16,9 @@ def study(scale, seed, data_root, keep):
             CALLS.append(name)
             if seed == 9 and name == "second":
                 raise RunError("DPA070", "killed")
-            return Block([f"{name}: {seed}"], [(name, "beware")])
+            return [f"{name}: {seed}"]
 
-        block = keep(name, compute)
-        yield from block.lines
-        assert block.notes == [(name, "beware")]
+        yield from keep(name, compute)
 
 
 TOY = Printed("Toy", "Table 1", "nothing", study, {"quick": (1, 1)})
@@ -29,7 +26,7 @@ TOY = Printed("Toy", "Table 1", "nothing", study, {"quick": (1, 1)})
 
 def told(out, scale="quick", seed=0) -> list[str]:
     CALLS.clear()
-    return list(printed_lines("toy", TOY, scale, seed, None, out))
+    return list(printed_lines("toy", TOY, scale, seed, out))
 
 
 def test_what_was_computed_is_read_and_nothing_else(tmp_path) -> None:

@@ -15,7 +15,7 @@ from dpaudit.papers.cells import (
     workers_that_fit,
 )
 from dpaudit.papers.declared import DECLARED
-from dpaudit.papers.experiment import Cell, Scale
+from dpaudit.papers.experiment import ExperimentScale, TableCell
 from tests.papers.toy import CALLS, CELLS, LEARNS, TOY, ask, files, measure
 
 
@@ -35,7 +35,7 @@ def test_the_scale_says_which_cells_and_the_caller_which_settings() -> None:
 
 
 def test_what_the_caller_asks_for_wins_over_the_scale() -> None:
-    scaled = replace(TOY, scales={"paper": Scale(1, 1, 1, {"shift": 5.0})})
+    scaled = replace(TOY, scales={"paper": ExperimentScale(1, 1, 1, {"shift": 5.0})})
     assert chosen(scaled, ask())[0].settings["shift"] == 5.0
     assert chosen(scaled, ask(changed={"shift": 6.0}))[0].settings["shift"] == 6.0
 
@@ -84,7 +84,7 @@ def test_a_cell_that_somebody_edited_is_not_believed(tmp_path) -> None:
 
 
 def test_what_a_killed_run_left_is_gone_on_with(tmp_path, monkeypatch) -> None:
-    kept, keep = [], cells._Kept.keep
+    kept, keep = [], cells._DoneCells.keep
 
     def killed(self, job, done):
         if len(kept) == 5:
@@ -93,7 +93,7 @@ def test_what_a_killed_run_left_is_gone_on_with(tmp_path, monkeypatch) -> None:
         keep(self, job, done)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cells._Kept, "keep", killed)
+        patch.setattr(cells._DoneCells, "keep", killed)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path)
     assert len(files(tmp_path)) == 5
@@ -105,15 +105,15 @@ def test_the_time_of_a_cell_is_that_of_its_interrupted_runs_too(tmp_path, monkey
     monkeypatch.setattr(cells, "NOTED_EVERY", 0.0)
     least, goes = 0.3, []
 
-    def interrupted(settings, seed, around):
+    def interrupted(settings, seed, context):
         goes.append(seed)
         until = time.process_time() + least
         while len(goes) == 1 and time.process_time() < until:
             pass
-        around.on_step(1, 2)
+        context.on_step(1, 2)
         if len(goes) == 1:
             raise KeyboardInterrupt
-        yield from measure(settings, seed, around)
+        yield from measure(settings, seed, context)
 
     slow, request = replace(TOY, measure=interrupted), ask(seeds=1, only={"budget": ("4",)})
     told = (tmp_path, 1, lambda what, done, total: None)
@@ -125,7 +125,7 @@ def test_the_time_of_a_cell_is_that_of_its_interrupted_runs_too(tmp_path, monkey
 
 
 def test_a_cell_that_fails_says_why_and_the_others_go_on(tmp_path) -> None:
-    bad = Cell({"method": "A", "budget": "below 0"}, {"method": "A", "budget": -1.0})
+    bad = TableCell({"method": "A", "budget": "below 0"}, {"method": "A", "budget": -1.0})
     found = run(tmp_path, replace(TOY, cells=(bad, CELLS[0])))
     assert [done.error for done in found[0][1].values()] == ["a number is infinite"] * 3
     assert all(not done.error for done in found[1][1].values())
@@ -179,7 +179,9 @@ def test_missing_data_name_the_file_and_another_way(tmp_path, monkeypatch) -> No
 
 
 def test_a_scale_that_does_not_fit_is_refused_in_one_line(monkeypatch) -> None:
-    large = replace(TOY, scales={"quick": Scale(1, 1, 10**6), "paper": Scale(1, 1, 10**9)})
+    large = replace(
+        TOY, scales={"quick": ExperimentScale(1, 1, 10**6), "paper": ExperimentScale(1, 1, 10**9)}
+    )
     monkeypatch.setattr(cells, "available", lambda: 5 * 10**8)
     with pytest.raises(ConfigError) as error:
         workers_that_fit(large, ask(), 2)

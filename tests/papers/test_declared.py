@@ -8,12 +8,11 @@ from dpaudit.errors import ConfigError, DataError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.experiment_result import ExperimentLine
 from dpaudit.files.finding import Metric
-from dpaudit.papers.accuracy import RECORDS, WORLD, nested
-from dpaudit.papers.cells import Request, _Kept, chosen, refuse_missing_data
+from dpaudit.papers.cells import Request, _DoneCells, chosen, refuse_missing_data
 from dpaudit.papers.declared import DECLARED
+from dpaudit.papers.learning import RECORDS, WORLD, nested, with_noise
 from dpaudit.papers.outcome import held
 from dpaudit.papers.reproductions import described, experiments, reproduction
-from dpaudit.papers.xie_mnist import with_noise
 
 NAMES = sorted(DECLARED)
 ON_DATA = [name for name in NAMES if DECLARED[name].data]
@@ -24,9 +23,9 @@ def test_every_cell_is_an_audit(name: str, scale: str) -> None:
     """Each different set of options is checked by the plug-in's own class."""
     seen = set()
     for cell in chosen(DECLARED[name], Request(name, scale)):
-        settings = with_noise(dict(cell.settings)) if name.startswith("xie") else cell.settings
         own = {WORLD, RECORDS}  # that are read before there is an audit
-        settings = {k: v for k, v in settings.items() if k not in own and k[:7] != "attack."}
+        settings = {k: v for k, v in with_noise(cell.settings).items() if k not in own}
+        settings = {k: v for k, v in settings.items() if k[:7] not in ("attack.", "images.")}
         kind = tuple(sorted((k, type(v).__name__) for k, v in settings.items()))
         kind += (settings["defense.name"], settings["graph.name"])
         if kind not in seen:
@@ -38,7 +37,7 @@ def test_every_cell_is_an_audit(name: str, scale: str) -> None:
 def test_cells_have_names_of_their_own_and_every_column(name: str) -> None:
     experiment = DECLARED[name]
     cells = chosen(experiment, Request(name, "paper"))
-    names = {_Kept.name(_Named(cells), (i, 0)) for i in range(len(cells))}
+    names = {_DoneCells.name(_Named(cells), (i, 0)) for i in range(len(cells))}
     assert len(names) == len(cells)
     assert all(set(cell.labels) <= set(experiment.columns) for cell in cells)
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from dpaudit.files.experiment_result import ExperimentResult, HeldOrdering
-from dpaudit.papers.outcome import reproduced
+from dpaudit.files.experiment_result import ExperimentResult, HeldOrdering, limits
+from dpaudit.papers.experiment import MeasuredNumber
+from dpaudit.papers.outcome import estimate, reproduced
 from tests.papers.toy import TOY, ask
 
 
@@ -50,3 +51,41 @@ def test_what_was_assumed_is_told_with_its_value(result, tmp_path) -> None:
 def test_the_file_is_read_as_it_was_written(result, tmp_path) -> None:
     (tmp_path / "experiment.json").write_text(result.model_dump_json())
     assert ExperimentResult.read(tmp_path / "experiment.json") == result
+
+
+@pytest.mark.parametrize(
+    "quantity, within",
+    [
+        ("residual, mean over trials", (0, float("inf"))),
+        ("test accuracy, %", (0, 100)),
+        ("PSNR, dB", (-float("inf"), float("inf"))),
+        ("information, bits", (-float("inf"), float("inf"))),
+    ],
+)
+def test_a_quantity_has_the_limits_of_what_it_is(quantity, within) -> None:
+    assert limits(quantity) == within
+
+
+@pytest.mark.parametrize(
+    "quantity, values, low, high, interval",
+    [
+        ("residual", (1.0, 2.0, 9.0), 1.0, 9.0, "range"),  # 4 ± 10.8
+        ("residual", (4.0, 4.1, 4.2), 4.1 - 0.2484, 4.1 + 0.2484, "student"),
+        ("test accuracy, %", (99.0, 90.0, 99.0), 90.0, 99.0, "range"),  # 96 ± 12.9
+        ("SSIM x 100", (1.0, 2.0, 9.0), 4.0 - 10.8281, 4.0 + 10.8281, "student"),
+        ("residual", (1.0, 9.0), None, None, "student"),
+    ],
+)
+def test_an_interval_holds_only_what_is_possible(quantity, values, low, high, interval) -> None:
+    found, kind = estimate([MeasuredNumber(quantity, value) for value in values])
+    assert found.value == pytest.approx(sum(values) / len(values))
+    assert (found.low, found.high) == (
+        low if low is None else pytest.approx(low, abs=1e-3),
+        high if high is None else pytest.approx(high, abs=1e-3),
+    )
+    assert kind == interval
+
+
+def test_the_interval_of_one_run_is_that_over_its_batches() -> None:
+    found, _ = estimate([MeasuredNumber("MSE", 0.5, None, {}, 0.4, 0.7, 8)])
+    assert (found.value, found.low, found.high, found.n) == (0.5, 0.4, 0.7, 8)

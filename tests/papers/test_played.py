@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from dpaudit.data.datasets import Dataset
-from dpaudit.papers.accuracy import ACCURACY, accuracy
 from dpaudit.papers.cells import Request, chosen
 from dpaudit.papers.declared import DECLARED
-from dpaudit.papers.dpdl_images import images
-from dpaudit.papers.experiment import Around
+from dpaudit.papers.experiment import CellContext
+from dpaudit.papers.images import images
+from dpaudit.papers.learning import ACCURACY, accuracy
 from dpaudit.training.run_directory import RunDirectory
 
 PLAYED = [name for name, one in DECLARED.items() if one.data and one.measure is not images]
@@ -35,7 +35,7 @@ def test_a_round_of_each_kind_of_quick_cell(name: str, tmp_path) -> None:
     experiment, seen = DECLARED[name], set()
     dataset = random_images(SHAPES[experiment.data])
     with RunDirectory(tmp_path).held() as run:
-        around = Around(run, "cell", dataset, lambda what, done, total: None)
+        context = CellContext(run, "cell", dataset, lambda what, done, total: None)
         for cell in chosen(experiment, Request(name, "quick")):
             settings = {k: LEAST.get(k, v) for k, v in cell.settings.items()}
             settings = {k: v for k, v in settings.items() if k not in LEAST or v is not None}
@@ -44,7 +44,7 @@ def test_a_round_of_each_kind_of_quick_cell(name: str, tmp_path) -> None:
                 continue
             seen.add(kind)
             run.binding = repr(kind)
-            found = list(experiment.measure(settings, 0, replace(around, stage=f"{len(seen)}")))
+            found = list(experiment.measure(settings, 0, replace(context, stage=f"{len(seen)}")))
             assert found
             if experiment.measure is accuracy:
                 assert [m.quantity for m in found] == [ACCURACY]

@@ -1,9 +1,7 @@
 """Table 4 of Xie, Liu and Chai: observation sets as the paper lists them, and what is printed."""
 
-import re
 import warnings
 
-import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -12,27 +10,28 @@ from dpaudit.commands.cli import app
 from dpaudit.defense.contract import Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.graphs.graph import build_graph
+from dpaudit.information.reduction import EstimatorWarning
 from dpaudit.papers import xie_table4
+from dpaudit.papers.declared import DECLARED
 from dpaudit.papers.xie_table4 import (
+    BITS,
     DATA_SCALE,
-    PUBLISHED,
-    SCALES,
+    M_NMI,
+    MOST,
+    RESIDUAL,
+    STANDARD_ERROR,
     TableScale,
     _method,
     _spread,
-    lines,
-    table,
+    leaks,
+    table_row,
 )
 from dpaudit.rng import Streams
 from dpaudit.training.sensor_fusion import SensorFusion
 from tests.said import without_help
 
-TINY = TableScale(60, 12, 3, 3, 2)
-
-
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SCALES, "quick", TINY)
+TINY = {"trials": 60, "n_rounds": 12, "estimated": 3}
+SCALE = TableScale(600, 12, 4, 0, 0)
 
 
 def rounds_of(method: str, n: int = 4, trials: int = 6):
@@ -90,58 +89,61 @@ def test_the_curious_pair_on_ciphers_holds_agent_1s_increment() -> None:
         torch.testing.assert_close(views[k - 1]["curious"], increment / defense.alpha(k))
 
 
-def test_every_row_has_what_the_paper_has(tiny) -> None:
-    rows = table("quick", 1, on_row=lambda method: None)
-    assert [row.published for row in rows] == list(PUBLISHED)
-    assert [sorted(row.found) for row in rows] == [
-        *[["(44) as printed", "(44) corrected"]] * 3,
-        *[["curious", "eavesdropper"]] * 2,
-    ]
-    assert rows[4].found["eavesdropper"] is None
-    for row in rows:
-        assert np.isfinite(row.residual)
-        for found in filter(None, row.found.values()):
-            assert found.n == 60
-            assert found.low <= found.bits <= found.high
+@pytest.mark.parametrize("i", range(5))
+@pytest.mark.filterwarnings("ignore")
+def test_a_cell_is_a_row_of_the_table_with_every_round(i: int, context) -> None:
+    cells = DECLARED["xie-table4-rounds"].cells
+    cell = [c for c in cells if c.labels["random"] == "agent 1"][i]
+    found = list(leaks({**cell.settings, **TINY}, 3, context))
+    row = table_row(cell.labels["method"], TableScale(60, 12, 3, 0, 0), Streams(3), "agent 1")
+    views = ["curious", "eavesdropper"] if i > 2 else ["(44) as printed", "(44) corrected"]
+    assert sorted(row.found) == views
+    assert [m.value for m in found if m.quantity == RESIDUAL] == [row.residual]
+    for view, information in row.found.items():
+        own = [m for m in found if m.labels.get("view") == view]
+        if information is None:
+            assert (i, view) == (4, "eavesdropper")
+            assert [(m.quantity, m.value) for m in own] == [(M_NMI, 0.0)]
+            continue
+        assert information.n == 60
+        bits = {m.at: m.value for m in own if m.quantity == BITS}
+        assert max(bits.values()) == pytest.approx(information.bits)
+        assert bits[row.rounds[view][information.round - 1]] == max(bits.values())
+        assert set(bits) <= {1, 3, 11}
 
 
-def test_more_noise_tells_less(monkeypatch) -> None:
-    """Over an epsilon of 10, 1 and 0.1 the information falls, as the paper has it."""
-    monkeypatch.setitem(SCALES, "quick", TableScale(600, 12, 4, 0, 0))
-    rows = table("quick", 2, on_row=lambda method: None)[:3]
-    assert [row.found["(44) corrected"].bits for row in rows] == sorted(
-        (row.found["(44) corrected"].bits for row in rows), reverse=True
-    )
-
-
-def test_the_same_seed_prints_the_same_and_says_what_is_random(tiny) -> None:
+def test_permutations_add_an_interval_and_a_p_value(context) -> None:
+    """And the round is told by its number, not by its place among those that are estimated."""
+    options = {**TINY, "n_rounds": 40, "permutations": 3, "splits": 2, "random": "agent 1"}
+    method = "Algorithm 1, epsilon = 10"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        first = list(lines("quick", 4))
-        assert list(lines("quick", 4)) == first
-        assert list(lines("quick", 5)) != first
-    text = "\n".join(first)
-    assert text.count("Random over trials: noise, initial models, and") == 3
-    assert "is then one affine function of z, which is seen" in text
-    assert "published values are therefore not expected to come out" in text
-    for row in PUBLISHED:
-        assert text.count(row.method) >= 6
+        found = list(leaks({**options, "method": method}, 0, context))
+    numbers = {(m.quantity, m.labels.get("view")): m for m in found if m.at is None}
+    most = numbers[MOST, "(44) corrected"]
+    assert most.low <= most.value <= most.high
+    assert numbers["the round that reveals most", "(44) corrected"].value in _spread(39, 3)
+    assert numbers["its p-value", "(44) corrected"].value in (0.25, 0.5, 0.75, 1.0)
+    assert numbers[STANDARD_ERROR, None].value > 0
 
 
-def test_the_command_prints_warnings_as_lines_without_a_trace(tiny, monkeypatch, tmp_path) -> None:
-    def crowded(*args, **options):
-        concern = "view: values repeat"
-        return [row._replace(concerns=(concern,)) for row in table(*args, **options)[:1]]
+def test_what_the_estimator_cannot_read_is_a_warning(context, monkeypatch) -> None:
+    row = table_row("encryption", TableScale(60, 12, 3, 0, 0), Streams(3), "agent 1")
+    crowded = row._replace(concerns=("view: values repeat",))
+    monkeypatch.setattr(xie_table4, "table_row", lambda *arguments: crowded)
+    with pytest.warns(EstimatorWarning, match=r"^encryption \(agent 1\): view: values repeat$"):
+        list(leaks({**TINY, "method": "encryption", "random": "agent 1"}, 3, context))
 
-    monkeypatch.setattr(xie_table4, "table", crowded)
-    command = ["reproduce", "xie-table4", "--seed", "1", "--out", str(tmp_path / "out")]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
-    monkeypatch.delattr(xie_table4, "table")  # the same again is read, and warns again
-    again = CliRunner().invoke(app, command)
-    assert (again.stdout, without_help(again.stderr)) == (done.stdout, without_help(done.stderr))
-    (line,) = without_help(done.stderr).strip().splitlines()
-    assert re.fullmatch(r"warning: Algorithm 1, epsilon = 10 .*: view: values repeat", line)
+
+def test_more_noise_reveals_less() -> None:
+    """Over an epsilon of 10, 1 and 0.1 the information falls, as the paper has it."""
+    bits = [
+        table_row(f"Algorithm 1, epsilon = {epsilon}", SCALE, Streams(2), "agent 1")
+        .found["(44) corrected"]
+        .bits
+        for epsilon in ("10", "1", "0.1")
+    ]
+    assert bits == sorted(bits, reverse=True)
 
 
 def test_an_unknown_reproduction_is_one_line() -> None:
@@ -154,13 +156,3 @@ def test_an_unknown_reproduction_is_one_line() -> None:
 def test_rounds_are_spread_evenly_on_a_logarithmic_scale() -> None:
     assert _spread(5, 9) == [1, 2, 3, 4, 5]
     assert _spread(1000, 4) == [1, 10, 100, 1000]
-
-
-def test_the_most_telling_round_is_printed_by_its_number_and_not_its_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(SCALES, "quick", TableScale(60, 40, 3, 3, 2))
-    told = [line for line in lines("quick", 0) if "], round " in line]
-    rounds = {int(re.search(r"], round (\d+)", line)[1]) for line in told}
-    assert rounds <= set(_spread(39, 3))
-    assert max(rounds) > 3

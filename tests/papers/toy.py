@@ -7,31 +7,31 @@ from pathlib import Path
 from dpaudit.errors import RunError
 from dpaudit.papers.cells import Request
 from dpaudit.papers.experiment import (
-    Around,
-    Cell,
+    CellContext,
     Experiment,
-    Measured,
+    ExperimentScale,
+    MeasuredNumber,
     Open,
     Ordering,
-    Published,
-    Scale,
+    PublishedNumber,
     Settings,
+    TableCell,
 )
 
 CALLS: list[tuple[str, int]] = []  # what was measured in this process
 
 
-def measure(settings: Settings, seed: int, around: Around) -> Iterator[Measured]:
+def measure(settings: Settings, seed: int, context: CellContext) -> Iterator[MeasuredNumber]:
     CALLS.append((settings["method"], seed))
     if settings["budget"] < 0:
         raise RunError("DPA070", "a number is infinite")
     base = {"A": 1.0, "B": 2.0}[settings["method"]] * settings["budget"]
-    yield Measured("score", base + settings["shift"] + 0.01 * seed)
-    yield Measured("score", 10.0, labels={"view": "other"})
+    yield MeasuredNumber("score", base + settings["shift"] + 0.01 * seed)
+    yield MeasuredNumber("score", 10.0, labels={"view": "other"})
 
 
 CELLS = tuple(
-    Cell({"method": method, "budget": budget}, {"method": method, "budget": float(budget)})
+    TableCell({"method": method, "budget": budget}, {"method": method, "budget": float(budget)})
     for budget in ("1", "4")
     for method in ("A", "B")
 )
@@ -42,7 +42,7 @@ TOY = Experiment(
     measure=measure,
     columns=("method", "budget", "view"),
     cells=CELLS,
-    published=(Published({"method": "B", "budget": "4"}, "score", 7.5, 0.5),),
+    published=(PublishedNumber({"method": "B", "budget": "4"}, "score", 7.5, 0.5),),
     open=(Open("shift", 0.0, "not printed"), Open("tilt", 1, "of B alone", {"method": "B"})),
     orderings=(
         Ordering("Table 1: B is above A", "score", "method", "B"),
@@ -51,8 +51,8 @@ TOY = Experiment(
         Ordering("Table 1: all are above A", "score", "method", "", ("A",)),
     ),
     scales={
-        "quick": Scale(3, 1, 10**6, only={"budget": ("4",)}, cut="one budget"),
-        "paper": Scale(3, 5, 10**6),
+        "quick": ExperimentScale(3, 1, 10**6, only={"budget": ("4",)}, cut="one budget"),
+        "paper": ExperimentScale(3, 5, 10**6),
     },
 )
 LEARNS = replace(TOY, data="mnist")

@@ -12,7 +12,7 @@ from dpaudit.files.experiment_result import (
     HeldOrdering,
 )
 from dpaudit.files.finding import Metric
-from dpaudit.reports.experiment import as_csv, as_markdown, render_experiment, text
+from dpaudit.reports.experiment import as_csv, as_markdown, page, render_experiment, text
 
 LINES = (
     ExperimentLine(
@@ -21,6 +21,7 @@ LINES = (
         published=94.4,
         published_spread=0.6,
         ours=Metric(value=91.25, low=90.5, high=92.0, n=3),
+        difference=91.25 - 94.4,
         values=(91.0, 91.25, 91.5),
     ),
     ExperimentLine(
@@ -67,24 +68,43 @@ def test_the_terminal_has_published_ours_interval_and_difference() -> None:
 
 
 def test_csv_has_all_digits() -> None:
-    rows = list(csv.DictReader(io.StringIO(as_csv(result()))))
+    rows = list(csv.DictReader(io.StringIO(as_csv([result()]))))
     assert [row["method"] for row in rows] == ["<b>DPDL</b>", "CGA"]
     assert float(rows[0]["difference"]) == 91.25 - 94.4
     assert rows[0]["values"] == "91.0 91.25 91.5"
     assert (rows[1]["ours"], rows[1]["error"]) == ("", "round 3 has a model that is infinite")
 
 
-def test_markdown_says_how_to_have_it_again_and_what_did_not_end() -> None:
-    page = as_markdown(result(), "dpaudit reproduce dpdl-table1", "2026-11-22")
+def test_a_page_says_how_to_have_a_run_again_and_what_did_not_end() -> None:
+    run = result(command="dpaudit reproduce dpdl-table1", date="2026-11-22", asked=("N=10",))
+    text = page("dpdl-table1", [run, result(data="mnist")])
     for said in (
+        "# Table I: dpdl-table1\n\nYuan and others: accuracy. The numbers as data: "
+        "[dpdl-table1-quick.json](dpdl-table1-quick.json), [CSV](dpdl-table1-quick.csv).",
+        "## Scale quick, N=10, digits\n",
         "    dpaudit reproduce dpdl-table1\n",
-        "On digits, not the paper's mnist",
-        "seeds 0, 1, 2, 1.5 min of CPU time, 2026-11-22",
-        "Cut: 20 rounds.",
+        "On digits, not the paper's mnist. Seeds 0, 1, 2, 1.5 min of CPU time, 2026-11-22",
+        "Cut: 20 rounds. Ours is the mean over 3 seeds with its 95% Student-t interval in [ ].",
         "| CGA | 10 | accuracy, % | 88 | did not end |  |  |",
         "- CGA, 10: round 3 has a model that is infinite",
+        "## Scale quick\n",
     ):
-        assert said in page
+        assert said in text
+
+
+def test_a_range_of_seeds_and_an_old_interval_are_named() -> None:
+    """An interval that is impossible for its quantity is as old as its run."""
+    ours = Metric(value=1.0, low=-2.0, high=4.0, n=3)
+    line = ExperimentLine(labels={}, quantity="residual", ours=ours)
+    assert "an end below 0 says that the seeds differ" in as_markdown(result(lines=(line,)))
+    signed = line.model_copy(update={"quantity": "PSNR, dB"})
+    assert "an end below 0" not in as_markdown(result(lines=(signed,)))
+    seeds = line.model_copy(
+        update={"ours": Metric(value=1.0, low=0.1, high=2.5, n=3), "interval": "range"}
+    )
+    shown = as_markdown(result(lines=(seeds,)))
+    assert "| 1 (0.1, 2.5) |" in shown
+    assert "the range of the seeds in ( )" in shown
 
 
 def test_the_page_escapes_what_it_shows_and_names_other_data() -> None:
@@ -139,7 +159,7 @@ def test_an_interval_is_spoken_of_where_there_is_one() -> None:
         for seeds, lines in (((0, 1, 2), LINES), ((0, 1), (one,)), ((0,), (one,)))
     ]
     assert [line.partition(";")[0] for [line] in said] == [
-        "ours: mean over 3 seeds with its 95% Student-t interval",
-        "ours: mean over 2 seeds",
-        "ours: one seed",
+        "ours: the mean over 3 seeds with its 95% Student-t interval in [ ]",
+        "ours: the mean over 2 seeds",
+        "ours: of one seed",
     ]

@@ -5,18 +5,19 @@ import torch
 from torch import Tensor
 
 from dpaudit.errors import ConfigError
-from dpaudit.papers import xie_figures
-from dpaudit.papers.experiment import Around
-from dpaudit.papers.xie_figures import (
+from dpaudit.papers.declared import DECLARED
+from dpaudit.papers.experiment import CellContext
+from dpaudit.papers.sensor_fusion import (
     BUDGET,
-    BUDGETS_6_1,
     METHODS,
+    NUMBERS,
     OVER_STEP,
-    PARAMETERS,
     RESIDUAL,
+    ROUNDS,
     SPREAD,
-    TABLE_3,
+    _setting,
     budgets,
+    communication,
     defense_of,
     residuals,
     sensitivities,
@@ -25,6 +26,13 @@ from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.sensor_fusion import SensorFusion
 
+TABLE_3 = DECLARED["xie-table3"]
+PARAMETERS = {  # of Section 6.1, by the budget
+    cell.labels["epsilon"]: {
+        key: {**TABLE_3.settings, **cell.settings}[key] for key in ("gamma", "beta", "q1", "q2")
+    }
+    for cell in TABLE_3.cells
+}
 SETTINGS = {
     **{"n_agents": 6, "p_edge": 0.6, "m": 3, "p": 2, "n_rounds": 40, "scale": 3.0},
     **{"trials": 2000, "distance": 1.0, "epsilon": 1.0},
@@ -33,8 +41,8 @@ SETTINGS = {
 
 
 @pytest.fixture
-def around(tmp_path) -> Around:
-    return Around(RunDirectory(tmp_path), "", None, lambda what, done, total: None)
+def context(tmp_path) -> CellContext:
+    return CellContext(RunDirectory(tmp_path), "", None, lambda what, done, total: None)
 
 
 def expected(method: str, seed: int) -> float:
@@ -45,7 +53,7 @@ def expected(method: str, seed: int) -> float:
     s, streams = SETTINGS, Streams(seed)
     n, p, alpha_of = s["n_agents"], s["p"], lambda k: s["gamma"] * s["q1"] ** (k - 1)
     problem = SensorFusion.draw(streams, n, m=s["m"], p=p, scale=s["scale"])
-    W = torch.kron(xie_figures._network(s, streams).at(1).W, torch.eye(p).double())
+    W = torch.kron(_setting(s, streams).network.at(1).W, torch.eye(p).double())
     H, c = torch.block_diag(*problem.H), problem.c.flatten()
     identity, zero = torch.eye(n * p).double(), torch.zeros(n * p, n * p).double()
     nu_1 = s["gamma"] * s["q2"] / (s["epsilon"] * (s["q2"] - s["q1"]))
@@ -86,10 +94,10 @@ def expected(method: str, seed: int) -> float:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_residuals_are_within_monte_carlo_error_of_their_exact_expectation(method, around) -> None:
+def test_residuals_are_within_monte_carlo_error_of_their_exact_expectation(method, context) -> None:
     """Beyond 4.5 standard errors of 2,000 trials: about 1e-5 of correct programs, for each method."""
     found = {
-        (m.quantity, m.at): m.value for m in residuals({**SETTINGS, "method": method}, 5, around)
+        (m.quantity, m.at): m.value for m in residuals({**SETTINGS, "method": method}, 5, context)
     }
     error = found[SPREAD, 40] / SETTINGS["trials"] ** 0.5
     assert abs(found[RESIDUAL, 40] - expected(method, 5)) < 4.5 * error
@@ -103,26 +111,42 @@ def test_the_settings_are_those_of_section_6_1() -> None:
     assert nu == pytest.approx(dict.fromkeys(METHODS, 0.001 * 0.99 / 0.02))  # (5)
 
 
-def test_one_smoothness_gives_all_three_budgets_that_are_printed_for_diff_tv_ab(around) -> None:
-    printed = {(p.labels["method"], p.labels["epsilon"]): p.value for p in BUDGETS_6_1.published}
+def test_one_smoothness_gives_all_three_budgets_that_are_printed_for_diff_tv_ab(context) -> None:
+    printed = {
+        (p.labels["method"], p.labels["epsilon"]): p.value
+        for p in DECLARED["xie-budgets"].published
+    }
     settings = {**SETTINGS, "n_agents": 6, "n_rounds": 1000, "smoothness": 2.85}
     for epsilon, own in PARAMETERS.items():
         cell = {**settings, **own, "epsilon": float(epsilon), "method": "Diff-TV-AB"}
-        found = {m.quantity: m.value for m in budgets(cell, 0, around)}
+        found = {m.quantity: m.value for m in budgets(cell, 0, context)}
         assert found[BUDGET] == pytest.approx(printed["Diff-TV-AB", epsilon], abs=0.006)
 
 
-def test_algorithm_1_moves_by_the_bound_of_table_3_and_pp_doagt_by_three_times_it(around) -> None:
+def test_algorithm_1_moves_by_the_bound_of_table_3_and_pp_doagt_by_three_times_it(context) -> None:
     for cell in TABLE_3.cells:
         settings = {**TABLE_3.settings, **cell.settings, "distance": 1.0, "round": 100}
-        [ratio] = [m.value for m in sensitivities(settings, 0, around) if m.quantity == OVER_STEP]
+        [ratio] = [m.value for m in sensitivities(settings, 0, context) if m.quantity == OVER_STEP]
         if cell.labels["method"] == "Algorithm 1":
             assert ratio == pytest.approx(1)
         if cell.labels["method"] == "PP-DOAGT":
             assert ratio == pytest.approx(2 + 1 / settings["q1"])
 
 
-def test_a_round_by_which_the_step_size_is_0_is_refused_at_once(around) -> None:
+def test_a_round_by_which_the_step_size_is_0_is_refused_at_once(context) -> None:
     late = {**TABLE_3.settings, **TABLE_3.cells[0].settings, "distance": 1.0, "round": 10**8}
     with pytest.raises(ConfigError, match="--set: round: .* 100000000"):
-        list(sensitivities(late, 0, around))
+        list(sensitivities(late, 0, context))
+
+
+def test_numbers_are_counted_once_for_each_variable_on_each_link(context) -> None:
+    """Two variables of p = 2 numbers on every link in every round until the target is reached."""
+    settings = {"n_agents": 6, "p_edge": 0.6, "m": 3, "p": 2, "n_rounds": 40, "scale": 3.0}
+    settings |= {"trials": 20, "distance": 1.0, "epsilon": 1e4, **PARAMETERS["10"], "gamma": 0.01}
+    found = {}
+    for method, target in (("DPOP", 1e9), ("PP-DOAGT", 1e9), ("Algorithm 1", 1e-30)):
+        cell = {**settings, "method": method, "target": target}
+        found[method] = {m.quantity: m.value for m in communication(cell, 0, context)}
+    assert found["DPOP"][ROUNDS] == found["PP-DOAGT"][ROUNDS] == 1
+    assert found["PP-DOAGT"][NUMBERS] == 2 * found["DPOP"][NUMBERS] > 0
+    assert found["Algorithm 1"] == {"runs that get there, %": 0.0}

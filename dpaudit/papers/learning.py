@@ -1,0 +1,198 @@
+"""What experiments measure of trained models: test accuracy and training loss.
+
+Settings are those of an audit file, with two more: which world is trained, and how many records an
+agent has.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense.contract import Gradient
+from dpaudit.errors import ConfigError
+from dpaudit.files.config import AuditConfig
+from dpaudit.files.result import Curve
+from dpaudit.memory import available, size_text
+from dpaudit.pipeline.caller_objects import NOTHING
+from dpaudit.pipeline.jobs import Prepared, faults_in_a_line
+from dpaudit.pipeline.run import Runtime, prepare
+from dpaudit.pipeline.workers import one_thread
+from dpaudit.rng import Streams
+from dpaudit.training.classification import Classification, n_evaluated
+from dpaudit.training.loaded_problem import Problem
+from dpaudit.training.needs import training_bytes
+from dpaudit.training.pace import measured as pace_of
+from dpaudit.training.train import NOTHING_RECORDED, Learning, train
+from dpaudit.training.woven import global_randomness
+
+from .experiment import CellContext, MeasuredNumber, Settings
+
+ACCURACY = "test accuracy, %"
+CURVE = "test accuracy by round, %"
+LOSS = "training loss by round"
+LEAST = "training loss, least of these rounds"
+POINTS = 7  # of a curve, even in rounds: one takes as long as some rounds do
+WORLD = "world"  # the setting that turns the noise off: "no-defense"
+RECORDS = "records of an agent"  # the setting for how many each has; without it they share all
+PROCESS_BYTES = 600 * 10**6  # of libraries and data, beside what training counts
+BORROWED_NOISE = ("pp-doagt", "diff-tv-ab")  # given the noise of Xie's Algorithm 1, as in the paper
+
+
+def accuracy(settings: Settings, seed: int, context: CellContext) -> Iterator[MeasuredNumber]:
+    """After the last round, the mean over agents, on the first 2,000 test records at most.
+
+    Raises:
+        DpauditError: it cannot be trained, does not fit in memory, or a number stops being one.
+    """
+    yield MeasuredNumber(ACCURACY, _percent(_trained(settings, seed, context, 1).accuracy[-1]))
+
+
+def curve(settings: Settings, seed: int, context: CellContext) -> Iterator[MeasuredNumber]:
+    """The same at each of some rounds. Raises as ``accuracy``."""
+    found = _trained(settings, seed, context, POINTS)
+    for k, agents in zip(found.rounds, found.accuracy, strict=True):
+        yield MeasuredNumber(CURVE, _percent(agents), at=k)
+
+
+def convergence(settings: Settings, seed: int, context: CellContext) -> Iterator[MeasuredNumber]:
+    """Test accuracy and training loss at some rounds, the last accuracy, and the least loss.
+
+    Means over agents. Raises as ``accuracy``.
+    """
+    found = _trained(settings, seed, context, POINTS, _by_training_loss)
+    losses = [fmean(agents) for agents in found.loss]
+    for k, agents, loss in zip(found.rounds, found.accuracy, losses, strict=True):
+        yield MeasuredNumber(CURVE, _percent(agents), at=k)
+        yield MeasuredNumber(LOSS, loss, at=k)
+    yield MeasuredNumber(ACCURACY, _percent(found.accuracy[-1]))
+    yield MeasuredNumber(LEAST, min(losses))
+
+
+def _percent(agents: Sequence[float]) -> float:
+    return 100 * fmean(agents)
+
+
+@dataclass(frozen=True)
+class TrainingLoss:
+    """A learning problem that is evaluated by the loss on its first training records.
+
+    Accuracy is that on test records. 2,000 records at most, as many as test records.
+    """
+
+    problem: Classification
+    loss_is: ClassVar[str] = "training loss"
+
+    @property
+    def differentiates(self) -> bool:
+        return self.problem.differentiates
+
+    def initial(self, streams: Streams) -> Tensor:
+        return self.problem.initial(streams)
+
+    def gradient(self, streams: Streams, k: int, batch_size: int, sampling: str) -> Gradient:
+        return self.problem.gradient(streams, k, batch_size, sampling)
+
+    def evaluate(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Training loss and test accuracy of each model of X [n_agents, d], both [n_agents]."""
+        data, n = self.problem.dataset, n_evaluated(len(X))
+        holders = torch.zeros(len(X), dtype=torch.long, device=X.device)
+        x, y = data.x[None, :n].to(X.device), data.y[None, :n].to(X.device)
+        loss, _ = self.problem.gradients.evaluate(X, x, y, holders)
+        return loss, self.problem.evaluate(X)[1]
+
+
+def _by_training_loss(problem: Problem) -> TrainingLoss:
+    assert isinstance(problem, Classification)  # accuracy is that of classifiers
+    return TrainingLoss(problem)
+
+
+def _trained(
+    settings: Settings,
+    seed: int,
+    context: CellContext,
+    evaluations: int,
+    evaluated: Callable[[Problem], Learning] = lambda problem: problem,
+) -> Curve:
+    """What training measures of the agents' models, by the problem as ``evaluated`` has it."""
+    prepared, world = prepared_of(settings, seed, context)
+    defense = prepared.defenses[world]
+    need, free = _bytes(prepared, world), available()
+    if free is not None and need > free:
+        raise ConfigError(
+            "DPA021",
+            f"training takes about {size_text(need)} of memory, and {size_text(free)} is free",
+        )
+    with faults_in_a_line(f"training, {context.stage}", defense):
+        found = train(
+            defense,
+            evaluated(prepared.learned.problem),
+            prepared.setting,
+            prepared.streams,
+            NOTHING_RECORDED,
+            context.run,
+            context.stage,
+            context.on_step,
+            evaluations,
+        )
+    context.run.forget(f"checkpoints/{context.stage}/*")
+    return found
+
+
+def estimate_cost(settings: Settings, seed: int, context: CellContext) -> tuple[float, int]:
+    """Seconds of training on one thread, by one round in CPU time; and bytes of its process."""
+    prepared, world = prepared_of(settings, seed, context)
+    defense, problem = prepared.defenses[world], prepared.learned.problem
+    with one_thread(), global_randomness(0):
+        pace = pace_of(defense, problem, prepared.setting, prepared.streams, time.process_time)
+    seconds = defense.n_rounds * pace.round + (POINTS + 1) * pace.evaluation
+    return seconds, _bytes(prepared, world) + PROCESS_BYTES
+
+
+def _bytes(prepared: Prepared, world: str) -> int:
+    defense, problem = prepared.defenses[world], prepared.learned.problem
+    return training_bytes(defense, problem, prepared.setting, NOTHING_RECORDED)
+
+
+def prepared_of(settings: Settings, seed: int, context: CellContext) -> tuple[Prepared, str]:
+    """The audit of these settings, up to its first round, and which world is trained."""
+    own = {k: v for k, v in settings.items() if not k.startswith(("attack.", "images."))}
+    table = nested(with_noise(own))
+    world, records = table.pop(WORLD, "defense"), table.pop(RECORDS, None)
+    config = AuditConfig.from_dict({**table, "seed": seed})
+    dataset = context.dataset
+    if dataset is not None and records is not None:
+        n = records * config.data.n_agents
+        dataset = replace(dataset, x=dataset.x[:n], y=dataset.y[:n])
+    if dataset is not None and config.data.scale == "unit":
+        dataset = dataset.in_units()  # prepare takes a caller's data as they are
+    return prepare(config, Runtime(), replace(NOTHING, data=dataset)), world
+
+
+def with_noise(settings: Settings) -> Settings:
+    """Methods without a formula from budget to noise have that of Xie's Algorithm 1, (5)."""
+    if settings["defense.name"] not in BORROWED_NOISE:
+        return settings
+    own = {key: value for key, value in settings.items() if key != "defense.epsilon"}
+    step, distance, q1, q2 = (
+        settings[f"defense.{name}"]
+        for name in ("step_size", "gradient_distance", "step_decay", "noise_decay")
+    )
+    scale = step * distance * q2 / (settings["defense.epsilon"] * (q2 - q1))
+    return {**own, "defense.noise_scale": scale}
+
+
+def nested(settings: Settings) -> dict[str, Any]:
+    """Settings by dotted keys as the tables of an audit file."""
+    table: dict[str, Any] = {}
+    for key, value in settings.items():
+        *path, name = key.split(".")
+        inner = table
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[name] = value
+    return table

@@ -195,7 +195,7 @@ def test_a_scale_that_does_not_fit_is_refused_in_one_line(monkeypatch) -> None:
 def test_a_reading_that_no_audit_file_could_have_is_refused_before_anything_runs() -> None:
     experiment = DECLARED["dpdl-table1"]
     assert chosen(experiment, Request("dpdl-table1", changed={"defense.h": 3.0}))
-    with pytest.raises(ConfigError, match=r"^--set: defense.h: Input should be .* 1, got -1$"):
+    with pytest.raises(ConfigError, match=r"(?m)^--set: defense.h: Input should be .* 1, got -1$"):
         chosen(experiment, Request("dpdl-table1", changed={"defense.h": -1}))
-    with pytest.raises(ConfigError, match=r"^--set: defense.n_rounds: .*, got 'many'$"):
+    with pytest.raises(ConfigError, match=r"(?m)^--set: defense.n_rounds: .*, got 'many'$"):
         chosen(experiment, Request("dpdl-table1", changed={"defense.n_rounds": "many"}))

@@ -54,7 +54,7 @@ def test_records_are_in_the_scale_that_is_asked_for(scale, low, context) -> None
 
 def test_what_does_not_fit_is_one_line(context, monkeypatch) -> None:
     monkeypatch.setattr(room, "available", lambda: 10)
-    with pytest.raises(ConfigError, match="^training takes about .* and 0.01 kB is free$"):
+    with pytest.raises(ConfigError, match="(?m)^training takes about .* and 0.01 kB is free$"):
         list(accuracy(TRAINED, 3, context))
 
 

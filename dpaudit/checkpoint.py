@@ -14,6 +14,42 @@ class Progress(NamedTuple):
     tensors: "Mapping[str, Tensor]"
     note: Any = None  # JSON values; numbers are restored to the last bit
 
+    @classmethod
+    def of(cls, *parts: Any) -> "Progress":
+        """The progress that ``parts`` describe: nested lists and mappings of tensors and numbers.
+
+        ``parts`` of the saved progress returns them; tuples come back as lists.
+        """
+        tensors: dict[str, Tensor] = {}
+
+        def described(part: Any) -> Any:
+            if isinstance(part, Mapping):
+                return {"of": [[key, described(each)] for key, each in part.items()]}
+            if isinstance(part, list | tuple):
+                return [described(each) for each in part]
+            if hasattr(part, "requires_grad"):
+                tensors[str(len(tensors))] = part
+                return {"tensor": str(len(tensors) - 1)}
+            return part
+
+        return cls(tensors, described(parts))
+
+    @property
+    def parts(self) -> list[Any]:
+        """What ``of`` was given."""
+
+        def found(part: Any) -> Any:
+            if isinstance(part, list):
+                return [found(each) for each in part]
+            if not isinstance(part, Mapping):
+                return part
+            if "tensor" in part:
+                return self.tensors[part["tensor"]]
+            return {key: found(each) for key, each in part["of"]}
+
+        parts: list[Any] = found(self.note)
+        return parts
+
 
 class Checkpoint(ABC):
     """Saves and restores the progress of one stage of a computation."""

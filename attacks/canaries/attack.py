@@ -1,6 +1,7 @@
 """One training run with many canaries: bounds on epsilon and on the noise, without retraining."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import inf
 from typing import Annotated, ClassVar, Literal
 
@@ -10,7 +11,7 @@ from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, Signif
 from dpaudit.defense.claim_accounting import claimed_delta, worst_off
 from dpaudit.errors import ConfigError, DpauditError, NotObservable, RunError
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.finding import Finding, Metric
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.gradient_reaction import with_every_link
@@ -27,10 +28,18 @@ from dpaudit.training.pace import seconds_of
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.train import NOTHING_RECORDED
 
-from .bound import Guessing, guess_test, noise_bound, sum_test
-from .channels import channel_sizes, game_in_every_batch, train_with_canaries
+from .bound import (
+    Guessing,
+    claim_finding,
+    guess_test,
+    noise_bound,
+    not_gaussian,
+    not_separate,
+    power_metrics,
+    sum_test,
+)
+from .channels import channel_sizes, train_with_canaries
 from .records import train_with_records
-from .sums import not_gaussian, not_separate, power_metrics
 
 NO_NUMBER = (
     "each canary has a coordinate to itself, and the step gives no number of one coordinate "
@@ -88,67 +97,67 @@ class Canaries(Attack):
         claims = self._claimed(context, threat_model)
         if not claims:
             return []
-        problem = _on_records(context)
+        if isinstance(context.problem, SensorFusion) or context.defense.function_distance():
+            raise ConfigError(
+                "DPA052",
+                "attack canaries: canaries stand in for records, and this defense protects an "
+                "agent's whole function; use likelihood-ratio",
+            )
         if context.defense.cyclic:
             raise ConfigError(
                 "DPA052",
                 "attack canaries: this defense takes batches in turn, in which a canary has its "
                 "place by its number; canaries are drawn by chance here",
             )
-        if self.kind == "gradient":
-            nonlinear = self._nonlinear(context, threat_model, claims)
-            if nonlinear is not None and not nonlinear.defined:
-                return [_not_available(i, threat_model, NO_NUMBER) for i in claims]
-            try:
-                return self._by_gradients(context, problem, claims, threat_model, on_step)
-            except (ConfigError, RunError):
+        game = self._game(context, threat_model, claims)
+        if self.kind != "gradient":
+            return self._by_records(context, game.victim, claims, threat_model, on_step)
+        nonlinear = self._nonlinear(game, threat_model)
+        refusal = f"not available to this adversary: {NO_NUMBER}"
+        none = [claim_finding(i, threat_model, (refusal,)) for i in claims]
+        if nonlinear is not None and not nonlinear.defined:
+            return none
+        try:
+            return self._by_gradients(context, game, claims, threat_model, on_step)
+        except (ConfigError, RunError):
+            raise
+        except (DpauditError, ValueError):  # the prediction of a root or a quotient may be none
+            if nonlinear is None or nonlinear.quiet:
                 raise
-            except (DpauditError, ValueError):  # what is foretold of a root or a quotient is none
-                if nonlinear is None or nonlinear.quiet:
-                    raise
-                return [_not_available(i, threat_model, NO_NUMBER) for i in claims]
-        return self._by_records(context, problem, claims, threat_model, on_step)
+            return none
 
     def _by_gradients(
         self,
         context: AttackContext,
-        problem: Classification,
+        game: Game,
         claims: Mapping[int, Claim],
         threat_model: ThreatModel,
         on_step: OnStep,
     ) -> list[Finding]:
         """A bound on epsilon for each claim, and one on the noise."""
-        defense, setting = context.defense, context.setting
-        sampled = self._sampled(context, threat_model, claims)
-        game, n_rounds = sampled.game, sampled.n_rounds
-        always = Adversary(game_in_every_batch(game), threat_model, n_rounds)
+        n_rounds, guessing = self._trained(context), self._guessing
+        sampled = Adversary(game, threat_model, n_rounds)
+        always = Adversary(replace(game, sampling_rate=1.0), threat_model, n_rounds)
         by_sampled, by_always = train_with_canaries(
-            defense,
-            problem,
-            setting,
-            sampled,
-            always,
-            self.canaries,
-            context.streams,
-            on_step,
-            context.checkpoint,
+            context, sampled, always, self.canaries, on_step
         )
         common = (
-            f"one run of {n_rounds} of {defense.n_rounds} rounds with {self.canaries} canaries of "
-            f"each kind at agent {game.victim}, each with a coordinate of the model to itself"
+            f"one run of {n_rounds} of {context.defense.n_rounds} rounds with {self.canaries} "
+            f"canaries of each kind at agent {game.victim}, each with a coordinate of the model to "
+            "itself"
         )
-        why, guessing = not_gaussian(sampled), self._guessing
+        why = not_gaussian(sampled)
         apart = why or not_separate(sampled)
         found = [
-            sum_test(i, claim, threat_model, sampled, by_sampled, apart, guessing, common)
+            sum_test(i, claim, sampled, by_sampled, apart, guessing, common)
             for i, claim in claims.items()
         ]
-        return [*found, noise_bound(threat_model, always, by_always, why, guessing, common)]
+        return [*found, noise_bound(always, by_always, why, guessing, common)]
 
     def _by_records(
         self,
         context: AttackContext,
-        problem: Classification,
+        victim: int,
         claims: Mapping[int, Claim],
         threat_model: ThreatModel,
         on_step: OnStep,
@@ -156,23 +165,13 @@ class Canaries(Attack):
         """A bound on epsilon for each claim, if the view gives any gradient of the victim away."""
         assert self.kind != "gradient"
         n_rounds = self._trained(context)
-        victim = self._game(context, threat_model, claims).victim
         try:
             evidence = train_with_records(
-                context.defense,
-                problem,
-                context.setting,
-                threat_model,
-                victim,
-                self.kind,
-                self.canaries,
-                n_rounds,
-                context.streams,
-                on_step,
-                context.checkpoint,
+                context, threat_model, victim, self.kind, self.canaries, n_rounds, on_step
             )
         except NotObservable as reason:
-            return [_not_available(i, threat_model, reason) for i in claims]
+            refusal = f"not available to this adversary: {reason}"
+            return [claim_finding(i, threat_model, (refusal,)) for i in claims]
         common = (
             f"one run of {n_rounds} of {context.defense.n_rounds} rounds with {self.canaries} "
             f"{self.kind} records at agent {victim}, each there by a fair coin"
@@ -186,10 +185,6 @@ class Canaries(Attack):
         """How many rounds are trained."""
         return min(self.n_rounds or context.defense.n_rounds, context.defense.n_rounds)
 
-    @property
-    def _guesses(self) -> int:
-        return min(self.guesses or max(1, self.canaries // 10), self.canaries)
-
     def power(
         self, context: AttackContext, threat_model: ThreatModel, patience: float = inf
     ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
@@ -200,20 +195,21 @@ class Canaries(Attack):
         claims, guessing = self._claimed(context, threat_model), self._guessing
         if not claims or self.kind != "gradient" or not isinstance(context.problem, Classification):
             return
-        nonlinear = self._nonlinear(context, threat_model, claims)
+        game, n_rounds = self._game(context, threat_model, claims), self._trained(context)
+        nonlinear = self._nonlinear(game, threat_model)
         if nonlinear is not None and not nonlinear.quiet:  # nothing is known before the run
             yield from ((i, guessing.power(claim)) for i, claim in claims.items())
             return
-        if patience < inf:
-            game, n_rounds = self._game(context, threat_model, claims), self._trained(context)
-            if n_rounds * seconds_of(lambda: Adversary(game, threat_model, 1)) > patience:
-                return
-        sampled = self._sampled(context, threat_model, claims)
+        if patience < inf and patience < n_rounds * seconds_of(
+            lambda: Adversary(game, threat_model, 1)
+        ):
+            return
+        sampled = Adversary(game, threat_model, n_rounds)
         why, sizes = not_gaussian(sampled) or not_separate(sampled), channel_sizes(sampled)
         for i, claim in claims.items():
-            if why is None and claimed_delta(claim) > 0:
-                rate = sampled.game.sampling_rate
-                delta = claimed_delta(claim)
+            delta = claimed_delta(claim)
+            if why is None and delta > 0:
+                rate = game.sampling_rate
                 yield i, power_metrics(sizes, rate, self.canaries, delta, self.alpha)
             else:
                 yield i, guessing.power(claim)
@@ -227,17 +223,8 @@ class Canaries(Attack):
             and (claim.scope, claim.adjacency) == ("run", "add-remove")
         }
 
-    def _nonlinear(
-        self, context: AttackContext, threat_model: ThreatModel, claims: Mapping[int, Claim]
-    ) -> Nonlinear | None:
-        game = self._game(context, threat_model, claims)
+    def _nonlinear(self, game: Game, threat_model: ThreatModel) -> Nonlinear | None:
         return nonlinearity(game, threat_model, min(FOLLOWED, game.defense.n_rounds))
-
-    def _sampled(
-        self, context: AttackContext, threat_model: ThreatModel, claims: Mapping[int, Claim]
-    ) -> Adversary:
-        game = self._game(context, threat_model, claims)
-        return Adversary(game, threat_model, self._trained(context))
 
     def _game(
         self, context: AttackContext, threat_model: ThreatModel, claims: Mapping[int, Claim]
@@ -255,28 +242,3 @@ class Canaries(Attack):
     def _guessing(self) -> Guessing:
         guesses = min(self.guesses or max(1, self.canaries // 10), self.canaries)
         return Guessing(self.canaries, guesses, self.alpha)
-
-
-def _on_records(context: AttackContext) -> Classification:
-    """The learning problem. Raises ConfigError if there are no records to stand in for."""
-    if isinstance(context.problem, SensorFusion) or context.defense.function_distance():
-        raise ConfigError(
-            "DPA052",
-            "attack canaries: canaries stand in for records, and this defense protects an "
-            "agent's whole function; use likelihood-ratio",
-        )
-    return context.problem
-
-
-def _not_available(index: int, threat_model: ThreatModel, reason: NotObservable | str) -> Finding:
-    """What this adversary's view does not allow, said instead of left out."""
-    return Finding(
-        role=Role.TEST,
-        kind="empirical-epsilon",
-        title="one run, many canaries",
-        claim=index,
-        attack="canaries",
-        threat_model=threat_model.name,
-        world="defense",
-        notes=(f"not available to this adversary: {reason}",),
-    )

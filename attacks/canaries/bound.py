@@ -1,15 +1,34 @@
-"""What one run with many canaries proves: findings on epsilon and on the noise."""
+"""What one run with many canaries proves: findings on epsilon and on the noise.
 
-from collections.abc import Iterator, Sequence
+Where the canaries' channels are Gaussian, the sum of what they show bounds how many times as loud a
+channel is as declared. A channel is a part of the view, so that an epsilon of it is one of the
+view: a claim is refuted where the accounted epsilon of the least such channel, at the claim's
+delta, exceeds it. That rests on Gaussian noise of one scale, independent between channels, which is
+tested on the canaries that are not there and not proven; the scale itself is bounded. Both together
+may err with probability ``CHECKED``, which is taken off alpha and added to each p-value.
+
+Elsewhere guesses on single canaries are counted, which assumes nothing about the mechanism.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+from scipy.optimize import brentq
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
+from dpaudit.defense.gossip import releases
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.gradient_reaction import reacting_note, with_every_link
+from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.statistics.bounds import smallest_alpha
 from dpaudit.statistics.guesses import (
     correct_guesses,
@@ -17,11 +36,128 @@ from dpaudit.statistics.guesses import (
     mu_from_ranked_guesses,
     shift_from_guesses,
 )
+from dpaudit.statistics.sums import MOST_FACTOR, CanarySum, channel_noise_test, noise_scale
 
 from .channels import Evidence
-from .sums import CHECKED, Summed, bound_metrics, by_level, power_metrics
 
 MOST_CANARIES = 10**5  # considered where too few are said to be used
+CHECKED = 1e-4  # of taking noise for what it is not, or its scale for too small or too large
+ONE_DEVIATION = 0.15865525393145707  # of a normal law lies above one standard deviation
+LEVELS = tuple(0.05 / 2**i for i in range(6))  # of an audit's statements, up to 32 of them
+NEAR = 2e-4  # relative, of the factor at which an epsilon is reached
+NOTE = (
+    "bound of the sum of all canaries' scores: holds for Gaussian noise of one scale, independent "
+    "between channels, which is tested here on the canaries that are not there (p = {p:.2g}; at "
+    "{low:.4g} to {high:.4g} times the declared scale), and not proven"
+)
+
+
+def not_gaussian(adversary: Adversary) -> str | None:
+    """Why the channels of an adversary's view are not Gaussian by the protocol; None: they are."""
+    leak, game = adversary.leak, adversary.game
+    if leak.has_laplace:
+        return "the noise is not Gaussian"
+    if leak.noiseless:
+        return "a message shows the record without noise"
+    if not any(squared.low > 0 for squared in leak.by_use):
+        return "the view shows nothing of the record"
+    if nonlinearity(game, adversary.threat_model, adversary.n_rounds) is not None:
+        return "the defense's step is not linear in noise and record"
+    return None
+
+
+def not_separate(adversary: Adversary) -> str | None:
+    """Why batches are not told apart in a channel; None: they are, or there is only one draw."""
+    if adversary.leak.separate or adversary.game.is_lasting:
+        return None
+    return "a record's effect outlasts its round"
+
+
+@dataclass(frozen=True)
+class Summed:
+    """The statistic of one run's canaries."""
+
+    law: CanarySum
+    sizes: Array  # [T]
+    value: float
+    note: str
+
+    @classmethod
+    def of(cls, evidence: Evidence, rate: float) -> "Summed | str":
+        """The statistic, or why there is none: what the channels' noise is not."""
+        assert evidence.channels is not None
+        (seen, sizes), included = evidence.channels, np.asarray(evidence.included, bool)
+        if included.all() or not included.any():
+            return "the coins made all canaries alike"
+        noise = seen[~included]
+        what, p = channel_noise_test(noise, sizes)
+        if p <= CHECKED / 2:
+            return f"the noise of the channels is not independent and Gaussian: {what}, p = {p:.1g}"
+        scale = noise_scale(noise, CHECKED / 4)
+        law = CanarySum(sizes, rate, int(included.sum()), int((~included).sum()), scale)
+        note = NOTE.format(p=p, low=scale.low, high=scale.high)
+        return cls(law, sizes, law.statistic(seen, sizes, included), note)
+
+    @classmethod
+    def expected(cls, sizes: Array, rate: float, n_canaries: int) -> "Summed":
+        """What is to be expected of a run with the declared noise."""
+        half = n_canaries // 2
+        scale = noise_scale(np.ones((half, len(sizes))), CHECKED / 4)
+        law = CanarySum(sizes, rate, n_canaries - half, half, scale)
+        return cls(law, sizes, law.mean(), "")
+
+    def factor(self, alpha: float) -> float:
+        """How many times the declared size the channels exceed."""
+        return self.law.largest_refuted(self.value, alpha - CHECKED)
+
+    @cached_property
+    def factor_error(self) -> float:
+        """The standard error of that factor."""
+        middle, below = (self.law.largest_refuted(self.value, p) for p in (0.5, ONE_DEVIATION))
+        return middle - below
+
+    def epsilon(self, factor: float, delta: float) -> float:
+        """Of channels so many times as loud as declared, from below."""
+        if factor == 0:
+            return 0.0
+        multipliers = 1 / (factor * self.sizes)
+        how = "none" if self.law.rate == 1 else "poisson"
+        return epsilon(releases(multipliers, how, self.law.rate), delta).low  # type: ignore[arg-type]
+
+    def p_value(self, claimed: float, delta: float) -> float:
+        """The smallest alpha at which the claim is refuted."""
+        factor = _least_beyond(lambda factor: self.epsilon(factor, delta) - claimed)
+        return min(1.0, self.law.tail(self.value, factor) + CHECKED)
+
+    def metrics(self, claimed: float, delta: float, alpha: float) -> dict[str, Metric]:
+        """What a run's sum proves of epsilon, and says of the claim."""
+        n, factor = self.law.n_present + self.law.n_absent, self.factor(alpha)
+        bound = self.epsilon(factor, delta)
+        error = self.epsilon(factor + self.factor_error, delta) - bound
+        metrics: dict[str, Metric] = {
+            Name.EPSILON_LOWER_BOUND: Metric(value=bound, n=n, standard_error=error),
+            **_of_claim(claimed, delta, alpha, self.p_value(claimed, delta)),
+            Name.CANARIES: Metric(value=n),
+            Name.NOISE_FACTOR: Metric(value=1 / factor if factor else inf),
+        }
+        if self.law.rate == 1:
+            metrics[Name.MU_LOWER_BOUND] = Metric(value=factor * self.law.mu, n=n)
+        return metrics
+
+
+def power_metrics(
+    sizes: Array, rate: float, n_canaries: int, delta: float, alpha: float
+) -> dict[str, Metric]:
+    """What could be expected before the run, of the declared noise.
+
+    There is no ceiling: the less noise there really is, the more any number of canaries proves. So
+    it is not their number that a refutation needs.
+    """
+    expected = Summed.expected(sizes, rate, n_canaries)
+    return {
+        Name.CEILING: Metric(value=inf, n=n_canaries),
+        Name.EXPECTED_BOUND: Metric(value=expected.epsilon(expected.factor(alpha), delta)),
+    }
 
 
 class Guessing(NamedTuple):
@@ -31,41 +167,37 @@ class Guessing(NamedTuple):
     guesses: int
     alpha: float  # of a false lower bound
 
+    def right(self, evidence: Evidence) -> int:
+        return correct_guesses(evidence.log_ratios, evidence.included, self.guesses)
+
+    def bound(self, right: int, delta: float, alpha: float) -> float:
+        return epsilon_from_guesses(self.canaries, self.guesses, right, delta, alpha)
+
     def power(self, claim: Claim) -> dict[str, Metric]:
         """What guesses without an error prove, and how many canaries would then do."""
-        delta = claimed_delta(claim)
+        delta, needed = claimed_delta(claim), 20
+
+        def ceiling(canaries: int) -> float:
+            guesses = max(1, canaries * self.guesses // self.canaries)
+            return epsilon_from_guesses(canaries, guesses, guesses, delta, self.alpha)
+
+        while needed <= MOST_CANARIES and ceiling(needed) <= claimed_epsilon(claim):
+            needed *= 2  # which may be twice too many
         return {
-            Name.CEILING: Metric(value=self._ceiling(self.canaries, delta), n=self.canaries),
-            Name.TRIALS_NEEDED: Metric(value=self._needed(claim)),
+            Name.CEILING: Metric(value=ceiling(self.canaries), n=self.canaries),
+            Name.TRIALS_NEEDED: Metric(value=needed if needed <= MOST_CANARIES else inf),
         }
 
-    def p_value(self, claim: Claim, right: int) -> float:
-        """The smallest alpha at which so many right guesses refute the claim."""
-        delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
-        return smallest_alpha(
-            lambda alpha: (
-                epsilon_from_guesses(self.canaries, self.guesses, right, delta, alpha) > claimed
-            )
-        )
-
-    def _ceiling(self, canaries: int, delta: float) -> float:
-        guesses = max(1, canaries * self.guesses // self.canaries)
-        return epsilon_from_guesses(canaries, guesses, guesses, delta, self.alpha)
-
-    def _needed(self, claim: Claim) -> float:
-        """Up to twice too many."""
-        needed = 20
-        while self._ceiling(needed, claimed_delta(claim)) <= claimed_epsilon(claim):
-            needed *= 2
-            if needed > MOST_CANARIES:
-                return inf
-        return needed
+    def counted(self, right: int) -> dict[str, Metric]:
+        return {
+            Name.GUESSES: Metric(value=self.guesses),
+            Name.RIGHT_GUESSES: Metric(value=right, n=self.guesses),
+        }
 
 
 def sum_test(
     index: int,
     claim: Claim,
-    threat_model: ThreatModel,
     adversary: Adversary,
     evidence: Evidence,
     why: str | None,
@@ -87,14 +219,15 @@ def sum_test(
     elif alpha <= CHECKED:
         why = f"alpha is {CHECKED:g} or less, which testing the noise takes"
     found = Summed.of(evidence, rate) if why is None else why
+    view, n_rounds = adversary.threat_model, adversary.n_rounds
     if isinstance(found, str):
         notes = (common, f"by guesses, for {found}")
-        return guess_test(index, claim, threat_model, adversary.n_rounds, evidence, guessing, notes)
-    sizes, n = found.sizes, guessing.canaries
-    metrics = bound_metrics(found, claimed_epsilon(claim), delta, alpha)
-    metrics |= power_metrics(sizes, rate, n, delta, alpha)
-    notes, levels = (common, found.note), by_level(found, delta)
-    return _test(index, claim, threat_model, adversary.n_rounds, metrics, notes, levels)
+        return guess_test(index, claim, view, n_rounds, evidence, guessing, notes)
+    metrics = found.metrics(claimed_epsilon(claim), delta, alpha)
+    metrics |= power_metrics(found.sizes, rate, guessing.canaries, delta, alpha)
+    certified = tuple(found.epsilon(found.factor(level), delta) for level in LEVELS)
+    levels = {Column.LEVEL: LEVELS, Column.CERTIFIED: certified}
+    return claim_finding(index, view, (common, found.note), (1, n_rounds), metrics, levels)
 
 
 def guess_test(
@@ -107,92 +240,75 @@ def guess_test(
     notes: Sequence[str],
 ) -> Finding:
     """The bound that assumes nothing about the mechanism."""
-    m, r, alpha = guessing
-    right = correct_guesses(evidence.log_ratios, evidence.included, r)
-    delta = claimed_delta(claim)
+    alpha, right = guessing.alpha, guessing.right(evidence)
+    delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
+    p_value = smallest_alpha(lambda alpha: guessing.bound(right, delta, alpha) > claimed)
+    bound = Metric(value=guessing.bound(right, delta, alpha), n=guessing.canaries)
     metrics: dict[str, Metric] = {
-        Name.EPSILON_LOWER_BOUND: Metric(
-            value=epsilon_from_guesses(m, r, right, delta, alpha), n=m
-        ),
-        Name.CLAIMED_EPSILON: Metric(value=claimed_epsilon(claim)),
-        Name.DELTA: Metric(value=delta),
-        Name.CONFIDENCE: Metric(value=1 - alpha),
-        Name.P_VALUE: Metric(value=guessing.p_value(claim, right)),
-        Name.GUESSES: Metric(value=r),
-        Name.RIGHT_GUESSES: Metric(value=right, n=r),
+        Name.EPSILON_LOWER_BOUND: bound,
+        **_of_claim(claimed, delta, alpha, p_value),
+        **guessing.counted(right),
+        **guessing.power(claim),
     }
     said = (*notes, "bound of Steinke, Nasr and Jagielski: any mechanism")
-    return _test(index, claim, threat_model, n_rounds, metrics | guessing.power(claim), said)
+    return claim_finding(index, threat_model, said, (1, n_rounds), metrics)
 
 
-def _test(
-    index: int,
-    claim: Claim,
+def claim_finding(
+    claim: int,
     threat_model: ThreatModel,
-    n_rounds: int,
-    metrics: dict[str, Metric],
     notes: Sequence[str],
+    rounds: tuple[int, ...] = (),
+    metrics: dict[str, Metric] | None = None,
     series: dict[str, tuple[float, ...]] | None = None,
 ) -> Finding:
+    """The finding on a claim, by its index."""
     return Finding(
         role=Role.TEST,
         kind="empirical-epsilon",
         title="one run, many canaries",
-        claim=index,
+        claim=claim,
         attack="canaries",
         threat_model=threat_model.name,
-        rounds=(1, n_rounds),
+        rounds=rounds,
         world="defense",
-        metrics=metrics,
+        metrics=metrics or {},
         notes=tuple(notes),
         series=series or {},
     )
 
 
-def _least_mu(
-    evidence: Evidence, why: str | None, guessing: Guessing, right: int
-) -> tuple[float, str]:
-    """mu at least, from scores if nothing says why not, else from guesses; and how."""
-    m, r, alpha = guessing
+def noise_bound(
+    adversary: Adversary, evidence: Evidence, why: str | None, guessing: Guessing, common: str
+) -> Finding:
+    """How much noise there is at most, from canaries in every batch."""
+    (m, r, alpha), right = guessing, guessing.right(evidence)
     found = Summed.of(evidence, 1.0) if why is None else why
     if isinstance(found, str):
         how = f"bound of Xiang et al. (order statistics of Gaussian channels), for {found}"
-        return mu_from_ranked_guesses(m, r, right, alpha), how
-    return found.factor(alpha) * found.law.mu, found.note
-
-
-def noise_bound(
-    threat_model: ThreatModel,
-    adversary: Adversary,
-    evidence: Evidence,
-    why: str | None,
-    guessing: Guessing,
-    common: str,
-) -> Finding:
-    """How much noise there is at most, from canaries in every batch."""
-    m, r, alpha = guessing
-    right = correct_guesses(evidence.log_ratios, evidence.included, r)
-    mu, how = _least_mu(evidence, why, guessing, right)
+        mu = mu_from_ranked_guesses(m, r, right, alpha)
+    else:
+        mu, how = found.factor(alpha) * found.law.mu, found.note
+    of_protocol, reacting = _by_algebra(adversary)
     return Finding(
         role=Role.NOISE_BOUND,
         kind="empirical-epsilon",
         title="noise of the run, from canaries in every batch",
         attack="canaries",
-        threat_model=threat_model.name,
+        threat_model=adversary.threat_model.name,
         rounds=(1, adversary.n_rounds),
         world="defense",
         metrics={
             Name.MU_LOWER_BOUND: Metric(value=mu, n=m),
             Name.MU_OF_WHOLE_CURVE: Metric(value=shift_from_guesses(m, r, right, alpha), n=m),
-            Name.MU_OF_PROTOCOL: _mu_of_protocol(adversary),
+            Name.MU_OF_PROTOCOL: of_protocol,
             Name.CONFIDENCE: Metric(value=1 - alpha),
-            Name.GUESSES: Metric(value=r),
-            Name.RIGHT_GUESSES: Metric(value=right, n=r),
+            **guessing.counted(right),
         },
         notes=(
             common,
             how,
-            *_reacting(adversary),
+            *reacting,
             "bound of the whole curve of the Gaussian family by Mahloujifar, Melis and Chaudhuri",
             "these canaries are in every batch, so that sampling hides nothing: mu is of the "
             "noise alone, and is held against no claim",
@@ -200,18 +316,32 @@ def noise_bound(
     )
 
 
-def _mu_of_protocol(adversary: Adversary) -> Metric:
-    """mu of a record in every batch, by the algebra; both ends where gradients react."""
+def _by_algebra(adversary: Adversary) -> tuple[Metric, tuple[str, ...]]:
+    """mu of a record in every batch; both ends, and notes that say so, where gradients react."""
     mu = float(adversary.leak.by_round.max())
     if adversary.reacts is None:
-        return Metric(value=mu)
+        return Metric(value=mu), ()
     view = with_every_link(adversary.threat_model)
     everything = Adversary(adversary.game, view, adversary.n_rounds)
     most = inf if everything.reacts else float(everything.leak.by_round.max())
-    return Metric(value=mu, low=mu, high=max(mu, most))
+    relayed = "no other agent has a gradient on a canary's coordinate: canaries play the lower end"
+    return Metric(value=mu, low=mu, high=max(mu, most)), (reacting_note(adversary.reacts), relayed)
 
 
-def _reacting(adversary: Adversary) -> Iterator[str]:
-    if adversary.reacts is not None:
-        yield reacting_note(adversary.reacts)
-        yield "no other agent has a gradient on a canary's coordinate: canaries play the lower end"
+def _of_claim(claimed: float, delta: float, alpha: float, p_value: float) -> dict[str, Metric]:
+    return {
+        Name.CLAIMED_EPSILON: Metric(value=claimed),
+        Name.DELTA: Metric(value=delta),
+        Name.CONFIDENCE: Metric(value=1 - alpha),
+        Name.P_VALUE: Metric(value=p_value),
+    }
+
+
+def _least_beyond(excess: Callable[[float], float]) -> float:
+    """The least factor at which a rising excess is positive, rounded up; else the largest."""
+    low, high = 0.0, 1.0
+    while excess(high) <= 0:
+        if high >= MOST_FACTOR:
+            return high
+        low, high = high, 2 * high
+    return float(brentq(excess, low, high, xtol=NEAR * high, rtol=NEAR)) + 2 * NEAR * high

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
-from dpaudit.defense.contract import Defense, Gradient, Setting
+from dpaudit.attack.contract import AttackContext
+from dpaudit.checkpoint import Progress
+from dpaudit.defense.contract import Gradient
 from dpaudit.defense.transcript import Messages
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.follower import Follower
@@ -98,66 +99,45 @@ class WithCanaries(Gradient):
 
 
 def train_with_canaries(
-    defense: Defense,
-    problem: Classification,
-    setting: Setting,
-    sampled: Adversary,
-    always: Adversary,
-    n_canaries: int,
-    streams: Streams,
-    on_round: OnStep,
-    checkpoint: Checkpoint = NO_CHECKPOINT,
+    context: AttackContext, sampled: Adversary, always: Adversary, n_canaries: int, on_round: OnStep
 ) -> tuple[Evidence, Evidence]:
     """One run of the real problem: evidence on canaries drawn like records, and in every batch.
 
     The adversaries of the two sets, ``sampled`` and ``always``, read the first rounds of the run.
     """
-    included = torch.from_numpy(streams.numpy("coins").random(2 * n_canaries) < 0.5)
-    sets = (sampled, slice(0, n_canaries)), (always, slice(n_canaries, 2 * n_canaries))
-    readers = [_Reader(who, which, setting.d, streams.device) for who, which in sets]
-    X = problem.initial(streams)
-    beside = torch.cat([X, X.new_zeros(len(X), 2 * n_canaries)], dim=1)
-    state = defense.start(beside, _beside(setting, 2 * n_canaries))
-    done, state = _resumed(checkpoint.last(), state, readers)
+    defense, setting, streams = context.defense, context.setting, context.streams
+    problem, game, n = context.problem, sampled.game, 2 * n_canaries
+    assert isinstance(problem, Classification)  # the others were refused
+    included = torch.from_numpy(streams.numpy("coins").random(n) < 0.5)
+    sets = (sampled, slice(0, n_canaries)), (always, slice(n_canaries, n))
+    readers = [_CanaryReader(own, which, setting.d, streams.device) for own, which in sets]
+    layers = (*setting.layers, ("canaries", n)) if setting.layers else ()
+    X = nn.functional.pad(problem.initial(streams), (0, n))
+    done, state = 0, defense.start(X, replace(setting, d=setting.d + n, layers=layers))
+    if (last := context.checkpoint.last()) is not None:
+        done, values, *seen = last.parts
+        state = type(state)(*values)
+        for reader, parts in zip(readers, seen, strict=True):
+            reader.resume(*parts)
     for k in range(done + 1, sampled.n_rounds + 1):
         real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
         first, *later = (
-            sampled.game.effect
-            * (included & _sampled(sampled.game, k, n_canaries, streams, s)).to(X)
+            game.effect * (included & _sampled(game, k, n_canaries, streams, s)).to(X)
             for s in range(defense.batches_per_round)
         )
-        game, B = sampled.game, defense.batch_size
-        oracle = WithCanaries(real, setting.d, game.victim, game.length, first, B, tuple(later))
-        noise = Overheard(streams, k)
+        own = game.victim, game.length, first, defense.batch_size, tuple(later)
+        oracle, noise = WithCanaries(real, setting.d, *own), Overheard(streams, k)
         state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
         for reader in readers:
             reader.read(k, sent, noise.units)
-        checkpoint.keep(partial(_progress, k, state, readers))
+        seen = [reader.progress() for reader in readers]
+        context.checkpoint.keep(partial(Progress.of, k, state, *seen))
         on_round(k, sampled.n_rounds)
-    return tuple(  # type: ignore[return-value]
+    by_sampled, by_always = (
         Evidence(reader.log_ratios(), included[reader.canaries].numpy(), reader.channels())
         for reader in readers
     )
-
-
-def _beside(setting: Setting, n: int) -> Setting:
-    """With a coordinate more for each canary."""
-    layers = (*setting.layers, ("canaries", n)) if setting.layers else ()
-    return replace(setting, d=setting.d + n, layers=layers)
-
-
-def _progress(k: int, state: Any, readers: list["_Reader"]) -> Progress:
-    heard = {str(i): reader.tensors() for i, reader in enumerate(readers)}
-    return Progress(joined({"state": state._asdict(), **heard}), k)
-
-
-def _resumed(last: Progress | None, state: Any, readers: list["_Reader"]) -> tuple[int, Any]:
-    """Rounds that were played, and what they left; readers are told what they heard in them."""
-    if last is None:
-        return 0, state
-    for i, reader in enumerate(readers):
-        reader.resume(under(last.tensors, str(i)))
-    return last.note, type(state)(**under(last.tensors, "state"))
+    return by_sampled, by_always
 
 
 def _sampled(game: Game, k: int, n_canaries: int, streams: Streams, step: int) -> Tensor:
@@ -168,7 +148,7 @@ def _sampled(game: Game, k: int, n_canaries: int, streams: Streams, step: int) -
     return torch.cat([chance < game.sampling_rate, always])
 
 
-class _Reader:
+class _CanaryReader:
     """An adversary that follows every canary's own coordinate, as if each were a run."""
 
     def __init__(self, adversary: Adversary, canaries: slice, d: int, device: torch.device) -> None:
@@ -182,38 +162,34 @@ class _Reader:
 
     def read(self, k: int, sent: Messages, units: dict[str, Tensor]) -> None:
         own = {name: self._by_canary(drawn) for name, drawn in units.items()}
-        seen = {
-            name: replace(message, payload=self._by_canary(message.payload))
-            for name, message in sent.items()
-        }
-        innovation = self._follower.hear(k, seen, own)
+        heard = {n: replace(m, payload=self._by_canary(m.payload)) for n, m in sent.items()}
+        innovation = self._follower.hear(k, heard, own)
         self._tally.add(innovation)
         for shift in innovation.reading.shifts.values():
             size = float(shift.norm())
             if size > NEGLIGIBLE:
-                self._seen.append(
-                    (innovation.whitened @ shift.to(innovation.whitened) / size).cpu()
-                )
+                seen = innovation.whitened @ shift.to(innovation.whitened) / size
+                self._seen.append(seen.cpu())
                 self._sizes.append(size)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All that it heard so far; ``resume`` takes it back."""
-        channels = {"seen": self._stacked(), "sizes": torch.tensor(self._sizes).double()}
-        read = {"follower": self._follower.tensors(), "tally": self._tally.tensors()}
-        return joined({**read, "channels": channels})
+    def progress(self) -> list[Any]:
+        """What ``resume`` takes, to go on after the rounds that were read."""
+        return [self._follower.tensors(), self._tally.tensors(), self._seen, self._sizes]
 
-    def resume(self, tensors: Mapping[str, Tensor]) -> None:
-        self._follower.resume(under(tensors, "follower"))
-        self._tally.resume(under(tensors, "tally"))
-        channels = under(tensors, "channels")
-        self._seen, self._sizes = list(channels["seen"].cpu()), channels["sizes"].tolist()
+    def resume(
+        self,
+        follower: Mapping[str, Tensor],
+        tally: Mapping[str, Tensor],
+        seen: list[Tensor],
+        sizes: list[float],
+    ) -> None:
+        self._follower.resume(follower)
+        self._tally.resume(tally)
+        self._seen, self._sizes = [each.cpu() for each in seen], sizes
 
     def channels(self) -> Channels:
-        return Channels(self._stacked().numpy().T, np.array(self._sizes))
-
-    def _stacked(self) -> Tensor:
-        """[T, n_canaries]"""
-        return torch.stack(self._seen) if self._seen else torch.zeros(0, self._n).double()
+        seen = torch.stack(self._seen) if self._seen else torch.zeros(0, self._n).double()
+        return Channels(seen.numpy().T, np.array(self._sizes))
 
     def log_ratios(self) -> Array:
         return self._tally.scores(None).numpy()
@@ -230,8 +206,3 @@ def channel_sizes(adversary: Adversary) -> Array:
     shifts = [shift for reading in adversary.rounds for shift in reading.shifts.values()]
     sizes = np.array([float(shift.norm()) for shift in shifts])
     return sizes[sizes > NEGLIGIBLE]
-
-
-def game_in_every_batch(game: Game) -> Game:
-    """The same game with the record in every batch."""
-    return replace(game, sampling_rate=1.0)

@@ -11,13 +11,14 @@ arXiv:2101.04535, for mislabelled and crafted records.
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
+from dpaudit.attack.contract import AttackContext
+from dpaudit.checkpoint import Progress
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import (
     Defense,
@@ -28,13 +29,12 @@ from dpaudit.defense.contract import (
     Target,
 )
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Messages, Transcript, messages_of, tensors_of
+from dpaudit.defense.transcript import Transcript, messages_of, tensors_of
 from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.models.gradients import Gradients
 from dpaudit.progress import OnStep
-from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 
 from .channels import Evidence
@@ -58,14 +58,13 @@ class WithRecords(Gradient):
     later: tuple[Tensor, ...] = ()  # the same of further local steps
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        real = self.real(X, holders)
-        return self._added(real, X, holders, inf, 2, 1 / self.batch_size)
+        return self._added(self.real(X, holders), X, holders, 1 / self.batch_size, inf)
 
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
         real = self.real.clipped_sum(X, clip_norm, holders, norm)
-        return self._added(real, X, holders, clip_norm, norm, 1.0)
+        return self._added(real, X, holders, 1.0, clip_norm, norm)
 
     def at_step(self, s: int) -> "WithRecords":
         drawn = self.drawn if s == 0 else self.later[s - 1]
@@ -86,46 +85,15 @@ class WithRecords(Gradient):
         return torch.cat([real, last], dim=-2)
 
     def _added(
-        self,
-        real: Tensor,
-        X: Tensor,
-        holders: Tensor | None,
-        clip_norm: float,
-        norm: int,
-        factor: float,
+        self, real: Tensor, X: Tensor, holders: Tensor | None, by: float, C: float, norm: int = 2
     ) -> Tensor:
         agents = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
         rows = (agents == self.victim).nonzero().flatten()
         total = self.gradients.clipped_sum(
-            X[rows],
-            self.inputs[None],
-            self.labels[None],
-            clip_norm,
-            norm,
-            self.drawn[None].to(X),
-            torch.zeros(len(rows), dtype=torch.long, device=X.device),
-        )
-        return real.index_add(0, rows, factor * total)
-
-
-class Planted(NamedTuple):
-    """Canaries that are records, and the secret of which are there."""
-
-    inputs: Tensor  # [n_canaries, ...]
-    labels: Tensor  # [n_canaries]
-    included: Tensor  # [n_canaries] bool
-
-    @property
-    def n(self) -> int:
-        return len(self.labels)
-
-
-def planted(
-    kind: CanaryKind, dataset: Dataset, n: int, rng: np.random.Generator, device: torch.device
-) -> Planted:
-    """Canaries on the device, each of which is there by its own fair coin."""
-    inputs, labels = (t.to(device) for t in records(kind, dataset, n, rng))
-    return Planted(inputs, labels, torch.from_numpy(rng.random(n) < 0.5))
+            X[rows], self.inputs[None], self.labels[None], C, norm,
+            self.drawn[None].to(X), torch.zeros_like(rows),
+        )  # fmt: skip
+        return real.index_add(0, rows, by * total)
 
 
 def records(
@@ -142,133 +110,86 @@ def records(
         wrong = torch.from_numpy(rng.integers(1, dataset.n_classes, size=n))
         return dataset.x_test[chosen], (dataset.y_test[chosen] + wrong) % dataset.n_classes
     low, high = dataset.value_range
-    coins = torch.from_numpy(rng.random((n, *dataset.x.shape[1:])) < 0.5)
-    inputs = torch.where(coins, high, low).to(dataset.x)
+    is_high = torch.from_numpy(rng.random((n, *dataset.x.shape[1:])) < 0.5)
+    inputs = torch.where(is_high, high, low).to(dataset.x)
     return inputs, torch.from_numpy(rng.integers(dataset.n_classes, size=n))
 
 
 def train_with_records(
-    defense: Defense,
-    problem: Classification,
-    setting: Setting,
+    context: AttackContext,
     threat_model: ThreatModel,
     victim: int,
     kind: CanaryKind,
     n_canaries: int,
     n_rounds: int,
-    streams: Streams,
     on_round: OnStep,
-    checkpoint: Checkpoint = NO_CHECKPOINT,
 ) -> Evidence:
     """One run in which each canary is among the victim's records by its own fair coin.
 
     Evidence is the score less the median score: half of the canaries are guessed to be there.
     Raises ConfigError if messages give no gradient, NotObservable if this view gives none.
     """
-    observable, rng = _observable(defense), streams.numpy("canaries")
-    canaries = planted(kind, problem.dataset, n_canaries, rng, streams.device)
-    rate = min(1.0, defense.batch_size / setting.sizes[victim])
-    start = defense.start(problem.initial(streams), setting)
-    done, state, before, scores, n_read = _resumed(checkpoint.last(), start, n_canaries)
-    per_round = defense.batches_per_round, n_canaries
-    rng.random((done, *per_round))  # what the rounds that were played drew
-    for k in range(done + 1, n_rounds + 1):
-        real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
-        drawn = list(canaries.included & torch.from_numpy(rng.random(per_round) < rate))
-        oracle = _with_canaries(real, problem, victim, canaries, drawn, defense.batch_size)
-        state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, Noise(streams, k))
-        view = _view(threat_model, k, before, sent)
-        for derived in _derived(observable, defense, view, setting, victim, k):
-            scores += _presence(canaries, derived, problem.gradients, defense.clip_norm_in(k))
-            n_read += 1
-        before = sent
-        checkpoint.keep(partial(_progress, _Heard(k, state, before, scores, n_read)))
-        on_round(k, n_rounds)
-    if n_read:
-        return Evidence((scores - scores.median()).numpy(), canaries.included.numpy())
-    raise NotObservable("DPA054", f"{threat_model.name} can derive no gradient of agent {victim}")
-
-
-class _Heard(NamedTuple):
-    """What a round left."""
-
-    round: int
-    state: Any
-    sent: Messages
-    scores: Tensor  # [n_canaries], of all rounds so far
-    n_read: int  # gradients that were derived in them
-
-
-def _progress(now: _Heard) -> Progress:
-    sent, scores = tensors_of(now.sent), {"scores": now.scores}
-    return Progress(
-        joined({"state": now.state._asdict(), "sent": sent, "": scores}), [now.round, now.n_read]
-    )
-
-
-def _resumed(last: Progress | None, start: Any, n_canaries: int) -> _Heard:
-    if last is None:
-        return _Heard(0, start, {}, torch.zeros(n_canaries, dtype=torch.float64), 0)
-    (k, n_read), tensors = last.note, last.tensors
-    state = type(start)(**under(tensors, "state"))
-    sent, scores = messages_of(under(tensors, "sent")), tensors["/scores"].cpu()
-    return _Heard(k, state, sent, scores, n_read)
-
-
-def _observable(defense: Defense) -> Observable:
-    """The first by which a gradient can be derived from messages."""
+    defense, setting, streams = context.defense, context.setting, context.streams
+    problem = context.problem
+    assert isinstance(problem, Classification)  # the others were refused
+    gradients = problem.gradients
     if not defense.observables:
         raise ConfigError(
             "DPA052",
             "attack canaries: no gradient can be derived from this defense's messages; use kind = "
             '"gradient"',
         )
-    return next(iter(defense.observables.values()))
-
-
-def _with_canaries(
-    real: Gradient,
-    problem: Classification,
-    victim: int,
-    canaries: Planted,
-    drawn: list[Tensor],
-    batch_size: int,
-) -> WithRecords:
-    inputs, labels, _ = canaries
-    first, *later = (d.to(labels.device) for d in drawn)
-    given = real, problem.gradients, victim, inputs, labels, first, batch_size
-    return WithRecords(*given, later=tuple(later))
+    observable, rng = next(iter(defense.observables.values())), streams.numpy("canaries")
+    drawn = records(kind, problem.dataset, n_canaries, rng)
+    inputs, labels = (t.to(streams.device) for t in drawn)
+    included = torch.from_numpy(rng.random(n_canaries) < 0.5)
+    rate = min(1.0, defense.batch_size / setting.sizes[victim])
+    state = defense.start(problem.initial(streams), setting)
+    done, n_read, before, scores = 0, 0, {}, torch.zeros(n_canaries, dtype=torch.float64)
+    if (last := context.checkpoint.last()) is not None:
+        done, n_read, values, sent, heard = last.parts
+        state, before, scores = type(state)(*values), messages_of(sent), heard.cpu()
+    per_round = defense.batches_per_round, n_canaries
+    rng.random((done, *per_round))  # what the rounds that were played drew
+    for k in range(done + 1, n_rounds + 1):
+        real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
+        used = (included & torch.from_numpy(rng.random(per_round) < rate)).to(streams.device)
+        batch = inputs, labels, used[0], defense.batch_size, tuple(used[1:])
+        oracle, noise = WithRecords(real, gradients, victim, *batch), Noise(streams, k)
+        state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
+        read = Transcript({k - 1: before, k: sent} if k > 1 else {k: sent})
+        view = View.of(threat_model, read, {k - 1, k})
+        for derived in _derived(observable, defense, view, setting, victim, k):
+            scores += _presence(inputs, labels, derived, gradients, defense.clip_norm_in(k))
+            n_read += 1
+        before = sent
+        context.checkpoint.keep(partial(Progress.of, k, n_read, state, tensors_of(sent), scores))
+        on_round(k, n_rounds)
+    if n_read:
+        return Evidence((scores - scores.median()).numpy(), included.numpy())
+    raise NotObservable("DPA054", f"{threat_model.name} can derive no gradient of agent {victim}")
 
 
 def _presence(
-    canaries: Planted, derived: ObservedGradient, gradients: Gradients, clip_norm: float | None
+    inputs: Tensor,
+    labels: Tensor,
+    derived: ObservedGradient,
+    gradients: Gradients,
+    clip_norm: float | None,
 ) -> Tensor:
     """How much of each canary's gradient, at the same model, is in a derived one, [n_canaries].
 
     By ridge regression on all at once, lest canaries that resemble one another are taken for one
     another.
     """
+    n, model = len(labels), derived.model
     each = gradients.clipped_sum(
-        derived.model.expand(canaries.n, -1),
-        canaries.inputs[:, None],
-        canaries.labels[:, None],
-        clip_norm or inf,
-        holders=torch.arange(canaries.n, device=canaries.labels.device),
-    )
-    return _shares(each.double(), derived.gradient.double()).cpu()
-
-
-def _shares(each: Tensor, gradient: Tensor) -> Tensor:
-    """The ridge regression of a gradient [d] on the rows of each [n_canaries, d]."""
+        model.expand(n, -1), inputs[:, None], labels[:, None], clip_norm or inf,
+        holders=torch.arange(n, device=labels.device),
+    ).double()  # fmt: skip
     overlaps = each @ each.T
-    ridge = RIDGE * overlaps.diagonal().mean() * torch.eye(len(each)).to(overlaps)
-    return torch.linalg.solve(overlaps + ridge, each @ gradient)
-
-
-def _view(threat_model: ThreatModel, k: int, before: Messages, sent: Messages) -> View:
-    """What an adversary holds of round k and the one before it."""
-    read = Transcript({k - 1: before, k: sent} if k > 1 else {k: sent})
-    return View.of(threat_model, read, {k - 1, k})
+    ridge = RIDGE * overlaps.diagonal().mean() * torch.eye(n).to(overlaps)
+    return torch.linalg.solve(overlaps + ridge, each @ derived.gradient.double()).cpu()
 
 
 def _derived(

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from math import inf, nan
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, late_rounds, missing_agent
-from dpaudit.checkpoint import Checkpoint
+from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Adjacency, measured_change
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
@@ -26,9 +26,8 @@ from dpaudit.training.classification import Classification
 from dpaudit.training.pace import Pace
 
 from .examination import Examination, Row
-from .needs import worlds_bytes
 from .replay import EVERY_LINK
-from .resume import Measured, Rows, progress, resumed
+from .search import worlds_bytes
 from .worlds import Coupled
 
 CHANGED: dict[Adjacency, str] = {
@@ -52,6 +51,8 @@ NEIGHBOURS = (
     "messages' difference within the data's value range, from {restarts} starts of {steps} steps"
 )
 
+
+Rows = dict[tuple[Adjacency, bool], list[Row]]  # by adjacency, and whether a record was changed
 
 FLOAT64 = 1.5  # times as long as float32
 WORLDS = 12  # that are played for one round and adjacency
@@ -84,9 +85,7 @@ class Sensitivity(Attack):
         yield from missing_agent(self.victim, n_agents)
 
     def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
-        return worlds_bytes(
-            context.defense, context.problem, context.setting, self.restarts if self.steps else 0
-        )
+        return worlds_bytes(context, self.restarts if self.steps else 0)
 
     def seconds(self, context: AttackContext, threat_model: ThreatModel, pace: Pace) -> float:
         """Of the ascent to a record, and of the largest gradient among the victim's."""
@@ -107,30 +106,31 @@ class Sensitivity(Attack):
     def measure(
         self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
     ) -> list[Finding]:
-        _refuse(context)
-        if self.victim is None:
-            chosen = self.model_copy(update={"victim": _most_moved(context)})
-            return chosen.measure(context, threat_model, on_step)
-        if context.setting.sizes[self.victim] == 0:
+        setting, defense = context.setting, context.defense
+        claimed = list(dict.fromkeys(measured_change(claim.adjacency) for claim in context.claims))
+        if "function" in claimed and defense.function_distance() is None:
             raise ConfigError(
-                "DPA051", f"attack.victim: agent {self.victim} is a server, without data"
+                "DPA047",
+                "claim.adjacency: function adjacency needs a stated distance between gradients, "
+                "and this defense states none; claim add-remove or replace-one",
             )
-        coupled = Coupled(
-            context.defense, context.problem, context.setting, context.streams, self.victim
-        )
+        victim = _most_moved(context) if self.victim is None else self.victim
+        if setting.sizes[victim] == 0:
+            raise ConfigError("DPA051", f"attack.victim: agent {victim} is a server, without data")
+        coupled = Coupled(defense, context.problem, setting, context.streams, victim)
         examination = Examination(coupled, self.restarts, self.steps)
-        claimed = dict.fromkeys(measured_change(claim.adjacency) for claim in context.claims)
-        rows = self._rows(examination, list(claimed) or ["add-remove"], on_step, context.checkpoint)
-        findings = []
-        for (adjacency, by_record), every in rows.items():
-            for several in _by_message(every):
-                findings.append(self._finding(several, adjacency, by_record))
-        still = dict.fromkeys(
+        rows = self._rows(examination, claimed or ["add-remove"], on_step, context.checkpoint)
+        findings = [
+            self._finding(several, adjacency, by_record, victim)
+            for (adjacency, by_record), every in rows.items()
+            for several in _by_message(every)
+        ]
+        constant = dict.fromkeys(
             several[0].message
             for every in rows.values()
             for several in _by_message(every, moved=False)
         )
-        return [*findings, _dependence(examination, list(still))]
+        return [*findings, _dependence(examination, list(constant))]
 
     def _rows(
         self,
@@ -140,42 +140,39 @@ class Sensitivity(Attack):
         checkpoint: Checkpoint,
     ) -> Rows:
         """By adjacency, and whether a record was changed where a claim is on functions."""
-        coupled = examination.coupled
-        rounds = self._rounds(coupled.defense.n_rounds)
-        state, last = coupled.start(), max(rounds)
+        coupled, dependences = examination.coupled, examination.dependences
+        rounds, state = self._rounds(coupled.defense.n_rounds), coupled.start()
         slopes = _slopes(coupled) if "function" in adjacencies else {}
-        nothing: Rows = {(adjacency, False): [] for adjacency in adjacencies}
-        begun = Measured(0, state, dict.fromkeys(slopes, state), nothing)
-        done, state, own, rows = resumed(checkpoint.last(), begun, examination.dependences)
+        done, last, own = 0, max(rounds), dict.fromkeys(slopes, state)
+        rows: Rows = {(adjacency, False): [] for adjacency in adjacencies}
+        if (saved := checkpoint.last()) is not None:
+            done, values, own_values, found, noted, dependences.silent = saved.parts
+            state, like = type(state)(*values), type(state)
+            own = {kind: like(*parts) for kind, parts in own_values.items()}
+            rows = {(change, by): [Row(*row) for row in every] for change, by, every in found}
+            dependences.found.update(dict.fromkeys(noted))
         for k in range(done + 1, last + 1):
             if slopes:
-                found, own = examination.function(state, k, own, slopes)
-                rows["function", False] += found if k in rounds else []
+                by_function, own = examination.function(state, k, own, slopes)
+                rows["function", False] += by_function if k in rounds else []
             if ("agent-identity", False) in rows:  # cheap, so in every round
-                rows["agent-identity", False] += _agents(examination, state, k)
-            if k in rounds:
-                self._one_round(examination, state, k, rows)
+                rows["agent-identity", False] += examination.agents(state, k)
+            for adjacency in adjacencies if k in rounds else ():
+                if adjacency == "function" and coupled.holds_records:
+                    replaced = examination.record(state, k, "replace-one", stated_for="function")
+                    rows.setdefault((adjacency, True), []).extend(replaced)
+                elif adjacency in ("add-remove", "replace-one"):
+                    rows[adjacency, False] += examination.record(state, k, adjacency)
             state = coupled.play(state, k, coupled.oracle(k)).round.state
-            now = Measured(k, state, own, rows)
-            checkpoint.keep(partial(progress, now, examination.dependences))
+            every = [[*key, some] for key, some in rows.items()]
+            beside = list(dependences.found), dependences.silent
+            checkpoint.keep(partial(Progress.of, k, state, own, every, *beside))
             on_step(k, last)
         return rows
 
-    def _one_round(
-        self,
-        examination: Examination,
-        state: Any,
-        k: int,
-        rows: Rows,
-    ) -> None:
-        for adjacency in [adjacency for adjacency, by_record in rows if not by_record]:
-            if adjacency == "function" and examination.coupled.holds_records:
-                found = examination.record(state, k, "replace-one", stated_for="function")
-                rows.setdefault((adjacency, True), []).extend(found)
-            elif adjacency in ("add-remove", "replace-one"):
-                rows[adjacency, False] += examination.record(state, k, adjacency)
-
-    def _finding(self, rows: list[Row], adjacency: Adjacency, by_record: bool) -> Finding:
+    def _finding(
+        self, rows: list[Row], adjacency: Adjacency, by_record: bool, victim: int
+    ) -> Finding:
         worst = max(rows, key=lambda row: (row.counts, row.stated is not None, _ratio(row)))
         metrics = {Name.MEASURED: Metric(value=worst.measured)}
         if worst.stated is not None:
@@ -197,15 +194,15 @@ class Sensitivity(Attack):
             world="defense",
             metrics=metrics,
             verdict=Verdict.UNSUPPORTED if against else None,
-            notes=tuple(self._notes(worst, adjacency, by_record, noiseless)),
+            notes=tuple(self._notes(worst, adjacency, by_record, noiseless, victim)),
             series=_series(rows),
         )
 
     def _notes(
-        self, worst: Row, adjacency: Adjacency, by_record: bool, noiseless: bool
+        self, worst: Row, adjacency: Adjacency, by_record: bool, noiseless: bool, victim: int
     ) -> Iterator[str]:
         kind = max(worst.moved, key=lambda kind: worst.moved[kind])
-        who = "" if adjacency == "agent-identity" else f", agent {self.victim} is the victim"
+        who = "" if adjacency == "agent-identity" else f", agent {victim} is the victim"
         yield f"L{worst.norm} norm{who}; worst in round {worst.round} by {kind}"
         yield PAIRED["replace-one" if by_record else adjacency]
         if "natural" in worst.moved:
@@ -248,27 +245,6 @@ def _most_moved(context: AttackContext) -> int:
         return first
 
 
-def _refuse(context: AttackContext) -> None:
-    claimed = any(claim.adjacency == "function" for claim in context.claims)
-    if claimed and context.defense.function_distance() is None:
-        raise ConfigError(
-            "DPA047",
-            "claim.adjacency: function adjacency needs a stated distance between gradients, "
-            "and this defense states none; claim add-remove or replace-one",
-        )
-
-
-def _agents(examination: Examination, state: Any, k: int) -> list[Row]:
-    rows = examination.agents(state, k)
-    if not rows:
-        raise ConfigError(
-            "DPA047",
-            "claim.adjacency: agent-identity needs a stated bound on how far the queries of two "
-            "agents are apart, and this defense states none; claim add-remove or replace-one",
-        )
-    return rows
-
-
 def _slopes(coupled: Coupled) -> dict[str, Tensor]:
     """Linear functions whose gradient [d] has the stated L1 length: on one coordinate, on all."""
     distance, d = coupled.defense.function_distance(), coupled.setting.d
@@ -299,18 +275,17 @@ def _ratio(row: Row) -> float:
 
 
 def _series(rows: list[Row]) -> dict[str, tuple[float, ...]]:
-    kinds = dict.fromkeys(kind for row in rows for kind in row.moved)
     series: dict[str, tuple[float, ...]] = {Column.ROUND: tuple(row.round for row in rows)}
-    for kind in kinds:
+    for kind in dict.fromkeys(kind for row in rows for kind in row.moved):
         series[kind] = tuple(row.moved.get(kind, nan) for row in rows)
     if any(row.stated is not None for row in rows):
         series[Column.STATED_BOUND] = tuple(nan if r.stated is None else r.stated for r in rows)
     return series
 
 
-def _dependence(examination: Examination, still: list[str]) -> Finding:
+def _dependence(examination: Examination, constant: list[str]) -> Finding:
     found = examination.dependences.found
-    identical = (f"bit-identical in all worlds: {', '.join(still)}",) if still else ()
+    identical = (f"bit-identical in all worlds: {', '.join(constant)}",) if constant else ()
     return Finding(
         role=Role.DEPENDENCE,
         kind="sensitivity",

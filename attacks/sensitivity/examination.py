@@ -13,6 +13,7 @@ from torch import Tensor
 from dpaudit.defense.contract import CHANGED_RECORDS, Gradient, Stated
 from dpaudit.defense.noise import Scale
 from dpaudit.defense.transcript import Messages
+from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Adjacency
 from dpaudit.training.classification import BatchGradient
 
@@ -152,6 +153,13 @@ class Examination:
         """One agent's query is replaced by another's: how far apart any two are, before noise."""
         here = self.coupled.play(state, k, self.coupled.oracle(k), silent=True)
         stated = self._stated(k, "agent-identity", here.sent)
+        if not stated:
+            raise ConfigError(
+                "DPA047",
+                "claim.adjacency: agent-identity needs a stated bound on how far the queries of "
+                "two agents are apart, and this defense states none; claim add-remove or "
+                "replace-one",
+            )
         rows = []
         for name, bound in stated.items():
             sent = here.sent[name]

@@ -8,13 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpaudit.attack.contract import AttackContext
 from dpaudit.defense.contract import Setting
+from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.transcript import Messages
-from dpaudit.training.classification import BatchGradient
+from dpaudit.training.classification import BatchGradient, Classification
+from dpaudit.training.needs import gradient_bytes
 
 from .worlds import Candidates, Coupled, Record, stacked
 
 AT_ONCE = 2**26  # numbers that the messages of one stack of restarts may have
+NUMBER = 8  # bytes: all is float64
+PLAYS = 2  # of each world, with noise and without
 STEP = 0.1  # of the optimiser, as a part of the range that values of a record have
 
 
@@ -78,16 +83,13 @@ class Search:
             return objective(played.sent)
 
         found: list[tuple[float, Record]] = []
-        parts = (start.split(self._at_once(k)) for start in self._starts(record))
+        size = at_once(self.coupled.setting, k)
+        parts = (start.split(size) for start in self._starts(record))
         for inputs, labels in zip(*parts, strict=True):
             best, values = ascent(partial(moved, labels=labels), inputs, (low, high), self.steps)
             chosen = int(values.argmax())
             found.append((values[chosen].item(), Record(best[chosen], labels[chosen])))
         return max(found, key=lambda pair: pair[0])[1]
-
-    def _at_once(self, k: int) -> int:
-        """How many restarts fit in one stack."""
-        return at_once(self.coupled.setting, k)
 
     def _starts(self, record: Record) -> tuple[Tensor, Tensor]:
         """Inputs [restarts, *shape] and labels [restarts], every class in turn."""
@@ -145,3 +147,30 @@ def ascent(
         with torch.no_grad():
             z.clamp_(low, high)
     return best, values
+
+
+def worlds_bytes(context: AttackContext, restarts: int) -> int:
+    """Bytes of the neighbouring worlds of one round, and of the search for a record in it.
+
+    Args:
+        restarts: of the search, each a world of its own that the messages are derived through; 0:
+            there is none.
+    """
+    defense, problem, setting = context.defense, context.problem, context.setting
+    step, d = Footprint.of(defense, setting), setting.d
+    ways = 2 if defense.sampling == "poisson" else 1  # with the rest of the batch, and alone
+    worlds = 4 * ways * PLAYS
+    held = int(NUMBER * d * worlds * (step.state + step.sent))
+    playing = step.round(d, 1, NUMBER)
+    playing += gradient_bytes(problem, defense, setting, step.gradients, 1, torch.float64)
+    if not isinstance(problem, Classification):
+        return held + playing
+    shape = problem.dataset.x.shape[1:]
+    batches = 2 * worlds * NUMBER * setting.n_agents * defense.batch_size * shape.numel()
+    natural = NUMBER * max(setting.sizes) * shape.numel()
+    if m := min(restarts, at_once(setting, 1)):
+        points = m * -(-step.gradients // setting.n_agents)
+        graph = int(NUMBER * d * m * (step.graph + step.state))
+        graph += problem.gradients.graph_bytes(points, 1, shape, torch.float64)
+        playing = max(playing, graph)
+    return held + batches + natural + playing

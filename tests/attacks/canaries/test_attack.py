@@ -1,5 +1,6 @@
 """One run with many canaries: the real model is left alone, the channels are what they should be."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from scipy.stats import kstest
 
 from dpaudit.attack.contract import AttackContext
-from dpaudit.attacks.canaries.channels import WithCanaries, game_in_every_batch, train_with_canaries
+from dpaudit.attacks.canaries.channels import WithCanaries, train_with_canaries
 from dpaudit.attacks.canaries.records import WithRecords, records
 from dpaudit.defense.noise import Noise
 from dpaudit.errors import ConfigError
@@ -49,17 +50,9 @@ def test_each_channel_has_the_noise_of_the_protocol(context_of, name, graph) -> 
     context = context_of(name, graph=graph, n_rounds=4, **noise)
     game = Game.of(context.defense, context.setting, 1, "add-remove", "poisson")
     sampled = Adversary(game, EAVESDROPPER, 4)
-    always = Adversary(game_in_every_batch(game), EAVESDROPPER, 4)
-    _, evidence = train_with_canaries(
-        context.defense,
-        context.problem,
-        context.setting,
-        sampled,
-        always,
-        400,
-        Streams(1),
-        lambda *_: None,
-    )
+    always = Adversary(replace(game, sampling_rate=1.0), EAVESDROPPER, 4)
+    drawn = replace(context, streams=Streams(1))
+    _, evidence = train_with_canaries(drawn, sampled, always, 400, lambda *_: None)
     mu = always.leak.by_round.item()
     signs = np.where(evidence.included, 1, -1)
     standard = (evidence.log_ratios - signs * mu**2 / 2) / mu
@@ -96,14 +89,12 @@ def test_mu_of_the_protocol_has_both_ends_where_gradients_react(context_of) -> N
 def test_half_of_the_noise_shows_in_the_bound_on_it(context_of) -> None:
     """The run draws half of the noise that the adversary is told: its channels are twice as loud."""
     context = context_of("dp-dpsgd", n_rounds=1, noise_multiplier=2.0)
-    game = game_in_every_batch(
-        Game.of(context.defense, context.setting, 1, "add-remove", "poisson")
-    )
+    game = Game.of(context.defense, context.setting, 1, "add-remove", "poisson")
+    game = replace(game, sampling_rate=1.0)
     told = Adversary(game, EAVESDROPPER, 1)
     louder = context.defense.model_copy(update={"noise_multiplier": 0.5})
-    _, evidence = train_with_canaries(
-        louder, context.problem, context.setting, told, told, 1000, Streams(2), lambda *_: None
-    )
+    drawn = replace(context, defense=louder, streams=Streams(2))
+    _, evidence = train_with_canaries(drawn, told, told, 1000, lambda *_: None)
     right = correct_guesses(evidence.log_ratios, evidence.included, 100)
     assert mu_from_ranked_guesses(1000, 100, right, 0.01) > told.leak.by_round.item()
 

@@ -9,9 +9,8 @@ from scipy.stats import binom
 
 from dpaudit.accounting.gaussian import gaussian_epsilon
 from dpaudit.attack.contract import AttackContext
-from dpaudit.attacks.canaries.bound import Guessing, sum_test
+from dpaudit.attacks.canaries.bound import CHECKED, Guessing, Summed, not_gaussian, sum_test
 from dpaudit.attacks.canaries.channels import Channels, Evidence
-from dpaudit.attacks.canaries.sums import CHECKED, Summed, not_gaussian
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Name
 from dpaudit.files.threat import ThreatModel
@@ -79,9 +78,7 @@ def test_noise_that_is_not_independent_is_judged_by_guesses(context_of) -> None:
     evidence = drawn(rng, 400, np.ones(3))
     seen = evidence.channels.seen + 0.7 * rng.normal(size=(1, 3))
     shared = evidence._replace(channels=evidence.channels._replace(seen=seen))
-    found = sum_test(
-        0, SMALL, EAVESDROPPER, adversary, shared, None, Guessing(400, 40, 0.05), "one run"
-    )
+    found = sum_test(0, SMALL, adversary, shared, None, Guessing(400, 40, 0.05), "one run")
     assert found.metrics["guesses"].value == 40
     assert "not independent and Gaussian" in found.notes[1]
     assert isinstance(Summed.of(evidence, 1.0), Summed)

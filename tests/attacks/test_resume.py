@@ -1,0 +1,87 @@
+"""Attacks that were killed go on where they were, with the same figures."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dpaudit.attack.contract import AttackContext
+from dpaudit.checkpoint import Checkpoint, Progress
+from dpaudit.data.datasets import Dataset
+from dpaudit.files.claim import Claim
+from dpaudit.files.threat import ThreatModel
+from dpaudit.registry import load_plugin
+from dpaudit.rng import Streams
+
+EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
+
+
+class Cut(Exception):
+    pass
+
+
+class Saved(Checkpoint):
+    """In memory; the attack is cut after so many steps were saved."""
+
+    def __init__(self, cut_after: int) -> None:
+        self.steps, self.stages = [cut_after], dict[tuple[str, ...], Progress]()
+        self._name: tuple[str, ...] = ()
+
+    def stage(self, name: str | int) -> "Saved":
+        stage = Saved(0)
+        stage.steps, stage.stages, stage._name = self.steps, self.stages, (*self._name, str(name))
+        return stage
+
+    def last(self) -> Progress | None:
+        return self.stages.get(self._name)
+
+    def keep(self, now: Callable[[], Progress]) -> None:
+        self.done(now())
+        self.steps[0] -= 1
+        if self.steps[0] == 0:
+            raise Cut
+
+    def done(self, result: Progress) -> None:
+        tensors = {name: tensor.clone() for name, tensor in result.tensors.items()}
+        self.stages[self._name] = Progress(tensors, result.note)
+
+
+@pytest.fixture
+def dataset(dataset: Dataset) -> Dataset:
+    """In float32, as runs are."""
+    return replace(dataset, x=dataset.x.float(), x_test=dataset.x_test.float())
+
+
+@pytest.mark.parametrize(
+    "attack, defense, options, adjacency",
+    [
+        ("canaries", "dp-dpsgd", {"canaries": 30}, "add-remove"),
+        ("canaries", "dp-dpsgd", {"canaries": 20, "kind": "mislabelled"}, "add-remove"),
+        ("sensitivity", "dp-dpsgd", {"restarts": 2, "steps": 2}, "replace-one"),
+        ("sensitivity", "sensitivity-reduced", {"steps": 0}, "function"),
+        ("mutual-information", "dp-dpsgd", {"message": "x", "trials": 40}, "add-remove"),
+        ("mutual-information", "dp-dpsgd", {"message": "view", "trials": 40}, "add-remove"),
+    ],
+)
+def test_a_killed_attack_ends_with_the_same_findings(
+    setting_of, attack: str, defense: str, options: dict[str, Any], adjacency: Any
+) -> None:
+    problem, setting = setting_of("ring", 4, "logistic")
+    own = {"noise_multiplier": 1.0} if defense == "dp-dpsgd" else {"allow_outside_theory": True}
+    played = load_plugin("defenses", defense)(n_rounds=4, batch_size=5, **own).calibrate(setting)
+    claims = (Claim(text="small", epsilon=0.5, delta=1e-5, adjacency=adjacency),)
+    if attack == "mutual-information":
+        options = {**options, "n_permutations": 2, "n_splits": 2}
+    plugin = load_plugin("attacks", attack)(**options)
+
+    def measured(checkpoint: Checkpoint) -> Any:
+        context = AttackContext(
+            problem, setting, played, claims, Streams(3), None, checkpoint=checkpoint
+        )
+        return plugin.measure(context, EAVESDROPPER, lambda done, total: None)
+
+    saved = Saved(cut_after=2)
+    with pytest.raises(Cut):
+        measured(saved)
+    assert measured(saved) == measured(Saved(cut_after=-1))

@@ -226,7 +226,7 @@ def sum_test(
     metrics = found.metrics(claimed_epsilon(claim), delta, alpha)
     metrics |= power_metrics(found.sizes, rate, guessing.canaries, delta, alpha)
     certified = tuple(found.epsilon(found.factor(level), delta) for level in LEVELS)
-    levels = {Column.LEVEL: LEVELS, Column.CERTIFIED: certified}
+    levels: dict[str, tuple[float, ...]] = {Column.LEVEL: LEVELS, Column.CERTIFIED: certified}
     return claim_finding(index, view, (common, found.note), (1, n_rounds), metrics, levels)
 
 

@@ -145,7 +145,8 @@ def train_with_records(
     included = torch.from_numpy(rng.random(n_canaries) < 0.5)
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
     state = defense.start(problem.initial(streams), setting)
-    done, n_read, before, scores = 0, 0, {}, torch.zeros(n_canaries, dtype=torch.float64)
+    done, n_read, scores = 0, 0, torch.zeros(n_canaries, dtype=torch.float64)
+    before: Messages = {}
     if (last := context.checkpoint.last()) is not None:
         done, n_read, values, sent, heard = last.parts
         state, before, scores = type(state)(*values), messages_of(sent), heard.cpu()

@@ -29,7 +29,7 @@ from dpaudit.defense.contract import (
     Target,
 )
 from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Transcript, messages_of, tensors_of
+from dpaudit.defense.transcript import Messages, Transcript, messages_of, tensors_of
 from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel

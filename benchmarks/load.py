@@ -99,31 +99,35 @@ PAGE = """# Load: how audits, reports, checks and benchmarks grow
 
 `python benchmarks/load.py --markdown docs/load.md`, {today}, dpaudit {version}, {system}.
 
-Each row is one command in a process of its own, on one thread and one worker: CPU seconds of all
-its processes together, seconds on the clock (of a machine that others use too), the peak resident
-size of its largest process, and the size of what it writes. "slope" is that of the logarithm of the
-figure over the logarithm of the size, by least squares over all rows but the first; "above" is the
-slope of what is above the first row, which is mostly the start of Python and of its libraries. 1 is
-linear growth; "flat" grows by less than 5% of the first row.
+Each row is one command in its own process, with one thread and one worker. "CPU s" are the CPU
+seconds of all its processes together, and "s" the seconds on the clock (of a machine that others
+use too). "peak MB" is the peak resident memory of its largest process, and "files MB" the size of
+its output. "slope" is the slope of the logarithm of the figure over the logarithm of the size, by
+least squares over all rows except the first. "above" is the slope of the excess over the first
+row, which is mostly the start of Python and its libraries. A slope of 1 is linear growth. "flat"
+means growth by less than 5% of the first row.
 
 - **agents**: `dpaudit audit` of DP-DPSGD on a ring, three rounds, 16 records of ten features at
-  each agent, a logistic regression, a claim on the run, an eavesdropper on all links, the
-  likelihood ratio with 200 trials over three rounds.
-- **rounds**: the same with 8 agents; the attack plays the first three rounds, the accounting is
-  of all.
-- **trials**: the same with 8 agents; so many runs of each world.
-- **features**: the same with 8 agents; of each record, and half of the model's parameters.
-- **information**: that of agents with mutual information of 1,000 trials in the place of the
+  each agent, and a logistic regression. It has a claim about the run, an eavesdropper on all
+  links, and the likelihood ratio with 200 trials over three rounds.
+- **rounds**: the same with 8 agents; the attack plays the first three rounds, and accounting
+  covers all.
+- **trials**: the same with 8 agents; the row gives the number of runs with and without the
+  record.
+- **features**: the same with 8 agents; the row gives the features of each record, half of the
+  number of the model's parameters.
+- **information**: as for agents, with mutual information of 1,000 trials instead of the
   likelihood ratio.
-- **runs**: `dpaudit report` of so many run directories of 8 agents and 10 rounds side by side.
-- **checks**: `dpaudit check` of a claims file of so many checks with a limit each, all of one audit
-  that is in the cache, with JUnit XML, SARIF and Markdown.
-- **cells**: `dpaudit benchmark` of the audit of 8 agents and 10 rounds with so many seeds, with its
-  leaderboard.
+- **runs**: `dpaudit report` of the given number of run directories, of 8 agents and 10 rounds
+  each, side by side.
+- **checks**: `dpaudit check` of a claims file with the given number of checks, one limit each,
+  all of one cached audit, with JUnit XML, SARIF and Markdown.
+- **cells**: `dpaudit benchmark` of the audit of 8 agents and 10 rounds with the given number of
+  seeds, with its leaderboard.
 
-More agents take time and memory in proportion to their links, as long as the graph is sparse
-([what is left out, and what is refused](threat-models.md#many-agents)). Attacks on a whole view
-are the exception: their estimates take the cube of the agents, [up to a
+On a sparse graph, time and memory grow with the number of links
+([limits](threat-models.md#many-agents)). Attacks on a whole view are the exception: the time of
+their estimates grows with the cube of the number of agents, [up to a
 limit](gradient-inversion.md#from-a-whole-view).
 """
 

@@ -240,7 +240,7 @@ is impossible in the neighbouring world.
   trade-off curve of the declared releases and the claimed epsilon.
 - *learned score*: the same for a record of round 1 alone, told by a discriminant that was learned
   from other runs, which finds noise that repeats itself.
-- *noise statistics*: what messages hold beside what was to be foretold is N(0, I): sizes, means and
+- *noise statistics*: the residual of the prediction of messages is N(0, I): sizes, means and
   correlations, each by its exact distribution.
 - *floating point*: likelihood ratios of the float32 numbers themselves, not rounded. A defense that
   draws and adds Laplace noise in float32, as is usual, fails it; every other row is about the

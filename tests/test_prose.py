@@ -1,0 +1,53 @@
+"""Documents are written in plain sentences: short ones, in the field's words.
+
+A sentence ends at a full stop, a question mark, a colon or a semicolon. Code counts as one word, and
+what stands in brackets does not count. This cannot judge a text; it keeps the worst out.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpaudit.files.glossary import ENTRIES
+
+ROOT = Path(__file__).parents[1]
+LONGEST = 35  # words of a sentence
+INVENTED = r"foretell|foretold|unhidden|misfits?|remnants?|hurried"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+WRITTEN = [page for page in PAGES if page.name not in ("CHANGELOG.md", "reproductions.md")]
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The prose of a page: no code, tables, headings or formulas."""
+    text = re.sub(r"```.*?```|<!--.*?-->", "\n\n", text, flags=re.S)
+    text = re.sub(r"^(\||#|    ).*$", "\n", text, flags=re.M)
+    text = re.sub(r"^\s*(?:[-*]|\d+\.)\s", "\n\n", text, flags=re.M)
+    text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "code", text))
+    text = re.sub(r"\([^()]*\)", "", text)
+    for paragraph in re.split(r"\n\s*\n", text):
+        yield from filter(None, re.split(r"(?<=[.!?:;])[\"*)]*\s+", " ".join(paragraph.split())))
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_sentences_are_short(page: Path) -> None:
+    found = [s for s in sentences(page.read_text()) if len(s.split()) > LONGEST]
+    assert found == []
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_documents_use_the_words_of_the_field(page: Path) -> None:
+    found = [s for s in sentences(page.read_text()) if re.search(rf"\b(?:{INVENTED})\b", s)]
+    assert found == []
+
+
+def test_glossary_entries_are_short_sentences() -> None:
+    texts = [sentence for text in ENTRIES.values() for sentence in sentences(text)]
+    assert [s for s in texts if len(s.split()) > LONGEST] == []
+
+
+def test_a_long_sentence_and_an_invented_word_are_found() -> None:
+    long = "One " + "word " * LONGEST + "is too many."
+    assert [len(s.split()) for s in sentences(f"Short. {long}\n\n| a table |")] == [1, 39]
+    assert re.search(rf"\b(?:{INVENTED})\b", "a message is foretold")

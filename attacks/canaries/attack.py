@@ -23,8 +23,7 @@ from dpaudit.game.worst_case.agent import of_most_moved_agent
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
-from dpaudit.training.needs import training_bytes
-from dpaudit.training.pace import seconds_of
+from dpaudit.training.costs import seconds_of, training_bytes
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.train import NOTHING_RECORDED
 

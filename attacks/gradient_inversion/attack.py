@@ -18,8 +18,8 @@ from dpaudit.errors import DataError, DpauditError, NotObservable
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
+from dpaudit.training.costs import Pace
 from dpaudit.training.loaded_problem import LoadedProblem
-from dpaudit.training.pace import Pace
 
 from .adam import Adam
 from .exact import Recovered, recover

@@ -30,7 +30,7 @@ from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.game.worst_case.record import coordinates
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
-from dpaudit.training.pace import Pace, seconds_of
+from dpaudit.training.costs import Pace, seconds_of
 
 from .agents import as_asked, states_distances
 from .asking import WORK, Asking

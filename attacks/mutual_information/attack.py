@@ -27,7 +27,7 @@ from dpaudit.information.estimators import information_correlation
 from dpaudit.information.mnmi import MaximumInformation, maximum_information, without_warnings
 from dpaudit.information.reduction import Reduction
 from dpaudit.progress import OnStep
-from dpaudit.training.pace import Pace
+from dpaudit.training.costs import Pace
 
 from .limits import Limits, beyond, limits
 from .limits import about as limits_note

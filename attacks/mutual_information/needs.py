@@ -6,8 +6,7 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.footprint import Footprint
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
-from dpaudit.training.needs import gradient_bytes
-from dpaudit.training.pace import PATIENCE, Pace, seconds_of
+from dpaudit.training.costs import PATIENCE, Pace, gradient_bytes, seconds_of
 from dpaudit.training.trials import TrialProblem, run_trials
 
 from .samples import FEWEST, Question, blocks, last_round, read_of, span_of

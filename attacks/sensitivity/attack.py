@@ -23,7 +23,7 @@ from dpaudit.game.worst_case.agent import of_most_moved_agent
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
-from dpaudit.training.pace import Pace
+from dpaudit.training.costs import Pace
 
 from .examination import Examination, Row
 from .replay import EVERY_LINK

@@ -18,8 +18,8 @@ from dpaudit.progress import OnStep
 from dpaudit.registry import PluginFamily
 from dpaudit.rng import Streams
 from dpaudit.strict import Strict
+from dpaudit.training.costs import Pace
 from dpaudit.training.loaded_problem import LoadedProblem, Problem
-from dpaudit.training.pace import Pace
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, Recording
 

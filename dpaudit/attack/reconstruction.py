@@ -14,8 +14,8 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
+from dpaudit.training.costs import Pace
 from dpaudit.training.loaded_problem import LoadedProblem
-from dpaudit.training.pace import Pace
 from dpaudit.training.train import Recording
 
 from .contract import Attack, AttackContext, Chooses, InvalidOption, Part, World, late_rounds

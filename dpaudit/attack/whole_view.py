@@ -10,7 +10,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.estimating import unmixing, window
 from dpaudit.game.estimating.linear_system import trials_of
 from dpaudit.game.estimating.window import WIDTH, Played, WindowShape
-from dpaudit.training.pace import seconds_of
+from dpaudit.training.costs import seconds_of
 
 from .contract import AttackContext
 from .victims import VIEW, window_of

@@ -11,6 +11,7 @@ from typer import Argument, Option
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.files.benchmark_result import BenchmarkResult, Cell
+from dpaudit.files.finding import Name
 from dpaudit.files.result import AuditResult
 from dpaudit.memory import size_text
 from dpaudit.text import duration
@@ -138,7 +139,7 @@ def _print_ahead(
     for cell in ahead:
         say(_of_cell(cell, plan.name))
     cores = workers or os.cpu_count() or 1
-    least = "at least " if any(cell.seconds is None or cell.at_least for cell in ahead) else ""
+    least = "at least " if any(cell.is_least for cell in ahead) else ""
     whole = f"{least}about {duration(seconds_of(ahead, cores))}"
     say(f"{len(plan.cells)} cells: {whole} on {cores} core{'s' * (cores > 1)}")
     say(
@@ -149,11 +150,12 @@ def _print_ahead(
 
 def _of_cell(cell: "CellAhead", plan_name: str) -> str:
     time = "unknown" if cell.seconds is None else duration(cell.seconds)
-    time = f">{time}" if cell.at_least and cell.seconds is not None else time
+    time = f">{time}" if cell.is_least and cell.seconds is not None else time
     size = "unknown" if cell.size is None else size_text(cell.size)
     seeds = f" ({cell.n_seeds} seeds)" if cell.n_seeds > 1 else ""
-    most = "unknown" if cell.at_most is None else f"<{cell.at_most:.3g}"
-    expected = most if cell.expected is None else f"{cell.expected:.3g}"
+    most, known = cell.largest(Name.CEILING), cell.largest(Name.EXPECTED_BOUND)
+    ceiling = "unknown" if most is None else f"<{most:.3g}"
+    expected = ceiling if known is None else f"{known:.3g}"
     return f"{time:>9}  {size:>8}  {expected:>9}  {cell.group or plan_name}{seeds}"
 
 

@@ -1,7 +1,6 @@
-"""Results on a terminal: what was found, and what a dry run foretells."""
+"""Results on a terminal: what was found, and what a dry run estimates."""
 
 import webbrowser
-from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +17,7 @@ from .report import result_of
 from .terminal import errors_as_exit_codes, print_result, say
 
 if TYPE_CHECKING:
-    from dpaudit.pipeline.dry_run import Ahead, Outlook, Power
+    from dpaudit.pipeline.dry_run import Power
     from dpaudit.pipeline.run import Runtime
 
 
@@ -48,36 +47,26 @@ def print_outlook(config: AuditConfig, runtime: "Runtime") -> None:
     """Time, memory and power of an audit that was not begun."""
     from dpaudit.pipeline.dry_run import outlook
 
-    found = outlook(config, runtime)
+    costs, powers = outlook(config, runtime)
     say(f"{'time':>8}  {'memory':>8}  part")
-    cost = found.cost
-    for ahead in cost.parts:
-        say(_of_part(ahead))
-    on = f"{cost.cores} core{'s' * (cost.cores > 1)}"
-    least = "at least " if any(ahead.seconds is None for ahead in cost.parts) else ""
-    whole = "unknown" if cost.seconds is None else f"{least}about {duration(cost.seconds)}"
-    say(f"all of it on {on}: {whole}; times of parts are of one core")
-    for line in _of_claims(config, found):
-        say(line)
-
-
-def _of_part(ahead: "Ahead") -> str:
-    time = "unknown" if ahead.seconds is None else duration(ahead.seconds)
-    size = "unknown" if ahead.size is None else size_text(ahead.size)
-    jobs = f" ({ahead.n_jobs} jobs)" if ahead.n_jobs > 1 else ""
-    return f"{time:>8}  {size:>8}  {ahead.part}{jobs}"
-
-
-def _of_claims(config: AuditConfig, found: "Outlook") -> Iterator[str]:
-    """Each claim against each threat model, with what attacks can be expected to certify."""
+    least = ""
+    for part, seconds, size, n_jobs in costs.by_part():
+        time = "unknown" if seconds is None else duration(seconds)
+        memory = "unknown" if size is None else size_text(size)
+        say(f"{time:>8}  {memory:>8}  {part}{f' ({n_jobs} jobs)' if n_jobs > 1 else ''}")
+        least = "at least " if seconds is None else least
+    whole, cores = costs.seconds(runtime.workers), costs.cores(runtime.workers)
+    about = "unknown" if whole is None else f"{least}about {duration(whole)}"
+    say(f"all of it on {cores} core{'s' * (cores > 1)}: {about}; times of parts are of one core")
     for i, claim in enumerate(config.claim):
         for model in config.threat_model:
             if claim.threat_model in (None, model.name):
-                yield f"{claim.sentence()}, against {model.name}:"
-                told = [p for p in found.powers if (p.claim, p.threat_model) == (i, model.name)]
-                yield from map(_of_power, told)
-                if not told:
-                    yield "  no attack of this audit foretells what it can certify"
+                say(f"{claim.sentence()}, against {model.name}:")
+                of_claim = [p for p in powers if (p.claim, p.threat_model) == (i, model.name)]
+                for line in map(_of_power, of_claim):
+                    say(line)
+                if not of_claim:
+                    say("  no attack of this audit knows beforehand what it can certify")
 
 
 def _of_power(power: "Power") -> str:

@@ -24,9 +24,8 @@ from dpaudit.pipeline.run import Runtime, prepare
 from dpaudit.pipeline.workers import one_thread
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification, n_evaluated
+from dpaudit.training.costs import pace_of, training_bytes
 from dpaudit.training.loaded_problem import Problem
-from dpaudit.training.needs import training_bytes
-from dpaudit.training.pace import measured as pace_of
 from dpaudit.training.train import NOTHING_RECORDED, Learning, train
 from dpaudit.training.woven import global_randomness
 

@@ -4,7 +4,6 @@ Parts leave what they found in files of the run directory. Whoever has the files
 the audit: nothing else is shared.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +11,9 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.training.run_directory import RunDirectory
 
 from .caller_objects import NOTHING
+from .costs import estimate_costs
 from .jobs import WORLDS, names_of_attacks
-from .memory import plan_of
-from .run import Runtime, fingerprint_of, prepare, prepared_again, run_audit, worker
+from .run import Runtime, fingerprint_of, prepare, run_audit, worker
 from .workers import one_thread
 
 
@@ -28,7 +27,7 @@ class Parts(NamedTuple):
 def begin(config: AuditConfig, out: Path, runtime: Runtime, text: str, resume: bool) -> Parts:
     """Begin a run, or go on with one, and say what is to be done. Raises as ``run_audit``."""
     prepared = prepare(config, runtime)
-    plan_of(config, prepared, runtime.max_memory, partial(prepared_again, runtime, NOTHING))
+    estimate_costs(config, prepared, runtime.max_memory)
     fingerprint = fingerprint_of(config, prepared, runtime)
     with RunDirectory(out).begun(text, fingerprint, resume):
         return Parts(WORLDS, tuple(names_of_attacks(config, prepared)))

@@ -53,6 +53,13 @@ class AttackJob:
         size = "" if self.part.batch_size is None else f"-batch-{self.part.batch_size}"
         return f"{what}{size}-{self.part.world}"
 
+    @property
+    def of(self) -> str:
+        """What it is a part of, for people: all jobs of an attack by an adversary."""
+        what = "examination" if self.index is None else f"attack {self.index:02d}"
+        whom = f" ({self.threat_model.name})" if self.attack.per_threat_model else ""
+        return f"{what} {self.attack_name}{whom}"
+
 
 class Prepared(NamedTuple):
     """Everything that a config determines before the first round."""

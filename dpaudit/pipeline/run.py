@@ -29,6 +29,7 @@ from dpaudit.training.seals import bound_to
 
 from .caller_objects import NOTHING, CallerObjects
 from .claims import accounted
+from .costs import AuditCosts, estimate_costs
 from .examinations import examinations
 from .jobs import (
     NOISE_OF_THE_RUN,
@@ -42,14 +43,12 @@ from .jobs import (
     train_world,
 )
 from .learning import learning_notes, problem_notes
-from .memory import Plan, plan_of
 from .noise_law import examine_law
 from .noise_of_the_run import examine_noise
 from .packages import refuse_missing_packages
 from .provenance import code_of, provenance
 from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
 from .source import Evidence, Source, audited, concluded
-from .time_needed import Estimate, estimate
 from .vacuous import vacuous_notes
 from .workers import Work, begin, run_jobs
 
@@ -92,9 +91,9 @@ def run_audit(
     """
     with recording():
         prepared = prepare(config, runtime, own)
-        again = partial(prepared_again, runtime, own)
-        plan = plan_of(config, prepared, runtime.max_memory, again)
-        source = Trained(config, prepared, runtime, plan, own, None if resume else say)
+        timed = say is not None and not resume
+        costs = estimate_costs(config, prepared, runtime.max_memory, timed=timed)
+        source = Trained(config, prepared, runtime, costs, own, say)
         return audited(source, out, config_text, resume, on_progress)
 
 
@@ -124,10 +123,9 @@ def attack_again(
         if any(now[key] != recorded.get(key) for key in ("data", "device")):
             raise RunError("DPA017", f"{out}: data or device differ from those of the recorded run")
         _refuse_unrecorded(run, prepared)
-        again = partial(prepared_again, runtime, NOTHING)
-        plan = plan_of(config, prepared, runtime.max_memory, again, trains=False)
+        costs = estimate_costs(config, prepared, runtime.max_memory, trains=False)
         run.forget("findings/[0-9]*.json")
-        source = Trained(config, prepared, runtime, plan)
+        source = Trained(config, prepared, runtime, costs)
         return concluded(source, run, source.attacked(run, bound_to(now), _noted(run, on_progress)))
 
 
@@ -138,7 +136,7 @@ class Trained(Source):
     config: AuditConfig
     prepared: Prepared
     runtime: Runtime
-    plan: Plan
+    costs: AuditCosts
     own: CallerObjects = NOTHING
     say: Callable[[str], None] | None = None
 
@@ -147,17 +145,16 @@ class Trained(Source):
 
     def evidence(self, run: RunDirectory, on_progress: OnProgress) -> Evidence:
         began = time.perf_counter()
-        plan, runtime = self.plan, self.runtime
-        needed = None if self.say is None else estimate(self.config, self.prepared)
-        if needed is not None and needed.is_short:
+        costs, runtime = self.costs, self.runtime
+        if costs.is_short:
             runtime = replace(runtime, cores=1)
         if runtime.workers > 1:
             begin()
         if self.say is not None:
-            for line in (*plan.lines(), *_time_needed(needed, plan, runtime)):
+            for line in costs.lines(runtime.workers):
                 self.say(line)
         on_progress = _noted(run, on_progress)
-        workers = plan.workers(plan.training, runtime.workers)
+        workers = costs.workers(costs.training, runtime.workers)
         arguments = (self.config, run, run.binding, runtime, self.own)
         run_jobs(worker, arguments, WORLDS, workers, on_progress)
         seconds = {"training": time.perf_counter() - began}
@@ -173,10 +170,11 @@ class Trained(Source):
     ) -> Evidence:
         """The evidence of all attacks on what was recorded, and of accounting."""
         began = time.perf_counter()
-        config, prepared, runtime, plan = self.config, self.prepared, self.runtime, self.plan
+        config, prepared, runtime, costs = self.config, self.prepared, self.runtime, self.costs
         jobs = names_of_attacks(config, prepared)
         arguments = (config, run, binding, runtime, self.own)
-        run_jobs(worker, arguments, jobs, plan.workers(plan.attacks, runtime.workers), on_progress)
+        workers = costs.workers(costs.attacks, runtime.workers)
+        run_jobs(worker, arguments, jobs, workers, on_progress)
         found = [finding for job in jobs for finding in _stored(run, job, binding)]
         judgings, findings = accounted(config, prepared, found)
         curves = {
@@ -302,14 +300,6 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     return Prepared(learned, setting, worlds, attacks, examined, streams, notes, drawn)
 
 
-def _time_needed(needed: Estimate | None, plan: Plan, runtime: Runtime) -> Iterator[str]:
-    """How long it takes, if that is long and it begins at the beginning."""
-    if needed is not None:
-        needs = plan.training, plan.attacks
-        line = needed.line(*(plan.workers(some, runtime.workers) for some in needs))
-        yield from [] if line is None else [line]
-
-
 def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[str]:
     if defense.reconstructed is not None:
         yield f"Reconstructed, and not its authors' own: {defense.reconstructed}."
@@ -318,13 +308,6 @@ def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[
         yield f"This run is outside the theory of its paper, as allowed by its config: {condition}."
     yield from vacuous_notes(config.claim, setting)
     yield from absent_notes(config.threat_model, setting.network, defense.n_rounds)
-
-
-def prepared_again(
-    runtime: Runtime, own: CallerObjects, config: AuditConfig, dataset: Dataset | None
-) -> Prepared:
-    """Another config on the same data."""
-    return prepare(config, runtime, replace(own, data=dataset))
 
 
 def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:

@@ -13,7 +13,7 @@ from dpaudit.benchmark.grid import InvalidCells, plan_of
 from dpaudit.commands.cli import app
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.files.finding import Name
-from dpaudit.pipeline import memory, run
+from dpaudit.pipeline import run
 from dpaudit.pipeline.dry_run import outlook
 from dpaudit.pipeline.run import Runtime
 from tests.benchmark.small_benchmarks import EPSILONS, GRAPHS, written
@@ -44,17 +44,17 @@ def test_cells_that_differ_in_seed_and_budget_share_their_measurement(
 ) -> None:
     calls: Counter[str] = Counter()
     counted(monkeypatch, dry_run, "prepare", calls)
-    counted(monkeypatch, dry_run, "cost_of", calls)
+    counted(monkeypatch, dry_run, "estimate_costs", calls)
     counted(monkeypatch, run, "load_dataset", calls)
     found = ahead(tmp_path, "seeds = [1, 2]\n", GRAPHS, EPSILONS)
-    assert calls == {"prepare": 4, "cost_of": 2, "load_dataset": 1}
+    assert calls == {"prepare": 4, "estimate_costs": 2, "load_dataset": 1}
     cells = {cell.group: cell for cell in found}
     assert all(cell.n_seeds == 2 for cell in cells.values())
     of_graph = {
         name: {c.seconds for g, c in cells.items() if name in g} for name in ("ring", "com")
     }
     assert [len(seconds) for seconds in of_graph.values()] == [1, 1]
-    assert len({cell.expected for cell in found}) > 1  # power is of each budget
+    assert len({cell.largest(Name.EXPECTED_BOUND) for cell in found}) > 1  # power is of each budget
 
 
 def test_power_that_takes_longer_than_its_share_is_told_by_its_ceiling(
@@ -64,14 +64,14 @@ def test_power_that_takes_longer_than_its_share_is_told_by_its_ceiling(
     derived = ahead(tmp_path, EPSILONS)
     monkeypatch.setattr(dry_run, "POWER_SECONDS", 0.0)
     bounded = ahead(tmp_path, EPSILONS)
-    assert all(cell.expected is not None for cell in derived)
-    assert [(cell.expected, cell.at_most) for cell in bounded] == [
-        (None, cell.at_most) for cell in derived
-    ]
+    assert all(cell.largest(Name.EXPECTED_BOUND) is not None for cell in derived)
+    assert all(cell.largest(Name.EXPECTED_BOUND) is None for cell in bounded)
+    at_most = [cell.largest(Name.CEILING) for cell in bounded]
+    assert at_most == [cell.largest(Name.CEILING) for cell in derived]
     config = plan.cells[0].config.model_dump(mode="json")
     config["attack"] = [{"name": "likelihood-ratio", "trials": 40}]
-    [power] = outlook(type(plan.cells[0].config).from_dict(config), RUNTIME).powers
-    assert bounded[0].at_most == power.metrics[Name.CEILING].value
+    _, [power] = outlook(type(plan.cells[0].config).from_dict(config), RUNTIME)
+    assert at_most[0] == power.metrics[Name.CEILING].value
 
 
 def test_an_estimate_that_is_too_large_is_a_line_of_its_cell(
@@ -86,18 +86,14 @@ def test_an_estimate_that_is_too_large_is_a_line_of_its_cell(
         cells_ahead(plan, RUNTIME, lambda done, total: None)
 
 
-def test_a_remedy_for_memory_is_searched_for_once_for_what_costs_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: Counter[str] = Counter()
-    counted(monkeypatch, memory, "_that_fit", calls)
+def test_each_cell_that_does_not_fit_is_a_line(tmp_path: Path) -> None:
     plan = plan_of(BenchmarkFile.read(written(tmp_path, GRAPHS, EPSILONS)), 100)
     with pytest.raises(InvalidCells) as refused:
         cells_ahead(plan, Runtime(cores=1, max_memory=1), lambda done, total: None)
     lines = str(refused.value).split("\n")
     assert len(lines) == 4
-    assert all("no smaller value of an option was found to fit" in line for line in lines)
-    assert calls == {"_that_fit": 2}  # one for each graph
+    assert all(" takes about " in line and line.endswith(" is in use") for line in lines)
+    assert refused.value.problems[0].help == "lower n_agents or batch_size"
 
 
 def test_a_plugin_that_raises_is_a_line_of_each_of_its_cells(

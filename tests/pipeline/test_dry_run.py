@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from dpaudit.commands.cli import app
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name, Role
-from dpaudit.pipeline.dry_run import Ahead, outlook, powers_of
+from dpaudit.pipeline.dry_run import outlook, powers_of
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from tests.said import without_help
 from tests.small_audits import digits_config
@@ -24,7 +24,7 @@ def audit(*attacks: dict) -> AuditConfig:
 
 def test_its_power_is_that_of_the_audit_itself(tmp_path: Path) -> None:
     """Not one run is needed to know it: expected bound, ceiling and trials are the same numbers."""
-    [power] = outlook(audit(ATTACK), Runtime(cores=1)).powers
+    _, [power] = outlook(audit(ATTACK), Runtime(cores=1))
     result = run_audit(audit(ATTACK), tmp_path, Runtime(cores=1))
     [test] = [f for f in result.findings if f.role is Role.TEST]
     assert (power.attack, power.claim, power.threat_model) == (
@@ -37,26 +37,27 @@ def test_its_power_is_that_of_the_audit_itself(tmp_path: Path) -> None:
 
 
 def test_every_part_has_a_time_and_a_size() -> None:
-    found = outlook(audit(ATTACK, {"name": "canaries", "canaries": 20}), Runtime(cores=1))
-    assert [ahead.part for ahead in found.cost.parts] == [
-        "training, defense",
-        "training, no-defense",
-        "attack 00, likelihood-ratio, eavesdropper",
-        "attack 01, canaries, eavesdropper",
-        "examination, sensitivity, eavesdropper",
+    costs, _ = outlook(audit(ATTACK, {"name": "canaries", "canaries": 20}), Runtime(cores=1))
+    parts = list(costs.by_part())
+    assert [part for part, *_ in parts] == [
+        "training (defense)",
+        "training (no-defense)",
+        "attack 00 likelihood-ratio (eavesdropper)",
+        "attack 01 canaries (eavesdropper)",
+        "examination sensitivity",
         "noise-of-the-run",
     ]
-    assert all(ahead.size for ahead in found.cost.parts)
-    unknown = [ahead.part for ahead in found.cost.parts if ahead.seconds is None]
-    assert unknown == ["attack 01, canaries, eavesdropper"]
+    assert all(size for _, _, size, _ in parts)
+    unknown = [part for part, seconds, *_ in parts if seconds is None]
+    assert unknown == ["attack 01 canaries (eavesdropper)"]
 
 
 def test_an_attack_in_several_jobs_is_one_part() -> None:
     inversion = {"name": "gradient-inversion", "message": "view", "rounds": [1], "targets": 2}
-    found = outlook(audit(inversion), Runtime(cores=1))
-    [ahead] = [one for one in found.cost.parts if "inversion" in one.part]
-    assert ahead.part == "attack 00, gradient-inversion, eavesdropper"
-    assert ahead.n_jobs == 4  # two worlds, and two batch sizes: 1 and that of the defense
+    costs, _ = outlook(audit(inversion), Runtime(cores=1))
+    [(part, *_, n_jobs)] = [one for one in costs.by_part() if "inversion" in one[0]]
+    assert part == "attack 00 gradient-inversion (eavesdropper)"
+    assert n_jobs == 4  # two worlds, and two batch sizes: 1 and that of the defense
 
 
 def test_an_estimate_of_many_unknowns_is_in_the_time_and_in_the_memory(
@@ -65,18 +66,21 @@ def test_an_estimate_of_many_unknowns_is_in_the_time_and_in_the_memory(
     """The images of one target take the same; of 30 times the agents more is not known."""
     monkeypatch.setattr("dpaudit.attack.whole_view.seconds_of", lambda compute: 1.0)
 
-    def inversion(n_agents: int) -> Ahead:
+    def inversion(n_agents: int) -> tuple[float, int]:
         given = {"message": "view", "rounds": [2], "targets": 1, "batch_sizes": ["training"]}
         config = digits_config(
             {"name": "gradient-inversion", "iterations": 1, **given},
             model="logistic", n_agents=n_agents, defense=DEFENSE,
         )  # fmt: skip
-        return next(p for p in outlook(config, Runtime()).cost.parts if "inversion" in p.part)
+        parts = outlook(config, Runtime())[0].by_part()
+        [(seconds, size)] = [(s, size) for part, s, size, _ in parts if "inversion" in part]
+        assert seconds is not None
+        assert size is not None
+        return seconds, size
 
     few, many = inversion(8), inversion(240)
-    assert None not in (few.seconds, many.seconds, few.size, many.size)
-    assert (many.seconds or 0) > 2 * (few.seconds or 0)
-    assert (many.size or 0) > (few.size or 0) + 10**8
+    assert many[0] > 2 * few[0]
+    assert many[1] > few[1] + 10**8
 
 
 HIDES_NO_AGENT = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "agent-identity", "scope": "message"}
@@ -149,7 +153,7 @@ def test_the_command_prints_it_and_runs_nothing(tmp_path: Path, monkeypatch) -> 
     code, lines, _ = said(tmp_path, CONFIG)
     assert code == 0
     assert lines[0].split() == ["time", "memory", "part"]
-    assert lines[1].endswith("MB  training, defense")
+    assert lines[1].endswith("MB  training (defense)")
     assert lines[-2] == (
         "ours: (1, 1e-05)-DP for the whole run, add-remove adjacency, against eavesdropper:"
     )
@@ -163,7 +167,7 @@ def test_a_claim_that_no_number_of_runs_refutes_is_said_to_be_one(tmp_path: Path
 
 def test_without_an_attack_on_it_a_claim_has_no_power(tmp_path: Path) -> None:
     _, lines, _ = said(tmp_path, CONFIG.partition("[[attack]]")[0])
-    assert lines[-1] == "  no attack of this audit foretells what it can certify"
+    assert lines[-1] == "  no attack of this audit knows beforehand what it can certify"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from dpaudit.commands.cli import app
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.memory import resident
+from dpaudit.pipeline.costs import AuditCosts, Limit, PartCost, estimate_costs
 from dpaudit.pipeline.jobs import (
     NOISE_OF_THE_RUN,
     faults_in_a_line,
@@ -23,7 +24,6 @@ from dpaudit.pipeline.jobs import (
     run_attack,
     train_world,
 )
-from dpaudit.pipeline.memory import Limit, Need, Plan, plan_of
 from dpaudit.pipeline.noise_of_the_run import examine_noise
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from dpaudit.training.run_directory import RunDirectory
@@ -40,10 +40,6 @@ def audit(*attacks: dict[str, Any], model: str = "lenet", n_agents: int = 6, **d
     return digits_config(
         *attacks, model=model, n_agents=n_agents, defense={"name": "dpdl", **given}
     )
-
-
-def again(config: AuditConfig, dataset: Any) -> Any:
-    return prepare(config, Runtime())
 
 
 def grown(work: Callable[[], object]) -> int:
@@ -76,10 +72,8 @@ def estimated(config: AuditConfig) -> dict[str, int]:
     child = os.fork()
     if not child:
         torch.set_num_threads(1)
-        plan = plan_of(config, prepare(config, Runtime()), 10**15, again)
-        os.write(
-            writer, json.dumps({n.part: n.size for n in (*plan.training, *plan.attacks)}).encode()
-        )
+        costs = estimate_costs(config, prepare(config, Runtime()), 10**15)
+        os.write(writer, json.dumps({part.part: part.size for part in costs.parts}).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as file:
@@ -96,14 +90,14 @@ measured = pytest.mark.skipif(not all(map(Path.exists, PEAK)), reason="no peak o
 @pytest.mark.parametrize(
     "config, part",
     [
-        (audit(model="mlp", n_agents=60), "training, defense"),
+        (audit(model="mlp", n_agents=60), "training (defense)"),
         (
             audit({"name": "likelihood-ratio", "trials": 400, "n_rounds": 3}, n_agents=20),
-            "attack 00-likelihood-ratio-eavesdropper",
+            "attack 00 likelihood-ratio (eavesdropper)",
         ),
         (
             audit({"name": "sensitivity", "points": 1, "steps": 1, "restarts": 8}, model="mlp"),
-            "attack 00-sensitivity-eavesdropper",
+            "attack 00 sensitivity (eavesdropper)",
         ),
         (
             audit(
@@ -111,7 +105,7 @@ measured = pytest.mark.skipif(not all(map(Path.exists, PEAK)), reason="no peak o
                  "n_permutations": 0, "n_splits": 0, "rounds": [1]},
                 model="logistic", n_agents=10, n_rounds=1,
             ),
-            "attack 00-mutual-information-eavesdropper",
+            "attack 00 mutual-information (eavesdropper)",
         ),
         (
             audit(
@@ -119,15 +113,15 @@ measured = pytest.mark.skipif(not all(map(Path.exists, PEAK)), reason="no peak o
                  "n_permutations": 0, "n_splits": 0, "rounds": [2]},
                 model="logistic", n_agents=10, n_rounds=3,
             ),
-            "attack 00-mutual-information-eavesdropper",
+            "attack 00 mutual-information (eavesdropper)",
         ),
         (
             audit({"name": "canaries", "canaries": 1500, "n_rounds": 2}, n_agents=10),
-            "attack 00-canaries-eavesdropper",
+            "attack 00 canaries (eavesdropper)",
         ),
         (
             audit({"name": "canaries", "canaries": 1000, "kind": "crafted", "n_rounds": 2}),
-            "attack 00-canaries-eavesdropper",
+            "attack 00 canaries (eavesdropper)",
         ),
         (audit(model="mlp", n_agents=3, n_rounds=1), NOISE_OF_THE_RUN),
     ],
@@ -171,7 +165,7 @@ def test_gradient_inversion_takes_about_what_it_is_said_to_take(tmp_path: Path) 
     attack = {"name": "gradient-inversion", "message": "cross_gradient", "rounds": [2]}
     attack |= {"iterations": 2, "batch_sizes": ["training"], "targets": 12}
     config = audit(attack, model="cnn-xie", n_rounds=2)
-    part, run = "attack 00-gradient-inversion-eavesdropper-batch-4-defense", RunDirectory(tmp_path)
+    part, run = "attack 00 gradient-inversion (eavesdropper)", RunDirectory(tmp_path)
     attack_takes_about_what_it_is_said_to_take(config, part, run)
 
 
@@ -184,36 +178,38 @@ def test_an_estimate_from_the_whole_view_takes_about_what_it_is_said_to_take(
     attack |= {"iterations": 2, "batch_sizes": ["training"]}
     given = {"name": "dp-dpsgd", "n_rounds": 3, "batch_size": 1, "noise_multiplier": 0.5}
     config = digits_config(attack, model="logistic", n_agents=500, defense=given)
-    part, run = "attack 00-gradient-inversion-eavesdropper-batch-1-defense", RunDirectory(tmp_path)
+    part, run = "attack 00 gradient-inversion (eavesdropper)", RunDirectory(tmp_path)
     attack_takes_about_what_it_is_said_to_take(config, part, run)
 
 
 @pytest.mark.parametrize("size", [200 * 10**6, 280 * 10**6])
-def test_the_number_of_agents_that_is_named_fits_and_one_more_does_not(size: int) -> None:
+def test_the_number_of_agents_that_is_named_fits_about(size: int) -> None:
     config = audit(model="mlp", n_agents=300).model_copy(update={"claim": ()})
     prepared = prepare(config, Runtime())
-    limit = resident() + size
-    with pytest.raises(ConfigError, match=r"n_agents = \d+ would fit") as refused:
-        plan_of(config, prepared, limit, again)
-    n = int(re.search(r"n_agents = (\d+)", str(refused.value))[1])  # type: ignore[index]
+    with pytest.raises(ConfigError) as refused:
+        estimate_costs(config, prepared, resident() + size)
+    remedy = r"lower n_agents or batch_size; about n_agents = (\d+) would fit"
+    n = int(re.fullmatch(remedy, refused.value.problems[0].help)[1])  # type: ignore[index]
     fits = audit(model="mlp", n_agents=n).model_copy(update={"claim": ()})
-    needs = plan_of(fits, prepare(fits, Runtime()), 10**15, again).training
-    assert 0.8 * size < max(need.size for need in needs) <= 1.1 * size  # other memory may move
+    costs = estimate_costs(fits, prepare(fits, Runtime()), 10**15)
+    assert 0.8 * size < max(part.size for part in costs.training) <= 1.1 * size
 
 
-def test_an_attack_that_does_not_fit_is_told_by_its_own_option() -> None:
+def test_an_attack_that_does_not_fit_is_named_with_its_options() -> None:
     attack = {"name": "likelihood-ratio", "trials": 3_000_000, "n_rounds": 2}
     config = audit(attack)
-    prepared = prepare(config, Runtime())
-    with pytest.raises(ConfigError, match=r"trials = \d+ of likelihood-ratio would fit"):
-        plan_of(config, prepared, resident() + 10**9, again)
+    options = "n_rounds of likelihood-ratio or trials of likelihood-ratio or n_agents"
+    with pytest.raises(ConfigError, match=r"\(eavesdropper\) takes about .* GB of") as refused:
+        estimate_costs(config, prepare(config, Runtime()), resident() + 10**9)
+    assert refused.value.problems[0].help.startswith(f"lower {options}; about trials of ")
 
 
 def test_parts_that_do_not_fit_side_by_side_are_done_one_after_the_other() -> None:
-    needs = [Need("a", 600), Need("b", 300), Need("c", 300)]
+    parts = [PartCost("a", 600), PartCost("b", 300), PartCost("c", 300)]
 
     def workers(free: int | None) -> int:
-        return Plan(needs, [], Need("report", 1), Limit(free, "", 100)).workers(needs, 8)
+        costs = AuditCosts(parts, [], PartCost("report", 1), Limit(free, "", 100))
+        return costs.workers(parts, 8)
 
     assert [workers(free) for free in (None, 1500, 1499, 1100, 1099, 600)] == [3, 3, 2, 2, 1, 1]
 
@@ -265,7 +261,7 @@ def test_the_command_exits_2_with_one_line_and_leaves_no_run(tmp_path: Path) -> 
     assert found.exit_code == 2
     assert without_help(found.stderr).count("\n") == 1
     assert re.search(
-        r"training, .* takes about .* GB .*n_agents = \d+ would fit", without_help(found.stderr)
+        r"training \(.*\) takes about .* GB (.|\n)*n_agents = \d+ would fit", found.stderr
     )
     assert not (tmp_path / "run").exists()
     wrong = CliRunner().invoke(app, [*asked[:-1], "12 apples"])

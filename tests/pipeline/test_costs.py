@@ -1,4 +1,4 @@
-"""How long an audit is said to take: the arithmetic with a faked clock, and real ones beside it."""
+"""How long an audit takes by its estimate: arithmetic with a faked clock, and a real run."""
 
 import time
 from collections.abc import Callable
@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from dpaudit.files.config import AuditConfig
+from dpaudit.pipeline.costs import AuditCosts, Limit, PartCost, estimate_costs
 from dpaudit.pipeline.jobs import WORLDS, jobs_of, run_attack, train_world
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
-from dpaudit.pipeline.time_needed import Estimate, Took, estimate
 from dpaudit.pipeline.workers import one_thread
-from dpaudit.training.pace import PATIENCE, RECORDS, Pace, measured, seconds_of
+from dpaudit.training.costs import PATIENCE, RECORDS, Pace, pace_of, seconds_of
 from dpaudit.training.run_directory import RunDirectory
 from tests.small_audits import digits_config
 
 WITHIN = 5.0  # times what it takes, and that times what it takes: a machine is busy or not
-PACE = Pace(1e-3, 16, 0.01, 0.1, (0.0, 0.01))
+PACE = Pace(1e-3, 16, 0.01, 0.1)
 
 
 def audit(*attacks: dict[str, Any], **defense: Any) -> AuditConfig:
@@ -33,16 +33,20 @@ def paced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Every pace is the same, and all that attacks time takes a thousandth of a second."""
     if "slow" in request.keywords:
         return
-    monkeypatch.setattr("dpaudit.pipeline.time_needed.measured", lambda *given: PACE)
+    monkeypatch.setattr("dpaudit.pipeline.costs.pace_of", lambda *given: PACE)
     for attack in ("likelihood_ratio.attack", "mutual_information.needs"):
         timed = f"dpaudit.attacks.{attack}.seconds_of"
         monkeypatch.setattr(timed, lambda compute: 1e-3)
 
 
-def estimated(config: AuditConfig) -> Estimate:
-    found = estimate(config, prepare(config, Runtime()))
-    assert found is not None
-    return found
+def estimated(config: AuditConfig) -> AuditCosts:
+    return estimate_costs(config, prepare(config, Runtime()), 10**15, timed=True)
+
+
+def of_times(training: list[float], attacks: dict[str, float | None]) -> AuditCosts:
+    worlds = [PartCost(f"training ({i})", 1, None, None, s) for i, s in enumerate(training)]
+    parts = [PartCost(name, 1, None, None, s) for name, s in attacks.items()]
+    return AuditCosts(worlds, parts, PartCost("report", 1), Limit(None, "", 0))
 
 
 def of_attack(**attack: Any) -> float:
@@ -65,22 +69,22 @@ def ticking(step: float) -> Callable[[], float]:
 
 def test_training_takes_its_rounds_and_evaluations() -> None:
     one, twice = (estimated(audit(n_rounds=n)).training for n in (100, 200))
-    assert [took.part for took in one] == ["training", "training"]  # both worlds
-    assert [took.seconds for took in one] == pytest.approx([100 * 0.026 + 40 * 0.1] * 2)
-    assert [took.seconds for took in twice] == pytest.approx([200 * 0.026 + 40 * 0.1] * 2)
+    assert [part.part for part in one] == ["training (defense)", "training (no-defense)"]
+    assert [part.seconds for part in one] == pytest.approx([100 * 0.026 + 40 * 0.1] * 2)
+    assert [part.seconds for part in twice] == pytest.approx([200 * 0.026 + 40 * 0.1] * 2)
 
 
 def test_an_attack_takes_what_it_does() -> None:
     sensitivity = {"name": "sensitivity", "rounds": (1, 2), "steps": 9, "restarts": 4}
     one, twice, thrice = (of_attack(**{**sensitivity, "steps": n}) for n in (9, 19, 29))
     assert twice - one == pytest.approx(thrice - twice)
-    assert twice - one == pytest.approx(2 * 10 * 1.5 * (0.026 + 4 * 0.01 + 8 * 0.01))
+    assert twice - one == pytest.approx(2 * 10 * 1.5 * (0.026 + 4 * 0.004 + 8 * 0.01))
     inversion = {"message": "noisy-gradient", "rounds": (3,), "restarts": 2}
     one, twice = (
         of_attack(name="gradient-inversion", **inversion, iterations=n, batch_sizes=(1,))
         for n in (50, 100)
     )
-    assert (one, twice) == pytest.approx((50 * 16 * 0.01, 100 * 16 * 0.01))
+    assert (one, twice) == pytest.approx((50 * 16 * 0.004, 100 * 16 * 0.004))
     runs = {"name": "likelihood-ratio", "n_rounds": 6}
     one, twice, thrice = (of_attack(**runs, trials=n) for n in (10_000, 20_000, 30_000))
     assert twice - one == pytest.approx(thrice - twice) == pytest.approx(6 * 17_000 * 1e-3 / 800)
@@ -103,17 +107,26 @@ def test_twice_the_rounds_of_runs_take_twice_as_long() -> None:
     assert twice - one == pytest.approx(thrice - twice)
 
 
+def lines(costs: AuditCosts, cores: int) -> str:
+    return "".join(costs.lines(cores))
+
+
 def test_a_line_has_every_part_and_the_whole_on_these_cores() -> None:
-    training = [Took("training", 20.0), Took("training", 20.0)]
-    attacks = [Took("one (a)", 60.0), Took("one (a)", 60.0), Took("short", 0.4)]
-    said = Estimate(training, attacks).line
-    assert said(2, 2) == "about 80 s on 2 cores; on one: training 40 s, one (a) 2 min"
-    assert said(1, 1) == "about 2.7 min on 1 core; on one: training 40 s, one (a) 2 min"
-    unknown = Estimate(training, [*attacks, Took("other", None)]).line(2, 2)
-    assert unknown is not None
-    assert unknown.startswith("at least about 80 s on 2 cores")
-    assert unknown.endswith(", other unknown")
-    assert Estimate([Took("training", 9.0)], attacks[2:]).line(2, 2) is None  # soon done
+    attacks: dict[str, float | None] = {"one (a)": 60.0, "two (a)": 60.0, "short": 0.4}
+    costs = of_times([20.0, 20.0], attacks)
+    on_one = "; on one: training (0) 20 s, training (1) 20 s, one (a) 60 s, two (a) 60 s"
+    assert lines(costs, 2) == f"about 80 s on 2 cores{on_one}"
+    assert lines(costs, 1) == f"about 2.7 min on 1 core{on_one}"
+    unknown = lines(of_times([20.0, 20.0], {**attacks, "other": None}), 2)
+    assert unknown == f"at least about 80 s on 2 cores{on_one}, other unknown"
+    assert lines(of_times([9.0], {"short": 0.4}), 2) == ""  # soon done
+
+
+def test_jobs_of_one_part_are_added() -> None:
+    costs = of_times([1.0], {"a": 2.0, "b": None})
+    costs = costs._replace(attacks=[costs.attacks[0], *costs.attacks])
+    parts = [("training (0)", 1.0, 1, 1), ("a", 4.0, 1, 2), ("b", None, 1, 1)]
+    assert list(costs.by_part()) == parts
 
 
 @pytest.mark.parametrize(
@@ -122,21 +135,23 @@ def test_a_line_has_every_part_and_the_whole_on_these_cores() -> None:
 def test_what_is_short_on_one_core_starts_no_process(
     training: float, attack: float | None, short: bool
 ) -> None:
-    worlds = [Took("training", training)] * 2
-    assert Estimate(worlds, [Took("attack", attack)]).is_short == short
+    assert of_times([training] * 2, {"attack": attack}).is_short == short
 
 
 def test_an_attack_that_does_not_say_is_unknown() -> None:
     config = audit({"name": "canaries", "canaries": 20})
-    assert estimated(config).attacks[0] == Took("canaries (eavesdropper)", None)
+    assert estimated(config).attacks[0].part == "attack 00 canaries (eavesdropper)"
+    assert estimated(config).attacks[0].seconds is None
 
 
 def test_what_cannot_be_timed_is_left_to_the_run_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: object) -> Pace:
         raise RuntimeError("a plug-in that cannot be played")
 
-    monkeypatch.setattr("dpaudit.pipeline.time_needed.measured", fails)
-    assert estimate(audit(), prepare(audit(), Runtime())) is None
+    monkeypatch.setattr("dpaudit.pipeline.costs.pace_of", fails)
+    costs = estimated(audit())
+    assert costs.seconds(1) is None
+    assert not costs.is_short
 
 
 def test_agents_without_records_have_a_pace_too() -> None:
@@ -150,20 +165,20 @@ def test_agents_without_records_have_a_pace_too() -> None:
     )
     prepared = prepare(config, Runtime())
     given = prepared.defenses["defense"], prepared.learned.problem, prepared.setting
-    pace = measured(*given, prepared.streams, ticking(1e-3))
+    pace = pace_of(*given, prepared.streams, ticking(1e-3))
     assert (pace.round, pace.n_gradients) == (pytest.approx(1e-3), 4)
-    assert pace.derivatives == (0.0, 0.0)
+    assert pace.evaluation == 0.0
 
 
 def test_it_is_said_to_who_listens_and_changes_nothing(tmp_path: Path) -> None:
     config, said = audit(n_rounds=2), list[str]()
     slow = PACE._replace(step=100.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpaudit.pipeline.time_needed.measured", lambda *given: slow)
+        patch.setattr("dpaudit.pipeline.costs.pace_of", lambda *given: slow)
         told = run_audit(config, tmp_path / "told", Runtime(cores=1), say=said.append)
     untold = run_audit(config, tmp_path / "untold", Runtime(cores=1))
     assert len(said) == 1
-    assert "; on one: training 6.7 min, " in said[0]
+    assert "; on one: training (defense) 3.3 min, training (no-defense) 3.3 min, " in said[0]
     assert "noise-of-the-run " in said[0]
     assert told.model_dump(exclude={"timing"}) == untold.model_dump(exclude={"timing"})
 
@@ -173,24 +188,24 @@ def test_what_is_timed_leaves_the_generators_of_the_process_alone() -> None:
     prepared, before = prepare(config, Runtime()), torch.get_rng_state()
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpaudit.pipeline.time_needed.measured", _that_draws)
-        assert estimate(config, prepared) is not None
+        patch.setattr("dpaudit.pipeline.costs.pace_of", _that_draws)
+        assert estimate_costs(config, prepared, 10**15, timed=True).seconds(1)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
 
 
 def _that_draws(*given: Any) -> Pace:
     torch.rand(3)
-    return measured(*given)
+    return pace_of(*given)
 
 
 def test_a_round_is_played_only_where_it_is_soon_done() -> None:
     prepared = prepare(audit(), Runtime())
     given = prepared.defenses["defense"], prepared.learned.problem, prepared.setting
-    quick = measured(*given, prepared.streams, ticking(1e-3))
+    quick = pace_of(*given, prepared.streams, ticking(1e-3))
     assert (quick.round, quick.n_gradients) == (pytest.approx(1e-3), 16)
     assert (quick.step, quick.gradient) == (pytest.approx(1e-3), 0.0)  # both plays took a tick
-    slow = measured(*given, prepared.streams, ticking(1.0))
+    slow = pace_of(*given, prepared.streams, ticking(1.0))
     assert slow.gradient == 1 / RECORDS
     assert slow.round > PATIENCE
     assert slow.round == pytest.approx(16 / RECORDS + slow.step)
@@ -214,8 +229,7 @@ def test_an_audit_takes_about_as_long_as_it_is_said_to(tmp_path: Path) -> None:
         n_rounds=300,
     )  # fmt: skip
     prepared = prepare(config, Runtime())
-    foretold = estimate(config, prepared)
-    assert foretold is not None
+    costs = estimated(config)
     took: list[float] = []
     run_directory = RunDirectory(tmp_path / "run")
     with one_thread(), run_directory.begun("", {}, False) as run:
@@ -223,10 +237,9 @@ def test_an_audit_takes_about_as_long_as_it_is_said_to(tmp_path: Path) -> None:
             took.append(_seconds(lambda w=world: train_world(prepared, run, w, _silent)))
         for job in jobs_of(config, prepared):
             took.append(_seconds(lambda j=job: run_attack(config, prepared, run, j, "", _silent)))
-    told = [part.seconds for part in (*foretold.training, *foretold.attacks)]
-    for seconds, real in zip(told, took, strict=False):  # the examination is not run here
-        assert seconds is not None
-        assert real / WITHIN <= seconds <= real * WITHIN, list(zip(told, took, strict=False))
+    for part, real in zip(costs.parts, took, strict=False):  # the noise is not examined here
+        assert part.seconds is not None
+        assert real / WITHIN <= part.seconds <= real * WITHIN, (costs.parts, took)
 
 
 def _seconds(work: Callable[[], None]) -> float:
@@ -255,5 +268,5 @@ def test_what_is_loaded_with_the_first_gradient_is_no_time_of_a_gradient(
         type(gradients), "mean", lambda self, *given, **named: loading(*given, **named)
     )
     given = prepared.defenses["defense"], prepared.learned.problem, prepared.setting
-    pace = measured(*given, prepared.streams, lambda: now)
+    pace = pace_of(*given, prepared.streams, lambda: now)
     assert pace.gradient < 1.0

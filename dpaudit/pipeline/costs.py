@@ -1,0 +1,239 @@
+"""The memory and time that each part of an audit takes, estimated before any of it is begun.
+
+Memory follows from the shapes of what a part computes, time from one measured round. Parts that do
+not fit side by side are done one after the other. An audit with a part that does not fit by itself
+is refused.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import groupby, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from dpaudit.counted import LEAST, UNSEEN
+from dpaudit.errors import ConfigError, DpauditError
+from dpaudit.files.config import AuditConfig
+from dpaudit.memory import available, resident, size_text
+from dpaudit.text import duration
+from dpaudit.training.costs import examination_bytes, examination_plays, pace_of, training_bytes
+from dpaudit.training.noise_rounds import left_out
+from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.woven import global_randomness
+
+from .jobs import NOISE_OF_THE_RUN, WORLDS, AttackJob, Prepared, context_of, jobs_of, recording_for
+from .noise_of_the_run import n_examined
+from .workers import one_thread
+
+CURVE_BYTES = 2_000 * 40  # of a report for each agent: points of its curves, as numbers and drawn
+REPORT_BYTES = 150 * 10**6  # of any report, with the libraries that draw it
+LARGE = 10**9  # bytes of a part that are worth a line before the run
+LONG = 10  # seconds of an audit that are worth a line before it
+SHORT = 5  # seconds of an audit on one core for which no process is started: a start takes some
+SHOWN = 1  # seconds of a part that are worth a word
+_UNPLAYABLE = (DpauditError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
+
+
+class PartCost(NamedTuple):
+    """What one job of an audit takes."""
+
+    part: str  # its name, for people: the jobs of one attack by one adversary share it
+    size: int  # bytes beside the prepared problem; the least of any job where it is not known
+    job: AttackJob | None = None  # if it is an attack
+    unknown: str | None = None  # why its size is not known
+    seconds: float | None = None  # on one thread; None: not known
+
+
+class Limit(NamedTuple):
+    """The memory that an audit may take."""
+
+    free: int | None  # bytes beside what this process holds; None: unknown, nothing is refused
+    reason: str  # how large it is and why, for people
+    process: int  # bytes that every further process takes before its job begins
+
+    @classmethod
+    def of(cls, max_memory: int | None, device: torch.device) -> "Limit":
+        """The bytes a caller allows in all, or what is free on the machine or device."""
+        held = resident()
+        if max_memory is not None:
+            reason = f"{size_text(max_memory)} is the limit, of which {size_text(held)} is in use"
+            return cls(max(0, max_memory - held), reason, held)
+        free = available() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+        return cls(free, "" if free is None else f"{size_text(free)} is free", held)
+
+
+class AuditCosts(NamedTuple):
+    """What the parts of an audit take, and how many of them are done side by side."""
+
+    training: list[PartCost]
+    attacks: list[PartCost]
+    report: PartCost
+    limit: Limit
+
+    def workers(self, parts: list[PartCost], most: int) -> int:
+        """How many of these parts can be done side by side, at least 1."""
+        free, sizes = self.limit.free, sorted((part.size for part in parts), reverse=True)
+        for n in range(min(most, len(sizes)), 1, -1):
+            if free is None or sum(sizes[:n]) + n * self.limit.process <= free:
+                return n
+        return 1
+
+    @property
+    def parts(self) -> list[PartCost]:
+        return [*self.training, *self.attacks]
+
+    def cores(self, most: int) -> int:
+        """How many cores the audit uses of so many."""
+        return max(self.workers(parts, most) for parts in (self.training, self.attacks))
+
+    def seconds(self, cores: int) -> float | None:
+        """Time of the whole audit; parts of unknown time are left out. None: all are unknown."""
+        total = None
+        for parts in (self.training, self.attacks):
+            known = [part.seconds for part in parts if part.seconds is not None]
+            if known:  # no less than the longest of them takes
+                side_by_side = sum(known) / self.workers(parts, cores)
+                total = (total or 0.0) + max(side_by_side, *known)
+        return total
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it would take longer to start processes than they would save."""
+        known = all(part.seconds is not None for part in self.parts)
+        return known and (self.seconds(1) or 0.0) <= SHORT
+
+    def by_part(self) -> Iterator[tuple[str, float | None, int | None, int]]:
+        """Name, seconds and bytes of each part, and in how many jobs it is done."""
+        for name, group in groupby(self.parts, key=lambda part: part.part):
+            jobs = list(group)
+            seconds = [job.seconds for job in jobs if job.seconds is not None]
+            known = all(job.unknown is None for job in jobs)
+            size = max(job.size for job in jobs) if known else None
+            yield name, sum(seconds) if len(seconds) == len(jobs) else None, size, len(jobs)
+
+    def lines(self, cores: int) -> Iterator[str]:
+        """What a user must know before the run: parts that take much, and whether it is long."""
+        parts = (*self.parts, self.report)
+        for why in dict.fromkeys(part.unknown for part in parts if part.unknown is not None):
+            names = [part.part for part in parts if part.unknown == why]
+            several = f"{names[0]} and {len(names) - 1} more" if names[1:] else names[0]
+            yield f"{several}: memory is not known beforehand: {why}"
+        for part in parts:
+            if part.size >= LARGE:
+                yield f"{part.part} takes about {size_text(part.size)} of memory"
+        whole = self.seconds(cores)
+        if whole is not None and whole > LONG:
+            times = [(name, seconds) for name, seconds, _, _ in self.by_part()]
+            shown = [
+                f"{name} {'unknown' if s is None else duration(s)}"
+                for name, s in times
+                if s is None or s >= SHOWN
+            ]
+            least = "at least " if any(s is None for _, s in times) else ""
+            n = self.cores(cores)
+            on = f"{n} core{'s' * (n > 1)}"
+            yield f"{least}about {duration(whole)} on {on}; on one: {', '.join(shown)}"
+
+
+def estimate_costs(
+    config: AuditConfig,
+    prepared: Prepared,
+    max_memory: int | None,
+    trains: bool = True,
+    timed: bool = False,
+) -> AuditCosts:
+    """What an audit takes, part by part, with times if ``timed``.
+
+    Raises:
+        ConfigError: a part does not fit by itself; the line says what to lower.
+    """
+    setting = prepared.setting
+    defense, problem = prepared.defenses["defense"], prepared.learned.problem
+
+    def training(world: str) -> int:
+        recording = recording_for(prepared)
+        return training_bytes(prepared.defenses[world], problem, setting, recording)
+
+    def attacking(job: AttackJob) -> int:
+        context = context_of(config, prepared, RunDirectory(Path()), job)  # nothing is written
+        return job.attack.memory(context, job.threat_model)
+
+    def examination() -> int:
+        return examination_bytes(defense, problem, setting, n_examined(defense.n_rounds))
+
+    worlds = [_cost(f"training ({world})", partial(training, world)) for world in WORLDS]
+    attacks = [_cost(j.of, partial(attacking, j), j) for j in jobs_of(config, prepared)]
+    if config.claim:
+        attacks.append(_cost(NOISE_OF_THE_RUN, examination))
+    report = PartCost("report", REPORT_BYTES + CURVE_BYTES * setting.n_agents)
+    limit = Limit.of(max_memory, prepared.streams.device)
+    costs = AuditCosts(worlds if trains else [], attacks, report, limit)
+    largest = max((*costs.parts, report), key=lambda part: part.size)
+    if limit.free is not None and largest.size > limit.free:
+        raise ConfigError(
+            "DPA021",
+            f"{largest.part} takes about {size_text(largest.size)} of memory, and {limit.reason}",
+            f"lower {_remedy(config, prepared, largest, limit.free)}",
+        )
+    return _with_times(costs, config, prepared) if timed else costs
+
+
+def _cost(part: str, size: Callable[[], int], job: AttackJob | None = None) -> PartCost:
+    """A plug-in that cannot be played on a small model keeps its size to itself."""
+    try:
+        return PartCost(part, int(UNSEEN * size()) + LEAST, job)
+    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        return PartCost(part, LEAST, job, str(error).splitlines()[0] if str(error) else repr(error))
+
+
+def _remedy(config: AuditConfig, prepared: Prepared, part: PartCost, free: int) -> str:
+    """Options by which a part becomes smaller, with the value at which it fits in proportion."""
+    options = dict[str, int]()
+    if part.job is not None:
+        attack = part.job.attack
+        for option in attack.memory_grows_with:
+            value = getattr(attack, option)
+            if value is None and option == "n_rounds":
+                value = prepared.defenses["defense"].n_rounds
+            if value is not None:
+                options[f"{option} of {part.job.attack_name}"] = value
+    options["n_agents"] = config.data.n_agents
+    if part.job is None:
+        options["batch_size"] = prepared.defenses["defense"].batch_size
+    share = max(0, free - LEAST) / max(1, part.size - LEAST)
+    fits = (f"{name} = {int(share * n)}" for name, n in options.items() if int(share * n) > 0)
+    about = "".join(f"; about {value} would fit" for value in islice(fits, 1))
+    return f"{' or '.join(options)}{about}"
+
+
+def _with_times(costs: AuditCosts, config: AuditConfig, prepared: Prepared) -> AuditCosts:
+    """By one measured round, which draws nothing that the audit draws.
+
+    Nothing is known of a defense, or of gradients, that cannot be played; the run will say why.
+    """
+    defense, setting = prepared.defenses["defense"], prepared.setting
+    rounds = n_examined(defense.n_rounds)
+
+    def seconds(job: AttackJob | None) -> float | None:
+        if job is None:  # the examination of the noise
+            if left_out(setting, rounds) is not None:
+                return 0.0
+            return rounds * (2 * pace.round + examination_plays(setting, rounds) * pace.step)
+        context = context_of(config, prepared, RunDirectory(Path()), job)  # nothing is written
+        try:
+            return job.attack.seconds(context, job.threat_model, pace)
+        except _UNPLAYABLE:
+            return None
+
+    with one_thread(), global_randomness(0):
+        try:
+            pace = pace_of(defense, prepared.learned.problem, setting, prepared.streams)
+        except _UNPLAYABLE:
+            return costs
+        trained = pace.training(defense.n_rounds, recording_for(prepared))
+        return costs._replace(
+            training=[part._replace(seconds=trained) for part in costs.training],
+            attacks=[part._replace(seconds=seconds(part.job)) for part in costs.attacks],
+        )

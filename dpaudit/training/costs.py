@@ -1,0 +1,161 @@
+"""The memory and time that runs of a defense on a learning problem take, by one short round.
+
+Memory follows from shapes, before any of it is allocated. Time is measured in well under a second.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from dpaudit.defense.contract import Defense, Setting
+from dpaudit.defense.footprint import Footprint
+from dpaudit.defense.noise import Noise
+from dpaudit.rng import Streams
+
+from .classification import Classification, n_evaluated
+from .loaded_problem import Problem
+from .noise_rounds import PLAYED_WAYS, kept_rows, left_out, streams_of
+from .train import EVALUATIONS, Recording
+from .woven import Repeated
+
+WRITTEN = 3  # copies of what goes into a file: off the device, as bytes, and both in one
+Clock = Callable[[], float]  # seconds from some moment
+PATIENCE = 0.2  # seconds that are expected, at most, of what is timed
+SOON = 1.0  # seconds after which something is not timed again
+RECORDS = 64  # at most, whose gradients are timed, at one model
+PASS = 4 * 10**7  # numbers of such a model times records, about
+FORWARD = 5.0  # evaluations of a record, of many at once, in the time of a gradient
+NUMBER = 1e-8  # seconds for a number that a step makes, where it is too large to be played
+DIFFERENTIATED = 4.0  # times a gradient: with its derivative
+
+
+def gradient_bytes(
+    problem: Problem,
+    defense: Defense,
+    setting: Setting,
+    models: int,
+    trials: int = 1,
+    dtype: torch.dtype = torch.float32,
+) -> int:
+    """Memory of a round's batches, and of one pass for gradients of so many models on them."""
+    if not isinstance(problem, Classification):
+        return 0
+    shape, n, b = problem.dataset.x.shape[1:], setting.n_agents, defense.batch_size
+    if defense.sampling != "fixed":
+        b += int(5 * b**0.5) + 5  # a Poisson sample is larger than its mean
+    drawing = 2 * 4 * n * max(setting.sizes)  # a number for each record of each agent
+    batches = 2 * dtype.itemsize * n * b * shape.numel()
+    whole = trials * (drawing + batches)
+    return whole + problem.gradients.pass_bytes(models * trials, b, shape, dtype)
+
+
+def training_bytes(
+    defense: Defense, problem: Problem, setting: Setting, recording: Recording
+) -> int:
+    """Memory of ``train`` in one world, with what it writes into the transcript."""
+    step, d = Footprint.of(defense, setting), setting.d
+    recorded = max((step.recorded(names, d) for names in recording.messages.values()), default=0)
+    playing = step.round(d) + gradient_bytes(problem, defense, setting, step.gradients)
+    state, sent = int(4 * d * step.state), int(4 * d * step.sent)
+    writing = state + sent + WRITTEN * max(recorded, state)
+    return max(playing, writing)
+
+
+def examination_bytes(defense: Defense, problem: Problem, setting: Setting, n_rounds: int) -> int:
+    """Memory of ``RealRounds``, which plays a round in many ways under several streams."""
+    if left_out(setting, n_rounds) is not None:
+        return 0
+    step, d = Footprint.of(defense, setting), setting.d
+    streams = streams_of(setting, n_rounds)
+    heard = sum(min(rows, kept_rows(streams, d, n_rounds)) for rows in step.messages.values())
+    kept = 2 * PLAYED_WAYS * int(4 * d * heard * streams)  # of the round, and of the one after it
+    playing = step.round(d, streams) + gradient_bytes(problem, defense, setting, step.gradients)
+    return kept + playing + int(4 * d * step.state * streams)
+
+
+def examination_plays(setting: Setting, n_rounds: int) -> int:
+    """How many runs of a round ``RealRounds`` plays for each of so many rounds."""
+    return PLAYED_WAYS * streams_of(setting, n_rounds)
+
+
+class Pace(NamedTuple):
+    """Seconds of what an audit is made of, on one thread."""
+
+    gradient: float = 0.0  # of one record at one model; of sensors, of one agent
+    n_gradients: int = 0  # in a round
+    step: float = 0.0  # of a round, its gradients left out
+    evaluation: float = 0.0  # of all agents' models
+
+    @property
+    def round(self) -> float:
+        return self.step + self.n_gradients * self.gradient
+
+    def training(self, n_rounds: int, recording: Recording) -> float:
+        """Of ``train`` in one world; writing what is recorded is left out."""
+        probes = sum(map(len, recording.probes.values()))
+        return (n_rounds + probes) * self.round + min(n_rounds, EVALUATIONS) * self.evaluation
+
+    def derived(self, n: int) -> float:
+        """Of n records' gradients at models of their own, differentiated."""
+        return n * DIFFERENTIATED * self.gradient
+
+
+def seconds_of(compute: Callable[[], object], clock: Clock = time.perf_counter) -> float:
+    """Of computing this; of the second time if that is soon, for the first one loads code."""
+    took = _once(compute, clock)
+    return min(took, _once(compute, clock)) if took < SOON else took
+
+
+def pace_of(
+    defense: Defense,
+    problem: Problem,
+    setting: Setting,
+    streams: Streams,
+    clock: Clock = time.perf_counter,
+) -> Pace:
+    """Of a calibrated defense, by one real round; by a few gradients where a round takes long.
+
+    The round is played on streams of its own: nothing that is drawn here is drawn in the audit.
+
+    Raises:
+        DpauditError: the defense cannot be played.
+    """
+    own = Streams(streams.numpy("pace").integers(2**62).item(), streams.device)
+    footprint, X = Footprint.of(defense, setting), problem.initial(own)
+    pace = Pace(0.0, footprint.gradients, NUMBER * footprint.step * setting.d)
+    if isinstance(problem, Classification):
+        data = problem.dataset
+        n = min(len(data.x), max(4, min(RECORDS, PASS // setting.d)))
+        x, y = (t[None, :n].to(X.device) for t in (data.x, data.y))
+        problem.gradients.mean(X[:1], x[:, :1], y[:, :1])  # which loads code
+        gradient = seconds_of(lambda: problem.gradients.mean(X[:1], x, y), clock) / n
+        evaluated = len(X) * min(len(data.x_test), n_evaluated(len(X)))
+        pace = Pace(
+            gradient,
+            footprint.gradients * defense.batch_size,
+            pace.step,
+            evaluated * gradient / FORWARD,
+        )
+    if pace.round > PATIENCE:
+        return pace
+
+    def play(again: Repeated | None = None) -> object:
+        oracle = again or problem.gradient(own, 1, defense.batch_size, defense.drawing)
+        with torch.no_grad():
+            state = defense.start(X, setting)
+            return defense.step(state, 1, setting.network.at(1), oracle, Noise(own, 1))
+
+    drawn = Repeated(problem.gradient(own, 1, defense.batch_size, defense.drawing))
+    whole = seconds_of(play, clock)
+    step = min(whole, seconds_of(lambda: play(drawn.again()), clock))
+    return pace._replace(gradient=(whole - step) / max(1, pace.n_gradients), step=step)
+
+
+def _once(compute: Callable[[], object], clock: Clock) -> float:
+    began = clock()
+    compute()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return clock() - began

@@ -7,10 +7,12 @@ rounds as take little time, unless the file asks for it.
 """
 
 from collections.abc import Iterator
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 from dpaudit.attack.contract import Attack
 from dpaudit.defense.contract import Defense, Setting
+from dpaudit.errors import DpauditError, RunError, is_out_of_memory
 from dpaudit.files.config import AuditConfig, Plugin
 from dpaudit.rng import Streams
 
@@ -67,3 +69,17 @@ def _reads(attacks: tuple[Plugin, ...], threat_model: str) -> bool:
     """Whether an attack of the file has the exact leak of this adversary's view."""
     asked = [attack.options.get("threat_models") for attack in attacks if attack.name == LEAK]
     return any(names is None or threat_model in names for names in asked)
+
+
+def reason_not_examined(error: Exception) -> str:
+    """Why something is not examined, which the defense made impossible; else the error is raised.
+
+    A step may raise anything on other data or at other coordinates. Lack of memory, a run directory
+    that is gone and an error of dpaudit's own code are no reasons.
+    """
+    frames = walk_tb(error.__traceback__)
+    by_defense = any(isinstance(frame.f_locals.get("self"), Defense) for frame, _ in frames)
+    numerical = isinstance(error, DpauditError | ArithmeticError | RuntimeError | ValueError)
+    if isinstance(error, RunError) or is_out_of_memory(error) or not (by_defense or numerical):
+        raise error
+    return (str(error) or repr(error)).splitlines()[0]

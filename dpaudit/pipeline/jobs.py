@@ -26,7 +26,7 @@ from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, Recording, train
 
-from .examinations import EXAMINES, MOST_BYTES, Examination
+from .examinations import EXAMINES, MOST_BYTES, Examination, reason_not_examined
 
 LARGE = 1e9  # an option beyond it is not meant; up to it, products of four fit into float32
 WORLDS = ("defense", "no-defense")
@@ -135,12 +135,8 @@ def _examined(
         if size <= MOST_BYTES:
             return job.attack.measure(context, threat_model, on_step)
         why = f"it takes {size_text(size)} of memory, more than {size_text(MOST_BYTES)}"
-    except RunError:
-        raise  # of the run's folder
-    except Exception as error:  # whatever a step raises on a smaller model, or on other data
-        if is_out_of_memory(error):
-            raise
-        why = (str(error) or type(error).__name__).splitlines()[0]
+    except Exception as error:
+        why = reason_not_examined(error)
     return [
         Finding(
             role=Role.DEPENDENCE,

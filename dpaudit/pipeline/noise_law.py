@@ -23,7 +23,6 @@ from numpy.random import Generator
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.accounting.releases import Mechanism, RecordAdjacency
 from dpaudit.defense.contract import Defense, Setting
-from dpaudit.errors import RunError, is_out_of_memory
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
@@ -45,6 +44,7 @@ from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value, w
 from dpaudit.statistics.noise_law import law_p_value, scores_of_a_shift
 from dpaudit.training.woven import global_randomness
 
+from .examinations import reason_not_examined
 from .jobs import Prepared
 
 DIFFERENT = 1e-6  # p-value, of all tests of one question together
@@ -88,13 +88,8 @@ def examine_law(prepared: Prepared, adversaries: tuple[ThreatModel, ...]) -> Fin
     try:
         with global_randomness(0):
             return law_of_the_noise(defense, setting, adversaries, Streams(seed))
-    except RunError:
-        raise  # of the run's folder, not of the rounds
-    except Exception as error:  # whatever a step raises at other coordinates
-        if is_out_of_memory(error):
-            raise  # not examined for lack of memory is no finding
-        said = (str(error) or repr(error)).splitlines()[0]
-        return _finding([], [], (f"any message ({said})",))
+    except Exception as error:
+        return _finding([], [], (f"any message ({reason_not_examined(error)})",))
 
 
 def law_of_the_noise(

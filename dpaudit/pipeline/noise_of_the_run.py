@@ -12,7 +12,6 @@ from torch import Tensor
 from dpaudit.accounting.binomial import more_than
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.defense.contract import Setting
-from dpaudit.errors import RunError, is_out_of_memory
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
@@ -28,6 +27,7 @@ from dpaudit.statistics.noise_tests import (
 from dpaudit.training.noise_heard import Heard, heard, name_of
 from dpaudit.training.noise_rounds import PlayedRound, RealRounds, left_out
 
+from .examinations import reason_not_examined
 from .jobs import Prepared
 
 ROUNDS = 2  # the first ones, that are examined beside the last
@@ -118,13 +118,9 @@ def _examined(
             )
             for round in played.play(lambda done: on_step(done, len(rounds))):
                 some += _heard(round, missed)
-    except RunError:
-        raise  # of the run's folder, not of the rounds
-    except Exception as error:  # whatever a step raises on other data
-        if is_out_of_memory(error):
-            raise  # not examined for lack of memory is no finding
-        said = (str(error) or repr(error)).splitlines()[0]
-        return _finding([], 0, (f"not examined: {said}",), (f"all messages ({said})",))
+    except Exception as error:
+        why = reason_not_examined(error)
+        return _finding([], 0, (f"not examined: {why}",), (f"all messages ({why})",))
     tests = [test for group in _by_message(some) for test in _tests(group, setting, own)]
     tests += [test for k in {h.round for h in some} for test in _rows(some, k, own)]
     notes = tuple(_notes(some))

@@ -13,10 +13,12 @@ import torch
 from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
+from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.memory import resident
 from dpaudit.pipeline.costs import AuditCosts, Limit, PartCost, estimate_costs
+from dpaudit.pipeline.examinations import reason_not_examined
 from dpaudit.pipeline.jobs import (
     NOISE_OF_THE_RUN,
     faults_in_a_line,
@@ -237,16 +239,32 @@ def test_memory_that_runs_out_all_the_same_is_one_line(error: Exception) -> None
         raise error
 
 
-def test_an_examination_that_runs_out_of_memory_is_no_finding(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fails(*given: object) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("DefaultCPUAllocator: can't allocate memory"), RunError("DPA020", "gone"),
+     AttributeError("a bug of ours")],
+)  # fmt: skip
+def test_memory_folders_and_own_bugs_are_no_reason_not_to_examine(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        raise_and_examine(error)
 
-    monkeypatch.setattr("dpaudit.pipeline.noise_of_the_run.RealRounds", fails)
-    config = audit()
-    with pytest.raises(RuntimeError, match="allocate"):
-        examine_noise(prepare(config, Runtime()), config.threat_model)
+
+def raise_and_examine(error: Exception) -> str:
+    try:
+        raise error
+    except type(error) as raised:
+        return reason_not_examined(raised)
+
+
+def test_whatever_a_step_raises_is_a_reason_not_to_examine() -> None:
+    class Falls(DPDPSGD):
+        def step(self, state: Any, k: int, graph: Any, gradient: Any, noise: Any) -> Any:
+            return state[k]
+
+    with pytest.raises(KeyError) as raised:
+        Falls(n_rounds=1, noise_multiplier=1.0).step({}, 3, None, None, None)
+    assert reason_not_examined(raised.value) == "3"
+    assert raise_and_examine(ArithmeticError("overflow\nagain")) == "overflow"
 
 
 def test_the_command_exits_2_with_one_line_and_leaves_no_run(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dpaudit.defense.contract import Setting
 from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.transcript import Messages
 from dpaudit.training.classification import BatchGradient, Classification
-from dpaudit.training.needs import gradient_bytes
+from dpaudit.training.costs import gradient_bytes
 
 from .worlds import Candidates, Coupled, Record, stacked
 

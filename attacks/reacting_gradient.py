@@ -32,7 +32,7 @@ from dpaudit.game.filtering.gradient_reaction import with_every_link
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.game.runs.play import LearnedScore, Worlds, cross_fitted, play
-from dpaudit.game.runs.relaying_losses import Steep
+from dpaudit.game.runs.relaying_losses import SteepLosses
 from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
@@ -101,7 +101,7 @@ class ReactingGradient(Attack):
         game, n_rounds, view = adversary.game, adversary.n_rounds, adversary.threat_model
         everything = Adversary(game, with_every_link(view), n_rounds)
         third = tuple(i for i in game.setting.holders if i != game.victim and i not in view.agents)
-        pulling = Steep.of(game, third, n_rounds)
+        pulling = SteepLosses.of(game, third, n_rounds)
         runs = _Runs(adversary, streams, on_step)
         chosen = max(
             (_Trained.of(runs, losses, self.trials) for losses in (pulling, pulling.opposite())),
@@ -122,21 +122,21 @@ class _Runs(NamedTuple):
     streams: Streams
     on_step: OnStep
 
-    def played(self, name: str, trials: int, losses: Steep) -> Worlds:
-        own = Streams(self.streams.numpy(name).integers(2**62).item(), self.streams.device)
+    def played(self, name: str, trials: int, losses: SteepLosses) -> Worlds:
+        own = self.streams.child(name)
         return play(self.adversary, trials, own, 1, on_round=self.on_step, others=losses)
 
 
 class _Trained(NamedTuple):
     """Losses of one sign, and a score learned from runs with them that are not counted."""
 
-    losses: Steep
+    losses: SteepLosses
     score: LearnedScore
     held_out: tuple[Array, Array]  # of those runs, each by a score learned from others of them
     promised: float  # mu that these runs tell
 
     @classmethod
-    def of(cls, runs: _Runs, losses: Steep, trials: int) -> "_Trained":
+    def of(cls, runs: _Runs, losses: SteepLosses, trials: int) -> "_Trained":
         worlds = runs.played(f"training {losses.sign:g}", trials, losses)
         held_out = cross_fitted(worlds)
         promised = family_from_scores(*held_out, 0.05, np.random.default_rng(0)).value
@@ -156,7 +156,7 @@ def _finding(
     adversary: Adversary,
     bound: ScoreBound,
     given: tuple[float, float],
-    losses: Steep,
+    losses: SteepLosses,
     alpha: float,
 ) -> Finding:
     low, high = given

@@ -25,7 +25,7 @@ from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.gradient_reaction import Reaction, reacting_note, with_every_link
-from dpaudit.game.filtering.leak_by_agent import told_of_each
+from dpaudit.game.filtering.leak_by_agent import leak_by_agent
 from dpaudit.game.game import Game
 from dpaudit.game.network.accounting import mu_of
 from dpaudit.game.network.participation import Participation
@@ -150,7 +150,7 @@ def learned_by(
     adversary = Adversary(replace(game, sampling_rate=1.0), view, n_rounds)
     classes = [torch.zeros(1).long()] if schema is None else schema.classes(n_rounds)
     uses = torch.cat(classes)
-    H, noiseless = told_of_each(adversary, victims, uses + 1)
+    H, noiseless = leak_by_agent(adversary, victims, uses + 1)
     found = mu_of(_by_class(H * game.filled, classes), 1 if schema is None else schema.times)[
         every_link
     ]

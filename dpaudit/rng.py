@@ -31,6 +31,10 @@ class Streams:
         """The NumPy generator of this name, for what is drawn on the CPU whatever the device."""
         return np.random.default_rng(self._seed_of(name))
 
+    def child(self, *name: str | int) -> "Streams":
+        """A family of streams of its own, by this name, on the same device."""
+        return Streams(self.numpy(*name).integers(2**62).item(), self.device)
+
     def _seed_of(self, name: tuple[str | int, ...]) -> int:
         text = repr((self.seed, *name)).encode()
         return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") >> 1

@@ -27,11 +27,11 @@ from dpaudit.checkpoint import Progress
 from dpaudit.defense.contract import Gradient
 from dpaudit.defense.transcript import Messages
 from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.follower import Follower
+from dpaudit.game.filtering.kalman_filter import KalmanFilter
 from dpaudit.game.filtering.leak import NEGLIGIBLE
 from dpaudit.game.game import Game
 from dpaudit.game.probing.tape import Overheard
-from dpaudit.game.runs.play import Tally
+from dpaudit.game.runs.play import LogRatios
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
@@ -155,15 +155,15 @@ class _CanaryReader:
         self.canaries, self._coordinates = canaries, slice(d + canaries.start, d + canaries.stop)
         self._n = canaries.stop - canaries.start
         start = adversary.game.start(self._n, torch.float64, device)
-        self._follower = Follower(adversary, start)
-        self._tally = Tally(adversary.game, self._n)
+        self._kalman = KalmanFilter(adversary, start)
+        self._tally = LogRatios(adversary.game, self._n)
         self._seen: list[Tensor] = []  # [n_canaries] of each use
         self._sizes: list[float] = []
 
     def read(self, k: int, sent: Messages, units: dict[str, Tensor]) -> None:
         own = {name: self._by_canary(drawn) for name, drawn in units.items()}
         heard = {n: replace(m, payload=self._by_canary(m.payload)) for n, m in sent.items()}
-        innovation = self._follower.hear(k, heard, own)
+        innovation = self._kalman.update(k, heard, own)
         self._tally.add(innovation)
         for shift in innovation.reading.shifts.values():
             size = float(shift.norm())
@@ -174,7 +174,7 @@ class _CanaryReader:
 
     def progress(self) -> list[Any]:
         """What ``resume`` takes, to go on after the rounds that were read."""
-        return [self._follower.tensors(), self._tally.tensors(), self._seen, self._sizes]
+        return [self._kalman.tensors(), self._tally.tensors(), self._seen, self._sizes]
 
     def resume(
         self,
@@ -183,7 +183,7 @@ class _CanaryReader:
         seen: list[Tensor],
         sizes: list[float],
     ) -> None:
-        self._follower.resume(follower)
+        self._kalman.resume(follower)
         self._tally.resume(tally)
         self._seen, self._sizes = [each.cpu() for each in seen], sizes
 

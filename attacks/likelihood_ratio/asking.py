@@ -8,12 +8,12 @@ from dpaudit.defense.claim_accounting import claimed_delta, record_adjacency, wo
 from dpaudit.errors import DpauditError
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.adversary import LOCAL, Adversary, Telling
+from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary, RevealedBatch
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.probing.playable_dimension import PLAYED
-from dpaudit.game.runs.play import play, without_noise
-from dpaudit.game.runs.projection import Along
+from dpaudit.game.runs.play import play
+from dpaudit.game.runs.projection import ProjectionAdversary
 from dpaudit.game.worst_case.agent import most_moving, of_most_moved_agent, of_worst_agent
 from dpaudit.game.worst_case.batch import in_worst_batch
 from dpaudit.game.worst_case.layers import in_layers
@@ -42,8 +42,7 @@ class Asking:
     @cached_property
     def streams(self) -> Streams:
         """From which all of the game is drawn."""
-        seed = self.context.streams.numpy("likelihood-ratio").integers(2**62).item()
-        return Streams(seed, self.context.streams.device)
+        return self.context.streams.child("likelihood-ratio")
 
     def rounds(self, coordinates: int = 1) -> int:
         """How many are played."""
@@ -80,13 +79,13 @@ class Asking:
         foretold = replace(foretold, first=game.first)
         adversary, telling = Adversary(foretold, self.threat_model, n_rounds), None
         if game.in_one_round:
-            telling = adversary.most_telling()
-            adversary = Adversary(foretold, self.threat_model, telling.told_in, one)
+            telling = adversary.most_revealing()
+            adversary = Adversary(foretold, self.threat_model, telling.in_round, one)
         algebra, used = _algebra(adversary, nonlinear, one), telling and telling.of_round
         leaked = algebra.leak.mechanism(game, used) if algebra and game.held is None else ()
-        reads: Adversary | Along = adversary
+        reads: Adversary | ProjectionAdversary = adversary
         if game.width is not None:
-            reads = Along(foretold, self.threat_model, adversary.n_rounds)
+            reads = ProjectionAdversary(foretold, self.threat_model, adversary.n_rounds)
         return Question(
             index, claim, self.threat_model, game, reads, algebra, nonlinear, telling, leaked,
             worst, self.alpha, self.stop_early, more,
@@ -110,9 +109,9 @@ class Asking:
             game = self._of_victim(game, claim, nonlinear)
             game = most_moving(game, self.threat_model, self.streams)
         game = replace(game, width=game.played)
-        telling = Telling(1, 1, alone=False) if game.in_one_round else None
+        telling = RevealedBatch(1, 1, alone=False) if game.in_one_round else None
         n_rounds = 1 if telling else self.rounds(game.played)
-        along = Along(defined(game), self.threat_model, n_rounds)
+        along = ProjectionAdversary(defined(game), self.threat_model, n_rounds)
         return Question(
             index, claim, self.threat_model, game, along, None, nonlinear, telling, (),
             1, self.alpha, self.stop_early,
@@ -133,7 +132,7 @@ class Asking:
         """The game of the agent that is attacked, of those that declare what its victim does."""
         if claim.adjacency == "agent-identity":  # all of an agent's records
             return game
-        if nonlinear is not None or game.setting.n_agents >= LOCAL:
+        if nonlinear is not None or game.setting.n_agents >= SPARSE_FROM:
             return of_most_moved_agent(game, self.threat_model, self.streams)
         at = claimed_delta(claim) or 1e-5
         return of_worst_agent(game, self.threat_model, at, record_adjacency(claim))
@@ -163,12 +162,12 @@ class Asking:
         What is believed of a mean of squares may be negative, which has no root. With the record
         in every batch, under noise and without, as all runs have it at most.
         """
-        own = Streams(self.streams.numpy("followed").integers(2**62).item(), self.streams.device)
+        own = self.streams.child("followed")
         game = replace(game, width=None)
         drawn = replace(game, sampling_rate=1.0)
         try:
             adversary = Adversary(game, self.threat_model, n_rounds)
-            for played in (drawn, without_noise(drawn)):
+            for played in (drawn, drawn.without_noise()):
                 play(adversary, FOLLOWED, own, game=played)
         except DpauditError:
             return False

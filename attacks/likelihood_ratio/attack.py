@@ -23,8 +23,8 @@ from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.game.probing.playable_dimension import PLAYED, fewest_coordinates
 from dpaudit.game.runs.further_noise import hiding_without
-from dpaudit.game.runs.play import Worlds, play, without_noise
-from dpaudit.game.runs.projection import Along
+from dpaudit.game.runs.play import Worlds, play
+from dpaudit.game.runs.projection import ProjectionAdversary
 from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.game.worst_case.record import coordinates
@@ -142,7 +142,7 @@ class LikelihoodRatio(Attack):
         if _is_large(shape):
             return None
         n_rounds = self._asking(context, threat_model).rounds(game.played)
-        own = Streams(context.streams.numpy("pace").integers(2**62).item(), context.streams.device)
+        own = context.streams.child("pace")
         claimed = _claimed(context, threat_model).values()
         controls = 2 if any(claim.adjacency == "replace-one" for claim in claimed) else 1
         runs = self.trials + self._choosing + controls * self.trials // 2
@@ -152,7 +152,7 @@ class LikelihoodRatio(Attack):
         nonlinear = nonlinearity(game, threat_model, first)
         if nonlinear is not None and not nonlinear.quiet:  # two rounds with the record drawn
             runs += 2 * (self.trials + self._choosing)
-        reads = Adversary if game.width is None else Along
+        reads = Adversary if game.width is None else ProjectionAdversary
         adversary = reads(game, threat_model, first)
         n = min(runs, max(2, RUNS * MEASURED // max(MEASURED, shape.observed)))
         one = seconds_of(lambda: play(adversary, n, own)) / (n * first)
@@ -268,7 +268,7 @@ class LikelihoodRatio(Attack):
             if _is_gaussian(question) and question.is_followed:
                 game = question.game
                 none = replace(game, length=0.0) if game.is_replacement else game
-                own = Streams(streams.numpy("noise").integers(2**62).item(), streams.device)
+                own = streams.child("noise")
                 played = question.adversary, NOISE_RUNS, own, question.in_round, none, on_round
                 noiseless = play(*played, checkpoint=checkpoint.stage("noise")).without.features
         except RunError:
@@ -287,7 +287,7 @@ class LikelihoodRatio(Attack):
         def played(
             name: str, trials: int, game: Game | None = None, score: Score | None = None
         ) -> Worlds:
-            own = Streams(streams.numpy(name).integers(2**62).item(), streams.device)
+            own = streams.child(name)
             game = game or question.game
             played_as = question.adversary, trials, own, question.in_round, game, on_round
             enough = None if score is None else partial(_are_decided, asked, score)
@@ -304,7 +304,7 @@ class LikelihoodRatio(Attack):
                 raise
             return str(not_numbers)
         fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
-        silent = played("without noise", fewer, without_noise(question.adversary.game))
+        silent = played("without noise", fewer, question.adversary.game.without_noise())
         noiseless = counted.without.features
         if question.game.is_replacement and question.is_followed:
             none = played("without a record", fewer, replace(question.game, length=0.0))
@@ -322,7 +322,7 @@ class LikelihoodRatio(Attack):
         game = replace(question.game, sampling_rate=1.0)
 
         def played(name: str, trials: int, k: int) -> Worlds:
-            own = Streams(streams.numpy(name, k).integers(2**62).item(), streams.device)
+            own = streams.child(name, k)
             played_as = question.adversary, trials, own, k, game, on_round
             return play(*played_as, checkpoint=checkpoint.stage(f"{name}, round {k}"))
 
@@ -341,7 +341,7 @@ class LikelihoodRatio(Attack):
 
 def _not_played(question: Question, asking: Asking) -> str | None:
     """Why runs at the coordinates that a step needs are none; None: they are played."""
-    if not isinstance(question.adversary, Along):
+    if not isinstance(question.adversary, ProjectionAdversary):
         return None
     if question.claim.scope == "message":
         return "no runs: they are read by rounds, and the claim is on one message"
@@ -438,7 +438,7 @@ def _without_further_noise(
     None: the noise differs whatever draws are left out, or hides too little without them.
     """
     game, who, n_rounds = question.game, question.threat_model, question.n_rounds
-    own = Streams(streams.numpy("without draws").integers(2**62).item(), streams.device)
+    own = streams.child("without draws")
     real = replace(game.setting, d=game.coordinates, layers=game.layers)
     for fewer in hiding_without(game.defense, real, [who], n_rounds):
         silent = replace(game, defense=fewer)

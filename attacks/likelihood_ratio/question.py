@@ -17,10 +17,10 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Finding, Metric, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.filtering.adversary import Adversary, Telling
+from dpaudit.game.filtering.adversary import Adversary, RevealedBatch
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import Nonlinear
-from dpaudit.game.runs.projection import Along
+from dpaudit.game.runs.projection import ProjectionAdversary
 from dpaudit.game.worst_case.real_dimension import Wider
 from dpaudit.game.worst_case.record import played_mechanism
 from dpaudit.statistics.power import Tradeoff
@@ -34,10 +34,10 @@ class Question:
     claim: Claim
     threat_model: ThreatModel
     game: Game
-    adversary: Adversary | Along  # whose scores are counted
+    adversary: Adversary | ProjectionAdversary  # whose scores are counted
     algebra: Adversary | None  # whose leak is exact; None: no message is linear in the noise
     nonlinear: Nonlinear | None  # what the algebra leaves out
-    telling: Telling | None  # of the one round in which the record is used; None: in any
+    telling: RevealedBatch | None  # of the one round in which the record is used; None: in any
     mechanism: Mechanism  # the exact leak of a record in one coordinate; () without one
     worst: int  # coordinates of the worst record; runs may play fewer
     alpha: float  # of a false lower bound

@@ -13,91 +13,20 @@ the gradient of a single direction.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Gradient, Setting
+from dpaudit.defense.contract import Defense, Gradient, Round, Setting
+from dpaudit.defense.noise import Noise
 from dpaudit.files.claim import Adjacency
+
+from .oracles import CanaryGradient, OnFirst
 
 Sampling = Literal["none", "poisson", "fixed"]
 
 LENGTH = 1e4  # of the canary's gradient: far above every clip norm, far below what float64 loses
-
-
-@dataclass(frozen=True, eq=False)
-class CanaryGradient(Gradient):
-    """The oracle of a round: the canary's gradient at one agent where it was drawn, else zero."""
-
-    victim: int | Tensor  # [trials] where it differs by trial
-    length: float  # L2 norm of its gradient; on one coordinate L1 norm too
-    drawn: Tensor  # [...]: how often it is in the victim's batch, by trial; -1 for its opposite
-    batch_size: int
-    spread: int = 1  # over how many coordinates a gradient is spread evenly
-    later: tuple[Tensor, ...] = ()  # ``drawn`` of further local steps; none: the same in all
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return self._placed(X, holders, self.length / self.spread**0.5) / self.batch_size
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        ones = self.spread ** (1 / norm)  # the norm of as many ones
-        return self._placed(X, holders, min(self.length, clip_norm / ones))
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        """As many records as the canary is drawn at most, the others 0."""
-        drawn = self.drawn.to(X)
-        b = X.shape[-2] if own else max(1, int(drawn.abs().max().ceil())) if drawn.numel() else 1
-        places = torch.arange(b, device=X.device)
-        each = drawn.sign()[..., None] * (drawn.abs()[..., None] > places).to(X)  # [..., b]
-        held = self._held(X[..., 0, :] if own else X, holders)[..., None, :]
-        return self.length / self.spread**0.5 * each[..., None, :, None] * held
-
-    def at_step(self, s: int) -> "CanaryGradient":
-        return self if s == 0 or not self.later else replace(self, drawn=self.later[s - 1])
-
-    def _placed(self, X: Tensor, holders: Tensor | None, length: float) -> Tensor:
-        return (length * self.drawn.to(X))[..., None, None] * self._held(X, holders)
-
-    def _held(self, X: Tensor, holders: Tensor | None) -> Tensor:
-        """1 in the rows of the victim, [(trials,) m, d]."""
-        rows = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
-        victim = torch.as_tensor(self.victim, device=X.device)
-        held = (rows == victim[..., None]).to(X.dtype)[..., None]  # [(trials,) m, 1]
-        return held.expand(*held.shape[:-1], X.shape[-1])
-
-
-@dataclass(frozen=True)
-class OnFirst(Gradient):
-    """Another oracle's gradients on the first coordinate, and 0 on all others."""
-
-    oracle: CanaryGradient
-
-    @property
-    def batch_size(self) -> int:  # type: ignore[override]
-        return self.oracle.batch_size
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return _first(self.oracle(X, holders))
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        return _first(self.oracle.clipped_sum(X, clip_norm, holders, norm))
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        return _first(self.oracle.per_record(X, holders, own))
-
-    def at_step(self, s: int) -> "OnFirst":
-        return OnFirst(self.oracle.at_step(s))
-
-
-def _first(gradients: Tensor) -> Tensor:
-    only = torch.zeros_like(gradients)
-    only[..., 0] = gradients[..., 0]
-    return only
 
 
 @dataclass(frozen=True)
@@ -221,9 +150,21 @@ class Game:
         canary = self.gradient(drawn, *later)
         return OnFirst(canary) if self.width is not None and self.spread == 1 else canary
 
+    def silent(self, trials: int = 1) -> CanaryGradient:
+        """The oracle of a round in which the canary was not drawn."""
+        return self.gradient(torch.zeros(trials, dtype=torch.float64))
+
+    def along_record(self, values: Tensor) -> Tensor:
+        """The part of values [..., d], at the coordinates played, along the record, [..., 1]."""
+        return values[..., :1] if self.spread == 1 else values.mean(-1, keepdim=True)
+
     def start(
-        self, trials: int, dtype: torch.dtype, device: torch.device, coordinates: int = 1
-    ) -> object:
+        self,
+        trials: int,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+        coordinates: int = 1,
+    ) -> Any:
         """The state of all trials before round 1: models at zero, which is public."""
         X = torch.zeros(trials, self.setting.n_agents, coordinates, dtype=dtype, device=device)
         wide = self.setting.stand_in(coordinates)
@@ -232,3 +173,11 @@ class Game:
         elif 1 < coordinates == self.coordinates and self.layers:
             wide = replace(wide, layers=self.layers)
         return self.defense.start(X, wide)
+
+    def step(self, state: Any, k: int, gradient: Gradient, noise: Noise) -> Round:
+        """Round k of the defense."""
+        return self.defense.step(state, k, self.setting.network.at(k), gradient, noise)
+
+    def without_noise(self) -> "Game":
+        """The same game against the no-defense twin."""
+        return replace(self, defense=self.defense.without_noise())

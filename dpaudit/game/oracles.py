@@ -1,6 +1,9 @@
-"""Oracles that take note of which gradients a step asks for, and answer with given ones."""
+"""Gradient oracles of the game: they answer with given gradients, or note what a step asks for."""
 
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -8,16 +11,239 @@ from torch import Tensor
 from dpaudit.defense.contract import Gradient
 
 SAME = 1e-9  # of a model: by what two that are one may differ, summed in different orders
+NOWHERE = -1
 
 
-def same_model(one: Tensor, other: Tensor) -> bool:
-    """Whether two models are one but for rounding, where no two agree by chance."""
-    return torch.allclose(one, other, 0.0, SAME * one.abs().max().item())
+@dataclass(frozen=True, eq=False)
+class CanaryGradient(Gradient):
+    """The canary's gradient at one agent in the trials where it was drawn, and 0 elsewhere."""
+
+    victim: int | Tensor | None  # [trials] where it differs by trial; None: every agent holds one
+    length: float  # L2 norm of its gradient; on one coordinate L1 norm too
+    drawn: Tensor  # [...]: how often it is in the victim's batch, by trial; -1 for its opposite
+    batch_size: int
+    spread: int = 1  # over how many coordinates a gradient is spread evenly
+    later: tuple[Tensor, ...] = ()  # ``drawn`` of further local steps; none: the same in all
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        return self._placed(X, holders, self.length / self.spread**0.5) / self.batch_size
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        ones = self.spread ** (1 / norm)  # the norm of as many ones
+        return self._placed(X, holders, min(self.length, clip_norm / ones))
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        """As many records as the canary is drawn at most, the others 0."""
+        drawn = self.drawn.to(X)
+        b = X.shape[-2] if own else max(1, int(drawn.abs().max().ceil())) if drawn.numel() else 1
+        places = torch.arange(b, device=X.device)
+        each = drawn.sign()[..., None] * (drawn.abs()[..., None] > places).to(X)  # [..., b]
+        held = self._held(X[..., 0, :] if own else X, holders)[..., None, :]
+        return self.length / self.spread**0.5 * each[..., None, :, None] * held
+
+    def at_step(self, s: int) -> "CanaryGradient":
+        return self if s == 0 or not self.later else replace(self, drawn=self.later[s - 1])
+
+    def _placed(self, X: Tensor, holders: Tensor | None, length: float) -> Tensor:
+        return (length * self.drawn.to(X))[..., None, None] * self._held(X, holders)
+
+    def _held(self, X: Tensor, holders: Tensor | None) -> Tensor:
+        """1 in the rows of the victim, [(trials,) m, d]."""
+        if self.victim is None:
+            return torch.ones_like(X)
+        rows = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
+        victim = torch.as_tensor(self.victim, device=X.device)
+        held = (rows == victim[..., None]).to(X.dtype)[..., None]  # [(trials,) m, 1]
+        return held.expand(*held.shape[:-1], X.shape[-1])
+
+
+def every_agent_holds(length: float, batch_size: int) -> CanaryGradient:
+    """The oracle of a round in which every agent holds a long record: no sum is zero."""
+    return CanaryGradient(None, length, torch.ones(()), batch_size)
 
 
 @dataclass(eq=False)
-class Inputs(Gradient):
-    """Answers with given inputs along a pattern of signs; listens where none are given."""
+class WrappedGradient(Gradient):
+    """Another oracle, of which the questions are noted or the answers are changed."""
+
+    of: Gradient
+
+    @property
+    def batch_size(self) -> int:  # type: ignore[override]
+        return self.of.batch_size
+
+    def note(self, X: Tensor, holders: Tensor | None, norm: int) -> None:
+        """A question at models X [..., m, d]; ``norm``: to which records are clipped, 0: none."""
+
+    def changed(self, gradients: Tensor) -> Tensor:
+        """The answer, from the other's [..., m, d], or of each record [..., m, b, d]."""
+        return gradients
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        self.note(X, holders, 0)
+        return self.changed(self.of(X, holders))
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        self.note(X, holders, norm)
+        return self.changed(self.of.clipped_sum(X, clip_norm, holders, norm))
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        self.note(X[..., 0, :] if own else X, holders, 0)
+        return self.changed(self.of.per_record(X, holders, own))
+
+    def at_step(self, s: int) -> Self:
+        return replace(self, of=self.of.at_step(s))
+
+
+class OnFirst(WrappedGradient):
+    """Another oracle's gradients on the first coordinate, and 0 on all others."""
+
+    def changed(self, gradients: Tensor) -> Tensor:
+        only = torch.zeros_like(gradients)
+        only[..., 0] = gradients[..., 0]
+        return only
+
+
+@dataclass(eq=False)
+class ClipNorms(WrappedGradient):
+    """Notes the norms to which an oracle is asked to clip; 0: gradients that are not clipped."""
+
+    norms: set[int] = field(default_factory=set)
+
+    def note(self, X: Tensor, holders: Tensor | None, norm: int) -> None:
+        self.norms.add(norm)
+
+
+@dataclass(eq=False)
+class Watched(WrappedGradient):
+    """Another oracle, of which the models are kept that it is asked at."""
+
+    models: list[Tensor] = field(default_factory=list)  # of each call, [trials, m], one coordinate
+    askers: list[int] = field(default_factory=list)  # whose gradient each column of them is
+
+    def note(self, X: Tensor, holders: Tensor | None, norm: int) -> None:
+        self.models.append(X[..., 0])
+        self.askers.extend(range(X.shape[-2]) if holders is None else holders.tolist())
+
+    def asked_at(self, trials: int) -> Tensor:
+        """All models that gradients were asked at, [trials, n_asked]."""
+        none = torch.zeros(trials, 0, dtype=torch.float64)
+        return torch.cat([none, *(X.expand(trials, -1) for X in self.models)], dim=1)
+
+    def moved(self, trials: int) -> Tensor:
+        """How far from those of the first trial all models are, [trials, n_asked]."""
+        models = self.asked_at(trials)
+        return models - models[0]
+
+
+class Points(NamedTuple):
+    """Where a round takes the victim's gradient."""
+
+    by_call: list[Tensor]  # of each call, [m]: which point each row is, or NOWHERE
+    steps: list[int]  # of each point: the local step, whose batch it is of
+
+
+@dataclass(eq=False)
+class _VictimsModels(WrappedGradient):
+    """Numbers the models at which the victim's gradient is asked for."""
+
+    of: CanaryGradient
+    step: int = 0  # whose batch it is
+    by_call: list[Tensor] = field(default_factory=list)
+    known: list[tuple[int, Tensor]] = field(default_factory=list)  # step and model of each point
+
+    def note(self, X: Tensor, holders: Tensor | None, norm: int) -> None:
+        rows = torch.arange(X.shape[-2]) if holders is None else holders
+        models = X.reshape(-1, *X.shape[-2:])[0].detach()
+        numbers = torch.full((len(models),), NOWHERE)
+        for row in (rows == torch.as_tensor(self.of.victim)).nonzero().flatten().tolist():
+            if not models[row].isnan().all():
+                numbers[row] = self._number(models[row].clone())
+        self.by_call.append(numbers)
+
+    def at_step(self, s: int) -> "_VictimsModels":
+        return replace(self, step=s)
+
+    def _number(self, model: Tensor) -> int:
+        for i, (step, other) in enumerate(self.known):
+            if step == self.step and same_model(model, other):
+                return i
+        self.known.append((self.step, model))
+        return len(self.known) - 1
+
+
+def points_of(silent: CanaryGradient, play: Callable[[Gradient], object]) -> Points:
+    """The points of a round: rows with one number are of one batch at one and the same model.
+
+    Args:
+        silent: the canary that is in no batch.
+        play: the round, from a state in which no two models agree by chance.
+    """
+    asked = _VictimsModels(silent)
+    play(asked)
+    return Points(asked.by_call, [step for step, _ in asked.known])
+
+
+@dataclass(eq=False)
+class _AtOnePoint(WrappedGradient):
+    """The canary's gradient in each trial at one point of the round, and 0 at all others."""
+
+    points: list[Tensor]  # of each call, [m]: which point each row is, or NOWHERE
+    chosen: Tensor  # [trials]
+    calls: list[int] = field(default_factory=lambda: [0])  # so far, whichever local step asked
+
+    def changed(self, gradients: Tensor) -> Tensor:
+        here = self.points[self.calls[0]] == self.chosen[:, None]  # [trials, m]
+        self.calls[0] += 1
+        return gradients * here[(..., *[None] * (gradients.ndim - 2))].to(gradients)
+
+
+def at_points(canary: CanaryGradient, points: Points, chosen: Tensor) -> Gradient:
+    """The canary of all trials, at the chosen point of each [trials]."""
+    drawn = torch.where(chosen == NOWHERE, 0.0, torch.ones_like(canary.drawn))
+    return _AtOnePoint(replace(canary, drawn=drawn * canary.drawn), points.by_call, chosen)
+
+
+class AlikeRecords(Gradient):
+    """An oracle of batches whose records are all alike and shorter than any clip norm."""
+
+    @abstractmethod
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        """The mean over the batch."""
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        return self.batch_size * self(X, holders)
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        one = self(X[..., 0, :] if own else X, holders)
+        b = X.shape[-2] if own else self.batch_size
+        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])
+
+
+@dataclass(eq=False)
+class ConstantGradients(AlikeRecords):
+    """The same gradient of each agent at every model, [trials, n_agents]."""
+
+    batch_size: int
+    of_agents: Tensor
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        rows = torch.arange(X.shape[-2]) if holders is None else holders
+        return self.of_agents[:, rows, None].to(X).expand(X.shape)
+
+
+@dataclass(eq=False)
+class Inputs(AlikeRecords):
+    """Answers with given inputs along a pattern of signs, and keeps the models that it is asked at.
+
+    A defense that is linear in the mean of its records has its estimate.
+    """
 
     batch_size: int
     sign: Tensor  # [WIDTH]
@@ -27,30 +253,13 @@ class Inputs(Gradient):
     models: list[Tensor] = field(default_factory=list)  # of each call, [trials, m, WIDTH]
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return self._given(X)
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        return self.batch_size * self._given(X)
-
-    def at_step(self, s: int) -> "Inputs":
-        return self
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        """Records that are all alike: a defense that is linear in their mean has its estimate."""
-        one = self._given(X[..., 0, :] if own else X)
-        b = X.shape[-2] if own else self.batch_size
-        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])
-
-    def _given(self, X: Tensor) -> Tensor:
         places = self.places[len(self.models)]
         self.models.append(X)
         return self.base[places] + self.values[:, places, None] * self.sign
 
 
 @dataclass(eq=False)
-class Listening(Gradient):
+class NumberedInputs(AlikeRecords):
     """Answers 0, and numbers the models at which each agent's gradient is asked for."""
 
     batch_size: int
@@ -65,17 +274,7 @@ class Listening(Gradient):
         self.places.append(torch.tensor([self._place(a, X[0, m]) for m, a in enumerate(agents)]))
         return torch.zeros_like(X)
 
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        return self(X, holders)
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        one = self(X[..., 0, :] if own else X, holders)
-        b = X.shape[-2] if own else self.batch_size
-        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])
-
-    def at_step(self, s: int) -> "Listening":
+    def at_step(self, s: int) -> "NumberedInputs":
         return replace(self, step=s)
 
     def _place(self, agent: int, model: Tensor) -> int:
@@ -89,47 +288,7 @@ class Listening(Gradient):
 
 
 @dataclass(eq=False)
-class Watched(Gradient):
-    """Another oracle, of which the models are kept that it is asked at."""
-
-    of: Gradient
-    models: list[Tensor] = field(default_factory=list)  # of each call, [trials, m], one coordinate
-    askers: list[int] = field(default_factory=list)  # whose gradient each column of them is
-
-    @property
-    def batch_size(self) -> int:  # type: ignore[override]
-        return self.of.batch_size
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        self._keep(X, holders)
-        return self.of(X, holders)
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        self._keep(X, holders)
-        return self.of.clipped_sum(X, clip_norm, holders, norm)
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        self._keep(X[..., 0, :] if own else X, holders)
-        return self.of.per_record(X, holders, own)
-
-    def at_step(self, s: int) -> "Watched":
-        return replace(self, of=self.of.at_step(s))
-
-    def moved(self, trials: int) -> Tensor:
-        """How far from those of the first trial all models are, [trials, n_asked]."""
-        none = torch.zeros(trials, 0, dtype=torch.float64)
-        models = torch.cat([none, *(X.expand(trials, -1) for X in self.models)], dim=1)
-        return models - models[0]
-
-    def _keep(self, X: Tensor, holders: Tensor | None) -> None:
-        self.models.append(X[..., 0])
-        self.askers.extend(range(X.shape[-2]) if holders is None else holders.tolist())
-
-
-@dataclass(eq=False)
-class Alone(Gradient):
+class OneAnswer(AlikeRecords):
     """In each trial the gradient that is asked for in one place, and 0 in all others."""
 
     length: float
@@ -148,10 +307,7 @@ class Alone(Gradient):
     ) -> Tensor:
         return min(1.0, clip_norm / self.length) * self.batch_size * self(X, holders)
 
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        one = self(X[..., 0, :] if own else X, holders)
-        b = X.shape[-2] if own else self.batch_size
-        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])
 
-    def at_step(self, s: int) -> "Alone":
-        return self
+def same_model(one: Tensor, other: Tensor) -> bool:
+    """Whether two models are one but for rounding, where no two agree by chance."""
+    return torch.allclose(one, other, 0.0, SAME * one.abs().max().item())

@@ -152,14 +152,14 @@ def test_claims_that_can_be_judged_pass() -> None:
 
 
 def test_scores_that_are_nan_are_one_line(tmp_path, monkeypatch) -> None:
-    whole = distinguish.Tally.scores
+    whole = distinguish.LogRatios.scores
 
     def broken(self, in_round):
         scores = whole(self, in_round)
         scores[::2] = math.nan
         return scores
 
-    monkeypatch.setattr(distinguish.Tally, "scores", broken)
+    monkeypatch.setattr(distinguish.LogRatios, "scores", broken)
     code, lines = said(tmp_path, CONFIG)
     assert code == 2, lines
     assert len(lines) == 1, lines

@@ -13,7 +13,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.game.probing.playable_dimension import fewest_coordinates
 from dpaudit.game.runs.play import play
-from dpaudit.game.runs.projection import Along
+from dpaudit.game.runs.projection import ProjectionAdversary
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
@@ -69,7 +69,7 @@ def test_who_reads_along_the_record_sees_it_in_the_noise_of_one_number(spread: i
     """
     game = replace(a_game(lambda G: G, noise_multiplier=2.0), width=50, spread=spread)
     game = replace(game, sampling_rate=1.0)
-    worlds = play(Along(game, EVERY_LINK, 1), 20_000, Streams(0))
+    worlds = play(ProjectionAdversary(game, EVERY_LINK, 1), 20_000, Streams(0))
     without, there = (world.features[:, 0] for world in worlds)
     assert (there.mean() - without.mean()) / without.std() == pytest.approx(-1 / 2, abs=6 * 0.015)
     assert not any(scores.any() for scores in worlds.scores)

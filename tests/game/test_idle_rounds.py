@@ -112,8 +112,8 @@ def findings(defense: PrivateGossip) -> dict[Role, Finding]:
 @pytest.fixture(params=["dense", "sparse"], autouse=True)
 def either_filter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     from_how_many = 1 if request.param == "sparse" else 10**6
-    monkeypatch.setattr(adversary_module, "LOCAL", from_how_many)
-    monkeypatch.setattr("dpaudit.attacks.likelihood_ratio.asking.LOCAL", from_how_many)
+    monkeypatch.setattr(adversary_module, "SPARSE_FROM", from_how_many)
+    monkeypatch.setattr("dpaudit.attacks.likelihood_ratio.asking.SPARSE_FROM", from_how_many)
 
 
 ODD = [Summed, Mixed, Local, Cancelled]

@@ -13,10 +13,10 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.kalman import steps_of
 from dpaudit.game.game import Game
-from dpaudit.game.probing.locality import NotLocal
+from dpaudit.game.matrices import NotLocal
 from dpaudit.game.probing.observer import Observer
+from dpaudit.game.probing.sparse_probe import steps_of
 from dpaudit.game.runs.play import play
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
@@ -72,7 +72,7 @@ def both(
     """By parts and by dense matrices."""
     found = []
     for first in (ALL_AGENTS_KNOWN, NONE_KNOWN):
-        monkeypatch.setattr(adversary_module, "LOCAL", first)
+        monkeypatch.setattr(adversary_module, "SPARSE_FROM", first)
         found.append(Adversary(game, model, n_rounds, **how))
     return found[0], found[1]
 

@@ -22,7 +22,6 @@ from dpaudit.game.runs.play import (
     _is_due,
     cross_fitted,
     play,
-    without_noise,
 )
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
@@ -118,7 +117,7 @@ def test_replacing_a_record_tells_more_than_adding_one(audited) -> None:
 
 def test_without_noise_every_run_is_told_apart(audited) -> None:
     adversary = audited("dpdl", "bipartite", rounds=3, noise_multiplier=3.0)
-    worlds = play(adversary, 200, Streams(6), game=without_noise(adversary.game))
+    worlds = play(adversary, 200, Streams(6), game=adversary.game.without_noise())
     assert worlds.without.scores.max() < worlds.with_record.scores.min()
 
 
@@ -149,7 +148,7 @@ def test_a_learned_score_finds_noise_that_repeats_itself() -> None:
         found = features(present)
         return type("Played", (), {"features": found, "scores": found[:, 0]})()
 
-    score = LearnedScore(type("Worlds", (), {"without": played(0), "with_record": played(1)})())
+    score = LearnedScore(Worlds(played(0), played(1)))
     without, with_record = score(played(0)), score(played(1))
     assert without.max() < with_record.min()
 

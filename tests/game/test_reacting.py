@@ -14,7 +14,7 @@ from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.gradient_reaction import with_every_link
 from dpaudit.game.game import Game
 from dpaudit.game.runs.play import LearnedScore, play
-from dpaudit.game.runs.relaying_losses import Steep
+from dpaudit.game.runs.relaying_losses import SteepLosses
 from dpaudit.graphs.graph import Graph, Network, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -41,7 +41,7 @@ def path(n_rounds: int) -> Game:
     return replace(game, sampling_rate=1.0, in_one_round=True)
 
 
-def told_apart(adversary: Adversary, others: Steep | None, n: int = 40_000) -> float:
+def told_apart(adversary: Adversary, others: SteepLosses | None, n: int = 40_000) -> float:
     """mu at the threshold of a linear discriminant, which other runs taught."""
     training, counted = (play(adversary, n, Streams(seed), 1, others=others) for seed in (1, 2))
     score = LearnedScore(training)
@@ -62,7 +62,7 @@ def test_a_third_agent_relays_more_than_linear_accounting_says(
     adversary = Adversary(game, AGENT_0, n_rounds)
     linear = float(adversary.leak.by_round[0])
     assert linear == pytest.approx(given, abs=5e-4)
-    away = Steep.of(game, (1,), n_rounds).opposite()
+    away = SteepLosses.of(game, (1,), n_rounds).opposite()
     found = told_apart(adversary, away)
     assert told_apart(adversary, None) == pytest.approx(linear, abs=0.041)
     assert found == pytest.approx(reacting, abs=0.041)
@@ -70,7 +70,7 @@ def test_a_third_agent_relays_more_than_linear_accounting_says(
 
 
 def test_the_middle_is_half_way_between_the_models_with_the_record_and_without() -> None:
-    losses = Steep.of(path(2), (1,), 2)
+    losses = SteepLosses.of(path(2), (1,), 2)
     assert losses.centre.tolist() == pytest.approx([0, -1 / 6, 0])
     assert losses.slope[0] == losses.slope[2] == 0
     assert 30 / losses.slope[1].item() == pytest.approx(3**-0.5, rel=0.15)  # of 400 runs
@@ -122,7 +122,7 @@ def test_all_runs_of_third_agents_with_losses_differ_from_those_without() -> Non
     """A loss of slope 0 is no loss."""
     game = path(2)
     adversary = Adversary(game, AGENT_0, 2)
-    steep = Steep.of(game, (1,), 2)
+    steep = SteepLosses.of(game, (1,), 2)
     flat = replace(steep, slope=0 * steep.slope)
     plain, none, some = (
         play(adversary, 50, Streams(3), 1, others=o).without.scores for o in (None, flat, steep)

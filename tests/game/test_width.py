@@ -14,7 +14,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.filtering.adversary import LOCAL, Adversary
+from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.worst_case.real_dimension import ENTRIES, Wider, wider
 from dpaudit.graphs.graph import build_graph
@@ -170,7 +170,7 @@ def test_messages_have_widths_and_noise_of_their_own(width: int, d: int) -> None
     assert told.leak.by_round.tolist() == pytest.approx([each] * 2, rel=1e-9)
 
 
-@pytest.mark.parametrize("n_agents", [6, LOCAL])
+@pytest.mark.parametrize("n_agents", [6, SPARSE_FROM])
 def test_noise_on_one_of_two_numbers_leaves_the_other_bare(n_agents: int) -> None:
     class HalfBare(Counted):
         def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:

@@ -1,12 +1,13 @@
 """The linear system of a window: what all of its unknowns do to all that is read.
 
-Of many agents those that do not meet are moved in one trial. As in ``local_probe``, what has moved
+Of many agents those that do not meet are moved in one trial. As in ``sparse_probe``, what has moved
 is put down to the unknown of the colour that reaches there. A trial of a random half of each colour
 refutes what is not so: it must move what is put down to that half. That holds for steps that are
 not linear, too.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from dpaudit.game.filtering.block_matrices import Array
-from dpaudit.game.probing.locality import Footprints, Indices, NotLocal, footprints
-from dpaudit.game.probing.sparse_probe import HOPS, RELATIVE, Units, agents_of, in_parts
+from dpaudit.game.matrices import Array, Indices, NotLocal, largest
+from dpaudit.game.probing.locality import HOPS, Footprints, Units, agents_of, footprints, in_parts
+from dpaudit.game.probing.observer import senders_by_row
+from dpaudit.game.probing.sparse_probe import RELATIVE
 from dpaudit.game.probing.states import varying
-from dpaudit.graphs.graph import Graph
 
 from .window import WIDTH, Input, Played
 
@@ -67,8 +68,9 @@ def trials_of(played: Played) -> int:
     """How many moves ``System.of`` and ``noise_of`` play, about."""
     shape = played.shape
     try:
-        reach, groups = next(_colours(played, np.arange(played.n)))
-        _told_apart(played, reach, groups[:1])
+        units, kinds = _units(played, np.arange(played.n))
+        reach, groups = next(_colours(played, units, kinds))
+        units.effects(groups[:1], reach, _places(played), partial(_moved, played), 1)
         return 2 * len(groups) * (shape.unknowns + shape.draws) // shape.unknowns
     except (NotLocal, StopIteration):
         return shape.unknowns + shape.draws
@@ -76,16 +78,28 @@ def trials_of(played: Played) -> int:
 
 def _of_colours(played: Played, some: Indices) -> Tensor:
     """Raises NotLocal: the rounds reach too far, or it takes as many trials."""
-    why = NotLocal("")
-    for reach, groups in _colours(played, some):
+    why, at_once = NotLocal(""), max(1, played.shape.at_once // 2)
+    units, kinds = _units(played, some)
+    for reach, groups in _colours(played, units, kinds):
         try:
-            return torch.from_numpy(_told_apart(played, reach, groups)[some])
+            move = partial(_moved, played)
+            effects = units.effects(groups, reach, _places(played), move, at_once)
+            draws = np.random.default_rng(played.rounds.start)
+            for part in in_parts(groups, at_once):
+                half = [group[draws.random(len(group)) < 0.5] for group in part]
+                predicted = np.stack([effects[group].sum(0) for group in half])
+                size = max(largest(effects[group]) for group in part)
+                if np.abs(move(half) - predicted).max() > RELATIVE * size:
+                    raise NotLocal("its steps reach further than a few links")
+            return torch.from_numpy(effects[some].toarray())
         except NotLocal as reason:
             why = reason
     raise why
 
 
-def _colours(played: Played, some: Indices) -> Iterator[tuple["_Reach", list[Indices]]]:
+def _colours(
+    played: Played, units: Units, kinds: Indices
+) -> Iterator[tuple[Footprints, list[Indices]]]:
     """Who may be reached, less far first, and which of the unknowns are moved together.
 
     Raises:
@@ -95,46 +109,12 @@ def _colours(played: Played, some: Indices) -> Iterator[tuple["_Reach", list[Ind
     graph = network.at(rounds[0])
     if any(network.at(k) is not graph for k in rounds):
         raise NotLocal("the graph varies")
-    agents, kinds = _unknowns(played, graph)
-    units, read = Units(agents, some), _places(played)
     for hops in HOPS:
         reach = footprints(graph, hops * len(rounds))
         groups = units.groups(reach, kinds)
-        if 4 * len(groups) > len(some):
+        if 4 * len(groups) > len(units.live):
             raise NotLocal("it takes as many trials as there are unknowns")
-        yield _Reach(units, reach, read), groups
-
-
-class _Reach(NamedTuple):
-    """Whose move can be seen where."""
-
-    units: Units
-    footprints: Footprints
-    read: Indices  # the agent of all that is read
-
-    def owners(self, group: Indices, there: Indices) -> Indices:
-        """The unit of a group that moves what is read ``there``. Raises NotLocal."""
-        return self.units.owners(group, self.footprints, self.read[there])
-
-
-def _told_apart(played: Played, reach: _Reach, groups: list[Indices]) -> Array:
-    """What each unit of the groups does, of trials of one group each, [n, n_read].
-
-    Raises:
-        NotLocal: a unit reaches further.
-    """
-    found = np.zeros((played.n, len(reach.read)))
-    draws = np.random.default_rng(played.rounds.start)
-    for part in in_parts(groups, max(1, played.shape.at_once // 2)):
-        some = [group[draws.random(len(group)) < 0.5] for group in part]
-        moved, of_some = np.split(_moved(played, [*part, *some]), 2)
-        for group, effects in zip(part, moved, strict=True):
-            there = np.flatnonzero(effects)
-            found[reach.owners(group, there), there] = effects[there]
-        foretold = np.stack([found[group].sum(0) for group in some])
-        if np.abs(of_some - foretold).max() > RELATIVE * np.abs(moved).max():
-            raise NotLocal("its steps reach further than a few links")
-    return found
+        yield reach, groups
 
 
 def _moved(played: Played, groups: list[Indices]) -> Array:
@@ -147,9 +127,9 @@ def _moved(played: Played, groups: list[Indices]) -> Array:
     return moved
 
 
-def _unknowns(played: Played, graph: Graph) -> tuple[Indices, Indices]:
-    """Of each unknown: its agent, and what it is one of, as a number."""
-    parts = []
+def _units(played: Played, some: Indices) -> tuple[Units, Indices]:
+    """The unknowns, of which some are moved; and what each is one of, as a number."""
+    graph, parts = played.setting.network.at(played.rounds[0]), []
     for tensor in varying(played.start).values():
         if tensor.shape[-1] == WIDTH:
             each = tensor[0, 0].numel() // WIDTH if tensor.shape[1] else 0
@@ -160,16 +140,13 @@ def _unknowns(played: Played, graph: Graph) -> tuple[Indices, Indices]:
         wide = (draw.shape for draw in draws.values() if draw.shape[-1] == WIDTH)
         parts += [agents_of(shape[-2], graph) for shape in wide]
     kinds = np.repeat(np.arange(len(parts)), list(map(len, parts)))
-    return np.concatenate(parts).astype(np.int64), kinds
+    return Units(np.concatenate(parts).astype(np.int64), some), kinds
 
 
 def _places(played: Played) -> Indices:
     """The agent of all that is read: that which sent it, or whose gradient it is."""
     found = []
     for (k, name), rows in played.seen.items():
-        message = played.asked.sent[k][name]
-        at = torch.zeros(message.payload.shape[-2], dtype=torch.long)
-        at[message.rows] = message.senders
-        found.append(at[rows])
+        found.append(senders_by_row(played.asked.sent[k][name])[rows])
     agents = torch.tensor([one.agent for one in played.asked.inputs], dtype=torch.long)
     return np.asarray(torch.cat([*found, agents]).numpy())

@@ -18,7 +18,6 @@ The attack is that of Mrini, Cyffers and Bellet, "Privacy Attacks in Decentraliz
 agents can be told, the prior says how well each one is, noise and rounding included.
 """
 
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from dpaudit.defense.transcript import Message
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
+from dpaudit.game.oracles import ConstantGradients
 from dpaudit.game.probing.observer import visible_rows
 from dpaudit.game.probing.playable_dimension import refuse_several
 from dpaudit.game.probing.tape import Tape
@@ -107,7 +107,7 @@ class Mixture:
                     most = 1 + max(r for w, m, r in draws if (w, m) == (k, name))
                     noise = played.setdefault(name, torch.zeros(trials, most, 1).double())
                     noise[i, row] = 1.0
-            gradient = _Constant(self._defense.batch_size, units)
+            gradient = ConstantGradients(self._defense.batch_size, units)
             state, sent, *_ = self._step(state, k, gradient, Tape(played))
             for name, message in sent.items():
                 seen = visible_rows(message, self._threat_model)
@@ -154,7 +154,7 @@ def draws_of(defense: Defense, setting: Setting, n_rounds: int) -> list[tuple[in
     none = torch.zeros(1, setting.n_agents, dtype=torch.float64)
     state: Any = defense.start(none.unsqueeze(-1), narrow)
     for k in range(1, n_rounds + 1):
-        asked, gradient = Tape(), _Constant(defense.batch_size, none)
+        asked, gradient = Tape(), ConstantGradients(defense.batch_size, none)
         state = defense.step(state, k, narrow.network.at(k), gradient, asked).state
         for name, draw in asked.draws.items():
             draws += [(k, name, row) for row in range(draw.shape[-2])]
@@ -183,25 +183,3 @@ def _whitening(factor: Tensor) -> Tensor:
     """
     vectors, sizes, _ = torch.linalg.svd(factor, full_matrices=False)
     return vectors.mT / sizes.clamp(min=sizes.max() * 1e-16)[:, None]
-
-
-@dataclass(frozen=True)
-class _Constant(Gradient):
-    """The same gradient of each agent at every model, [trials, n_agents]."""
-
-    batch_size: int
-    of_agents: Tensor
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        rows = torch.arange(X.shape[-2]) if holders is None else holders
-        return self.of_agents[:, rows, None].to(X).expand(X.shape)
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        return self.batch_size * self(X, holders)
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        one = self(X[..., 0, :] if own else X, holders)
-        b = X.shape[-2] if own else self.batch_size
-        return one[..., None, :].expand(*one.shape[:-1], b, one.shape[-1])

@@ -15,9 +15,9 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Messages
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.oracles import Inputs, Listening
-from dpaudit.game.probing.dense_probe import anywhere
+from dpaudit.game.oracles import Inputs, NumberedInputs
 from dpaudit.game.probing.observer import visible_rows
+from dpaudit.game.probing.probed_round import anywhere
 from dpaudit.game.probing.states import flat_state, state_of, varying
 from dpaudit.game.probing.tape import AskedNoise, Tape
 from dpaudit.rng import Streams
@@ -58,12 +58,12 @@ class Asked(NamedTuple):
         """From a state before the rounds, without noise and records."""
         asked = cls([], {}, {}, {})
         for k in rounds:
-            heard, tape = Listening(defense.batch_size), Tape()
-            played = defense.step(state, k, setting.network.at(k), heard, tape)
+            asked_at, tape = NumberedInputs(defense.batch_size), Tape()
+            played = defense.step(state, k, setting.network.at(k), asked_at, tape)
             state, asked.sent[k] = played.state, played.sent
-            asked.calls[k], asked.noise[k] = heard.places, tape.draws
+            asked.calls[k], asked.noise[k] = asked_at.places, tape.draws
             counts: dict[int, int] = {}
-            for agent, step, _ in heard.asked:
+            for agent, step, _ in asked_at.asked:
                 point = counts.get(agent, 0)
                 counts[agent] = point + 1
                 asked.inputs.append(Input(k, agent, point, step))
@@ -209,7 +209,8 @@ class Played:
         """The state before the window of a run with noise and without records."""
         state, streams = _begun(self._defense, self.setting), Streams(0)
         for k in range(1, self.rounds.start):
-            state = self._step(state, k, Listening(self._defense.batch_size), Noise(streams, k))[0]
+            silent = NumberedInputs(self._defense.batch_size)
+            state = self._step(state, k, silent, Noise(streams, k))[0]
         return state
 
     def _step(self, state: Any, k: int, gradient: Gradient, noise: Noise) -> tuple[Any, Messages]:

@@ -12,9 +12,8 @@ from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.accounting.releases import Mechanism, Meeting
 from dpaudit.defense.gossip import releases
 from dpaudit.game.game import Game
-from dpaudit.game.probing.dense_probe import RANK
+from dpaudit.game.matrices import RANK, LinearMap
 
-from .block_matrices import SparseMap, mapped
 from .gradient_directions import Squared, worst_directions
 from .record_uses import Together, Use, met, parts
 from .record_uses import grams as grams_of
@@ -27,21 +26,21 @@ class Reading(NamedTuple):
     """How the adversary reads one round."""
 
     messages: list[tuple[str, int]]  # what each observation is: message (or draw), row of payload
-    whiten: Tensor | SparseMap  # [n_observations, rank]: to independent noise of variance 1
-    gain: Tensor | SparseMap  # [rank, state]: what that tells about the state
+    whiten: LinearMap  # [n_observations, rank]: to independent noise of variance 1
+    gain: LinearMap  # [rank, width]: what whitened innovations reveal of the state
     # what each use of the record adds here to the first innovations [m]; to others it adds nothing
     columns: dict[Use, Tensor]
     shifts: dict[int, Tensor]  # summed by inclusion: the gradient is the same at all points
     resolved: Tensor  # [rank] bool: whether an innovation is well above rounding in a run
     shown: dict[int, Tensor]  # inclusion -> combination of observations that shows it without noise
     noiseless: dict[int, str]  # inclusion -> message that shows it without noise at some point
-    draws: Tensor | SparseMap  # [m, n_draws]: the noise of the round itself as it is estimated
+    draws: LinearMap  # [m, n_draws]: the noise of the round itself as it is estimated
     laplace: Tensor  # [n_draws] bool
     exact: bool  # whether every Laplace draw of the round is recovered exactly
     has_laplace: bool  # whether there is any
 
-    def told(self) -> dict[int, float]:
-        """By round: how well this one tells of its batches, if it does.
+    def reveals(self) -> dict[int, float]:
+        """By round whose batches this one reveals: how well.
 
         In mu, or the loss of Laplace noise; infinite where it shows them without noise.
         """
@@ -55,15 +54,15 @@ class Reading(NamedTuple):
     def _size(self, shift: Tensor) -> float:
         if not self.has_laplace:
             return float(shift.norm())
-        return float(mapped(shift, self.draws)[self.laplace].abs().sum()) * sqrt(2)
+        return float(self.draws.of(shift)[self.laplace].abs().sum()) * sqrt(2)
 
 
 @dataclass(frozen=True)
 class Leak:
-    """All of what a view tells about one record, in standard deviations of the noise.
+    """All that a view reveals about one record, in standard deviations of the noise.
 
     A record's gradient is taken at several points, which differ by model or round, and has another
-    direction at each: mu is that of the worst directions (``directions``).
+    direction at each: mu is that of the worst directions (``gradient_directions``).
     """
 
     by_use: tuple[Squared, ...]  # mu^2 of a record in that batch alone, or used in all rounds
@@ -164,7 +163,7 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
     noiseless, parts = dict[int, str](), list[float]()
     for r in rounds:
         for j, shift in r.shifts.items():
-            draws = mapped(shift, r.draws)
+            draws = r.draws.of(shift)
             moved = draws[r.laplace].abs() * sqrt(2)
             is_pure = r.exact and r.has_laplace and not draws[~r.laplace].abs().sum() > NEGLIGIBLE
             pure[j] += game.filled * moved.sum().item() if is_pure else float("nan")
@@ -203,7 +202,7 @@ def _inclusions(game: Game, n_rounds: int) -> list[int]:
 def _is_separate(rounds: list[Reading], game: Game) -> bool:
     """Whether each inclusion shows in its own round alone, and apart from others of it."""
     for k, r in enumerate(rounds, start=1):
-        uses = [use for use, column in r.columns.items() if column.any()]
+        uses = [use for use, column in r.columns.items() if column.norm() > NEGLIGIBLE]
         shown = {use[0] for use in uses}
         if any(_round_of(j, game.batches) not in (k, EVERY_ROUND) for j in shown):
             return False

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.probing.dense_probe import NOISELESS
+from dpaudit.game.probing.probed_round import NOISELESS
 
 from .gossip import SINGULAR, Gossip
 from .participation import Participation

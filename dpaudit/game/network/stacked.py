@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.probing.dense_probe import NOISELESS, RANK
+from dpaudit.game.matrices import RANK
+from dpaudit.game.probing.probed_round import NOISELESS
 
 from .gossip import Gossip
 from .participation import Participation

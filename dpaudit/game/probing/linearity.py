@@ -29,13 +29,14 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Messages
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
+from dpaudit.game.oracles import every_agent_holds
 from dpaudit.graphs.graph import Graph
 
 from .observer import visible_rows
-from .playable_dimension import Everybody, fewest_coordinates
+from .playable_dimension import fewest_coordinates
 from .states import flat_state, state_of
 from .tape import Tape
-from .wrapped_defense import OfAnother
+from .wrapped_defense import WrappedDefense
 
 COORDINATES = 8  # of the model that is probed
 SIZES = (0.1, 1.0, 10.0)  # of the noise that is added and scaled, in standard deviations
@@ -130,7 +131,8 @@ def _is_affine(values: Tensor, with_record: bool = True) -> bool:
 def _is_apart(values: Tensor) -> bool:
     """Whether noise, however it is made of draws, adds the same with the record and without."""
     absent, present = (v - v[0] for v in values.chunk(2))
-    allowed = RELATIVE * torch.maximum(absent, present).abs().amax() + ROUNDING * _largest(values)
+    size = torch.maximum(absent, present).abs().amax()
+    allowed = RELATIVE * size + ROUNDING * values.abs().amax()
     return bool((present - absent).abs().max() <= allowed)  # False for NaN
 
 
@@ -138,15 +140,11 @@ def _adds_up(moved: Tensor, values: Tensor) -> bool:
     """Whether what draws do to a message [trials, n] adds up, to rounding of its ``values``."""
     for first, second, both, twice in moved[2:].split(4):
         size = torch.stack([first, second, both]).abs().amax()
-        allowed = RELATIVE * size + ROUNDING * _largest(values)
+        allowed = RELATIVE * size + ROUNDING * values.abs().amax()
         off = torch.maximum((both - first - second).abs().max(), (twice - 2 * first).abs().max())
         if not off <= allowed:
             return False
     return True
-
-
-def _largest(values: Tensor) -> Tensor:
-    return values.abs().amax()
 
 
 def _noiseless(game: Game, threat_model: ThreatModel, n_rounds: int) -> tuple[int, str] | None:
@@ -165,7 +163,7 @@ def _noiseless(game: Game, threat_model: ThreatModel, n_rounds: int) -> tuple[in
 def _is_defined(game: Game, n_rounds: int) -> bool:
     """Whether all are numbers where every agent has a gradient and noise: no sum is zero."""
     noise = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    everybody = Everybody(game.length, game.defense.batch_size)
+    everybody = every_agent_holds(game.length, game.defense.batch_size)
     return all(
         bool(state.isfinite().all())
         and all(bool(s.payload.isfinite().all()) for s in sent.values())
@@ -187,23 +185,18 @@ def _played(
     X = torch.zeros(len(weights), game.setting.n_agents, COORDINATES, dtype=torch.float64)
     state: Any = game.defense.start(X, game.setting)
     for k in range(1, n_rounds + 1):
-        graph, asked = game.setting.network.at(k), Tape()
-        game.defense.step(state, k, graph, gradient, asked)
-        noise = Tape({m: _combined(weights, d.shape, generator) for m, d in asked.draws.items()})
-        state, sent, *_ = game.defense.step(state, k, graph, gradient, noise)
+        asked = Tape()
+        game.step(state, k, gradient, asked)
+        two = {name: draws.normal_(generator=generator) for name, draws in asked.zeros(2).items()}
+        noise = Tape({m: torch.einsum("tb,bmd->tmd", weights, z) for m, z in two.items()})
+        state, sent, *_ = game.step(state, k, gradient, noise)
         yield k, sent, flat_state(state)
 
 
-def _combined(weights: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Two draws of unit noise, combined with other weights in each trial, [trials, rows, d]."""
-    two = torch.empty(2, *shape[-2:], dtype=torch.float64).normal_(generator=generator)
-    return torch.einsum("tb,bmd->tmd", weights, two)
-
-
-class Defined(OfAnother):
+class Defined(WrappedDefense):
     """Another defense with 0 wherever it gives no number.
 
-    An adversary foretells by it where the defense divides zero by zero without noise and record.
+    An adversary predicts by it where the defense divides zero by zero without noise and record.
     """
 
     def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:

@@ -43,7 +43,7 @@ class Observer:
         columns += [_picked(units[name], rows) for name, rows in own.items()]
         return torch.cat(columns, dim=-1)
 
-    def told(self, k: int, known_to: Mapping[str, Tensor]) -> None:
+    def note_shared_draws(self, k: int, known_to: Mapping[str, Tensor]) -> None:
         """Who knows the rows of the draws of round k that agents share."""
         self._known_to[k] = dict(known_to)
 

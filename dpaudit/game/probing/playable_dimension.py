@@ -7,17 +7,16 @@ number. Such a step is played at the fewest coordinates at which it gives number
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Gradient, Setting
+from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.errors import NotObservable
 from dpaudit.game.game import LENGTH, Game
+from dpaudit.game.oracles import every_agent_holds
 from dpaudit.rng import Streams
 
 from .states import flat_state
@@ -57,13 +56,13 @@ def refuse_several(defense: Defense, setting: Setting) -> None:
 
 
 def _gives_numbers(game: Game, d: int) -> bool:
-    start = partial(game.start, 1, torch.float64, torch.device("cpu"), d)
+    start = partial(game.start, 1, coordinates=d)
     return _numbers(game.defense, game.setting, start)
 
 
 def _numbers(defense: Defense, setting: Setting, start: Callable[[], Any]) -> bool:
     """Whether the first rounds give them, of agents that all hold a record, under noise."""
-    gradient = Everybody(LENGTH, defense.batch_size)
+    gradient = every_agent_holds(LENGTH, defense.batch_size)
     try:
         with torch.inference_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a deviation of one coordinate is none
@@ -77,22 +76,3 @@ def _numbers(defense: Defense, setting: Setting, start: Callable[[], Any]) -> bo
     except Exception:  # whatever a step raises of coordinates that are not there
         return False
     return True
-
-
-@dataclass(frozen=True)
-class Everybody(Gradient):
-    """The oracle of a round in which every agent holds a long record: no sum is zero."""
-
-    length: float
-    batch_size: int
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return torch.full_like(X, self.length / self.batch_size)
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        return torch.full_like(X, min(self.length, clip_norm))
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        return torch.full_like(X if own else X[..., None, :], self.length)

@@ -19,11 +19,12 @@ from dpaudit.defense.torch_settings import unchanged_settings
 from dpaudit.defense.transcript import Messages, refuse_other_messages
 from dpaudit.errors import ConfigError
 from dpaudit.game.game import LENGTH
+from dpaudit.game.oracles import every_agent_holds
 from dpaudit.rng import Streams
 from dpaudit.unforeseen import described, place
 
 from .linearity import COORDINATES, RELATIVE, ROUNDING
-from .playable_dimension import ENTRIES, PLAYED, Everybody
+from .playable_dimension import ENTRIES, PLAYED
 from .tape import Overheard, Tape
 
 FIRST = 3  # rounds that are played
@@ -157,7 +158,7 @@ def _step(
     defense: Defense, setting: Setting, state: Any, k: int, noise: Noise, length: float = LENGTH
 ) -> Round:
     """One round as the plug-in plays it: what its contract forbids is for the run itself to say."""
-    gradient, graph = Everybody(length, defense.batch_size), setting.network.at(k)
+    gradient, graph = every_agent_holds(length, defense.batch_size), setting.network.at(k)
     with unchanged_settings(named(defense)):
         return step_as_written(defense)(defense, state, k, graph, gradient, noise)
 

@@ -42,6 +42,27 @@ class Tape(Noise):
         self.known_to: dict[str, Tensor] = {}
         self.draws: dict[str, AskedNoise] = {}
 
+    @property
+    def n_draws(self) -> int:
+        """Numbers that were asked for."""
+        return sum(draw.numbers for draw in self.draws.values())
+
+    def zeros(self, trials: int) -> dict[str, Tensor]:
+        """The draws that were asked for [trials, rows, d] by name, all 0."""
+        return {
+            name: torch.zeros(trials, *draw.shape[-2:], dtype=torch.float64)
+            for name, draw in self.draws.items()
+        }
+
+    def one_of_each(self, trials: int, first: int = 0) -> dict[str, Tensor]:
+        """The same; from trial ``first`` on each has one unit of one draw."""
+        units = self.zeros(trials)
+        for name, draw in self.draws.items():
+            size = draw.numbers
+            units[name].view(trials, size)[first + torch.arange(size), torch.arange(size)] = 1.0
+            first += size
+        return units
+
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
         return self._played("gaussian", message, std, like)
 

@@ -10,7 +10,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph
 
 
-class OfAnother(Defense):
+class WrappedDefense(Defense):
     """Plays the steps of another defense and declares what that one declares."""
 
     of: Defense

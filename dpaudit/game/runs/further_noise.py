@@ -27,12 +27,12 @@ from dpaudit.defense.noise import Noise, Scale
 from dpaudit.errors import is_out_of_memory
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.adversary import LOCAL, Adversary
+from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary
 from dpaudit.game.filtering.gradient_reaction import with_every_link
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.game.probing.tape import Tape
-from dpaudit.game.probing.wrapped_defense import OfAnother
+from dpaudit.game.probing.wrapped_defense import WrappedDefense
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.graphs.graph import Graph
 
@@ -75,7 +75,7 @@ def silenced(noise: Noise, names: frozenset[str]) -> Noise:
     return other
 
 
-class WithoutDraws(OfAnother):
+class WithoutDraws(WrappedDefense):
     """Another defense whose draws of these names are 0."""
 
     names: frozenset[str]
@@ -133,11 +133,11 @@ def hiding_without(
 
 
 def _games(defense: Defense, setting: Setting) -> Iterator[Game]:
-    """About a record of every agent that holds some; of many agents, of ``LOCAL`` of them."""
+    """About a record of every agent that holds some; of many agents, of ``SPARSE_FROM`` of them."""
     adjacency: Adjacency = "user" if defense.protects == "user" else "add-remove"
     if defense.function_distance() is not None:
         adjacency = "function"
-    holders = setting.holders[:: -(-len(setting.holders) // LOCAL)]
+    holders = setting.holders[:: -(-len(setting.holders) // SPARSE_FROM)]
     first = in_layers(Game.of(defense, setting, holders[0], adjacency))
     for victim in holders:
         yield replace(Game.of(defense, setting, victim, adjacency), filled=first.filled)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import floor, log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,16 +23,15 @@ from dpaudit.defense.contract import Gradient
 from dpaudit.defense.transcript import Messages
 from dpaudit.errors import DpauditError
 from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.block_matrices import mapped
-from dpaudit.game.filtering.follower import Follower, Innovation
+from dpaudit.game.filtering.kalman_filter import Innovation, KalmanFilter
 from dpaudit.game.filtering.leak import EVERY_ROUND, Reading
 from dpaudit.game.game import Game
 from dpaudit.game.probing.tape import Overheard
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
-from .projection import Along
-from .relaying_losses import Steep
+from .projection import ProjectionAdversary
+from .relaying_losses import SteepLosses
 
 FEATURES = 192  # innovations kept of a run, for learned scores and the test of the noise
 BLOCK = 40_000  # messages of a round that are simulated at once for each world
@@ -63,7 +62,7 @@ class Worlds(NamedTuple):
 
 
 def play(
-    adversary: Adversary | Along,
+    adversary: Adversary | ProjectionAdversary,
     trials: int,
     streams: Streams,
     in_round: int | None = None,
@@ -71,7 +70,7 @@ def play(
     on_round: OnStep = lambda done, total: None,
     dtype: torch.dtype = torch.float64,
     checkpoint: Checkpoint = NO_CHECKPOINT,
-    others: Steep | None = None,
+    others: SteepLosses | None = None,
     enough: Callable[[Worlds], bool] | None = None,
 ) -> Worlds:
     """Both worlds, ``trials`` runs of each, in blocks that fit in the processor's cache.
@@ -87,16 +86,16 @@ def play(
         DpauditError: a score is NaN.
     """
     rows = adversary.observed + 2 * adversary.game.setting.n_agents
-    size = block_of(rows, adversary.game.played)
-    n_blocks, blocks = -(-trials // size), _blocks_of(checkpoint.last())
+    n_blocks = -(-trials // block_of(rows, adversary.game.played))
+    blocks = _blocks_of(checkpoint.last())
     for i, part in list(enumerate(np.array_split(np.arange(trials), n_blocks)))[len(blocks) :]:
         if enough is not None and _is_due(len(blocks)) and enough(_together(blocks)):
             break
-        own = Streams(streams.numpy("block", i).integers(2**62).item(), streams.device)
 
         def counted(done: int, total: int, i: int = i) -> None:
             on_round(i * total + done, n_blocks * total)
 
+        own = streams.child("block", i)
         with torch.inference_mode():
             blocks.append(_block(adversary, len(part), own, in_round, game, counted, dtype, others))
         checkpoint.keep(partial(_progress_of, blocks))
@@ -112,7 +111,11 @@ def _is_due(n_blocks: int) -> bool:
 
 
 def _together(blocks: list[Worlds]) -> Worlds:
-    return Worlds(*(_joined(list(world)) for world in zip(*blocks, strict=True)))
+    def joined_runs(runs: tuple[Scored, ...]) -> Scored:
+        scores, features = zip(*((one.scores, one.features) for one in runs), strict=True)
+        return Scored(np.concatenate(scores), np.concatenate(features))
+
+    return Worlds(*map(joined_runs, zip(*blocks, strict=True)))
 
 
 def block_of(rows: int, coordinates: int) -> int:
@@ -141,109 +144,74 @@ def _blocks_of(last: Progress | None) -> list[Worlds]:
     return [Worlds(*(scored(i, world) for world in Worlds._fields)) for i in range(last.note)]
 
 
-def _joined(parts: list[Scored]) -> Scored:
-    return Scored(
-        np.concatenate([part.scores for part in parts]),
-        np.concatenate([part.features for part in parts]),
-    )
-
-
 def _block(
-    adversary: Adversary | Along,
+    adversary: Adversary | ProjectionAdversary,
     trials: int,
     streams: Streams,
     in_round: int | None,
     game: Game | None,
     on_round: OnStep,
     dtype: torch.dtype,
-    others: Steep | None,
+    others: SteepLosses | None,
 ) -> Worlds:
-    game = game or adversary.game
-    device = streams.device
+    game, device = game or adversary.game, streams.device
     present = torch.arange(2 * trials, device=device) >= trials
     sign = torch.where(present, 1.0, -1.0 if game.is_replacement else 0.0).to(dtype)
-    state: Any = game.start(2 * trials, dtype, device, game.played)
-    reader = _reader(adversary, game, 2 * trials, dtype, device)
+    state = game.start(2 * trials, dtype, device, game.played)
+    ratios = None
+    if isinstance(adversary, Adversary):
+        # each coordinate is a trial of its own to the adversary, who reads one
+        start = game.start(2 * trials * game.played, dtype, device)
+        ratios = _RatiosOfRuns(adversary, start, 2 * trials, game.played)
     features: list[Tensor] = []
     for k in range(1, adversary.n_rounds + 1):
-        noise = Overheard(streams, k)
-        graph = game.setting.network.at(k)
-        used = in_round in (None, k) and game.uses(k)
+        noise, used = Overheard(streams, k), in_round in (None, k) and game.uses(k)
+        draws = [("sampling", k, s) if s else ("sampling", k) for s in range(game.batches)]
         drawn = [
-            game.draw(2 * trials, streams(*name), device).to(dtype) * sign * used
-            for name in _draws_of(k, game.batches)
+            game.draw(2 * trials, streams(*name), device).to(dtype) * sign * used for name in draws
         ]
         gradient: Gradient = game.played_gradient(*drawn)
         if others is not None:
             gradient = others.beside(game.gradient(*drawn), k)
-        state, sent, *_ = game.defense.step(state, k, graph, gradient, noise)
-        heard = reader.hear(k, sent, noise.units)
+        state, sent, *_ = game.step(state, k, gradient, noise)
+        hear = adversary.observe if ratios is None else ratios.update
+        heard = hear(k, sent, noise.units)
         if k >= (in_round or 1) and sum(f.shape[1] for f in features) < FEATURES:
             features.append(heard)
         on_round(k, adversary.n_rounds)
     kept = torch.cat(features, dim=1)[:, :FEATURES].double().cpu().numpy()
-    scores = reader.scores(in_round).double().cpu().numpy()
-    _refuse_nan(scores, adversary)
+    scores = np.zeros(2 * trials) if ratios is None else ratios.scores(in_round)
+    if np.isnan(scores).any():
+        raise DpauditError(
+            "DPA046",
+            f"{int(np.isnan(scores).sum())} of {len(scores)} runs played against "
+            f'"{adversary.threat_model.name}" have NaN as their score; expected messages that are '
+            "numbers: the defense overflows or divides by 0",
+        )
     return Worlds(Scored(scores[:trials], kept[:trials]), Scored(scores[trials:], kept[trials:]))
 
 
-def _reader(
-    adversary: Adversary | Along, game: Game, trials: int, dtype: torch.dtype, device: torch.device
-) -> "_ByRatio | _AlongTheRecord":
-    if isinstance(adversary, Along):
-        return _AlongTheRecord(adversary, trials)
-    return _ByRatio(adversary, game, trials, dtype, device)
+class _RatiosOfRuns:
+    """Log likelihood ratios of runs, of which the adversary reads each coordinate by itself."""
 
+    def __init__(self, adversary: Adversary, start: object, trials: int, d: int) -> None:
+        self._trials, self._d = trials, d
+        self._kalman = KalmanFilter(adversary, start)
+        self._ratios = LogRatios(adversary.game, trials)
 
-class _ByRatio:
-    """Log likelihood ratios, by an adversary that foretells each round."""
-
-    def __init__(
-        self,
-        adversary: Adversary,
-        game: Game,
-        trials: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self._trials, self._d = trials, game.played
-        # each coordinate is a trial of its own to the adversary, who reads one
-        self._follower = Follower(adversary, game.start(trials * self._d, dtype, device))
-        self._tally = Tally(adversary.game, trials)
-
-    def hear(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Tensor:
+    def update(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Tensor:
         """The whitened innovations of round k that are well above rounding, [trials, n]."""
         if self._d > 1:
             d = self._d
             sent = {m: replace(s, payload=_by_coordinate(s.payload, d)) for m, s in sent.items()}
             units = {m: _by_coordinate(drawn, d) for m, drawn in units.items()}
-        innovation = self._follower.hear(k, sent, units)
-        self._tally.add(innovation)
+        innovation = self._kalman.update(k, sent, units)
+        self._ratios.add(innovation)
         resolved = innovation.reading.resolved.to(innovation.whitened.device)
         return innovation.whitened[:, resolved].reshape(self._trials, -1)
 
-    def scores(self, in_round: int | None) -> Tensor:
-        return self._tally.scores(in_round)
-
-
-class _AlongTheRecord:
-    """No ratios, by who reads along the record: scores are learned from what is heard."""
-
-    def __init__(self, along: Along, trials: int) -> None:
-        self._along, self._scores = along, torch.zeros(trials, dtype=torch.float64)
-
-    def hear(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Tensor:
-        heard = self._along.hear(k, sent, units)
-        self._scores = self._scores + 0 * heard.sum(-1).double().cpu()  # NaN of what is no number
-        return heard
-
-    def scores(self, in_round: int | None) -> Tensor:
-        return self._scores
-
-
-def _draws_of(k: int, batches: int) -> list[tuple[str | int, ...]]:
-    """The streams by which a record is in the batches of a round."""
-    return [("sampling", k, s) if s else ("sampling", k) for s in range(batches)]
+    def scores(self, in_round: int | None) -> Array:
+        return np.asarray(self._ratios.scores(in_round).double().cpu().numpy())
 
 
 def _by_coordinate(values: Tensor, d: int) -> Tensor:
@@ -256,21 +224,6 @@ def _by_coordinate(values: Tensor, d: int) -> Tensor:
     return values.movedim(-1, 1).flatten(0, 1).unsqueeze(-1)
 
 
-def _refuse_nan(scores: Array, adversary: Adversary | Along) -> None:
-    if np.isnan(scores).any():
-        raise DpauditError(
-            "DPA046",
-            f"{int(np.isnan(scores).sum())} of {len(scores)} runs played against "
-            f'"{adversary.threat_model.name}" have NaN as their score; expected messages that are '
-            "numbers: the defense overflows or divides by 0",
-        )
-
-
-def without_noise(game: Game) -> Game:
-    """The same game against the no-defense twin."""
-    return replace(game, defense=game.defense.without_noise())
-
-
 class LearnedScore:
     """Linear discriminant of the innovations, from runs that are not counted.
 
@@ -278,16 +231,14 @@ class LearnedScore:
     """
 
     def __init__(self, training: Worlds) -> None:
-        without, with_record = training.without.features, training.with_record.features
-        moved = with_record.mean(axis=0) - without.mean(axis=0)
-        centred = np.concatenate(
-            [without - without.mean(axis=0), with_record - with_record.mean(0)]
-        )
+        worlds = [world.features for world in training]
+        without, with_record = (features.mean(axis=0) for features in worlds)
+        centred = np.concatenate([worlds[0] - without, worlds[1] - with_record])
         covariance = centred.T @ centred / max(len(centred) - 2, 1)
         spread = np.diag(covariance).copy()
         covariance[np.diag_indices_from(covariance)] += SHRINKAGE * spread + 1e-12
-        self._direction = np.linalg.solve(covariance, moved)
-        self._middle = (without.mean(axis=0) + with_record.mean(axis=0)) / 2 @ self._direction
+        self._direction = np.linalg.solve(covariance, with_record - without)
+        self._middle = (without + with_record) / 2 @ self._direction
 
     def __call__(self, played: Scored) -> Array:
         return played.features @ self._direction - self._middle
@@ -317,7 +268,7 @@ def error_rates(without: Array, with_record: Array) -> tuple[Array, Array]:
     return fpr, fnr
 
 
-class Tally:
+class LogRatios:
     """Log likelihood ratios of the record having been used, round by round, on the run."""
 
     def __init__(self, game: Game, trials: int) -> None:
@@ -374,7 +325,7 @@ def _log_ratio(reading: Reading, y: Tensor, shift: Tensor) -> Tensor:
     if not (reading.exact and reading.has_laplace):
         return y @ shift - shift @ shift / 2
     laplace = reading.laplace.to(y.device)
-    z, c = mapped(y, reading.draws), mapped(shift, reading.draws)
+    z, c = reading.draws.of(y), reading.draws.of(shift)
     gaussian = (z[:, ~laplace].square() - (z - c)[:, ~laplace].square()).sum(1) / 2
     sizes = z[:, laplace].abs() - (z - c)[:, laplace].abs()
     return gaussian + sizes.sum(1) * 2**0.5

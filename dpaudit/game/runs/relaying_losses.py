@@ -13,7 +13,6 @@ Batches of the rounds before have records without a gradient.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ REACHED = 1e-6  # of that deviation: a smaller effect of the record has not arri
 
 
 @dataclass(frozen=True, eq=False)
-class Steep:
+class SteepLosses:
     """The losses of all agents, one sign for all of them."""
 
     centre: Tensor  # [n_agents]
@@ -38,7 +37,7 @@ class Steep:
     sign: float  # 1: pulls towards the centre, as convex losses do; -1: pushes away from it
 
     @classmethod
-    def of(cls, game: Game, agents: tuple[int, ...], n_rounds: int) -> "Steep":
+    def of(cls, game: Game, agents: tuple[int, ...], n_rounds: int) -> "SteepLosses":
         """For each of ``agents``, at the first model of its own that the record reaches.
 
         The record is used in round 1. Without noise it is there in one run and not in the other.
@@ -53,7 +52,7 @@ class Steep:
                     slope[agent], first[agent] = STEEP / spread[i], k
         return cls(centre, slope, first, 1.0)
 
-    def opposite(self) -> "Steep":
+    def opposite(self) -> "SteepLosses":
         return replace(self, sign=-self.sign)
 
     def beside(self, canary: CanaryGradient, k: int) -> "Beside":
@@ -72,7 +71,7 @@ class Beside(Gradient):
     """The canary, and beside it third agents with losses of their own."""
 
     canary: CanaryGradient
-    losses: Steep
+    losses: SteepLosses
 
     @property
     def batch_size(self) -> int:  # type: ignore[override]
@@ -107,18 +106,16 @@ def _models(game: Game, n_rounds: int) -> Iterator[tuple[int, list[int], Tensor]
     First without noise and record, then with the record, then with noise alone.
     """
     generator, trials = torch.Generator().manual_seed(0), 2 + PILOT
-    state: Any = game.start(trials, torch.float64, torch.device("cpu"))
+    state = game.start(trials)
     for k in range(1, n_rounds + 1):
         drawn = torch.zeros(trials, dtype=torch.float64)
         drawn[1] = float(k == 1)
-        graph, canary, asked = game.setting.network.at(k), game.gradient(drawn), Tape()
-        game.defense.step(state, k, graph, canary, asked)
-        units = {}
-        for name, draw in asked.draws.items():
-            units[name] = torch.zeros(trials, *draw.shape[-2:], dtype=torch.float64)
-            units[name][2:].normal_(generator=generator)
+        canary, asked = game.gradient(drawn), Tape()
+        game.step(state, k, canary, asked)
+        units = asked.zeros(trials)
+        for draws in units.values():
+            draws[2:].normal_(generator=generator)
         watched = Watched(canary)
-        state = game.defense.step(state, k, graph, watched, Tape(units)).state
+        state = game.step(state, k, watched, Tape(units)).state
         if watched.models:
-            models = torch.cat([X.expand(trials, -1) for X in watched.models], dim=1)
-            yield k, watched.askers, models
+            yield k, watched.askers, watched.asked_at(trials)

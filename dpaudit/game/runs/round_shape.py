@@ -1,17 +1,13 @@
-"""The memory that an adversary and its runs take, by the shapes of one round of the game."""
+"""The memory that an adversary and its runs take, by the shape of one round of the game."""
 
 from dataclasses import dataclass
-from typing import Any
-
-import torch
 
 from dpaudit.defense.footprint import Footprint
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.kalman import LOCAL, steps_of
 from dpaudit.game.game import Game
-from dpaudit.game.probing.locality import NotLocal
+from dpaudit.game.matrices import NotLocal
 from dpaudit.game.probing.observer import Observer, visible_rows
-from dpaudit.game.probing.sparse_probe import NUMBERS
+from dpaudit.game.probing.sparse_probe import NUMBERS, SPARSE_FROM, steps_of
 from dpaudit.game.probing.states import flat_state
 from dpaudit.game.probing.tape import Tape
 
@@ -38,9 +34,9 @@ class GameShape:
     def of(cls, game: Game, threat_model: ThreatModel) -> "GameShape":
         """By one step without noise. Raises DpauditError: the defense cannot be played."""
         d = game.width or 1
-        state: Any = game.start(1, torch.float64, torch.device("cpu"), d)
-        asked, nobody = Tape(), game.played_gradient(torch.zeros(1, dtype=torch.float64))
-        sent = game.defense.step(state, 1, game.setting.network.at(1), nobody, asked).sent
+        state = game.start(1, coordinates=d)
+        asked = Tape()
+        sent = game.step(state, 1, game.played_gradient(game.silent().drawn), asked).sent
         footprint = Footprint.of(game.defense, game.setting.stand_in(d))
         n, draws = game.setting.n_agents, [draw.numbers // d for draw in asked.draws.values()]
         own = len(threat_model.agents) * len(draws)
@@ -88,20 +84,17 @@ class GameShape:
     def runs(self, game: Game, trials: int, n_rounds: int) -> int:
         """Bytes of playing so many runs of each world, and of what is kept of them."""
         played, rank = game.played, min(self.observed, self.width + self.draws)
-        block = 2 * min(trials, block_of(self.rows(game), played))
+        block = 2 * min(trials, block_of(self.observed + 2 * game.setting.n_agents, played))
         kept = min(FEATURES, rank * played * n_rounds)
         playing = 2 * self.footprint.round(played, block, NUMBER)
         reading = block * played * (4 * self.observed + 3 * self.width + 3 * self.draws)
         whole = block * (kept + rank * played)  # features of the rounds before they are cut
         return playing + NUMBER * (reading + 2 * whole + 6 * trials * kept)
 
-    def rows(self, game: Game) -> int:
-        return self.observed + 2 * game.setting.n_agents
-
 
 def _entries(game: Game, threat_model: ThreatModel) -> int | None:
     """Numbers of the matrices of a step, the largest of the first; None: they are dense."""
-    if game.setting.n_agents < LOCAL or game.width is not None:
+    if game.setting.n_agents < SPARSE_FROM or game.width is not None:
         return None
     try:
         steps = steps_of(Observer(game, threat_model), min(PROBED, game.defense.n_rounds))

@@ -1,6 +1,6 @@
 """Whose record is attacked, of agents that declare the same noise."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice, permutations
 from math import ceil, sqrt
@@ -13,12 +13,12 @@ from dpaudit.defense.contract import Gradient
 from dpaudit.defense.gossip import releases
 from dpaudit.defense.noise import Noise
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.adversary import LOCAL, Adversary
-from dpaudit.game.filtering.leak_by_agent import told_of_each
-from dpaudit.game.game import CanaryGradient, Game, OnFirst
+from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary
+from dpaudit.game.filtering.leak_by_agent import leak_by_agent
+from dpaudit.game.game import Game
+from dpaudit.game.oracles import CanaryGradient, OnFirst
 from dpaudit.game.probing.observer import senders_by_row, visible_rows
 from dpaudit.game.probing.playable_dimension import PLAYED
-from dpaudit.game.runs.projection import along
 from dpaudit.rng import Streams
 
 FIRST = 2  # rounds: weights that scale noise, as those of push-sum, are 1 in the first
@@ -32,15 +32,15 @@ MORE_BY_MANY = 1.5  # times the squared shift of one coordinate, for which many 
 def of_worst_agent(
     game: Game, threat_model: ThreatModel, delta: float, adjacency: RecordAdjacency
 ) -> Game:
-    """The game of the agent of whose record the first rounds tell most who reads every link.
+    """The game of the agent whose record leaks most in the first rounds.
 
     Agents that declare the same may do different things: one forgets half of its noise, or clips
     otherwise. Another than the game's own victim is taken only if it declares the same noise and
-    tells more; against who reads some links alone, where an agent may tell most in other rounds,
-    only if it tells more than is declared of as many batches. From ``LOCAL`` agents on none is.
+    leaks more. An adversary of some links may see more of it in later rounds, so there it must leak
+    more than is declared of as many batches. From ``SPARSE_FROM`` agents on the victim stays.
     """
     own, n_agents = set(threat_model.agents), game.setting.n_agents
-    if n_agents >= LOCAL or game.held is not None:
+    if n_agents >= SPARSE_FROM or game.held is not None:
         return game
     reads_all = all(threat_model.sees(*link) for link in permutations(range(n_agents), 2))
     declared = _noise(game, threat_model)
@@ -53,7 +53,7 @@ def of_worst_agent(
         return game
     rounds = torch.arange(min(FIRST, game.defense.n_rounds)) + 1
     adversary = Adversary(replace(game, sampling_rate=1.0), threat_model, len(rounds))
-    told = told_of_each(adversary, [each.victim for each in alike], rounds)
+    told = leak_by_agent(adversary, [each.victim for each in alike], rounds)
     if reads_all and not told.H[0].any():
         return game
     for each in alike:
@@ -124,16 +124,14 @@ def _runs(game: Game, coordinates: int) -> int:
 
 def _moved(game: Game, threat_model: ThreatModel, runs: int, streams: Streams) -> Tensor:
     """Of each agent the squared shifts of its messages that are read, in deviations, summed."""
-    defense, n = game.defense, game.setting.n_agents
-    start = game.start(runs, torch.float64, streams.device, game.played)
-    states, total = [start, start], torch.zeros(n, dtype=torch.float64)
+    start = game.start(runs, device=streams.device, coordinates=game.played)
+    states, total = [start, start], torch.zeros(game.setting.n_agents, dtype=torch.float64)
     with torch.inference_mode():
-        for k in range(1, 1 + min(FIRST, defense.n_rounds)):
-            graph, own = game.setting.network.at(k), Noise(streams, k)
-            oracles = [_at_every_agent(game, torch.full((runs,), there)) for there in (0.0, 1.0)]
+        for k in range(1, 1 + min(FIRST, game.defense.n_rounds)):
+            own = Noise(streams, k)
             rounds = [
-                defense.step(state, k, graph, oracle, own)
-                for state, oracle in zip(states, oracles, strict=True)
+                game.step(state, k, _of_every_agent(game, torch.full((runs,), there)), own)
+                for state, there in zip(states, (0.0, 1.0), strict=True)
             ]
             states = [round.state for round in rounds]
             still, held = (round.sent for round in rounds)
@@ -143,25 +141,19 @@ def _moved(game: Game, threat_model: ThreatModel, runs: int, streams: Streams) -
                     continue
                 without, there = (sent[name].payload[..., rows, :] for sent in (still, held))
                 if game.width is not None:
-                    without, there = along(game, without), along(game, there)
+                    without, there = game.along_record(without), game.along_record(there)
                 shift, spread = (there - without).mean(0), without.std(0)
                 squares = torch.where(shift == 0, 0.0, shift / spread).square().nan_to_num(0.0)
                 total.index_add_(0, senders_by_row(message)[rows], squares.sum(-1).double().cpu())
     return total
 
 
-def _at_every_agent(game: Game, drawn: Tensor) -> Gradient:
-    oracle = game.played_gradient(drawn)
-    canary = oracle.oracle if isinstance(oracle, OnFirst) else oracle
-    each = AtEveryAgent(**{field.name: getattr(canary, field.name) for field in fields(canary)})
-    return OnFirst(each) if isinstance(oracle, OnFirst) else each
-
-
-class AtEveryAgent(CanaryGradient):
+def _of_every_agent(game: Game, drawn: Tensor) -> Gradient:
     """The oracle of a round in which each agent holds a canary."""
-
-    def _held(self, X: Tensor, holders: Tensor | None) -> Tensor:
-        return torch.ones_like(X)
+    oracle = game.played_gradient(drawn)
+    if isinstance(oracle, CanaryGradient):
+        return replace(oracle, victim=None)
+    return OnFirst(replace(game.gradient(drawn), victim=None))
 
 
 def _declared(

@@ -25,7 +25,6 @@ Gradients that nothing clips by record have no longest vector: a record's is ``g
 coordinate, and a function's is moved by the stated L1 distance on one coordinate.
 """
 
-from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
@@ -33,8 +32,8 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, Release, epsilon
-from dpaudit.defense.contract import Gradient
 from dpaudit.game.game import Game
+from dpaudit.game.oracles import ClipNorms
 from dpaudit.game.probing.linearity import COORDINATES, wide
 from dpaudit.game.probing.tape import Tape
 
@@ -91,10 +90,9 @@ def record_note(game: Game) -> str | None:
 def _sent(game: Game, noise: Tape, drawn: float, norms: set[int]) -> dict[str, Tensor]:
     """The messages of the first round; adds the ``norms`` that gradients are clipped to."""
     d = game.setting.d
-    state = game.start(1, torch.float64, torch.device("cpu"), d)
-    gradient = Asked(game.gradient(torch.full((1,), drawn)), norms)
-    played = game.defense.step(state, 1, game.setting.network.at(1), gradient, noise)
-    return {name: sent.payload for name, sent in played.sent.items()}
+    state = game.start(1, coordinates=d)
+    gradient = ClipNorms(game.gradient(torch.full((1,), drawn)), norms)
+    return {name: sent.payload for name, sent in game.step(state, 1, gradient, noise).sent.items()}
 
 
 def played_mechanism(mechanism: Mechanism, d: int) -> Mechanism:
@@ -155,33 +153,3 @@ def _of_a_round(release: Release, d: int, delta: float) -> float:
 def _at_once(release: Release, d: int) -> Release:
     """One release with the pure loss of all coordinates."""
     return release.model_copy(update={"noise_multiplier": release.noise_multiplier / sqrt(d)})
-
-
-@dataclass(frozen=True)
-class Asked(Gradient):
-    """Notes the norms to which an oracle is asked to clip; 0: gradients that are not clipped."""
-
-    oracle: Gradient
-    norms: set[int]
-
-    @property
-    def batch_size(self) -> int:  # type: ignore[override]
-        return self.oracle.batch_size
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        self.norms.add(0)
-        return self.oracle(X, holders)
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        self.norms.add(norm)
-        return self.oracle.clipped_sum(X, clip_norm, holders, norm)
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        """Of which no one sees to what norm the defense clips them."""
-        self.norms.add(0)
-        return self.oracle.per_record(X, holders, own)
-
-    def at_step(self, s: int) -> "Asked":
-        return Asked(self.oracle.at_step(s), self.norms)

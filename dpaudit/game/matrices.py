@@ -1,8 +1,8 @@
-"""Linear algebra of matrices that fall into small blocks, block by block.
+"""Linear algebra of the filter, of dense matrices and of sparse ones that fall into small blocks.
 
 The rows and columns of a sparse matrix are the two sides of a graph whose edges are its entries.
 Connected parts of it share nothing: a singular value decomposition of the whole is those of the
-parts, and parts of one shape are decomposed in one call.
+parts, and parts of one shape are decomposed in one call. A dense matrix is one part.
 """
 
 from collections.abc import Iterator
@@ -16,33 +16,33 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from dpaudit.game.probing.locality import Indices, NotLocal
-
 MOST = 4000  # rows or columns of a block, of which the smaller number counts; it takes their square
 ENTRIES = 3 * 10**7  # of a block: 240 MB
 SMALL = 64  # rows of a block that is compressed even where that saves none
 RANK = 1e-9  # of the largest singular value of all blocks: below it there is none
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Matrix: TypeAlias = sparse.csr_array
+Matrix: TypeAlias = sparse.csr_array  # or an Array; scipy has no types
+
+
+class NotLocal(Exception):
+    """A step, or a view of it, that has no small parts; the reason is its text."""
 
 
 @dataclass(frozen=True, eq=False)
-class SparseMap:
-    """A linear map of rows of numbers by a sparse matrix."""
+class LinearMap:
+    """A linear map of rows of numbers."""
 
     matrix: Matrix  # [n, m]
 
     def of(self, values: Tensor) -> Tensor:
         """``values`` [(trials,) n] times the matrix, in their dtype and on their device."""
+        if isinstance(self.matrix, np.ndarray):
+            return values @ torch.from_numpy(self.matrix).to(values)
         rows = values.cpu().numpy()
         return torch.from_numpy(rows @ self.matrix.astype(rows.dtype)).to(values.device)
-
-
-def mapped(values: Tensor, by: "Tensor | SparseMap") -> Tensor:
-    """``values`` [(trials,) n] times a matrix [n, m]."""
-    return by.of(values) if isinstance(by, SparseMap) else values @ by.to(values)
 
 
 class Factors(NamedTuple):
@@ -69,20 +69,24 @@ def factors(A: Matrix, rank: float = RANK) -> Factors:
     Raises:
         NotLocal: a part is too large.
     """
+    if isinstance(A, np.ndarray):
+        left, sizes, right = _svd(A.T)
+        n = int((rank * sizes.max(initial=0.0) < sizes).sum())
+        return Factors(right[:n], sizes[:n], left[:, :n], np.zeros(n, dtype=np.int64))
     found = [(block, *np.linalg.svd(block.dense, full_matrices=False)) for block in blocks(A)]
     cut = rank * max((float(S.max()) for _, _, S, _ in found if S.size), default=0.0)
-    V, U, parts, sizes, n = [], [], [], [], 0
+    V, U, parts, kept, n = [], [], [], [], 0
     for block, left, S, right in found:
         which, j = np.nonzero(cut < S)
         number = n + np.arange(len(which))
         V.append(_entries(number, block.rows[which], left[which, :, j]))
         U.append(_entries(number, block.columns[which], right[which, j]))
         parts.append(block.parts[which])
-        sizes.append(S[which, j])
+        kept.append(S[which, j])
         n += len(which)
     return Factors(
         _matrix(V, (n, A.shape[0])),
-        np.concatenate([np.zeros(0), *sizes]),
+        np.concatenate([np.zeros(0), *kept]),
         sparse.csr_array(_matrix(U, (n, A.shape[1])).T),
         np.concatenate([np.zeros(0, dtype=np.int64), *parts]),
     )
@@ -92,12 +96,15 @@ def compressed(factor: Matrix, least: float) -> Matrix:
     """Rows with the same Gram matrix: no more of them in a part than it has columns, none zero.
 
     Args:
-        least: entries and singular values up to this size are rounding.
+        least: entries (of dense factors, columns) and singular values up to this are rounding.
 
     Raises:
         NotLocal: a part is too large.
     """
-    factor = without_rounding(factor, least)
+    if isinstance(factor, np.ndarray):
+        _, S, V = _svd(factor * (np.linalg.norm(factor, axis=0) > least))
+        return S[least < S, None] * V[least < S]
+    factor = _without_rounding(sparse.csr_array(factor), least)
     parts = _Parts.of(factor)
     few = (parts.n_rows > 1) & (parts.n_rows <= SMALL) & (parts.n_columns <= SMALL**2)
     chosen = (parts.n_columns < parts.n_rows) | few
@@ -113,9 +120,29 @@ def compressed(factor: Matrix, least: float) -> Matrix:
     return sparse.csr_array(sparse.vstack([others, _matrix(kept, (n, factor.shape[1]))]))
 
 
-def without_rounding(values: Matrix, least: float) -> Matrix:
+def _svd(A: Array) -> tuple[Array, Array, Array]:
+    U, S, V = torch.linalg.svd(torch.from_numpy(A), full_matrices=False)
+    return U.numpy(), S.numpy(), V.numpy()
+
+
+def column_norms(A: Matrix) -> Array:
+    """[n_columns]."""
+    squares = A**2 if isinstance(A, np.ndarray) else A.power(2)
+    return np.asarray(np.sqrt(squares.sum(0)))
+
+
+def scaled(A: Matrix, by: Array) -> Matrix:
+    """With each column times a number of ``by`` [n_columns]."""
+    return A * by if isinstance(A, np.ndarray) else sparse.csr_array(A * by)
+
+
+def largest(A: Matrix) -> float:
+    """The size of the largest entry; 0 of none."""
+    return float(abs(A).max()) if min(A.shape) else 0.0
+
+
+def _without_rounding(values: Matrix, least: float) -> Matrix:
     """The entries whose size is above ``least``."""
-    values = sparse.csr_array(values)
     values.data[np.abs(values.data) <= least] = 0.0
     values.eliminate_zeros()
     return values

@@ -1,4 +1,4 @@
-"""The adversary along a run: it foretells each round, and learns from what it did not foretell."""
+"""The adversary's Kalman filter on real runs: it predicts each round, and learns from the rest."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,20 +12,19 @@ from dpaudit.game.probing.states import flat_state, state_of
 from dpaudit.game.probing.tape import Tape
 
 from .adversary import Adversary
-from .block_matrices import mapped
 from .leak import Reading
 
 
 class Innovation(NamedTuple):
-    """What a round held that was not foretold."""
+    """The part of a round's observations that was not predicted."""
 
     reading: Reading
     raw: Tensor  # [trials, n_observations]
     whitened: Tensor  # [trials, rank]: independent noise of variance 1, if there is no record
 
 
-class Follower:
-    """Runs the protocol along with the agents, of many trials at once (a Kalman filter).
+class KalmanFilter:
+    """Runs the protocol along with the agents, of many trials at once.
 
     Args:
         adversary: whose view it is, and how it reads each round.
@@ -44,22 +43,20 @@ class Follower:
         self._like = type(self._like)(**under(tensors, "like"))
         self.believed = tensors["/believed"]
 
-    def hear(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Innovation:
+    def update(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Innovation:
         """Round k: ``sent`` by the agents, with noise of which ``units`` were drawn.
 
         Raises:
             ConfigError: without data and noise the round would have sent other messages.
         """
         adversary, game = self._adversary, self._adversary.game
-        nobody = self.believed.new_zeros(len(self.believed))
-        believed = state_of(self._like, self.believed)
-        graph = game.setting.network.at(k)
-        foretold = game.defense.step(believed, k, graph, game.gradient(nobody), Tape())
-        refuse_other_messages(k, sent, foretold.sent)
+        nobody = game.gradient(self.believed.new_zeros(len(self.believed)))
+        predicted = game.step(state_of(self._like, self.believed), k, nobody, Tape())
+        refuse_other_messages(k, sent, predicted.sent)
         silent = {name: torch.zeros_like(drawn) for name, drawn in units.items()}
-        surprise = adversary.observe(k, sent, units) - adversary.observe(k, foretold.sent, silent)
+        raw = adversary.observe(k, sent, units) - adversary.observe(k, predicted.sent, silent)
         reading = adversary.rounds[k - 1]
-        y = mapped(surprise, reading.whiten)
-        self._like = foretold.state
-        self.believed = flat_state(foretold.state) + mapped(y, reading.gain)
-        return Innovation(reading, surprise, y)
+        whitened = reading.whiten.of(raw)
+        self._like = predicted.state
+        self.believed = flat_state(predicted.state) + reading.gain.of(whitened)
+        return Innovation(reading, raw, whitened)

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -14,6 +14,7 @@ from dpaudit.files.audit_keys import Options, called, unknown_key
 from dpaudit.files.benchmark_file import BenchmarkFile, Setting, hashable
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.file_problems import FileKey, FileProblem, dotted
+from dpaudit.pipeline.requirements import missing_package
 from dpaudit.registry import PluginFamily, load_plugin
 
 from .drafts import SEED, Draft, draft_of, names_of, telling
@@ -227,3 +228,22 @@ def _said(file: BenchmarkFile, refused: Sequence[_Refused], n: int) -> Iterator[
             said = problem._replace(text=f"{where} {problem.text}")
             part = one.setting(key)
             yield file.located_in_base((), said) if part is None else file.located(part.at, said)
+
+
+def without_lacking(plan: Plan) -> tuple[Plan, list[str]]:
+    """The cells that lack no package, and a line for each package that others lack."""
+    lacking: dict[str, int] = {}  # number of cells by what they lack
+    missing: dict[str, str | None] = {}  # by the defense and its options
+    cells = []
+    for cell in plan.cells:
+        plugin = cell.config.defense
+        key = plugin.model_dump_json()
+        if key not in missing:
+            missing[key] = missing_package(plugin.name, plugin.create("defenses"))
+        line = missing[key]
+        if line is None:
+            cells.append(cell)
+        else:
+            lacking[line] = lacking.get(line, 0) + 1
+    lines = [f"{n} of {len(plan.cells)} cells cannot run: {line}" for line, n in lacking.items()]
+    return replace(plan, cells=tuple(cells)), lines

@@ -41,7 +41,7 @@ class LocalProcesses:
             return [{}] * (self.workers or os.cpu_count() or 1)
         import torch
 
-        from dpaudit.pipeline.devices import torch_device
+        from dpaudit.pipeline.requirements import torch_device
 
         torch_device(self.device, f"--device {self.device}")
         named = os.environ.get(VISIBLE)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dpaudit.errors import ConfigError, Problem, RunError
 from dpaudit.files.whole import PARTIAL
@@ -28,10 +28,8 @@ from dpaudit.unforeseen import problems_of
 
 from .one_cell import CellJob
 
-if TYPE_CHECKING:
-    from dpaudit.pipeline.apart import Parts
-
 Files = dict[str, bytes]  # content by path within a run directory
+Parts = tuple[tuple[str, ...], ...]  # names of jobs: all that train, then all that attack
 Stage = Literal["begin", "part", "finish"]
 Reference = Any  # of Ray: what a task will leave
 
@@ -50,7 +48,7 @@ class Left(NamedTuple):
     """What a task leaves."""
 
     files: Files  # new or changed
-    parts: "Parts | None" = None  # of the first task: what is to be done
+    parts: Parts = ()  # of the first task: what is to be done
     problems: tuple[Problem, ...] = ()  # why it failed
 
 
@@ -100,7 +98,6 @@ class Cluster:
         had = ray.put(Left(_files(job.folder) if begun else {}))
         first = self._task(job, "begin", "", had)
         [left] = self._kept(folder, [first])
-        assert left.parts is not None
         given, total = [had, first], 1 + sum(map(len, left.parts))
         for names in left.parts:
             parts = [self._task(job, "part", name, *given) for name in names]
@@ -238,23 +235,37 @@ def _done(order: str, cwd: str, stage: Stage, name: str, *given: Left) -> Left:
         return Left(changed, parts)
 
 
-def _do(job: CellJob, out: Path, stage: Stage, name: str) -> "Parts | None":
+def _do(job: CellJob, out: Path, stage: Stage, name: str) -> Parts:
+    """Begin a run and say what is to be done, do a part of it, or do what is missing and judge.
+
+    Parts leave what they find in files of the run directory: whoever has all of them has the audit.
+    """
     from dpaudit.files.config import AuditConfig
-    from dpaudit.pipeline import apart
-    from dpaudit.pipeline.devices import torch_device
-    from dpaudit.pipeline.run import Runtime
+    from dpaudit.pipeline import run as pipeline
+    from dpaudit.pipeline.caller_objects import NOTHING
+    from dpaudit.pipeline.costs import estimate_costs
+    from dpaudit.pipeline.jobs import WORLDS, names_of_attacks
+    from dpaudit.pipeline.requirements import torch_device
+    from dpaudit.pipeline.workers import one_thread
+    from dpaudit.training.run_directory import RunDirectory
 
     device = torch_device(job.device, f"--device {job.device}")
-    runtime = Runtime(device, job.data_root, cores=1, max_memory=job.max_memory)
+    runtime = pipeline.Runtime(device, job.data_root, cores=1, max_memory=job.max_memory)
     config = AuditConfig.from_dict(job.config)
     if stage == "begin":
-        resume = (out / "run.json").exists()
-        return apart.begin(config, out, runtime, job.text, resume)
-    if stage == "part":
-        apart.do_part(config, out, runtime, name)
+        prepared = pipeline.prepare(config, runtime)
+        estimate_costs(config, prepared, runtime.max_memory)
+        fingerprint = pipeline.fingerprint_of(config, prepared, runtime)
+        with RunDirectory(out).begun(job.text, fingerprint, (out / "run.json").exists()):
+            return WORLDS, tuple(names_of_attacks(config, prepared))
+    elif stage == "part":
+        with RunDirectory(out).held() as run, one_thread():
+            run.recorded()
+            work = pipeline.worker(config, run, run.binding, runtime, NOTHING)
+            work(name, lambda what, done, total: None)
     else:
-        apart.finish(config, out, runtime, job.text)
-    return None
+        pipeline.run_audit(config, out, runtime, job.text, resume=True)
+    return ()
 
 
 def _files(folder: Path) -> Files:

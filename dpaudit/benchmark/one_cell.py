@@ -29,7 +29,7 @@ def main() -> int:
 
 def _make(order: str) -> None:
     from dpaudit.files.config import AuditConfig
-    from dpaudit.pipeline.devices import torch_device
+    from dpaudit.pipeline.requirements import torch_device
     from dpaudit.pipeline.run import Runtime, run_audit
 
     job = CellJob.model_validate_json(order)

@@ -49,7 +49,7 @@ def _make(order: str) -> None:
         sys.path.insert(0, str(job.import_from))
     from dpaudit.capture.audit import run_audit_of
     from dpaudit.files.captured_file import audit_kind
-    from dpaudit.pipeline.devices import torch_device
+    from dpaudit.pipeline.requirements import torch_device
     from dpaudit.pipeline.run import Runtime
 
     device = torch_device(job.device, f"--device {job.device}")

@@ -16,7 +16,7 @@ from dpaudit.files.config import AuditConfig, read_toml, with_fixed_model
 from dpaudit.files.result import AuditResult
 from dpaudit.memory import bytes_of
 from dpaudit.pipeline.caller_objects import CallerObjects
-from dpaudit.pipeline.devices import torch_device
+from dpaudit.pipeline.requirements import torch_device
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnProgress
 

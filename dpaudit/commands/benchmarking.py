@@ -56,8 +56,7 @@ def benchmark(
     Cells that lack a package are named at once, and the others run.
     """
     with errors_as_exit_codes(same_command("--resume")):
-        from dpaudit.benchmark.grid import plan_of
-        from dpaudit.benchmark.lacking import without_lacking
+        from dpaudit.benchmark.grid import plan_of, without_lacking
         from dpaudit.benchmark.suites import benchmark_path
 
         path = benchmark_path(named, scale)
@@ -127,7 +126,7 @@ def _print_ahead(
 ) -> None:
     """Time, memory and power of cells that were not begun."""
     from dpaudit.benchmark.dry_run import cells_ahead, seconds_of
-    from dpaudit.pipeline.devices import torch_device
+    from dpaudit.pipeline.requirements import torch_device
     from dpaudit.pipeline.run import Runtime
 
     runtime = Runtime(

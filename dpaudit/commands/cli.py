@@ -319,7 +319,7 @@ def _runtime(
     workers: int | None,
     max_memory: str | None,
 ) -> "Runtime":
-    from dpaudit.pipeline.devices import torch_device
+    from dpaudit.pipeline.requirements import torch_device
     from dpaudit.pipeline.run import Runtime
 
     return Runtime(

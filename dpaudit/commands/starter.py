@@ -105,10 +105,10 @@ def starter(name: str) -> str:
 
 def missing_package(name: str) -> str | None:
     """What the audit of ``starter`` needs and is not installed, in a line; None: nothing."""
-    from dpaudit.pipeline import packages
+    from dpaudit.pipeline import requirements
 
     chosen = _with_options(load_plugin("defenses", name))
-    return None if chosen is None else packages.missing_package(name, chosen)
+    return None if chosen is None else requirements.missing_package(name, chosen)
 
 
 def _options(defense: Any) -> dict[str, Any]:

@@ -3,8 +3,15 @@
 from collections.abc import Sequence
 from math import inf
 
-from dpaudit.defense.claim_accounting import Accounted, claimed_epsilon, record_adjacency
+from dpaudit.defense.claim_accounting import (
+    Accounted,
+    account_claim,
+    account_restated,
+    claimed_epsilon,
+    record_adjacency,
+)
 from dpaudit.files.claim import Claim, measured_change
+from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.result import JudgedClaim, Restated
 from dpaudit.files.threat import ThreatModel
@@ -12,8 +19,10 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.p_values import holm
 
 from .case import ALPHA, Case, Judging
-from .odds import meaning
-from .rules import decide
+from .jobs import Prepared
+from .reach import reads_nothing
+from .rules import decide, meaning
+from .void import void_figures
 
 
 def accounting_finding(
@@ -131,3 +140,24 @@ def _judged(
         reason=reason if _is_against(verdict) else reason + case.not_examined,
         meaning=meaning(case, verdict),
     )
+
+
+def accounted(
+    config: AuditConfig, prepared: Prepared, evidence: Sequence[Finding]
+) -> tuple[list[Judging], list[Finding]]:
+    """What is to be judged, and the evidence with accounting and without void figures."""
+    findings, judgings = list(evidence), []
+    defense, setting = prepared.defenses["defense"], prepared.setting
+    for i, claim in enumerate(config.claim):
+        for threat_model in config.threat_model:
+            if claim.threat_model in (None, threat_model.name):
+                because = bearing_on(i, claim, threat_model, evidence)
+                accounted, common = (
+                    account(claim, threat_model, defense, setting)
+                    for account in (account_claim, account_restated)
+                )
+                findings.append(accounting_finding(i, claim, threat_model, accounted))
+                because.append(len(findings) - 1)
+                blind = reads_nothing(threat_model, setting.network, defense.n_rounds)
+                judgings.append(Judging(i, claim, threat_model, common, tuple(because), blind))
+    return void_figures(judgings, findings)

@@ -28,7 +28,6 @@ from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import bound_to
 
 from .caller_objects import NOTHING, CallerObjects
-from .claims import accounted
 from .costs import AuditCosts, estimate_costs
 from .examinations import examinations
 from .jobs import (
@@ -42,14 +41,14 @@ from .jobs import (
     run_attack,
     train_world,
 )
-from .learning import learning_notes, problem_notes
+from .judge import accounted
 from .noise_law import examine_law
 from .noise_of_the_run import examine_noise
-from .packages import refuse_missing_packages
+from .notes import learning_notes, problem_notes, vacuous_notes
 from .provenance import code_of, provenance
 from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
+from .requirements import refuse_missing_packages
 from .source import Evidence, Source, audited, concluded
-from .vacuous import vacuous_notes
 from .workers import Work, begin, run_jobs
 
 

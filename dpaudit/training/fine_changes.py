@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .noise_rounds import PLAYED, SILENT, PlayedRound, Way
-from .proportion import LOUDNESSES
+from .noise_rounds import LOUDNESSES, PLAYED, SILENT, PlayedRound, Way
 from .woven import Spread
 
 CHANGES = tuple(2.0**-i for i in (3, 6, 10, 14, 18, 24, 30, 36))  # of the noise, relative

@@ -6,10 +6,14 @@ import torch
 from torch import Tensor
 
 from .fine_changes import Fine, fine_changes
-from .noise_rounds import LATE, PLAYED, SILENT, PlayedRound, Way
-from .proportion import (
+from .noise_rounds import (
+    LATE,
     LOUD,
+    PLAYED,
+    SILENT,
+    PlayedRound,
     Twofold,
+    Way,
     is_in_proportion,
     is_linear,
     near,

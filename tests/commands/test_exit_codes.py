@@ -254,7 +254,7 @@ def test_every_command_answers_with_2_where_a_fault_is_its_own(
 ) -> None:
     """Each begins with an import that fails here as no user's input can make it fail."""
     started = {
-        "attack": "dpaudit.pipeline.devices.torch_device",
+        "attack": "dpaudit.pipeline.requirements.torch_device",
         "audit": "dpaudit.files.config.AuditConfig.from_toml",
         "benchmark": "dpaudit.files.benchmark_file.BenchmarkFile.read",
         "capture": "dpaudit.capture.run.capture",

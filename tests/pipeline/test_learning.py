@@ -10,7 +10,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult, Curve
 from dpaudit.files.verdict import Verdict
-from dpaudit.pipeline.learning import learning_notes, problem_notes
+from dpaudit.pipeline.notes import learning_notes, problem_notes
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.training.loaded_problem import LoadedProblem
 

@@ -4,7 +4,7 @@ from math import inf, log
 
 import pytest
 
-from dpaudit.pipeline.odds import _between
+from dpaudit.pipeline.rules import _between
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from dpaudit.defense.contract import Setting
 from dpaudit.files.claim import Claim
 from dpaudit.graphs.graph import build_graph
-from dpaudit.pipeline.vacuous import vacuous_notes
+from dpaudit.pipeline.notes import vacuous_notes
 
 SETTING = Setting(build_graph("ring", 4), (100, 50, 50, 50), 10)
 

@@ -1,13 +1,38 @@
-"""Whether a run had and learned anything, which whoever reads its numbers must know."""
+"""What a reader must know beside the verdicts: claims and runs that say little."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import log
 from statistics import fmean
 
+from dpaudit.defense.claim_accounting import claimed_epsilon
+from dpaudit.defense.contract import Setting
+from dpaudit.files.claim import Claim
 from dpaudit.files.result import Curve
 from dpaudit.training.loaded_problem import LoadedProblem
 
+ERRORS = 1e-6  # of a guess between two worlds that are equally likely: nothing is hidden any more
 DIVERGED = 1e3  # times the loss of the initial models
 UNCHANGED = 1e-6  # of that loss: rounding in float32
+
+
+def vacuous_notes(claims: Sequence[Claim], setting: Setting) -> Iterator[str]:
+    """A warning for each claim that a mechanism which hides nothing would keep to."""
+    for claim in claims:
+        epsilon = claimed_epsilon(claim)
+        if epsilon > -log(ERRORS):
+            yield (
+                f'Claim "{claim.text}" promises next to nothing: epsilon {epsilon:.3g} allows an '
+                f"adversary that takes one world for the other less than once in {1 / ERRORS:,.0f} "
+                "guesses."
+            )
+        of_records = claim.adjacency in ("add-remove", "replace-one")
+        n = max(setting.sizes) if of_records else setting.n_agents
+        if claim.delta >= 1 / n:
+            what = "records of an agent" if of_records else "agents"
+            yield (
+                f'Claim "{claim.text}" promises little: delta {claim.delta:g} is 1 / {n} or more, '
+                f"and whoever publishes one of the {n} {what}, drawn at random, keeps to it."
+            )
 
 
 def problem_notes(learned: LoadedProblem) -> Iterator[str]:

@@ -1,9 +1,11 @@
-"""Packages that only some defenses need: which of them are not installed, said before any work."""
+"""What an audit needs here: a device that torch sees, and packages that some defenses import."""
 
 from importlib import import_module
 
+import torch
+
 from dpaudit.defense.contract import Defense
-from dpaudit.errors import MissingPackage
+from dpaudit.errors import ConfigError, MissingPackage
 
 
 def missing_package(name: str, defense: Defense) -> str | None:
@@ -20,3 +22,18 @@ def refuse_missing_packages(name: str, defense: Defense) -> None:
     """Raises MissingPackage: the defense of this name cannot be played here."""
     if (line := missing_package(name, defense)) is not None:
         raise MissingPackage("DPA023", line)
+
+
+def torch_device(name: str | torch.device, option: str) -> torch.device:
+    """The device of this name.
+
+    Args:
+        option: how the caller asked for it, as the first words of the error.
+
+    Raises:
+        ConfigError: it is a CUDA device, and this torch sees none.
+    """
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("DPA024", f"{option}: this torch sees no CUDA device")
+    return device

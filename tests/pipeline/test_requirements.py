@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 import dpaudit
 from dpaudit.commands.cli import app
 from dpaudit.errors import ConfigError
-from dpaudit.pipeline.devices import torch_device
+from dpaudit.pipeline.requirements import torch_device
 from tests.said import without_help
 
 AUDIT = """\

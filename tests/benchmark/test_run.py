@@ -77,6 +77,12 @@ def log() -> list[str]:
     return lines
 
 
+def test_a_cell_on_another_device_is_another_cell(folder) -> None:
+    [cell, *_] = plan().cells
+    keys = {Place(Path("out"), device, source="same").key(cell) for device in ("cpu", "cuda")}
+    assert len(keys) == 2
+
+
 def test_cells_that_are_done_are_not_run_again_until_something_of_them_changes(folder) -> None:
     assert set(run().values()) == {("done", "")}
     assert len(log()) == 3

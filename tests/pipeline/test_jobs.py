@@ -1,10 +1,13 @@
 """What an exception in a job is called: the config's doing, or a bug that keeps its trace."""
 
 import pytest
+import torch
 
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.errors import RunError
 from dpaudit.pipeline.jobs import faults_in_a_line
+from dpaudit.pipeline.run import Runtime, fingerprint_of, prepare
+from tests.small_audits import digits_config
 
 MEANT = DPDPSGD(noise_multiplier=1.0)
 LARGE = DPDPSGD(noise_multiplier=1e200)
@@ -25,3 +28,14 @@ def test_numbers_beyond_float32_are_a_line(error, options) -> None:
         faults_in_a_line("training", *options),
     ):
         raise error
+
+
+def test_a_run_on_another_device_is_not_resumed() -> None:
+    defense = {"name": "dp-dpsgd", "n_rounds": 2, "batch_size": 4, "noise_multiplier": 1.0}
+    config = digits_config(model="logistic", n_agents=3, defense=defense)
+    prepared = prepare(config, Runtime())
+    one, other = (
+        fingerprint_of(config, prepared, Runtime(torch.device(d))) for d in ("cpu", "cuda")
+    )
+    assert one != other
+    assert {**one, "device": "cuda"} == other

@@ -262,6 +262,18 @@ def test_runs_that_certify_more_than_is_declared_void_it_and_leave_the_verdict()
         assert claim.restated.epsilon.low == (0.71 if void else 0.9)
 
 
+@pytest.mark.parametrize("tests", [1, 2])
+@pytest.mark.parametrize("test, declares", [(counted(300, 0.71), 0.7), (matched(250, 0.82), 0.81)])
+def test_each_of_two_tests_has_half_the_level(test: Finding, declares: float, tests: int) -> None:
+    """Their p-values are 0.034 and 0.032: below 5% alone, and not among two."""
+    accounted = Accounted(Interval(declares, declares), 1e-5, 0, ())
+    evidence = [test, accounting_finding(0, CLAIM, EAVESDROPPER, accounted)]
+    evidence += [counted(500, 0.0)] * (tests - 1)
+    judging = Judging(0, CLAIM, EAVESDROPPER, accounted, tuple(range(len(evidence))))
+    _, findings = void_figures([judging], evidence)
+    assert (findings[1].void is not None) is (tests == 1)
+
+
 def test_the_owner_of_a_record_is_told_how_far_odds_rise() -> None:
     result, _ = audited("sound")
     (claim,) = result.claims

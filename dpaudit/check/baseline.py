@@ -13,11 +13,10 @@ from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
-from pydantic import ValidationError, field_validator
+from pydantic import field_validator
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.documents import read_json, reason
-from dpaudit.files.file_problems import first_problem
+from dpaudit.files.file_problems import read_model
 from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult
 from dpaudit.files.whole import write_whole
@@ -109,21 +108,17 @@ class Baseline(Strict):
     @classmethod
     def read(cls, path: Path) -> "Baseline":
         """Read it. Raises ConfigError if it is missing, damaged or of another schema version."""
-        try:
-            content = read_json(path)
+
+        def of_version_1(content: dict[str, Any]) -> dict[str, Any]:
             if content.get("schema_version") != 1:
                 raise ConfigError(
                     "DPA010",
                     f"{path}: schema_version {content.get('schema_version')!r}, this dpaudit reads "
                     "version 1; write it anew with --update-baseline",
                 )
-            return cls.model_validate(content)
-        except OSError as error:
-            raise ConfigError("DPA007", f"{path}: {reason(error)}") from None
-        except ValidationError as error:
-            raise ConfigError("DPA011", first_problem(path, error, cls, content)) from None
-        except ValueError as error:
-            raise ConfigError("DPA011", f"{path}: not a baseline ({reason(error)})") from None
+            return content
+
+        return read_model(path, cls, "a baseline", ConfigError, of_version_1)
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all. Raises RunError."""

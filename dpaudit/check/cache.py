@@ -4,6 +4,10 @@ An entry is a folder named by the hash of everything that decides its audit.json
 that was not made with this machine's key, or was changed since, is not taken. It appears by one
 rename, so it is whole or not there; an audit on its way is in a folder whose name only the key can
 tell, where a killed one goes on, and KEY.lock lets only one process work on it at a time.
+
+The key is the text of DPAUDIT_CACHE_KEY, which machines that share a cache have in common, or else
+a file in the user's state folder, made when it is first needed. Where neither can be had, a key is
+drawn for one check, and what was made with it is not taken by a later one.
 """
 
 import fcntl
@@ -11,21 +15,69 @@ import hmac
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import file_digest, sha256
 from pathlib import Path
+from secrets import token_hex
 
-from dpaudit.errors import DpauditError, RunError
+from dpaudit.errors import ConfigError, DpauditError, RunError
 from dpaudit.files.documents import read_json, text_of
 from dpaudit.files.result import AuditResult
 from dpaudit.files.whole import write_whole, writing
 from dpaudit.inputs.inputs import Inputs
 
-from .seal import Seal
-
 INPUTS = "inputs.json"  # what the audit read, by which it is seen whether that changed
 KEPT = ("config.toml", "audit.json", "report.html", "artifacts", INPUTS)
 SEAL = "seal"  # the file that holds it, in each entry
+VARIABLE = "DPAUDIT_CACHE_KEY"
+LEAST_LENGTH = 32  # characters: 16 random bytes in hexadecimal
+
+
+@dataclass(frozen=True)
+class Seal:
+    """A key, and what is sealed with it (HMAC-SHA256, RFC 2104)."""
+
+    key: str = field(repr=False)
+
+    def of(self, *parts: str) -> str:
+        """The seal of some texts, 64 hexadecimal digits; the first says what they are."""
+        return hmac.new(self.key.encode(), json.dumps(parts).encode(), sha256).hexdigest()
+
+    def of_folder(self, name: str, folder: Path, parts: Sequence[str]) -> str:
+        """The seal of a folder under a name: of the path and content of every file in it.
+
+        Args:
+            parts: the files and folders at its top that count; nothing else of it may be read.
+
+        Raises:
+            OSError: it cannot be read.
+            RunError: a link, or something else that is no file and no folder, is in it.
+        """
+        if folder.is_symlink():
+            raise RunError("DPA068", f"{folder}: expected a folder, found a link")
+        found = []
+        for part in parts:
+            for path in _files(folder / part) if os.path.lexists(folder / part) else ():
+                with path.open("rb") as file:
+                    digest = file_digest(file, "sha256").hexdigest()
+                found += [path.relative_to(folder).as_posix(), digest]
+        return self.of("folder", name, *found)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """A file, or the files below a folder, in order."""
+    kind = path.lstat().st_mode
+    if stat.S_ISDIR(kind):
+        for inside in sorted(path.iterdir()):
+            yield from _files(inside)
+    elif stat.S_ISREG(kind):
+        yield path
+    else:
+        raise RunError("DPA068", f"{path}: expected a file or a folder, found a link or a device")
 
 
 class AuditCache:
@@ -148,3 +200,56 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def machine_key() -> str:
+    """The key of this machine and user.
+
+    Raises:
+        ConfigError: DPAUDIT_CACHE_KEY is too short to be a secret.
+        RunError: others can read or write the file with the key.
+    """
+    given = os.environ.get(VARIABLE, "")
+    if given and len(given) < LEAST_LENGTH:
+        raise ConfigError(
+            "DPA068",
+            f"{VARIABLE}: expected a secret of at least {LEAST_LENGTH} characters, "
+            f"got {len(given)}; leave it empty for a key of this machine",
+        )
+    if given:
+        return given
+    try:
+        named = Path(os.environ.get("XDG_STATE_HOME", ""))  # XDG ignores relative paths
+        state = named if named.is_absolute() else Path.home() / ".local" / "state"
+        path = state / "dpaudit" / "cache-key"
+        if not path.exists():
+            _make(path)
+        return _read(path)
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+        return token_hex(LEAST_LENGTH)
+
+
+def _make(path: Path) -> None:
+    """A new key, whole or not at all; one that another check made meanwhile is left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:  # with permissions 0600
+        file.write(token_hex(LEAST_LENGTH))
+        file.flush()
+        with suppress(FileExistsError):
+            os.link(file.name, path)
+
+
+def _read(path: Path) -> str:
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="ascii") as file:
+        found = os.fstat(file.fileno())
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise RunError(
+                "DPA068",
+                f"{path}: expected a file of yours that nobody else can read or write (0600), "
+                f"found permissions {stat.S_IMODE(found.st_mode):04o}; remove it, and the next "
+                "check makes another",
+            )
+        key = file.read()
+    if len(key) < LEAST_LENGTH:
+        raise RunError("DPA068", f"{path}: not a key; remove it, and the next check makes another")
+    return key

@@ -14,8 +14,7 @@ from dpaudit.pipeline.content import bound_files
 from dpaudit.pipeline.orders import serve
 from dpaudit.strict import Strict
 
-from .cache import AuditCache, partial_folder
-from .seal import Seal
+from .cache import AuditCache, Seal, partial_folder
 
 
 class AuditJob(Strict):

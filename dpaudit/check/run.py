@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -19,16 +19,14 @@ from dpaudit.files.finding import Name, Role
 from dpaudit.files.kinds import refuse_other_kind
 from dpaudit.files.result import AuditResult
 from dpaudit.pipeline.content import content_key
-from dpaudit.pipeline.processes import Waiting, share_of_memory
+from dpaudit.pipeline.processes import Order, Waiting, share_of_memory, side_by_side
 from dpaudit.source import hash_of, own_source
 from dpaudit.version import __version__
 
 from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics
-from .cache import AuditCache
+from .cache import AuditCache, Seal, machine_key
 from .evidence import History, Stake, as_notes, merged, of_notes, settled, stakes_of
 from .one_audit import AuditJob
-from .processes import run_all
-from .seal import Seal, machine_key
 from .statements import beside_baseline, by_evidence, statements
 
 SEED_DIGITS = 8  # of a content's hash, of which a fresh seed is made
@@ -46,7 +44,7 @@ class Auditor:
 
 
 @dataclass(frozen=True)
-class Options:
+class CheckOptions:
     """How a claims file is checked; nothing here changes what an audit finds."""
 
     cache: Path
@@ -77,7 +75,7 @@ class Source:
         return audit_kind(self.content).from_table(self.content, self.path, self.text, self.at)
 
 
-def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckReport:
+def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> CheckReport:
     """Run what is not in the cache, judge all claims, limits and the baseline.
 
     Raises:
@@ -89,15 +87,26 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
         own = hash_of(options.auditor.source)
         sources = [_source(file, i, code, options, own) for i in range(len(file.claims.check))]
         if baseline is not None and not options.update_baseline:
-            _refuse_another_config(baseline, options, sources)
+            changed = [
+                f'{options.baseline}: check "{source.name}" was made from another config; if that '
+                "change is meant, write it anew with --update-baseline"
+                for source in sources
+                if baseline.checks[source.name].config != config_hash(source.content)
+            ]
+            if changed:
+                raise ConfigError("DPA067", "\n".join(changed))
         cache = AuditCache(options.cache, Seal(machine_key()), file.folder.resolve())
         for source in sources if options.fresh else ():
             cache.forget(source.key)
         missing = [source for source in sources if cache.find(source.key) is None]
         notes = [_not_taken(source, cache) for source in missing if cache.holds(source.key)]
         configs = _configs(missing)
-    audits = _of_each_content(file, missing)
-    share = share_of_memory(options.max_memory, min(options.cores, len(audits)), options.device)
+    audits: dict[str, Source] = {}  # by key, of the check with the longest time budget
+    for source in missing:
+        other = audits.setdefault(source.key, source)
+        if file.claims.check[source.index].seconds > file.claims.check[other.index].seconds:
+            audits[source.key] = source
+    memory = share_of_memory(options.max_memory, min(options.cores, len(audits)), options.device)
     jobs = {
         source.name: AuditJob(
             config=configs[source.name],
@@ -106,102 +115,156 @@ def run_check(file: ClaimsFile, options: Options, waiting: Waiting) -> CheckRepo
             seal=cache.seal.key,
             device=options.device,
             data_root=options.data_root,
-            cores=1,
-            max_memory=share,
+            cores=max(1, options.cores // max(1, len(audits))),
+            max_memory=memory,
             import_from=None if code is None else code.resolve(),
             root=cache.root,
         )
         for source in audits.values()
     }
-    took = run_all(options.auditor.command, file, jobs, options.cores, waiting)
+    took = _run_all(file, options, jobs, waiting)
     seconds = {source.name: took[audits[source.key].name] for source in missing}
-    results = {source.name: _result(cache, source) for source in sources}
-    found = _report(file, options, cache, sources, results, seconds, baseline)
-    notes += _not_for_the_next(cache, sources)
-    return found.model_copy(update={"notes": (*notes, *found.notes)})
-
-
-def _of_each_content(file: ClaimsFile, sources: list[Source]) -> dict[str, Source]:
-    """Of the checks that share an audit the one with the longest time budget, by key."""
-    chosen: dict[str, Source] = {}
+    results = {}
     for source in sources:
-        other = chosen.setdefault(source.key, source)
-        if file.claims.check[source.index].seconds > file.claims.check[other.index].seconds:
-            chosen[source.key] = source
-    return chosen
+        result = cache.made(source.key)
+        if result is None:
+            problem = f'"{source.name}": its audit ended without a result in {cache.path}'
+            raise RunError("DPA070", problem)
+        results[source.name] = result
+        if unknown := cache.inputs(source.key).unknown:  # whatever is unchanged then
+            notes.append(f'note: "{source.name}": its audit runs again in each check: {unknown[0]}')
+    return _Finished(file, options, cache, sources, results, seconds).report(baseline, notes)
 
 
-def _report(
-    file: ClaimsFile,
-    options: Options,
-    cache: AuditCache,
-    sources: list[Source],
-    results: Mapping[str, AuditResult],
-    seconds: Mapping[str, float],
-    baseline: Baseline | None,
-) -> CheckReport:
-    said, notes = statements(file, results), []
-    parts = [part for s in sources for part in (s.key, cache.inputs(s.key).digest(cache.root))]
-    content = sha256(" ".join(parts).encode()).hexdigest()[:16]
-    if baseline is not None and not options.update_baseline:
-        baseline = baseline.model_copy(
-            update={"ledger": _noted(cache, file, baseline.ledger, content)}
-        )
-        said += _evidence(file, cache, sources, results, baseline)[1]
-        said += beside_baseline(file, results, baseline, content)
-    if options.update_baseline:
-        assert options.baseline is not None
-        old = baseline.ledger if baseline is not None else Ledger()
-        ledger = _noted(cache, file, old, content)
-        checks = {s.name: check_baseline(s.content, results[s.name]) for s in sources}
-        stakes, _, refuted = _evidence(file, cache, sources, results, baseline)
-        evidence = _kept_on(settled(stakes, refuted), sources)
-        Baseline(checks=checks, ledger=ledger, evidence=evidence).write(options.baseline)
-        notes.append(f"baseline written: {options.baseline}")
-        notes += [
-            f'note: "{h.check}": several audits together refute {h.claim}; evidence begins anew'
-            for h in refuted
-        ]
-    return CheckReport(
-        claims_file=str(file.path),
-        version=__version__,
-        checks=tuple(
-            _checked(file, cache, source, results[source.name], seconds, baseline)
-            for source in sources
-        ),
-        statements=tuple(said),
-        notes=tuple(notes),
-    )
+def _run_all(
+    file: ClaimsFile, options: CheckOptions, jobs: Mapping[str, AuditJob], waiting: Waiting
+) -> dict[str, float]:
+    """Run jobs by the name of their check, as many at once as there are cores; seconds of each.
 
-
-def _evidence(
-    file: ClaimsFile,
-    cache: AuditCache,
-    sources: list[Source],
-    results: Mapping[str, AuditResult],
-    baseline: Baseline | None,
-) -> tuple[tuple[Stake, ...], list[Statement], list[History]]:
-    """All evidence, what is said of it, and which claims it refutes.
-
-    It is the baseline's, then what came since and is noted in the cache, then that of these audits.
+    Raises:
+        DpauditError: one could not be run, or not in its time; all others are finished, and a line
+            says what is wrong with each.
     """
-    configs = {source.name: config_hash(source.content) for source in sources}
-    new = [s for name, result in results.items() for s in stakes_of(name, configs[name], result)]
-    name = f"evidence-{file.path.name}.json"
-    with cache.locked(name):
-        before = () if baseline is None else baseline.evidence
-        stakes = merged([*before, *of_notes(cache.noted(name) or ()), *new])
-        cache.note(name, as_notes(stakes))
-    return stakes, *by_evidence(file, results, configs, stakes)
+    index = {check.name: i for i, check in enumerate(file.claims.check)}
+    orders = {name: Order(job.model_dump_json(), job.progress) for name, job in jobs.items()}
+
+    def budget(name: str) -> float:
+        return file.claims.check[index[name]].seconds
+
+    took: dict[str, float] = {}
+    problems: list[Problem] = []
+    places: list[dict[str, str]] = [{}] * options.cores
+    running = side_by_side(options.auditor.command, orders, places, waiting, budget)
+    with closing(running) as over:
+        for ended in over:
+            i, took[ended.name] = index[ended.name], ended.seconds
+            if ended.out_of_time:
+                late = Problem(
+                    "DPA070",
+                    f'"{ended.name}": not finished after {budget(ended.name):g} s, so there is no '
+                    "verdict; what was done is kept, and the next check goes on",
+                    "give it more seconds, or the audit fewer rounds, trials or attacks",
+                )
+                problems.append(file.located(("check", i, "seconds"), late))
+            for one in ended.problems:
+                named = one._replace(text=f'"{ended.name}": {one.text}')
+                problems.append(file.located(("check", i), named))
+    if problems:
+        raise RunError.of(problems)
+    return took
 
 
-def _kept_on(stakes: tuple[Stake, ...], sources: list[Source]) -> tuple[Stake, ...]:
-    """Without those of checks that are gone or have another config, which count no more."""
-    there = {(source.name, config_hash(source.content)) for source in sources}
-    return tuple(stake for stake in stakes if (stake.check, stake.config) in there)
+@dataclass(frozen=True)
+class _Finished:
+    """The audits of a claims file with their results."""
+
+    file: ClaimsFile
+    options: CheckOptions
+    cache: AuditCache
+    sources: list[Source]
+    results: Mapping[str, AuditResult]
+    seconds: Mapping[str, float]  # of those that ran
+
+    def report(self, baseline: Baseline | None, notes: list[str]) -> CheckReport:
+        """What is said of all, beside the baseline or as the new one."""
+        cache, found = self.cache, statements(self.file, self.results)
+        keys = [source.key for source in self.sources]
+        parts = [part for key in keys for part in (key, cache.inputs(key).digest(cache.root))]
+        content = sha256(" ".join(parts).encode()).hexdigest()[:16]
+        if self.options.update_baseline:
+            assert self.options.baseline is not None
+            ledger = self._ledger(Ledger() if baseline is None else baseline.ledger, content)
+            stakes, _, refuted = self._evidence(baseline)
+            configs = self._configs()
+            kept = tuple(s for s in settled(stakes, refuted) if configs.get(s.check) == s.config)
+            checks = {s.name: check_baseline(s.content, self.results[s.name]) for s in self.sources}
+            Baseline(checks=checks, ledger=ledger, evidence=kept).write(self.options.baseline)
+            notes = [*notes, f"baseline written: {self.options.baseline}"]
+            notes += [
+                f'note: "{h.check}": several audits together refute {h.claim}; evidence begins anew'
+                for h in refuted
+            ]
+        elif baseline is not None:
+            ledger = self._ledger(baseline.ledger, content)
+            baseline = baseline.model_copy(update={"ledger": ledger})
+            found += self._evidence(baseline)[1]
+            found += beside_baseline(self.file, self.results, baseline, content)
+        return CheckReport(
+            claims_file=str(self.file.path),
+            version=__version__,
+            checks=tuple(self._checked(source, baseline) for source in self.sources),
+            statements=tuple(found),
+            notes=tuple(notes),
+        )
+
+    def _configs(self) -> dict[str, str]:
+        return {source.name: config_hash(source.content) for source in self.sources}
+
+    def _evidence(
+        self, baseline: Baseline | None
+    ) -> tuple[tuple[Stake, ...], list[Statement], list[History]]:
+        """All evidence, what is said of it, and which claims it refutes.
+
+        It is the baseline's, then what came since and is noted in the cache, then that of these
+        audits.
+        """
+        configs = self._configs()
+        new = [s for name, r in self.results.items() for s in stakes_of(name, configs[name], r)]
+        name = f"evidence-{self.file.path.name}.json"
+        with self.cache.locked(name):
+            before = () if baseline is None else baseline.evidence
+            stakes = merged([*before, *of_notes(self.cache.noted(name) or ()), *new])
+            self.cache.note(name, as_notes(stakes))
+        return stakes, *by_evidence(self.file, self.results, configs, stakes)
+
+    def _ledger(self, ledger: Ledger, content: str) -> Ledger:
+        """With what was compared since, which is kept in the cache, and this content."""
+        name = f"ledger-{self.file.path.name}.json"
+        with self.cache.locked(name):
+            ledger = ledger.with_([*(self.cache.noted(name) or ()), content])
+            self.cache.note(name, ledger.contents)
+        return ledger
+
+    def _checked(self, source: Source, baseline: Baseline | None) -> Checked:
+        old = baseline.checks.get(source.name) if baseline is not None else None
+        before = {} if old is None else old.metrics
+        result, entry = self.results[source.name], self.cache.entry(source.key)
+        picture = _picture(result)
+        return Checked(
+            name=source.name,
+            line=self.file.line(("check", source.index)),
+            seconds=self.seconds.get(source.name, 0.0),
+            cached=source.name not in self.seconds,
+            figures=tuple(
+                KeyFigure(label=key.label, now=key.metric, before=before.get(key.label))
+                for key in key_metrics(result)
+            ),
+            picture=None if picture is None else str(artifact_file(entry, picture)),
+            report=str(entry / "report.html"),
+        )
 
 
-def _baseline(file: ClaimsFile, options: Options) -> Baseline | None:
+def _baseline(file: ClaimsFile, options: CheckOptions) -> Baseline | None:
     """The baseline as it is. One that is about to be replaced only lends its ledger."""
     if options.baseline is None:
         return None
@@ -229,27 +292,7 @@ def _baseline(file: ClaimsFile, options: Options) -> Baseline | None:
     return baseline
 
 
-def _refuse_another_config(baseline: Baseline, options: Options, sources: list[Source]) -> None:
-    problems = [
-        f'{options.baseline}: check "{source.name}" was made from another config; if that change '
-        "is meant, write it anew with --update-baseline"
-        for source in sources
-        if baseline.checks[source.name].config != config_hash(source.content)
-    ]
-    if problems:
-        raise ConfigError("DPA067", "\n".join(problems))
-
-
-def _noted(cache: AuditCache, file: ClaimsFile, ledger: Ledger, content: str) -> Ledger:
-    """The baseline's ledger with what was compared since, kept in the cache, and this content."""
-    name = f"ledger-{file.path.name}.json"
-    with cache.locked(name):
-        ledger = ledger.with_([*(cache.noted(name) or ()), content])
-        cache.note(name, ledger.contents)
-    return ledger
-
-
-def _source(file: ClaimsFile, i: int, code: Path | None, options: Options, own: str) -> Source:
+def _source(file: ClaimsFile, i: int, code: Path | None, options: CheckOptions, own: str) -> Source:
     check = file.claims.check[i]
     at: tuple[str | int, ...] = ()
     if isinstance(check.audit, str):
@@ -305,53 +348,6 @@ def _not_taken(source: Source, cache: AuditCache) -> str:
     return (
         f'note: "{source.name}": its entry in the cache was not made with the key of this machine, '
         "or was changed since, so the audit ran again"
-    )
-
-
-def _not_for_the_next(cache: AuditCache, sources: list[Source]) -> list[str]:
-    """Which audits the next check must make again, whatever is unchanged then."""
-    return [
-        f'note: "{source.name}": its audit runs again in each check: {unknown[0]}'
-        for source in sources
-        if (unknown := cache.inputs(source.key).unknown)
-    ]
-
-
-def _result(cache: AuditCache, source: Source) -> AuditResult:
-    result = cache.made(source.key)
-    if result is None:
-        raise RunError(
-            "DPA070", f'"{source.name}": its audit ended without a result in {cache.path}'
-        )
-    return result
-
-
-def _checked(
-    file: ClaimsFile,
-    cache: AuditCache,
-    source: Source,
-    result: AuditResult,
-    seconds: Mapping[str, float],
-    baseline: Baseline | None,
-) -> Checked:
-    old = baseline.checks.get(source.name) if baseline is not None else None
-    entry = cache.entry(source.key)
-    picture = _picture(result)
-    return Checked(
-        name=source.name,
-        line=file.line(("check", source.index)),
-        seconds=seconds.get(source.name, 0.0),
-        cached=source.name not in seconds,
-        figures=tuple(
-            KeyFigure(
-                label=key.label,
-                now=key.metric,
-                before=None if old is None else old.metrics.get(key.label),
-            )
-            for key in key_metrics(result)
-        ),
-        picture=None if picture is None else str(artifact_file(entry, picture)),
-        report=str(entry / "report.html"),
     )
 
 

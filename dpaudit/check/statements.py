@@ -2,34 +2,55 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp, isfinite
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from dpaudit.errors import ConfigError, Problem, nearest
 from dpaudit.files.check_report import Statement, StatementOutcome
-from dpaudit.files.claims_file import Check, ClaimsFile, Measured, Threshold
+from dpaudit.files.claims_file import Check, ClaimsFile, Threshold, ThresholdSubject
 from dpaudit.files.finding import Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.p_values import Side, holm, p_beyond
 
 from .baseline import Baseline, compare, not_compared
-from .evidence import AGAINST, Carried, History, Stake, by_history, carried, stakes_of
+from .evidence import AGAINST, Accumulated, History, Stake, accumulated, by_history, stakes_of
 
 NOUNS = {"claim": "claims", "threshold": "thresholds", "evidence": "histories of claims"}
 CONFIDENCE = 0.95  # of a lower bound that does not say
 LOWER_BOUNDS = (Name.EPSILON_LOWER_BOUND, Name.EPSILON_OF_DECLARED_SHAPE, Name.MU_LOWER_BOUND)
 
 
-class Tested(NamedTuple):
-    """A statement that would be made if its p-value, adjusted for all of the file, is small."""
+class Tentative(NamedTuple):
+    """A statement that is made anew if its p-value, adjusted for all of the file, is small."""
 
     statement: Statement  # as it is if the test does not reject
     p: float
     significance: float
     random: bool  # whether p comes from an estimate; what is exact needs no adjustment
-    outcome: StatementOutcome  # if it rejects
-    verdict: str
+    verdict: str  # if it rejects
     message: str
+
+
+def _statement(
+    check: Check,
+    line: int,
+    about: Literal["claim", "threshold", "evidence", "baseline"],
+    subject: tuple[str, str],
+    outcome: StatementOutcome,
+    verdict: str,
+    message: str,
+) -> Statement:
+    """Of a check; ``subject`` is a claim, limit or metric, and the adversary or ""."""
+    return Statement(
+        check=check.name,
+        about=about,
+        subject=subject[0],
+        adversary=subject[1],
+        outcome=outcome,
+        verdict=verdict,
+        message=message,
+        line=line,
+    )
 
 
 def statements(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[Statement]:
@@ -41,7 +62,7 @@ def statements(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[Sta
     Raises:
         ConfigError: a threshold fits no metric; one line for each.
     """
-    tested: list[Tested] = []
+    tested: list[Tentative] = []
     problems: list[Problem] = []
     for i, check in enumerate(file.claims.check):
         result = results[check.name]
@@ -63,30 +84,35 @@ def beside_baseline(
     """What got worse than the baseline, or cannot be compared; one statement where nothing did."""
     worse, compared = compare(baseline, results, content)
     level = baseline.ledger.level(content)
-    said = []
+    found = []
     for i, check in enumerate(file.claims.check):
         line = file.line(("check", i))
         mine = [w for w in worse if w.check == check.name]
         for w in mine:
             message = (
-                f"{w.label} got worse: {w.now.value:.4g} ({_interval(w.now)}), in the baseline "
-                f"{w.before.value:.4g} ({_interval(w.before)}); adjusted p = {w.p:.2g}, "
+                f"{w.label} got worse: it is {w.now.value:.4g} ({_interval(w.now)}) and was "
+                f"{w.before.value:.4g} ({_interval(w.before)}) in the baseline; adjusted "
+                f"p = {w.p:.2g}, level {level:.2g}"
+            )
+            about = (w.label, "")
+            found.append(_statement(check, line, "baseline", about, "fails", "worse", message))
+        about = ("baseline", "")
+        if not mine:
+            message = (
+                f"no key metric got worse by more than its error: {compared} were compared at "
                 f"level {level:.2g}"
             )
-            said.append(_baseline_statement(check, w.label, "fails", "worse", message, line))
-        if not mine:
-            message = f"nothing beyond its error among {compared} metrics at level {level:.2g}"
-            said.append(_baseline_statement(check, "baseline", "holds", "not worse", message, line))
+            found.append(_statement(check, line, "baseline", about, "holds", "not worse", message))
         if left := not_compared(baseline.checks[check.name], results[check.name]):
             message = (
-                f"{len(left)} key metrics are not compared, because the baseline or this audit has "
-                f"none or no error of them: {'; '.join(left[:3])}{'; ...' if left[3:] else ''}. If "
-                "that is meant, write the baseline anew with --update-baseline"
+                f"{len(left)} key metrics were not compared: the baseline or this audit lacks them "
+                f"or their errors ({'; '.join(left[:3])}{'; ...' if left[3:] else ''}). If that is "
+                "intended, write a new baseline with --update-baseline"
             )
-            said.append(
-                _baseline_statement(check, "baseline", "warning", "not compared", message, line)
+            found.append(
+                _statement(check, line, "baseline", about, "warning", "not compared", message)
             )
-    return said
+    return found
 
 
 def by_evidence(
@@ -101,49 +127,49 @@ def by_evidence(
         configs: hash of each check's audit, without its seed.
         stakes: all evidence there is, that of these results in it.
     """
-    tested: list[Tested] = []
+    tested: list[Tentative] = []
     histories: list[History] = []
     of_each = by_history(stakes)
     for i, check in enumerate(file.claims.check):
         result, config = results[check.name], configs[check.name]
         for stake in stakes_of(check.name, config, result):
-            found = carried(of_each[stake.history], stake.history)
-            if found.n > 1:
+            evidence = accumulated(of_each[stake.history], stake.history)
+            if evidence.n > 1:
                 line = file.line(("check", i))
-                tested.append(_together(stake.history, found, check, line))
+                tested.append(_together(stake.history, evidence, check, line))
                 histories.append(stake.history)
-    said = _decided(tested)
-    fails = [h for h, s in zip(histories, said, strict=True) if s.outcome == "fails"]
-    return said, fails
+    found = _decided(tested)
+    refuted = [h for h, s in zip(histories, found, strict=True) if s.outcome == "fails"]
+    return found, refuted
 
 
-def _together(history: History, found: Carried, check: Check, line: int) -> Tested:
+def _together(history: History, found: Accumulated, check: Check, line: int) -> Tentative:
     """The statement on one claim; ``found.p`` holds however many audits there will be."""
     sentence, _, adversary = history.claim.rpartition(AGAINST)
-    grown = f"{found.n} audits with seeds of their own, {history.attack}: largest wealth of bets "
-    grown += f"against it {exp(min(found.log_wealth, 700.0)):.3g}, p = {found.p:.2g}"
-    return Tested(
-        Statement(
-            check=check.name,
-            about="evidence",
-            subject=sentence,
-            adversary=adversary,
-            outcome="holds",
-            verdict=Verdict.NOT_REFUTED,
-            message=f'"{sentence}" against adversary "{adversary}" stands in {grown}',
-            line=line,
+    claim = f'"{sentence}" against adversary "{adversary}"'
+    together = f"by {found.n} audits with different seeds together ({history.attack})"
+    wealth = exp(min(found.log_wealth, 700.0))
+    won = f"bets against it reached a wealth of {wealth:.3g}, p = {found.p:.2g}"
+    return Tentative(
+        _statement(
+            check,
+            line,
+            "evidence",
+            (sentence, adversary),
+            "holds",
+            Verdict.NOT_REFUTED,
+            f"{claim} is not refuted {together}: {won}",
         ),
         found.p,
         check.significance,
         True,
-        "fails",
         Verdict.REFUTED,
-        f'"{sentence}" against adversary "{adversary}" did not hold in all of {grown}. If that is '
-        "mended since, --update-baseline begins anew.",
+        f"{claim} is refuted {together}: {won}. If the cause has been fixed since, "
+        "--update-baseline begins a new history.",
     )
 
 
-def _decided(tested: Sequence[Tested]) -> list[Statement]:
+def _decided(tested: Sequence[Tentative]) -> list[Statement]:
     adjusted = {i: t.p for i, t in enumerate(tested)}
     among = dict.fromkeys(adjusted, 1)
     for about in ("claim", "threshold", "evidence"):
@@ -153,23 +179,23 @@ def _decided(tested: Sequence[Tested]) -> list[Statement]:
     return [_decide(t, adjusted[i], among[i]) for i, t in enumerate(tested)]
 
 
-def _decide(test: Tested, adjusted: float, among: int) -> Statement:
+def _decide(test: Tentative, adjusted: float, among: int) -> Statement:
     level = test.significance * (1 + 1e-9)  # 1 - 0.95 is above 0.05 by rounding
     if test.p > level:
         return test.statement
-    outcome, message = test.outcome, test.message
+    outcome, message = "fails", test.message
     if adjusted > level:
         outcome = "warning"
         message += (
-            f" That is so by itself (p = {test.p:.2g}), but not at significance "
-            f"{test.significance:g} among the {among} {NOUNS[test.statement.about]} of this file "
-            f"that were tested (adjusted p = {adjusted:.2g})."
+            f" Taken alone this is significant (p = {test.p:.2g}). Among the {among} "
+            f"{NOUNS[test.statement.about]} that this file tests it is not, at significance "
+            f"{test.significance:g} (adjusted p = {adjusted:.2g})."
         )
     update = {"outcome": outcome, "verdict": test.verdict, "message": message}
     return test.statement.model_copy(update=update)
 
 
-def _claim(claim: JudgedClaim, result: AuditResult, check: Check, line: int) -> Tested:
+def _claim(claim: JudgedClaim, result: AuditResult, check: Check, line: int) -> Tentative:
     """A refuted claim needs its p-value; an unsupported one is so by exact accounting.
 
     Several tests of one claim share its part, as where the audit judged it.
@@ -189,30 +215,19 @@ def _claim(claim: JudgedClaim, result: AuditResult, check: Check, line: int) -> 
         f'"{claim.sentence}" against adversary "{claim.threat_model}" is {claim.verdict}: '
         f"{claim.reason}"
     )
-    underpowered = claim.verdict is Verdict.UNDERPOWERED
-    return Tested(
-        Statement(
-            check=check.name,
-            about="claim",
-            subject=claim.sentence,
-            adversary=claim.threat_model,
-            outcome="warning" if underpowered or against else "holds",
-            verdict=claim.verdict,
-            message=message,
-            line=line,
-        ),
-        p,
-        check.significance,
-        random,
-        "fails",
-        claim.verdict,
-        message,
+    outcome: StatementOutcome = (
+        "warning" if against or claim.verdict is Verdict.UNDERPOWERED else "holds"
     )
+    subject = (claim.sentence, claim.threat_model)
+    statement = _statement(check, line, "claim", subject, outcome, claim.verdict, message)
+    return Tentative(statement, p, check.significance, random, claim.verdict, message)
 
 
-def _limits(threshold: Threshold, result: AuditResult, check: Check, line: int) -> Iterator[Tested]:
+def _limits(
+    threshold: Threshold, result: AuditResult, check: Check, line: int
+) -> Iterator[Tentative]:
     """One test for each finding that a threshold selects and that has its metric."""
-    measured = [*map(Measured.of, result.findings), *_utility(result)]
+    measured = [*map(ThresholdSubject.of, result.findings), *_utility(result)]
     selected = [m for m in measured if threshold.selects(m)]
     if not selected:
         raise ConfigError("DPA050", _no_finding(threshold, result))
@@ -231,44 +246,35 @@ def _limits(threshold: Threshold, result: AuditResult, check: Check, line: int) 
 
 def _limit(
     threshold: Threshold,
-    measured: Measured,
+    measured: ThresholdSubject,
     metric: Metric,
     result: AuditResult,
     check: Check,
     line: int,
-) -> Tested:
+) -> Tentative:
     side: Side = "below" if threshold.at_most is None else "above"
     limit = _limit_value(threshold, measured, result)
     subject = f"{_about(threshold, measured)} {'at least' if side == 'below' else 'at most'} "
     subject += f"{limit:g}"
     adversary = measured.threat_model or ""
-    value = f"it is {metric.value:.4g} ({_interval(metric)})"
+    value = f"the value is {metric.value:.4g} ({_interval(metric)})"
     if measured.void is not None:
         least = f" (at least {metric.low:.4g})" if metric.low and isfinite(metric.low) else ""
-        value = f"its figure is void, for {measured.void}{least}"
-    where = f' against adversary "{adversary}"' if adversary else ""
-    return Tested(
-        Statement(
-            check=check.name,
-            about="threshold",
-            subject=subject,
-            adversary=adversary,
-            outcome="holds",
-            verdict="limit kept",
-            message=f"{subject}{where}: {value}",
-            line=line,
-        ),
+        value = f"its figure is void, because {measured.void}{least}"
+    where = f'{subject} against adversary "{adversary}"' if adversary else subject
+    message, about = f"{where}: {value}", (subject, adversary)
+    return Tentative(
+        _statement(check, line, "threshold", about, "holds", "limit kept", message),
         _p_of_limit(threshold, measured, metric, limit, side),
         check.significance,
         metric.n is not None,
-        "fails",
         "limit broken",
-        f"{subject}{where} is broken: {value}",
+        f"{where} is broken: {value}",
     )
 
 
 def _p_of_limit(
-    threshold: Threshold, measured: Measured, metric: Metric, limit: float, side: Side
+    threshold: Threshold, measured: ThresholdSubject, metric: Metric, limit: float, side: Side
 ) -> float:
     """Of a certified bound from its error counts, else as ``p_beyond``."""
     if measured.void is not None:
@@ -290,7 +296,7 @@ def _p_of_limit(
     return p_value(int(fp.value), int(fn.value), fp.n, fn.n, delta.value, limit)
 
 
-def _limit_value(threshold: Threshold, measured: Measured, result: AuditResult) -> float:
+def _limit_value(threshold: Threshold, measured: ThresholdSubject, result: AuditResult) -> float:
     if threshold.at_most != "claim":
         limit = threshold.at_most if threshold.at_most is not None else threshold.at_least
         assert isinstance(limit, float)
@@ -307,7 +313,7 @@ def _limit_value(threshold: Threshold, measured: Measured, result: AuditResult) 
     return min(claimed)
 
 
-def _utility(result: AuditResult) -> Iterator[Measured]:
+def _utility(result: AuditResult) -> Iterator[ThresholdSubject]:
     """What the curves end with: the mean over agents and their range."""
     for world, curve in result.utility.items():
         last = {Name.LOSS: curve.loss[-1:], Name.ACCURACY: curve.accuracy[-1:]}
@@ -319,7 +325,7 @@ def _utility(result: AuditResult) -> Iterator[Measured]:
         }
         for distance in curve.consensus_distance[-1:]:
             metrics[Name.CONSENSUS_DISTANCE] = Metric(value=distance)
-        yield Measured("utility", metrics, rounds=curve.rounds[-1:], world=world)
+        yield ThresholdSubject("utility", metrics, rounds=curve.rounds[-1:], world=world)
 
 
 def _no_finding(threshold: Threshold, result: AuditResult) -> str:
@@ -336,7 +342,7 @@ def _no_finding(threshold: Threshold, result: AuditResult) -> str:
     return f"no finding fits all that is given; there are rounds {', '.join(map(str, rounds))}"
 
 
-def _about(threshold: Threshold, measured: Measured) -> str:
+def _about(threshold: Threshold, measured: ThresholdSubject) -> str:
     rounds = ", ".join(str(k) for k in measured.rounds)
     parts = (
         threshold.metric,
@@ -353,18 +359,3 @@ def _interval(metric: Metric) -> str:
     if metric.low is None or metric.high is None:
         return f"no interval{n}"
     return f"{metric.low:.4g} to {metric.high:.4g}{n}"
-
-
-def _baseline_statement(
-    check: Check, subject: str, outcome: StatementOutcome, verdict: str, message: str, line: int
-) -> Statement:
-    return Statement(
-        check=check.name,
-        about="baseline",
-        subject=subject,
-        adversary="",
-        outcome=outcome,
-        verdict=verdict,
-        message=message,
-        line=line,
-    )

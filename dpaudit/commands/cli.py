@@ -50,7 +50,7 @@ from .terminal import (
 )
 
 if TYPE_CHECKING:
-    from dpaudit.check.run import Options
+    from dpaudit.check.run import CheckOptions
     from dpaudit.files.check_report import CheckReport
     from dpaudit.pipeline.run import Runtime
 
@@ -172,16 +172,16 @@ def check(
     Exits 1 if a claim is refuted or unsupported, a limit or baseline broken, 2 on errors, else 0.
     """
     with errors_as_exit_codes(same_command()):
-        from dpaudit.check.run import Auditor, Options
+        from dpaudit.check.run import Auditor, CheckOptions
 
-        options = Options(
+        options = CheckOptions(
             cache=cache or claims.parent / ".dpaudit-cache",
             baseline=baseline or _baseline_beside(claims, update_baseline),
             update_baseline=update_baseline,
             fresh=fresh,
             device=device,
             data_root=data_root,
-            cores=workers or Options.cores,
+            cores=workers or CheckOptions.cores,
             max_memory=bytes_in(max_memory),
             auditor=context.obj or Auditor(),
         )
@@ -352,7 +352,9 @@ def _baseline_beside(claims: Path, update: bool) -> Path | None:
     return beside if update or beside.exists() else None
 
 
-def _checked(claims: Path, options: "Options", junit: Path | None, quiet: bool) -> "CheckReport":
+def _checked(
+    claims: Path, options: "CheckOptions", junit: Path | None, quiet: bool
+) -> "CheckReport":
     """What a check finds; what keeps it from finding anything is left in the JUnit file."""
     from dpaudit.check.run import run_check
     from dpaudit.files.claims_file import ClaimsFile

@@ -3,14 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ValidationError
-
 from dpaudit.errors import RunError
 from dpaudit.registry import load_plugin
 from dpaudit.strict import Strict
 
-from .documents import read_json, reason
-from .file_problems import first_problem
+from .file_problems import read_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,15 +43,7 @@ class BenchmarkResult(Strict):
         Raises:
             RunError: it is missing or damaged.
         """
-        try:
-            content = read_json(path)
-            return cls.model_validate(content)
-        except OSError as error:
-            raise RunError("DPA007", f"{path}: {reason(error)}") from None
-        except ValidationError as error:
-            raise RunError("DPA011", first_problem(path, error, cls, content)) from None
-        except ValueError as error:
-            raise RunError("DPA011", f"{path}: not a benchmark.json ({reason(error)})") from None
+        return read_model(path, cls, "a benchmark.json", RunError)
 
     def to_frame(self, folder: Path) -> "pd.DataFrame":
         """The leaderboard as a table, of the cells that lie in the benchmark's folder."""

@@ -21,7 +21,7 @@ LEAST_SECONDS = 5.0  # importing torch and loading data take most of that: no ve
 ASKED_FOR = ("control", "utility")
 
 
-class Measured(NamedTuple):
+class ThresholdSubject(NamedTuple):
     """What a limit can be on: the metrics of a finding, or of the curves at their end."""
 
     kind: FindingKind | Literal["utility"]
@@ -35,7 +35,7 @@ class Measured(NamedTuple):
     void: str | None = None
 
     @classmethod
-    def of(cls, finding: Finding) -> "Measured":
+    def of(cls, finding: Finding) -> "ThresholdSubject":
         return cls(**{field: getattr(finding, field) for field in cls._fields})
 
 
@@ -66,7 +66,7 @@ class Threshold(Strict):
             raise ValueError("give either at_most or at_least")
         return self
 
-    def selects(self, measured: Measured) -> bool:
+    def selects(self, measured: ThresholdSubject) -> bool:
         """Whether this is about what was measured; what is of no world counts as of the defense.
 
         Controls, some of which leak on purpose, and utility are meant only where ``kind`` says so.

@@ -1,18 +1,20 @@
 """What is wrong with a file's content, one line each: file, line, key, and the nearest name."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dpaudit.errors import MOST_LINES, ConfigError, Problem, nearest, shortened
+from dpaudit.errors import MOST_LINES, ConfigError, DpauditError, Problem, nearest, shortened
 
+from .documents import read_json, reason
 from .toml_lines import line_of
 
 FileKey = tuple[str | int, ...]
 FileProblem = tuple[FileKey, Problem]
+_Model = TypeVar("_Model", bound=BaseModel)
 LONGEST_VALUE = 100  # characters of a value that is shown in an error
 _CODES = {  # by pydantic's name of what is wrong
     "extra_forbidden": "DPA001",
@@ -50,12 +52,30 @@ def refusal(
     return ConfigError.of([*shown, *(problem for _, problem in found[MOST_LINES:])])
 
 
-def first_problem(
-    path: Path, error: ValidationError, model: type[BaseModel], content: dict[str, Any]
-) -> str:
-    """What pydantic found first in the content of a JSON file, in one line."""
-    key, problem = next(problems_of(error, model, content))
-    return located(path, "", key, problem).text
+def read_model(
+    path: Path,
+    model: type[_Model],
+    name: str,
+    error: type[DpauditError],
+    prepared: Callable[[dict[str, Any]], dict[str, Any]] = lambda content: content,
+) -> _Model:
+    """What a JSON file holds.
+
+    Args:
+        name: what such a file is called in the line of a damaged one: "an audit.json".
+        error: raised if it is missing or damaged, with the first problem in one line.
+        prepared: is given the file's object before it is checked, and may refuse its version.
+    """
+    try:
+        content = prepared(read_json(path))
+        return model.model_validate(content)
+    except OSError as problem:
+        raise error("DPA007", f"{path}: {reason(problem)}") from None
+    except ValidationError as problem:
+        key, first = next(problems_of(problem, model, content))
+        raise error("DPA011", located(path, "", key, first).text) from None
+    except ValueError as problem:
+        raise error("DPA011", f"{path}: not {name} ({reason(problem)})") from None
 
 
 def problems_of(

@@ -5,15 +5,14 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import NonNegativeInt, ValidationError, model_validator
+from pydantic import NonNegativeInt, model_validator
 
 from dpaudit.errors import RunError
 from dpaudit.registry import load_plugin
 from dpaudit.strict import Strict
 
 from .claim import Adjacency, Scope
-from .documents import read_json, reason
-from .file_problems import first_problem
+from .file_problems import read_model
 from .finding import Finding, Metric, Number
 from .shown import Notebook, ShownFigures
 from .verdict import MEANING, Verdict, worst
@@ -213,20 +212,15 @@ class AuditResult(Strict):
         Raises:
             RunError: it is missing, damaged or of another version.
         """
-        try:
-            content = read_json(path)
-            version = content.get("schema_version")
-            if version not in (1, 2):
-                raise RunError(
-                    "DPA010",
-                    f"{path}: schema_version {version!r}, this dpaudit reads versions 1 and 2; "
-                    "update dpaudit, or run the audit again",
-                )
-            content = upgraded(content) if version == 1 else content
-            return cls.model_validate(content)
-        except OSError as error:
-            raise RunError("DPA007", f"{path}: {reason(error)}") from None
-        except ValidationError as error:
-            raise RunError("DPA011", first_problem(path, error, cls, content)) from None
-        except ValueError as error:
-            raise RunError("DPA011", f"{path}: not an audit.json ({reason(error)})") from None
+        return read_model(path, cls, "an audit.json", RunError, lambda c: _version_2(path, c))
+
+
+def _version_2(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    version = content.get("schema_version")
+    if version not in (1, 2):
+        raise RunError(
+            "DPA010",
+            f"{path}: schema_version {version!r}, this dpaudit reads versions 1 and 2; "
+            "update dpaudit, or run the audit again",
+        )
+    return upgraded(content) if version == 1 else content

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.check.cache import AuditCache
-from dpaudit.check.seal import Seal
+from dpaudit.check.cache import AuditCache, Seal
 from dpaudit.errors import RunError
 
 

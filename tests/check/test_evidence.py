@@ -1,4 +1,4 @@
-"""Evidence carried from check to check: it adds up where it may, and nowhere else."""
+"""Evidence accumulated from check to check: it adds up where it may, and nowhere else."""
 
 import json
 from math import log
@@ -12,8 +12,8 @@ from scipy.stats import binom
 from dpaudit.check.baseline import Baseline
 from dpaudit.check.evidence import (
     Stake,
+    accumulated,
     as_notes,
-    carried,
     merged,
     of_notes,
     settled,
@@ -53,7 +53,7 @@ def audit(seed: int, won: float) -> AuditResult:
 
 
 def p_of(stakes: list[Stake]) -> float:
-    return carried(merged(stakes), stakes[0].history).p
+    return accumulated(merged(stakes), stakes[0].history).p
 
 
 def gaussian(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -98,14 +98,14 @@ def test_the_same_seed_counts_once_whatever_the_code_was() -> None:
 @pytest.mark.parametrize("other", [{"config": "b"}, {"claim": "another; against e"}])
 def test_another_config_and_another_claim_begin_anew(other: dict[str, str]) -> None:
     stakes = merged([stake(1, 2.0), stake(2, 2.0, **other)])
-    assert [carried(stakes, s.history).n for s in stakes] == [1, 1]
+    assert [accumulated(stakes, s.history).n for s in stakes] == [1, 1]
 
 
 def test_a_settled_history_begins_anew_and_its_seeds_do_not_count_again() -> None:
     old = [stake(1, 2.0), stake(2, 2.0)]
     closed = settled(merged(old), [old[0].history])
     again = merged([*closed, *old, stake(3, 0.5)])
-    assert carried(again, old[0].history) == (1, 0.5)
+    assert accumulated(again, old[0].history) == (1, 0.5)
 
 
 def test_notes_give_back_what_was_noted_and_leave_out_what_is_none() -> None:
@@ -135,16 +135,20 @@ def checked(folder: Path) -> Path:
 def test_commits_add_up_until_a_claim_is_refuted_and_a_new_baseline_closes_that(checked) -> None:
     baseline = ("--baseline", "baseline.json")
     code, said = commit(checked, 1, 1, 1.2, *baseline)
-    assert "stands in 2 audits" in said
+    assert "is not refuted by 2 audits" in said
     for _ in range(3):
-        assert "stands in 2 audits" in commit(checked, 1, 1, 1.2, *baseline)[1]  # from the cache
-    assert "stands in 2 audits" in commit(checked, 2, 1, 9.9, *baseline)[1]  # the seed replayed
+        assert (
+            "is not refuted by 2 audits" in commit(checked, 1, 1, 1.2, *baseline)[1]
+        )  # from the cache
+    assert (
+        "is not refuted by 2 audits" in commit(checked, 2, 1, 9.9, *baseline)[1]
+    )  # the seed replayed
     code, said = commit(checked, 3, 2, 1.2, *baseline)
     assert code == 1
-    assert "did not hold in all of 3 audits" in said
+    assert "is refuted by 3 audits" in said
     code, said = commit(checked, 3, 2, 1.2, "--update-baseline")
     assert "evidence begins anew" in said
-    assert "did not hold" not in commit(checked, 4, 3, 0.1, *baseline)[1]
+    assert "is refuted by" not in commit(checked, 4, 3, 0.1, *baseline)[1]
     kept = Baseline.read(checked / "baseline.json").evidence
     assert [(s.seed, s.settled) for s in kept] == [(0, True), (1, True), (2, True)]
     assert log(1 / ALPHA) < sum(s.log_wealth for s in kept)

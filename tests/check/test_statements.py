@@ -97,11 +97,13 @@ def test_a_limit_on_a_void_figure_is_broken() -> None:
     limit = {"metric": "epsilon", "at_most": 100.0, "kind": "accounting"}
     said = statements(file_of(limit), {"c": audit_of(Verdict.UNSUPPORTED, declared)})[1]
     assert said.outcome == "fails"
-    assert said.message.endswith('void, for "x" moves 15.2 times as far as its noise is made for')
+    assert said.message.endswith(
+        'void, because "x" moves 15.2 times as far as its noise is made for'
+    )
     known = {"epsilon": epsilon.model_copy(update={"low": 0.336})}
     more = declared.model_copy(update={"metrics": known, "void": "runs certify more"})
     said = statements(file_of(limit), {"c": audit_of(Verdict.UNSUPPORTED, more)})[1]
-    assert said.message.endswith("void, for runs certify more (at least 0.336)")
+    assert said.message.endswith("void, because runs certify more (at least 0.336)")
     honest = declared.model_copy(update={"void": None})  # a bracket whose upper end is not proven
     assert statements(file_of(limit), {"c": audit_of(Verdict.UNSUPPORTED, honest)})[1].outcome == (
         "holds"
@@ -118,7 +120,7 @@ def test_refutations_are_adjusted_for_all_claims_of_the_file() -> None:
     said = statements(file, {"a": weak, "b": strong, "c": none})
     assert [s.outcome for s in said] == ["warning", "fails", "holds"]
     assert (
-        "by itself (p = 0.03), but not at significance 0.05 among the 3 claims" in said[0].message
+        "alone this is significant (p = 0.03). Among the 3 claims that this file" in said[0].message
     )
 
 
@@ -163,7 +165,7 @@ def test_a_limit_is_broken_only_beyond_the_error_of_the_estimate() -> None:
     assert limit(found, metric="SSIM", at_least=0.62).outcome == "fails"
     broken = limit(found, metric="ssim", at_most=0.2)
     assert broken.message == (
-        'ssim of gradient-inversion at most 0.2 against adversary "eavesdropper" is broken: it is '
+        'ssim of gradient-inversion at most 0.2 against adversary "eavesdropper" is broken: the value is '
         "0.5 (0.4 to 0.6, n = 8)"
     )
     assert broken.verdict == "limit broken"

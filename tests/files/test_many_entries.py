@@ -11,7 +11,7 @@ import pytest
 from dpaudit.benchmark import grid
 from dpaudit.benchmark.settings import Groups, parts_of
 from dpaudit.check import baseline, evidence
-from dpaudit.check.evidence import Stake, by_history, carried
+from dpaudit.check.evidence import Stake, accumulated, by_history
 from dpaudit.files import benchmark_file, claims_file, documents, toml_lines
 from dpaudit.files.claims_file import Claims
 from dpaudit.files.threat import ThreatModel
@@ -177,7 +177,7 @@ def test_evidence_adds_up_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(evidence, "Fraction", Counted)
     every = list(stakes(N))
-    found = carried(every, every[0].history)
+    found = accumulated(every, every[0].history)
     won = [stake.log_wealth for stake in every]
     assert (found.n, found.log_wealth) == (N, max(fsum(won[: i + 1]) for i in range(N)))
     assert len(added) <= N
@@ -188,8 +188,8 @@ def test_evidence_is_exact_and_bounded() -> None:
     every = [
         one.model_copy(update={"log_wealth": x}) for one, x in zip(stakes(5), won, strict=True)
     ]
-    assert carried(every, every[0].history).log_wealth == pytest.approx(1.797e308, rel=1e-3)
-    assert carried(every[2:], every[0].history).log_wealth == -1e308
+    assert accumulated(every, every[0].history).log_wealth == pytest.approx(1.797e308, rel=1e-3)
+    assert accumulated(every[2:], every[0].history).log_wealth == -1e308
 
 
 def test_evidence_is_sorted_into_its_histories_once() -> None:

@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.check.cache import KEPT, AuditCache
-from dpaudit.check.seal import Seal
+from dpaudit.check.cache import KEPT, AuditCache, Seal
 from dpaudit.checkpoint import Progress
 from dpaudit.defense.transcript import Message, tensors_of
 from dpaudit.files.config import AuditConfig

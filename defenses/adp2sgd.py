@@ -1,35 +1,13 @@
 """A(DP)2SGD: asynchronous decentralized SGD, one agent and one neighbour at a time."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    Adjacency,
-    Bracket,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    Observable,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    ThreatModel,
-    broadcast,
-    known_rounds,
-    of_acting,
-    of_each_record,
-    replayed,
-    step_seen,
-    steps_of,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 
 class State(NamedTuple):
@@ -37,7 +15,7 @@ class State(NamedTuple):
     past: Tensor  # [..., staleness, n_agents, d], V before the events before, the oldest first
 
 
-class ADP2SGD(GaussianDefense):
+class ADP2SGD(dp.GaussianDefense):
     """Xu, Zhang and Wang; rows of V, X [..., n_agents, d] are agents, and a round is one event.
 
     With R the V of ``staleness`` events ago, S the sum over the batch of gradients at R, clipped
@@ -55,18 +33,18 @@ class ADP2SGD(GaussianDefense):
     the agent that the events of the run, which are public, cost most.
     """
 
-    paper: ClassVar[str] = "Xu, Zhang, Wang: A(DP)2SGD"
-    reconstructed: ClassVar[str] = (
+    paper = "Xu, Zhang, Wang: A(DP)2SGD"
+    reconstructed = (
         "the constant of the noise, whether a batch is summed or averaged, and the clip of each "
         "record, which stands for an assumed bound on gradients"
     )
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
-    waits: ClassVar[bool] = True
-    messages: ClassVar[Mapping[str, str]] = {
+    claims = "(epsilon, delta)-DP over the run, one record"
+    waits = True
+    messages = {
         "x": "the model after the event's step; holds the active agent's gradient under Gaussian "
         "noise of standard deviation eta sigma C / B, and all messages before",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "the mean gradient of the active agent's batch, clipped if records are; else 0",
     }
 
@@ -83,16 +61,13 @@ class ADP2SGD(GaussianDefense):
         V, B, C = state.V, gradient.batch_size, self.limit
         read = torch.cat([state.past, V.unsqueeze(-3)], dim=-3)
 
-        S = of_acting(
+        S = dp.of_acting(
             graph, read[..., 0, :, :], lambda R, acting: gradient.clipped_sum(R, C, acting)
         )
         N = noise.gaussian("gradient", self.sigma * self.clip_norm, S)
         X = V - self.step_size(B) * graph.acting(V) * (S + N)  # 1
         after = State(graph.mix(X), read[..., 1:, :, :])  # 2
-        return Round(after, {"x": broadcast(graph, X)}, {"gradient": S / B})
-
-    def models(self, state: State) -> Tensor:
-        return state.V
+        return Round(after, {"x": dp.broadcast(graph, X)}, {"gradient": S / B})
 
     @property
     def limit(self) -> float:
@@ -106,58 +81,45 @@ class ADP2SGD(GaussianDefense):
     def clip_norm_in(self, k: int) -> float | None:
         return self.clip_norm if self.gradients == "clipped" else None
 
-    def calibrate(self, setting: Setting) -> Self:
-        """sigma such that no agent spends more than its budget in the events in which it steps.
-
-        Raises:
-            OutsideTheory: the mixing matrix of some event is not doubly stochastic.
-        """
-        doubly = all(graph.doubly_stochastic for graph in setting.network.graphs)
-        if not (doubly or self.allow_outside_theory):
-            raise OutsideTheory(
-                "DPA039",
-                "graph: A(DP)2SGD needs a doubly stochastic W in every round; expected "
-                '"pairwise", or another graph whose weights are symmetric',
-            )
-        if self.noise_multiplier is not None:
-            return self
+    def noise_multiplier_of(self, setting: Setting) -> float:
+        """sigma such that no agent spends more than its budget in the events in which it steps."""
         spent: dict[int, int] = {}  # records -> most events of an agent with as many
         for i in setting.holders:
-            events = int(steps_of(setting.network.at, self.n_rounds, i).sum())
+            events = int(dp.steps_of(setting.network.at, self.n_rounds, i).sum())
             spent[setting.sizes[i]] = max(events, spent.get(setting.sizes[i], 0))
-        sigma = max(
+        return max(
             self.model_copy(update={"n_rounds": events}).noise_multiplier_for(size)
             for size, events in spent.items()
             if events
         )
-        return self.model_copy(update={"noise_multiplier": sigma})
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """C times the step for each record: assumed, where gradients are not clipped."""
-        moved = self.step_size(self.batch_size) * self.clip_norm
-        return of_each_record("x", moved, adjacency)
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_doubly_stochastic(
+            setting.network,
+            "A(DP)2SGD",
+            '; expected "pairwise", or another graph whose weights are symmetric',
+        )
+
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        return {"x": self.step_size(self.batch_size) * self.clip_norm}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """The gradient of an event in which the victim steps, under its noise.
 
         A gradient that is not clipped may be as long as it likes: no noise hides every record.
         """
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        z = np.full(self.n_rounds, self.sigma)
-        least, most, said = replayed(self, setting, victim, z, known)
+        least, most, said = super().mechanism(setting, threat_model, victim)
         if self.gradients == "clipped":
             return Bracket(least, most, said)
-        unbounded = replayed(self, setting, victim, 0 * z, known).most
+        unbounded = dp.gaussian_rounds(self, setting, threat_model, victim, 0.0).most
         assumed = (
             "gradients are not clipped: the lower end is of a record whose gradient is as long as "
             "assumed, and no noise hides the longest that there may be"
         )
         return Bracket(least, unbounded, (*said, assumed))
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": step_seen(
-            "x", lambda self, k: self.step_size(self.batch_size) * self.batch_size
+    observables = {
+        "noisy-gradient": dp.step_seen(
+            "x", lambda self, k, n: self.step_size(self.batch_size) * self.batch_size
         ),
     }

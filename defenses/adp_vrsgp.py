@@ -1,8 +1,7 @@
 """ADP-VRSGP: push-sum SGD under noise that decays in steps, with gradients fused along a step."""
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -10,35 +9,10 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
-from dpaudit.defense import (
-    CHANGED_RECORDS,
-    Adjacency,
-    Bracket,
-    BudgetDelta,
-    BudgetEpsilon,
-    ConfigError,
-    Defense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    Observable,
-    ObservedGradient,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    clip,
-    clipped_whole,
-    known_rounds,
-    refuse_unless_column_stochastic,
-    replayed,
-    start_and_step,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
+
+Numbers = NDArray[np.float64]  # [n_agents]
 
 PLATEAU = 0.01  # how close to its limit Remark 1 wants the variance of a fused gradient
 
@@ -49,7 +23,7 @@ class State(NamedTuple):
     F: Tensor  # [..., n_agents, d], fused noisy gradients g~
 
 
-class ADPVRSGP(Defense):
+class ADPVRSGP(dp.Defense):
     """Wu, Liu, Wang, Yang and Yu; rows of X, V, G, F [..., n_agents, d] are agents.
 
     With A(t) = (floor(t / tau) + 10)^s, G_t = G_0 psi^t, u ~ N(0, sigma_i^2) and a
@@ -71,14 +45,14 @@ class ADPVRSGP(Defense):
     Xi, K and c2 are not given. p is 1/2 - 2 s (the sign of the printed -1/2 - 2 s is a slip).
     """
 
-    paper: ClassVar[str] = "Wu, Liu, Wang, Yang, Yu: ADP-VRSGP"
-    claims: ClassVar[str] = "(epsilon_i, delta)-DP of agent i over the run, one record (Theorem 1)"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Wu, Liu, Wang, Yang, Yu: ADP-VRSGP"
+    claims = "(epsilon_i, delta)-DP of agent i over the run, one record (Theorem 1)"
+    messages = {
         "v": "the biased model after the local step; holds the sender's clipped gradient under "
         "Gaussian noise of standard deviation A(T-t) sigma_i, fused with those of the plateau",
         "w": "push-sum weight; depends on the graph alone",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "the batch's mean gradient, clipped as a mean or each record's, no noise",
     }
 
@@ -95,22 +69,17 @@ class ADPVRSGP(Defense):
     step_scale: PositiveFloat = 1.0  # K
     step_exponent: float | None = None  # p; 1/2 - 2 s if absent
     turn: Annotated[float, Field(gt=0, lt=1)] = 0.5  # Xi; beta is continuous at 1/2
-    epsilon: BudgetEpsilon | tuple[BudgetEpsilon, ...] | None = None  # one, or one for each agent
-    delta: BudgetDelta = 1e-5
+    epsilon: dp.BudgetEpsilon | tuple[dp.BudgetEpsilon, ...] | None = (
+        None  # one, or one for each agent
+    )
+    delta: dp.BudgetDelta = 1e-5
     c1: PositiveFloat = 1.0  # of Theorem 1, which leaves it open
     c2: PositiveFloat = 2.0  # of Theorem 1, which leaves it open; its proof gives at least sqrt(2)
     noise_multipliers: tuple[Annotated[float, Field(ge=0)], ...] | None = None  # sigma_i / G_0
 
     @model_validator(mode="after")
-    def _noise_is_given_once(self) -> Self:
-        if (self.epsilon is None) == (self.noise_multipliers is None):
-            raise ValueError(
-                "give either epsilon (the noise then follows Theorem 1) or noise_multipliers"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _current_gradient_counts(self) -> Self:
+    def _options_fit(self) -> Self:
+        dp.refuse_unless_one_is_given(self, "epsilon", "noise_multipliers")
         if self.theta == 1:
             raise ValueError("swap_theta needs fusion above 0, or no new gradient is ever fused")
         return self
@@ -168,11 +137,11 @@ class ADPVRSGP(Defense):
             g = gradient.clipped_sum(X / w, self.clip_norm_at(t)) / B
             G = g + u / B  # 1
         else:
-            g = clip(gradient(X / w), self.clip_norm_at(t))
+            g = dp.clip(gradient(X / w), self.clip_norm_at(t))
             G = g + u
         F = G if self.starts_plateau(t) else (1 - theta) * G + theta * F  # 2
         V = X - self.eta(graph.n_agents) / self.beta(t) * F  # 3
-        sent = {"v": broadcast(graph, V), "w": broadcast(graph, w)}
+        sent = {"v": dp.broadcast(graph, V), "w": dp.broadcast(graph, w)}
         return Round(State(graph.mix(V), graph.mix(w), F), sent, {"gradient": g})  # 4
 
     def models(self, state: State) -> Tensor:
@@ -185,60 +154,58 @@ class ADPVRSGP(Defense):
         """sigma_i / G_0 of each agent from epsilon_i and delta by Theorem 1.
 
         Raises:
-            ConfigError: Theorem 1 or push-sum does not allow the setting, or there is not one
-                epsilon or noise multiplier, or one for each agent.
+            ConfigError: push-sum does not allow the setting, or there is not one epsilon or noise
+                multiplier, or one for each agent.
         """
-        refuse_unless_column_stochastic(setting.network, "ADP-VRSGP")
+        dp.refuse_unless_column_stochastic(setting.network, "ADP-VRSGP")
         if self.noise_multipliers is not None:
             _for_each_agent(self.noise_multipliers, setting.n_agents, "noise_multipliers")
             return self
-        q = np.minimum(1.0, self.batch_size / np.array(setting.sizes))
-        assert self.epsilon is not None
-        given = self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon,)
-        epsilon = _for_each_agent(given, setting.n_agents, "epsilon")
-        self._refuse_outside_theorem_1(q, epsilon)
+        super().calibrate(setting)
+        q, epsilon = self._rates_and_budgets(setting)
         A = np.array([self.A(t) for t in range(self.n_rounds)])
         multipliers = self.c2 * q * math.sqrt(math.log(1 / self.delta) * np.sum(A**-2)) / epsilon
         return self.model_copy(update={"noise_multipliers": tuple(multipliers.tolist())})
 
-    def _refuse_outside_theorem_1(
-        self, q: NDArray[np.float64], epsilon: NDArray[np.float64]
-    ) -> None:
+    def _rates_and_budgets(self, setting: Setting) -> tuple[Numbers, Numbers]:
+        """q_i and epsilon_i of each agent."""
+        assert self.epsilon is not None
+        given = self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon,)
+        q = np.minimum(1.0, self.batch_size / np.array(setting.sizes))
+        return q, _for_each_agent(given, setting.n_agents, "epsilon")
+
+    def check_theory(self, setting: Setting) -> None:
+        q, epsilon = self._rates_and_budgets(setting)
         bound = self.c1 * q**2 * self.n_rounds
         worst = int(np.argmax(epsilon / bound))
-        if not self.allow_outside_theory and epsilon[worst] >= bound[worst]:
-            raise OutsideTheory(
+        if epsilon[worst] >= bound[worst]:
+            raise dp.OutsideTheory(
                 "DPA040",
                 f"defense.epsilon: Theorem 1 needs epsilon_i < c1 q_i^2 T; agent {worst} has "
                 f"{epsilon[worst]:g} >= {bound[worst]:.4g} with q_i = {q[worst]:.4g}",
             )
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """eta / beta times the current gradient's share in F, times G_t for each record: of the
-        sum, which B divides, or of the clipped mean as the paper's proof has it.
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        """eta / beta times the current gradient's share in F, times G_t: of the sum, which B
+        divides, or of the clipped mean as the paper's proof has it.
         """
-        if adjacency not in CHANGED_RECORDS:
-            return {}
         t = k - 1
         share = 1.0 if self.starts_plateau(t) else 1 - self.theta
         moved = self.clip_norm_at(t) / (self.batch_size if self.clip == "sample" else 1)
-        moved *= share * self.eta(setting.n_agents) / self.beta(t)
-        return {"v": Stated(2, CHANGED_RECORDS[adjacency] * moved), "w": Stated(2, 0.0)}
+        return {"v": moved * (share * self.eta(setting.n_agents) / self.beta(t)), "w": 0.0}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Round t releases G under A(T-t) sigma_i, over the sensitivity G_t of the clipped sum."""
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        known = dp.known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
         rounds = range(self.n_rounds)
         known &= [self.starts_plateau(t) or (t > 0 and bool(known[t - 1])) for t in rounds]
         sigma = self._sigmas(setting.n_agents)[victim]
         z = np.array([self.relative_noise(t) * sigma / self.clip_norm_at(t) for t in rounds])
-        bracket = replayed(self, setting, victim, z, known)
+        bracket = dp.gaussian_rounds(self, setting, threat_model, victim, z, known)
         if self.clip == "sample":
             return bracket
         said = bracket._replace(assumptions=bracket.assumptions + _TURNS)
-        return clipped_whole(said, self, setting.sizes[victim])
+        return dp.clipped_whole(said, self, setting.sizes[victim])
 
     def _sigmas(self, n_agents: int) -> list[float]:
         """sigma_i of each agent."""
@@ -247,32 +214,33 @@ class ADPVRSGP(Defense):
         each = _for_each_agent(self.noise_multipliers, n_agents, "noise_multipliers")
         return (self.clip_norm * each).tolist()
 
-    def _fused_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
-        X, step = start_and_step(view, setting.network.at, "v", target)
-        w = view.sent_by("w", target.round, target.victim)
-        return ObservedGradient(
-            step * self.beta(target.round - 1) / self.eta(setting.n_agents), X / w
-        )
+    def _fused_gradient(
+        self, view: dp.View, setting: Setting, target: dp.Target
+    ) -> dp.ObservedGradient:
+        X, step = dp.start_and_step(view, setting.network.at, "v", target)
+        F = step * self.beta(target.round - 1) / self.eta(setting.n_agents)
+        return dp.ObservedGradient(F, X / view.sent_by("w", target.round, target.victim))
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
+    def _noisy_gradient(
+        self, view: dp.View, setting: Setting, target: dp.Target
+    ) -> dp.ObservedGradient:
         F, model = self._fused_gradient(view, setting, target)
         t = target.round - 1
         if self.starts_plateau(t):
-            return ObservedGradient(F, model)
-        before = target._replace(round=target.round - 1)
-        _, step = start_and_step(view, setting.network.at, "v", before)
+            return dp.ObservedGradient(F, model)
+        _, step = dp.start_and_step(view, setting.network.at, "v", target._replace(round=t))
         fused = step * self.beta(t - 1) / self.eta(setting.n_agents)
-        return ObservedGradient((F - self.theta * fused) / (1 - self.theta), model)
+        return dp.ObservedGradient((F - self.theta * fused) / (1 - self.theta), model)
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "fused-gradient": Observable(
+    observables = {
+        "fused-gradient": dp.Observable(
             "(x_i - v_i) beta / eta with x_i mixed from the messages of the round before",
             {"v": (-1, 0), "w": (0,)},
             "v",
             False,
             _fused_gradient,
         ),
-        "noisy-gradient": Observable(
+        "noisy-gradient": dp.Observable(
             "the fused gradient less theta times the one before, over 1 - theta: what was fused",
             {"v": (-2, -1, 0), "w": (0,)},
             "v",
@@ -308,10 +276,10 @@ def smallest_tau(theta: float, threshold: float = PLATEAU) -> int:
     return tau
 
 
-def _for_each_agent(values: tuple[float, ...], n: int, name: str) -> NDArray[np.float64]:
+def _for_each_agent(values: tuple[float, ...], n: int, name: str) -> Numbers:
     """[n]; one value stands for all. Raises ConfigError if there are neither one nor n."""
     if len(values) not in (1, n):
-        raise ConfigError(
+        raise dp.ConfigError(
             "DPA005", f"defense.{name}: give one, or one for each of {n} agents: {len(values)}"
         )
     return np.broadcast_to(np.array(values, dtype=float), (n,))

@@ -2,43 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple
 
-import numpy as np
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    CHANGED_RECORDS,
-    Adjacency,
-    Bracket,
-    Defense,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Mechanism,
-    Messages,
-    Noise,
-    Observable,
-    ObservedGradient,
-    Round,
-    Setting,
-    Stated,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    clip,
-    clipped_whole,
-    refuse_unless_symmetric,
-    releases,
-    unicast,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
-RIDGE = 1e-13  # on the unit diagonal of a quadratic program: rows may be dependent, or equal
-NEGATIVE = 1e-11  # below minus this a multiplier or a slack is negative, and no rounding
-PATIENCE = 3  # exchanges of all at once without progress, before they are made one by one
+from .quadratic_program import multipliers
 
 
 class State(NamedTuple):
@@ -46,7 +19,7 @@ class State(NamedTuple):
     b: Tensor  # [..., n_agents, d], momenta, never sent
 
 
-class CGA(Defense):
+class CGA(dp.NoiselessDefense):
     """Esfandiari et al. 2021, CGA; rows of X, b [..., n_agents, d] are agents.
 
     With g^ij the mean gradient of agent j's batch at agent i's model, a round at agent i is
@@ -60,13 +33,12 @@ class CGA(Defense):
     and adds 1e-12 to the diagonal of M M'; here there is one, and what is added is relative.
     """
 
-    paper: ClassVar[str] = "Esfandiari, Tan, Jiang, Balu, Herron, Hegde, Sarkar: CGA"
-    claims: ClassVar[str] = "none"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Esfandiari, Tan, Jiang, Balu, Herron, Hegde, Sarkar: CGA"
+    messages = {
         "x": "the model before the round; depends on all batches before, without noise",
         "cross_gradient": "the gradient of the sender's batch at the receiver's model, no noise",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "the mean gradient of the batch at the agent's own model",
     }
 
@@ -79,49 +51,24 @@ class CGA(Defense):
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         cross, own = _gradients(state.X, graph, gradient)
-        sent = {"x": broadcast(graph, state.X), "cross_gradient": unicast(graph, cross)}
+        sent = {"x": dp.broadcast(graph, state.X), "cross_gradient": dp.unicast(graph, cross)}
         g = direction(graph, own, cross, self.margin)  # 2-3
         moved = _descended(state, graph, g, self.learning_rate, self.momentum)
         return Round(moved, sent, {"gradient": own})
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
-    def calibrate(self, setting: Setting) -> Self:
-        """There is no noise to set.
-
-        Raises:
-            OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "CGA")
-        return self
-
-    def without_noise(self) -> Self:
-        return self
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "CGA")
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every link shows the gradient of the round as it is."""
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
-        noiseless = releases(np.zeros(self.n_rounds), self.sampling, rate)
-        seen = bool(_read_links(setting, threat_model, victim))
+        noiseless = dp.batch_releases(self, setting.sizes[victim], [0.0] * self.n_rounds)
+        seen = _read_links(setting, threat_model, victim)
         return Bracket(noiseless if seen else (), noiseless, ("no noise hides a cross-gradient",))
 
-    def _cross_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
-        return _on_its_link(view, target)
-
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "cross_gradient": Observable(
-            "the cross-gradient as it travels",
-            {"cross_gradient": (0,), "x": (0,)},
-            "cross_gradient",
-            True,
-            _cross_gradient,
-        )
-    }
+    observables = {"cross_gradient": dp.gradient_on_link("cross_gradient", at="x")}
 
 
-class DPCGA(GaussianDefense):
+class DPCGA(dp.GaussianDefense):
     """CGA with private gradients, as DPDL describes it; rows of X, b [..., n_agents, d] are agents.
 
     Each g^ij of CGA, its own included, is the mean over agent j's batch first, then clipped to norm
@@ -134,17 +81,17 @@ class DPCGA(GaussianDefense):
     not say which it used.
     """
 
-    paper: ClassVar[str] = "DP-CGA (CGA with private gradients, after DPDL)"
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "DP-CGA (CGA with private gradients, after DPDL)"
+    claims = "(epsilon, delta)-DP over the run, one record"
+    messages = {
         "x": "the model before the round; depends on batches before through their noisy gradients",
         "cross_gradient": "the clipped mean gradient of the sender's batch at the receiver's "
         "model, under Gaussian noise of standard deviation 2 sigma C, fresh for each receiver",
     }
-    reconstructed: ClassVar[str | None] = (
+    reconstructed = (
         "DPDL, which compares with it, says that the mean is clipped and noised, and not how much"
     )
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "the clipped mean gradient of the batch at the agent's own model, no noise",
     }
 
@@ -157,11 +104,11 @@ class DPCGA(GaussianDefense):
         return State(X, torch.zeros_like(X))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        cross, own = (clip(G, self.clip_norm) for G in _gradients(state.X, graph, gradient))
+        cross, own = (dp.clip(G, self.clip_norm) for G in _gradients(state.X, graph, gradient))
         std = self._std_over_C * self.clip_norm
         noisy_cross = cross + noise.gaussian("cross_gradient", std, cross)
         noisy_own = own + noise.gaussian("self_gradient", std, own)
-        sent = {"x": broadcast(graph, state.X), "cross_gradient": unicast(graph, noisy_cross)}
+        sent = {"x": dp.broadcast(graph, state.X), "cross_gradient": dp.unicast(graph, noisy_cross)}
         g = direction(graph, noisy_own, noisy_cross, self.margin)
         moved = _descended(state, graph, g, self.learning_rate, self.momentum)
         return Round(moved, sent, {"gradient": own})
@@ -170,52 +117,40 @@ class DPCGA(GaussianDefense):
     def _std_over_C(self) -> float:
         return self.sigma * 2 if self.noise_scale == "2C" else self.sigma / self.batch_size
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
     def clip_norm_in(self, k: int) -> float | None:
         """None: no record's gradient is clipped."""
         return None
 
-    def calibrate(self, setting: Setting) -> Self:
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "DP-CGA")
+
+    def noise_multiplier_of(self, setting: Setting) -> float:
         """sigma such that the agent with the fewest records keeps its budget with the most links.
 
         A round asks one batch for a gradient on each link and for the agent's own. With
         ``noise_scale`` = "C/B" it is the sigma that would do if records were clipped one by one.
-
-        Raises:
-            OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "DP-CGA")
-        if self.noise_multiplier is not None:
-            return self
-        fewest = min(setting.sizes[i] for i in setting.holders)
-        links = max(int(n) for n in setting.network.at(1).senders.bincount())
-        sigma = self._for_one_query(fewest) * math.sqrt(links + 1)
-        return self.model_copy(update={"noise_multiplier": sigma})
-
-    def _for_one_query(self, size: int) -> float:
-        """The least sigma that keeps the budget if a round asks for one gradient.
-
         A clipped mean moves by 2C whatever changes. So do clipped records where one takes another's
         place, which they are accounted for by the same pair of distributions under noise 2 sigma C.
         """
-        rate = min(1.0, self.batch_size / size)
+        fewest = min(setting.sizes[i] for i in setting.holders)
+        links = max(int(n) for n in setting.network.at(1).senders.bincount())
+        rate = self.sampling_rate(fewest)
         replaced = self.adjacency == "replace-one" or (self.sampling == "fixed" and rate < 1)
         if self.noise_scale == "C/B" or not replaced:
-            return self.noise_multiplier_for(size)
-        return self.noise_multiplier_at(rate, self.n_rounds, "fixed") / 2
+            one_query = self.noise_multiplier_for(fewest)
+        else:
+            one_query = self.noise_multiplier_at(rate, self.n_rounds, "fixed") / 2
+        return one_query * math.sqrt(links + 1)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
+        self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
+    ) -> Mapping[str, dp.Stated]:
         """2 C of a cross-gradient, however many records; C / B for each where noise is for that."""
-        if adjacency not in CHANGED_RECORDS:
+        if adjacency not in dp.CHANGED_RECORDS:
             return {}
-        C, n = self.clip_norm, CHANGED_RECORDS[adjacency]
+        C, n = self.clip_norm, dp.CHANGED_RECORDS[adjacency]
         moved = 2 * C if self.noise_scale == "2C" else n * C / self.batch_size
-        return {"x": Stated(2, 0.0), "cross_gradient": Stated(2, moved)}
+        return {"x": dp.Stated(2, 0.0), "cross_gradient": dp.Stated(2, moved)}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Per round at most all cross-gradients and the agent's own, at least those that are read.
@@ -223,13 +158,12 @@ class DPCGA(GaussianDefense):
         Each moves by 2 C for some data: a long gradient turns around a mean that is long itself.
         """
         size = setting.sizes[victim]
-        rate = min(1.0, self.batch_size / size)
         all_links = int((setting.network.at(1).senders == victim).sum())
         read = len(_read_links(setting, threat_model, victim))
 
-        def rounds(queries: int) -> Mechanism:
+        def rounds(queries: int) -> dp.Mechanism:
             z = self._std_over_C / math.sqrt(max(1, queries))
-            return releases(np.full(self.n_rounds if queries else 0, z), self.sampling, rate)
+            return dp.batch_releases(self, size, [z] * (self.n_rounds if queries else 0))
 
         said = (
             "the mean of a batch is clipped, so that one record may turn it around, and no change "
@@ -237,20 +171,9 @@ class DPCGA(GaussianDefense):
             "that are read, the upper end all of the agent's links and its own gradient in its "
             "next model"
         )
-        return clipped_whole(Bracket(rounds(read), rounds(all_links + 1), (said,)), self, size)
+        return dp.clipped_whole(Bracket(rounds(read), rounds(all_links + 1), (said,)), self, size)
 
-    def _cross_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
-        return _on_its_link(view, target)
-
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "cross_gradient": Observable(
-            "the cross-gradient as it travels",
-            {"cross_gradient": (0,), "x": (0,)},
-            "cross_gradient",
-            True,
-            _cross_gradient,
-        )
-    }
+    observables = {"cross_gradient": dp.gradient_on_link("cross_gradient", at="x")}
 
 
 def direction(graph: Graph, own: Tensor, cross: Tensor, margin: float = 0.0) -> Tensor:
@@ -263,50 +186,6 @@ def direction(graph: Graph, own: Tensor, cross: Tensor, margin: float = 0.0) -> 
     r = graph.own.to(own)[:, None] * own
     v = multipliers(M @ M.mT, (M @ r[..., None])[..., 0], margin)
     return r + (M.mT @ v[..., None])[..., 0]
-
-
-def multipliers(Q: Tensor, c: Tensor, margin: float = 0.0) -> Tensor:
-    """argmin over v >= margin of 1/2 v'Qv + c'v for each Q [..., m, m], c [..., m]: exact.
-
-    Block principal pivoting: v = 0 or slack y = Qv + c = 0 in each place, and places of the wrong
-    sign change sides, all at once while that makes fewer of them, else the last alone (Murty's
-    rule, which ends for positive definite Q). Rows are scaled to a unit diagonal, so that a ridge
-    that decides between equal rows is relative. Source: Judice and Pires 1994.
-    """
-    Q64, c64 = Q.double(), c.double()
-    size = Q64.diagonal(dim1=-2, dim2=-1).sqrt()
-    size = torch.where(size > 0, size, 1.0)
-    c64 = (c64 + margin * Q64.sum(-1)) / size
-    unit = Q64 / size[..., None] / size[..., None, :]
-    eye = torch.eye(Q.shape[-1], dtype=unit.dtype, device=unit.device)
-    scale = c64.abs().amax(-1, keepdim=True).clamp(min=1e-300) if c.shape[-1] else c64
-    free = _pivoted(unit + RIDGE * eye, c64 / scale)
-    return (margin + free * scale / size).to(Q.dtype)
-
-
-def _pivoted(Q: Tensor, c: Tensor) -> Tensor:
-    """``multipliers`` of positive definite Q with a unit diagonal, c at most 1, and v >= 0."""
-    m = c.shape[-1]
-    eye, places = torch.eye(m, dtype=torch.bool, device=c.device), torch.arange(m, device=c.device)
-    free = torch.zeros_like(c, dtype=torch.bool)  # where v > 0 and y = 0
-    fewest = torch.full_like(c[..., :1], m + 1)
-    patience = torch.full_like(fewest, PATIENCE)
-    v = torch.zeros_like(c)
-    for _ in range(20 * (m + 1)):
-        both = free[..., None] & free[..., None, :]
-        system = torch.where(both, Q, (eye & ~both).to(Q))
-        v = torch.linalg.solve(system, torch.where(free, -c, 0.0)[..., None])[..., 0]
-        y = (Q @ v[..., None])[..., 0] + c
-        wrong = torch.where(free, v, y) < -NEGATIVE
-        count = wrong.sum(-1, keepdim=True).to(fewest)
-        if not wrong.any():
-            break
-        fewer = count < fewest
-        fewest = torch.where(fewer, count, fewest)
-        patience = torch.where(fewer, float(PATIENCE), patience - 1)
-        last = (wrong * (places + 1)).amax(-1, keepdim=True) == places + 1
-        free = free ^ torch.where(patience >= 0, wrong, wrong & last)
-    return v.clamp(min=0)
 
 
 def _gradients(X: Tensor, graph: Graph, gradient: Gradient) -> tuple[Tensor, Tensor]:
@@ -328,9 +207,3 @@ def _read_links(setting: Setting, threat_model: ThreatModel, victim: int) -> lis
     graph = setting.network.at(1)
     to: list[int] = graph.receivers[graph.senders == victim].tolist()
     return [i for i in to if threat_model.sees(victim, i)]
-
-
-def _on_its_link(view: View, target: Target) -> ObservedGradient:
-    t, victim, receiver = target
-    cross = view.on_edge("cross_gradient", t, victim, receiver)
-    return ObservedGradient(cross, view.sent_by("x", t, receiver))

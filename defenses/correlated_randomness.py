@@ -1,39 +1,14 @@
 """Gradient tracking hidden by random step sizes and random shares instead of noise."""
 
-from collections.abc import Mapping
-from typing import ClassVar, NamedTuple, Self
-
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    Bracket,
-    Combination,
-    Defense,
-    Gradient,
-    Graph,
-    Noise,
-    Round,
-    Setting,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    refuse_unless_symmetric,
-    unicast,
-)
-
-from .dgd import noiseless_bracket
+import dpaudit.defense as dp
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d]
-    Y: Tensor  # [..., n_agents, d], tracks the mean gradient
-    G: Tensor  # [..., n_agents, d], the gradient at X
-
-
-class CorrelatedRandomness(Defense):
+class CorrelatedRandomness(dp.NoiselessFunctionDefense):
     """Gao, Wang and Nedic (2023), from the messages that Xie, Liu and Chai list; rows are agents.
 
     In each round agent j draws a diagonal Lambda_j, entries uniform on [0.5, 1.5] times alpha, and
@@ -48,31 +23,32 @@ class CorrelatedRandomness(Defense):
     the randomness lasts for all rounds.
     """
 
-    paper: ClassVar[str] = "Gao, Wang, Nedic: correlated randomness"
-    reconstructed: ClassVar[str] = (
+    method = "correlated randomness"
+    paper = "Gao, Wang, Nedic: correlated randomness"
+    reconstructed = (
         "the update and the distributions of Lambda, C and B, from the messages that another "
         "paper lists"
     )
-    claims: ClassVar[str] = "no epsilon; gradients not inferred, if a neighbour is honest"
-    messages: ClassVar[Mapping[str, str]] = {
+    claims = "no epsilon; gradients not inferred, if a neighbour is honest"
+    messages = {
         "x": "the model before the round, without noise",
         "lambda_y": "the tracker, each coordinate times its own random step size",
         "tracking": "a random share of the tracker plus one of the change of the gradient, another "
         "for each receiver",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "grad f_i at the model that is sent",
     }
 
     step_size: PositiveFloat = 0.01  # alpha
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.zeros_like(X), torch.zeros_like(X))  # round 1 sets Y and G
+    def start(self, X: Tensor, setting: Setting) -> dp.Tracking:
+        return dp.Tracking.before(X)
 
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        X, Y, G = state
-        if k == 1:
-            Y = G = gradient(X)
+    def step(
+        self, state: dp.Tracking, k: int, graph: Graph, gradient: Gradient, noise: Noise
+    ) -> Round:
+        X, Y, G = state.begun(k, gradient)
         n = graph.n_agents
         j, i = graph.senders.to(X.device), graph.receivers.to(X.device)
         loops = torch.arange(n, device=X.device)
@@ -85,29 +61,13 @@ class CorrelatedRandomness(Defense):
         shares = C * Y[..., senders, :] + B * (G_next - G)[..., senders, :]
         Y_next = torch.zeros_like(Y).index_add_(-2, receivers, shares)
         sent = {
-            "x": broadcast(graph, X),
-            "lambda_y": broadcast(graph, lambda_Y),
-            "tracking": unicast(graph, shares[..., : graph.n_edges, :]),
+            "x": dp.broadcast(graph, X),
+            "lambda_y": dp.broadcast(graph, lambda_Y),
+            "tracking": dp.unicast(graph, shares[..., : graph.n_edges, :]),
         }
-        return Round(State(X_next, Y_next, G_next), sent, {"gradient": G})
+        return Round(dp.Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
-    def calibrate(self, setting: Setting) -> Self:
-        """Itself. Raises ConfigError: W is not fixed, symmetric and doubly stochastic."""
-        refuse_unless_symmetric(setting.network, "correlated randomness", "Assumption 2")
-        return self
-
-    def without_noise(self) -> Self:
-        """Itself: it draws no noise, and its random weights are what makes the algorithm."""
-        return self
-
-    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """No noise: lambda_y has the sign of each coordinate of the gradient, within a factor 3."""
-        return noiseless_bracket(self.n_rounds, setting, threat_model, victim)
-
-    def _balance(self, view: View, setting: Setting, target: Target) -> Tensor:
+    def _balance(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
         k, victim, _ = target
         lambda_y = view.sent_by("lambda_y", k, victim)
         G = torch.zeros_like(lambda_y)
@@ -117,8 +77,8 @@ class CorrelatedRandomness(Defense):
                 G = G - view.on_edge("tracking", j, i, victim)
         return torch.stack([G, lambda_y], dim=-2)
 
-    combinations: ClassVar[Mapping[str, Combination]] = {
-        "balance": Combination(
+    combinations = {
+        "balance": dp.Combination(
             "what left the victim in shares less what came, which is the gradient less y_i, and "
             "Lambda_i y_i",
             ("tracking", "lambda_y"),

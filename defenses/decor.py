@@ -1,40 +1,18 @@
 """DECOR: gossip SGD under noise of one's own, and noise that each pair of neighbours cancels."""
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import ClassVar, NamedTuple, Self
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    Adjacency,
-    Bracket,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    Observable,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    ThreatModel,
-    broadcast,
-    of_each_record,
-    step_seen,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
 from dpaudit.defense.correlated import Left, correlated_releases, laplacian, left_of
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d], W times what was sent last: where the next round starts
-
-
-class Decor(GaussianDefense):
+class Decor(dp.GaussianDefense):
     """Allouah et al. 2024, Algorithm 1; rows of X, Y [..., n_agents, d] are agents.
 
     With S the sum over the batch of per-record gradients at X, clipped to norm C, and v_ij = -v_ji
@@ -53,23 +31,18 @@ class Decor(GaussianDefense):
     differential privacy, here by exact accounting.
     """
 
-    paper: ClassVar[str] = "Allouah, Koloskova, El Firdoussi, Jaggi, Guerraoui: DECOR"
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record, for who has no secrets"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Allouah, Koloskova, El Firdoussi, Jaggi, Guerraoui: DECOR"
+    claims = "(epsilon, delta)-DP over the run, one record, for who has no secrets"
+    messages = {
         "y": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise of its own and noise that it shares with each neighbour"
     }
-    private: ClassVar[Mapping[str, str]] = {
-        "gradient": "the mean of the batch's clipped gradients, without noise",
-    }
+    private = dp.CLIPPED_GRADIENT
 
     learning_rate: PositiveFloat = 0.05  # eta
     ratio: NonNegativeFloat = 3.0  # of a pair's noise to an agent's own
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, eta, C, B = state.X, self.learning_rate, self.clip_norm, gradient.batch_size
         s = self.own_noise(graph) * C
         pairs = pairs_of(graph).to(X.device)
@@ -80,37 +53,22 @@ class Decor(GaussianDefense):
         V = noise.shared("pair", self.ratio * s, X[..., i, :], pairs)
         N = Z.index_add(-2, i, V).index_add(-2, j, -V)
         Y = X - eta * (S + N) / B  # 2
-        return Round(State(graph.mix(Y)), {"y": broadcast(graph, Y)}, {"gradient": S / B})  # 3
+        return Round(Models(graph.mix(Y)), {"y": dp.broadcast(graph, Y)}, {"gradient": S / B})  # 3
 
     def own_noise(self, graph: Graph) -> float:
         """s, the standard deviation of Z over C."""
         return self.sigma * _own_noise(graph, self.ratio)
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
-    def calibrate(self, setting: Setting) -> Self:
-        """sigma from the budget, as an outsider is to face it.
-
-        Raises:
-            OutsideTheory: the graph is directed, so that a pair has no link to cancel over, or W is
-                not doubly stochastic.
-        """
-        fits = all(g.symmetric and g.doubly_stochastic for g in setting.network.graphs)
-        if not (fits or self.allow_outside_theory):
-            raise OutsideTheory(
+    def check_theory(self, setting: Setting) -> None:
+        if not all(g.symmetric and g.doubly_stochastic for g in setting.network.graphs):
+            raise dp.OutsideTheory(
                 "DPA039",
                 "graph: DECOR needs undirected graphs with a symmetric doubly stochastic W, over "
                 "whose links pairs of agents cancel their noise",
             )
-        return super().calibrate(setting)
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """eta C / B for each record."""
-        moved = self.learning_rate * self.clip_norm / self.batch_size
-        return of_each_record("y", moved, adjacency)
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        return {"y": self.learning_rate * self.clip_norm / self.batch_size}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """SecLDP: what is left of the victim's noise for who holds the secrets of some agents."""
@@ -119,8 +77,8 @@ class Decor(GaussianDefense):
         said = "all agents share the initial model, and secrets are known to both ends alone"
         return correlated_releases(self, setting, threat_model, victim, left, said)
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": step_seen("y", lambda self, k: self.learning_rate),
+    observables = {
+        "noisy-gradient": dp.step_seen("y", lambda self, k, n: self.learning_rate),
     }
 
 

@@ -1,44 +1,15 @@
 """DFedSAM with a private gradient: local steps of sharpness-aware descent between gossip steps."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from dpaudit.defense import (
-    CHANGED_RECORDS,
-    Adjacency,
-    Bracket,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    Observable,
-    ObservedGradient,
-    Round,
-    Setting,
-    Stated,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    clip,
-    clipped_whole,
-    known_rounds,
-    mixed,
-    refuse_unless_symmetric,
-    replayed,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d], models after the gossip of the round
-
-
-class DPDFedSAM(GaussianDefense):
+class DPDFedSAM(dp.GaussianDefense):
     """Shi et al. 2023, DFedSAM, with DP-SGD's gradient; rows of X, V [..., n_agents, d] are agents.
 
     With unit(g) = g / ||g|| and batches that are drawn anew for each local step, round k is
@@ -57,16 +28,16 @@ class DPDFedSAM(GaussianDefense):
     Departure: the authors' optional local momentum is left out.
     """
 
-    paper: ClassVar[str] = "Shi, Shen, Wei, Sun, Yuan, Wang, Tao: DFedSAM, made private"
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Shi, Shen, Wei, Sun, Yuan, Wang, Tao: DFedSAM, made private"
+    claims = "(epsilon, delta)-DP over the run, one record"
+    messages = {
         "x": "the model of each gossip step; the first holds the sender's clipped gradients of K "
         "batches, under Gaussian noise of standard deviation eta sigma C / B for each"
     }
-    reconstructed: ClassVar[str | None] = (
+    reconstructed = (
         "the original has no privacy: clip, noise, and the ascent for each record are not in it"
     )
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "the mean of the clipped gradients of the first local step, without noise",
     }
 
@@ -85,10 +56,7 @@ class DPDFedSAM(GaussianDefense):
         """The step size of round k."""
         return self.learning_rate * self.decay ** (k - 1)
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         V, eta, B = state.X, self.eta(k), gradient.batch_size
         sums = []
         for s in range(self.local_steps):
@@ -96,9 +64,9 @@ class DPDFedSAM(GaussianDefense):
             V = V - eta * (S + noise.gaussian(f"gradient {s}", self.sigma * self.clip_norm, S)) / B
         sent = {}
         for q in range(1, self.gossip_steps + 1):
-            sent[f"x/{q}"] = broadcast(graph, V)
+            sent[f"x/{q}"] = dp.broadcast(graph, V)
             V = graph.mix(V)  # 3
-        return Round(State(V), sent, {"gradient": sums[0] / B})
+        return Round(Models(V), sent, {"gradient": sums[0] / B})
 
     def _sum(self, oracle: Gradient, V: Tensor) -> Tensor:
         """S, the sum of clipped gradients uphill of V."""
@@ -107,66 +75,45 @@ class DPDFedSAM(GaussianDefense):
 
         def clipped_sum(V: Tensor, acting: Tensor | None) -> Tensor:
             uphill = V[..., None, :] + self.ascent * _unit(oracle.per_record(V, acting))
-            return clip(oracle.per_record(uphill, acting, own=True), self.clip_norm).sum(dim=-2)
+            return dp.clip(oracle.per_record(uphill, acting, own=True), self.clip_norm).sum(dim=-2)
 
         return oracle.in_parts(V, clipped_sum)
 
-    def models(self, state: State) -> Tensor:
-        return state.X
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "DFedSAM")
 
-    def calibrate(self, setting: Setting) -> Self:
-        """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP.
-
-        That is if each record's effect is C, which sam = "batch" does not keep.
-
-        Raises:
-            OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "DFedSAM")
-        return super().calibrate(setting)
-
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """eta C / B for each record of the first message, as clipping is meant to have it.
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        """eta C / B in the first message, as clipping is meant to have it.
 
         Local steps after the first react to a record in the steps before: of several there is none.
         """
-        if adjacency not in CHANGED_RECORDS or self.local_steps > 1:
-            return {}
         moved = self.eta(k) * self.clip_norm / self.batch_size
-        return {"x/1": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+        return {} if self.local_steps > 1 else {"x/1": moved}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every local step releases the victim's clipped gradients under their noise."""
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        z = np.full(self.n_rounds, self.sigma)
-        bracket = replayed(self, setting, victim, z, known)
+        bracket = super().mechanism(setting, threat_model, victim)
         if self.sam == "per-record":
             return bracket
-        times = self._longest(setting.sizes[victim])
+        size = setting.sizes[victim]
+        times = min(self.batch_size, size) if self.sampling == "fixed" else size  # a batch at most
         said = (
             "the ascent of a batch depends on all its records, so that one record may turn every "
             f"clipped gradient around: the upper end counts that S, {times} clip norms long at "
             "most, turns around, the lower end the record's own gradient alone"
         )
-        turned = replayed(self, setting, victim, z / times, known)
-        most = clipped_whole(turned, self, setting.sizes[victim]).most
+        turned = dp.gaussian_rounds(self, setting, threat_model, victim, self.sigma / times)
+        most = dp.clipped_whole(turned, self, size).most
         return Bracket(bracket.least, most, (*bracket.assumptions, said))
 
-    def _longest(self, size: int) -> int:
-        """How many clip norms long S is at most: a Poisson batch may hold all records."""
-        return min(self.batch_size, size) if self.sampling == "fixed" else size
-
-    def _update(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
+    def _update(self, view: dp.View, setting: Setting, target: dp.Target) -> dp.ObservedGradient:
         k, victim, _ = target
-        start = mixed(view, setting.network.at, f"x/{self.gossip_steps}", k - 1, victim)
+        start = dp.mixed(view, setting.network.at, f"x/{self.gossip_steps}", k - 1, victim)
         step = start - view.sent_by("x/1", k, victim)
-        return ObservedGradient(step / (self.eta(k) * self.local_steps), start)
+        return dp.ObservedGradient(step / (self.eta(k) * self.local_steps), start)
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
+    observables = {
+        "noisy-gradient": dp.Observable(
             "(what the victim mixed of the round before less x/1) / (eta K): the mean of its K "
             "noisy gradients",
             {"x": (-1, 0)},

@@ -2,92 +2,52 @@
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, Self
 
 from pydantic import PositiveFloat, model_validator
 from torch import Tensor
 
-from dpaudit.defense import (
-    Bracket,
-    Combination,
-    Defense,
-    GeometricDefense,
-    Gradient,
-    Graph,
-    Mechanism,
-    Moves,
-    Noise,
-    Release,
-    Round,
-    Setting,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    mixed,
-    refuse_unless_symmetric,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Gradient, Graph, Models, Noise, Round, Setting
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d]
-
-
-class DGD(Defense):
+class DGD(dp.NoiselessFunctionDefense):
     """Xie, Liu and Chai (6): X <- W X - alpha grad F(X), where X is sent in the clear.
 
     With a constant alpha it stops at the X that solves (I - W) X + alpha grad F(X) = 0, which is
     not the optimum.
     """
 
-    paper: ClassVar[str] = "decentralized gradient descent, as in Xie, Liu, Chai (6)"
-    claims: ClassVar[str] = "none"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "decentralized gradient descent, as in Xie, Liu, Chai (6)"
+    method = "DGD"
+    first_release = 2  # the model of round 1 does not depend on f
+    messages = {
         "x": "the model before the round, without noise; W x less the next x is alpha times the "
         "gradient"
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "grad f_i of the round, which a step of alpha goes along",
     }
 
     step_size: PositiveFloat = 0.01  # alpha
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X = state.X
         G = gradient(X)
-        sent = {"x": broadcast(graph, X)}
-        return Round(State(graph.mix(X) - self.step_size * G), sent, {"gradient": G})  # (6)
+        sent = {"x": dp.broadcast(graph, X)}
+        return Round(Models(graph.mix(X) - self.step_size * G), sent, {"gradient": G})  # (6)
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
-    def calibrate(self, setting: Setting) -> Self:
-        """Itself. Raises ConfigError: W is not fixed, symmetric and doubly stochastic."""
-        refuse_unless_symmetric(setting.network, "DGD", "Assumption 2")
-        return self
-
-    def without_noise(self) -> Self:
-        """Itself: it draws no noise."""
-        return self
-
-    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """No noise from round 2 on; the model of round 1 does not depend on f."""
-        return noiseless_bracket(self.n_rounds - 1, setting, threat_model, victim)
-
-    def _step(self, view: View, setting: Setting, target: Target) -> Tensor:
+    def _step(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
         return step(view, setting, target, "x", self.step_size)
 
-    combinations: ClassVar[Mapping[str, Combination]] = {
-        "step": Combination(
+    combinations = {
+        "step": dp.Combination(
             "(sum_j W_ij x_j less the next x_i) / alpha: the gradient itself", ("x",), 1, _step
         )
     }
 
 
-class DPDGD(GeometricDefense):
+class DPDGD(dp.GeometricDefense):
     """Xie, Liu and Chai (45), (47) and (48); rows of X, Z [..., n_agents, d] are agents.
 
     Z = X + Lap(nu_k) is sent, with W_0 = diag(W), and then
@@ -105,12 +65,10 @@ class DPDGD(GeometricDefense):
     in (48) strong convexity can make it move X by less than in (45).
     """
 
-    paper: ClassVar[str] = "DP-DGD, as in Xie, Liu, Chai (45), (47), (48)"
-    claims: ClassVar[str] = "pure epsilon-DP over any number of rounds, function, for (45)"
-    messages: ClassVar[Mapping[str, str]] = {
-        "z": "the model before the round, Laplace noise of scale nu_k"
-    }
-    private: ClassVar[Mapping[str, str]] = {
+    paper = "DP-DGD, as in Xie, Liu, Chai (45), (47), (48)"
+    claims = "pure epsilon-DP over any number of rounds, function, for (45)"
+    messages = {"z": "the model before the round, Laplace noise of scale nu_k"}
+    private = {
         "gradient": "grad f_i of the round, at the noisy or the true model by variant",
     }
 
@@ -125,33 +83,20 @@ class DPDGD(GeometricDefense):
             )
         return self
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, alpha = state.X, self.alpha(k)
         Z = X + noise.laplace("z", self.nu(k), X)
-        sent = {"z": broadcast(graph, Z)}
+        sent = {"z": dp.broadcast(graph, Z)}
 
         G = gradient(X if self.variant == "true-gradient" else Z)
-        mixed = graph.mix(Z)
+        U = graph.mix(Z)
         if self.variant == "true-consensus":
-            mixed = mixed + graph.own.to(X)[:, None] * (X - Z)
-        return Round(State(mixed - alpha * G), sent, {"gradient": G})
+            U = U + graph.own.to(X)[:, None] * (X - Z)
+        return Round(Models(U - alpha * G), sent, {"gradient": G})
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
-    def calibrate(self, setting: Setting) -> Self:
-        """Itself: (5) sets the noise from the options alone.
-
-        Raises:
-            ConfigError: outside Assumption 2 or (5), unless ``allow_outside_theory``.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "DP-DGD", "Assumption 2")
-            self.refuse_outside_5()
-        return self
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "DP-DGD", "Assumption 2")
+        self.refuse_outside_5()
 
     def sensitivities(self, n_rounds: int, setting: Setting, victim: int) -> list[float]:
         """Delta(1), ..., Delta(n_rounds) of one agent: the bounds in the class docstring."""
@@ -167,18 +112,18 @@ class DPDGD(GeometricDefense):
             all_rounds.append(Delta)
         return all_rounds
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
         """z(k) moves by Delta(k-1), given all z before. For (48) the least is (45): without
         curvature the two are the same."""
         most = [0.0, *self.sensitivities(n_rounds - 1, setting, victim)]
         flat = self.steps_before(n_rounds)
-        return {"z": Moves(flat if self.variant == "true-gradient" else most, most)}
+        return {"z": dp.Moves(flat if self.variant == "true-gradient" else most, most)}
 
-    def _step(self, view: View, setting: Setting, target: Target) -> Tensor:
+    def _step(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
         return step(view, setting, target, "z", self.alpha(target.round))
 
-    combinations: ClassVar[Mapping[str, Combination]] = {
-        "step": Combination(
+    combinations = {
+        "step": dp.Combination(
             "(sum_j W_ij z_j less the next z_i) / alpha_k: the gradient less noise over alpha_k, "
             "and in (47) more of it",
             ("z",),
@@ -188,27 +133,10 @@ class DPDGD(GeometricDefense):
     }
 
 
-def step(view: View, setting: Setting, target: Target, message: str, step_size: float) -> Tensor:
+def step(
+    view: dp.View, setting: Setting, target: dp.Target, message: str, step_size: float
+) -> Tensor:
     """(sum_j W_ij m_j(k) - m_i(k + 1)) / step size, [..., 1, d]: what the victim went along."""
     k, victim, _ = target
-    start = mixed(view, setting.network.at, message, k, victim)
+    start = dp.mixed(view, setting.network.at, message, k, victim)
     return ((start - view.sent_by(message, k + 1, victim)) / step_size).unsqueeze(-2)
-
-
-def noiseless_bracket(
-    n_releases: int, setting: Setting, threat_model: ThreatModel, victim: int
-) -> Bracket:
-    """Messages of the victim that depend on its function and that no noise hides."""
-    receivers = setting.network.at(1).neighbours(victim)
-    seen = any(threat_model.sees(victim, i) for i in receivers)
-    releases: Mechanism = ()
-    if n_releases > 0:
-        releases = (Release(family="laplace", noise_multiplier=0.0, count=n_releases),)
-    return Bracket(
-        least=releases if seen else (),
-        most=releases,
-        assumptions=(
-            "no noise: two functions that give different messages are told apart with certainty",
-            "the adversary knows the initial models, and the functions of all other agents",
-        ),
-    )

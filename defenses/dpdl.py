@@ -3,39 +3,15 @@
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    CHANGED_RECORDS,
-    Adjacency,
-    Bracket,
-    BudgetDelta,
-    BudgetEpsilon,
-    ConfigError,
-    Defense,
-    Gradient,
-    Graph,
-    Mechanism,
-    Messages,
-    Noise,
-    Observable,
-    ObservedGradient,
-    OutsideTheory,
-    Release,
-    Round,
-    Setting,
-    Stated,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    unicast,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 # K(e) e with K = 1 / (1 + exp(cos(c, e))) moves by at least 1/(1+exp(1)) times a change of e in
 # the worst case (from e = 0), and by at most the largest singular value of its Jacobian,
@@ -55,7 +31,7 @@ _RELAYED = (
 )
 
 
-class DPDL(Defense):
+class DPDL(dp.BudgetDefense):
     """Yuan, Xiao, Wang and Li, Algorithm 1; rows of X, V [..., n_agents, d] are agents.
 
     With g^ij the mean over agent j's batch of per-record gradients at agent i's model, clipped to
@@ -76,16 +52,16 @@ class DPDL(Defense):
     it, or exactly B of them ("fixed"), as the algorithm box has it.
     """
 
-    paper: ClassVar[str] = "Yuan, Xiao, Wang, Li: DPDL"
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record (Theorem 1)"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Yuan, Xiao, Wang, Li: DPDL"
+    claims = "(epsilon, delta)-DP over the run, one record (Theorem 1)"
+    messages = {
         "x": "the model before the round; depends on past batches through past noise",
         "cross_gradient": "clipped gradient of the sender's batch at the receiver's model, "
         "Gaussian noise of standard deviation sigma C / B, fresh for each receiver",
         "v": "momentum; holds the sender's un-noised gradient e_i beside noisy gradients",
         "x_tilde": "the model after the local step; equivalent to v given x",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "e_i, the mean of the batch's clipped gradients at its own model, no noise",
     }
 
@@ -94,20 +70,9 @@ class DPDL(Defense):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.7  # beta
     calibration: Annotated[float, Field(ge=0)] = 1.5  # alpha
     clip_norm: PositiveFloat = 2.0  # C
-    epsilon: BudgetEpsilon | None = None
-    delta: BudgetDelta = 1e-5
-    noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # sigma; from epsilon if absent
     c1: PositiveFloat | None = None  # of Theorem 1, which leaves it open; unchecked if absent
     c2: PositiveFloat = 2.0  # of (23); the proof's leading order gives 2
     h: Annotated[float, Field(ge=1)] = 2.0  # of (23); it tends to 1 as noise dominates
-
-    @model_validator(mode="after")
-    def _noise_is_given_once(self) -> Self:
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError(
-                "give either epsilon (the noise then follows (23)) or noise_multiplier"
-            )
-        return self
 
     def start(self, X: Tensor, setting: Setting) -> State:
         return State(X, torch.zeros_like(X))
@@ -115,7 +80,7 @@ class DPDL(Defense):
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, V = state
         N, B, C = graph.n_agents, gradient.batch_size, self.clip_norm
-        std = _calibrated(self) * C
+        std = self.sigma * C
         j, i, n = (
             graph.senders.to(X.device),
             graph.receivers.to(X.device),
@@ -135,57 +100,46 @@ class DPDL(Defense):
         V = self.momentum * V + G  # 24
         X_tilde = X - self.learning_rate * V  # 25
         sent = {
-            "x": broadcast(graph, X),
-            "cross_gradient": unicast(graph, G_cross),
-            "v": broadcast(graph, V),
-            "x_tilde": broadcast(graph, X_tilde),
+            "x": dp.broadcast(graph, X),
+            "cross_gradient": dp.unicast(graph, G_cross),
+            "v": dp.broadcast(graph, V),
+            "x_tilde": dp.broadcast(graph, X_tilde),
         }
         return Round(State(graph.mix(X_tilde), graph.mix(V)), sent, {"gradient": e})  # 28-29
-
-    def models(self, state: State) -> Tensor:
-        return state.X
-
-    def without_noise(self) -> Self:
-        return self.model_copy(update={"noise_multiplier": 0.0, "epsilon": None})
 
     def clip_norm_in(self, k: int) -> float:
         return self.clip_norm
 
     def calibrate(self, setting: Setting) -> Self:
-        """sigma from epsilon by (23), with q = B / (N min D_i) as the theorem has it.
-
-        An agent draws its batch from its own D_i records, so its true sampling rate is N times
-        the theorem's q (for equal D_i); `mechanism` accounts for the true one.
+        """sigma from epsilon by (23).
 
         Raises:
-            ConfigError: the mixing matrix is not symmetric doubly stochastic and fixed in time, or
-                epsilon is beyond the c1 q^2 T of Theorem 1, if c1 is given.
+            ConfigError: the mixing matrix is not symmetric doubly stochastic and fixed in time.
         """
         graph = setting.network.at(1)
         if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
-            raise ConfigError(
+            raise dp.ConfigError(
                 "DPA039",
                 "graph: DPDL needs an undirected graph that does not vary in time, with a "
                 "symmetric doubly stochastic W (Assumption 3)",
             )
-        if self.noise_multiplier is not None:
-            return self
-        if not self.allow_outside_theory:
-            self._refuse_outside_theorem_1(setting)
-        sigma = self.noise_multiplier_for(setting)
-        return self.model_copy(update={"noise_multiplier": sigma})
+        return super().calibrate(setting)
 
-    def _refuse_outside_theorem_1(self, setting: Setting) -> None:
+    def check_theory(self, setting: Setting) -> None:
         q = self.batch_size / (setting.n_agents * min(setting.sizes))
         if self.c1 is not None and self.epsilon and self.epsilon > self.c1 * q**2 * self.n_rounds:
-            raise OutsideTheory(
+            raise dp.OutsideTheory(
                 "DPA040",
                 f"defense.epsilon: Theorem 1 needs epsilon <= c1 q^2 T = "
                 f"{self.c1 * q**2 * self.n_rounds:.4g} with q = {q:.4g}, got {self.epsilon:g}",
             )
 
-    def noise_multiplier_for(self, setting: Setting) -> float:
-        """The right-hand side of (23); the root's sum is over the smallest neighbourhood."""
+    def noise_multiplier_of(self, setting: Setting) -> float:
+        """The right-hand side of (23); the root's sum is over the smallest neighbourhood.
+
+        It has q = B / (N min D_i). An agent draws its batch from its own D_i records, so its true
+        sampling rate is N times that (for equal D_i); `mechanism` accounts for the true one.
+        """
         if self.epsilon is None:
             raise ValueError("(23) needs epsilon")
         W, N = setting.network.at(1).sparse, setting.n_agents
@@ -203,15 +157,15 @@ class DPDL(Defense):
         )  # fmt: skip
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
+        self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
+    ) -> Mapping[str, dp.Stated]:
         """C / B of a cross-gradient for each record; (53) for v, which the paper has for two."""
-        if adjacency not in CHANGED_RECORDS:
+        if adjacency not in dp.CHANGED_RECORDS:
             return {}
         C, B = self.clip_norm, self.batch_size
         stated = {
-            "x": Stated(2, 0.0),
-            "cross_gradient": Stated(2, CHANGED_RECORDS[adjacency] * C / B),
+            "x": dp.Stated(2, 0.0),
+            "cross_gradient": dp.Stated(2, dp.CHANGED_RECORDS[adjacency] * C / B),
         }
         if adjacency == "replace-one":
             w, h, alpha = setting.network.at(1).own[victim].item(), self.h, self.calibration
@@ -220,8 +174,8 @@ class DPDL(Defense):
                 + 15 * alpha * (1 - w) / 8
                 + alpha * w * (h + 1) ** 2 / (2 * h)
             )
-            stated["v"] = Stated(2, v * C / B)
-            stated["x_tilde"] = Stated(2, self.learning_rate * v * C / B)
+            stated["v"] = dp.Stated(2, v * C / B)
+            stated["x_tilde"] = dp.Stated(2, self.learning_rate * v * C / B)
         return stated
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
@@ -239,7 +193,7 @@ class DPDL(Defense):
         out = [i for i in near if threat_model.sees(victim, i)]
         unseen = [j for j in near if not threat_model.sees(j, victim) and j not in agents]
 
-        def mechanism(calibration: float, n_links: int, unseen: list[int] | None) -> Mechanism:
+        def mechanism(calibration: float, n_links: int, unseen: list[int] | None) -> dp.Mechanism:
             shift = n_links**0.5
             if unseen is not None and n_links:
                 shift = math.hypot(shift, self._of_momentum(calibration, graph, victim, unseen))
@@ -266,39 +220,38 @@ class DPDL(Defense):
         own = 1 / math.sqrt(w[victim]) + self.calibration * graph.n_agents * calibration
         return float(own / math.sqrt(sum(1 / w[j] for j in [victim, *unseen])))
 
-    def _releases(self, shift: float, size: int) -> Mechanism:
+    def _releases(self, shift: float, size: int) -> dp.Mechanism:
         """Equal rounds in each of which one record moves the view by shift / sigma deviations."""
         if shift == 0:
             return ()
-        release = Release(
+        release = dp.Release(
             family="gaussian",
-            noise_multiplier=_calibrated(self) / shift,
+            noise_multiplier=self.sigma / shift,
             sampling=self.sampling,
-            sampling_rate=min(1.0, self.batch_size / size),
+            sampling_rate=self.sampling_rate(size),
             count=self.n_rounds,
         )
         return (release,)
 
-    def _cross_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
-        t, victim, receiver = target
-        cross = view.on_edge("cross_gradient", t, victim, receiver)
-        return ObservedGradient(cross, view.sent_by("x", t, receiver))
-
     def _momentum_difference(
-        self, view: View, setting: Setting, target: Target
-    ) -> ObservedGradient:
+        self, view: dp.View, setting: Setting, target: dp.Target
+    ) -> dp.ObservedGradient:
         t, victim, _ = target
         now, before = view.sent_by("v", t, victim), self._momentum(view, t - 1, victim)
-        return ObservedGradient(now - before, view.sent_by("x", t, victim))
+        return dp.ObservedGradient(now - before, view.sent_by("x", t, victim))
 
-    def _momentum_exact(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
+    def _momentum_exact(
+        self, view: dp.View, setting: Setting, target: dp.Target
+    ) -> dp.ObservedGradient:
         t, victim, _ = target
         heard = setting.network.at(1).heard_by(victim)
         mixed = sum(w * self._momentum(view, t - 1, j) for j, w in heard)
         G = view.sent_by("v", t, victim) - self.momentum * mixed
-        return ObservedGradient(G, view.sent_by("x", t, victim))
+        return dp.ObservedGradient(G, view.sent_by("x", t, victim))
 
-    def _momentum_stripped(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
+    def _momentum_stripped(
+        self, view: dp.View, setting: Setting, target: dp.Target
+    ) -> dp.ObservedGradient:
         t, victim, _ = target
         graph = setting.network.at(1)
         G, model = self._momentum_exact(view, setting, target)
@@ -306,37 +259,31 @@ class DPDL(Defense):
         for j in graph.neighbours(victim):
             cross = view.on_edge("cross_gradient", t, j, victim)
             G = G - cross / (math.sqrt(w[j]) * setting.n_agents)
-        return ObservedGradient(G, model)
+        return dp.ObservedGradient(G, model)
 
-    def _momentum(self, view: View, t: int, agent: int) -> Tensor:
+    def _momentum(self, view: dp.View, t: int, agent: int) -> Tensor:
         """v~ that the agent sent in round t; v_0 = 0 is public."""
         if t == 0:
             return torch.zeros_like(view.sent_by("v", 1, agent))
         return view.sent_by("v", t, agent)
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "cross_gradient": Observable(
-            "the cross-gradient as it travels (CG)",
-            {"cross_gradient": (0,), "x": (0,)},
-            "cross_gradient",
-            True,
-            _cross_gradient,
-        ),
-        "momentum-difference": Observable(
+    observables = {
+        "cross_gradient": dp.gradient_on_link("cross_gradient", at="x"),  # CG
+        "momentum-difference": dp.Observable(
             "the change of the momentum between rounds, as the paper attacks it (MM)",
             {"v": (-1, 0), "x": (0,)},
             "v",
             False,
             _momentum_difference,
         ),
-        "momentum-exact": Observable(
+        "momentum-exact": dp.Observable(
             "the momentum less beta times the mixed momenta, which is G_i (MM-exact)",
             {"v": (-1, 0), "x": (0,)},
             "v",
             False,
             _momentum_exact,
         ),
-        "momentum-stripped": Observable(
+        "momentum-stripped": dp.Observable(
             "G_i less every intercepted cross-gradient (MM-strip)",
             {"v": (-1, 0), "x": (0,), "cross_gradient": (0,)},
             "v",
@@ -344,12 +291,6 @@ class DPDL(Defense):
             _momentum_stripped,
         ),
     }
-
-
-def _calibrated(defense: DPDL) -> float:
-    if defense.noise_multiplier is None:
-        raise ValueError("the noise is not set yet: call calibrate first")
-    return defense.noise_multiplier
 
 
 @lru_cache(maxsize=64)

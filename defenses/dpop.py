@@ -1,34 +1,17 @@
 """DPOP: decentralized gradient descent at the mixed model, under decaying Laplace noise."""
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple, Self
 
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    Combination,
-    GeometricDefense,
-    Gradient,
-    Graph,
-    Moves,
-    Noise,
-    Round,
-    Setting,
-    Target,
-    View,
-    broadcast,
-    refuse_unless_symmetric,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Gradient, Graph, Models, Noise, Round, Setting
 
 from .dgd import step
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d]
-
-
-class DPOP(GeometricDefense):
+class DPOP(dp.GeometricDefense):
     """DPOP (Huang, Mitra and Vaidya); rows of X, Z, U [..., n_agents, d] are agents.
 
     With c = gamma, q = q1 and p = q2, the steps alpha_k = c q^(k-1) and the noise nu_k =
@@ -45,25 +28,22 @@ class DPOP(GeometricDefense):
     after which they do. The set of models is a box, or all of R^d as in that comparison.
     """
 
-    paper: ClassVar[str] = "DPOP (Huang, Mitra, Vaidya; schedules from secondary sources)"
-    reconstructed: ClassVar[str | None] = (
+    paper = "DPOP (Huang, Mitra, Vaidya; schedules from secondary sources)"
+    reconstructed = (
         "the schedules follow an independent public implementation; the original text was not read"
     )
-    claims: ClassVar[str] = "pure epsilon-DP over any number of rounds, function"
-    messages: ClassVar[Mapping[str, str]] = {
+    claims = "pure epsilon-DP over any number of rounds, function"
+    messages = {
         "z": "the model before the round, Laplace noise of scale nu_k; all else that a round "
         "computes, but for the gradient, follows from the z of the round"
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "grad f_i at W z, along which the next model is moved",
     }
 
     radius: PositiveFloat | None = None  # of the box that models are kept in; none: R^d
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X = state.X
         Z = X + noise.laplace("z", self.nu(k), X)  # 1
         U = graph.mix(Z)  # 2
@@ -71,41 +51,30 @@ class DPOP(GeometricDefense):
         X = U - self.alpha(k) * G  # 3
         if self.radius is not None:
             X = X.clamp(-self.radius, self.radius)
-        return Round(State(X), {"z": broadcast(graph, Z)}, {"gradient": G})
+        return Round(Models(X), {"z": dp.broadcast(graph, Z)}, {"gradient": G})
 
-    def models(self, state: State) -> Tensor:
-        return state.X
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "DPOP")
+        self.refuse_outside_5()
 
-    def calibrate(self, setting: Setting) -> Self:
-        """Itself: the noise follows from the options alone.
-
-        Raises:
-            ConfigError: W is not fixed, symmetric and doubly stochastic, or not q1 < q2 < 1, unless
-                ``allow_outside_theory``.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "DPOP")
-            self.refuse_outside_5()
-        return self
-
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
         """z(k) by delta alpha_(k-1), given all z before, which a linear change of f attains.
 
         A box brings models closer in L1 norm, and at its edge together: no lower end is proven.
         """
         moved = self.steps_before(n_rounds)
-        return {"z": Moves(moved if self.radius is None else [0.0] * n_rounds, moved)}
+        return {"z": dp.Moves(moved if self.radius is None else [0.0] * n_rounds, moved)}
 
     def assumed(self) -> tuple[str, ...]:
         if self.radius is None:
             return ()
         return ("models at the edge of their box hide what moved them: no lower end is proven",)
 
-    def _step(self, view: View, setting: Setting, target: Target) -> Tensor:
+    def _step(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
         return step(view, setting, target, "z", self.alpha(target.round))
 
-    combinations: ClassVar[Mapping[str, Combination]] = {
-        "step": Combination(
+    combinations = {
+        "step": dp.Combination(
             "(sum_j W_ij z_j less the next z_i) / alpha_k: the gradient less noise over alpha_k",
             ("z",),
             1,

@@ -2,41 +2,14 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from dpaudit.defense import (
-    CHANGED_RECORDS,
-    Adjacency,
-    Bracket,
-    BudgetEpsilon,
-    ConfigError,
-    Defense,
-    Gradient,
-    Graph,
-    Message,
-    Messages,
-    Network,
-    Noise,
-    Observable,
-    ObservedGradient,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    Strict,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    norms,
-    refuse_unless_column_stochastic,
-    releases,
-    start_and_step,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 from dpaudit.graphs.graph import build_graph
 
 MESSAGES: Mapping[str, str] = {
@@ -57,11 +30,11 @@ class Consensus(NamedTuple):
 
 class Exchanged(NamedTuple):
     state: Consensus
-    sent: Messages
+    sent: dp.Messages
     H: Tensor  # [..., n_agents, d_s], what the noise was added to
 
 
-class Protocol(Strict):
+class Protocol(dp.Strict):
     """Zhou, Xue and Chen, Algorithm 1; rows of S, H, M, E [..., n_agents, d_s] are agents.
 
     From a = 1, round t = 0, 1, ... with perturbations E and a doubly stochastic W is
@@ -82,7 +55,7 @@ class Protocol(Strict):
     """
 
     budget: PositiveFloat = 5.0  # b
-    epsilon: BudgetEpsilon | None = None  # of a round, b / gamma_n: if given, it sets b
+    epsilon: dp.BudgetEpsilon | None = None  # of a round, b / gamma_n: if given, it sets b
     noise_rate: NonNegativeFloat = 0.001  # gamma_n
     decay: Annotated[float, Field(gt=0, le=1)] = 0.1
     decay_at: tuple[PositiveInt, ...] = ()
@@ -124,12 +97,12 @@ class Protocol(Strict):
         N = gamma_n * noise.laplace("m", largest / b, H)  # 5
         M = H + N
         sent = {  # 4, 6
-            "m": broadcast(W, M),
-            "a": broadcast(W, a),
+            "m": dp.broadcast(W, M),
+            "a": dp.broadcast(W, a),
             "sens": self._told(W.n_agents, sens),
         }
         base = largest.expand_as(sens) if self.recurse_on == "max" else sens
-        return Exchanged(Consensus(W.mix(M), W.mix(a), base, norms(N, 1)), sent, H)  # 7
+        return Exchanged(Consensus(W.mix(M), W.mix(a), base, dp.norms(N, 1)), sent, H)  # 7
 
     def _sensitivity(self, state: Consensus, E: Tensor, H: Tensor, k: int) -> Tensor:
         """S_i of round k, [..., n_agents, 1]."""
@@ -137,16 +110,16 @@ class Protocol(Strict):
             return distances(H).amax(dim=-1, keepdim=True)
         C, lam = self.sensitivity_factor, self.contraction
         if k == 1 or (self.sync_interval and (k - 1) % self.sync_interval == 0):
-            first = norms(state.S, 1) if self.init_term else 0.0
-            return 2 * C * self._counted(first + norms(E, 1))
-        return lam * state.sens + 2 * C * self._counted(norms(E, 1) + lam * state.noise)  # (22)
+            first = dp.norms(state.S, 1) if self.init_term else 0.0
+            return 2 * C * self._counted(first + dp.norms(E, 1))
+        return lam * state.sens + 2 * C * self._counted(dp.norms(E, 1) + lam * state.noise)  # (22)
 
-    def _told(self, n_agents: int, sens: Tensor) -> Message:
+    def _told(self, n_agents: int, sens: Tensor) -> dp.Message:
         """S_i to all agents. The real sensitivity, which no agent knows, travels nowhere."""
         if self.estimator != "real":
-            return broadcast(_everybody(n_agents), sens)
+            return dp.broadcast(_everybody(n_agents), sens)
         nobody = torch.zeros(0, dtype=torch.long, device=sens.device)
-        return Message(sens, nobody, nobody, nobody)
+        return dp.Message(sens, nobody, nobody, nobody)
 
     def _counted(self, sizes: Tensor) -> Tensor:
         """Norms [..., n_agents, 1], each agent's own or the sum of all."""
@@ -154,24 +127,20 @@ class Protocol(Strict):
             return sizes.sum(dim=-2, keepdim=True).expand_as(sizes)
         return sizes
 
-    def calibrated(self, network: Network, allow_outside_theory: bool) -> Self:
+    def calibrated(self, network: dp.Network, allow_outside_theory: bool) -> Self:
         """b = epsilon gamma_n where epsilon is given.
 
         Raises:
             ConfigError: a mixing matrix is not doubly stochastic, or epsilon meets no noise.
         """
-        refuse_unless_column_stochastic(network, "push-sum")
-        doubly = all(graph.doubly_stochastic for graph in network.graphs)
-        if not (doubly or allow_outside_theory):
-            raise OutsideTheory(
-                "DPA039",
-                "graph: DPPS needs a doubly stochastic W in every round (Definition 1), without "
-                "which (16) fails",
-            )
+        dp.refuse_unless_column_stochastic(network, "push-sum")
+        if not allow_outside_theory:
+            more = " (Definition 1), without which (16) fails"
+            dp.refuse_unless_doubly_stochastic(network, "DPPS", more)
         if self.epsilon is None:
             return self
         if self.noise_rate == 0:
-            raise ConfigError(
+            raise dp.ConfigError(
                 "DPA041", "defense.protocol: epsilon needs a noise_rate above 0: b = epsilon * 0"
             )
         return self.model_copy(update={"budget": self.epsilon * self.noise_rate})
@@ -194,7 +163,11 @@ def _everybody(n_agents: int) -> Graph:
 
 
 def bracket(
-    protocol: Protocol, defense: Defense, setting: Setting, threat_model: ThreatModel, victim: int
+    protocol: Protocol,
+    defense: dp.Defense,
+    setting: Setting,
+    threat_model: ThreatModel,
+    victim: int,
 ) -> Bracket:
     """What DPPS releases about one record: S_i, in every round and without noise.
 
@@ -203,8 +176,9 @@ def bracket(
     agents = range(setting.n_agents)
     told = protocol.estimator != "real"
     reads_it = told and any(threat_model.sees(victim, j) for j in agents if j != victim)
-    rate = min(1.0, defense.batch_size / setting.sizes[victim])
-    unnoised = releases([0.0] * defense.n_rounds, defense.sampling, rate, "laplace")
+    unnoised = dp.batch_releases(
+        defense, setting.sizes[victim], [0.0] * defense.n_rounds, "laplace"
+    )
     return Bracket(
         least=unnoised if reads_it else (),
         most=unnoised,
@@ -221,37 +195,37 @@ def bracket(
     )
 
 
-def stated(adjacency: Adjacency, sent: Messages) -> Mapping[str, Stated]:
+def stated(adjacency: dp.Adjacency, sent: dp.Messages) -> Mapping[str, dp.Stated]:
     """S(t) for the distance between any two agents' H; for a record the paper states nothing."""
     if adjacency == "agent-identity":
-        return {"m": Stated(1, sent["sens"].payload.max().item())}
-    return {"a": Stated(1, 0.0)} if adjacency in CHANGED_RECORDS else {}
+        return {"m": dp.Stated(1, sent["sens"].payload.max().item())}
+    return {"a": dp.Stated(1, 0.0)} if adjacency in dp.CHANGED_RECORDS else {}
 
 
 def derived(
-    protocol: Protocol, step_size: float, view: View, setting: Setting, target: Target
-) -> ObservedGradient:
+    protocol: Protocol, step_size: float, view: dp.View, setting: Setting, target: dp.Target
+) -> dp.ObservedGradient:
     """(s_i - m_i) / gamma_s, and s_i / a_i, from intercepted messages."""
 
     def graph_of(k: int) -> Graph:
         return protocol.graph(k, setting.network.at(k))
 
-    S, step = start_and_step(view, graph_of, "m", target)
+    S, step = dp.start_and_step(view, graph_of, "m", target)
     a = view.sent_by("a", target.round, target.victim)
-    return ObservedGradient(step / (step_size * protocol.rate_factor(target.round)), S / a)
+    return dp.ObservedGradient(step / (step_size * protocol.rate_factor(target.round)), S / a)
 
 
-class DPPS(Defense):
+class DPPS(dp.Defense):
     """The protocol on its own, perturbed by unclipped gradient steps: E = -gamma_s grad F(S / a).
 
     With a step size of 0 it is average consensus. With L1 clipping, or with some layers kept at
     home, it is SGPDP and PartPSP.
     """
 
-    paper: ClassVar[str] = "Zhou, Xue, Chen: DPPS"
-    claims: ClassVar[str] = "pure b / gamma_n-DP of each round, agent identity (Theorem 1)"
-    messages: ClassVar[Mapping[str, str]] = MESSAGES
-    private: ClassVar[Mapping[str, str]] = {
+    paper = "Zhou, Xue, Chen: DPPS"
+    claims = "pure b / gamma_n-DP of each round, agent identity (Theorem 1)"
+    messages = MESSAGES
+    private = {
         "gradient": "the mean gradient of the batch of the round",
         "h": "the perturbed parameters before noise",
     }
@@ -286,8 +260,8 @@ class DPPS(Defense):
         return self.model_copy(update={"protocol": self.protocol.without_noise()})
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
+        self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
+    ) -> Mapping[str, dp.Stated]:
         """S(t), as the agents estimate it (Theorem 1)."""
         return stated(adjacency, sent)
 
@@ -297,11 +271,13 @@ class DPPS(Defense):
             return Bracket((), (), ("no message depends on a record: there are no perturbations",))
         return bracket(self.protocol, self, setting, threat_model, victim)
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
+    def _noisy_gradient(
+        self, view: dp.View, setting: Setting, target: dp.Target
+    ) -> dp.ObservedGradient:
         return derived(self.protocol, self.learning_rate, view, setting, target)
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
+    observables = {
+        "noisy-gradient": dp.Observable(
             "(s_i - m_i) / gamma_s with s_i mixed from the messages of the round before",
             {"m": (-1, 0), "a": (0,)},
             "m",

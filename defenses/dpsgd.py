@@ -1,38 +1,13 @@
 """D-PSGD, and DP-DPSGD: the same with per-record clipping and Gaussian noise at every agent."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
-import numpy as np
 from pydantic import PositiveFloat, model_validator
 from torch import Tensor
 
-from dpaudit.defense import (
-    CHANGED_RECORDS,
-    Adjacency,
-    Bracket,
-    Defense,
-    Deferred,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    Observable,
-    ObservedGradient,
-    Round,
-    Setting,
-    Stated,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    known_rounds,
-    refuse_unless_symmetric,
-    releases,
-    replayed,
-    start_and_step,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 ASSUMPTION = "Assumption 1 of Lian et al. 2017"
 
@@ -42,7 +17,7 @@ class State(NamedTuple):
     V: Tensor  # [..., n_agents, d], W times what was sent last
 
 
-class DPSGD(Defense):
+class DPSGD(dp.NoiselessDefense):
     """Lian et al. 2017, Algorithm 1 (D-PSGD); rows of X, V [..., n_agents, d] are agents.
 
     Round k with a symmetric doubly stochastic W is
@@ -52,12 +27,9 @@ class DPSGD(Defense):
     in the message of that round. V starts as W times the initial models, which are not sent.
     """
 
-    paper: ClassVar[str] = "Lian, Zhang, Zhang, Hsieh, Zhang, Liu: D-PSGD"
-    claims: ClassVar[str] = "none"
-    messages: ClassVar[Mapping[str, str]] = {
-        "x": "the model after the round; holds the sender's gradient without noise"
-    }
-    private: ClassVar[Mapping[str, str]] = {
+    paper = "Lian, Zhang, Zhang, Hsieh, Zhang, Liu: D-PSGD"
+    messages = {"x": "the model after the round; holds the sender's gradient without noise"}
+    private = {
         "gradient": "the mean gradient of the batch of the round, without noise",
     }
 
@@ -70,44 +42,15 @@ class DPSGD(Defense):
         X, V = state
         G = gradient(X)
         X = V - self.learning_rate * G  # 1
-        return Round(State(X, graph.mix(X)), {"x": broadcast(graph, X)}, {"gradient": G})  # 2
+        return Round(State(X, graph.mix(X)), {"x": dp.broadcast(graph, X)}, {"gradient": G})  # 2
 
-    def models(self, state: State) -> Tensor:
-        return state.X
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "D-PSGD", ASSUMPTION)
 
-    def calibrate(self, setting: Setting) -> Self:
-        """There is no noise to set.
-
-        Raises:
-            ConfigError: W is not symmetric, doubly stochastic and fixed in time.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "D-PSGD", ASSUMPTION)
-        return self
-
-    def without_noise(self) -> Self:
-        return self
-
-    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """Every round releases the victim's gradient as it is."""
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        return replayed(self, setting, victim, np.zeros(self.n_rounds), known)
-
-    def _gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
-        return _derived(view, setting, target, self.learning_rate)
-
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "gradient": Observable(
-            "(v_i - x_i) / eta with v_i mixed from the messages of the round before",
-            {"x": (-1, 0)},
-            "x",
-            False,
-            _gradient,
-        )
-    }
+    observables = {"gradient": dp.step_seen("x", lambda self, k, n: self.learning_rate, at="sent")}
 
 
-class DPDPSGD(GaussianDefense):
+class DPDPSGD(dp.GaussianDefense):
     """D-PSGD with a private gradient (DP-DPSGD); rows of X, V [..., n_agents, d] are agents.
 
     With S the sum over the batch of per-record gradients at X, clipped to norm C, round k is
@@ -122,18 +65,16 @@ class DPDPSGD(GaussianDefense):
     gives no formula for the noise; here it follows from the budget by exact accounting.
     """
 
-    paper: ClassVar[str] = "DP-DPSGD (D-PSGD with DP-SGD's gradient)"
-    reconstructed: ClassVar[str] = (
+    paper = "DP-DPSGD (D-PSGD with DP-SGD's gradient)"
+    reconstructed = (
         "the noise: the paper that compares with it names another method and gives no formula"
     )
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
-    messages: ClassVar[Mapping[str, str]] = {
+    claims = "(epsilon, delta)-DP over the run, one record"
+    messages = {
         "x": "the model after the round; holds the sender's clipped gradient under Gaussian noise "
         "of standard deviation eta sigma C / B, and past noise"
     }
-    private: ClassVar[Mapping[str, str]] = {
-        "gradient": "the mean of the batch's clipped gradients, without noise",
-    }
+    private = dp.CLIPPED_GRADIENT
 
     learning_rate: PositiveFloat = 0.05  # eta
     perturb: Literal["gradient", "model"] = "gradient"
@@ -158,78 +99,42 @@ class DPDPSGD(GaussianDefense):
             S = gradient.clipped_sum(X, C, norm=1)
             X = V - eta * S / B
             sent = X + noise.laplace("x", eta * sigma * C / B, X)
-        private = Deferred({"gradient": lambda: S / B})
-        return Round(State(X, graph.mix(sent)), {"x": broadcast(graph, sent)}, private)
-
-    def models(self, state: State) -> Tensor:
-        return state.X
+        private = dp.Deferred({"gradient": lambda: S / B})
+        return Round(State(X, graph.mix(sent)), {"x": dp.broadcast(graph, sent)}, private)
 
     def clip_norm_in(self, k: int) -> float | None:
         """Of the L2 norm: none where the L1 norm is clipped."""
         return self.clip_norm if self.perturb == "gradient" else None
 
-    def calibrate(self, setting: Setting) -> Self:
-        """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP.
-
-        Raises:
-            ConfigError: W is not symmetric, doubly stochastic and fixed in time.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "D-PSGD", ASSUMPTION)
-        return super().calibrate(setting)
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "D-PSGD", ASSUMPTION)
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
+        self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
+    ) -> Mapping[str, dp.Stated]:
         """eta C / B for each record, in the norm of the clipping."""
-        if adjacency not in CHANGED_RECORDS:
+        if adjacency not in dp.CHANGED_RECORDS:
             return {}
         moved = self.learning_rate * self.clip_norm / self.batch_size
         norm: Literal[1, 2] = 2 if self.perturb == "gradient" else 1
-        return {"x": Stated(norm, CHANGED_RECORDS[adjacency] * moved)}
+        return {"x": dp.Stated(norm, dp.CHANGED_RECORDS[adjacency] * moved)}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's clipped gradient under its noise."""
         if self.perturb == "gradient":
             return super().mechanism(setting, threat_model, victim)
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
-        return self._lasting(rate if known.any() else None)
-
-    def _lasting(self, rate: float | None) -> Bracket:
-        """Once a record was drawn, every later gradient of the batch may turn around: 2 B C.
-
-        ``rate`` is that of one round which the view gives exactly, if there is one.
-        """
-        most = self.sigma / (2 * self.batch_size)
+        known = dp.known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        once = [self.sigma] if known.any() else []
+        turned = self.sigma / (2 * self.batch_size)  # by a record in an earlier batch: 2 B C
         return Bracket(
-            least=() if rate is None else releases([self.sigma], self.sampling, rate, "laplace"),
-            most=releases([most] * self.n_rounds, "none", 1.0, "laplace"),
+            least=dp.batch_releases(self, setting.sizes[victim], once, "laplace"),
+            most=dp.releases([turned] * self.n_rounds, "none", 1.0, "laplace"),
             assumptions=(
                 "gradients are taken at models that were not sent: the upper end counts that a "
                 "record moves every clipped gradient after it, the lower end one round alone",
             ),
         )
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
-        return _derived(view, setting, target, self.learning_rate)
-
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
-            "(v_i - x_i) / eta with v_i mixed from the messages of the round before",
-            {"x": (-1, 0)},
-            "x",
-            False,
-            _noisy_gradient,
-        )
+    observables = {
+        "noisy-gradient": dp.step_seen("x", lambda self, k, n: self.learning_rate, at="sent")
     }
-
-
-def _derived(
-    view: View, setting: Setting, target: Target, learning_rate: float
-) -> ObservedGradient:
-    """The step over eta, and the model that the victim sent last, where its gradient was taken."""
-    _, step = start_and_step(view, setting.network.at, "x", target)
-    return ObservedGradient(
-        step / learning_rate, view.sent_by("x", target.round - 1, target.victim)
-    )

@@ -1,7 +1,6 @@
 """Dyn-D2P: push-sum SGD with a decaying clip norm and a growing budget for each round."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -10,33 +9,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from scipy.optimize import brentq
 from torch import Tensor
 
+import dpaudit.defense as dp
 from dpaudit.accounting.gaussian import clt_mu, gaussian_mu
-from dpaudit.defense import (
-    CHANGED_RECORDS,
-    Adjacency,
-    Bracket,
-    BudgetDelta,
-    BudgetEpsilon,
-    Defense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    Observable,
-    ObservedGradient,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    known_rounds,
-    refuse_unless_column_stochastic,
-    replayed,
-    start_and_step,
-)
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 LARGEST_SQUARED_MU = 1.2564312086261697  # exp(x) - 1 < 2 x, on which (10) rests, up to this x
 
@@ -49,7 +24,7 @@ class State(NamedTuple):
     w: Tensor  # [..., n_agents, 1], push-sum weights
 
 
-class DynD2P(Defense):
+class DynD2P(dp.BudgetDefense):
     """Zhu, Huang, Wang, Ji and Xu, Algorithm 1; rows of X, U [..., n_agents, d] are agents.
 
     From w = 1, round k = 0, ..., K - 1 with a column-stochastic P is
@@ -70,14 +45,14 @@ class DynD2P(Defense):
     ("fixed"), as the text has it; in the paper B is 1. Rounds are counted from 1 outside.
     """
 
-    paper: ClassVar[str] = "Zhu, Huang, Wang, Ji, Xu: Dyn-D2P"
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record (Propositions 2 to 4)"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Zhu, Huang, Wang, Ji, Xu: Dyn-D2P"
+    claims = "(epsilon, delta)-DP over the run, one record (Propositions 2 to 4)"
+    messages = {
         "u": "the biased model after the local step; holds the sender's clipped gradient under "
         "Gaussian noise of standard deviation gamma sigma_k / B, and all noisy gradients before",
         "w": "push-sum weight; depends on the graph alone",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "the mean of the batch's clipped gradients, without noise",
     }
 
@@ -89,19 +64,9 @@ class DynD2P(Defense):
     clip_norm: PositiveFloat = 4.0  # C_0, or C-bar where it is constant
     clip_decay: Above1 = 2.0  # rho_c
     budget_growth: Above1 = 2.0  # rho_mu
-    epsilon: BudgetEpsilon | None = None
-    delta: BudgetDelta = 1e-4
-    noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # 1 / mu_0 or sigma~
+    delta: dp.BudgetDelta = 1e-4  # epsilon, delta give the noise multiplier, 1 / mu_0 or sigma~
     clip_norms: PerRound | None = None  # C_k, for "general" alone
     noise_levels: PerRound | None = None  # sigma~_k, for "general" alone
-
-    @model_validator(mode="after")
-    def _noise_is_given_once(self) -> Self:
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError(
-                "give either epsilon (the noise then follows (8), (9) or (10)) or noise_multiplier"
-            )
-        return self
 
     @model_validator(mode="after")
     def _sequences_are_for_the_general_form(self) -> Self:
@@ -130,27 +95,24 @@ class DynD2P(Defense):
         grows = self.schedule in ("dyn", "dyn-mu")
         return self.budget_growth ** (k / self.n_rounds * grows)
 
-    def sigma(self, k: int) -> float:
+    def noise_std(self, k: int) -> float:
         """The standard deviation sigma_k = C_k / mu_k of the noise on the sum."""
-        return self._calibrated * self.clip_norm_at(k) / self.relative_budget(k)
+        return self.sigma * self.clip_norm_at(k) / self.relative_budget(k)
 
     def start(self, X: Tensor, setting: Setting) -> State:
         return State(X, torch.ones_like(X[..., :1]))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, w = state
-        C, sigma, B = self.clip_norm_at(k - 1), self.sigma(k - 1), gradient.batch_size
+        C, sigma, B = self.clip_norm_at(k - 1), self.noise_std(k - 1), gradient.batch_size
         G = gradient.clipped_sum(X / w, C)  # 3-6
         N = noise.gaussian("u", sigma, G)  # 7-9
         U = X - self.learning_rate * (G + N) / B  # 10
-        sent = {"u": broadcast(graph, U), "w": broadcast(graph, w)}  # 11
+        sent = {"u": dp.broadcast(graph, U), "w": dp.broadcast(graph, w)}  # 11
         return Round(State(graph.mix(U), graph.mix(w)), sent, {"gradient": G / B})  # 12-13
 
     def models(self, state: State) -> Tensor:
         return state.X / state.w  # 14
-
-    def without_noise(self) -> Self:
-        return self.model_copy(update={"noise_multiplier": 0.0, "epsilon": None})
 
     def calibrate(self, setting: Setting) -> Self:
         """mu_0 from epsilon and delta by (8) or (9), sigma~ by (10), with p = B / J.
@@ -161,77 +123,54 @@ class DynD2P(Defense):
         Raises:
             ConfigError: the theory does not allow the setting.
         """
-        refuse_unless_column_stochastic(setting.network, "Dyn-D2P (Assumption 1)")
-        if not self.allow_outside_theory and len(set(setting.sizes)) > 1:
-            raise OutsideTheory(
+        dp.refuse_unless_column_stochastic(setting.network, "Dyn-D2P (Assumption 1)")
+        return super().calibrate(setting)
+
+    def check_theory(self, setting: Setting) -> None:
+        if len(set(setting.sizes)) > 1:
+            raise dp.OutsideTheory(
                 "DPA040",
                 f"data: Dyn-D2P needs the same number of records J at every agent (1), got "
                 f"{min(setting.sizes)} to {max(setting.sizes)}",
                 "allow_outside_theory = true uses the smallest",
             )
-        if self.noise_multiplier is not None:
-            return self
-        mu_0 = self.mu_0_for(min(setting.sizes))
-        if self.schedule == "general" and not self.allow_outside_theory:
-            self._refuse_large_budgets(mu_0)
-        return self.model_copy(update={"noise_multiplier": 1 / mu_0})
+        if self.schedule == "general" and self.epsilon is not None:
+            largest = (self.mu_0_for(min(setting.sizes)) * self._relative_budgets.max()) ** 2
+            if largest > LARGEST_SQUARED_MU:
+                raise dp.OutsideTheory(
+                    "DPA040",
+                    "defense.noise_levels: (10) rests on exp(x) - 1 < 2 x for x = mu_k^2, which "
+                    f"holds up to {LARGEST_SQUARED_MU:.4f}; here mu_k^2 reaches {largest:.4g}",
+                    "lower epsilon, or set allow_outside_theory = true",
+                )
+
+    def noise_multiplier_of(self, setting: Setting) -> float:
+        return 1 / self.mu_0_for(min(setting.sizes))
 
     def mu_0_for(self, size: int) -> float:
         """mu_0 at an agent with J = ``size`` records, by (8); 1 / sigma~ by (10) if "general"."""
         if self.epsilon is None:
             raise ValueError("(8) needs epsilon")
-        mu_tot, p = gaussian_mu(self.epsilon, self.delta), min(1.0, self.batch_size / size)
+        mu_tot, p = gaussian_mu(self.epsilon, self.delta), self.sampling_rate(size)
         relative = self._relative_budgets
         if self.schedule == "general":
             return float(mu_tot / (p * np.sqrt(2 * np.sum(relative**2))))
         last_alone = np.sqrt(np.log1p((mu_tot / p) ** 2)) / relative.max()  # spends it all
         return float(brentq(lambda mu_0: clt_mu(p, mu_0 * relative) - mu_tot, 0, 1.01 * last_alone))
 
-    def _refuse_large_budgets(self, mu_0: float) -> None:
-        largest = float((mu_0 * self._relative_budgets).max()) ** 2
-        if largest > LARGEST_SQUARED_MU:
-            raise OutsideTheory(
-                "DPA040",
-                "defense.noise_levels: (10) rests on exp(x) - 1 < 2 x for x = mu_k^2, which holds "
-                f"up to {LARGEST_SQUARED_MU:.4f}; here mu_k^2 reaches {largest:.4g}",
-                "lower epsilon, or set allow_outside_theory = true",
-            )
-
-    @property
-    def _calibrated(self) -> float:
-        if self.noise_multiplier is None:
-            raise ValueError("the noise is not set yet: call calibrate first")
-        return self.noise_multiplier
-
     @property
     def _relative_budgets(self) -> NDArray[np.float64]:
         return np.array([self.relative_budget(k) for k in range(self.n_rounds)])
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """gamma C_k / B for each record; w does not depend on data."""
-        if adjacency not in CHANGED_RECORDS:
-            return {}
-        moved = self.learning_rate * self.clip_norm_at(k - 1) / self.batch_size
-        return {"u": Stated(2, CHANGED_RECORDS[adjacency] * moved), "w": Stated(2, 0.0)}
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        """gamma C_k / B; w does not depend on data."""
+        return {"u": self.learning_rate * self.clip_norm_at(k - 1) / self.batch_size, "w": 0.0}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Round k releases the clipped sum under noise of 1 / mu_k times its sensitivity C_k."""
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        return replayed(self, setting, victim, self._calibrated / self._relative_budgets, known)
+        z = self.sigma / self._relative_budgets
+        return dp.gaussian_rounds(self, setting, threat_model, victim, z)
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
-        X, step = start_and_step(view, setting.network.at, "u", target)
-        w = view.sent_by("w", target.round, target.victim)
-        return ObservedGradient(step / self.learning_rate, X / w)
-
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
-            "(x_i - u_i) / gamma with x_i mixed from the messages of the round before",
-            {"u": (-1, 0), "w": (0,)},
-            "u",
-            False,
-            _noisy_gradient,
-        )
+    observables = {
+        "noisy-gradient": dp.step_seen("u", lambda self, k, n: self.learning_rate, weight="w")
     }

@@ -1,42 +1,14 @@
 """Fed-CDP: noise on every record's gradient, clipped layer by layer, in every local step."""
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
-import numpy as np
 import torch
 from pydantic import PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
-from dpaudit.defense import (
-    AVERAGE,
-    CHANGED_RECORDS,
-    Adjacency,
-    Bracket,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    NotObservable,
-    Observable,
-    ObservedGradient,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    clip_weights,
-    from_server,
-    known_rounds,
-    of_acting,
-    replayed,
-    start_and_step,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 
 class State(NamedTuple):
@@ -44,7 +16,7 @@ class State(NamedTuple):
     layers: Tensor  # [n_layers] int64, how many coordinates each layer has
 
 
-class FedCDP(GaussianDefense):
+class FedCDP(dp.GaussianDefense):
     """Wei, Liu, Wu and others 2021; rows of V, X [..., n_agents, d] are agents, a layer is one
     tensor of parameters.
 
@@ -63,18 +35,18 @@ class FedCDP(GaussianDefense):
     averages. Their dynamic noise has several forms; this is the one of the text, at constant sigma.
     """
 
-    paper: ClassVar[str] = "Wei, Liu, Wu, Su, Iyengar: Fed-CDP"
-    reconstructed: ClassVar[str] = (
+    paper = "Wei, Liu, Wu, Su, Iyengar: Fed-CDP"
+    reconstructed = (
         "the form by gossip, where mixing stands for the server's average, and the dynamic noise"
     )
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
-    waits: ClassVar[bool] = True
-    messages: ClassVar[Mapping[str, str]] = {
+    claims = "(epsilon, delta)-DP over the run, one record"
+    waits = True
+    messages = {
         "x": "the model after the local steps; holds the sender's clipped gradients, each under "
         "Gaussian noise of standard deviation eta sigma C_t / B, and all messages before",
-        AVERAGE: "the server's model; depends on messages alone",
+        dp.AVERAGE: "the server's model; depends on messages alone",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "the sum over local steps of the batch's mean clipped gradient, without noise",
     }
 
@@ -99,14 +71,14 @@ class FedCDP(GaussianDefense):
         return State(X, torch.tensor(_sizes(setting), device=X.device))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        V, told = from_server(graph, state.V)
+        V, told = dp.from_server(graph, state.V)
         X, B, total = V, gradient.batch_size, torch.zeros_like(V)
         for s in range(self.local_steps):
             S, scale = self._clipped(X, k, graph, gradient.at_step(s), state.layers.tolist())
             N = noise.gaussian(f"gradient {s}", self.sigma * scale, S)
             X = X - self.learning_rate * graph.acting(X) * (S + N) / B  # 1
             total = total + S / B
-        sent = {"x": broadcast(graph, X), **told}
+        sent = {"x": dp.broadcast(graph, X), **told}
         return Round(State(graph.mix(X), state.layers), sent, {"gradient": total})  # 2
 
     def _clipped(
@@ -119,16 +91,13 @@ class FedCDP(GaussianDefense):
             sums, longest = [], []
             for part in gradient.per_record(models, acting).split(layers, dim=-1):
                 norms = part.norm(dim=-1)  # [..., m, b]
-                sums.append(torch.einsum("...bd,...b->...d", part, clip_weights(norms, C)))
+                sums.append(torch.einsum("...bd,...b->...d", part, dp.clip_weights(norms, C)))
                 longest.append(norms.amax(dim=-1, keepdim=True))
             return torch.cat([*sums, torch.cat(longest, -1).amax(-1, keepdim=True)], dim=-1)
 
-        found = of_acting(graph, X, lambda V, acting: gradient.in_parts(V, by_layer, acting))
+        found = dp.of_acting(graph, X, lambda V, acting: gradient.in_parts(V, by_layer, acting))
         dynamic = self.schedule == "dynamic"
         return found[..., :-1], found[..., -1:].clamp(max=C) if dynamic else C
-
-    def models(self, state: State) -> Tensor:
-        return state.V
 
     def layer_clip_norm(self, k: int) -> float:
         """C_t of round k = t + 1."""
@@ -142,43 +111,30 @@ class FedCDP(GaussianDefense):
         """Of a whole gradient: none, layers are clipped one by one."""
         return None
 
-    def calibrate(self, setting: Setting) -> Self:
+    def noise_multiplier_of(self, setting: Setting) -> float:
         """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP, were
         its sensitivity that of one layer; with ``count_layers`` as it is.
-
-        Raises:
-            OutsideTheory: some W of a network without a server is not doubly stochastic.
         """
-        network = setting.network
-        doubly = all(graph.doubly_stochastic for graph in network.graphs)
-        if not (network.server is not None or doubly or self.allow_outside_theory):
-            raise OutsideTheory(
-                "DPA039", "graph: Fed-CDP by gossip needs a doubly stochastic W in every round"
-            )
-        calibrated = super().calibrate(setting)
-        if self.noise_multiplier is not None or not self.count_layers:
-            return calibrated
-        sigma = calibrated.sigma * math.sqrt(len(_sizes(setting)))
-        return calibrated.model_copy(update={"noise_multiplier": sigma})
+        layers = len(_sizes(setting)) if self.count_layers else 1
+        return super().noise_multiplier_of(setting) * math.sqrt(layers)
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """eta C_t sqrt(L) / B for each record; nothing if a step follows at the model it moved."""
-        if adjacency not in CHANGED_RECORDS or self.local_steps > 1:
-            return {}
+    def check_theory(self, setting: Setting) -> None:
+        if setting.network.server is None:
+            dp.refuse_unless_doubly_stochastic(setting.network, "Fed-CDP by gossip")
+
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        """eta C_t sqrt(L) / B; nothing if a step follows at the model that it moved."""
         whole = self.layer_clip_norm(k) * math.sqrt(len(_sizes(setting)))
         moved = self.learning_rate * whole / self.batch_size
-        return {"x": Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+        return {} if self.local_steps > 1 else {"x": moved}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """A record that is too long in every layer moves a sum by C_t sqrt(L), under sigma C_t.
 
         The dynamic noise is 0 where no other record has a gradient, and hides nothing there.
         """
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
         hidden = 0.0 if self.schedule == "dynamic" else self.sigma / math.sqrt(len(_sizes(setting)))
-        least, most, said = replayed(self, setting, victim, np.full(self.n_rounds, hidden), known)
+        least, most, said = dp.gaussian_rounds(self, setting, threat_model, victim, hidden)
         counted = f"a record may fill the clip norm of all {len(_sizes(setting))} layers at once"
         if self.schedule == "dynamic":
             counted += (
@@ -187,23 +143,14 @@ class FedCDP(GaussianDefense):
             )
         return Bracket(least, most, (*said, counted))
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
+    def _rate(self, k: int, n_agents: int) -> float:
         if self.local_steps > 1:
-            raise NotObservable(
+            raise dp.NotObservable(
                 "DPA054", "a message holds several local steps, each at a model never sent"
             )
-        V, step = start_and_step(view, setting.network.at, "x", target)
-        return ObservedGradient(step / self.learning_rate, V)
+        return self.learning_rate
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
-            "(v_i - x_i) / eta with v_i mixed from the messages of the round before",
-            {"x": (-1, 0)},
-            "x",
-            False,
-            _noisy_gradient,
-        )
-    }
+    observables = {"noisy-gradient": dp.step_seen("x", _rate)}
 
 
 def _sizes(setting: Setting) -> list[int]:

@@ -1,34 +1,13 @@
 """FedAN: clip norm and noise follow the norms of noisy steps, one's own and the neighbours'."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
-import numpy as np
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from dpaudit.defense import (
-    Adjacency,
-    Bracket,
-    ConfigError,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    Observable,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    ThreatModel,
-    broadcast,
-    known_rounds,
-    of_each_record,
-    replayed,
-    step_seen,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 
 class State(NamedTuple):
@@ -39,7 +18,7 @@ class State(NamedTuple):
     told: Tensor  # [..., 1, 1], rounds played so far
 
 
-class FedAN(GaussianDefense):
+class FedAN(dp.GaussianDefense):
     """What ADP-VRSGP calls FedAN; rows of V, X, G [..., n_agents, d] are agents.
 
     With m_i the mean norm of the agent's own last noisy gradients G_i, and M_i that of
@@ -55,19 +34,17 @@ class FedAN(GaussianDefense):
     list of references lacks the source. All formulas here are ours.
     """
 
-    paper: ClassVar[str] = "FedAN, as ADP-VRSGP describes it; source unidentified"
-    reconstructed: ClassVar[str] = (
+    paper = "FedAN, as ADP-VRSGP describes it; source unidentified"
+    reconstructed = (
         "everything but that noise follows local and global history: its source is not identified, "
         "and no entry of a table under this name is the method of its authors"
     )
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
-    messages: ClassVar[Mapping[str, str]] = {
+    claims = "(epsilon, delta)-DP over the run, one record"
+    messages = {
         "x": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise of standard deviation eta sigma S_i / B, and all messages before",
     }
-    private: ClassVar[Mapping[str, str]] = {
-        "gradient": "the mean of the batch's clipped gradients, without noise",
-    }
+    private = dp.CLIPPED_GRADIENT
 
     learning_rate: PositiveFloat = 0.05  # eta
     memory: PositiveInt = 5  # h
@@ -97,7 +74,7 @@ class FedAN(GaussianDefense):
             _remembered(state.heard, _heard(graph, (X - state.X).norm(dim=-1, keepdim=True) / eta)),
             state.told + 1,
         )
-        return Round(after, {"x": broadcast(graph, X)}, {"gradient": clipped / B})
+        return Round(after, {"x": dp.broadcast(graph, X)}, {"gradient": clipped / B})
 
     def _clip_norms(self, state: State) -> Tensor:
         """S_i, [..., n_agents, 1]."""
@@ -106,9 +83,6 @@ class FedAN(GaussianDefense):
         mixed = (1 - self.sharing) * m + self.sharing * M
         history = mixed.clamp(self.least_clip_norm, self.clip_norm)
         return torch.where(state.told > 0, history, self.clip_norm)
-
-    def models(self, state: State) -> Tensor:
-        return state.V
 
     def clip_norm_in(self, k: int) -> float | None:
         """None is common to all agents."""
@@ -119,46 +93,42 @@ class FedAN(GaussianDefense):
 
         Raises:
             ConfigError: the graph has a server or varies, so that changes of what a neighbour sent
-                are not known.
-            OutsideTheory: W is not doubly stochastic.
+                are not known; or the bounds of clip norms are the wrong way round.
         """
-        network = setting.network
-        if network.period > 1 or network.server is not None:
-            raise ConfigError(
+        if setting.network.period > 1 or setting.network.server is not None:
+            raise dp.ConfigError(
                 "DPA039", "graph: FedAN needs a graph of gossip that does not vary in time"
             )
-        if not (network.at(1).doubly_stochastic or self.allow_outside_theory):
-            raise OutsideTheory("DPA039", "graph: FedAN needs a doubly stochastic W")
+        calibrated = super().calibrate(setting)
         if self.least_clip_norm > self.clip_norm:
-            raise ConfigError(
+            raise dp.ConfigError(
                 "DPA005",
                 f"defense.least_clip_norm: {self.least_clip_norm:g} is above clip_norm, "
                 f"{self.clip_norm:g}",
             )
-        return super().calibrate(setting)
+        return calibrated
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """eta C / B for each record, as S_i is C at most."""
-        moved = self.learning_rate * self.clip_norm / self.batch_size
-        return of_each_record("x", moved, adjacency)
+    def check_theory(self, setting: Setting) -> None:
+        if not setting.network.at(1).doubly_stochastic:
+            raise dp.OutsideTheory("DPA039", "graph: FedAN needs a doubly stochastic W")
+
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        return {"x": self.learning_rate * self.clip_norm / self.batch_size}  # S_i is C at most
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Of sigma in every round. Who reads all that S_i is made of knows the scale of the noise;
         others know it in the first round alone."""
-        graph = setting.network.at(1)
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        reads_all = all(threat_model.sees(j, i) for j, i in graph.links if victim in (i, j))
-        known[1:] &= reads_all
-        least, most, said = replayed(
-            self, setting, victim, np.full(self.n_rounds, self.sigma), known
+        links = [link for link in setting.network.at(1).links if victim in link]
+        known = dp.known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        known[1:] &= all(threat_model.sees(*link) for link in links)
+        least, most, said = dp.gaussian_rounds(
+            self, setting, threat_model, victim, self.sigma, known
         )
         adaptive = "clip norms are functions of noisy values before them, which reveal no more"
         return Bracket(least, most, (*said, adaptive))
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": step_seen("x", lambda self, k: self.learning_rate),
+    observables = {
+        "noisy-gradient": dp.step_seen("x", lambda self, k, n: self.learning_rate),
     }
 
 

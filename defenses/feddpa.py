@@ -2,34 +2,15 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from dpaudit.defense import (
-    AVERAGE,
-    Adjacency,
-    Bracket,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    Round,
-    Setting,
-    Stated,
-    ThreatModel,
-    broadcast,
-    clip,
-    clipped_whole,
-    from_server,
-    refuse_unless_symmetric,
-    releases,
-    steps_of,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 ADAM = 0.9, 0.999, 1e-8  # decay of both moments, and what keeps their ratio finite
 
@@ -40,7 +21,7 @@ class State(NamedTuple):
     layer: Tensor  # [d] int64, the layer of each coordinate
 
 
-class FedDPA(GaussianDefense):
+class FedDPA(dp.GaussianDefense):
     """Yang, Huang and Ye 2023, FedDPA; rows of TH, W, D [..., n_agents, d] are agents.
 
     With th and w an agent's personal and shared model, |.|_l the norm of a layer and all batches of
@@ -65,17 +46,17 @@ class FedDPA(GaussianDefense):
     the server's average has equal weights, where the authors weight updates by data size.
     """
 
-    paper: ClassVar[str] = "Yang, Huang, Ye: FedDPA"
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run; it is unclear of what"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Yang, Huang, Ye: FedDPA"
+    claims = "(epsilon, delta)-DP over the run; it is unclear of what"
+    messages = {
         "x": "the shared model after the round; holds the sender's clipped update of all its steps "
         "under Gaussian noise of standard deviation z C / sqrt(n)",
-        AVERAGE: "the shared model of the server",
+        dp.AVERAGE: "the shared model of the server",
     }
-    protects: ClassVar[Literal["record", "user"]] = "user"
-    waits: ClassVar[bool] = True
-    reconstructed: ClassVar[str | None] = "gossip in the place of the server's average"
-    private: ClassVar[Mapping[str, str]] = {
+    protects = "user"
+    waits = True
+    reconstructed = "gossip in the place of the server's average"
+    private = {
         "gradient": "the mean gradient of the first batch at the personal model",
         "update": "the clipped update, without noise",
     }
@@ -101,7 +82,7 @@ class FedDPA(GaussianDefense):
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         E, C, layer = self.local_steps, self.clip_norm, state.layer
-        w, told = from_server(graph, state.W)
+        w, told = dp.from_server(graph, state.W)
 
         def sums(TH: Tensor, acting: Tensor | None) -> Tensor:
             G = gradient.per_record(TH, acting)
@@ -129,64 +110,55 @@ class FedDPA(GaussianDefense):
                 th = th - self.learning_rate * change
 
         acting = graph.acting(w)
-        D = acting * clip((th - w) * (~M if self.release == "shared" else 1), C)  # 5
+        D = acting * dp.clip((th - w) * (~M if self.release == "shared" else 1), C)  # 5
         n = graph.n_agents - (graph.server is not None)
         V = w + D + acting * noise.gaussian("update", self._std_over_C(n) * C, D)
         W = graph.mix(V)
         kept = state.TH if graph.server is None else _served(state.TH, W, graph.server)
-        sent = {"x": broadcast(graph, V), **told}
+        sent = {"x": dp.broadcast(graph, V), **told}
         private = {"gradient": S / gradient.batch_size, "update": D}
         return Round(State(torch.where(acting > 0, th, kept), W, layer), sent, private)
 
     def _std_over_C(self, n: int) -> float:
         return self.sigma / math.sqrt(n) if self.calibration == "published" else 2 * self.sigma
 
-    def models(self, state: State) -> Tensor:
-        return state.TH
-
     def clip_norm_in(self, k: int) -> float | None:
         """None: updates are clipped, and no record's gradient."""
         return None
 
-    def calibrate(self, setting: Setting) -> Self:
-        """z from the budget, by the authors' formula or such that it is kept.
+    def check_theory(self, setting: Setting) -> None:
+        if setting.network.server is None:
+            dp.refuse_unless_symmetric(setting.network, "FedDPA by gossip")
 
-        Raises:
-            OutsideTheory: there is no server, and W is not symmetric, doubly stochastic and fixed.
-        """
-        if setting.network.server is None and not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "FedDPA by gossip")
-        if self.noise_multiplier is not None:
-            return self
-        z = self.noise_multiplier_at(1.0, self.n_rounds, "none")
-        if self.adjacency == "replace-one":
-            z /= 2  # which would count 4 C
+    def noise_multiplier_of(self, setting: Setting) -> float:
+        """z from the budget, by the authors' formula or such that it is kept."""
         if self.calibration == "published":
             graph_of, holders = setting.network.at, setting.holders
-            updates = sum(int(steps_of(graph_of, self.n_rounds, i).sum()) for i in holders)
+            updates = sum(int(dp.steps_of(graph_of, self.n_rounds, i).sum()) for i in holders)
             part = updates / (self.n_rounds * len(holders))  # of the agents that take a step
             rate = min(1.0, self.batch_size / sum(setting.sizes) * part)
-            z = self.noise_multiplier_at(rate, updates * self.local_steps, "poisson")
-        return self.model_copy(update={"noise_multiplier": z})
+            return self.noise_multiplier_at(rate, updates * self.local_steps, "poisson")
+        z = self.noise_multiplier_at(1.0, self.n_rounds, "none")
+        return z / 2 if self.adjacency == "replace-one" else z  # which would count 4 C
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
+        self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
+    ) -> Mapping[str, dp.Stated]:
         """2 C, whatever of the agent's data changes."""
         whole = adjacency in ("function", "agent-identity")
-        return {} if whole else {"x": Stated(2, 2 * self.clip_norm)}
+        return {} if whole else {"x": dp.Stated(2, 2 * self.clip_norm)}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """At most, an update turns around in every round in which the agent takes part."""
-        rounds = int(steps_of(setting.network.at, self.n_rounds, victim).sum())
+        rounds = int(dp.steps_of(setting.network.at, self.n_rounds, victim).sum())
         z = self._std_over_C(len(setting.holders))
         said = (
             "an agent sends one clipped update a round: the upper end counts that any of its "
             "records turns it around, by twice the clip norm; an agent without records sends 0",
             "masks, Adam and the clip are not linear in the data: there is no lower end",
         )
-        most = releases(np.full(rounds, z), "none", 1.0)
-        return clipped_whole(Bracket((), most, said), self, setting.sizes[victim])
+        most = dp.releases(np.full(rounds, z), "none", 1.0)
+        return dp.clipped_whole(Bracket((), most, said), self, setting.sizes[victim])
 
 
 def _served(TH: Tensor, W: Tensor, server: int) -> Tensor:

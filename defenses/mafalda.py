@@ -1,8 +1,7 @@
 """MAFALDA: noise that each agent correlates over its own rounds, for batches taken in turn."""
 
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -10,28 +9,9 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
+import dpaudit.defense as dp
 from dpaudit.accounting.gaussian import gaussian_mu
-from dpaudit.defense import (
-    Adjacency,
-    Bracket,
-    ConfigError,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    Observable,
-    OutsideTheory,
-    Release,
-    Round,
-    Setting,
-    Stated,
-    ThreatModel,
-    broadcast,
-    known_rounds,
-    of_each_record,
-    step_seen,
-)
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 MOST_ROUNDS = 400  # of which a correlation is optimised: its work grows with their cube
 STEPS = 200  # of the optimisation, at most
@@ -46,7 +26,7 @@ class State(NamedTuple):
     Z: Tensor  # [..., n_agents, n_rounds, d], the draws so far, which an agent keeps
 
 
-class Mafalda(GaussianDefense):
+class Mafalda(dp.GaussianDefense):
     """Bellet, Cyffers and others 2026; rows of X, Y [..., n_agents, d] are agents.
 
     An agent's D records are b = floor(D / B) batches that it takes in turn, so that a record is
@@ -68,17 +48,15 @@ class Mafalda(GaussianDefense):
     ours.
     """
 
-    paper: ClassVar[str] = "MAFALDA-SGD: matrix factorisation for decentralized learning"
-    reconstructed: ClassVar[str] = "from the formulas of its optimisation; its code was not run"
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
-    cyclic: ClassVar[bool] = True
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "MAFALDA-SGD: matrix factorisation for decentralized learning"
+    reconstructed = "from the formulas of its optimisation; its code was not run"
+    claims = "(epsilon, delta)-DP over the run, one record"
+    cyclic = True
+    messages = {
         "y": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise that is correlated with that of its other rounds"
     }
-    private: ClassVar[Mapping[str, str]] = {
-        "gradient": "the mean of the batch's clipped gradients, without noise",
-    }
+    private = dp.CLIPPED_GRADIENT
 
     learning_rate: PositiveFloat = 0.05  # eta
     correlation: Literal["optimised", "square-root", "anti-pgd", "none"] = "optimised"
@@ -96,7 +74,7 @@ class Mafalda(GaussianDefense):
         F = torch.from_numpy(self._inverse(graph)[k - 1]).to(Z)
         N = C * torch.einsum("s,...sd->...d", F, Z)
         Y = X - eta * (S + N) / B  # 2
-        sent = {"y": broadcast(graph, Y)}
+        sent = {"y": dp.broadcast(graph, Y)}
         return Round(State(graph.mix(Y), Z), sent, {"gradient": S / B})  # 3
 
     def _inverse(self, graph: Graph) -> Matrix:
@@ -107,39 +85,37 @@ class Mafalda(GaussianDefense):
         M = strategy(self.correlation, self.n_rounds, self.cycle, of_graph)
         return np.asarray(np.linalg.inv(M))
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
     def calibrate(self, setting: Setting) -> Self:
         """The cycle, and sigma from the budget.
 
         Raises:
-            OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
             ConfigError: agents have cycles of different lengths, or there are too many rounds.
         """
-        graph = setting.network.at(1)
-        fits = setting.network.period == 1 and graph.symmetric and graph.doubly_stochastic
-        if not (fits or self.allow_outside_theory):
-            raise OutsideTheory(
-                "DPA039",
-                "graph: MAFALDA needs an undirected graph that does not vary in time, with a "
-                "symmetric doubly stochastic W",
-            )
+        calibrated = super().calibrate(setting)
         cycles = {setting.sizes[i] // self.batch_size for i in setting.holders}
         if len(cycles) != 1 or 0 in cycles:
-            raise ConfigError(
+            raise dp.ConfigError(
                 "DPA032",
                 f"defense.batch_size: agents have {min(cycles)} to {max(cycles)} batches of "
                 f"{self.batch_size} records; MAFALDA expects equally many at every agent, one at "
                 "least: an even partition, or another batch_size",
             )
         if self.n_rounds > MOST_ROUNDS:
-            raise ConfigError(
+            raise dp.ConfigError(
                 "DPA022",
                 f"defense.n_rounds: a correlation of {self.n_rounds} rounds takes too long to "
                 f"find; expected {MOST_ROUNDS} at most",
             )
-        return super().calibrate(setting).model_copy(update={"cycle": cycles.pop()})
+        return calibrated.model_copy(update={"cycle": cycles.pop()})
+
+    def check_theory(self, setting: Setting) -> None:
+        graph = setting.network.at(1)
+        if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
+            raise dp.OutsideTheory(
+                "DPA039",
+                "graph: MAFALDA needs an undirected graph that does not vary in time, with a "
+                "symmetric doubly stochastic W",
+            )
 
     def noise_multiplier_for(self, size: int) -> float:
         """1 / mu of the one release that the whole run is."""
@@ -147,22 +123,18 @@ class Mafalda(GaussianDefense):
         shift = 2 if self.adjacency == "replace-one" else 1
         return (1 + MARGIN) * shift / gaussian_mu(self.epsilon, self.delta)
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """eta C / B for each record."""
-        moved = self.learning_rate * self.clip_norm / self.batch_size
-        return of_each_record("y", moved, adjacency)
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        return {"y": self.learning_rate * self.clip_norm / self.batch_size}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """The whole run is one Gaussian release; who does not read all of it is told less."""
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        whole = Release(family="gaussian", noise_multiplier=self.sigma)
+        known = dp.known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        whole = dp.Release(family="gaussian", noise_multiplier=self.sigma)
         said = "batches are taken in turn, in an order that is public"
         return Bracket((whole,) if known.all() else (), (whole,), (said,))
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": step_seen("y", lambda self, k: self.learning_rate),
+    observables = {
+        "noisy-gradient": dp.step_seen("y", lambda self, k, n: self.learning_rate),
     }
 
 

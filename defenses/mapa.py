@@ -1,45 +1,17 @@
 """MAPA: clip norm, noise and step size shrink together from stage to stage."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
 from itertools import accumulate
 from math import ceil
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Literal, Self
 
-import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
-from torch import Tensor
 
-from dpaudit.defense import (
-    AVERAGE,
-    Adjacency,
-    Bracket,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    Observable,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    ThreatModel,
-    broadcast,
-    from_server,
-    known_rounds,
-    of_acting,
-    of_each_record,
-    replayed,
-    step_seen,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
 
 
-class State(NamedTuple):
-    V: Tensor  # [..., n_agents, d], W times what was sent last
-
-
-class MAPA(GaussianDefense):
+class MAPA(dp.GaussianDefense):
     """Li, Yang, Ren, Shi and Zhao; rows of V, X [..., n_agents, d] are agents.
 
     With S the sum over the batch of per-record gradients at V, clipped to norm C_m, a round of
@@ -60,20 +32,18 @@ class MAPA(GaussianDefense):
     sigma C_m^2, too little by C_m once that is below 1.
     """
 
-    paper: ClassVar[str] = "Li, Yang, Ren, Shi, Zhao: MAPA"
-    reconstructed: ClassVar[str] = (
+    paper = "Li, Yang, Ren, Shi, Zhao: MAPA"
+    reconstructed = (
         "gossip and synchronous rounds; the stages follow the authors' code, not their text"
     )
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
-    waits: ClassVar[bool] = True
-    messages: ClassVar[Mapping[str, str]] = {
+    claims = "(epsilon, delta)-DP over the run, one record"
+    waits = True
+    messages = {
         "x": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise of standard deviation eta_m sigma C_m / B, and all messages before",
-        AVERAGE: "the server's model; depends on messages alone",
+        dp.AVERAGE: "the server's model; depends on messages alone",
     }
-    private: ClassVar[Mapping[str, str]] = {
-        "gradient": "the mean of the batch's clipped gradients, without noise",
-    }
+    private = dp.CLIPPED_GRADIENT
 
     clip_norm: PositiveFloat = 1.0  # C_0
     reduction: Annotated[float, Field(gt=0, lt=1)] = 0.8  # theta
@@ -94,21 +64,15 @@ class MAPA(GaussianDefense):
             raise ValueError("give one learning rate for each of stage_lengths, at least one")
         return self
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        V, told = from_server(graph, state.V)
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        V, told = dp.from_server(graph, state.X)
         eta, C, B = self.learning_rate_in(k), self.stage_clip_norm(k), gradient.batch_size
 
-        S = of_acting(graph, V, lambda models, acting: gradient.clipped_sum(models, C, acting))
+        S = dp.of_acting(graph, V, lambda models, acting: gradient.clipped_sum(models, C, acting))
         N = noise.gaussian("gradient", self.noise_multiplier_in(k) * C, S)
         X = V - eta * graph.acting(V) * (S + N) / B  # 1
-        sent = {"x": broadcast(graph, X), **told}
-        return Round(State(graph.mix(X)), sent, {"gradient": S / B})  # 2
-
-    def models(self, state: State) -> Tensor:
-        return state.V
+        sent = {"x": dp.broadcast(graph, X), **told}
+        return Round(Models(graph.mix(X)), sent, {"gradient": S / B})  # 2
 
     def stage(self, k: int) -> int:
         """m of round k = 1, 2, ...; raises ValueError before ``calibrate`` has set the stages."""
@@ -136,16 +100,7 @@ class MAPA(GaussianDefense):
     def calibrate(self, setting: Setting) -> Self:
         """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP, if
         noise follows the clip norm; and the stages.
-
-        Raises:
-            OutsideTheory: some W of a network without a server is not doubly stochastic.
         """
-        network = setting.network
-        doubly = all(graph.doubly_stochastic for graph in network.graphs)
-        if not (network.server is not None or doubly or self.allow_outside_theory):
-            raise OutsideTheory(
-                "DPA039", "graph: MAPA by gossip needs a doubly stochastic W in every round"
-            )
         calibrated = super().calibrate(setting)
         if calibrated.stage_lengths is not None:
             return calibrated
@@ -167,20 +122,18 @@ class MAPA(GaussianDefense):
             C *= theta
         return stages
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """eta_m C_m / B for each record that differs."""
-        moved = self.learning_rate_in(k) * self.stage_clip_norm(k) / self.batch_size
-        return of_each_record("x", moved, adjacency)
+    def check_theory(self, setting: Setting) -> None:
+        if setting.network.server is None:
+            dp.refuse_unless_doubly_stochastic(setting.network, "MAPA by gossip")
+
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        return {"x": self.learning_rate_in(k) * self.stage_clip_norm(k) / self.batch_size}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's clipped gradient under its noise."""
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        rounds = range(1, self.n_rounds + 1)
-        z = np.array([self.noise_multiplier_in(k) for k in rounds])
-        return replayed(self, setting, victim, z, known)
+        z = [self.noise_multiplier_in(k) for k in range(1, self.n_rounds + 1)]
+        return dp.gaussian_rounds(self, setting, threat_model, victim, z)
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": step_seen("x", lambda self, k: self.learning_rate_in(k)),
+    observables = {
+        "noisy-gradient": dp.step_seen("x", lambda self, k, n: self.learning_rate_in(k)),
     }

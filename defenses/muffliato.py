@@ -1,50 +1,20 @@
 """Muffliato: a noisy local step, and then several accelerated gossip steps without more noise."""
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, Self
 
-import numpy as np
 import torch
 from pydantic import PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
-from dpaudit.defense import (
-    CHANGED_RECORDS,
-    Adjacency,
-    Bracket,
-    ConfigError,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    Observable,
-    ObservedGradient,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    clip,
-    known_rounds,
-    mixed,
-    releases,
-    replayed,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
 
 MOST_MESSAGES = 2 * 10**7  # of a round, all of which are held at once when it is looked at
 NO_GAP = 1e-9  # a spectral gap below it is that of a graph whose gossip never averages
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d], models after the gossip of the round
-
-
-class Muffliato(GaussianDefense):
+class Muffliato(dp.GaussianDefense):
     """Cyffers, Even, Bellet and Massoulie 2022, Muffliato-GD; rows of X, Y [..., n_agents, d] are
     agents.
 
@@ -67,17 +37,17 @@ class Muffliato(GaussianDefense):
     ``perturb`` = "model" is how DPDL runs it: the noise is on the model, and not times nu.
     """
 
-    paper: ClassVar[str] = "Cyffers, Even, Bellet, Massoulie: Muffliato"
-    claims: ClassVar[str] = "(epsilon, delta) pairwise network DP over the run, one record"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Cyffers, Even, Bellet, Massoulie: Muffliato"
+    claims = "(epsilon, delta) pairwise network DP over the run, one record"
+    messages = {
         "x": "the model of each gossip step; the first holds the sender's clipped gradient under "
         "Gaussian noise of standard deviation nu sigma C / B, the others mix what was sent"
     }
-    reconstructed: ClassVar[str | None] = (
+    reconstructed = (
         "the clip of each record, the accounting of sampled batches, and how DPDL scales the noise "
         "are not in the paper"
     )
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "the mean gradient of the batch, clipped if records are, without noise",
     }
 
@@ -94,30 +64,24 @@ class Muffliato(GaussianDefense):
             raise ValueError('no source sets the noise of perturb = "model"; give noise_multiplier')
         return self
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, nu, B, C = state.X, self.learning_rate, gradient.batch_size, self.clip_norm
         std = self.sigma * C / B
         exact = gradient(X) if self.clip == "noisy" else gradient.clipped_sum(X, C) / B
         if self.perturb == "gradient":
             G = exact + noise.gaussian("gradient", std, exact)
-            Y = X - nu * (clip(G, C) if self.clip == "noisy" else G)  # 1
+            Y = X - nu * (dp.clip(G, C) if self.clip == "noisy" else G)  # 1
         else:
             Y = X - nu * exact + noise.gaussian("x", std, X)
         *told, Y = gossip(graph, Y, self.steps(graph))  # 2
-        sent = {f"x/{s}": broadcast(graph, Y_s) for s, Y_s in enumerate(told, start=1)}
-        return Round(State(Y), sent, {"gradient": exact})  # 3
+        sent = {f"x/{s}": dp.broadcast(graph, Y_s) for s, Y_s in enumerate(told, start=1)}
+        return Round(Models(Y), sent, {"gradient": exact})  # 3
 
     def steps(self, graph: Graph) -> int:
         """K on this graph."""
         if self.gossip_steps is not None:
             return self.gossip_steps
         return max(1, math.ceil(math.log(graph.n_agents) / math.sqrt(graph.spectral_gap)))
-
-    def models(self, state: State) -> Tensor:
-        return state.X
 
     def clip_norm_in(self, k: int) -> float | None:
         """Of a record: none where the noisy mean is clipped."""
@@ -127,13 +91,11 @@ class Muffliato(GaussianDefense):
         """sigma such that the agent with the fewest records is (epsilon, delta)-DP to all.
 
         Raises:
-            OutsideTheory: some round's W is not symmetric, or does not average.
             ConfigError: the rule gives no K, as gossip on some round's graph never averages, or a
                 round has too many messages.
         """
-        gap = min(graph.spectral_gap for graph in setting.network.graphs)
-        if self.gossip_steps is None and gap < NO_GAP:
-            raise ConfigError(
+        if self.gossip_steps is None and _least_gap(setting) < NO_GAP:
+            raise dp.ConfigError(
                 "DPA039",
                 "graph: Muffliato's K = ln(n) / sqrt(l) is infinite, as W of some round has no "
                 "spectral gap l; expected a connected graph with lazy weights, or "
@@ -141,72 +103,69 @@ class Muffliato(GaussianDefense):
             )
         for graph in setting.network.graphs:
             self._refuse_many_messages(graph)
-        if not self.allow_outside_theory:
-            _refuse_unless_symmetric(setting, gap)
         return super().calibrate(setting)
+
+    def check_theory(self, setting: Setting) -> None:
+        symmetric = all(g.symmetric and g.doubly_stochastic for g in setting.network.graphs)
+        if not symmetric or _least_gap(setting) < NO_GAP:
+            raise dp.OutsideTheory(
+                "DPA039",
+                "graph: Muffliato needs an undirected connected graph in every round, with a "
+                "symmetric doubly stochastic W whose only eigenvalue of modulus 1 is 1",
+            )
 
     def _refuse_many_messages(self, graph: Graph) -> None:
         """Raises ConfigError: all of them are made, and looked at, in every round."""
         K, n = self.steps(graph), graph.n_edges
         if K * n > MOST_MESSAGES:
-            raise ConfigError(
+            raise dp.ConfigError(
                 "DPA022",
                 f"graph: Muffliato's {K:,} gossip steps on {n:,} links are {K * n:,} messages in a "
                 f"round; expected {MOST_MESSAGES:,} at most: set defense.gossip_steps to "
                 f"{max(1, MOST_MESSAGES // n)} or less, or take a graph that mixes faster",
             )
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """nu C / B for each record in the first message, and what gossip leaves of it in others."""
-        if adjacency not in CHANGED_RECORDS or self.clip == "noisy":
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        """nu C / B in the first message, and what gossip leaves of it in others."""
+        if self.clip == "noisy":
             return {}
-        moved = CHANGED_RECORDS[adjacency] * self.learning_rate * self.clip_norm / self.batch_size
+        moved = self.learning_rate * self.clip_norm / self.batch_size
         graph = setting.network.at(k)
         alone = torch.eye(setting.n_agents, dtype=torch.float64)[:, victim : victim + 1]
-        *told, _ = gossip(graph, alone, self.steps(graph))
-        return {
-            f"x/{s}": Stated(2, moved * abs(part[victim].item()))
-            for s, part in enumerate(told, start=1)
-        }
+        *sent, _ = gossip(graph, alone, self.steps(graph))
+        return {f"x/{s}": moved * abs(Y[victim].item()) for s, Y in enumerate(sent, start=1)}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's clipped gradient under its noise, and nothing else.
 
         Later messages of a round follow from the first ones of all agents.
         """
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        if self.clip == "noisy":
-            return self._unclipped(setting, victim)
-        z = self.sigma if self.perturb == "gradient" else self.sigma / self.learning_rate
-        return replayed(self, setting, victim, np.full(self.n_rounds, z), known)
-
-    def _unclipped(self, setting: Setting, victim: int) -> Bracket:
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
-        return Bracket(
-            least=(),
-            most=releases(np.zeros(self.n_rounds), self.sampling, rate),
-            assumptions=(
-                "no record is clipped before the noise, so that a gradient of any length stands "
-                "out of it: the upper end counts no noise; the lower end counts nothing, as a clip "
-                "after the noise is not linear",
-            ),
+        if self.clip == "record":
+            z = self.sigma if self.perturb == "gradient" else self.sigma / self.learning_rate
+            return dp.gaussian_rounds(self, setting, threat_model, victim, z)
+        said = (
+            "no record is clipped before the noise, so that a gradient of any length stands out of "
+            "it: the upper end counts no noise; the lower end counts nothing, as a clip after the "
+            "noise is not linear"
         )
+        unnoised = [0.0] * self.n_rounds
+        return Bracket((), dp.batch_releases(self, setting.sizes[victim], unnoised), (said,))
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
+    def _noisy_gradient(
+        self, view: dp.View, setting: Setting, target: dp.Target
+    ) -> dp.ObservedGradient:
         k, victim, _ = target
         graph_of = setting.network.at
         K = self.steps(graph_of(k - 1)) if k > 1 else 1
-        start = mixed(view, graph_of, f"x/{K}", k - 1, victim)
+        start = dp.mixed(view, graph_of, f"x/{K}", k - 1, victim)
         if K > 1:
             c = acceleration(graph_of(k - 1))
             start = c * start + (1 - c) * view.sent_by(f"x/{K - 1}", k - 1, victim)
         step = start - view.sent_by("x/1", k, victim)
-        return ObservedGradient(step / self.learning_rate, start)
+        return dp.ObservedGradient(step / self.learning_rate, start)
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
+    observables = {
+        "noisy-gradient": dp.Observable(
             "(y_K of the round before, by its last gossip step, less x/1) / nu",
             {"x": (-1, 0)},
             "x/1",
@@ -230,11 +189,5 @@ def gossip(graph: Graph, Y: Tensor, n_steps: int) -> list[Tensor]:
     return all_Y
 
 
-def _refuse_unless_symmetric(setting: Setting, gap: float) -> None:
-    symmetric = all(g.symmetric and g.doubly_stochastic for g in setting.network.graphs)
-    if not symmetric or gap < NO_GAP:
-        raise OutsideTheory(
-            "DPA039",
-            "graph: Muffliato needs an undirected connected graph in every round, with a symmetric "
-            "doubly stochastic W whose only eigenvalue of modulus 1 is 1",
-        )
+def _least_gap(setting: Setting) -> float:
+    return min(graph.spectral_gap for graph in setting.network.graphs)

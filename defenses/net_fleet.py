@@ -1,35 +1,16 @@
 """NET-FLEET: gradient tracking with several local steps between exchanges, and a private form."""
 
 import math
-from collections.abc import Callable, Mapping
-from typing import ClassVar, NamedTuple, Self
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from dpaudit.defense import (
-    Bracket,
-    Combination,
-    Defense,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Noise,
-    Round,
-    Setting,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    known_rounds,
-    mixed,
-    refuse_unless_symmetric,
-    releases,
-    replayed,
-    steps_of,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 RECONSTRUCTED = (
     "the full text was not available: the order of mixing and correction, and which batch "
@@ -48,7 +29,7 @@ class State(NamedTuple):
 Released = Callable[[int, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
-class NETFLEET(Defense):
+class NETFLEET(dp.NoiselessDefense):
     """Zhang et al. 2022, NET-FLEET; rows of X, Y [..., n_agents, d] are agents.
 
     With grad F(X; s) the gradient of batch s of the round and X' the model of the agent itself
@@ -63,14 +44,13 @@ class NETFLEET(Defense):
     round is in the messages of that round.
     """
 
-    paper: ClassVar[str] = "Zhang et al. 2022: NET-FLEET"
-    claims: ClassVar[str] = "none"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Zhang et al. 2022: NET-FLEET"
+    messages = {
         "x": "the model after the local steps; holds the sender's gradients without noise",
         "y": "the tracker after them, without noise; in round 1 with K = 1 it is a gradient itself",
     }
-    reconstructed: ClassVar[str | None] = RECONSTRUCTED
-    private: ClassVar[Mapping[str, str]] = {
+    reconstructed = RECONSTRUCTED
+    private = {
         "gradient": "the gradient of the last batch of the round at the model that is sent",
     }
 
@@ -94,40 +74,22 @@ class NETFLEET(Defense):
             graph, *_local_steps(state, k, self.step_size, self.local_steps, released)
         )
 
-    def models(self, state: State) -> Tensor:
-        return state.X
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "NET-FLEET")
 
-    def calibrate(self, setting: Setting) -> Self:
-        """There is no noise to set.
-
-        Raises:
-            OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "NET-FLEET")
-        return self
-
-    def without_noise(self) -> Self:
-        return self
-
-    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """Every round releases the victim's gradients as they are."""
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        return replayed(self, setting, victim, np.zeros(self.n_rounds), known)
-
-    def _tracked(self, view: View, setting: Setting, target: Target) -> Tensor:
+    def _tracked(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
         k, victim, _ = target
         G = view.sent_by("y", 1, victim)
         for j in range(2, k + 1):
             G = (
                 G
                 + view.sent_by("y", j, victim)
-                - mixed(view, setting.network.at, "y", j - 1, victim)
+                - dp.mixed(view, setting.network.at, "y", j - 1, victim)
             )
         return G.unsqueeze(-2)
 
-    combinations: ClassVar[Mapping[str, Combination]] = {
-        "tracked": Combination(
+    combinations = {
+        "tracked": dp.Combination(
             "y_i of round 1 and the changes of y_i since: of an agent with one cost function, its "
             "gradient at the model it sends",
             ("y",),
@@ -137,7 +99,7 @@ class NETFLEET(Defense):
     }
 
 
-class DPNETFLEET(GaussianDefense):
+class DPNETFLEET(dp.GaussianDefense):
     """NET-FLEET with a private gradient; rows of X, Y [..., n_agents, d] are agents.
 
     With S(X; s) the sum over batch s of per-record gradients at X, clipped to norm C, NET-FLEET has
@@ -150,15 +112,15 @@ class DPNETFLEET(GaussianDefense):
     other, so that adding it moves the difference by 2C; noise for C would be half of that.
     """
 
-    paper: ClassVar[str] = "DP-NETFLEET (NET-FLEET with DP-SGD's gradient)"
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "DP-NETFLEET (NET-FLEET with DP-SGD's gradient)"
+    claims = "(epsilon, delta)-DP over the run, one record"
+    messages = {
         "x": "the model after the local steps; holds the sender's differences of clipped gradients "
         "under Gaussian noise of standard deviation 2 eta sigma C / B for each, and past noise",
         "y": "the tracker after them; holds the same under 2 sigma C / B for each",
     }
-    reconstructed: ClassVar[str | None] = RECONSTRUCTED + "; no source gives its noise"
-    private: ClassVar[Mapping[str, str]] = {
+    reconstructed = RECONSTRUCTED + "; no source gives its noise"
+    private = {
         "gradient": "the mean of the last batch's clipped gradients at the model that is sent",
     }
 
@@ -188,28 +150,16 @@ class DPNETFLEET(GaussianDefense):
             graph, *_local_steps(state, k, self.step_size, self.local_steps, released)
         )
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
-    def calibrate(self, setting: Setting) -> Self:
-        """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP.
-
-        Raises:
-            OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "NET-FLEET")
-        return super().calibrate(setting)
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "NET-FLEET")
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every batch is one release at most; at least its part in the y of a known round."""
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        bracket = replayed(self, setting, victim, np.full(self.n_rounds, self.sigma), known)
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
-        takes = steps_of(setting.network.at, self.n_rounds, victim)
-        sums = [self._of_sum(k) for k in (np.flatnonzero(known & takes) + 1).tolist()]
-        least = releases(np.concatenate([[], *sums]), self.sampling, rate)
-        return bracket._replace(least=least)
+        known = dp.known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
+        takes = dp.steps_of(setting.network.at, self.n_rounds, victim)
+        sums = [z for k in (np.flatnonzero(known & takes) + 1).tolist() for z in self._of_sum(k)]
+        least = dp.batch_releases(self, setting.sizes[victim], sums)
+        return super().mechanism(setting, threat_model, victim)._replace(least=least)
 
     def _of_sum(self, k: int) -> list[float]:
         """Noise of all differences of round k over the sensitivity of each, [K + 1]."""
@@ -243,5 +193,5 @@ def _local_steps(
 
 
 def _exchanged(graph: Graph, X_sent: Tensor, Y: Tensor, last: Tensor) -> Round:
-    sent = {"x": broadcast(graph, X_sent), "y": broadcast(graph, Y)}
+    sent = {"x": dp.broadcast(graph, X_sent), "y": dp.broadcast(graph, Y)}
     return Round(State(graph.mix(X_sent), graph.mix(Y), X_sent), sent, {"gradient": last})  # 3

@@ -4,36 +4,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
 from torch import Tensor
 
-from dpaudit.defense import (
-    Bracket,
-    Defense,
-    DpauditError,
-    Gradient,
-    Graph,
-    MissingPackage,
-    Noise,
-    Round,
-    Setting,
-    ThreatModel,
-    broadcast,
-    refuse_unless_symmetric,
-    unicast,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
 
 from .correlated_randomness import uniform
-from .dgd import noiseless_bracket
 
 LARGEST = 2**53  # up to here float64 holds every integer, and both channels give the same ones
-
-
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d]
 
 
 class KeyPair(NamedTuple):
@@ -52,7 +34,7 @@ class Operations(NamedTuple):
     decryptions: int
 
 
-class PaillierConsensus(Defense):
+class PaillierConsensus(dp.NoiselessFunctionDefense):
     """Zhang and Wang (2019), from the estimator that Xie, Liu and Chai attack; rows are agents.
 
     In round k every agent i draws a b_ij in (0, sqrt(1 / (2 deg_max))) for each neighbour j, which
@@ -68,16 +50,16 @@ class PaillierConsensus(Defense):
     encrypted consensus, and the schedule and the distribution of b are a reading.
     """
 
-    paper: ClassVar[str] = "Zhang, Wang: Paillier-encrypted gradient descent"
-    reconstructed: ClassVar[str] = (
-        "the update and the exchange, from an attack on it that another paper states"
-    )
-    claims: ClassVar[str] = "no epsilon; cryptographic against eavesdroppers"
-    messages: ClassVar[Mapping[str, str]] = {
+    method = "encrypted consensus"
+    first_release = 2  # in round 1, models are equal: the sign of x_i - x_j says nothing
+    paper = "Zhang, Wang: Paillier-encrypted gradient descent"
+    reconstructed = "the update and the exchange, from an attack on it that another paper states"
+    claims = "no epsilon; cryptographic against eavesdroppers"
+    messages = {
         "state": "minus the sender's model, encrypted under the sender's own key",
         "difference": "b_ji (x_j - x_i) from j to i, encrypted under the receiver's key",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "grad f_i at the model of the round",
         "increment": "sum over j of b_ij b_ji (x_j - x_i): agent i forms it from the differences "
         "and its own b_ij; all its neighbours j together can, each from b_ji and b_ij (x_i - x_j)",
@@ -98,10 +80,7 @@ class PaillierConsensus(Defense):
         """The step size of round k."""
         return self.step_size / k**self.power
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X = state.X
         x = (self.scale * X.double()).round()
         b = self._weights(graph, x, noise)
@@ -113,12 +92,12 @@ class PaillierConsensus(Defense):
         G = gradient(X)
         X_next = X + total.to(X) - self.alpha(k) * G
         sent = {
-            "state": replace(broadcast(graph, (-x / self.scale).to(X)), readers=graph.senders),
-            "difference": unicast(
+            "state": replace(dp.broadcast(graph, (-x / self.scale).to(X)), readers=graph.senders),
+            "difference": dp.unicast(
                 graph, (difference / self.scale**2).to(X), readers=graph.receivers
             ),
         }
-        return Round(State(X_next), sent, {"gradient": G, "increment": total.to(X)})
+        return Round(Models(X_next), sent, {"gradient": G, "increment": total.to(X)})
 
     def _weights(self, graph: Graph, x: Tensor, noise: Noise) -> Tensor:
         """b_ji of each edge j -> i as integers, [..., n_edges, 1]."""
@@ -131,7 +110,7 @@ class PaillierConsensus(Defense):
         j, i = graph.senders.to(x.device), graph.receivers.to(x.device)
         difference = b * (x[..., j, :] - x[..., i, :])
         if not bool(difference.abs().max() <= LARGEST):  # NaN is no number below it either
-            raise DpauditError(
+            raise dp.DpauditError(
                 "DPA046",
                 f"paillier-consensus: a model times scale={self.scale} leaves the range of exact "
                 "integers; lower step_size (the run diverges) or scale",
@@ -150,24 +129,12 @@ class PaillierConsensus(Defense):
         n = graph.n_edges * d
         return Operations(2 * n, n, n, n)
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
-    def calibrate(self, setting: Setting) -> Self:
-        """Itself. Raises ConfigError: W is not fixed, symmetric and doubly stochastic."""
-        refuse_unless_symmetric(setting.network, "encrypted consensus", "Assumption 2")
-        return self
-
-    def without_noise(self) -> Self:
-        """Itself: it draws no noise, and its random weights are what makes the algorithm."""
-        return self
-
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Nothing to those without a key; to a neighbour the sign of x_i - x_j from round 2 on."""
         if not threat_model.agents:
             assumption = "ciphertexts give nothing away (decisional composite residuosity)"
             return Bracket((), (), (assumption,))
-        return noiseless_bracket(self.n_rounds - 1, setting, threat_model, victim)
+        return super().mechanism(setting, threat_model, victim)
 
 
 def exchange(keys: Sequence[KeyPair], x: Tensor, b: Tensor, graph: Graph) -> Tensor:
@@ -185,7 +152,7 @@ def exchange(keys: Sequence[KeyPair], x: Tensor, b: Tensor, graph: Graph) -> Ten
         DpauditError: more than one trial, a wrong key, or a damaged ciphertext.
     """
     if x.ndim != 2:
-        raise DpauditError(
+        raise dp.DpauditError(
             "DPA005", 'channel "paillier" runs one trial at a time; use channel = "ideal"'
         )
     decrypted = []
@@ -214,7 +181,7 @@ def decrypt(own: KeyPair, ciphertext: Any) -> int:
     of key length, which is out of range but for one chance in 2^(key_bits - 54).
     """
     if ciphertext.public_key != own.public:
-        raise DpauditError(
+        raise dp.DpauditError(
             "DPA043", "paillier: the ciphertext was encrypted under another agent's key"
         )
     try:
@@ -222,7 +189,7 @@ def decrypt(own: KeyPair, ciphertext: Any) -> int:
     except OverflowError:
         plaintext = LARGEST + 1
     if abs(plaintext) > LARGEST:
-        raise DpauditError(
+        raise dp.DpauditError(
             "DPA046",
             f"paillier: a ciphertext decrypts to a number beyond {LARGEST}: it was damaged on its "
             "way, or encrypted under another key",
@@ -235,7 +202,7 @@ def key_pair(bits: int) -> KeyPair:
     try:
         paillier = import_module("phe.paillier")
     except ImportError:
-        raise MissingPackage(
+        raise dp.MissingPackage(
             "DPA023", 'channel "paillier" needs the package phe: pip install "dpaudit[paillier]"'
         ) from None
     return KeyPair(*paillier.generate_paillier_keypair(n_length=bits))

@@ -4,34 +4,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import itemgetter
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dpaudit.defense import (
-    Adjacency,
-    Bracket,
-    ConfigError,
-    Defense,
-    Deferred,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    NotObservable,
-    Observable,
-    ObservedGradient,
-    Round,
-    Setting,
-    Stated,
-    Target,
-    ThreatModel,
-    View,
-    clip,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 from .dpps import MESSAGES, Consensus, Protocol, bracket, derived, stated
 
@@ -45,7 +26,7 @@ class State(NamedTuple):
     lengths: Tensor  # [2 n + 1] of runs of coordinates in a model: local, shared, ..., local
 
 
-class PartPSP(Defense):
+class PartPSP(dp.Defense):
     """Zhou, Xue and Chen, Algorithm 2; rows of S, L, G [..., n_agents, .] are agents.
 
     With Y = S / a and one batch for both gradients, round t is
@@ -57,10 +38,10 @@ class PartPSP(Defense):
     "all" is SGPDP. Rates decay together, as ``protocol`` says.
     """
 
-    paper: ClassVar[str] = "Zhou, Xue, Chen: PartPSP"
-    claims: ClassVar[str] = "pure b / gamma_n-DP of each round, agent identity (Theorem 1)"
-    messages: ClassVar[Mapping[str, str]] = MESSAGES
-    private: ClassVar[Mapping[str, str]] = {
+    paper = "Zhou, Xue, Chen: PartPSP"
+    claims = "pure b / gamma_n-DP of each round, agent identity (Theorem 1)"
+    messages = MESSAGES
+    private = {
         "gradient": "the mean gradient of the batch, its shared layers clipped",
         "h": "the shared parameters, perturbed, before noise",
     }
@@ -86,10 +67,12 @@ class PartPSP(Defense):
             L = L - self.local_learning_rate * factor * G_l  # 4
         G_s = _gradient(gradient, _whole(Y, L, runs), runs.shared)
         if self.l1_clip_norm is not None:
-            G_s = clip(G_s, self.l1_clip_norm, norm=1)  # 5
+            G_s = dp.clip(G_s, self.l1_clip_norm, norm=1)  # 5
         E = -self.learning_rate * factor * G_s
         exchanged = self.protocol.exchange(consensus, E, k, graph, noise)  # 6
-        private = Deferred({"gradient": lambda: _whole(G_s, G_l, runs), "h": lambda: exchanged.H})
+        private = dp.Deferred(
+            {"gradient": lambda: _whole(G_s, G_l, runs), "h": lambda: exchanged.H}
+        )
         return Round(State(*exchanged.state, L, state.lengths), exchanged.sent, private)
 
     def models(self, state: State) -> Tensor:
@@ -126,8 +109,8 @@ class PartPSP(Defense):
         return moved * self.protocol.claimed_epsilon(k) / sensitivity
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
+        self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
+    ) -> Mapping[str, dp.Stated]:
         """S(t), as the agents estimate it (Theorem 1)."""
         return stated(adjacency, sent)
 
@@ -135,17 +118,19 @@ class PartPSP(Defense):
         """S_i is sent without noise."""
         return bracket(self.protocol, self, setting, threat_model, victim)
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
+    def _noisy_gradient(
+        self, view: dp.View, setting: Setting, target: dp.Target
+    ) -> dp.ObservedGradient:
         if not _coordinates(self.share, setting).all():
-            raise NotObservable(
+            raise dp.NotObservable(
                 "DPA054",
                 "the local layers are never sent, so the model that the gradient belongs to is "
                 "unknown",
             )
         return derived(self.protocol, self.learning_rate, view, setting, target)
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
+    observables = {
+        "noisy-gradient": dp.Observable(
             "(s_i - m_i) / gamma_s with s_i mixed from the messages of the round before",
             {"m": (-1, 0), "a": (0,)},
             "m",
@@ -162,7 +147,7 @@ def _coordinates(share: Literal["all"] | tuple[str, ...], setting: Setting) -> T
     names = [name for name, _ in setting.layers]
     for layer in share:
         if not any(_is_in(name, layer) for name in names):
-            raise ConfigError(
+            raise dp.ConfigError(
                 "DPA006",
                 f'defense.share: the model has no layer "{layer}"; it has {", ".join(names)}',
             )

@@ -1,46 +1,17 @@
 """PEDFL: D-PSGD under Laplace noise that is scaled by how far apart the agents are."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, Self
 
 from pydantic import NonNegativeFloat, PositiveFloat
-from torch import Tensor
 
-from dpaudit.defense import (
-    Adjacency,
-    Bracket,
-    BudgetEpsilon,
-    ConfigError,
-    Defense,
-    Gradient,
-    Graph,
-    Message,
-    Messages,
-    Noise,
-    Observable,
-    ObservedGradient,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    clip,
-    mixed,
-    releases,
-    start_and_step,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
 
 from .dpps import distances
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d]
-
-
-class PEDFL(Defense):
+class PEDFL(dp.Defense):
     """Chen, Wang, Yu, Ren, Xu and Zheng, as Zhou, Xue and Chen run it; rows of X, H, M
     [..., n_agents, d] are agents.
 
@@ -60,34 +31,31 @@ class PEDFL(Defense):
     times: with b / gamma_n below d, the dimension, models diverge.
     """
 
-    paper: ClassVar[str] = "Chen, Wang, Yu, Ren, Xu, Zheng: PEDFL"
-    reconstructed: ClassVar[str] = (
+    paper = "Chen, Wang, Yu, Ren, Xu, Zheng: PEDFL"
+    reconstructed = (
         "all but the family of the noise and W: the paper is closed, and the comparison that runs "
         "it gives neither its order of steps nor its noise"
     )
-    claims: ClassVar[str] = "pure b / gamma_n-DP of each round, agent identity (as it is compared)"
-    messages: ClassVar[Mapping[str, str]] = {
+    claims = "pure b / gamma_n-DP of each round, agent identity (as it is compared)"
+    messages = {
         "m": "the model under Laplace noise of scale gamma_n S / b, where S depends on the data; "
         "holds all gradients of the rounds before, and of this one if the step comes first",
         "sens": "S(t), which travels nowhere",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "the mean gradient of the batch, scaled down to L1 norm C",
     }
 
     order: Literal["mix-then-step", "step-then-mix"] = "mix-then-step"
     budget: PositiveFloat = 1.0  # b
-    epsilon: BudgetEpsilon | None = None  # of a round, b / gamma_n: if given, it sets b
+    epsilon: dp.BudgetEpsilon | None = None  # of a round, b / gamma_n: if given, it sets b
     noise_rate: NonNegativeFloat = 0.001  # gamma_n
     learning_rate: PositiveFloat = 0.1  # gamma
     l1_clip_norm: PositiveFloat = 100.0  # C
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, first = state.X, self.order == "step-then-mix"
-        G = clip(gradient(X), self.l1_clip_norm, norm=1)
+        G = dp.clip(gradient(X), self.l1_clip_norm, norm=1)
         E = -self.learning_rate * G
 
         H = X + E if first else X
@@ -95,38 +63,36 @@ class PEDFL(Defense):
         M = H + self.noise_rate * noise.laplace("m", S / self.budget, H)  # 1
         X = graph.mix(M) if first else graph.mix(M) + E  # 2
         nobody = graph.senders[:0]
-        sent = {"m": broadcast(graph, M), "sens": Message(S, nobody, nobody, nobody)}
-        return Round(State(X), sent, {"gradient": G})
-
-    def models(self, state: State) -> Tensor:
-        return state.X
+        sent = {"m": dp.broadcast(graph, M), "sens": dp.Message(S, nobody, nobody, nobody)}
+        return Round(Models(X), sent, {"gradient": G})
 
     def calibrate(self, setting: Setting) -> Self:
         """b = epsilon gamma_n, if a budget for each round is given.
 
         Raises:
-            ConfigError: some W is not doubly stochastic, or epsilon meets no noise.
+            ConfigError: epsilon meets no noise.
         """
-        doubly = all(graph.doubly_stochastic for graph in setting.network.graphs)
-        if not (doubly or self.allow_outside_theory):
-            raise OutsideTheory("DPA039", "graph: PEDFL needs a doubly stochastic W in every round")
+        super().calibrate(setting)
         if self.epsilon is None:
             return self
         if self.noise_rate == 0:
-            raise ConfigError(
+            raise dp.ConfigError(
                 "DPA041", "defense.epsilon: needs a noise_rate above 0: b = epsilon * 0"
             )
         return self.model_copy(update={"budget": self.epsilon * self.noise_rate})
+
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_doubly_stochastic(setting.network, "PEDFL")
 
     def without_noise(self) -> Self:
         return self.model_copy(update={"noise_rate": 0.0, "epsilon": None})
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
+        self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
+    ) -> Mapping[str, dp.Stated]:
         """S(t) between any two agents' models, by definition; of a record nothing is stated."""
         if adjacency == "agent-identity":
-            return {"m": Stated(1, sent["sens"].payload.max().item())}
+            return {"m": dp.Stated(1, sent["sens"].payload.max().item())}
         return {}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
@@ -136,29 +102,29 @@ class PEDFL(Defense):
         other data, and for an agent in another's place, it is not so: no lower end is declared.
         """
         lag = int(self.order == "mix-then-step")  # rounds until a step is in a message
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
-        unnoised = releases([0.0] * (self.n_rounds - lag), self.sampling, rate, "laplace")
-        return Bracket((), unnoised, (self._said(),))
-
-    def _said(self) -> str:
+        unnoised = [0.0] * (self.n_rounds - lag)
+        most = dp.batch_releases(self, setting.sizes[victim], unnoised, "laplace")
         per_round = self.budget / self.noise_rate if self.noise_rate else float("inf")
-        return (
+        said = (
             "noise is scaled by the largest real distance between two agents, which is 0 for some "
             "data, so nothing bounds it from below. The claimed b / gamma_n "
             f"is {per_round:g} in each round, for an agent in another's place"
         )
+        return Bracket((), most, (said,))
 
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
+    def _noisy_gradient(
+        self, view: dp.View, setting: Setting, target: dp.Target
+    ) -> dp.ObservedGradient:
         """If the step comes after the mixing, it is in the message of the next round."""
         k, victim, _ = target
         if self.order == "step-then-mix":
-            X, step = start_and_step(view, setting.network.at, "m", target)
-            return ObservedGradient(step / self.learning_rate, X)
-        step = mixed(view, setting.network.at, "m", k, victim) - view.sent_by("m", k + 1, victim)
-        return ObservedGradient(step / self.learning_rate, view.sent_by("m", k, victim))
+            X, step = dp.start_and_step(view, setting.network.at, "m", target)
+            return dp.ObservedGradient(step / self.learning_rate, X)
+        step = dp.mixed(view, setting.network.at, "m", k, victim) - view.sent_by("m", k + 1, victim)
+        return dp.ObservedGradient(step / self.learning_rate, view.sent_by("m", k, victim))
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
+    observables = {
+        "noisy-gradient": dp.Observable(
             "(mixture of the messages before the step - m_i after it) / gamma",
             {"m": (-1, 0, 1)},
             "m",

@@ -1,32 +1,14 @@
 """PP-DOAGT: robust gradient tracking on directed graphs, under decaying Laplace noise."""
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple, Self
 
-import torch
-from pydantic import NonNegativeFloat, PositiveFloat
-from torch import Tensor
+from pydantic import NonNegativeFloat
 
-from dpaudit.defense import (
-    Decay,
-    Gradient,
-    Graph,
-    Moves,
-    Noise,
-    OutsideTheory,
-    Round,
-    ScaledDefense,
-    Setting,
-    broadcast,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d]
-    S: Tensor  # [..., n_agents, d], the gradients that an agent has gathered
-
-
-class PPDOAGT(ScaledDefense):
+class PPDOAGT(dp.GatheringDefense):
     """PP-DOAGT (Huang, Wu, Shi, Dey and Shi); rows of X, S [..., n_agents, d] are agents.
 
     With a row-stochastic R and a column-stochastic C on the same edges, alpha_k = gamma q1^(k-1)
@@ -45,37 +27,22 @@ class PPDOAGT(ScaledDefense):
     The gradient is taken at the true model, which moves too, so a bound needs the smoothness L.
     """
 
-    paper: ClassVar[str] = "PP-DOAGT (Huang, Wu, Shi, Dey, Shi)"
-    reconstructed: ClassVar[str | None] = (
+    paper = "PP-DOAGT (Huang, Wu, Shi, Dey, Shi)"
+    reconstructed = (
         "the update follows from the abstract and from what Xie, Liu and Chai write of it; the "
         "formula of its epsilon is in no available text"
     )
-    claims: ClassVar[str] = "pure epsilon-DP over any number of rounds, function"
-    messages: ClassVar[Mapping[str, str]] = {
+    messages = {
         "x": "the model before the round, Laplace noise of scale nu_k; it holds the two gradients "
         "before it, one less the other",
         "s": "the gradients gathered before the round, Laplace noise of scale nu_k",
     }
-    private: ClassVar[Mapping[str, str]] = {
-        "gradient": "grad f_i at the true model, which s gathers in the round",
-    }
 
-    step_size: PositiveFloat = 0.001  # gamma
-    step_decay: Decay = 0.97  # q1
-    noise_decay: Decay = 0.99  # q2
     smoothness: NonNegativeFloat = 1.0  # L: gradients over models, both in L1 norm
 
-    def alpha(self, k: int) -> float:
-        """The step size of round k."""
-        return self.step_size * self.step_decay ** (k - 1)
-
-    def shape(self, k: int) -> float:
-        return self.noise_decay ** (k - 1)
-
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.zeros_like(X))
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(
+        self, state: dp.Gathering, k: int, graph: Graph, gradient: Gradient, noise: Noise
+    ) -> Round:
         X, S = state
         sent_x = X + noise.laplace("x", self.nu(k), X)  # 1
         sent_s = S + noise.laplace("s", self.nu(k), S)
@@ -83,35 +50,24 @@ class PPDOAGT(ScaledDefense):
         G = gradient(X)
         S_next = graph.push.mix(sent_s) + self.alpha(k) * G  # 2
         X_next = graph.pull.mix(sent_x) - (S_next - S)  # 3
-        sent = {"x": broadcast(graph, sent_x), "s": broadcast(graph, sent_s)}
-        return Round(State(X_next, S_next), sent, {"gradient": G})
+        sent = {"x": dp.broadcast(graph, sent_x), "s": dp.broadcast(graph, sent_s)}
+        return Round(dp.Gathering(X_next, S_next), sent, {"gradient": G})
 
-    def models(self, state: State) -> Tensor:
-        return state.X
+    def check_theory(self, setting: Setting) -> None:
+        if setting.network.period != 1:
+            raise dp.OutsideTheory(
+                "DPA039",
+                "graph: PP-DOAGT needs a strongly connected graph that does not vary in time",
+            )
+        q1, q2 = self.step_decay, self.noise_decay
+        if self.noise_scale != 0 and not q1 < q2 < 1:
+            raise dp.OutsideTheory(
+                "DPA040",
+                "step_decay, noise_decay: the losses of PP-DOAGT add up over any number of "
+                f"rounds for 0 < q1 < q2 < 1 only, got q1={q1:g} and q2={q2:g}",
+            )
 
-    def calibrate(self, setting: Setting) -> Self:
-        """The noise at which the proven losses of the run add up to epsilon.
-
-        Raises:
-            ConfigError: the graph varies in time, or the losses of all rounds do not add up to a
-                finite sum, unless ``allow_outside_theory``.
-        """
-        if not self.allow_outside_theory:
-            if setting.network.period != 1:
-                raise OutsideTheory(
-                    "DPA039",
-                    "graph: PP-DOAGT needs a strongly connected graph that does not vary in time",
-                )
-            q1, q2 = self.step_decay, self.noise_decay
-            if self.noise_scale != 0 and not q1 < q2 < 1:
-                raise OutsideTheory(
-                    "DPA040",
-                    "step_decay, noise_decay: the losses of PP-DOAGT add up over any number of "
-                    f"rounds for 0 < q1 < q2 < 1 only, got q1={q1:g} and q2={q2:g}",
-                )
-        return super().calibrate(setting)
-
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
         """s(k+1) by alpha_k (delta + L |dx(k)|), and x(k+1) by that and by what s(k) moved.
 
         Gradients that are constant move s by the same in all rounds but for alpha_k, so x moves by
@@ -124,7 +80,7 @@ class PPDOAGT(ScaledDefense):
             x.append(s[-1] + s[-2])
             flat_s.append(self.alpha(k) * delta)
             flat_x.append(abs(flat_s[-1] - flat_s[-2]))
-        return {"x": Moves(flat_x, x), "s": Moves(flat_s, s)}
+        return {"x": dp.Moves(flat_x, x), "s": dp.Moves(flat_s, s)}
 
     def assumed(self) -> tuple[str, ...]:
         return smooth(self.smoothness)

@@ -1,35 +1,15 @@
 """PPSGD: a private global model and, at every user, an offset that is never sent."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    AVERAGE,
-    Adjacency,
-    Bracket,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    ThreatModel,
-    broadcast,
-    clip,
-    from_server,
-    known_rounds,
-    of_acting,
-    releases,
-    steps_of,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 
 class State(NamedTuple):
@@ -37,7 +17,7 @@ class State(NamedTuple):
     Theta: Tensor  # [..., n_agents, d], local offsets theta, never sent
 
 
-class PPSGD(GaussianDefense):
+class PPSGD(dp.GaussianDefense):
     """Bietti, Wei, Dudik, Langford and Wu 2022; rows of V, X, Theta [..., n_agents, d] are users.
 
     With G the gradient of the user's whole batch at V + Theta, a round is
@@ -57,19 +37,17 @@ class PPSGD(GaussianDefense):
     last layer. Its code for networks multiplies the step of theta by n.
     """
 
-    paper: ClassVar[str] = "Bietti, Wei, Dudik, Langford, Wu: PPSGD"
-    reconstructed: ClassVar[str] = (
-        "noise of every user, where the paper's server adds it, and the form by gossip"
-    )
-    claims: ClassVar[str] = "joint (epsilon, delta)-DP over the run, one user"
-    protects: ClassVar[Literal["record", "user"]] = "user"
-    waits: ClassVar[bool] = True
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Bietti, Wei, Dudik, Langford, Wu: PPSGD"
+    reconstructed = "noise of every user, where the paper's server adds it, and the form by gossip"
+    claims = "joint (epsilon, delta)-DP over the run, one user"
+    protects = "user"
+    waits = True
+    messages = {
         "x": "the global parameters after the step; hold the sender's clipped gradient under "
         "Gaussian noise of standard deviation eta_w sigma C, and all messages before",
-        AVERAGE: "the server's parameters; depend on messages alone",
+        dp.AVERAGE: "the server's parameters; depend on messages alone",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "the mean gradient of the batch at the user's own model, clipped, no noise",
         "theta": "the local offset after the round",
     }
@@ -82,14 +60,14 @@ class PPSGD(GaussianDefense):
         return State(X, torch.zeros_like(X))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        V, told = from_server(graph, state.V)
+        V, told = dp.from_server(graph, state.V)
         C = self.clip_norm
-        G = of_acting(graph, V + state.Theta, gradient)
-        clipped = clip(G, C)
+        G = dp.of_acting(graph, V + state.Theta, gradient)
+        clipped = dp.clip(G, C)
         N = noise.gaussian("gradient", self.sigma * C, G)
         X = V - self.learning_rate * graph.acting(V) * (clipped + N)  # 1
         Theta = state.Theta - self.local_learning_rate * G  # 2
-        sent = {"x": broadcast(graph, X), **told}
+        sent = {"x": dp.broadcast(graph, X), **told}
         return Round(State(graph.mix(X), Theta), sent, {"gradient": clipped, "theta": Theta})  # 3
 
     def models(self, state: State) -> Tensor:
@@ -99,39 +77,32 @@ class PPSGD(GaussianDefense):
         """Of each record's gradient: none."""
         return None
 
-    def calibrate(self, setting: Setting) -> Self:
-        """sigma such that no user spends more than (epsilon, delta) in the rounds it takes part.
-
-        Raises:
-            OutsideTheory: some W of a network without a server is not doubly stochastic.
-        """
-        network = setting.network
-        doubly = all(graph.doubly_stochastic for graph in network.graphs)
-        if not (network.server is not None or doubly or self.allow_outside_theory):
-            raise OutsideTheory(
-                "DPA039", "graph: PPSGD by gossip needs a doubly stochastic W in every round"
-            )
-        if self.noise_multiplier is not None:
-            return self
-        rounds = max(int(steps_of(network.at, self.n_rounds, i).sum()) for i in setting.holders)
+    def noise_multiplier_of(self, setting: Setting) -> float:
+        """sigma for the user that takes part most often; nothing is sampled."""
+        taken = (dp.steps_of(setting.network.at, self.n_rounds, i) for i in setting.holders)
+        rounds = max(int(steps.sum()) for steps in taken)
         busiest = self.model_copy(update={"n_rounds": max(1, rounds)})
-        sigma = busiest.noise_multiplier_for(self.batch_size)  # whole: nothing is sampled
-        return self.model_copy(update={"noise_multiplier": sigma})
+        return busiest.noise_multiplier_for(self.batch_size)
+
+    def check_theory(self, setting: Setting) -> None:
+        if setting.network.server is None:
+            dp.refuse_unless_doubly_stochastic(setting.network, "PPSGD by gossip")
 
     def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
+        self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
+    ) -> Mapping[str, dp.Stated]:
         """2 eta_w C: another record may turn the clipped gradient of the whole batch around."""
-        if adjacency not in ("add-remove", "replace-one"):
+        if adjacency not in dp.CHANGED_RECORDS:
             return {}
-        return {"x": Stated(2, 2 * self.learning_rate * self.clip_norm)}
+        return {"x": dp.Stated(2, 2 * self.learning_rate * self.clip_norm)}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """A user's whole gradient, clipped, in every round in which it takes part."""
-        takes = steps_of(setting.network.at, self.n_rounds, victim)
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)[takes]
+        takes = dp.steps_of(setting.network.at, self.n_rounds, victim)
+        known = dp.known_rounds(setting.network.at, self.n_rounds, threat_model, victim)[takes]
         least, most = (
-            releases(np.full(int(n), self.sigma), "none", 1.0) for n in (known.sum(), takes.sum())
+            dp.releases(np.full(int(n), self.sigma), "none", 1.0)
+            for n in (known.sum(), takes.sum())
         )
         said = (
             "the initial models, equal at all agents, are public; the user's own model, which "

@@ -2,28 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    Combination,
-    GeometricDefense,
-    Gradient,
-    Graph,
-    Moves,
-    Noise,
-    OutsideTheory,
-    Round,
-    Setting,
-    Target,
-    View,
-    broadcast,
-    mixed,
-    refuse_unless_symmetric,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
 
 ROUNDING = 1e-9  # of an eigenvalue: on the bound itself the modes do not decay
 
@@ -33,7 +19,7 @@ class State(NamedTuple):
     Y: Tensor  # [..., n_agents, d], never sent
 
 
-class SensitivityReduced(GeometricDefense):
+class SensitivityReduced(dp.GeometricDefense):
     """Xie, Liu and Chai, Algorithm 1; rows of X, Y, Z [..., n_agents, d] are agents.
 
     With alpha_k = gamma q1^(k-1) and nu_k = gamma delta q2 / (epsilon (q2 - q1)) q2^(k-1) (5),
@@ -51,13 +37,13 @@ class SensitivityReduced(GeometricDefense):
     (1 - l)) m + l, which decay exactly if alpha beta < 2 (1 + l) / (1 - l).
     """
 
-    paper: ClassVar[str] = "Xie, Liu, Chai: sensitivity reduction"
-    claims: ClassVar[str] = "pure epsilon-DP over any number of rounds, function (Theorem 4.5)"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Xie, Liu, Chai: sensitivity reduction"
+    claims = "pure epsilon-DP over any number of rounds, function (Theorem 4.5)"
+    messages = {
         "z": "the model before the round, Laplace noise of scale nu_k; all else that a round "
         "computes, but for the gradient, follows from the z of all rounds"
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "grad f_i at z, which the next model holds",
     }
 
@@ -75,52 +61,57 @@ class SensitivityReduced(GeometricDefense):
         Y = torch.add(Y, Z - Z_bar, alpha=beta)  # 4b
         G = gradient(Z)
         X = (Y + G).mul_(-alpha).add_(Z_bar)  # 4c
-        return Round(State(X, Y), {"z": broadcast(graph, Z)}, {"gradient": G})
+        return Round(State(X, Y), {"z": dp.broadcast(graph, Z)}, {"gradient": G})
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
-    def calibrate(self, setting: Setting) -> Self:
-        """Itself: (5) sets the noise from the options alone.
-
-        Raises:
-            ConfigError: outside Assumption 2, (5) or the stability bound, unless
-                ``allow_outside_theory``.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(
-                setting.network, "Algorithm 1 of Xie, Liu and Chai", "Assumption 2"
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(
+            setting.network, "Algorithm 1 of Xie, Liu and Chai", "Assumption 2"
+        )
+        self.refuse_outside_5()
+        product = self.step_size * self.correction
+        if product > 1:
+            raise dp.OutsideTheory(
+                "DPA040",
+                "step_size, correction: (5) needs gamma beta <= 1, got "
+                f"{self.step_size:g} * {self.correction:g} = {product:g}",
             )
-            self.refuse_outside_5()
-            self._refuse_large_correction()
-            self._refuse_instability(setting.network.at(1))
-        return self
+        smallest = setting.network.at(1).smallest_eigenvalue
+        bound = 2 * (1 + smallest) / (1 - smallest) if smallest < 1 else math.inf
+        if product >= bound * (1 - ROUNDING):
+            raise dp.OutsideTheory(
+                "DPA040",
+                f"graph: gamma beta = {product:g} is unstable: it must be below "
+                f"2 (1 + l) / (1 - l) = {bound:.4g} for the smallest eigenvalue "
+                f"l = {smallest:.4g} of W",
+                "lower correction, or give the graph lazy = true",
+            )
 
-    def _view_44(self, view: View, setting: Setting, target: Target) -> Tensor:
+    def _view_44(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
+        return self._seen(view, setting, target, target.round)
+
+    def _view_44_corrected(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
+        return self._seen(view, setting, target, target.round + 1)
+
+    def _seen(self, view: dp.View, setting: Setting, target: dp.Target, last: int) -> Tensor:
+        """z, y and (z_bar - the z of round ``last``) / alpha_k - y, [..., 3, d]."""
         k, victim, _ = target
-        Y, third = self._tracker(view, setting, k, victim), view.sent_by("z", k, victim)
-        third = (mixed(view, setting.network.at, "z", k, victim) - third) / self.alpha(k) - Y
-        return torch.stack([view.sent_by("z", k, victim), Y, third], dim=-2)
+        Z, Y = view.sent_by("z", k, victim), self._tracker(view, setting, k, victim)
+        moved = dp.mixed(view, setting.network.at, "z", k, victim) - view.sent_by("z", last, victim)
+        return torch.stack([Z, Y, moved / self.alpha(k) - Y], dim=-2)
 
-    def _view_44_corrected(self, view: View, setting: Setting, target: Target) -> Tensor:
-        k, victim, _ = target
-        Y, following = self._tracker(view, setting, k, victim), view.sent_by("z", k + 1, victim)
-        third = (mixed(view, setting.network.at, "z", k, victim) - following) / self.alpha(k) - Y
-        return torch.stack([view.sent_by("z", k, victim), Y, third], dim=-2)
-
-    def _tracker(self, view: View, setting: Setting, k: int, victim: int) -> Tensor:
+    def _tracker(self, view: dp.View, setting: Setting, k: int, victim: int) -> Tensor:
         """y after (4b) of round k, from the z of all rounds up to it."""
         away = [
-            view.sent_by("z", j, victim) - mixed(view, setting.network.at, "z", j, victim)
+            view.sent_by("z", j, victim) - dp.mixed(view, setting.network.at, "z", j, victim)
             for j in range(1, k + 1)
         ]
         return self.correction * torch.stack(away).sum(dim=0)
 
-    combinations: ClassVar[Mapping[str, Combination]] = {
-        "(44)": Combination(
+    combinations = {
+        "(44)": dp.Combination(
             "z, y and (z_bar - z) / alpha_k - y, as printed in the paper", ("z",), 0, _view_44
         ),
-        "(44)-corrected": Combination(
+        "(44)-corrected": dp.Combination(
             "the same with the next z in the third, which is then grad f_i less noise over alpha_k",
             ("z",),
             1,
@@ -128,31 +119,11 @@ class SensitivityReduced(GeometricDefense):
         ),
     }
 
-    def _refuse_large_correction(self) -> None:
-        if self.step_size * self.correction > 1:
-            raise OutsideTheory(
-                "DPA040",
-                "step_size, correction: (5) needs gamma beta <= 1, got "
-                f"{self.step_size:g} * {self.correction:g} = {self.step_size * self.correction:g}",
-            )
-
-    def _refuse_instability(self, graph: Graph) -> None:
-        smallest = graph.smallest_eigenvalue
-        bound = 2 * (1 + smallest) / (1 - smallest) if smallest < 1 else math.inf
-        if self.step_size * self.correction >= bound * (1 - ROUNDING):
-            raise OutsideTheory(
-                "DPA040",
-                f"graph: gamma beta = {self.step_size * self.correction:g} is unstable: it must be "
-                f"below 2 (1 + l) / (1 - l) = {bound:.4g} for the smallest eigenvalue "
-                f"l = {smallest:.4g} of W",
-                "lower correction, or give the graph lazy = true",
-            )
-
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
         """z(k) moves by delta alpha_(k-1) (Lemma 4.4), which a linear change of f attains.
 
         Given all z, one agent's function moves its own x(k-1) alone. z(1) covers the initial
         model, which does not depend on f.
         """
         moved = self.steps_before(n_rounds)
-        return {"z": Moves(moved, moved)}
+        return {"z": dp.Moves(moved, moved)}

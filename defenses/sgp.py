@@ -1,32 +1,13 @@
 """SGP: stochastic gradient push, without any privacy."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
-import numpy as np
 import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    Bracket,
-    Defense,
-    Gradient,
-    Graph,
-    Noise,
-    Observable,
-    ObservedGradient,
-    Round,
-    Setting,
-    Target,
-    ThreatModel,
-    View,
-    broadcast,
-    known_rounds,
-    refuse_unless_column_stochastic,
-    replayed,
-    start_and_step,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
 
 
 class State(NamedTuple):
@@ -35,7 +16,7 @@ class State(NamedTuple):
     V: Tensor  # [..., n_agents, d], momentum, never sent
 
 
-class SGP(Defense):
+class SGP(dp.NoiselessDefense):
     """Assran, Loizou, Ballas and Rabbat, Algorithm 1; rows of X, U [..., n_agents, d] are agents.
 
     From w = 1, round k with a column-stochastic P is
@@ -45,13 +26,12 @@ class SGP(Defense):
     With ``momentum`` m, as in the public code, V <- m V + G and U = X - gamma (G + m V).
     """
 
-    paper: ClassVar[str] = "Assran, Loizou, Ballas, Rabbat: SGP"
-    claims: ClassVar[str] = "none"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Assran, Loizou, Ballas, Rabbat: SGP"
+    messages = {
         "u": "the biased model after the local step; holds the sender's gradient without noise",
         "w": "push-sum weight; depends on the graph alone",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "the mean gradient of the batch of the round, without noise",
     }
 
@@ -66,41 +46,17 @@ class SGP(Defense):
         G = gradient(X / w)  # 1
         V = self.momentum * V + G
         U = X - self.learning_rate * (G + self.momentum * V)  # 2
-        sent = {"u": broadcast(graph, U), "w": broadcast(graph, w)}
+        sent = {"u": dp.broadcast(graph, U), "w": dp.broadcast(graph, w)}
         return Round(State(graph.mix(U), graph.mix(w), V), sent, {"gradient": G})  # 3
 
     def models(self, state: State) -> Tensor:
         return state.X / state.w
 
     def calibrate(self, setting: Setting) -> Self:
-        """There is no noise to set.
-
-        Raises:
-            ConfigError: a mixing matrix is not column-stochastic.
-        """
-        refuse_unless_column_stochastic(setting.network, "SGP")
+        """Itself. Raises ConfigError: some P is not column-stochastic."""
+        dp.refuse_unless_column_stochastic(setting.network, "SGP")
         return self
 
-    def without_noise(self) -> Self:
-        return self
-
-    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """Every round releases the victim's gradient as it is."""
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        return replayed(self, setting, victim, np.zeros(self.n_rounds), known)
-
-    def _gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
-        X, step = start_and_step(view, setting.network.at, "u", target)
-        w = view.sent_by("w", target.round, target.victim)
-        return ObservedGradient(step / self.learning_rate, X / w)
-
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "gradient": Observable(
-            "(x_i - u_i) / gamma with x_i mixed from the messages of the round before: the "
-            "gradient, plus m V where there is momentum m",
-            {"u": (-1, 0), "w": (0,)},
-            "u",
-            False,
-            _gradient,
-        )
+    observables = {  # where there is momentum m, the gradient plus m V
+        "gradient": dp.step_seen("u", lambda self, k, n: self.learning_rate, weight="w")
     }

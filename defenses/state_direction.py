@@ -2,36 +2,17 @@
 
 from abc import ABC
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple, Self
 
-import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    Decay,
-    Gradient,
-    Graph,
-    Moves,
-    Noise,
-    OutsideTheory,
-    Round,
-    ScaledDefense,
-    Setting,
-    broadcast,
-    refuse_unless_symmetric,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
 
 from .pp_doagt import smooth
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d]
-    Y: Tensor  # [..., n_agents, d], tracks the mean gradient
-    G: Tensor  # [..., n_agents, d], the gradient at X
-
-
-class StateDirection(ScaledDefense, ABC):
+class StateDirection(dp.ScaledDefense, ABC):
     """Rows of X, Y [..., n_agents, d] are agents; A is row-, B column-stochastic.
 
     With Y = grad F(X) at the start, round k is
@@ -50,17 +31,21 @@ class StateDirection(ScaledDefense, ABC):
     gives all three budgets that they print for Diff-TV-AB, with one L of 2.85 for all.
     """
 
-    messages: ClassVar[Mapping[str, str]] = {
+    claims = (
+        "pure epsilon-DP over any number of rounds, function, for gradients that differ by a "
+        "constant"
+    )
+    messages = {
         "x": "the model before the round, Laplace noise of scale nu_k; it holds the tracker of the "
         "round before times alpha",
         "y": "the tracker before the round, Laplace noise of scale nu_k; in round 1 the gradient",
     }
-    private: ClassVar[Mapping[str, str]] = {
+    private = {
         "gradient": "grad f_i at the true model that is sent",
     }
 
     step_size: PositiveFloat = 0.01  # alpha_1
-    noise_decay: Decay = 0.99  # q: nu_k = nu_1 q^(k-1)
+    noise_decay: dp.Decay = 0.99  # q: nu_k = nu_1 q^(k-1)
     smoothness: NonNegativeFloat = 1.0  # L: gradients over models, both in L1 norm
 
     def alpha(self, k: int) -> float:
@@ -70,30 +55,27 @@ class StateDirection(ScaledDefense, ABC):
     def shape(self, k: int) -> float:
         return self.noise_decay ** (k - 1)
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.zeros_like(X), torch.zeros_like(X))  # round 1 sets Y and G
+    def start(self, X: Tensor, setting: Setting) -> dp.Tracking:
+        return dp.Tracking.before(X)
 
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        X, Y, G = state
-        if k == 1:
-            Y = G = gradient(X)
+    def step(
+        self, state: dp.Tracking, k: int, graph: Graph, gradient: Gradient, noise: Noise
+    ) -> Round:
+        X, Y, G = state.begun(k, gradient)
         sent_x = X + noise.laplace("x", self.nu(k), X)  # 1
         sent_y = Y + noise.laplace("y", self.nu(k), Y)
 
         X_next = graph.pull.mix(sent_x) - self.alpha(k) * Y  # 2
         G_next = gradient(X_next)
         Y_next = graph.push.mix(sent_y) + G_next - G  # 3
-        sent = {"x": broadcast(graph, sent_x), "y": broadcast(graph, sent_y)}
-        return Round(State(X_next, Y_next, G_next), sent, {"gradient": G})
+        sent = {"x": dp.broadcast(graph, sent_x), "y": dp.broadcast(graph, sent_y)}
+        return Round(dp.Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
         """At most what gradients that turn round each time make; at least y(1) and then x(2)."""
         x, y = self._moved(n_rounds, 2 * self.gradient_distance, self.smoothness)
         flat_x, flat_y = self._moved(n_rounds, 0.0, 0.0)
-        return {"x": Moves(flat_x, x), "y": Moves(flat_y, y)}
+        return {"x": dp.Moves(flat_x, x), "y": dp.Moves(flat_y, y)}
 
     def claimed(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, list[float]]:
         """Of functions whose gradients differ by one vector at all points."""
@@ -119,9 +101,9 @@ class StateDirection(ScaledDefense, ABC):
         if self.noise_scale == 0:
             return
         if q == 1:
-            raise OutsideTheory("DPA040", "noise_decay: the noise must decay, got 1")
+            raise dp.OutsideTheory("DPA040", "noise_decay: the noise must decay, got 1")
         if step_decay == 1 and alpha * L * (q + 1) >= q**2:
-            raise OutsideTheory(
+            raise dp.OutsideTheory(
                 "DPA040",
                 "step_size: the losses of all rounds add up to no finite epsilon; expected "
                 f"step_size below q^2 / (L (q + 1)) = {q**2 / (L * (q + 1)):.4g}, got {alpha:g}",
@@ -135,27 +117,15 @@ class DiaDSP(StateDirection):
     on both messages and linear convergence; that both have one scale is a choice made here.
     """
 
-    paper: ClassVar[str] = "DiaDSP (Ding, Zhu, He, Chen, Guan)"
-    reconstructed: ClassVar[str | None] = (
+    paper = "DiaDSP (Ding, Zhu, He, Chen, Guan)"
+    reconstructed = (
         "the update follows from the abstract and from the sensitivity that Xie, Liu and Chai "
         "list; the formula of its epsilon is in no available text"
     )
-    claims: ClassVar[str] = (
-        "pure epsilon-DP over any number of rounds, function, for gradients that differ by a "
-        "constant"
-    )
 
-    def calibrate(self, setting: Setting) -> Self:
-        """The noise at which the claimed losses of the run add up to epsilon.
-
-        Raises:
-            ConfigError: W is not fixed, symmetric and doubly stochastic, or the claimed losses of
-                all rounds do not add up, unless ``allow_outside_theory``.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "DiaDSP")
-            self._refuse_endless_losses(1.0)
-        return super().calibrate(setting)
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "DiaDSP")
+        self._refuse_endless_losses(1.0)
 
 
 class DiffTVAB(StateDirection):
@@ -165,29 +135,17 @@ class DiffTVAB(StateDirection):
     decay, alpha_k = alpha_1 q1^(k-1); the paper's own are constant, q1 = 1.
     """
 
-    paper: ClassVar[str] = "Diff-TV-AB (Yang, He, Yang)"
-    reconstructed: ClassVar[str | None] = (
+    paper = "Diff-TV-AB (Yang, He, Yang)"
+    reconstructed = (
         "the update follows from the abstract and from the sensitivity that Xie, Liu and Chai "
         "list; the formula of its epsilon is inferred from the three budgets that they print"
     )
-    claims: ClassVar[str] = (
-        "pure epsilon-DP over any number of rounds, function, for gradients that differ by a "
-        "constant"
-    )
 
-    step_decay: Decay = 1.0  # q1
+    step_decay: dp.Decay = 1.0  # q1
 
     def alpha(self, k: int) -> float:
         """The step size of round k."""
         return self.step_size * self.step_decay ** (k - 1)
 
-    def calibrate(self, setting: Setting) -> Self:
-        """The noise at which the claimed losses of the run add up to epsilon.
-
-        Raises:
-            ConfigError: the claimed losses of all rounds do not add up, unless
-                ``allow_outside_theory``.
-        """
-        if not self.allow_outside_theory:
-            self._refuse_endless_losses(self.step_decay)
-        return super().calibrate(setting)
+    def check_theory(self, setting: Setting) -> None:
+        self._refuse_endless_losses(self.step_decay)

@@ -2,31 +2,20 @@
 
 from abc import ABC
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated
 
-import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    Gradient,
-    Graph,
-    Moves,
-    Noise,
-    OutsideTheory,
-    Round,
-    ScaledDefense,
-    Setting,
-    broadcast,
-    refuse_unless_symmetric,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Gradient, Graph, Models, Noise, Round, Setting
 
 Power = Annotated[float, Field(ge=0)]
 
 SLOPE = 0.1  # of all schedules, as in 1 + 0.1 k^power
 
 
-class WeakeningDefense(ScaledDefense, ABC):
+class WeakeningDefense(dp.ScaledDefense, ABC):
     """Schedules of powers: steps lambda_k, coupling c_k and noise nu_k, with growing nu_k allowed.
 
         lambda_k = step_size / (1 + 0.1 k^v),    c_k = 1 / (1 + 0.1 k^u),    nu_k ~ 1 + 0.1 k^w
@@ -34,6 +23,11 @@ class WeakeningDefense(ScaledDefense, ABC):
     An agent couples its own true state with the noisy ones it receives, so what a change of its
     function does lasts, and fades by c_k (1 - W_ii) in each round.
     """
+
+    claims = (
+        "pure epsilon-DP over any number of rounds, function, for gradients that agree in the end"
+    )
+    private = {"gradient": "grad f_i at the true model"}
 
     step_size: PositiveFloat = 0.02
     step_power: Power = 1.0  # v
@@ -58,15 +52,11 @@ class WeakeningDefense(ScaledDefense, ABC):
         """Raises OutsideTheory unless sums of steps and couplings diverge, and noise is beaten."""
         u, v, w = self.coupling_power, self.step_power, self.noise_power
         if not (u <= 1 and v <= 1 and 2 * (u - w) > 1 and 2 * v - u > 1):
-            raise OutsideTheory(
+            raise dp.OutsideTheory(
                 "DPA040",
                 "step_power, coupling_power, noise_power: convergence needs u <= 1, v <= 1, "
                 f"2 (u - w) > 1 and 2 v - u > 1, got v={v:g}, u={u:g}, w={w:g}",
             )
-
-
-class StaticState(NamedTuple):
-    X: Tensor  # [..., n_agents, d]
 
 
 class WangNedic(WeakeningDefense):
@@ -85,58 +75,30 @@ class WangNedic(WeakeningDefense):
     Chai say.
     """
 
-    paper: ClassVar[str] = "Wang, Nedic: tailored gradient methods, static"
-    reconstructed: ClassVar[str | None] = (
+    paper = "Wang, Nedic: tailored gradient methods, static"
+    reconstructed = (
         "the update is the standard form of what the abstract names; schedules are chosen here"
     )
-    claims: ClassVar[str] = (
-        "pure epsilon-DP over any number of rounds, function, for gradients that agree in the end"
-    )
-    messages: ClassVar[Mapping[str, str]] = {
-        "x": "the model before the round, Laplace noise of scale nu_k, which may grow"
-    }
-    private: ClassVar[Mapping[str, str]] = {"gradient": "grad f_i at the true model"}
+    messages = {"x": "the model before the round, Laplace noise of scale nu_k, which may grow"}
 
-    def start(self, X: Tensor, setting: Setting) -> StaticState:
-        return StaticState(X)
-
-    def step(
-        self, state: StaticState, k: int, graph: Graph, gradient: Gradient, noise: Noise
-    ) -> Round:
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X = state.X
         Z = X + noise.laplace("x", self.nu(k), X)  # 1
         G = gradient(X)
         X = X + self.c(k) * pulled(graph, X, Z) - self.lam(k) * G  # 2
-        return Round(StaticState(X), {"x": broadcast(graph, Z)}, {"gradient": G})
+        return Round(Models(X), {"x": dp.broadcast(graph, Z)}, {"gradient": G})
 
-    def models(self, state: StaticState) -> Tensor:
-        return state.X
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "the static method of Wang and Nedic")
+        self.refuse_outside_powers()
 
-    def calibrate(self, setting: Setting) -> Self:
-        """The noise at which the proven losses of the run add up to epsilon.
-
-        Raises:
-            ConfigError: W is not fixed, symmetric and doubly stochastic, or the powers do not let
-                it converge, unless ``allow_outside_theory``.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "the static method of Wang and Nedic")
-            self.refuse_outside_powers()
-        return super().calibrate(setting)
-
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
         """D(k-1) of the class docstring, from both sides."""
         others = 1 - setting.network.at(1).own[victim].item()
         D = [0.0]
         for k in range(1, n_rounds):
             D.append((1 - self.c(k) * others) * D[-1] + self.gradient_distance * self.lam(k))
-        return {"x": Moves(D, D)}
-
-
-class TrackingState(NamedTuple):
-    X: Tensor  # [..., n_agents, d]
-    Y: Tensor  # [..., n_agents, d], tracks the mean gradient and forgets
-    G: Tensor  # [..., n_agents, d], the gradient at X
+        return {"x": dp.Moves(D, D)}
 
 
 class WangNedicTracking(WeakeningDefense):
@@ -158,19 +120,15 @@ class WangNedicTracking(WeakeningDefense):
     where delta bounds the change of gradients between any two points, as for bounded gradients.
     """
 
-    paper: ClassVar[str] = "Wang, Nedic: tailored gradient methods, tracking"
-    reconstructed: ClassVar[str | None] = (
+    paper = "Wang, Nedic: tailored gradient methods, tracking"
+    reconstructed = (
         "the update is inferred from the sensitivity that Xie, Liu and Chai list; schedules are "
         "chosen here"
     )
-    claims: ClassVar[str] = (
-        "pure epsilon-DP over any number of rounds, function, for gradients that agree in the end"
-    )
-    messages: ClassVar[Mapping[str, str]] = {
+    messages = {
         "x": "the model before the round, Laplace noise of scale nu_k, which may grow",
         "y": "the tracker before the round, under as much noise; in round 1 the gradient",
     }
-    private: ClassVar[Mapping[str, str]] = {"gradient": "grad f_i at the true model"}
 
     forgetting: Annotated[float, Field(gt=0, le=1)] = 0.2  # a_k times 1 + 0.1 k^v
 
@@ -178,15 +136,13 @@ class WangNedicTracking(WeakeningDefense):
         """How much of the tracker is forgotten in round k."""
         return self.forgetting / (1 + SLOPE * k**self.step_power)
 
-    def start(self, X: Tensor, setting: Setting) -> TrackingState:
-        return TrackingState(X, torch.zeros_like(X), torch.zeros_like(X))  # round 1 sets Y and G
+    def start(self, X: Tensor, setting: Setting) -> dp.Tracking:
+        return dp.Tracking.before(X)
 
     def step(
-        self, state: TrackingState, k: int, graph: Graph, gradient: Gradient, noise: Noise
+        self, state: dp.Tracking, k: int, graph: Graph, gradient: Gradient, noise: Noise
     ) -> Round:
-        X, Y, G = state
-        if k == 1:
-            Y = G = gradient(X)
+        X, Y, G = state.begun(k, gradient)
         kept, c = 1 - self.a(k), self.c(k)
         sent_x = X + noise.laplace("x", self.nu(k), X)  # 1
         sent_y = Y + noise.laplace("y", self.nu(k), Y)
@@ -194,30 +150,19 @@ class WangNedicTracking(WeakeningDefense):
         X_next = X + c * pulled(graph.pull, X, sent_x) - self.lam(k) * Y  # 2
         G_next = gradient(X_next)
         Y_next = kept * Y + c * pulled(graph.push, Y, sent_y) + G_next - kept * G  # 3
-        sent = {"x": broadcast(graph, sent_x), "y": broadcast(graph, sent_y)}
-        return Round(TrackingState(X_next, Y_next, G_next), sent, {"gradient": G})
+        sent = {"x": dp.broadcast(graph, sent_x), "y": dp.broadcast(graph, sent_y)}
+        return Round(dp.Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
 
-    def models(self, state: TrackingState) -> Tensor:
-        return state.X
+    def check_theory(self, setting: Setting) -> None:
+        if setting.network.period != 1:
+            raise dp.OutsideTheory(
+                "DPA039",
+                "graph: the tracking method of Wang and Nedic needs a strongly connected graph "
+                "that does not vary in time",
+            )
+        self.refuse_outside_powers()
 
-    def calibrate(self, setting: Setting) -> Self:
-        """The noise at which the proven losses of the run add up to epsilon.
-
-        Raises:
-            ConfigError: the graph varies in time, or the powers do not let it converge, unless
-                ``allow_outside_theory``.
-        """
-        if not self.allow_outside_theory:
-            if setting.network.period != 1:
-                raise OutsideTheory(
-                    "DPA039",
-                    "graph: the tracking method of Wang and Nedic needs a strongly connected graph "
-                    "that does not vary in time",
-                )
-            self.refuse_outside_powers()
-        return super().calibrate(setting)
-
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
         """The recursions of the class docstring; constant gradients give them with their signs."""
         graph, delta = setting.network.at(1), self.gradient_distance
         R, C = (1 - g.own[victim].item() for g in (graph.pull, graph.push))
@@ -230,7 +175,7 @@ class WangNedicTracking(WeakeningDefense):
             y.append(u + delta)
             flat_y.append(stays * flat_y[-1] + self.a(k) * delta)
         least_x, least_y = ([abs(move) for move in flat] for flat in (flat_x, flat_y))
-        return {"x": Moves(least_x, x), "y": Moves(least_y, y)}
+        return {"x": dp.Moves(least_x, x), "y": dp.Moves(least_y, y)}
 
 
 def pulled(graph: Graph, X: Tensor, received: Tensor) -> Tensor:

@@ -5,43 +5,21 @@ import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
-from typing import ClassVar, NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    Adjacency,
-    Bracket,
-    DpauditError,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    MissingPackage,
-    Noise,
-    Observable,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    ThreatModel,
-    broadcast,
-    of_each_record,
-    step_seen,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
 from dpaudit.defense.correlated import Left, correlated_releases, left_of
 
 UNHEARD = 1e-6  # of tr(Sigma), added to what is minimised
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d], W times what was sent last: where the next round starts
-
-
-class Whisper(GaussianDefense):
+class Whisper(dp.GaussianDefense):
     """Rodio, Chen and Larsson 2025; rows of X, Y [..., n_agents, d] are agents.
 
     With Sigma = R R' the covariance between agents that minimises tr(W Sigma W') under
@@ -61,15 +39,13 @@ class Whisper(GaussianDefense):
     without a trusted party is open. Budgets follow from exact accounting, not from zCDP.
     """
 
-    paper: ClassVar[str] = "Rodio, Chen, Larsson: Whisper D-SGD"
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record, for an outsider"
-    messages: ClassVar[Mapping[str, str]] = {
+    paper = "Rodio, Chen, Larsson: Whisper D-SGD"
+    claims = "(epsilon, delta)-DP over the run, one record, for an outsider"
+    messages = {
         "y": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise that is correlated with the others'"
     }
-    private: ClassVar[Mapping[str, str]] = {
-        "gradient": "the mean of the batch's clipped gradients, without noise",
-    }
+    private = dp.CLIPPED_GRADIENT
 
     learning_rate: PositiveFloat = 0.05  # eta
 
@@ -77,15 +53,12 @@ class Whisper(GaussianDefense):
     def packages(self) -> Mapping[str, str]:
         return {"cvxpy": "dpaudit[whisper]"}
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, eta, C, B = state.X, self.learning_rate, self.clip_norm, gradient.batch_size
         S = gradient.clipped_sum(X, C)
         N = self._noise(graph, S, noise)  # 1
         Y = X - eta * (S + N) / B  # 2
-        return Round(State(graph.mix(Y)), {"y": broadcast(graph, Y)}, {"gradient": S / B})  # 3
+        return Round(Models(graph.mix(Y)), {"y": dp.broadcast(graph, Y)}, {"gradient": S / B})  # 3
 
     def _noise(self, graph: Graph, like: Tensor, noise: Noise) -> Tensor:
         """sigma C R Z; no agent knows Z itself."""
@@ -96,33 +69,27 @@ class Whisper(GaussianDefense):
         Z = noise.shared("common", std, like, nobody)
         return factor(covariance(graph)).to(like) @ Z
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
     def calibrate(self, setting: Setting) -> Self:
         """sigma from the budget.
 
         Raises:
-            OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
             DpauditError: the solver is not installed, or finds no solution.
         """
+        calibrated = super().calibrate(setting)
+        covariance(setting.network.at(1))
+        return calibrated
+
+    def check_theory(self, setting: Setting) -> None:
         graph = setting.network.at(1)
-        fits = setting.network.period == 1 and graph.symmetric and graph.doubly_stochastic
-        if not (fits or self.allow_outside_theory):
-            raise OutsideTheory(
+        if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
+            raise dp.OutsideTheory(
                 "DPA039",
                 "graph: Whisper needs an undirected graph that does not vary in time, with a "
                 "symmetric doubly stochastic W, for which its covariance is the best one",
             )
-        covariance(graph)
-        return super().calibrate(setting)
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """eta C / B for each record."""
-        moved = self.learning_rate * self.clip_norm / self.batch_size
-        return of_each_record("y", moved, adjacency)
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        return {"y": self.learning_rate * self.clip_norm / self.batch_size}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """What others' messages leave open of the victim's noise."""
@@ -131,8 +98,8 @@ class Whisper(GaussianDefense):
         said = "all agents share the initial model; no agent knows the common draws"
         return correlated_releases(self, setting, threat_model, victim, left, said)
 
-    observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": step_seen("y", lambda self, k: self.learning_rate),
+    observables = {
+        "noisy-gradient": dp.step_seen("y", lambda self, k, n: self.learning_rate),
     }
 
 
@@ -150,7 +117,7 @@ def covariance(graph: Graph) -> Tensor:
     try:
         cvxpy = import_module("cvxpy")
     except ImportError:
-        raise MissingPackage(
+        raise dp.MissingPackage(
             "DPA023", 'whisper needs the package cvxpy: pip install "dpaudit[whisper]"'
         ) from None
     W, n = graph.W.numpy(), graph.n_agents
@@ -164,13 +131,13 @@ def covariance(graph: Graph) -> Tensor:
         warnings.simplefilter("ignore", UserWarning)
         problem.solve(solver=cvxpy.CLARABEL)
     if problem.status not in (cvxpy.OPTIMAL, cvxpy.OPTIMAL_INACCURATE):
-        raise DpauditError(
+        raise dp.DpauditError(
             "DPA041", f"whisper: the solver ends with {problem.status}, and no covariance"
         )
     found = torch.from_numpy((Sigma.value + Sigma.value.T) / 2)
     left = left_of(found).of_all.min().item()
     if not (math.isfinite(left) and left > 0.5):
-        raise DpauditError(
+        raise dp.DpauditError(
             "DPA041", "whisper: the solver's covariance leaves an agent without noise"
         )
     return found / min(left, 1.0)

@@ -1,35 +1,17 @@
 """Xuan and Wang: robust gradient tracking on undirected graphs, under decaying Laplace noise."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated
 
-import torch
-from pydantic import Field, PositiveFloat
-from torch import Tensor
+from pydantic import Field
 
-from dpaudit.defense import (
-    Decay,
-    Gradient,
-    Graph,
-    Moves,
-    Noise,
-    OutsideTheory,
-    Round,
-    ScaledDefense,
-    Setting,
-    broadcast,
-    refuse_unless_symmetric,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
 
 from .wang_nedic import bounded, pulled
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d]
-    S: Tensor  # [..., n_agents, d], the gradients that an agent has gathered
-
-
-class XuanWang(ScaledDefense):
+class XuanWang(dp.GatheringDefense):
     """Robust gradient tracking (Xuan and Wang); rows of X, S [..., n_agents, d] are agents.
 
     With alpha_k = gamma q1^(k-1), nu_k = nu_1 q2^(k-1), a constant c and S = 0 at the start
@@ -45,35 +27,20 @@ class XuanWang(ScaledDefense):
     up only if the noise falls more slowly than the steps and than 1 - e.
     """
 
-    paper: ClassVar[str] = "Xuan, Wang: robust gradient tracking"
-    reconstructed: ClassVar[str | None] = (
+    paper = "Xuan, Wang: robust gradient tracking"
+    reconstructed = (
         "the update is the skeleton of robust gradient tracking; no text of the paper is available"
     )
-    claims: ClassVar[str] = "pure epsilon-DP over any number of rounds, function"
-    messages: ClassVar[Mapping[str, str]] = {
+    messages = {
         "x": "the model before the round, Laplace noise of scale nu_k",
         "s": "the gradients gathered before the round, Laplace noise of scale nu_k",
     }
-    private: ClassVar[Mapping[str, str]] = {
-        "gradient": "grad f_i at the true model, which s gathers in the round",
-    }
 
-    step_size: PositiveFloat = 0.001  # gamma
-    step_decay: Decay = 0.97  # q1
-    noise_decay: Decay = 0.99  # q2
     coupling: Annotated[float, Field(gt=0, lt=1)] = 0.5  # c
 
-    def alpha(self, k: int) -> float:
-        """The step size of round k."""
-        return self.step_size * self.step_decay ** (k - 1)
-
-    def shape(self, k: int) -> float:
-        return self.noise_decay ** (k - 1)
-
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.zeros_like(X))
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(
+        self, state: dp.Gathering, k: int, graph: Graph, gradient: Gradient, noise: Noise
+    ) -> Round:
         X, S = state
         sent_x = X + noise.laplace("x", self.nu(k), X)  # 1
         sent_s = S + noise.laplace("s", self.nu(k), S)
@@ -81,37 +48,22 @@ class XuanWang(ScaledDefense):
         G = gradient(X)
         S_next = S + self.coupling * pulled(graph, S, sent_s) + self.alpha(k) * G  # 2
         X_next = X + self.coupling * pulled(graph, X, sent_x) - (S_next - S)  # 3
-        sent = {"x": broadcast(graph, sent_x), "s": broadcast(graph, sent_s)}
-        return Round(State(X_next, S_next), sent, {"gradient": G})
+        sent = {"x": dp.broadcast(graph, sent_x), "s": dp.broadcast(graph, sent_s)}
+        return Round(dp.Gathering(X_next, S_next), sent, {"gradient": G})
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
-    def calibrate(self, setting: Setting) -> Self:
-        """The noise at which the proven losses of the run add up to epsilon.
-
-        Raises:
-            ConfigError: W is not fixed, symmetric and doubly stochastic, or the losses of all
-                rounds do not add up, unless ``allow_outside_theory``.
-        """
-        if not self.allow_outside_theory:
-            refuse_unless_symmetric(setting.network, "the method of Xuan and Wang")
-            if self.noise_scale != 0:
-                self._refuse_endless_losses(setting)
-        return super().calibrate(setting)
-
-    def _refuse_endless_losses(self, setting: Setting) -> None:
+    def check_theory(self, setting: Setting) -> None:
+        dp.refuse_unless_symmetric(setting.network, "the method of Xuan and Wang")
         own = setting.network.at(1).own.max().item()
         slowest = max(self.step_decay, 1 - self.coupling * (1 - own))
-        if not slowest < self.noise_decay < 1:
-            raise OutsideTheory(
+        if self.noise_scale != 0 and not slowest < self.noise_decay < 1:
+            raise dp.OutsideTheory(
                 "DPA040",
                 "noise_decay: the losses of all rounds add up to no finite epsilon unless noise "
                 "falls more slowly than steps and than what lasts of them; expected more than "
                 f"{slowest:.4g} and below 1, got {self.noise_decay:g}",
             )
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
         """The recursions of the class docstring; constant gradients give them with their signs."""
         delta = self.gradient_distance
         e = self.coupling * (1 - setting.network.at(1).own[victim].item())
@@ -120,7 +72,7 @@ class XuanWang(ScaledDefense):
             x.append((1 - e) * x[-1] + e * s[-1] + self.alpha(k) * delta)
             flat_x.append((1 - e) * flat_x[-1] + e * s[-1] - self.alpha(k) * delta)
             s.append((1 - e) * s[-1] + self.alpha(k) * delta)
-        return {"x": Moves([abs(move) for move in flat_x], x), "s": Moves(s, s)}
+        return {"x": dp.Moves([abs(move) for move in flat_x], x), "s": dp.Moves(s, s)}
 
     def assumed(self) -> tuple[str, ...]:
         return bounded(self.gradient_distance)

@@ -1,38 +1,18 @@
 """Zip-DL: noises on an agent's links that cancel in the mean."""
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar, NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from dpaudit.defense import (
-    Adjacency,
-    Bracket,
-    GaussianDefense,
-    Gradient,
-    Graph,
-    Messages,
-    Noise,
-    OutsideTheory,
-    Round,
-    Setting,
-    Stated,
-    ThreatModel,
-    of_each_record,
-    releases,
-    unicast,
-)
+import dpaudit.defense as dp
+from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
 
 
-class State(NamedTuple):
-    X: Tensor  # [..., n_agents, d], models
-
-
-class ZipDL(GaussianDefense):
+class ZipDL(dp.GaussianDefense):
     """Biswas et al. 2025, one exchange a round; rows of X, Y [..., n_agents, d] are agents.
 
     With S the sum over the batch of per-record gradients at X, clipped to norm C, m noises U_1,
@@ -52,26 +32,21 @@ class ZipDL(GaussianDefense):
     round but that of later links.
     """
 
-    paper: ClassVar[str] = "Biswas et al.: Zip-DL"
-    reconstructed: ClassVar[str] = (
+    paper = "Biswas et al.: Zip-DL"
+    reconstructed = (
         "the clip of records and the budget, of which the algorithm in its public code has none"
     )
-    claims: ClassVar[str] = "(epsilon, delta)-DP of one message on one link, one record"
-    messages: ClassVar[Mapping[str, str]] = {
+    claims = "(epsilon, delta)-DP of one message on one link, one record"
+    messages = {
         "y": "the model after the local step under noise of this link; all noises of a sender sum "
         "to zero, with one that it keeps if there is self_noise"
     }
-    private: ClassVar[Mapping[str, str]] = {
-        "gradient": "the mean of the batch's clipped gradients, without noise",
-    }
+    private = dp.CLIPPED_GRADIENT
 
     learning_rate: PositiveFloat = 0.05  # eta
     self_noise: bool = False
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
-
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+    def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, eta, C, B = state.X, self.learning_rate, self.clip_norm, gradient.batch_size
         j, i = graph.senders.to(X.device), graph.receivers.to(X.device)
         S = gradient.clipped_sum(X, C)
@@ -81,7 +56,7 @@ class ZipDL(GaussianDefense):
         w, own = graph.on_links.to(X), graph.own.to(X)
         heard = torch.zeros_like(Y).index_add(-2, i, w[:, None] * sent)  # 4
         X = heard + own[:, None] * (Y + kept)
-        return Round(State(X), {"y": unicast(graph, sent)}, {"gradient": S / B})
+        return Round(Models(X), {"y": dp.unicast(graph, sent)}, {"gradient": S / B})
 
     def _noises(self, graph: Graph, like: Tensor, noise: Noise, s: float) -> tuple[Tensor, Tensor]:
         """On each link [..., n_edges, d], and what each agent keeps [..., n_agents, d]."""
@@ -94,9 +69,6 @@ class ZipDL(GaussianDefense):
         kept = scale * (own - mean) if self.self_noise else own
         return scale[j] * (U - mean[..., j, :]), kept
 
-    def models(self, state: State) -> Tensor:
-        return state.X
-
     def calibrate(self, setting: Setting) -> Self:
         """sigma such that one message of round 1 on one link keeps to the budget, of the agent with
         the fewest records. The number of rounds does not matter to it.
@@ -105,35 +77,33 @@ class ZipDL(GaussianDefense):
             OutsideTheory: weights differ, so that the noises do not cancel; or an agent has a
                 single neighbour and no noise of its own, whose one noise is 0.
         """
-        for graph in () if self.allow_outside_theory else setting.network.graphs:
-            self._refuse(graph)
         return super().calibrate(setting)
+
+    def check_theory(self, setting: Setting) -> None:
+        for graph in setting.network.graphs:
+            self._refuse(graph)
 
     def noise_multiplier_for(self, size: int) -> float:
         """The least sigma with which one message about a batch of this many records does."""
-        return self.noise_multiplier_at(min(1.0, self.batch_size / size), 1, self.sampling)
+        return self.noise_multiplier_at(self.sampling_rate(size), 1, self.sampling)
 
     def _refuse(self, graph: Graph) -> None:
         weights = torch.from_numpy(graph.sparse.data)
         if not torch.allclose(weights, weights[0].expand_as(weights)):
-            raise OutsideTheory(
+            raise dp.OutsideTheory(
                 "DPA039",
                 "graph: Zip-DL needs one weight for all links and agents, as on a ring, for noises "
                 "to cancel",
             )
         if int(_noises_of(graph, self.self_noise).min()) < 2:
-            raise OutsideTheory(
+            raise dp.OutsideTheory(
                 "DPA040",
                 "graph: an agent with a single neighbour has a single noise, which is 0 as they "
                 "sum to zero; set self_noise = true",
             )
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """eta C / B for each record."""
-        moved = self.learning_rate * self.clip_norm / self.batch_size
-        return of_each_record("y", moved, adjacency)
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
+        return {"y": self.learning_rate * self.clip_norm / self.batch_size}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Of r of the victim's m noises: mu^2 = (m - 1) r / (sigma^2 (m - r)); all m: none.
@@ -144,15 +114,16 @@ class ZipDL(GaussianDefense):
         own = [(j, i) for j, i in graph.links if victim in (j, i)]
         r = sum(threat_model.sees(j, i) for j, i in own if j == victim)
         m = int(_noises_of(graph, self.self_noise)[victim])
-        how = self.sampling, min(1.0, self.batch_size / setting.sizes[victim])
+        size = setting.sizes[victim]
         if r == 0:
             relayed = np.zeros(self.n_rounds if self.n_rounds > 1 else 0)
-            return Bracket((), releases(relayed, *how), (_SAID,))
+            return Bracket((), dp.batch_releases(self, size, relayed), (_SAID,))
         hidden = self.sigma * math.sqrt((m - r) / ((m - 1) * r)) if m > r else 0.0
         follows = r >= m and network.period == 1 and all(threat_model.sees(*link) for link in own)
         least = [0.0] * self.n_rounds if follows else [hidden]
         most = [0.0] * self.n_rounds if self.n_rounds > 1 else [hidden]
-        return Bracket(releases(least, *how), releases(most, *how), (_SAID,))
+        shown, told = (dp.batch_releases(self, size, end) for end in (least, most))
+        return Bracket(shown, told, (_SAID,))
 
 
 _SAID = (

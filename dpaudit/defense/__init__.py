@@ -18,7 +18,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.strict import Strict
 
-from .budget import GaussianDefense
+from .budget import CLIPPED_GRADIENT, BudgetDefense, GaussianDefense, refuse_unless_one_is_given
 from .clipping import clip, clip_weights, norms
 from .contract import (
     CHANGED_RECORDS,
@@ -27,6 +27,7 @@ from .contract import (
     Defense,
     Deferred,
     Gradient,
+    Models,
     Observable,
     ObservedGradient,
     Round,
@@ -37,16 +38,18 @@ from .contract import (
 from .gossip import (
     AVERAGE,
     GraphOf,
+    batch_releases,
     clipped_whole,
     from_server,
+    gaussian_rounds,
+    gradient_on_link,
     known_rounds,
     mixed,
     of_acting,
-    of_each_record,
     refuse_unless_column_stochastic,
+    refuse_unless_doubly_stochastic,
     refuse_unless_symmetric,
     releases,
-    replayed,
     start_and_step,
     step_seen,
     steps_of,
@@ -59,14 +62,18 @@ from .laplace import (
     ScaledDefense,
 )
 from .noise import Noise, Scale
+from .noiseless import NoiselessDefense, NoiselessFunctionDefense
+from .tracking import Gathering, GatheringDefense, Tracking
 from .transcript import Message, Messages, Transcript, broadcast, unicast
 from .view import View
 
 __all__ = [
     "AVERAGE",
     "CHANGED_RECORDS",
+    "CLIPPED_GRADIENT",
     "Adjacency",
     "Bracket",
+    "BudgetDefense",
     "BudgetDelta",
     "BudgetEpsilon",
     "Combination",
@@ -75,6 +82,8 @@ __all__ = [
     "Defense",
     "Deferred",
     "DpauditError",
+    "Gathering",
+    "GatheringDefense",
     "GaussianDefense",
     "GeometricDefense",
     "Gradient",
@@ -85,9 +94,12 @@ __all__ = [
     "Message",
     "Messages",
     "MissingPackage",
+    "Models",
     "Moves",
     "Network",
     "Noise",
+    "NoiselessDefense",
+    "NoiselessFunctionDefense",
     "NotObservable",
     "Observable",
     "ObservedGradient",
@@ -101,29 +113,38 @@ __all__ = [
     "Strict",
     "Target",
     "ThreatModel",
+    "Tracking",
     "Transcript",
     "View",
+    "batch_releases",
     "broadcast",
     "clip",
     "clip_weights",
     "clipped_whole",
     "from_server",
+    "gaussian_rounds",
+    "gradient_on_link",
     "known_rounds",
     "mixed",
     "norms",
     "of_acting",
-    "of_each_record",
     "refuse_unless_column_stochastic",
+    "refuse_unless_doubly_stochastic",
+    "refuse_unless_one_is_given",
     "refuse_unless_symmetric",
     "releases",
-    "replayed",
     "start_and_step",
     "step_seen",
     "steps_of",
     "unicast",
 ]
 
-RENAMED = {"Capture": "Messages", "Derived": "ObservedGradient", "Sent": "Message"}
+RENAMED = {
+    "Capture": "Messages",
+    "Derived": "ObservedGradient",
+    "Sent": "Message",
+    "replayed": "gaussian_rounds",
+}
 
 if not TYPE_CHECKING:  # names of before: a type checker is to miss them
 

@@ -1,11 +1,10 @@
 """Gaussian noise on clipped gradients, of a multiplier that is given or follows from a budget."""
 
 import math
-from abc import ABC
+from abc import ABC, abstractmethod
 from functools import cache
 from typing import Annotated, Literal, Self
 
-import numpy as np
 from pydantic import Field, PositiveFloat, model_validator
 from scipy.optimize import brentq
 
@@ -14,31 +13,29 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
 
 from .contract import Bracket, Defense, Setting
-from .gossip import known_rounds, releases, replayed
+from .gossip import gaussian_rounds, releases
 
-PRECISION = (
-    1e-3  # relative, of a noise multiplier found from a budget; the error is on the safe side
-)
+PRECISION = 1e-3  # relative, of a noise multiplier from a budget; the error is on the safe side
+CLIPPED_GRADIENT = {"gradient": "the mean of the batch's clipped gradients, without noise"}
 LEAST_LOG_SIGMA, MOST_LOG_SIGMA = -13.0, 16.0  # between which it is looked for
 
 
-class GaussianDefense(Defense, ABC):
-    """A defense whose every batch is one Gaussian release, all with one noise multiplier sigma.
+def refuse_unless_one_is_given(defense: Defense, one: str, other: str) -> None:
+    """Raises ValueError unless exactly one of two options has a value."""
+    if (getattr(defense, one) is None) == (getattr(defense, other) is None):
+        raise ValueError(f"give either {one} or {other}")
 
-    The sum over a batch of what its records add, each clipped to the L2 norm C, is sent under
-    N(0, sigma^2 C^2 I). Agents draw ``batches_per_round`` batches in each of ``n_rounds`` rounds.
-    """
 
-    clip_norm: PositiveFloat = 2.0  # C
+class BudgetDefense(Defense, ABC):
+    """A defense whose one noise multiplier is given, or follows from a budget by ``calibrate``."""
+
     epsilon: BudgetEpsilon | None = None
     delta: BudgetDelta = 1e-5
-    adjacency: RecordAdjacency = "add-remove"  # that epsilon is meant for
     noise_multiplier: Annotated[float, Field(ge=0)] | None = None  # sigma; from epsilon if absent
 
     @model_validator(mode="after")
     def _noise_is_given_once(self) -> Self:
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("give either epsilon or noise_multiplier")
+        refuse_unless_one_is_given(self, "epsilon", "noise_multiplier")
         return self
 
     @property
@@ -49,22 +46,40 @@ class GaussianDefense(Defense, ABC):
         return self.noise_multiplier
 
     def calibrate(self, setting: Setting) -> Self:
-        """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP."""
+        """The same with ``noise_multiplier_of`` this setting, if none is given."""
+        super().calibrate(setting)
         if self.noise_multiplier is not None:
             return self
-        fewest = min(setting.sizes[i] for i in setting.holders)
-        return self.model_copy(update={"noise_multiplier": self.noise_multiplier_for(fewest)})
+        return self.model_copy(update={"noise_multiplier": self.noise_multiplier_of(setting)})
+
+    @abstractmethod
+    def noise_multiplier_of(self, setting: Setting) -> float:
+        """sigma from epsilon and delta."""
 
     def without_noise(self) -> Self:
         return self.model_copy(update={"noise_multiplier": 0.0, "epsilon": None})
+
+
+class GaussianDefense(BudgetDefense, ABC):
+    """A defense whose every batch is one Gaussian release, all with one noise multiplier sigma.
+
+    The sum over a batch of what its records add, each clipped to the L2 norm C, is sent under
+    N(0, sigma^2 C^2 I). Agents draw ``batches_per_round`` batches in each of ``n_rounds`` rounds.
+    """
+
+    clip_norm: PositiveFloat = 2.0  # C
+    adjacency: RecordAdjacency = "add-remove"  # that epsilon is meant for
+
+    def noise_multiplier_of(self, setting: Setting) -> float:
+        """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP."""
+        return self.noise_multiplier_for(min(setting.sizes[i] for i in setting.holders))
 
     def clip_norm_in(self, k: int) -> float | None:
         return self.clip_norm
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's clipped gradients under their noise."""
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        return replayed(self, setting, victim, np.full(self.n_rounds, self.sigma), known)
+        return gaussian_rounds(self, setting, threat_model, victim, self.sigma)
 
     def noise_multiplier_for(self, size: int) -> float:
         """The least sigma that gives an agent with this many records its budget.
@@ -72,9 +87,8 @@ class GaussianDefense(Defense, ABC):
         Raises:
             ConfigError: next to no noise keeps to the budget, or none is certain to.
         """
-        rate = min(1.0, self.batch_size / size)
         count = self.n_rounds * self.batches_per_round
-        return self.noise_multiplier_at(rate, count, self.sampling)
+        return self.noise_multiplier_at(self.sampling_rate(size), count, self.sampling)
 
     def noise_multiplier_at(
         self, rate: float, count: int, sampling: Literal["none", "fixed", "poisson"]

@@ -116,6 +116,12 @@ class Gradient(ABC):
         return self
 
 
+class Models(NamedTuple):
+    """The state of a method whose agents keep nothing but a model."""
+
+    X: Tensor  # [..., n_agents, d]
+
+
 class Round(NamedTuple):
     """What one step of all agents leaves behind."""
 
@@ -244,17 +250,18 @@ class Defense(Strict, ABC):
             )
         super().__setattr__(name, value)
 
-    @abstractmethod
     def start(self, X: Tensor, setting: Setting) -> Any:
-        """The state before round 1, from initial models X [..., n_agents, d]."""
+        """The state before round 1, from initial models X [..., n_agents, d]; the models alone."""
+        return Models(X)
 
     @abstractmethod
     def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         """Round k = 1, 2, ... of all agents."""
 
-    @abstractmethod
     def models(self, state: Any) -> Tensor:
-        """The models [..., n_agents, d] that would be used now."""
+        """The models [..., n_agents, d] that would be used now: the first field of the state."""
+        models: Tensor = state[0]
+        return models
 
     def evaluated(self, state: Any) -> Tensor:
         """The models whose accuracy the paper reports, [..., n_agents, d]: some give the mean's."""
@@ -283,11 +290,19 @@ class Defense(Strict, ABC):
         """The same defense with its noise set from its budget by the paper's own formula.
 
         Raises:
-            OutsideTheory: the setting is outside what the paper's theory allows, and
-                ``allow_outside_theory`` is not set.
+            OutsideTheory: as ``check_theory``, unless ``allow_outside_theory``.
             ConfigError: it cannot be run at all.
         """
+        if not self.allow_outside_theory:
+            self.check_theory(setting)
         return self
+
+    def check_theory(self, setting: Setting) -> None:
+        """Raises OutsideTheory: the paper's theory does not allow this setting."""
+
+    def sampling_rate(self, size: int) -> float:
+        """The probability that a batch holds one given record of an agent with this many."""
+        return min(1.0, self.batch_size / size)
 
     def clip_norm_in(self, k: int) -> float | None:
         """The L2 norm to which round k clips each record's gradient; None: it clips none so."""
@@ -318,7 +333,16 @@ class Defense(Strict, ABC):
 
         Messages without an entry are measured and held against nothing. ``sent`` is for bounds that
         the agents compute as they go; "agent-identity" bounds the distance between two agents'.
+        Of records, it is what ``moved_by_record`` says.
         """
+        n = CHANGED_RECORDS.get(adjacency)
+        if n is None:
+            return {}
+        moved = self.moved_by_record(k, setting, victim)
+        return {message: Stated(2, n * most) for message, most in moved.items()}
+
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> Mapping[str, float]:
+        """How far one record moves the victim's messages of round k in L2 norm, before noise."""
         return {}
 
     def function_distance(self) -> float | None:

@@ -6,7 +6,7 @@ messages knows the mixture too, since weights are public, and so the step.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
@@ -18,20 +18,10 @@ from torch import Tensor
 
 from dpaudit.accounting.releases import Mechanism, Release
 from dpaudit.errors import ConfigError, NotObservable, OutsideTheory
-from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
 
-from .contract import (
-    CHANGED_RECORDS,
-    Bracket,
-    Defense,
-    Observable,
-    ObservedGradient,
-    Setting,
-    Stated,
-    Target,
-)
+from .contract import Bracket, Defense, Observable, ObservedGradient, Setting, Target
 from .transcript import Message, Messages
 from .view import View, seen_links
 
@@ -50,6 +40,14 @@ def refuse_unless_column_stochastic(network: Network, method: str) -> None:
         raise ConfigError(
             "DPA039",
             f"graph: {method} needs mixing matrices whose columns sum to 1, in every round",
+        )
+
+
+def refuse_unless_doubly_stochastic(network: Network, method: str, more: str = "") -> None:
+    """Raises OutsideTheory: W of some round is not; ``more`` ends the sentence."""
+    if not all(graph.doubly_stochastic for graph in network.graphs):
+        raise OutsideTheory(
+            "DPA039", f"graph: {method} needs a doubly stochastic W in every round{more}"
         )
 
 
@@ -130,29 +128,47 @@ def start_and_step(
     return start, start - view.sent_by(name, k, victim)
 
 
-def step_seen(message: str, rate: Callable[[Any, int], float]) -> Observable:
+def step_seen(
+    message: str,
+    rate: Callable[[Any, int, int], float],
+    weight: str | None = None,
+    at: Literal["mixed", "sent"] = "mixed",
+) -> Observable:
     """A victim's step over its rate, from the messages of a round and of the one before it.
-
-    For methods that take the gradient of round k where the mixing of round k - 1 ended.
 
     Args:
         message: by which models are sent.
-        rate: of a defense and a round, what its gradient is multiplied by.
+        rate: of a defense, a round and a number of agents: what a gradient is multiplied by; may
+            raise NotObservable.
+        weight: the message with push-sum weights, by which models are divided; None: there is none.
+        at: whether gradients of round k are taken where the mixing of round k - 1 ended, or at the
+            model that was sent in it.
     """
 
     def derive(defense: Any, view: View, setting: Setting, target: Target) -> ObservedGradient:
+        k, victim, _ = target
+        per_gradient = rate(defense, k, setting.n_agents)
         start, step = start_and_step(view, setting.network.at, message, target)
-        return ObservedGradient(step / rate(defense, target.round), start)
+        model = start if at == "mixed" else view.sent_by(message, k - 1, victim)
+        if weight is not None:
+            model = model / view.sent_by(weight, k, victim)
+        return ObservedGradient(step / per_gradient, model)
 
     said = f"(v_i - {message}_i) over the step size, with v_i mixed from the messages before"
-    return Observable(said, {message: (-1, 0)}, message, False, derive)
+    needs = {message: (-1, 0)} | ({weight: (0,)} if weight else {})
+    return Observable(said, needs, message, False, derive)
 
 
-def of_each_record(message: str, moved: float, adjacency: Adjacency) -> Mapping[str, Stated]:
-    """A message that one record moves so far in L2; nothing is stated of users and functions."""
-    if adjacency not in CHANGED_RECORDS:
-        return {}
-    return {message: Stated(2, CHANGED_RECORDS[adjacency] * moved)}
+def gradient_on_link(message: str, at: str) -> Observable:
+    """The gradient that a message carries, at the receiver's model, which it sent as ``at``."""
+
+    def derive(defense: Any, view: View, setting: Setting, target: Target) -> ObservedGradient:
+        k, victim, receiver = target
+        gradient = view.on_edge(message, k, victim, receiver)
+        return ObservedGradient(gradient, view.sent_by(at, k, receiver))
+
+    said = f"the {message.replace('_', '-')} as it travels"
+    return Observable(said, {message: (0,), at: (0,)}, message, True, derive)
 
 
 def known_rounds(
@@ -237,22 +253,28 @@ def _take_steps(graph: Graph) -> NDArray[np.bool_]:
     return graph.acting(torch.zeros(())).flatten().numpy() > 0
 
 
-def replayed(
+def gaussian_rounds(
     defense: Defense,
     setting: Setting,
+    threat_model: ThreatModel,
     victim: int,
     noise_multipliers: ArrayLike,
-    known: NDArray[np.bool_],
+    known: NDArray[np.bool_] | None = None,
 ) -> Bracket:
-    """Gaussian releases of all rounds [n_rounds] at most, of the ``known`` ones at least.
+    """Gaussian releases of all rounds at most, and at least of those whose step the view gives.
 
     Rounds in which the victim takes no step release nothing of it. Of K batches in a round the
     view gives the sum of their noisy gradients: at most each of them, at least K releases under K
     times the variance, which is what a record with another direction in each batch meets.
+
+    Args:
+        noise_multipliers: of each round, [n_rounds], or one for all.
+        known: [n_rounds]; as ``known_rounds`` has them if absent.
     """
-    rate = min(1.0, defense.batch_size / setting.sizes[victim])
+    if known is None:
+        known = known_rounds(setting.network.at, defense.n_rounds, threat_model, victim)
     takes = steps_of(setting.network.at, len(known), victim)
-    z, known = np.asarray(noise_multipliers)[takes], known[takes]
+    z, known = np.broadcast_to(noise_multipliers, known.shape)[takes], known[takes]
     said = "the initial models, equal at all agents, are public"
     K = defense.batches_per_round
     if K > 1:
@@ -265,9 +287,11 @@ def replayed(
             f"; the view gives the step of {known.sum()} of {len(known)} rounds exactly: the lower "
             "end counts these alone, the upper end all rounds"
         )
+    size = setting.sizes[victim]
     least, most = (np.repeat(some, K) for some in (z[known] * math.sqrt(K), z))
-    how = defense.sampling, rate
-    return Bracket(releases(least, *how), releases(most, *how), (said,))
+    return Bracket(
+        batch_releases(defense, size, least), batch_releases(defense, size, most), (said,)
+    )
 
 
 def clipped_whole(bracket: Bracket, defense: Defense, size: int) -> Bracket:
@@ -293,6 +317,17 @@ def clipped_whole(bracket: Bracket, defense: Defense, size: int) -> Bracket:
     accompanied = size > 1 and (defense.drawing != "poisson" or defense.batch_size >= size)
     least = whole(bracket.least) if accompanied else bracket.least
     return Bracket(least, whole(bracket.most), bracket.assumptions)
+
+
+def batch_releases(
+    defense: Defense,
+    size: int,
+    noise_multipliers: ArrayLike,
+    family: Literal["gaussian", "laplace"] = "gaussian",
+) -> Mechanism:
+    """``releases`` of batches that the defense draws from this many records of an agent."""
+    rate = defense.sampling_rate(size)
+    return releases(noise_multipliers, defense.sampling, rate, family)
 
 
 def releases(

@@ -17,6 +17,7 @@ from dpaudit.errors import ConfigError, OutsideTheory
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 
+from .budget import refuse_unless_one_is_given
 from .contract import Bracket, Defense, Setting, Stated
 from .gossip import known_rounds
 from .transcript import Messages
@@ -151,8 +152,7 @@ class ScaledDefense(LaplaceDefense, ABC):
 
     @model_validator(mode="after")
     def _noise_is_given_once(self) -> Self:
-        if (self.epsilon is None) == (self.noise_scale is None):
-            raise ValueError("give either epsilon or noise_scale")
+        refuse_unless_one_is_given(self, "epsilon", "noise_scale")
         return self
 
     @abstractmethod
@@ -175,6 +175,7 @@ class ScaledDefense(LaplaceDefense, ABC):
         Raises:
             ConfigError: no finite scale does.
         """
+        super().calibrate(setting)
         if self.noise_scale is not None:
             return self
         assert self.epsilon is not None

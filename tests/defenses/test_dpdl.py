@@ -251,9 +251,9 @@ def test_noise_multiplier_halves_when_epsilon_doubles_and_doubles_with_four_time
     None
 ):
     setting = Setting(build_graph("ring", 6), (500,) * 6, 100)
-    base = DPDL(epsilon=0.5, n_rounds=100).noise_multiplier_for(setting)
-    assert DPDL(epsilon=1.0, n_rounds=100).noise_multiplier_for(setting) == pytest.approx(base / 2)
-    assert DPDL(epsilon=0.5, n_rounds=400).noise_multiplier_for(setting) == pytest.approx(2 * base)
+    base = DPDL(epsilon=0.5, n_rounds=100).noise_multiplier_of(setting)
+    assert DPDL(epsilon=1.0, n_rounds=100).noise_multiplier_of(setting) == pytest.approx(base / 2)
+    assert DPDL(epsilon=0.5, n_rounds=400).noise_multiplier_of(setting) == pytest.approx(2 * base)
 
 
 def test_graphs_outside_assumption_3_are_refused() -> None:

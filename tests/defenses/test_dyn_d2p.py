@@ -96,7 +96,7 @@ def test_constant_budgets_are_the_closed_form_9(J, K, eps) -> None:
         assert defense.mu_0_for(J) == pytest.approx(mu_bar, rel=1e-12)
     setting = Setting(build_graph("exponential", 4), (J,) * 4, 10)
     calibrated = DynD2P(schedule="const", epsilon=eps, n_rounds=K, clip_norm=3.0).calibrate(setting)
-    assert calibrated.sigma(0) == calibrated.sigma(K - 1) == pytest.approx(3.0 / mu_bar)
+    assert calibrated.noise_std(0) == calibrated.noise_std(K - 1) == pytest.approx(3.0 / mu_bar)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -122,8 +122,8 @@ def test_noise_of_the_first_over_the_last_round_is_the_power_of_both_rates() -> 
             noise_multiplier=0.7,
         )  # fmt: skip
         expected = ratio ** ((K - 1) / K)
-        assert defense.sigma(0) / defense.sigma(K - 1) == pytest.approx(expected, rel=1e-12)
-        assert defense.sigma(0) == pytest.approx(0.7 * defense.clip_norm)
+        assert defense.noise_std(0) / defense.noise_std(K - 1) == pytest.approx(expected, rel=1e-12)
+        assert defense.noise_std(0) == pytest.approx(0.7 * defense.clip_norm)
 
 
 def test_general_form_has_the_noise_scale_of_10_and_keeps_within_the_total() -> None:
@@ -136,7 +136,7 @@ def test_general_form_has_the_noise_scale_of_10_and_keeps_within_the_total() -> 
     mu_tot = gaussian_mu(eps, 1e-4)
     scale = math.sqrt(2 * np.sum(C**2 / levels**2)) / (J * mu_tot)
     assert defense.noise_multiplier == pytest.approx(scale, rel=1e-12)
-    sigma = np.array([defense.sigma(k) for k in range(K)])
+    sigma = np.array([defense.noise_std(k) for k in range(K)])
     np.testing.assert_allclose(sigma, scale * levels, rtol=1e-12)
     spent = math.sqrt(np.sum(np.expm1((C / sigma) ** 2))) / J
     assert 0.7 * mu_tot < spent < mu_tot  # exp(x) - 1 is at least x and less than 2 x
@@ -215,7 +215,7 @@ def test_an_eavesdropper_derives_every_noisy_gradient_exactly(
         derive = defense.observables["noisy-gradient"].derive
         derived = derive(defense, view, setting, Target(4, 2, 0))
         G = rounds[4].private["gradient"][2]
-        noise = Noise(streams, 4).gaussian("u", defense.sigma(3), rounds[4].private["gradient"])
+        noise = Noise(streams, 4).gaussian("u", defense.noise_std(3), rounds[4].private["gradient"])
         torch.testing.assert_close(derived.gradient, G + noise[2] / 3, rtol=1e-9, atol=1e-12)
         model = defense.models(rounds[3].state)[2]
         torch.testing.assert_close(derived.model, model, rtol=1e-13, atol=1e-14)

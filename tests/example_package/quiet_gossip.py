@@ -4,32 +4,23 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, NamedTuple, Self
 
-import numpy as np
 from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
 from dpaudit.defense import (
-    CHANGED_RECORDS,
-    Adjacency,
     Bracket,
     ConfigError,
     Defense,
     Gradient,
     Graph,
-    Messages,
     Noise,
     Observable,
-    ObservedGradient,
     Round,
     Setting,
-    Stated,
-    Target,
     ThreatModel,
-    View,
     broadcast,
-    known_rounds,
-    replayed,
-    start_and_step,
+    gaussian_rounds,
+    step_seen,
 )
 
 
@@ -108,28 +99,12 @@ class QuietGossip(Defense):
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Whoever reads the z of a round and of the one before knows S under its noise."""
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        return replayed(self, setting, victim, np.full(self.n_rounds, self._sigma), known)
+        return gaussian_rounds(self, setting, threat_model, victim, self._sigma)
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        """eta C / B for each record that differs, in L2 norm."""
-        if adjacency not in CHANGED_RECORDS:
-            return {}
-        moved = CHANGED_RECORDS[adjacency] * self.learning_rate * self.clip_norm / self.batch_size
-        return {"z": Stated(2, moved)}
-
-    def _noisy_gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
-        V, step = start_and_step(view, setting.network.at, "z", target)
-        return ObservedGradient(step / self.learning_rate, V)
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> Mapping[str, float]:
+        """eta C / B, in L2 norm."""
+        return {"z": self.learning_rate * self.clip_norm / self.batch_size}
 
     observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
-            "(v_i - z_i) / eta with v_i mixed from the messages of the round before",
-            {"z": (-1, 0)},
-            "z",
-            False,
-            _noisy_gradient,
-        )
+        "noisy-gradient": step_seen("z", lambda self, k, n: self.learning_rate)
     }

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 from pydantic import PositiveFloat
 from torch import Tensor
 
@@ -14,16 +13,12 @@ from dpaudit.defense import (
     Graph,
     Noise,
     Observable,
-    ObservedGradient,
     Round,
     Setting,
-    Target,
     ThreatModel,
-    View,
     broadcast,
-    known_rounds,
-    replayed,
-    start_and_step,
+    gaussian_rounds,
+    step_seen,
 )
 
 NOISE = 4.0  # standard deviation of the noise, in clip norms
@@ -68,24 +63,12 @@ class NoisyGossip(Defense):
         return self.model_copy(update={"noiseless": True})
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
-        return replayed(self, setting, victim, np.full(self.n_rounds, self._noise), known)
+        return gaussian_rounds(self, setting, threat_model, victim, self._noise)
 
     @property
     def _noise(self) -> float:
         return 0.0 if self.noiseless else NOISE
 
-    def _gradient(self, view: View, setting: Setting, target: Target) -> ObservedGradient:
-        _, step = start_and_step(view, setting.network.at, "x", target)
-        before = view.sent_by("x", target.round - 1, target.victim)
-        return ObservedGradient(step / self.learning_rate, before)
-
     observables: ClassVar[Mapping[str, Observable]] = {
-        "noisy-gradient": Observable(
-            "(v - x) / eta, with v mixed from the messages of the round before",
-            {"x": (-1, 0)},
-            "x",
-            False,
-            _gradient,
-        )
+        "noisy-gradient": step_seen("x", lambda self, k, n: self.learning_rate, at="sent")
     }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.sensitivity.attack import Sensitivity
-from dpaudit.defense import Bracket, GaussianDefense, Round, broadcast, clip, of_each_record
+from dpaudit.defense import Bracket, GaussianDefense, Round, broadcast, clip
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Name
 from dpaudit.files.threat import ThreatModel
@@ -151,8 +151,8 @@ class NoisyClamped(Plain):
 class Loose(Plain):
     """The bound that is stated is twice as far as a record moves the message."""
 
-    def sensitivity(self, k, setting, adjacency, victim, sent):
-        return of_each_record("x", 2 * ETA * C / B, adjacency)
+    def moved_by_record(self, k, setting, victim):
+        return {"x": 2 * ETA * C / B}
 
 
 class NoiseHalved(Loose):

@@ -33,7 +33,7 @@ def test_six_rounds_equal_the_update_agent_by_agent(
         n_rounds=6, batch_size=4, sampling="poisson", clip_norm=0.4, noise_multiplier=0.8, **STAGES
     ).calibrate(setting)
     state = defense.start(problem.initial(streams).double(), setting)
-    v, rates, norms = list(state.V), [0.3, 0.3, 0.2, 0.1, 0.1, 0.1], [0, 0, 1, 2, 2, 2]
+    v, rates, norms = list(state.X), [0.3, 0.3, 0.2, 0.1, 0.1, 0.1], [0, 0, 1, 2, 2, 2]
     for k in range(1, 7):
         round_graph = setting.network.at(k)
         batch, z = problem.batch(streams, k, 4, "poisson"), None
@@ -134,7 +134,7 @@ def test_messages_move_as_far_as_is_stated(drawn_setting, streams) -> None:
     ).sent
     stated = defense.sensitivity(3, setting, "add-remove", 1, sent)["x"]
     assert stated.value == pytest.approx(0.2 * 0.8e-3 / 4)
-    moved = (sent["x"].payload[1] - state.V[0]).norm().item()  # all four records, none longer
+    moved = (sent["x"].payload[1] - state.X[0]).norm().item()  # all four records, none longer
     assert moved <= 4 * stated.value * (1 + 1e-9)
     assert defense.sensitivity(3, setting, "replace-one", 1, sent)["x"].value == 2 * stated.value
     assert defense.sensitivity(3, setting, "function", 1, sent) == {}
@@ -149,7 +149,7 @@ def test_the_noisy_gradient_is_derived_exactly_from_all_links(
         view, rounds = view_of_run(quiet, problem, setting, streams, 4)
         derive = quiet.observables["noisy-gradient"].derive
         derived = derive(quiet, view, setting, Target(4, 1, 0))
-        start = rounds[3].state.V[1 if graph == "ring" else 0]
+        start = rounds[3].state.X[1 if graph == "ring" else 0]
         torch.testing.assert_close(derived.model, start, rtol=1e-10, atol=1e-12)
         expected = rounds[4].private["gradient"][1]
         torch.testing.assert_close(derived.gradient, expected, rtol=1e-9, atol=1e-11)

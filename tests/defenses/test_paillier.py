@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpaudit.defense.contract import Setting
+from dpaudit.defense.contract import Models, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
@@ -16,7 +16,6 @@ from dpaudit.defenses.paillier_consensus import (
     KeyPair,
     Operations,
     PaillierConsensus,
-    State,
     decrypt,
     exchange,
     key_pair,
@@ -193,7 +192,7 @@ def test_models_beyond_fixed_point_are_refused(streams, value) -> None:
     X[1, 0] = value
     gradient = problem.gradient(streams, 1)
     with pytest.raises(DpauditError, match="range of exact integers"):
-        PaillierConsensus().step(State(X), 1, setting.network.at(1), gradient, Noise(streams, 1))
+        PaillierConsensus().step(Models(X), 1, setting.network.at(1), gradient, Noise(streams, 1))
 
 
 def test_the_real_channel_takes_one_trial_at_a_time(streams) -> None:
@@ -210,7 +209,7 @@ def test_an_eavesdropper_holds_nothing_and_a_neighbour_what_it_decrypts(streams)
     problem, setting = sensors(streams, 4, "star")  # agent 0 in the middle
     defense, graph = PaillierConsensus(), setting.network.at(1)
     X = problem.initial(streams)
-    sent = defense.step(State(X), 1, graph, problem.gradient(streams, 1), Noise(streams, 1)).sent
+    sent = defense.step(Models(X), 1, graph, problem.gradient(streams, 1), Noise(streams, 1)).sent
     transcript = Transcript({1: sent})
     outside = View.of(ThreatModel(name="e"), transcript, {1})
     for name in sent:
@@ -231,7 +230,7 @@ def test_colluding_neighbours_form_the_estimator_that_the_paper_attacks(streams)
     defense, graph = PaillierConsensus(step_size=0.2), setting.network.at(1)
     X = problem.initial(streams)
     after, sent, private = defense.step(
-        State(X), 1, graph, problem.gradient(streams, 1), Noise(streams, 1)
+        Models(X), 1, graph, problem.gradient(streams, 1), Noise(streams, 1)
     )
     view = View.of(
         ThreatModel(name="s", kind="colluding", agents=(1, 2)), Transcript({1: sent}), {1}
@@ -277,7 +276,7 @@ def test_secret_weights_are_uniform_and_fresh_in_every_round(streams) -> None:
     rounds = []
     for k in (1, 2):
         gradient = problem.gradient(streams, k)
-        sent = PaillierConsensus().step(State(X), k, graph, gradient, Noise(streams, k)).sent
+        sent = PaillierConsensus().step(Models(X), k, graph, gradient, Noise(streams, k)).sent
         x = (1e6 * X).round() / 1e6
         between = x[:, graph.senders] - x[:, graph.receivers]
         rounds.append((sent["difference"].payload / between * sqrt(2 * 3)).flatten())
@@ -312,13 +311,13 @@ def test_one_round_of_three_agents_at_2048_bits_takes_seconds(streams, capsys) -
     began = time.perf_counter()
     keys = defense._keys(3)
     made = time.perf_counter()
-    after = defense.step(State(problem.initial(streams)), 1, graph, gradient, Noise(streams, 1))
+    after = defense.step(Models(problem.initial(streams)), 1, graph, gradient, Noise(streams, 1))
     done = time.perf_counter()
     with capsys.disabled():
         print(
             f"\nkeys {made - began:.1f} s, round {done - made:.1f} s,", ideal.operations(graph, 1)
         )
     assert all(pair.public.n.bit_length() == 2048 for pair in keys)
-    expected = ideal.step(State(problem.initial(streams)), 1, graph, gradient, Noise(streams, 1))
+    expected = ideal.step(Models(problem.initial(streams)), 1, graph, gradient, Noise(streams, 1))
     assert torch.equal(after.state.X, expected.state.X)
     assert done - made < 60

@@ -30,9 +30,12 @@ from dpaudit.files import (
     result,
 )
 from dpaudit.files.claim import Claim
+from dpaudit.files.experiment_result import ExperimentResult, ExperimentRuns
 from dpaudit.files.glossary import ENTRIES
+from dpaudit.files.result_tables import ResultTables
 from dpaudit.files.threat import ThreatModel
 from dpaudit.registry import PluginFamily, installed, load_plugin
+from dpaudit.reports import experiment, result_tables
 
 ROOT = Path(__file__).parents[1]
 TOP_PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")  # of the repository
@@ -91,8 +94,31 @@ def generated() -> dict[str, Callable[[], str]]:
         ),
         "reference/result.md": lambda: tables("audit.json", _RESULT, RESULT) + vocabulary(),
         "reference/python.md": python,
+        **results(),
         **{name: partial((ROOT / name).read_text, "utf-8") for name in TOP_PAGES},
     }
+
+
+def results() -> dict[str, Callable[[], str]]:
+    """A page for each experiment and each set of tables whose data lie in docs/results."""
+    pages: dict[str, Callable[[], str]] = {}
+    runs: dict[str, list[ExperimentResult]] = {}
+    for path in sorted((ROOT / "docs" / "results").glob("*.json")):
+        if '"tables": [' in path.read_text("utf-8"):
+            made = partial(result_tables.page, path.stem, ResultTables.read(path))
+            pages[f"results/{path.stem}.md"] = made
+        else:
+            for run in ExperimentRuns.read(path).runs:
+                runs.setdefault(run.name, []).append(run)
+    for name, own in runs.items():
+        pages[f"results/{name}.md"] = partial(experiment.page, name, own)
+    return dict(sorted(pages.items()))
+
+
+def on_config(config: Any) -> Any:
+    """mkdocs: the pages of results join the navigation."""
+    config["nav"].insert(-2, {"Results": list(results())})
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

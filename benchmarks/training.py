@@ -132,6 +132,8 @@ def _with_interval(values: list[float]) -> str:
     if len(values) < 2:
         return f"{values[0]:.1f}"
     margin = student.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    if not margin <= mean(values) <= 100 - margin:  # no accuracy is there: the range of the seeds
+        return f"{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
     return f"{mean(values):.1f} ± {margin:.1f}"
 
 

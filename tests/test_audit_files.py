@@ -6,6 +6,7 @@ import pytest
 
 from dpaudit.defense.contract import Setting
 from dpaudit.files.config import SENSORS, AuditConfig
+from dpaudit.files.result_tables import ResultTables
 from dpaudit.graphs.graph import build_graph
 from dpaudit.models.models import build_network as network
 from dpaudit.models.models import n_parameters
@@ -33,9 +34,8 @@ def test_every_private_defense_is_trained_on_mnist_and_reported() -> None:
     configs = {path.stem: AuditConfig.from_toml(path) for path in MNIST}
     trained = {config.defense.name for config in configs.values()}
     assert PRIVATE | {"d-psgd", "sensitivity-reduced", "dp-dgd"} == trained
-    report = (ROOT / "docs" / "training.md").read_text()
-    for name in configs:
-        assert f"| {name} |" in report
+    table = ResultTables.read(ROOT / "docs" / "results" / "training.json").tables[0]
+    assert {row[0] for row in table.rows} == set(configs)
 
 
 def test_the_audit_of_sensor_fusion_is_valid() -> None:

@@ -197,14 +197,20 @@ def check(
 @app.command()
 def selftest(
     seed: Annotated[int, Option(min=0)] = 0,
-    markdown: Annotated[Path | None, Option(help="Write a page like docs/selftest.md.")] = None,
+    results: Annotated[
+        Path | None, Option(help="Write JSON and CSV to a folder like docs/results.")
+    ] = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[Path | None, Option(hidden=True)] = None,
 ) -> None:
     """Audit the auditor: planted privacy bugs, each beside the correct defense that it spoils.
 
     Exits 1 if a bug is missed or a correct defense is called wrong, else 0. Takes five minutes.
     """
     with errors_as_exit_codes(), warnings_as_lines():
+        if markdown is not None:
+            raise ConfigError("DPA013", "--markdown: results are JSON and CSV now; give --results")
+        from dpaudit.reports.result_tables import as_csv
         from dpaudit.selftest import catalogue, ordinary
         from dpaudit.selftest import selftest as core
 
@@ -222,8 +228,10 @@ def selftest(
         for audit in catalogue.audits_without_attacks(seed):
             quiet.append(audit)
             show(core.said_text(audit))
-        if markdown is not None:
-            write_whole(markdown, core.markdown(outcomes, said, quiet, seed).encode())
+        if results is not None:
+            tables = core.tables(outcomes, said, quiet, seed)
+            write_whole(results / "selftest.json", tables.to_json().encode())
+            write_whole(results / "selftest.csv", as_csv(tables).encode())
     if as_json:
         say_json(core.to_json(outcomes, said, quiet, seed))
     else:

@@ -7,10 +7,12 @@ with probability ``ALPHA`` at most.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from dpaudit.files.result_tables import ResultTable, ResultTables, TableEntry
 from dpaudit.rng import Streams
 
 from .detectors import EXACT, SAMPLED, Examined
@@ -57,7 +59,7 @@ def alarms(specimen: Specimen, streams: Streams) -> dict[str, str]:
     return {name: what for name, what in found.items() if what}
 
 
-def row(outcome: BugOutcome) -> tuple[str, ...]:
+def row(outcome: BugOutcome) -> tuple[str, str, str, str, float, str]:
     """The cells of ``COLUMNS``: the check made for the bug first, with its figure."""
     bug, found = outcome.bug, outcome.found
     checks = sorted(found, key=lambda name: name != bug.by)
@@ -67,7 +69,7 @@ def row(outcome: BugOutcome) -> tuple[str, ...]:
         bug.mistake,
         ", ".join(checks) if checks else "NOT CAUGHT",
         found[checks[0]] if checks else "",
-        f"{outcome.seconds:.1f}",
+        round(outcome.seconds, 1),
         alarms or "clean",
     )
 
@@ -152,99 +154,48 @@ def _audit(one: Said) -> dict[str, Any]:
     }
 
 
-def markdown(
+def tables(
     outcomes: Sequence[BugOutcome], said: Sequence[Said], quiet: Sequence[Said], seed: int
-) -> str:
-    """The page docs/selftest.md."""
-    return _PAGE.format(
-        seed=seed,
-        alpha=ALPHA,
-        n=len(outcomes),
-        m=len(said),
-        n_quiet=len(quiet),
-        table=_table(COLUMNS, map(row, outcomes)),
-        audits=_table(AUDIT_COLUMNS, map(said_row, said)),
-        counts=counts(quiet),
-        quiet=_table(QUIET_COLUMNS, map(quiet_row, quiet)),
+) -> ResultTables:
+    """All of it as published results."""
+    bugs = ResultTable(
+        title="Planted bugs",
+        about="The check that is made for a bug is named first, and the figure is its own. Seconds "
+        "are of all checks together on one bug, and vary with the machine.",
+        columns=COLUMNS,
+        rows=tuple(row(outcome) for outcome in outcomes),
     )
+    audits = ResultTable(
+        title="Ordinary audits",
+        about="Each mechanism is audited as any audit file would: likelihood ratio, sensitivity, "
+        "and the examination of the noise of the real run.",
+        columns=AUDIT_COLUMNS,
+        rows=tuple(map(said_row, said)),
+    )
+    without = ResultTable(
+        title="Audits without attacks",
+        about=f"Each audit has a claim and asks for no attack: {counts(quiet)}.",
+        columns=QUIET_COLUMNS,
+        rows=tuple(map(quiet_row, quiet)),
+    )
+    command = f"dpaudit selftest --seed {seed} --results docs/results"
+    return ResultTables(title="Self-test", command=command, tables=(bugs, audits, without))
 
 
-def quiet_row(said: Said) -> tuple[str, ...]:
+def quiet_row(said: Said) -> tuple[TableEntry, ...]:
     """The cells of ``QUIET_COLUMNS``."""
     name, what, verdict, found, reason = said_row(said)
     leaks = said.mechanism.leaks
-    by = said.found_by or ""
-    known = "" if leaks is None else f"{leaks:.3g}"
-    return name, what, known, verdict, found, by if said.alarmed else "", reason
+    known = "inf" if leaks == inf else leaks and float(f"{leaks:.3g}")
+    by = said.found_by if said.alarmed else None
+    return name, what, known, verdict, found, by, reason
 
 
-def said_row(said: Said) -> tuple[str, ...]:
+def said_row(said: Said) -> tuple[TableEntry, ...]:
     """The cells of ``AUDIT_COLUMNS``."""
     found = "found" if said.alarmed else "MISSED"
     if said.mechanism.is_correct:
         found = "FALSE ALARM" if said.alarmed else "passed"
     what = "correct" if said.mechanism.is_correct else "fault"
-    reason = said.claim.reason.replace("|", "/") if said.alarmed else ""
+    reason = said.claim.reason if said.alarmed else None
     return said.mechanism.name, what, said.claim.verdict, found, reason
-
-
-def _table(columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> str:
-    cells = [columns, ("---",) * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
-
-
-_PAGE = """# The auditor audited
-
-`dpaudit selftest` plants {n} privacy bugs, each one line from a real mistake, in correct defenses
-(`dpaudit/selftest/zoo.py`), and runs every check on each bug and on its correct twin. It exits 1 if
-a bug is missed or a twin is called wrong. This page is what
-
-    dpaudit selftest --seed {seed} --markdown docs/selftest.md
-
-wrote. The check that is made for a bug is named first, and the figure is its own.
-
-{table}
-
-Seconds are of all checks together on one bug, and vary with the machine.
-
-## Ordinary audits
-
-{m} further mechanisms (`dpaudit/selftest/common_mistakes.py`), faults and correct ones that look
-like faults, each audited as any audit file would: likelihood ratio, sensitivity, and the
-examination of the noise of the real run.
-
-{audits}
-
-## Audits without attacks
-
-{n_quiet} mechanisms of `faults.py`, `bypasses.py` and `odd.py` in `dpaudit/selftest/`, each in an
-audit that has a claim and asks for no attack: {counts}.
-
-*Leaks* is the mu of all messages over the declared mu, for the worst record in every batch. The
-claim is false if it is above 1. It is infinite if an outcome that has more probability than delta
-is impossible in the neighbouring world.
-
-{quiet}
-
-## What the checks are
-
-- *accounting*, *exact leak*, *sensitivity* and *contract* are computed, and raise no false alarm.
-  The others play runs, and share a false-alarm probability of {alpha:g} for each defense: bugs are
-  caught at 99% confidence.
-- *accounting*: the claim against the accountant of what the defense declares.
-- *exact leak*: the claim against the strongest adversary's algebra of the messages; a round's leak
-  of more than 10 deviations counts as 10.
-- *sensitivity*: messages of neighbouring worlds against the stated bounds.
-- *contract*: `dpaudit.conformance`, such as replaying a round from a checkpoint.
-- *likelihood ratio*: runs with and without a record, told apart by an eavesdropper, against the
-  trade-off curve of the declared releases and the claimed epsilon.
-- *learned score*: the same for a record of round 1 alone, told by a discriminant that was learned
-  from other runs, which finds noise that repeats itself.
-- *noise statistics*: the residual of the prediction of messages is N(0, I): sizes, means and
-  correlations, each by its exact distribution.
-- *floating point*: likelihood ratios of the float32 numbers themselves, not rounded. A defense that
-  draws and adds Laplace noise in float32, as is usual, fails it; every other row is about the
-  mechanism, with real numbers. The correct twin computes in float64 and rounds to a coarse grid.
-- A generator of a defense's own, in place of the noise that it is given, is no noise to the
-  adversary's algebra, which then finds a message without any.
-"""

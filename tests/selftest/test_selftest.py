@@ -3,7 +3,9 @@
 import json
 import re
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,19 +14,29 @@ from scipy.stats import binom, kstest
 from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
+from dpaudit.files.result_tables import ResultTables
+from dpaudit.files.verdict import Verdict
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest import catalogue, detectors, ordinary
 from dpaudit.selftest import selftest as module
 from dpaudit.selftest.catalogue import WITHOUT_ATTACKS, audits_without_attacks
 from dpaudit.selftest.detectors import Examined, contract, floating_point, uneven_ring
-from dpaudit.selftest.ordinary import MECHANISMS, ordinary_audits
-from dpaudit.selftest.selftest import ALPHA, row, selftest, summary, text
+from dpaudit.selftest.ordinary import MECHANISMS, Said, ordinary_audits
+from dpaudit.selftest.selftest import (
+    ALPHA,
+    quiet_row,
+    row,
+    said_row,
+    selftest,
+    summary,
+    text,
+)
 from dpaudit.selftest.zoo import BUGS, GAUSSIAN, LAPLACE, Specimen
 from dpaudit.statistics.bounds import ceiling, from_scores
 from dpaudit.statistics.white_noise import white_noise_p_values, white_noise_test
 
-PAGE = Path(__file__).parents[2] / "docs" / "selftest.md"
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "selftest.json"
 BY_NAME = {bug.name: bug for bug in BUGS}
 TWINS = {id(bug.twin): bug.twin for bug in BUGS}
 FAST = [  # one bug for each check
@@ -182,21 +194,41 @@ def test_the_zoo_holds_at_least_16_bugs_with_names_of_their_own() -> None:
     )
 
 
-def test_the_page_lists_the_bugs_of_the_zoo_and_what_catches_them() -> None:
-    bugs, _, rest = PAGE.read_text("utf-8").partition("## Ordinary audits")
-    audits, _, quiet = rest.partition("## Audits without attacks")
-    for page, mechanisms in ((audits, MECHANISMS), (quiet, WITHOUT_ATTACKS)):
-        named = re.findall(r"^\| (.+?) \| (fault|correct) \|", page, re.M)
-        assert named == [(m.name, "correct" if m.is_correct else "fault") for m in mechanisms]
-    rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?)[,|]", bugs, re.M)[2:]
-    listed = [(name, mistake, check.strip()) for name, mistake, check in rows]
+def test_the_results_list_the_bugs_of_the_zoo_and_what_catches_them() -> None:
+    bugs, audits, quiet = ResultTables.read(RESULTS).tables
+    for table, mechanisms in ((audits, MECHANISMS), (quiet, WITHOUT_ATTACKS)):
+        named = [(row[0], row[1] == "correct") for row in table.rows]
+        assert named == [(m.name, m.is_correct) for m in mechanisms]
+    listed = [(row[0], row[1], row[2].partition(",")[0]) for row in bugs.rows]
     assert listed == [(bug.name, bug.mistake, bug.by) for bug in BUGS]
 
 
+def test_a_table_has_what_was_found_and_who_was_accused() -> None:
+    """A missed fault and a false alarm are in capitals; a reason stands where there was an alarm."""
+    fault, correct = MECHANISMS[0], next(m for m in MECHANISMS if m.is_correct)
+
+    def said(mechanism, verdict):
+        claim = SimpleNamespace(verdict=verdict, reason="why")
+        return Said(mechanism, claim, 1.0, "noise")
+
+    rows = [
+        said_row(said(mechanism, verdict))
+        for mechanism in (fault, correct)
+        for verdict in (Verdict.UNSUPPORTED, Verdict.NOT_REFUTED)
+    ]
+    assert [row[1:] for row in rows] == [
+        ("fault", "unsupported", "found", "why"),
+        ("fault", "not refuted", "MISSED", None),
+        ("correct", "unsupported", "FALSE ALARM", "why"),
+        ("correct", "not refuted", "passed", None),
+    ]
+    leaking = fault._replace(leaks=2**0.5)
+    assert quiet_row(said(leaking, Verdict.REFUTED))[2:6] == (1.41, "refuted", "found", "noise")
+    assert quiet_row(said(leaking._replace(leaks=inf), Verdict.NOT_REFUTED))[2::3] == ("inf", None)
+
+
 @pytest.mark.slow
-def test_the_command_prints_rows_or_json_writes_the_page_and_fails_on_a_miss(
-    monkeypatch, tmp_path
-) -> None:
+def test_the_command_prints_or_writes_and_fails_on_a_miss(monkeypatch, tmp_path) -> None:
     bug = BY_NAME["L2 clip under L1 accounting"]
     quick = replace(bug, planted=Specimen(bug.planted.defense.model_copy(update={"n_rounds": 1})))
     monkeypatch.setattr(module, "selftest", lambda seed: selftest(seed, [quick]))
@@ -206,14 +238,15 @@ def test_the_command_prints_rows_or_json_writes_the_page_and_fails_on_a_miss(
     monkeypatch.setattr(
         catalogue, "audits_without_attacks", lambda seed: audits_without_attacks(seed, quiet)
     )
-    page = tmp_path / "page.md"
-    done = CliRunner().invoke(app, ["selftest", "--markdown", str(page)])
+    done = CliRunner().invoke(app, ["selftest", "--results", str(tmp_path)])
     assert done.exit_code == 0
     assert bug.name in done.stdout
     assert "1 of 1 bugs caught" in done.stdout
     assert "ordinary audits: 1 of 1 faults found" in done.stdout
     assert "without attacks: 1 of 1 faults found (1 by noise), 0 of 1 correct" in done.stdout
-    assert f"| {bug.name} | {bug.mistake} | sensitivity" in page.read_text("utf-8")
+    [row] = ResultTables.read(tmp_path / "selftest.json").tables[0].rows
+    assert row[:2] == (bug.name, bug.mistake)
+    assert (tmp_path / "selftest.csv").read_text().startswith("table,bug,")
     missed = replace(quick, planted=quick.twin)
     monkeypatch.setattr(module, "selftest", lambda seed: selftest(seed, [missed]))
     done = CliRunner().invoke(app, ["selftest", "--json", "--seed", "2"])

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FAMILIES := attacks defenses reports
 
-.PHONY: audit audit-thorough test test-browser slow lint docs clean
+.PHONY: audit audit-thorough test test-browser slow mutants lint docs clean
 
 audit: .venv/installed
 	@$(BIN)/dpaudit audit examples/dpdl-digits.toml --out runs/dpdl-digits || [ $$? -eq 1 ]
@@ -22,6 +22,11 @@ test-browser: .venv/installed
 
 slow: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m slow
+
+# Plants 20 one-line faults by chance: which of them does no fast test find? tests/mutants.py has options.
+mutants: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'cosmic-ray>=8.3'
+	$(BIN)/python tests/mutants.py
 
 # mypy knows no package-dir: it checks links that lie as the four packages are imported.
 lint: .venv/installed

@@ -1,37 +1,33 @@
 """One HTML page of a recorded program: who sent what to whom in which round, from which line."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from functools import cached_property
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from dpaudit.files.recorded import Draw, Event
 from dpaudit.files.result import GraphSummary
 from dpaudit.memory import size_text
 from dpaudit.text import lines
 
-from .figures.graph import GraphDrawing, graph_drawing
+from .figures.graph import graph_drawing
 from .html import pages
 
 MOST_ROWS = 300  # of the table of messages
 ITEM_BYTES = {"64": 8, "32": 4, "16": 2, "8": 1}  # by the digits that end a dtype's name
+_Call = TypeVar("_Call", Event, Draw)
 
 
-class Row(NamedTuple):
+class MessageRow(NamedTuple):
     """Messages of one line of the program that differ in nothing that the page shows."""
 
-    round: int | None
-    source: int
-    destinations: tuple[int, ...]
-    operator: str
-    call_site: str
+    first: Event
     what: str
     number: int
     inconsistent: int
 
 
-class Site(NamedTuple):
+class CallSite(NamedTuple):
     """All that one line of the program sent, or drew, with one operator."""
 
     call_site: str
@@ -42,126 +38,82 @@ class Site(NamedTuple):
     rounds: str
 
 
-class Traffic:
-    """What the page shows of a recording.
-
-    Args:
-        command: as it was typed.
-    """
-
-    def __init__(self, command: str, events: Sequence[Event], draws: Sequence[Draw]) -> None:
-        self.command, self.events, self.draws = command, events, draws
-
-    @property
-    def ranks(self) -> list[int]:
-        return sorted({rank for e in self.events for rank in (e.source, *e.destinations)})
-
-    @property
-    def rounds(self) -> int:
-        return max((e.round or 0 for e in self.events), default=0)
-
-    @property
-    def size(self) -> str:
-        return size_text(sum(map(_size, self.events)))
-
-    @property
-    def inconsistent(self) -> int:
-        return sum(event.inconsistent for event in self.events)
-
-    @property
-    def drawing(self) -> GraphDrawing:
-        links = {(e.source, rank) for e in self.events for rank in e.destinations}
-        n = max(self.ranks, default=0) + 1
-        turns = [2 * math.pi * i / n for i in range(n)]
-        graph = GraphSummary(
-            name="captured",
-            n_agents=n,
-            links=tuple(sorted(links)),
-            positions=tuple((math.sin(turn), math.cos(turn)) for turn in turns),
-            spectral_gap=0.0,
-        )
-        return graph_drawing(graph, graph.links)
-
-    @cached_property
-    def messages(self) -> list[Row]:
-        """By round, line and source; equal ones of a round once, with their number."""
-        counts: Counter[tuple[object, ...]] = Counter()
-        raced: Counter[tuple[object, ...]] = Counter()
-        rows = {}
-        for event in self.events:
-            row = Row(
-                event.round,
-                event.source,
-                event.destinations,
-                event.operator,
-                event.call_site,
-                _what(event),
-                0,
-                0,
-            )
-            rows[row] = row
-            counts[row] += 1
-            raced[row] += event.inconsistent
-        found = [row._replace(number=counts[row], inconsistent=raced[row]) for row in rows]
-        lines_met = list(dict.fromkeys(row.call_site for row in found))
-        place = {site: i for i, site in enumerate(lines_met)}
-        return sorted(found, key=lambda r: (r.round or 0, place[r.call_site], r.source))
-
-    @property
-    def shown(self) -> list[Row]:
-        return self.messages[:MOST_ROWS]
-
-    @property
-    def sites(self) -> list[Site]:
-        """The lines that send, in the order of their first messages."""
-        of_site = defaultdict(list)
-        for event in self.events:
-            of_site[event.call_site, event.operator].append(event)
-        return [
-            Site(
-                *key,
-                _listed(e.source for e in found),
-                _kinds(map(_what, found)),
-                len(found),
-                _span(e.round for e in found),
-            )
-            for key, found in of_site.items()
-        ]
-
-    @property
-    def draw_sites(self) -> list[Site]:
-        """The lines that draw random numbers, in the order of their first draws."""
-        of_site = defaultdict(list)
-        for draw in self.draws:
-            of_site[draw.call_site, draw.operator].append(draw)
-        return [
-            Site(
-                *key,
-                _listed(d.rank for d in found if d.rank is not None),
-                _kinds(map(_drawn, found)),
-                len(found),
-                _span(d.round for d in found),
-            )
-            for key, found in of_site.items()
-        ]
-
-
 def render(command: str, events: Sequence[Event], draws: Sequence[Draw]) -> str:
     """A recording as one HTML page.
 
     Args:
         command: the command that was recorded, as it was typed.
     """
-    traffic = Traffic(command, events, draws)
-    return lines(pages().get_template("captured.html.j2").render(traffic=traffic))
+    ranks = sorted({rank for event in events for rank in (event.source, *event.destinations)})
+    links = tuple(sorted({(e.source, rank) for e in events for rank in e.destinations}))
+    n = max(ranks, default=0) + 1
+    turns = [2 * math.pi * i / n for i in range(n)]
+    positions = tuple((math.sin(turn), math.cos(turn)) for turn in turns)
+    graph = GraphSummary(
+        name="captured", n_agents=n, links=links, positions=positions, spectral_gap=0.0
+    )
+    messages = _messages(events)
+    page = pages().get_template("captured.html.j2").render(
+        command=command,
+        events=events,
+        draws=draws,
+        ranks=ranks,
+        rounds=max((event.round or 0 for event in events), default=0),
+        size=size_text(sum(map(_size, events))),
+        inconsistent=sum(event.inconsistent for event in events),
+        drawing=graph_drawing(graph, links),
+        messages=messages[:MOST_ROWS],
+        more=len(messages) - MOST_ROWS,
+        sites=_sites(events, _what, lambda event: event.source),
+        draw_sites=_sites(draws, _drawn, lambda draw: draw.rank),
+    )  # fmt: skip
+    return lines(page)
+
+
+def _messages(events: Sequence[Event]) -> list[MessageRow]:
+    """By round, line and source; equal ones of a round once, with their number."""
+    alike = defaultdict(list)
+    for e in events:
+        key = (e.round, e.source, e.destinations, e.operator, e.call_site, _what(e))
+        alike[key].append(e)
+    place = {site: i for i, site in enumerate(dict.fromkeys(e.call_site for e in events))}
+    rows = [
+        MessageRow(own[0], key[-1], len(own), sum(e.inconsistent for e in own))
+        for key, own in alike.items()
+    ]
+    return sorted(
+        rows, key=lambda r: (r.first.round or 0, place[r.first.call_site], r.first.source)
+    )
+
+
+def _sites(
+    calls: Sequence[_Call], what: Callable[[_Call], str], rank: Callable[[_Call], int | None]
+) -> list[CallSite]:
+    """The lines that made calls, in the order of the first ones."""
+    of_site = defaultdict(list)
+    for call in calls:
+        of_site[call.call_site, call.operator].append(call)
+    sites = []
+    for key, own in of_site.items():
+        kinds = list(dict.fromkeys(map(what, own)))
+        more = f" and {len(kinds) - 1} more kinds" if len(kinds) > 1 else ""
+        ranks = ", ".join(map(str, _known(map(rank, own))))
+        rounds: list[int] = _known(call.round for call in own)
+        span = " to ".join(map(str, dict.fromkeys([*rounds[:1], *rounds[-1:]]))) or "none"
+        sites.append(CallSite(*key, ranks, kinds[0] + more, len(own), span))
+    return sites
+
+
+def _known(numbers: Iterable[int | None]) -> list[int]:
+    return sorted({number for number in numbers if number is not None})
 
 
 def _size(event: Event) -> int:
-    def of(dtype: str) -> int:
-        digits = next((size for text, size in ITEM_BYTES.items() if dtype.endswith(text)), 1)
-        return digits
-
-    return sum(math.prod(t.shape) * of(t.dtype) for t in event.tensors)
+    """In bytes."""
+    return sum(
+        math.prod(t.shape) * next((n for end, n in ITEM_BYTES.items() if t.dtype.endswith(end)), 1)
+        for t in event.tensors
+    )
 
 
 def _what(event: Event) -> str:
@@ -172,21 +124,3 @@ def _what(event: Event) -> str:
 def _drawn(draw: Draw) -> str:
     parameters = ", ".join("?" if p is None else f"{p:.3g}" for p in draw.parameters)
     return f"({parameters}) {draw.dtype} {list(draw.shape)}"
-
-
-def _kinds(texts: Iterable[str]) -> str:
-    """The first of several different texts, and how many more there are."""
-    found = list(dict.fromkeys(texts))
-    return found[0] + (f" and {len(found) - 1} more kinds" if len(found) > 1 else "")
-
-
-def _listed(ranks: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(set(ranks))))
-
-
-def _span(rounds: Iterable[int | None]) -> str:
-    """1 to 12; none."""
-    known = sorted({number for number in rounds if number is not None})
-    if not known:
-        return "none"
-    return str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from typing import Any
@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from dpaudit.codes import help_for
 from dpaudit.errors import Problem
-from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
+from dpaudit.files.check_report import Checked, CheckReport, Statement
 from dpaudit.files.finding import Metric
 from dpaudit.files.verdict import MEANING, Verdict
 from dpaudit.text import one_line, whole_line
@@ -26,7 +26,6 @@ RULES = {
     "baseline": "More leaks than in the baseline",
 }
 LEVELS = {"fails": "error", "warning": "warning"}
-MARKS = {"fails": "fails", "warning": "warning", "holds": "holds"}
 
 
 def junit(report: CheckReport, strict: bool = False) -> str:
@@ -34,26 +33,23 @@ def junit(report: CheckReport, strict: bool = False) -> str:
 
     The statements of a check come of one audit: each has an equal share of its seconds.
     """
-    root = ElementTree.Element("testsuites")
-    counts = {"tests": 0, "failures": 0, "errors": 0}
+    failing = ("fails", "warning") if strict else ("fails",)
+
+    def counts(cases: Sequence[Statement]) -> dict[str, str]:
+        failed = sum(s.outcome in failing for s in cases)
+        return {"tests": str(len(cases)), "failures": str(failed), "errors": "0"}
+
+    root = ElementTree.Element("testsuites", counts(report.statements))
     for check in report.checks:
         cases = [s for s in report.statements if s.check == check.name]
-        failed = sum(_fails(s, strict) for s in cases)
+        skipped = 0 if strict else sum(s.outcome == "warning" for s in cases)
+        own = {"name": one_line(check.name), "skipped": str(skipped)}
         suite = ElementTree.SubElement(
-            root,
-            "testsuite",
-            name=one_line(check.name),
-            tests=str(len(cases)),
-            failures=str(failed),
-            errors="0",
-            skipped=str(sum(s.outcome == "warning" for s in cases) * (not strict)),
-            time=f"{check.seconds:.3f}",
+            root, "testsuite", counts(cases) | own, time=f"{check.seconds:.3f}"
         )
         for statement in cases:
-            _case(suite, statement, strict, check.seconds / len(cases))
-        counts["tests"] += len(cases)
-        counts["failures"] += failed
-    root.attrib = {key: str(count) for key, count in counts.items()}
+            seconds = check.seconds / len(cases)
+            _case(suite, statement, statement.outcome in failing, seconds)
     return _document(root)
 
 
@@ -116,14 +112,15 @@ def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
         f"## dpaudit: {failed} of {len(report.statements)} statements fail, "
         f"{warned} warning{'s' * (warned != 1)}",
         "",
-        "| | check | about | adversary | verdict | in one sentence |",
-        "|---|---|---|---|---|---|",
     ]
-    for s in sorted(
-        report.statements, key=lambda s: ("fails", "warning", "holds").index(s.outcome)
-    ):
-        cells = (MARKS[s.outcome], s.check, s.subject, s.adversary, s.verdict, s.message)
-        lines.append(f"| {' | '.join(markdown_cell(cell) for cell in cells)} |")
+    order = ("fails", "warning", "holds")
+    lines += markdown_table(
+        ("", "check", "about", "adversary", "verdict", "in one sentence"),
+        [
+            (s.outcome, s.check, s.subject, s.adversary, s.verdict, s.message)
+            for s in sorted(report.statements, key=lambda s: order.index(s.outcome))
+        ],
+    )
     for check in report.checks:
         lines += ["", *_summary(check, pictures.get(check.name))]
     meanings = [v for v in Verdict if any(s.verdict == v for s in report.statements)]
@@ -147,22 +144,18 @@ def plain(report: CheckReport) -> Iterator[str]:
         yield whole_line(f"{s.outcome.upper():8}{s.check}: {s.message}")
 
 
-def _case(suite: ElementTree.Element, statement: Statement, strict: bool, seconds: float) -> None:
+def _case(suite: ElementTree.Element, statement: Statement, fails: bool, seconds: float) -> None:
     name = statement.subject
     name += f" against {statement.adversary}" if statement.adversary else ""
     about = {"name": one_line(name), "classname": one_line(statement.check)}
     case = ElementTree.SubElement(suite, "testcase", about, time=f"{seconds:.3f}")
     message, verdict = one_line(statement.message), one_line(statement.verdict)
-    if _fails(statement, strict):
+    if fails:
         ElementTree.SubElement(case, "failure", message=message, type=verdict).text = message
     elif statement.outcome == "warning":
         ElementTree.SubElement(case, "skipped").text = message
     else:
         ElementTree.SubElement(case, "system-out").text = message
-
-
-def _fails(statement: Statement, strict: bool) -> bool:
-    return statement.outcome == "fails" or (strict and statement.outcome == "warning")
 
 
 def _sarif_result(statement: Statement, claims_file: str) -> dict[str, Any]:
@@ -171,7 +164,8 @@ def _sarif_result(statement: Statement, claims_file: str) -> dict[str, Any]:
         "ruleId": f"dpaudit/{statement.about}",
         "ruleIndex": list(RULES).index(statement.about),
         "level": LEVELS[statement.outcome],
-        "message": {"text": _without_links(statement.message)},
+        # plain text, in which "[text](address)" would be a link (3.11.6)
+        "message": {"text": one_line(statement.message).replace("](", "] (")},
         "locations": [
             {
                 "physicalLocation": {
@@ -189,38 +183,35 @@ def _sarif_result(statement: Statement, claims_file: str) -> dict[str, Any]:
     }
 
 
-def _without_links(text: str) -> str:
-    """A plain text message of SARIF, in which "[text](address)" would be a link (3.11.6)."""
-    return one_line(text).replace("](", "] (")
-
-
 def _summary(check: Checked, picture: str | None) -> list[str]:
     where = "unchanged, from the cache" if check.cached else f"{check.seconds:.0f} s"
-    lines = [f"### {markdown_cell(check.name)} ({where})", ""]
+    lines = [f"### {_cell(check.name)} ({where})", ""]
     if check.figures:
-        lines += ["| key figure | now | baseline |", "|---|---|---|"]
-        lines += [
-            f"| {markdown_cell(figure.label)} | {_number(figure.now)} | {_before(figure)} |"
-            for figure in check.figures
-        ]
+        rows = [(one.label, _number(one.now), _number(one.before)) for one in check.figures]
+        lines += markdown_table(("key figure", "now", "baseline"), rows)
     if picture is not None:
         caption = "The defended reconstruction that comes closest to the truth"
         lines += ["", f"![{caption}]({quote(picture)})", "", f"{caption}."]
     return lines
 
 
-def _before(figure: KeyFigure) -> str:
-    return "" if figure.before is None else _number(figure.before)
-
-
-def _number(metric: Metric) -> str:
+def _number(metric: Metric | None) -> str:
+    if metric is None:
+        return ""
     value = f"{metric.value:.4g}"
     if metric.low is None or metric.high is None:
         return value
     return f"{value} ({metric.low:.4g} to {metric.high:.4g})"
 
 
-def markdown_cell(text: str) -> str:
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table, whatever text is in its cells."""
+    table = [[_cell(text) for text in row] for row in (header, *rows)]
+    table.insert(1, ["---"] * len(header))
+    return [f"| {' | '.join(row)} |" for row in table]
+
+
+def _cell(text: str) -> str:
     """Text that Markdown and HTML leave alone."""
     shown = escape(one_line(text), quote=False)
     shown = re.sub(r"([\\`*_{}\[\]|#!~])", r"\\\1", shown)

@@ -1,7 +1,5 @@
 """A reproduced table or figure as text, as CSV, as Markdown and as a page of HTML."""
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 
 from dpaudit.files.experiment_result import (
@@ -15,7 +13,7 @@ from dpaudit.text import duration, lines
 from .figures.curves import drawn_by_label
 from .html import pages
 from .numbers import number
-from .tables import cell
+from .tables import as_csv as rows_as_csv
 
 HEADER = ("published", "ours", "difference", "n")
 IMPOSSIBLE = (
@@ -82,25 +80,22 @@ def _impossible(line: ExperimentLine) -> bool:
 
 def as_csv(runs: Sequence[ExperimentResult]) -> str:
     """All lines of runs of one experiment with all digits, a row for each."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    columns = runs[0].columns
-    own = ("published", "published_spread", "ours", "low", "high", "n", "interval", "difference")
-    about = ("values", "data", "scale", "date", "error")
-    writer.writerow(map(cell, [*columns, "quantity", "at", *own, *about]))
-    for run in runs:
-        for line in run.lines:
-            ours = line.ours
-            found = (ours.value, ours.low, ours.high, ours.n) if ours else (None,) * 4
-            row = [
-                *(line.labels.get(column, "") for column in columns),
-                *(line.quantity, line.at, line.published, line.published_spread, *found),
-                *(line.interval if ours and ours.low is not None else "", line.difference),
-                " ".join(map(repr, line.values)),
-                *(run.data, run.scale, run.date, line.error),
-            ]
-            writer.writerow(map(cell, row))
-    return out.getvalue()
+    return rows_as_csv(
+        {
+            **{column: line.labels.get(column, "") for column in run.columns},
+            **line.model_dump(include={"quantity", "at", "published", "published_spread"}),
+            "ours": line.ours and line.ours.value,
+            "low": line.ours and line.ours.low,
+            "high": line.ours and line.ours.high,
+            "n": line.ours and line.ours.n,
+            "interval": line.interval if line.ours and line.ours.low is not None else "",
+            "difference": line.difference,
+            "values": " ".join(map(repr, line.values)),
+            **{"data": run.data, "scale": run.scale, "date": run.date, "error": line.error},
+        }
+        for run in runs
+        for line in run.lines
+    )
 
 
 def page(name: str, runs: Sequence[ExperimentResult]) -> str:

@@ -26,43 +26,6 @@ from .tables import filled
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TABLE = 300  # rows behind a figure
-KINDS = (  # of findings besides reconstructions, in the page's order
-    (
-        "accounting",
-        "Accounting",
-        "What was claimed beside what the declared noise adds up to, and what the protocol's own "
-        "algebra leaves of it; the notes are what that assumes.",
-    ),
-    (
-        "empirical-epsilon",
-        "Empirical epsilon",
-        "Lower bounds on epsilon that attacks certify. The ceiling is the largest bound that a "
-        "perfect attack could certify with as many trials.",
-    ),
-    (
-        "sensitivity",
-        "Sensitivity",
-        "How far a message moves, before noise, when one record changes: a lower bound on its "
-        "sensitivity, held against the stated one.",
-    ),
-    (
-        "membership",
-        "Membership",
-        "Which records a batch held, told from the view. 0.5 is the area under the curve of a "
-        "guess; a rate of true positives is worth what it exceeds the rate of false ones.",
-    ),
-    (
-        "mutual-information",
-        "Mutual information",
-        "How much an adversary's view tells about the private quantity.",
-    ),
-    (
-        "control",
-        "Controls",
-        "Whether the auditor is alive: a null control must find nothing, and a positive control, "
-        "which leaks on purpose, must be found out.",
-    ),
-)
 
 
 def render(result: AuditResult, run_directory: Path) -> str:
@@ -113,7 +76,6 @@ def pages() -> Environment:
         "longest_table": LONGEST_TABLE,
         "meaning": MEANING,
         "Role": Role,
-        "kinds": KINDS,
         "metric_names": metric_names,
         "Name": Name,
         "graph_drawing": graph_drawing,

@@ -20,7 +20,7 @@ from dpaudit.files.finding import Column, Finding, Metric, Name, Role, claim_col
 from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.files.verdict import Verdict, worst
 
-from .ci import markdown_cell
+from .ci import markdown_table
 from .comparison import final_utility
 from .frame import (
     ClaimFigures,
@@ -383,9 +383,7 @@ def as_markdown(axes: Sequence[str], rows: Sequence[Standing]) -> str:
         [*row.values, *[row.adversary] * several, *_judged(row), *(_figure(row, k) for k in shown)]
         for row in rows
     ]
-    cells = [[markdown_cell(text) for text in line] for line in (head, *table)]
-    cells.insert(1, ["---"] * len(head))
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+    return "\n".join(markdown_table(head, table)) + "\n"
 
 
 def _judged(row: Standing) -> list[str]:

@@ -14,7 +14,6 @@ from dpaudit.strict import Strict
 from .claim import Adjacency, Scope
 from .file_problems import read_model
 from .finding import Finding, Metric, Number
-from .shown import Notebook, ShownFigures
 from .verdict import MEANING, Verdict, worst
 from .version_1 import upgraded
 
@@ -186,7 +185,7 @@ class AuditResult(Strict):
         return self.model_dump_json(indent=2) + "\n"
 
     @property
-    def figures(self) -> ShownFigures:
+    def figures(self) -> Any:
         """The report's figures by name, such as "trade-off": each is shown, saved and a frame."""
         return self._in_a_notebook().figures
 
@@ -199,11 +198,12 @@ class AuditResult(Strict):
 
     def _repr_html_(self) -> str:
         """The verdict, the claims and what decided, for notebooks."""
-        return self._in_a_notebook().html()
+        html: str = self._in_a_notebook().html()
+        return html
 
-    def _in_a_notebook(self) -> Notebook:
-        shown: Notebook = load_plugin("reports", "notebook")(self, Path())
-        return shown
+    def _in_a_notebook(self) -> Any:
+        """The notebook of the room of reports, which this room does not import."""
+        return load_plugin("reports", "notebook")(self, Path())
 
     @classmethod
     def read(cls, path: Path) -> "AuditResult":

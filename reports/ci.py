@@ -185,7 +185,7 @@ def _sarif_result(statement: Statement, claims_file: str) -> dict[str, Any]:
 
 def _summary(check: Checked, picture: str | None) -> list[str]:
     where = "unchanged, from the cache" if check.cached else f"{check.seconds:.0f} s"
-    lines = [f"### {_cell(check.name)} ({where})", ""]
+    lines = [f"### {markdown_cell(check.name)} ({where})", ""]
     if check.figures:
         rows = [(one.label, _number(one.now), _number(one.before)) for one in check.figures]
         lines += markdown_table(("key figure", "now", "baseline"), rows)
@@ -206,12 +206,12 @@ def _number(metric: Metric | None) -> str:
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table, whatever text is in its cells."""
-    table = [[_cell(text) for text in row] for row in (header, *rows)]
+    table = [[markdown_cell(text) for text in row] for row in (header, *rows)]
     table.insert(1, ["---"] * len(header))
     return [f"| {' | '.join(row)} |" for row in table]
 
 
-def _cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
     """Text that Markdown and HTML leave alone."""
     shown = escape(one_line(text), quote=False)
     shown = re.sub(r"([\\`*_{}\[\]|#!~])", r"\\\1", shown)

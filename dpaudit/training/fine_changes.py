@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .noise_rounds import LOUDNESSES, PLAYED, SILENT, PlayedRound, Way
-from .woven import Spread
+from .noise_rounds import LOUDNESSES, PlayedRound
+from .woven import PLAYED, SILENT, Spread, Way
 
 CHANGES = tuple(2.0**-i for i in (3, 6, 10, 14, 18, 24, 30, 36))  # of the noise, relative
 SMALL = 2.0**-6  # of gradients: a move at which steps that clip are linear

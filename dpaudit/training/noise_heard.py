@@ -9,11 +9,8 @@ from .fine_changes import Fine, fine_changes
 from .noise_rounds import (
     LATE,
     LOUD,
-    PLAYED,
-    SILENT,
     PlayedRound,
     Twofold,
-    Way,
     is_in_proportion,
     is_linear,
     near,
@@ -21,6 +18,7 @@ from .noise_rounds import (
     size_like,
 )
 from .quiet_directions import QuietDirection, paired, quiet_direction
+from .woven import PLAYED, SILENT, Way
 
 EXACT = 1e-3  # of one: what a ratio of two answers of a step is known to
 LARGE = 10**5  # numbers of one play of a message, beyond which directions are examined seldom

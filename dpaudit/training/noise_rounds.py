@@ -19,7 +19,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
 
 from .loaded_problem import Problem
-from .woven import Repeated, Signs, Spread, Woven, global_randomness
+from .woven import PLAYED, SILENT, Repeated, Way, Woven, global_randomness
 
 ENTRIES = 4_500_000  # of the messages of all rounds that are held at once for one way to play one
 ROWS = 64  # of a message that are looked at
@@ -100,24 +100,6 @@ class RealRounds:
         return self._defense.step(state, k, graph, oracle, noise)
 
 
-class Way(NamedTuple):
-    """How a round is played: what becomes of its noise and of its gradients."""
-
-    weight: float = 1.0  # of the noise
-    other: float = 0.0  # weight of a second draw
-    fresh: int = 0  # which streams the noise is of; 0: those of the run that is examined
-    seed: int = 0  # of the generators of the process
-    signs: Signs | None = None  # in the place of draws
-    pattern: int = 0  # of signs, or of the numbers that are spread
-    spread: Spread | None = None
-    added: float = 0.0  # signs beside the draws
-    move: float = 0.0  # of the gradients
-    gone: bool = False  # whether they are 0 but for that
-
-
-SILENT, PLAYED = Way(weight=0.0), Way()
-
-
 class PlayedRound:
     """One round from one state, played in as many ways as are asked for, each of them once."""
 
@@ -139,8 +121,8 @@ class PlayedRound:
         if not all(self.is_finite(name, SILENT) for name in self.play(SILENT)):
             self._least = NEARLY_SILENT
             self._played.clear()
-        ways = (SILENT, PLAYED, self.loud(LOUD), *(self.moved(LOUD, i) for i in (0, 1)))
-        every = [self.play(way) for way in ways]
+        moved = (Way(weight=0.0, move=LOUD, pattern=i) for i in (0, 1))
+        every = [self.play(way) for way in (SILENT, PLAYED, Way(weight=LOUD), *moved)]
         idle = [
             name
             for name in self._sent
@@ -152,12 +134,6 @@ class PlayedRound:
         named = [n for n in self._sent if n not in idle]
         later = [n + LATE for n in idle if n + LATE in self.play(SILENT)]
         return [n for n in (*named, *later) if self.play(SILENT)[n].numel()]
-
-    def loud(self, loudness: float) -> Way:
-        return Way(weight=loudness)
-
-    def moved(self, size: float, pattern: int = 0) -> Way:
-        return Way(weight=0.0, move=size, pattern=pattern)
 
     def play(self, way: Way) -> Payloads:
         """All messages, [streams, rows, d] each; none where a step does not stand the noise."""
@@ -183,16 +159,15 @@ class PlayedRound:
         """The same without keeping it, and with a shift [rows, d] of all draws."""
         run, k = self.run, self.k
         streams = run.fresh(way.fresh) if way.fresh else run.own
-        again = (run.other, way.other) if way.other else None
-        signs = (way.signs, way.pattern, way.spread, way.added, shift)
-        noise = Woven(streams, k, way.weight or self._least, again, *signs)
-        oracle = self._oracle.again(way.move, way.pattern, way.spread, way.gone)
+        least = Way(weight=self._least)
+        noise = Woven(streams, k, way._replace(weight=way.weight or self._least), run.other, shift)
+        oracle = self._oracle.again(way)
         with global_randomness(way.seed):
             round = run.step(self._state, k, oracle, noise)
             messages = self._read(round.sent)
             refuse_other_messages(k, self._sent, round.sent)
             if self._later_too and self._following is not None:
-                silence = Woven(run.own, k + 1, self._least)
+                silence = Woven(run.own, k + 1, least)
                 later = run.step(round.state, k + 1, self._following.again(), silence)
                 self._later = later.sent if self._later is None else self._later
                 refuse_other_messages(k + 1, self._later, later.sent)

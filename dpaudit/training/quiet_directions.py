@@ -14,8 +14,8 @@ from scipy.fft import dct
 from scipy.special import fdtr
 from torch import Tensor
 
-from .noise_rounds import PLAYED, SILENT, PlayedRound, Way
-from .woven import Spread
+from .noise_rounds import PlayedRound
+from .woven import PLAYED, SILENT, Spread, Way
 
 CONFIRMED = 256  # streams of noise by which a suspect is confirmed or cleared
 PLAYS = 64  # at most, that give them

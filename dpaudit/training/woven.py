@@ -14,8 +14,6 @@ from dpaudit.defense.contract import Gradient
 from dpaudit.defense.noise import Noise, Scale
 from dpaudit.rng import Streams
 
-Signs = Literal["asked", "unit"]
-
 
 class Spread(NamedTuple):
     """Normal numbers over ``d`` coordinates, the same in all rows, in the place of signs."""
@@ -25,20 +23,32 @@ class Spread(NamedTuple):
     by_row: bool = False  # each row has numbers of its own
 
 
+class Way(NamedTuple):
+    """How a round is played: what becomes of its noise and of its gradients."""
+
+    weight: float = 1.0  # of the noise; 0 leaves zeros
+    other: float = 0.0  # weight of a second draw
+    fresh: int = 0  # which streams the noise is of; 0: those of the run that is examined
+    seed: int = 0  # of the generators of the process
+    # in the place of draws, signs over coordinates times one number for each row and the weight:
+    # times the scale that is "asked", or as a "unit" whatever is asked
+    signs: Literal["asked", "unit"] | None = None
+    pattern: int = 0  # which signs, or which numbers are spread
+    spread: Spread | None = None  # normal numbers in the place of signs
+    added: float = 0.0  # signs times the scale that is asked, beside the draws
+    move: float = 0.0  # of the gradients, times their own size, in a pattern of signs
+    gone: bool = False  # whether gradients are 0 but for that
+
+
+SILENT, PLAYED = Way(weight=0.0), Way()
 SHORT = 0.01  # of the size of gradients: shorter than most that are clipped
 
 
 class Woven(Noise):
-    """Real noise times a weight, and another draw of it times another.
+    """The noise of a round, played in some way.
 
     Args:
-        weight: of the draws; 0 leaves zeros.
-        other: streams of a second draw, and its weight.
-        signs: instead of draws, signs over coordinates times one number for each row, and the
-            weight: times the scale that is "asked", or as a "unit", whatever is asked.
-        pattern: which signs.
-        spread: normal numbers that take the place of signs.
-        added: such signs times the scale that is asked and this number, beside the draws.
+        other: streams of a second draw.
         shift: [rows, d], what is added to every draw.
     """
 
@@ -46,54 +56,46 @@ class Woven(Noise):
         self,
         streams: Streams,
         round: int,
-        weight: float = 1.0,
-        other: tuple[Streams, float] | None = None,
-        signs: Signs | None = None,
-        pattern: int = 0,
-        spread: Spread | None = None,
-        added: float = 0.0,
+        way: Way = PLAYED,
+        other: Streams | None = None,
         shift: Tensor | None = None,
     ) -> None:
         super().__init__(streams, round)
         self.fewest: int | None = None  # numbers of a row of any draw
-        self._weight, self._other = weight, other
-        self._signs, self._pattern, self._spread = signs, pattern, spread
-        self._added, self._shift = added, shift
+        self._way, self._other, self._shift = way, other, shift
         self._drawn = 0  # numbers of a row of all draws so far
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
-        if self._other is None:
-            return self._woven(super().gaussian, message, std, like)
-        streams, weight = self._other
-        again = Noise(streams, self._round).gaussian(message, std, like)
-        return self._woven(super().gaussian, message, std, like) + weight * again
+        return self._woven("gaussian", message, std, like)
 
     def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
-        if self._other is None:
-            return self._woven(super().laplace, message, scale, like)
-        streams, weight = self._other
-        again = Noise(streams, self._round).laplace(message, scale, like)
-        return self._woven(super().laplace, message, scale, like) + weight * again
+        return self._woven("laplace", message, scale, like)
 
-    def _woven(
-        self, draw: Callable[[str, Scale, Tensor], Tensor], message: str, scale: Scale, like: Tensor
-    ) -> Tensor:
-        width = like.shape[-1]
+    def _woven(self, law: str, message: str, scale: Scale, like: Tensor) -> Tensor:
+        way = self._way
+        drawn = self._first(law, message, scale, like)
+        if self._other is None or not way.other:
+            return drawn
+        again = getattr(Noise(self._other, self._round), law)(message, scale, like)
+        return drawn + way.other * again
+
+    def _first(self, law: str, message: str, scale: Scale, like: Tensor) -> Tensor:
+        way, width = self._way, like.shape[-1]
         self.fewest = min(width, self.fewest or width)
         first, self._drawn = self._drawn, self._drawn + width
-        if self._signs is not None:
-            size = self._weight * (scale if self._signs == "asked" else 1.0)
+        if way.signs is not None:
+            size = way.weight * (scale if way.signs == "asked" else 1.0)
             signs = (
-                spread_of(like, like.shape[:-2], self._pattern, self._spread, first)
-                if self._spread
-                else pattern_of(like, self._pattern)
+                spread_of(like, like.shape[:-2], way.pattern, way.spread, first)
+                if way.spread
+                else pattern_of(like, way.pattern)
             )
             return (signs * size).to(like.dtype).expand_as(like)
-        drawn = (
-            draw(message, scale, like) * self._weight if self._weight else torch.zeros_like(like)
-        )
-        if self._added:
-            drawn = drawn + (pattern_of(like, 0) * scale * self._added).to(like.dtype)
+        drawn = torch.zeros_like(like)
+        if way.weight:
+            drawn = getattr(super(), law)(message, scale, like) * way.weight
+        if way.added:
+            drawn = drawn + (pattern_of(like, 0) * scale * way.added).to(like.dtype)
         return drawn if self._shift is None else drawn + self._shift_of(like, first)
 
     def _shift_of(self, like: Tensor, first: int) -> Tensor:
@@ -138,17 +140,9 @@ class Repeated(Gradient):
         self._oracle, self.batch_size = oracle, oracle.batch_size
         self._answers = answers or _Answers()
 
-    def again(
-        self, move: float = 0.0, pattern: int = 0, spread: Spread | None = None, gone: bool = False
-    ) -> "Repeated":
-        """From the first call on, moved by ``move`` times their own size in a pattern of signs.
-
-        Args:
-            spread: normal numbers that take the place of signs.
-            gone: the gradients are 0, but for that move.
-        """
-        a = self._answers
-        a.next, a.move, a.pattern, a.spread, a.gone = 0, move, pattern, spread, gone
+    def again(self, way: Way = PLAYED) -> "Repeated":
+        """From the first call on, with what a way does to gradients."""
+        self._answers.next, self._answers.way = 0, way
         return self
 
     @property
@@ -187,19 +181,20 @@ class Repeated(Gradient):
         i, a.next = a.next, a.next + 1
         if i == len(a.values):
             a.values.append(compute(X.reshape(-1, *X.shape[-rows:])[0].contiguous()))
-        value = torch.zeros_like(a.values[i]) if a.gone else a.values[i]
-        if not a.move:
+        way = a.way
+        value = torch.zeros_like(a.values[i]) if way.gone else a.values[i]
+        if not way.move:
             return value
         size = self.size
-        if a.spread:
+        if way.spread:
             streams = X.shape[:-rows]
             value = value.expand(*streams, *value.shape)
-            pattern = size * spread_of(value, streams, a.pattern, a.spread)
+            pattern = size * spread_of(value, streams, way.pattern, way.spread)
         else:
-            pattern = (size * pattern_of(value, a.pattern, 1 + i)).expand_as(value)
-        if short and abs(a.move) > 1:
-            return (math.copysign(SHORT, a.move) * pattern).expand_as(value)
-        return value + a.move * pattern
+            pattern = (size * pattern_of(value, way.pattern, 1 + i)).expand_as(value)
+        if short and abs(way.move) > 1:
+            return (math.copysign(SHORT, way.move) * pattern).expand_as(value)
+        return value + way.move * pattern
 
 
 class _Answers:
@@ -207,9 +202,7 @@ class _Answers:
 
     def __init__(self) -> None:
         self.values: list[Tensor] = []
-        self.next, self.move, self.pattern = 0, 0.0, 0
-        self.gone = False
-        self.spread: Spread | None = None
+        self.next, self.way = 0, PLAYED
 
 
 @contextmanager

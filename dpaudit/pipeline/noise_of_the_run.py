@@ -1,5 +1,6 @@
 """Whether the messages of the real run carry the independent noise that they are said to."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
@@ -110,7 +111,7 @@ def _examined(
     if reason is not None:
         return _finding([], 0, (f"not examined: {reason}",), (f"all messages ({reason})",))
     some: list[Heard] = []
-    missed = _Missed(defense.n_rounds)
+    missed = defaultdict[tuple[str, str], list[int]](list)
     try:
         with torch.no_grad():
             played = RealRounds(
@@ -121,53 +122,35 @@ def _examined(
     except Exception as error:
         why = reason_not_examined(error)
         return _finding([], 0, (f"not examined: {why}",), (f"all messages ({why})",))
-    tests = [test for group in _by_message(some) for test in _tests(group, setting, own)]
+    by_name = {h.name: [one for one in some if one.name == h.name] for h in some}
+    tests = [test for group in by_name.values() for test in _tests(group, setting, own)]
     tests += [test for k in {h.round for h in some} for test in _rows(some, k, own)]
-    notes = tuple(_notes(some))
-    return _finding(tests, played.streams * len(rounds), notes, tuple(missed.said(rounds)))
+    left = [f'"{message}" in {_ranges(ks)} ({why})' for (message, why), ks in missed.items()]
+    if rest := defense.n_rounds - len(rounds):
+        left.append(f"{rest} of {defense.n_rounds} rounds (others were drawn)")
+    return _finding(tests, played.streams * len(rounds), tuple(_notes(some)), tuple(left))
 
 
-def _heard(round: PlayedRound, missed: "_Missed") -> Iterator[Heard]:
-    """The messages of a round, and into ``missed`` what nothing can be said of."""
+def _heard(round: PlayedRound, missed: dict[tuple[str, str], list[int]]) -> Iterator[Heard]:
+    """The messages of a round, and into ``missed`` rounds by message and why it is not tested."""
     for name in round.messages():
         found = heard(round, name)
         if isinstance(found, str):
-            missed.add(*name_of(round, name), found)
+            message, k = name_of(round, name)
+            missed[message, found].append(k)
             continue
         if found.left_out:
-            missed.add(found.name, found.round, f"{found.left_out} of its senders or links")
+            missed[found.name, f"{found.left_out} of its senders or links"].append(found.round)
         if found.no_directions:
-            missed.add(found.name, found.round, "directions of a large message")
+            missed[found.name, "directions of a large message"].append(found.round)
         if found.noise.any() and not _is_tested(found):
-            missed.add(found.name, found.round, _why_not_tested(found))
+            why = "coordinates are mixed"
+            if found.own:
+                why = "it is of draws of its own, which cannot be set"
+            elif not (found.linear or found.loudly_linear):
+                why = "the message is not linear in it"
+            missed[found.name, why].append(found.round)
         yield found
-
-
-def _why_not_tested(h: Heard) -> str:
-    if h.own:
-        return "it is of draws of its own, which cannot be set"
-    if not (h.linear or h.loudly_linear):
-        return "the message is not linear in it"
-    return "coordinates are mixed"
-
-
-class _Missed:
-    """What was not looked at, by message and reason, with its rounds."""
-
-    def __init__(self, n_rounds: int) -> None:
-        self._n_rounds = n_rounds
-        self._rounds: dict[tuple[str, str], list[int]] = {}
-
-    def add(self, message: str, round: int, why: str) -> None:
-        self._rounds.setdefault((message, why), []).append(round)
-
-    def said(self, examined: tuple[int, ...]) -> Iterator[str]:
-        """One text for each message and reason, and for the rounds that were not played."""
-        for (message, why), rounds in self._rounds.items():
-            yield f'"{message}" in {_ranges(rounds)} ({why})'
-        rest = self._n_rounds - len(examined)
-        if rest:
-            yield f"{rest} of {self._n_rounds} rounds (others were drawn)"
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -224,10 +207,6 @@ def _notes(heard: list[Heard]) -> Iterator[str]:
             yield f'"{name}" mixes coordinates of gradients: its coordinates are not tested'
 
 
-def _by_message(heard: list[Heard]) -> list[list[Heard]]:
-    return [[h for h in heard if h.name == name] for name in dict.fromkeys(h.name for h in heard)]
-
-
 def _is_tested(h: Heard) -> bool:
     """Whether its coordinates should be independent, up to scales that are known."""
     return (h.linear or h.loudly_linear) and bool(h.noise.any()) and h.data_stays
@@ -240,8 +219,7 @@ def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Teste
         yield from _without_noise(h, layers)
         if _is_tested(h):
             yield from _sums_without_noise(h, layers)
-        yield from _finer_data(h)
-        yield from _quiet(h)
+        yield from _too_fine_or_quiet(h)
     tested = [h for h in group if _is_tested(h)]
     if not tested:
         return
@@ -261,8 +239,9 @@ def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Teste
     yield from _between_streams(units, name, rounds)
 
 
-def _finer_data(h: Heard) -> Iterator[Tested]:
-    """What of the data shows more finely than the noise."""
+def _too_fine_or_quiet(h: Heard) -> Iterator[Tested]:
+    """Data that show more finely than the noise, or a direction of rows with less noise than data
+    in it ask for."""
     where = f'"{h.name}" of round {h.round}'
     if h.fine.coarse:
         steps = "noise comes in coarser steps than the data under it, whose low bits show"
@@ -270,17 +249,15 @@ def _finer_data(h: Heard) -> Iterator[Tested]:
     if h.fine.residue is not None:
         moved = f"by {h.fine.residue:.2g}, in steps finer than those of its noise"
         yield Tested(0.0, 1, h.name, (h.round,), f"data without noise move {where} {moved}")
-
-
-def _quiet(h: Heard) -> Iterator[Tested]:
-    """A direction of one row or of several, with less noise than data in it ask for."""
-    if h.quiet is None:
-        return
-    p, among, rows, share = h.quiet
-    less = "no noise" if share < SILENT else f"{share**0.5:.2g} times the noise of others"
-    who = _of(h, rows[0]) if len(rows) == 1 else f"{_of_all(h, rows)} together"
-    says = f'{less} in a direction of "{h.name}" {who} in round {h.round}'
-    yield Tested(p, among, h.name, (h.round,), says)
+    if h.quiet is not None:
+        p, among, rows, share = h.quiet
+        less = "no noise" if share < SILENT else f"{share**0.5:.2g} times the noise of others"
+        named = [_of(h, r).removeprefix("of ") for r in rows[:3]]
+        named += [f"{len(rows) - 3} more"] if len(rows) > 3 else []
+        together = f"of {', '.join(named[:-1])} and {named[-1]} together"
+        where = _of(h, rows[0]) if len(rows) == 1 else together
+        says = f'{less} in a direction of "{h.name}" {where} in round {h.round}'
+        yield Tested(p, among, h.name, (h.round,), says)
 
 
 def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
@@ -290,7 +267,7 @@ def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
     that are left out in all streams are as many as such rates make them.
     """
     silent = h.louder.abs() <= SILENT * h.louder.abs().max()  # [streams, rows, d]
-    moved = torch.stack([x.abs() for x in h.data]).amax(dim=0)
+    moved = h.largest_data
     moves = moved > DIFFERENCE * moved.square().mean().sqrt()
     noiseless = moves & silent.all(dim=0)
     if silent.all() or not noiseless.any():
@@ -346,7 +323,7 @@ def _in_units(h: Heard) -> Array:
 
     That scale is the one that is asked, times what later steps make of gradients and noise alike.
     """
-    data = torch.stack([x.abs() for x in h.data]).amax(dim=0)
+    data = h.largest_data
     known = h.noise_stays and h.data_stays
     scale = h.asked * data if known else (data > 0).to(data)
     used = scale > SHOWN * scale.max()
@@ -402,7 +379,7 @@ def _coordinates(
 
 def _data_differ(h: Heard, row: int, i: int, j: int, noise: Array) -> bool:
     """Whether two coordinates with the same noise show something of gradients between them."""
-    data = torch.stack([x.abs() for x in h.data]).amax(dim=0)
+    data = h.largest_data
     scale = h.asked * data if h.noise_stays and h.data_stays else torch.ones_like(data)
     a = float(noise[:, i] @ noise[:, j] / (noise[:, i] @ noise[:, i]))
     for data in h.data:
@@ -467,12 +444,6 @@ def _least(p: Array) -> tuple[float, int]:
 def _of(h: Heard, row: int) -> str:
     sender, receiver = h.rows[row]
     return f"of agent {sender}" + ("" if receiver is None else f" to agent {receiver}")
-
-
-def _of_all(h: Heard, rows: tuple[int, ...]) -> str:
-    named = [_of(h, r).removeprefix("of ") for r in rows[:3]]
-    named += [f"{len(rows) - 3} more"] if len(rows) > 3 else []
-    return f"of {', '.join(named[:-1])} and {named[-1]}"
 
 
 class _Layers:

@@ -53,6 +53,11 @@ class Heard:
     left_out: int = 0  # rows that an adversary reads and that are not looked at
     no_directions: bool = False  # of a large message, whose directions are examined in fewer rounds
 
+    @property
+    def largest_data(self) -> Tensor:
+        """How far either pattern of gradients moves each number, [rows, d]."""
+        return torch.maximum(self.data[0].abs(), self.data[1].abs())
+
 
 def name_of(round: PlayedRound, name: str) -> tuple[str, int]:
     """A message's own name, and the round that it is sent in."""

@@ -1,14 +1,15 @@
 """Run a defense for all its rounds and record what was asked for."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from dpaudit.checkpoint import Checkpoint, Progress
+from dpaudit.checkpoint import Progress
 from dpaudit.defense.contract import (
     Defense,
     Gradient,
@@ -31,8 +32,7 @@ from .trials import unrecorded
 EVALUATIONS = 40  # points of the training curves
 TRANSCRIPT_BYTES = 4 * 2**30  # what a world's transcript may take on disk
 
-# Of the curve, by its columns.
-Point = tuple[int, list[float], list[float] | None, float, int, int]
+T = TypeVar("T")
 
 
 class Learning(Protocol):
@@ -76,13 +76,6 @@ class Recording:
         """All that either asks for."""
         return Recording(_union(self.messages, other.messages), _union(self.probes, other.probes))
 
-    def write(self, run: RunDirectory, world: str, k: int, sent: Messages) -> None:
-        """What round k has for the transcript. Raises ConfigError: it will be too large."""
-        if k == 1:
-            self.refuse_if_too_large(sent)
-        if k in self.messages:
-            run.write_messages(world, k, None, _chosen(sent, self.messages[k]))
-
     def refuse_if_too_large(self, sent: Messages) -> None:
         """Raises ConfigError if the transcript would exceed ``TRANSCRIPT_BYTES``."""
         size = {name: s.payload.numel() * s.payload.element_size() for name, s in sent.items()}
@@ -99,16 +92,13 @@ class Recording:
             )
 
 
-T = TypeVar("T")
-
 NOTHING_RECORDED = Recording({}, {})
 
 
 def _union(
     one: Mapping[int, frozenset[T]], other: Mapping[int, frozenset[T]]
 ) -> dict[int, frozenset[T]]:
-    nothing: frozenset[T] = frozenset()
-    return {k: one.get(k, nothing) | other.get(k, nothing) for k in (*one, *other)}
+    return {k: frozenset((*one.get(k, ()), *other.get(k, ()))) for k in (*one, *other)}
 
 
 def train(
@@ -134,91 +124,81 @@ def train(
         PluginError: a message has another width or precision than in the rounds before, or models
             have another shape.
     """
-    rounds = _Rounds(defense, problem, setting, streams)
+
+    play = partial(play_round, defense, problem, setting, streams)
+
+    def start() -> Any:
+        return defense.start(problem.initial(streams), setting)
+
     checkpoint = StoredCheckpoint.of(run.folder, world, run.binding, streams.device)
-    state, done, curve, traffic, forms = _resumed(checkpoint, rounds)
+    state, last = start(), checkpoint.last()
+    # curve: a row for each point, with the columns of ``Curve``; traffic: messages and bytes so far
+    done, curve, traffic, forms = (0, [], [0, 0], {}) if last is None else last.note
+    if last is not None:
+        state = type(state)(**last.tensors)
     shape = defense.models(state).shape
     every = max(1, defense.n_rounds // evaluations)
     for k in range(done + 1, defense.n_rounds + 1):
         for batch_size in sorted(recording.probes.get(k, ())):
-            _write_probe(run, world, rounds, state, k, batch_size, recording.messages[k])
-        state, sent = rounds.play(state, k, defense.batch_size, defense.drawing)[:2]
+            sent = play(state, k, batch_size, "fixed").sent
+            run.write_messages(world, k, batch_size, _chosen(sent, recording.messages[k]))
+        state, sent = play(state, k, defense.batch_size, defense.drawing)[:2]
         refuse_changed_forms(defense, k, sent, forms)
         _refuse_other_shape(defense, k, defense.models(state), shape)
         _refuse_unless_finite(world, k, sent, defense.models(state))
-        recording.write(run, world, k, sent)
-        traffic = traffic.and_of(sent)
+        if k == 1:
+            recording.refuse_if_too_large(sent)
+        if k in recording.messages:
+            run.write_messages(world, k, None, _chosen(sent, recording.messages[k]))
+        traffic = _with_traffic(traffic, sent)
         del sent
         if k % every == 0 or k == defense.n_rounds:
-            measured = _measured(k, defense, state, problem, setting.network.server)
-            curve.append((*measured, *traffic))
+            point = _measured(defense, state, problem, setting.network.server)
+            curve.append((k, *point, *traffic))
         checkpoint.keep(lambda: Progress(state._asdict(), [k, curve, traffic, forms]))  # noqa: B023 (at once)
         on_round(k, defense.n_rounds)
-    initial, _ = problem.evaluate(defense.models(rounds.start()))
-    return _by_columns(curve, problem.loss_is, initial)
+    initial_loss, _ = problem.evaluate(defense.models(start()))
+    return _by_columns(curve, problem.loss_is, initial_loss)
 
 
-@dataclass(frozen=True)
-class _Rounds:
-    """One round of all agents, from nothing but the state, the round's number and the seed."""
-
-    defense: Defense
-    problem: Learning
-    setting: Setting
-    streams: Streams
-
-    def start(self) -> Any:
-        return self.defense.start(self.problem.initial(self.streams), self.setting)
-
-    def play(self, state: Any, k: int, batch_size: int, sampling: str) -> Round:
-        with unrecorded(self.problem.differentiates):
-            gradient = self.problem.gradient(self.streams, k, batch_size, sampling)
-            graph = self.setting.network.at(k)
-            return self.defense.step(state, k, graph, gradient, Noise(self.streams, k))
+def _by_columns(curve: list[Any], loss_is: str, initial_loss: Tensor) -> Curve:
+    rounds, loss, accuracy, consensus, messages, sizes = zip(*curve, strict=True)
+    return Curve(
+        rounds=rounds,
+        loss=loss,
+        loss_is=loss_is,
+        accuracy=() if None in accuracy else accuracy,
+        consensus_distance=consensus,
+        initial_loss=tuple(initial_loss.tolist()),
+        messages=messages,
+        bytes=sizes,
+    )
 
 
-class _Traffic(NamedTuple):
-    """How many messages travelled on links, and the bytes of their payloads as they are here."""
-
-    messages: int = 0
-    bytes: int = 0
-
-    def and_of(self, sent: Messages) -> "_Traffic":
-        """With those of one more round."""
-        messages, size = self
-        for message in sent.values():
-            links, payload = message.senders.numel(), message.payload
-            messages += links
-            size += links * payload.shape[-1] * payload.element_size()
-        return _Traffic(messages, size)
-
-
-def _resumed(
-    checkpoint: Checkpoint, rounds: _Rounds
-) -> tuple[Any, int, list[Point], _Traffic, dict[str, str]]:
-    """State, and rounds done, curve, traffic and forms of messages so far.
-
-    From the last checkpoint, or from the start.
-    """
-    state, last = rounds.start(), checkpoint.last()
-    if last is None:
-        return state, 0, [], _Traffic(), {}
-    done, curve, traffic, forms = last.note
-    return type(state)(**last.tensors), done, curve, _Traffic(*traffic), forms
-
-
-def _write_probe(
-    run: RunDirectory,
-    world: str,
-    rounds: _Rounds,
+def play_round(
+    defense: Defense,
+    problem: Learning,
+    setting: Setting,
+    streams: Streams,
     state: Any,
     k: int,
     batch_size: int,
-    names: frozenset[str],
-) -> None:
-    """What round k would send of these messages with every batch of this size."""
-    sent = rounds.play(state, k, batch_size, "fixed").sent
-    run.write_messages(world, k, batch_size, _chosen(sent, names))
+    sampling: str,
+) -> Round:
+    """One round of all agents, from nothing but the state, the round's number and the seed."""
+    with unrecorded(problem.differentiates):
+        gradient = problem.gradient(streams, k, batch_size, sampling)
+        return defense.step(state, k, setting.network.at(k), gradient, Noise(streams, k))
+
+
+def _with_traffic(traffic: Sequence[int], sent: Messages) -> list[int]:
+    """Messages that travelled on links, and bytes of their payloads, with one more round."""
+    messages, size = traffic
+    for message in sent.values():
+        links, payload = message.senders.numel(), message.payload
+        messages += links
+        size += links * payload.shape[-1] * payload.element_size()
+    return [messages, size]
 
 
 def _refuse_other_shape(defense: Defense, k: int, X: Tensor, shape: torch.Size) -> None:
@@ -233,21 +213,15 @@ def _refuse_other_shape(defense: Defense, k: int, X: Tensor, shape: torch.Size) 
 def _refuse_unless_finite(world: str, k: int, sent: Messages, X: Tensor) -> None:
     payloads = {f'message "{name}"': message.payload for name, message in sent.items()}
     for what, values in {**payloads, "model": X}.items():
-        if not _all_finite(values):
-            twin = (
-                "; or divide by no norm that is 0 where there is no noise, as norm.clamp(min=1e-12)"
-            )
+        # a sum with a number in it that is none is none; one that overflows is looked into
+        if not math.isfinite(values.sum().item()) and not torch.isfinite(values).all():
+            twin = "; or divide by no norm that is 0 without noise, as norm.clamp(min=1e-12)"
             raise RunError(
                 "DPA046",
                 f"training, {world}: round {k} has a {what} that is infinite or no number, and "
                 "nothing can be said of such a run; lower defense.learning_rate, clip_norm or the "
                 f"noise, or scale the data{twin if world == 'no-defense' else ''}",
             )
-
-
-def _all_finite(values: Tensor) -> bool:
-    """A sum with a number in it that is none is none; one that overflows is looked into."""
-    return math.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())
 
 
 def _chosen(sent: Messages, names: frozenset[str]) -> Messages:
@@ -257,9 +231,9 @@ def _chosen(sent: Messages, names: frozenset[str]) -> Messages:
 
 
 def _measured(
-    k: int, defense: Defense, state: Any, problem: Learning, server: int | None
-) -> tuple[int, list[float], list[float] | None, float]:
-    """Round, loss and accuracy of each agent, and root mean square distance to the mean.
+    defense: Defense, state: Any, problem: Learning, server: int | None
+) -> tuple[list[float], list[float] | None, float]:
+    """Loss and accuracy of each agent, and root mean square distance to the mean.
 
     With a server its model is every agent's.
     """
@@ -268,19 +242,4 @@ def _measured(
         evaluated = evaluated[server].expand_as(evaluated)
     loss, accuracy = problem.evaluate(evaluated)
     consensus = (X - X.mean(dim=0)).norm(dim=1).square().mean().sqrt()
-    shares = None if accuracy is None else accuracy.tolist()
-    return k, loss.tolist(), shares, consensus.item()
-
-
-def _by_columns(curve: list[Point], loss_is: str, initial_loss: Tensor) -> Curve:
-    rounds, loss, accuracy, consensus, messages, sizes = zip(*curve, strict=True)
-    return Curve(
-        rounds=rounds,
-        loss=loss,
-        loss_is=loss_is,
-        accuracy=() if None in accuracy else accuracy,
-        consensus_distance=consensus,
-        initial_loss=tuple(initial_loss.tolist()),
-        messages=messages,
-        bytes=sizes,
-    )
+    return loss.tolist(), None if accuracy is None else accuracy.tolist(), consensus.item()

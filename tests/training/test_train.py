@@ -1,5 +1,6 @@
 """What training refuses, and how it plays a round."""
 
+from contextlib import nullcontext
 from math import inf, nan
 
 import pytest
@@ -9,7 +10,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defenses.partpsp import PartPSP
 from dpaudit.errors import RunError
 from dpaudit.rng import Streams
-from dpaudit.training.train import _all_finite, _refuse_unless_finite, _Rounds
+from dpaudit.training.train import _refuse_unless_finite, play_round
 
 LARGE = 3e38  # two of them overflow float32
 
@@ -28,7 +29,8 @@ LARGE = 3e38  # two of them overflow float32
 def test_numbers_that_overflow_only_in_their_sum_are_finite(
     values: list[float], finite: bool
 ) -> None:
-    assert _all_finite(torch.tensor(values)) == finite
+    with nullcontext() if finite else pytest.raises(RunError, match="infinite or no number"):
+        _refuse_unless_finite("defense", 1, {}, torch.tensor(values))
 
 
 @pytest.mark.parametrize("network", ["mlp", "lenet"])
@@ -38,7 +40,7 @@ def test_rounds_record_nothing_for_autograd_and_leave_what_they_would_have(
     problem, setting = setting_of("ring", 3, network)
     defense, streams = PartPSP(batch_size=5), Streams(3)
     start = defense.start(problem.initial(streams).double(), setting)
-    played = _Rounds(defense, problem, setting, streams).play(start, 1, 5, "fixed")
+    played = play_round(defense, problem, setting, streams, start, 1, 5, "fixed")
     oracle, noise = problem.gradient(streams, 1, 5), Noise(streams, 1)
     plain = defense.step(start, 1, setting.network.at(1), oracle, noise)
     assert played.state.S.is_inference() == (network == "mlp")

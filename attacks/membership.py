@@ -19,7 +19,7 @@ from dpaudit.defense.view import View
 from dpaudit.errors import DataError, DpauditError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.estimating.estimate import Estimate
+from dpaudit.game.estimating.estimate import GradientEstimate
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import clopper_pearson
@@ -196,7 +196,7 @@ class _Batch:
     problem: Classification
     inputs: Tensor  # of the records drawn
     labels: Tensor
-    estimate: Estimate
+    estimate: GradientEstimate
     clip_norm: float | None
     batch_size: int
     where: str
@@ -209,7 +209,7 @@ class _Batch:
         defense: Defense,
         k: int,
         victim: int,
-        estimate: Estimate,
+        estimate: GradientEstimate,
     ) -> "_Batch":
         streams = Streams(context.seed, context.streams.device)
         drawn = problem.batch(
@@ -257,7 +257,7 @@ class _Batch:
         return data.x_test.to(device), data.y_test.to(device)
 
 
-def _scores(g: Tensor, estimate: Estimate, batch_size: int) -> Tensor:
+def _scores(g: Tensor, estimate: GradientEstimate, batch_size: int) -> Tensor:
     """Of records' gradients g [n, d]: how well each fits the estimate of the batch's mean."""
     fits, squares = g @ estimate.gradient, g.square().sum(dim=1)
     noise = 0.0 if estimate.std is None else estimate.std**2 * g.shape[1]

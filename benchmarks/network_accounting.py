@@ -32,7 +32,7 @@ from dpaudit.game.network.gossip import gossip_of
 from dpaudit.game.network.innovations import Innovations
 from dpaudit.game.network.participation import Participation, Schema
 from dpaudit.game.network.published_bound import muffliato_mu_squared
-from dpaudit.game.network.stacked import Stacked
+from dpaudit.game.network.stacked import StackedView
 
 SEED, NEIGHBOURS = 20240611, 10
 SIZES = ((16, 40), (32, 40), (64, 40), (148, 40), (32, 80), (32, 160), (32, 320), (148, 320))
@@ -66,7 +66,7 @@ def growth(n_readers: int) -> None:
             quick.append(process_time() - began)
             if a == 0 and dense.bytes_needed(n, n_rounds) < FITS:
                 began = process_time()
-                (K,) = Stacked.of(gossip, agent(a)).grams(schema, victims)
+                (K,) = StackedView.of(gossip, agent(a)).grams(schema, victims)
                 slow.append(process_time() - began)
                 apart = float((H - K).abs().max())
         beside = f"{slow[0]:>10.2f}{apart:>12.1e}" if slow else f"{'-':>10}{'-':>12}"

@@ -12,7 +12,6 @@ is), which bound the noise of the run far more tightly, without what sampling ad
 Sources: Steinke, Nasr and Jagielski 2023, arXiv:2305.08846; Nasr et al. 2023, arXiv:2302.07956.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.kalman_filter import KalmanFilter
 from dpaudit.game.filtering.leak import NEGLIGIBLE
 from dpaudit.game.game import Game
-from dpaudit.game.probing.tape import Overheard
+from dpaudit.game.probing.chosen_noise import RecordedNoise
 from dpaudit.game.runs.play import LogRatios
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
@@ -126,7 +125,7 @@ def train_with_canaries(
             for s in range(defense.batches_per_round)
         )
         own = game.victim, game.length, first, defense.batch_size, tuple(later)
-        oracle, noise = WithCanaries(real, setting.d, *own), Overheard(streams, k)
+        oracle, noise = WithCanaries(real, setting.d, *own), RecordedNoise(streams, k)
         state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
         for reader in readers:
             reader.read(k, sent, noise.units)
@@ -174,17 +173,17 @@ class _CanaryReader:
 
     def progress(self) -> list[Any]:
         """What ``resume`` takes, to go on after the rounds that were read."""
-        return [self._kalman.tensors(), self._tally.tensors(), self._seen, self._sizes]
+        return [self._kalman.progress(), self._tally.progress(), self._seen, self._sizes]
 
     def resume(
         self,
-        follower: Mapping[str, Tensor],
-        tally: Mapping[str, Tensor],
+        kalman: list[Any],
+        tally: list[Any],
         seen: list[Tensor],
         sizes: list[float],
     ) -> None:
-        self._kalman.resume(follower)
-        self._tally.resume(tally)
+        self._kalman.resume(*kalman)
+        self._tally.resume(*tally)
         self._seen, self._sizes = [each.cpu() for each in seen], sizes
 
     def channels(self) -> Channels:

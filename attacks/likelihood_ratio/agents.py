@@ -28,8 +28,8 @@ from dpaudit.defense.transcript import Message
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import LENGTH, CanaryGradient, Game
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.states import flat_state, state_of
-from dpaudit.game.probing.tape import Tape
 from dpaudit.graphs.graph import Graph
 from dpaudit.rng import Streams
 
@@ -169,10 +169,10 @@ def _queries(
     """Every message of an agent that the adversary reads and a distance is stated for."""
     state = defense.start(torch.zeros(1, setting.n_agents, 1, dtype=torch.float64), setting)
     for k in range(1, n_rounds + 1):
-        graph, tape, data = setting.network.at(k), Tape(), _data(defense, holder, state)
+        graph, tape, data = setting.network.at(k), ChosenNoise(), _data(defense, holder, state)
         silent = defense.step(state, k, graph, data, tape).sent
         ones = {name: torch.ones(asked.shape).double() for name, asked in tape.draws.items()}
-        loud = defense.step(state, k, graph, data, Tape(ones)).sent
+        loud = defense.step(state, k, graph, data, ChosenNoise(ones)).sent
         for victim in range(setting.n_agents):
             bounds = defense.sensitivity(k, setting, "agent-identity", victim, silent)
             for name, bound in bounds.items():

@@ -1,6 +1,6 @@
 """Empirical epsilon: which world a run came from, told by the strongest adversary of a view."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -9,9 +9,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, Significance, too_long
-from dpaudit.checkpoint import Checkpoint
 from dpaudit.defense.claim_accounting import claimed_delta
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
@@ -29,7 +27,6 @@ from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.game.worst_case.record import coordinates
 from dpaudit.progress import OnStep
-from dpaudit.rng import Streams
 from dpaudit.training.costs import Pace, seconds_of
 
 from .agents import as_asked, states_distances
@@ -37,7 +34,6 @@ from .asking import WORK, Asking
 from .bound import best_of, certified_bound, is_decided, power_of, untested
 from .certain import declared_of_a_draw, noise_by_runs, rounds_of_a_draw
 from .controls import (
-    no_noise_control,
     no_noise_test,
     noise_control,
     null_control,
@@ -46,7 +42,7 @@ from .controls import (
 from .exact import exact_leak
 from .matched import matched_bound
 from .question import Question
-from .runs import Drawn, Runs, Score
+from .runs import CountedRuns, DrawnRuns, NoiseRuns, Player, Score
 
 LONG = 10  # times as much, which a round may take where a step needs many coordinates
 TRAINING = 1000  # runs of each world, at least, that choose the score and its threshold
@@ -217,23 +213,88 @@ class LikelihoodRatio(Attack):
             if first is None:
                 continue
             asked = [replace(first, index=j, claim=claims[j]) for j in indices]
-            if not self.trials:
-                noise = self._noise(first, asking, on_round, context.checkpoint.stage(i))
-                for question in asked:
-                    some = [exact_leak(question), *noise(question)]
-                    found[question.index] = [as_asked(f, question.game) for f in some]
-                continue
-            why = UNKNOWN_DRAWS if first.guesses else _not_played(first, asking)
-            if why is not None:
-                found |= {q.index: [exact_leak(q), untested(q, why)] for q in asked}
-                continue
-            runs = self._play(asked, asking.streams, on_round, context.checkpoint.stage(i))
+            player = Player(first, asking.streams, on_round, context.checkpoint.stage(i))
+            runs = self._runs(asked, asking, player)
             for question in asked:
                 found[question.index] = [
-                    as_asked(f, question.game)
-                    for f in _findings(question, runs, asking.streams, self.candidates)
+                    as_asked(f, question.game) for f in self._findings(question, runs, player)
                 ]
         return [finding for index in claims for finding in found.get(index, [])]
+
+    def _findings(
+        self, question: Question, runs: CountedRuns | NoiseRuns | str, player: Player
+    ) -> Iterator[Finding]:
+        yield exact_leak(question)
+        if isinstance(runs, str):
+            yield untested(question, runs) if self.trials else no_noise_test(question, runs)
+        elif isinstance(runs, NoiseRuns):
+            yield from _noise_findings(question, runs, player)
+        else:
+            yield certified_bound(question, runs)
+            if self.candidates is not None:
+                yield matched_bound(question, runs, self.candidates, player.streams)
+            yield from _noise_findings(question, runs.noise, player)
+            yield null_control(question, runs.scores[0], player.streams)
+            yield positive_control(question, runs.silent_scores, player.streams)
+
+    def _runs(
+        self, asked: Sequence[Question], asking: Asking, player: Player
+    ) -> CountedRuns | NoiseRuns | str:
+        """The runs, or why there are none."""
+        question = asked[0]
+        why = UNKNOWN_DRAWS if question.guesses else _not_played(question, asking)
+        if why is not None:
+            return why
+        try:
+            if not self.trials:
+                return self._of_noise(player)
+            training = player.play("training", trials=self._choosing)
+            score = Score.of(question.delta, training, player.streams)
+            enough = partial(_are_decided, asked, score) if self.stop_early else None
+            counted = player.play("counted", trials=self.trials, enough=enough)
+        except RunError:
+            raise  # of the run's folder, not of the runs
+        except DpauditError as not_numbers:  # a division by zero that no noise hides
+            if self.trials and question.is_followed:
+                raise
+            return str(not_numbers)
+        fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
+        game = question.adversary.game.without_noise()
+        silent = player.play("without noise", trials=fewer, game=game)
+        noiseless = counted.without.features
+        if question.game.is_replacement and question.is_followed:
+            nobody = replace(question.game, length=0.0)
+            none = player.play("without a record", trials=fewer, game=nobody)
+            noiseless = np.concatenate([none.without.features, none.with_record.features])
+        return CountedRuns(counted, score, silent, NoiseRuns(noiseless, self._drawn(player)))
+
+    def _of_noise(self, player: Player) -> NoiseRuns:
+        """Those by which the noise is tested where no run is counted."""
+        question = player.question
+        drawn, noiseless = self._drawn(player), np.empty((0, 0))
+        if _is_gaussian(question) and question.is_followed:
+            game = question.game
+            nobody = replace(game, length=0.0) if game.is_replacement else game
+            noiseless = player.play("noise", trials=NOISE_RUNS, game=nobody).without.features
+        return NoiseRuns(noiseless, drawn)
+
+    def _drawn(self, player: Player) -> tuple[DrawnRuns, ...]:
+        """Runs with the record in one batch for certain, where no algebra covers the noise."""
+        question, found = player.question, list[DrawnRuns]()
+        if declared_of_a_draw(question) is None:
+            return ()
+        game = replace(question.game, sampling_rate=1.0)
+        try:
+            for k in rounds_of_a_draw(question, player.streams):
+                training = player.play("drawn, training", k, trials=self._choosing, game=game)
+                score = Score.of(question.delta, training, player.streams)
+                runs = player.play("drawn", k, trials=self.trials or TRAINING, game=game)
+                found.append(DrawnRuns(k, runs, score))
+        except RunError:
+            raise  # of the run's folder, not of the runs
+        except DpauditError:  # no numbers
+            return ()
+        return tuple(found)
 
     def _asking(self, context: AttackContext, threat_model: ThreatModel) -> Asking:
         trials, first = self.trials or NOISE_RUNS, self.n_rounds
@@ -253,90 +314,6 @@ class LikelihoodRatio(Attack):
     def _choosing(self) -> int:
         """Runs of each world that choose the score and its threshold; few, if others may stop."""
         return TRAINING if self.stop_early else max(TRAINING, self.trials // 5)
-
-    def _noise(
-        self, question: Question, asking: Asking, on_round: OnStep, checkpoint: Checkpoint
-    ) -> Callable[[Question], Iterator[Finding]]:
-        """What the noise of a question's game is found to be where no run is counted."""
-        why = UNKNOWN_DRAWS if question.guesses else _not_played(question, asking)
-        if why is not None:
-            return lambda q: iter([no_noise_test(q, why)])
-        streams = asking.streams
-        try:
-            drawn = self._drawn(question, streams, on_round, checkpoint)
-            noiseless: Array = np.empty((0, 0))
-            if _is_gaussian(question) and question.is_followed:
-                game = question.game
-                none = replace(game, length=0.0) if game.is_replacement else game
-                own = streams.child("noise")
-                played = question.adversary, NOISE_RUNS, own, question.in_round, none, on_round
-                noiseless = play(*played, checkpoint=checkpoint.stage("noise")).without.features
-        except RunError:
-            raise  # of the run's folder, not of the runs
-        except DpauditError as not_numbers:
-            said = str(not_numbers)
-            return lambda q: iter([no_noise_test(q, said)])
-        return lambda q: _noise_findings(q, noiseless, drawn, streams)
-
-    def _play(
-        self, asked: Sequence[Question], streams: Streams, on_round: OnStep, checkpoint: Checkpoint
-    ) -> Runs | str:
-        """The runs, or why there are none: a division by zero that no noise hides."""
-        question = asked[0]
-
-        def played(
-            name: str, trials: int, game: Game | None = None, score: Score | None = None
-        ) -> Worlds:
-            own = streams.child(name)
-            game = game or question.game
-            played_as = question.adversary, trials, own, question.in_round, game, on_round
-            enough = None if score is None else partial(_are_decided, asked, score)
-            return play(*played_as, checkpoint=checkpoint.stage(name), enough=enough)
-
-        try:
-            training = played("training", self._choosing)
-            score = Score.of(question.delta, training, streams)
-            counted = played("counted", self.trials, score=score if self.stop_early else None)
-        except RunError:
-            raise  # of the run's folder, not of the runs
-        except DpauditError as not_numbers:
-            if question.nonlinear is None or question.nonlinear.quiet:
-                raise
-            return str(not_numbers)
-        fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
-        silent = played("without noise", fewer, question.adversary.game.without_noise())
-        noiseless = counted.without.features
-        if question.game.is_replacement and question.is_followed:
-            none = played("without a record", fewer, replace(question.game, length=0.0))
-            noiseless = np.concatenate([none.without.features, none.with_record.features])
-        return Runs(
-            counted, score, silent, noiseless, self._drawn(question, streams, on_round, checkpoint)
-        )
-
-    def _drawn(
-        self, question: Question, streams: Streams, on_round: OnStep, checkpoint: Checkpoint
-    ) -> tuple[Drawn, ...]:
-        """Runs with the record in one batch, where no algebra tells of the noise."""
-        if declared_of_a_draw(question) is None:
-            return ()
-        game = replace(question.game, sampling_rate=1.0)
-
-        def played(name: str, trials: int, k: int) -> Worlds:
-            own = streams.child(name, k)
-            played_as = question.adversary, trials, own, k, game, on_round
-            return play(*played_as, checkpoint=checkpoint.stage(f"{name}, round {k}"))
-
-        def drawn(k: int) -> Drawn:
-            training = played("drawn, training", self._choosing, k)
-            score = Score.of(question.delta, training, streams)
-            return Drawn(k, played("drawn", self.trials or TRAINING, k), score)
-
-        try:
-            return tuple(drawn(k) for k in rounds_of_a_draw(question, streams))
-        except RunError:
-            raise  # of the run's folder, not of the runs
-        except DpauditError:  # no numbers
-            return ()
 
 
 def _not_played(question: Question, asking: Asking) -> str | None:
@@ -398,52 +375,34 @@ def _game_of(claim: Claim) -> object:
     return claimed_delta(claim), claim.scope, claim.adjacency
 
 
-def _findings(
-    question: Question, runs: Runs | str, streams: Streams, candidates: int | None
-) -> Iterator[Finding]:
-    yield exact_leak(question)
-    if isinstance(runs, str):
-        yield untested(question, runs)
-        return
-    yield certified_bound(question, runs)
-    if candidates is not None:
-        yield matched_bound(question, runs, candidates, streams)
-    yield from _noise_findings(question, runs.noiseless, runs.drawn, streams)
-    yield null_control(question, runs.scores[0], streams)
-    yield positive_control(question, runs.silent_scores, streams)
-
-
-def _noise_findings(
-    question: Question, noiseless: Array, drawn: tuple[Drawn, ...], streams: Streams
-) -> Iterator[Finding]:
-    """Of innovations [runs, n] without a record, or of runs with the record in one batch."""
+def _noise_findings(question: Question, runs: NoiseRuns, player: Player) -> Iterator[Finding]:
     declared = declared_of_a_draw(question)
-    if declared is not None and drawn:
-        yield noise_by_runs(question, declared, drawn)
+    if declared is not None and runs.drawn:
+        yield noise_by_runs(question, declared, runs.drawn)
     elif not question.is_followed:
         assert question.nonlinear is not None
-        yield no_noise_control(question, question.nonlinear)
-    elif _is_gaussian(question) and noiseless.shape[1]:
-        found = noise_control(question, noiseless)
+        yield no_noise_test(question, question.nonlinear.note)
+    elif _is_gaussian(question) and runs.noiseless.shape[1]:
+        found = noise_control(question, runs.noiseless)
         if found.verdict is not None:
-            found = _without_further_noise(question, len(noiseless), streams, found) or found
+            found = _without_further_noise(question, len(runs.noiseless), player, found) or found
         yield found
 
 
 def _without_further_noise(
-    question: Question, trials: int, streams: Streams, alarm: Finding
+    question: Question, trials: int, player: Player, alarm: Finding
 ) -> Finding | None:
     """The same test of the defense without draws that come on top of enough noise.
 
     None: the noise differs whatever draws are left out, or hides too little without them.
     """
-    game, who, n_rounds = question.game, question.threat_model, question.n_rounds
-    own = streams.child("without draws")
+    game, n_rounds = question.game, question.n_rounds
     real = replace(game.setting, d=game.coordinates, layers=game.layers)
-    for fewer in hiding_without(game.defense, real, [who], n_rounds):
+    for fewer in hiding_without(game.defense, real, [question.threat_model], n_rounds):
         silent = replace(game, defense=fewer)
-        adversary = Adversary(silent, who, n_rounds)
+        adversary = Adversary(silent, question.threat_model, n_rounds)
         nobody = replace(silent, length=0.0) if game.is_replacement else silent
+        own = player.streams.child("without draws")
         without = play(adversary, trials, own, question.in_round, nobody).without
         found = noise_control(question, without.features)
         if without.features.shape[1] and found.verdict is None:

@@ -41,14 +41,14 @@ from dpaudit.statistics.power import (
 )
 
 from .question import Question, is_pure
-from .runs import Runs, Score
+from .runs import CountedRuns, Score
 
 LARGE = 700.0  # an epsilon whose exponential is finite
 DECIDED = 1e-3  # p-value that still refutes among 50 statements of an audit
 FEW = 4  # distinct releases at most, for a bound that composes them again and again
 
 
-def certified_bound(question: Question, runs: Runs) -> Finding:
+def certified_bound(question: Question, runs: CountedRuns) -> Finding:
     """The test of the claim, from the scores of runs without and with the record."""
     path = _wealth(question, runs.score, runs.counted)
     metrics = _by_bets(question, runs, path) if question.stop_early else _by_counts(question, runs)
@@ -57,7 +57,7 @@ def certified_bound(question: Question, runs: Runs) -> Finding:
     return _finding(question, notes, metrics, _tradeoff(question, runs.scores))
 
 
-def _notes(question: Question, runs: Runs, n_runs: int) -> list[str]:
+def _notes(question: Question, runs: CountedRuns, n_runs: int) -> list[str]:
     """What was played, and how it was read."""
     game = question.game
     how = "scores are likelihood ratios under the noise that the defense asks for"
@@ -122,7 +122,7 @@ def _finding(
     )
 
 
-def _tested(question: Question, runs: Runs) -> tuple[ScoreBound, float]:
+def _tested(question: Question, runs: CountedRuns) -> tuple[ScoreBound, float]:
     """The bound, on epsilon or on mu, and the p-value of the claim."""
     alpha, delta = question.alpha, question.delta
     if question.claim.mu is None:
@@ -145,14 +145,14 @@ def _wealth(question: Question, score: Score, played: Worlds) -> Array:
     return log_wealth(bets(points, score.choosing), score(played))
 
 
-def _by_bets(question: Question, runs: Runs, path: Array) -> dict[str, Metric]:
+def _by_bets(question: Question, runs: CountedRuns, path: Array) -> dict[str, Metric]:
     """What holds wherever the runs were stopped."""
     bound = epsilon_from_bets(runs.scores, question.delta, question.alpha, runs.score.choosing)
     certified = Metric(value=bound, n=2 * len(path))
     return _metrics(question, certified, anytime_p_value(path)) | power_of(question, len(path))
 
 
-def _by_counts(question: Question, runs: Runs) -> dict[str, Metric]:
+def _by_counts(question: Question, runs: CountedRuns) -> dict[str, Metric]:
     """What the errors in a number of runs that was fixed beforehand prove."""
     found, p = _tested(question, runs)
     value, (fp, fn, n0, n1) = found.value, found[3:]

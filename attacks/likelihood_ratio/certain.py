@@ -19,7 +19,7 @@ from dpaudit.accounting.releases import Mechanism
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.filtering.gradient_reaction import with_every_link
-from dpaudit.game.probing.tape import Overheard
+from dpaudit.game.probing.chosen_noise import RecordedNoise
 from dpaudit.game.runs.noise_law import declared_of_a_round
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import family_from_scores
@@ -27,7 +27,7 @@ from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value
 
 from .controls import DIFFERENT
 from .question import Question
-from .runs import Drawn
+from .runs import DrawnRuns
 
 LESS = 0.99  # times the noise of the first round, from which on it is less
 
@@ -71,13 +71,13 @@ def _asked(question: Question, streams: Streams) -> Iterator[tuple[int, dict[str
     nobody = torch.zeros(2, dtype=torch.float64, device=streams.device)
     state: Any = game.start(len(nobody), torch.float64, streams.device, game.played)
     for k in range(1, question.adversary.n_rounds + 1):
-        noise, graph = Overheard(streams, k), game.setting.network.at(k)
+        noise, graph = RecordedNoise(streams, k), game.setting.network.at(k)
         with torch.inference_mode():
             state = game.defense.step(state, k, graph, game.played_gradient(nobody), noise).state
         yield k, {name: std.mean().item() for name, std in noise.stds.items()}
 
 
-def noise_by_runs(question: Question, declared: Mechanism, drawn: Iterable[Drawn]) -> Finding:
+def noise_by_runs(question: Question, declared: Mechanism, drawn: Iterable[DrawnRuns]) -> Finding:
     """Whether runs with the record in the batch are told apart better than is declared."""
     adjacency, every = question.adjacency, [*drawn]
     tests = []

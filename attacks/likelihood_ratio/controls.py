@@ -3,7 +3,6 @@
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.probing.linearity import Nonlinear
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import ScoreBound, ceiling, from_scores
 from dpaudit.statistics.white_noise import white_noise_test
@@ -28,20 +27,10 @@ def noise_control(question: Question, innovations: Array) -> Finding:
         metrics={Name.P_VALUE: Metric(value=p, n=len(innovations))},
         verdict=Verdict.UNSUPPORTED if differs else None,
         notes=(
-            "what the adversary cannot foretell of the messages should be independent noise of "
+            "what the adversary cannot predict of the messages should be independent noise of "
             f"the scale that the defense asks for; most striking: {test}",
             f"differs from it at p < {DIFFERENT:g}" if differs else "no difference was found",
         ),
-    )
-
-
-def no_noise_control(question: Question, nonlinear: Nonlinear) -> Finding:
-    """Of a step that is not linear in its noise, what is left of messages is no noise."""
-    return question.finding(
-        Role.NOISE,
-        "noise really drawn",
-        world="defense",
-        notes=(nonlinear.note,),
     )
 
 

@@ -24,10 +24,12 @@ from dpaudit.statistics.bounds import clopper_pearson
 from dpaudit.statistics.successes import EpsilonPromise, MuPromise, Promise, Successes, needed
 
 from .question import Question
-from .runs import Runs
+from .runs import CountedRuns
 
 
-def matched_bound(question: Question, runs: Runs, candidates: int, streams: Streams) -> Finding:
+def matched_bound(
+    question: Question, runs: CountedRuns, candidates: int, streams: Streams
+) -> Finding:
     """The test of the claim by how often the run with the record is told from all others."""
     without, with_record = runs.scores
     n = min(len(with_record), len(without) // (candidates - 1))

@@ -1,12 +1,18 @@
 """The runs that test a claim: those that are counted, and those that choose how."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.game.runs.play import LearnedScore, Worlds, cross_fitted
+from dpaudit.checkpoint import Checkpoint
+from dpaudit.game.game import Game
+from dpaudit.game.runs.play import LearnedScore, Worlds, cross_fitted, play
+from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import from_scores
+
+from .question import Question
 
 BETTER = 0.5  # by which a learned score must certify more than the ratio does, to be taken
 
@@ -43,7 +49,7 @@ class Score:
         return self.learned(worlds.without), self.learned(worlds.with_record)
 
 
-class Drawn(NamedTuple):
+class DrawnRuns(NamedTuple):
     """Runs with the record in the batch of one round for certain."""
 
     round: int
@@ -52,14 +58,54 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Runs:
+class Player:
+    """Plays runs of the game of a question, each kind by a name of its own."""
+
+    question: Question
+    streams: Streams
+    on_round: OnStep
+    checkpoint: Checkpoint
+
+    def play(
+        self,
+        name: str,
+        in_round: int | None = None,
+        *,
+        trials: int,
+        game: Game | None = None,
+        enough: Callable[[Worlds], bool] | None = None,
+    ) -> Worlds:
+        """``trials`` runs of each world; ``in_round``: the only one with the record."""
+        own, stage = self.streams.child(name), name
+        if in_round is not None:
+            own, stage = self.streams.child(name, in_round), f"{name}, round {in_round}"
+        return play(
+            self.question.adversary,
+            trials,
+            own,
+            self.question.in_round if in_round is None else in_round,
+            game or self.question.game,
+            self.on_round,
+            checkpoint=self.checkpoint.stage(stage),
+            enough=enough,
+        )
+
+
+class NoiseRuns(NamedTuple):
+    """What the noise is tested by."""
+
+    noiseless: Array  # [runs, n], innovations of runs without any record
+    drawn: tuple[DrawnRuns, ...]
+
+
+@dataclass(frozen=True)
+class CountedRuns:
     """What was played for all claims that one game tests."""
 
     counted: Worlds
     score: Score
     silent: Worlds  # without noise
-    noiseless: Array  # [runs, n], innovations of runs without any record
-    drawn: tuple[Drawn, ...] = ()
+    noise: NoiseRuns
 
     @property
     def scores(self) -> tuple[Array, Array]:

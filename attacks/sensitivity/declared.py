@@ -26,7 +26,7 @@ from dpaudit.defense.contract import CHANGED_RECORDS, Stated
 from dpaudit.defense.gossip import steps_of
 from dpaudit.defense.transcript import Messages
 from dpaudit.files.claim import Adjacency
-from dpaudit.game.probing.tape import STD, AskedNoise, Tape
+from dpaudit.game.probing.chosen_noise import STD, AskedNoise, ChosenNoise
 
 from .replay import EVERY_LINK, World
 from .worlds import Coupled
@@ -131,7 +131,7 @@ def noise_of_first_round(coupled: Coupled) -> dict[str, Reach]:
 
 def _reaching(world: World) -> dict[str, Reach]:
     """The noise that reaches the victim's messages, where it is alike in all coordinates."""
-    asked = Tape()
+    asked = ChosenNoise()
     silent = _sent(world, asked)
     rows = [draw.shape[-2] for draw in asked.draws.values()]
     widths = {draw.shape[-1] for draw in asked.draws.values()}
@@ -171,12 +171,12 @@ def _moved(
 ) -> dict[str, Tensor]:
     """What these units of noise [n, d] do to the victim's messages, [rows, d] by name."""
     parts = units.split([draw.shape[-2] for draw in draws.values()])
-    sent = _sent(world, Tape(dict(zip(draws, parts, strict=True))))
+    sent = _sent(world, ChosenNoise(dict(zip(draws, parts, strict=True))))
     differences = world.coupled.differences(silent, sent)
     return {name: moved for name, moved in differences.items() if sent[name].readers is None}
 
 
-def _sent(world: World, noise: Tape) -> Messages:
+def _sent(world: World, noise: ChosenNoise) -> Messages:
     coupled = world.coupled
     graph = coupled.setting.network.at(world.k)
     return coupled.defense.step(world.state, world.k, graph, world.oracle, noise).sent

@@ -18,7 +18,7 @@ from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.estimating.estimate import Estimate, Window
+from dpaudit.game.estimating.estimate import GradientEstimate, Window
 from dpaudit.game.estimating.unmixing import Mixture
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
@@ -83,13 +83,13 @@ def told_of(
     k: int,
     victims: Iterable[int],
     most: int,
-) -> tuple[dict[int, list[Estimate]], list[str]]:
+) -> tuple[dict[int, list[GradientEstimate]], list[str]]:
     """By victim, its gradients of round k that a window tells, the most certain first.
 
     Of the first victims of which it tells any, at most so many. And of each victim before that it
     tells none of: why.
     """
-    told: dict[int, list[Estimate]] = {}
+    told: dict[int, list[GradientEstimate]] = {}
     refusals = []
     try:
         window = Window(defense, setting, view.threat_model, rounds)

@@ -9,7 +9,7 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.estimating import unmixing, window
 from dpaudit.game.estimating.linear_system import trials_of
-from dpaudit.game.estimating.window import WIDTH, Played, WindowShape
+from dpaudit.game.estimating.window import WIDTH, ProbedWindow, WindowShape
 from dpaudit.training.costs import seconds_of
 
 from .contract import AttackContext
@@ -56,8 +56,8 @@ def view_seconds(
 ) -> float:
     """About how long estimates of so many gradients in each round take, on one thread."""
     n = max(len(window_of(VIEW, k, context.defense.n_rounds, False)) for k in rounds)
-    played = Played(context.defense, context.setting, threat_model, range(1, 1 + n), 1.0)
-    moves = torch.zeros(MOVES, played.n, dtype=torch.float64)
+    played = ProbedWindow(context.defense, context.setting, threat_model, range(1, 1 + n), 1.0)
+    moves = torch.zeros(MOVES, played.shape.unknowns, dtype=torch.float64)
     move = seconds_of(lambda: played.moved(moves)) / MOVES
     shape = played.shape
     square = torch.rand(SQUARE, SQUARE, generator=torch.Generator().manual_seed(0)).double()

@@ -4,21 +4,27 @@ The worst case that differential privacy has to survive: every other record of e
 gradient zero, and the target record, which is longer than any clip norm, is all that moves the run.
 The adversary knows everything but whether it is there. The model has one coordinate: the noise of
 others would only hide a record whose effect is spread, and under L1 sensitivity the worst record is
-1-sparse. Behind a clip in L2, Laplace noise has another worst record (`worst`), and so has a clip
-of each layer (`layers`): runs then play several coordinates, each a copy of the model with one.
-Where a step mixes coordinates none is: runs play ``width`` of them together (`along`).
+1-sparse. Behind a clip in L2, Laplace noise has another worst record (`worst_case.record`), and so
+has a clip of each layer (`worst_case.layers`): runs then play several coordinates, each a copy of
+the model with one. Where a step mixes coordinates none is: runs play ``width`` of them together
+(`runs.projection`).
 
 Sources: Nasr et al. 2021, arXiv:2101.04535, for the game; Nasr et al. 2023, arXiv:2302.07956, for
 the gradient of a single direction.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from dpaudit.accounting.privacy_loss import NoiseFamily
+from dpaudit.accounting.releases import Mechanism
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting
+from dpaudit.defense.gossip import releases
 from dpaudit.defense.noise import Noise
 from dpaudit.files.claim import Adjacency
 
@@ -100,6 +106,19 @@ class Game:
         return self.defense.batches_per_round
 
     @property
+    def batch_sampling(self) -> Sampling:
+        """How the record gets into a batch; "none" if it always does."""
+        return "none" if self.sampling_rate == 1 else self.sampling
+
+    def releases(self, shifts: Iterable[float], family: NoiseFamily = "gaussian") -> Mechanism:
+        """What numbers tell that one canary moves by so many of their noise; infinite: no noise.
+
+        A release states its noise for one canary, and accounting knows what a draw of it displaces.
+        """
+        multipliers = [0.0 if shift == inf else self.displacement / shift for shift in shifts]
+        return releases(multipliers, self.batch_sampling, self.sampling_rate, family)
+
+    @property
     def effect(self) -> float:
         """How many times the canary's own gradient a draw of it moves a batch's sum."""
         return self.displacement * self.records
@@ -149,6 +168,10 @@ class Game:
         """The same at the coordinates that runs play."""
         canary = self.gradient(drawn, *later)
         return OnFirst(canary) if self.width is not None and self.spread == 1 else canary
+
+    def drawn_alike(self, times: float, trials: int = 1) -> CanaryGradient | OnFirst:
+        """The same of a record that is drawn as often in all trials."""
+        return self.played_gradient(torch.full((trials,), times, dtype=torch.float64))
 
     def silent(self, trials: int = 1) -> CanaryGradient:
         """The oracle of a round in which the canary was not drawn."""

@@ -119,7 +119,7 @@ class ClipNorms(WrappedGradient):
 
 
 @dataclass(eq=False)
-class Watched(WrappedGradient):
+class WatchedGradient(WrappedGradient):
     """Another oracle, of which the models are kept that it is asked at."""
 
     models: list[Tensor] = field(default_factory=list)  # of each call, [trials, m], one coordinate
@@ -239,7 +239,7 @@ class ConstantGradients(AlikeRecords):
 
 
 @dataclass(eq=False)
-class Inputs(AlikeRecords):
+class GivenInputs(AlikeRecords):
     """Answers with given inputs along a pattern of signs, and keeps the models that it is asked at.
 
     A defense that is linear in the mean of its records has its estimate.

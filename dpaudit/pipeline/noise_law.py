@@ -31,8 +31,8 @@ from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.game.runs.noise_law import (
     SENDERS,
-    Place,
-    PlayedRound,
+    NoisyRow,
+    RepeatedRound,
     declared_of_a_round,
     has_randomness_of_its_own,
     rounds_played,
@@ -60,7 +60,7 @@ NO_NOISE = "any message (none that is read carries noise)"
 class Tested(NamedTuple):
     """One message of one round."""
 
-    place: Place
+    place: NoisyRow
     round: int
     p: float  # of its law being the declared one
     what: str  # differs most from it, as a clause
@@ -105,7 +105,7 @@ def law_of_the_noise(
         return None
     tests, told = list[Tested](), list[Told]()
     for k in rounds_played(defense.n_rounds, streams):
-        round = PlayedRound(wide_game(game), k, nonlinear, adversaries, streams)
+        round = RepeatedRound(wide_game(game), k, nonlinear, adversaries, streams)
         found = list(_tests(round, game, streams))
         tests += [test for test, _ in found]
         told += [told for _, told in found if told is not None]
@@ -113,7 +113,7 @@ def law_of_the_noise(
 
 
 def _tests(
-    round: PlayedRound, game: Game, streams: Streams
+    round: RepeatedRound, game: Game, streams: Streams
 ) -> Iterator[tuple[Tested, Told | None]]:
     """Of each message the sender whose noise differs most from the declared law."""
     declared = declared_of_a_round(game, EVERYBODY)
@@ -138,7 +138,7 @@ def _law(sample: Array, family: NoiseFamily, rng: Generator) -> tuple[float, str
     return p, f"{what} has another law"
 
 
-def _told(round: PlayedRound, game: Game, tested: Tested, silent: Array) -> Told | None:
+def _told(round: RepeatedRound, game: Game, tested: Tested, silent: Array) -> Told | None:
     """What the best of some scores, fitted and chosen in other runs, tells of a record."""
     place = tested.place
     declared = declared_of_a_round(replace(game, victim=place.sender), EVERYBODY)

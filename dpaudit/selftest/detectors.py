@@ -26,7 +26,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.probing.tape import Tape
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.runs.play import LearnedScore, Worlds, play
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.rng import Streams
@@ -198,7 +198,7 @@ def floating_point(examined: Examined, alpha: float) -> str | None:
         return round.sent["x"].payload[:, VICTIM, 0]
 
     message = sent(Noise(examined.own("floats"), 1), present)
-    without, with_record = sent(Tape(), torch.tensor([0, 1]))
+    without, with_record = sent(ChosenNoise(), torch.tensor([0, 1]))
     ratio = ((message - without).abs() - (message - with_record).abs()).double().numpy()
     rng = examined.streams.numpy("floats, halves")
     bound = from_scores(ratio[:trials], ratio[trials:], 0.0, alpha, rng, decimals=None)

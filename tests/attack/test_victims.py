@@ -15,7 +15,7 @@ from dpaudit.defense.view import View
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
-from dpaudit.game.estimating.estimate import Estimate, Window
+from dpaudit.game.estimating.estimate import GradientEstimate, Window
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnStep
@@ -239,7 +239,7 @@ def test_no_more_victims_are_estimated_than_are_attacked(
 ) -> None:
     asked, real = list[tuple[int, int]](), Window.estimates
 
-    def counted(self: Window, view: View, round: int, agent: int) -> list[Estimate]:
+    def counted(self: Window, view: View, round: int, agent: int) -> list[GradientEstimate]:
         asked.append((round, agent))
         return real(self, view, round, agent)
 

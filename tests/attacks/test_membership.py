@@ -17,8 +17,8 @@ from dpaudit.defense import Round, broadcast
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.game.estimating.estimate import Estimate
-from dpaudit.game.estimating.window import Input
+from dpaudit.game.estimating.estimate import GradientEstimate
+from dpaudit.game.estimating.window import GradientInput
 from dpaudit.pipeline.run import Runtime, run_audit
 from tests.foreign import Foreign
 
@@ -69,8 +69,10 @@ def test_a_matched_filter_is_as_good_as_its_theory(tmp_path: Path) -> None:
     for shift in (0.0, 1.0):
         moved = u.clone()
         moved[:, 0] += shift
-        where = Input(1, 0, 0)
-        scores.append([float(_scores(g, Estimate(where, row, row, s, 0.0), 1)) for row in moved])
+        where = GradientInput(1, 0, 0)
+        scores.append(
+            [float(_scores(g, GradientEstimate(where, row, row, s, 0.0), 1)) for row in moved]
+        )
     auc = _auc(np.array(scores[1]), np.array(scores[0]))
     assert auc.value == pytest.approx(norm.cdf(1 / (s * sqrt(2))), abs=4 * 0.5 / sqrt(n))
 

@@ -15,8 +15,8 @@ from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.states import flat_state
-from dpaudit.game.probing.tape import Tape
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 
@@ -161,7 +161,7 @@ def test_the_leak_is_that_of_all_messages_at_once(name, options, threat_model) -
         state, seen, count = game.start(1, torch.float64, torch.device("cpu")), [], 0
         for k in range(1, n_rounds + 1):
             graph, units = game.setting.network.at(k), {}
-            asked = Tape()
+            asked = ChosenNoise()
             game.defense.step(state, k, graph, game.gradient(torch.zeros(1)), asked)
             for draw, (_, shape) in asked.draws.items():
                 units[draw] = torch.zeros(1, shape[-2], 1, dtype=torch.float64)
@@ -169,7 +169,9 @@ def test_the_leak_is_that_of_all_messages_at_once(name, options, threat_model) -
                     units[draw][0, noisy - count] = 1.0
                 count += shape[-2]
             drawn = torch.full((1,), float(k == used), dtype=torch.float64)
-            state, sent, *_ = game.defense.step(state, k, graph, game.gradient(drawn), Tape(units))
+            state, sent, *_ = game.defense.step(
+                state, k, graph, game.gradient(drawn), ChosenNoise(units)
+            )
             seen.append(adversary.observe(k, sent, units)[0].numpy())
         return np.concatenate(seen), count
 

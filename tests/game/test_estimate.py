@@ -14,7 +14,7 @@ from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.game.estimating.estimate import Window
 from dpaudit.game.estimating.linear_system import System
-from dpaudit.game.estimating.window import Input, Played
+from dpaudit.game.estimating.window import GradientInput, ProbedWindow
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -193,7 +193,7 @@ def test_a_curious_agent_that_lacks_messages_is_refused() -> None:
     view, _ = heard(defense, setting, curious)
     with pytest.raises(NotObservable, match="does not tell it from other gradients and states"):
         window.estimates(view, ROUND, 1)
-    assert Input(ROUND, 1, 0) in window.inputs
+    assert GradientInput(ROUND, 1, 0) in window.inputs
 
 
 def test_an_adversary_that_reads_no_message_is_refused() -> None:
@@ -223,16 +223,16 @@ def test_agents_that_do_not_meet_are_moved_together(
     """Linear steps, those that are linearised, and those in which all agents share a number."""
     setting = Setting(build_graph("ring", 60), (40,) * 60, D)
     defense = load_plugin("defenses", name)(n_rounds=N_ROUNDS, batch_size=B, **options)
-    played = Played(defense.calibrate(setting), setting, EAVESDROPPER, range(3, 5), 1.0)
-    moves, real = list[int](), Played.moved
+    played = ProbedWindow(defense.calibrate(setting), setting, EAVESDROPPER, range(3, 5), 1.0)
+    moves, real = list[int](), ProbedWindow.moved
 
-    def counted(self: Played, given: Tensor) -> Tensor:
+    def counted(self: ProbedWindow, given: Tensor) -> Tensor:
         moves.append(len(given))
         return real(self, given)
 
-    monkeypatch.setattr(Played, "moved", counted)
+    monkeypatch.setattr(ProbedWindow, "moved", counted)
     together = System.of(played)
-    few = sum(moves) < played.n
+    few = sum(moves) < played.shape.unknowns
     monkeypatch.setattr("dpaudit.game.estimating.linear_system.HOPS", ())  # each by itself
     alone = System.of(played)
     assert few == (name != "dpps")

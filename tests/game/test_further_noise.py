@@ -10,7 +10,7 @@ from torch import Tensor
 from dpaudit.defense import Noise
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.probing.tape import Overheard, Tape
+from dpaudit.game.probing.chosen_noise import ChosenNoise, RecordedNoise
 from dpaudit.game.runs.further_noise import hiding_without, silenced
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
@@ -99,7 +99,7 @@ def test_steps_with_randomness_of_their_own_keep_all_their_draws() -> None:
 
 def test_silenced_noise_is_the_noise_but_for_some_names() -> None:
     like = torch.zeros(3, 2)
-    noise = Overheard(Streams(5), 2)
+    noise = RecordedNoise(Streams(5), 2)
     other = silenced(noise, frozenset({"a"}))
     assert not other.gaussian("a", 1.0, like).any()
     assert not other.laplace("a", 1.0, like).any()
@@ -108,6 +108,6 @@ def test_silenced_noise_is_the_noise_but_for_some_names() -> None:
     first = copy(other)
     first._round = 1
     assert torch.equal(first.gaussian("b", 1.0, like), Noise(Streams(5), 1).gaussian("b", 1, like))
-    tape = Tape()
+    tape = ChosenNoise()
     silenced(tape, frozenset({"a"})).shared("b", 1.0, like, torch.zeros(3, 0))
     assert tape.draws.keys() == tape.known_to.keys() == {"b"}

@@ -20,7 +20,7 @@ from dpaudit.game.network.accounting import network_mu
 from dpaudit.game.network.gossip import gossip_of
 from dpaudit.game.network.innovations import Innovations
 from dpaudit.game.network.participation import Participation
-from dpaudit.game.network.stacked import Stacked, workload
+from dpaudit.game.network.stacked import StackedView, workload
 
 EAVESDROPPER = ThreatModel(name="every link")
 
@@ -207,7 +207,7 @@ def test_innovations_are_the_stacked_formula_also_on_graphs_that_vary(schema, re
     victims = [v for v in range(6) if v not in reader.agents]
     kind = Participation.of(schema, 7)
     quick = Innovations.of(gossip, reader).grams(kind, victims)
-    slow = Stacked.of(gossip, reader).grams(kind, victims)
+    slow = StackedView.of(gossip, reader).grams(kind, victims)
     assert len(quick) == len(slow)
     for H, K in zip(quick, slow, strict=True):
         torch.testing.assert_close(H, K, rtol=1e-9, atol=1e-12)
@@ -238,7 +238,7 @@ def test_rows_may_be_recombined_and_own_noise_read_or_struck_out() -> None:
     """From B: an invertible recombination, and own noise as further rows or as missing columns."""
     n, T, a = 5, 4, 0
     gossip = gossip_of(with_self_loops(nx.cycle_graph(n)), T, 1.0, None)
-    struck = Stacked.of(gossip, agents(a))
+    struck = StackedView.of(gossip, agents(a))
     rows = [t * n + j for t in range(T) for j in (4, 0, 1)]
     L = workload(gossip, n)
     own = torch.eye(T * n, dtype=torch.float64)[[t * n + a for t in range(T)]]

@@ -13,8 +13,8 @@ from dpaudit.defense.transcript import unicast
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.observer import Observer
-from dpaudit.game.probing.tape import Tape
 from dpaudit.graphs.graph import Graph, Network, build_graph
 from dpaudit.registry import load_plugin
 from tests.game.test_adversary import Gossip, State
@@ -44,7 +44,7 @@ def game_of(name: str, network: Network, **options: Any) -> Game:
 
 def own_rows(game: Game, i: int) -> Mapping[str, list[int]]:
     """The rows of each draw of round 1 that agent i made."""
-    graph, asked = game.setting.network.at(1), Tape()
+    graph, asked = game.setting.network.at(1), ChosenNoise()
     silent = game.gradient(torch.zeros(1, dtype=torch.float64))
     state = game.start(1, torch.float64, torch.device("cpu"))
     sent = game.defense.step(state, 1, graph, silent, asked).sent

@@ -30,7 +30,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.probing.playable_dimension import refuse_several
 
 from .linear_system import System, noise_of
-from .window import WIDTH, Input, Played
+from .window import WIDTH, GradientInput, ProbedWindow
 
 RANK = 1e-8  # of the largest singular value: below it a combination of messages has no unknowns
 SAME = 0.05  # of the largest effect of noise: what twice the gradients may change in it
@@ -39,10 +39,10 @@ TELLS = 1e-6  # of an input's column: what must be left of it, orthogonal to all
 Told = TypeVar("Told")
 
 
-class Estimate(NamedTuple):
+class GradientEstimate(NamedTuple):
     """What a view tells about one gradient."""
 
-    input: Input
+    input: GradientInput
     gradient: Tensor  # [d]
     model: Tensor  # [d], where it was taken
     std: float | None  # of noise and rounding in each coordinate; None: it depends on gradients
@@ -60,10 +60,10 @@ class Window:
         self, defense: Defense, setting: Setting, threat_model: ThreatModel, rounds: range
     ) -> None:
         refuse_several(defense, setting.stand_in(WIDTH))
-        played = Played(defense, setting, threat_model, rounds, 1.0)
+        played = ProbedWindow(defense, setting, threat_model, rounds, 1.0)
         self._system, self.rounds = System.of(played), rounds
-        self._factors = Factors.of(self._system.unknowns)
-        other = noise_of(Played(defense, setting, threat_model, rounds, 2.0))
+        self._factors = Decomposition.of(self._system.unknowns)
+        other = noise_of(ProbedWindow(defense, setting, threat_model, rounds, 2.0))
         here = self._system.noise
         self.has_known_noise = bool(((other - here).abs() <= SAME * size(here)).all())
 
@@ -73,10 +73,10 @@ class Window:
         return self._system.observed
 
     @property
-    def inputs(self) -> list[Input]:
+    def inputs(self) -> list[GradientInput]:
         return self._system.inputs
 
-    def estimates(self, view: View, round: int, agent: int) -> list[Estimate]:
+    def estimates(self, view: View, round: int, agent: int) -> list[GradientEstimate]:
         """All of the agent's gradients in a round that the view tells, the most certain first.
 
         Raises:
@@ -95,7 +95,7 @@ class Window:
         weights = self._each(round, agent, lambda wanted: self.weights(wanted, rounding).to(o))
         return torch.stack([(w @ o.flatten(1)).reshape(o.shape[1:]) for w in weights], dim=-2)
 
-    def _each(self, round: int, agent: int, told: Callable[[Input], Told]) -> list[Told]:
+    def _each(self, round: int, agent: int, told: Callable[[GradientInput], Told]) -> list[Told]:
         found, refusal = [], f"no message tells a gradient of agent {agent} in round {round}"
         for wanted in self.inputs:
             if (wanted.agent, wanted.round) == (agent, round):
@@ -107,7 +107,7 @@ class Window:
             raise NotObservable("DPA054", refusal)
         return found
 
-    def weights(self, wanted: Input, rounding: Tensor | None = None) -> Tensor:
+    def weights(self, wanted: GradientInput, rounding: Tensor | None = None) -> Tensor:
         """Of the observations [n], in the best unbiased estimate of an input.
 
         Args:
@@ -122,11 +122,13 @@ class Window:
         none = torch.zeros(system.noise.shape[1], dtype=torch.float64)
         return _best(self._factors, system.noise, c, none, rounding)
 
-    def std(self, wanted: Input) -> float:
+    def std(self, wanted: GradientInput) -> float:
         """Of the noise in each coordinate of that estimate."""
         return float(torch.linalg.vector_norm(self.weights(wanted) @ self._system.noise))
 
-    def _estimate(self, wanted: Input, o: Tensor, rounding: Tensor) -> tuple[float, Estimate]:
+    def _estimate(
+        self, wanted: GradientInput, o: Tensor, rounding: Tensor
+    ) -> tuple[float, GradientEstimate]:
         """And the noise that it has where gradients are of the usual size."""
         system = self._system
         w, i = self.weights(wanted, rounding), self.inputs.index(wanted)
@@ -140,7 +142,9 @@ class Window:
         std = torch.linalg.vector_norm(torch.cat([w @ system.noise, w * rounding]))
         model_std = torch.linalg.vector_norm(m @ system.noise - noise)
         known = float(std) if self.has_known_noise else None
-        return float(std), Estimate(wanted, w.to(o) @ o, m.to(o) @ o, known, float(model_std))
+        return float(std), GradientEstimate(
+            wanted, w.to(o) @ o, m.to(o) @ o, known, float(model_std)
+        )
 
     def _read(self, view: View) -> tuple[Tensor, Tensor]:
         """What the adversary holds of the window, [n, ..., d], and its rounding, [n]."""
@@ -159,7 +163,7 @@ class Window:
         return o, torch.finfo(o.dtype).eps * rms.double().cpu()
 
 
-class Factors(NamedTuple):
+class Decomposition(NamedTuple):
     """The singular value decomposition of A [n, m], which every estimate from it needs."""
 
     A: Tensor
@@ -169,13 +173,13 @@ class Factors(NamedTuple):
     rank: int
 
     @staticmethod
-    def of(A: Tensor) -> "Factors":
+    def of(A: Tensor) -> "Decomposition":
         U, S, V = torch.linalg.svd(A, full_matrices=A.shape[0] > A.shape[1])
-        return Factors(A, U, S, V, int((RANK * S.max() < S).sum()) if S.numel() else 0)
+        return Decomposition(A, U, S, V, int((RANK * S.max() < S).sum()) if S.numel() else 0)
 
 
 def _best(
-    factors: Factors, B: Tensor, c: Tensor, c_noise: Tensor, rounding: Tensor | None
+    factors: Decomposition, B: Tensor, c: Tensor, c_noise: Tensor, rounding: Tensor | None
 ) -> Tensor:
     """w with w'A = c that makes w'B - c_noise smallest (Aitken); Raises NotObservable."""
     A, U, S, V, rank = factors

@@ -21,7 +21,7 @@ from dpaudit.game.probing.observer import senders_by_row
 from dpaudit.game.probing.sparse_probe import RELATIVE
 from dpaudit.game.probing.states import varying
 
-from .window import WIDTH, Input, Played
+from .window import WIDTH, GradientInput, ProbedWindow
 
 ROUNDING = 1e-11  # of the largest effect: what is less has not moved
 
@@ -30,45 +30,46 @@ class System(NamedTuple):
     """o = unknowns x + noise z, and models likewise, in every coordinate; x = (states, inputs)."""
 
     observed: list[tuple[int, str, int]]  # round, message, row of what the adversary reads of it
-    inputs: list[Input]
+    inputs: list[GradientInput]
     unknowns: Tensor  # [n, n_states + n_inputs]
     noise: Tensor  # [n, n_draws]
     models: Tensor  # [n_inputs, n_states + n_inputs]: of the model that each input is taken at
     model_noise: Tensor  # [n_inputs, n_draws]
 
     @classmethod
-    def of(cls, played: Played) -> "System":
-        n, n_o = played.n_states + played.n_inputs, len(played.observed)
-        effects = _effects(played, np.arange(played.n)).mT
+    def of(cls, played: ProbedWindow) -> "System":
+        n, n_o = played.shape.states + played.shape.inputs, played.shape.observed
+        effects = _effects(played, np.arange(played.shape.unknowns)).mT
         o, x = effects[:n_o], effects[n_o:]
         return cls(played.observed, played.asked.inputs, o[:, :n], o[:, n:], x[:, :n], x[:, n:])
 
 
-def noise_of(played: Played) -> Tensor:
+def noise_of(played: ProbedWindow) -> Tensor:
     """That of the system alone, [n, n_draws]."""
-    draws = np.arange(played.n_states + played.n_inputs, played.n)
-    return _effects(played, draws).mT[: len(played.observed)]
+    shape = played.shape
+    draws = np.arange(shape.states + shape.inputs, shape.unknowns)
+    return _effects(played, draws).mT[: shape.observed]
 
 
-def _effects(played: Played, some: Indices) -> Tensor:
+def _effects(played: ProbedWindow, some: Indices) -> Tensor:
     """How observations and after them models move with some unknowns, [m, n_o + n_inputs]."""
     try:
         return _of_colours(played, some)
     except NotLocal:
         pass
-    found = torch.zeros(len(some), len(played.observed) + played.n_inputs, dtype=torch.float64)
+    found = torch.zeros(len(some), played.shape.observed + played.shape.inputs, dtype=torch.float64)
     parts = torch.from_numpy(some).split(played.shape.at_once)
     for rows, part in zip(found.split(played.shape.at_once), parts, strict=True):
         if len(part):
-            rows[:] = played.moved(one_hot(part, played.n).double())
+            rows[:] = played.moved(one_hot(part, played.shape.unknowns).double())
     return found
 
 
-def trials_of(played: Played) -> int:
+def trials_of(played: ProbedWindow) -> int:
     """How many moves ``System.of`` and ``noise_of`` play, about."""
     shape = played.shape
     try:
-        units, kinds = _units(played, np.arange(played.n))
+        units, kinds = _units(played, np.arange(played.shape.unknowns))
         reach, groups = next(_colours(played, units, kinds))
         units.effects(groups[:1], reach, _places(played), partial(_moved, played), 1)
         return 2 * len(groups) * (shape.unknowns + shape.draws) // shape.unknowns
@@ -76,7 +77,7 @@ def trials_of(played: Played) -> int:
         return shape.unknowns + shape.draws
 
 
-def _of_colours(played: Played, some: Indices) -> Tensor:
+def _of_colours(played: ProbedWindow, some: Indices) -> Tensor:
     """Raises NotLocal: the rounds reach too far, or it takes as many trials."""
     why, at_once = NotLocal(""), max(1, played.shape.at_once // 2)
     units, kinds = _units(played, some)
@@ -98,7 +99,7 @@ def _of_colours(played: Played, some: Indices) -> Tensor:
 
 
 def _colours(
-    played: Played, units: Units, kinds: Indices
+    played: ProbedWindow, units: Units, kinds: Indices
 ) -> Iterator[tuple[Footprints, list[Indices]]]:
     """Who may be reached, less far first, and which of the unknowns are moved together.
 
@@ -117,9 +118,9 @@ def _colours(
         yield reach, groups
 
 
-def _moved(played: Played, groups: list[Indices]) -> Array:
+def _moved(played: ProbedWindow, groups: list[Indices]) -> Array:
     """What moves where all of a group do, [groups, n_read]; rounding is 0."""
-    moves = torch.zeros(len(groups), played.n, dtype=torch.float64)
+    moves = torch.zeros(len(groups), played.shape.unknowns, dtype=torch.float64)
     for row, group in zip(moves, groups, strict=True):
         row[group] = 1.0
     moved = np.asarray(played.moved(moves).numpy())
@@ -127,7 +128,7 @@ def _moved(played: Played, groups: list[Indices]) -> Array:
     return moved
 
 
-def _units(played: Played, some: Indices) -> tuple[Units, Indices]:
+def _units(played: ProbedWindow, some: Indices) -> tuple[Units, Indices]:
     """The unknowns, of which some are moved; and what each is one of, as a number."""
     graph, parts = played.setting.network.at(played.rounds[0]), []
     for tensor in varying(played.start).values():
@@ -143,7 +144,7 @@ def _units(played: Played, some: Indices) -> tuple[Units, Indices]:
     return Units(np.concatenate(parts).astype(np.int64), some), kinds
 
 
-def _places(played: Played) -> Indices:
+def _places(played: ProbedWindow) -> Indices:
     """The agent of all that is read: that which sent it, or whose gradient it is."""
     found = []
     for (k, name), rows in played.seen.items():

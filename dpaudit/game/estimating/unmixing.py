@@ -30,9 +30,9 @@ from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.oracles import ConstantGradients
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.observer import visible_rows
 from dpaudit.game.probing.playable_dimension import refuse_several
-from dpaudit.game.probing.tape import Tape
 
 MOST_DRAWS = 6000  # of noise in all rounds: the matrices take their square
 
@@ -108,7 +108,7 @@ class Mixture:
                     noise = played.setdefault(name, torch.zeros(trials, most, 1).double())
                     noise[i, row] = 1.0
             gradient = ConstantGradients(self._defense.batch_size, units)
-            state, sent, *_ = self._step(state, k, gradient, Tape(played))
+            state, sent, *_ = self._step(state, k, gradient, ChosenNoise(played))
             for name, message in sent.items():
                 seen = visible_rows(message, self._threat_model)
                 own = self._own(message) if k > 1 else set()
@@ -133,7 +133,7 @@ class Mixture:
             X[1] = 1.0
         return self._defense.start(X, self._setting)
 
-    def _step(self, state: Any, k: int, gradient: Gradient, noise: Tape) -> Any:
+    def _step(self, state: Any, k: int, gradient: Gradient, noise: ChosenNoise) -> Any:
         return self._defense.step(state, k, self._setting.network.at(k), gradient, noise)
 
     def _read(self, view: View) -> Tensor:
@@ -154,7 +154,7 @@ def draws_of(defense: Defense, setting: Setting, n_rounds: int) -> list[tuple[in
     none = torch.zeros(1, setting.n_agents, dtype=torch.float64)
     state: Any = defense.start(none.unsqueeze(-1), narrow)
     for k in range(1, n_rounds + 1):
-        asked, gradient = Tape(), ConstantGradients(defense.batch_size, none)
+        asked, gradient = ChosenNoise(), ConstantGradients(defense.batch_size, none)
         state = defense.step(state, k, narrow.network.at(k), gradient, asked).state
         for name, draw in asked.draws.items():
             draws += [(k, name, row) for row in range(draw.shape[-2])]

@@ -15,11 +15,11 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Messages
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.oracles import Inputs, NumberedInputs
+from dpaudit.game.oracles import GivenInputs, NumberedInputs
+from dpaudit.game.probing.chosen_noise import AskedNoise, ChosenNoise
 from dpaudit.game.probing.observer import visible_rows
 from dpaudit.game.probing.probed_round import anywhere
 from dpaudit.game.probing.states import flat_state, state_of, varying
-from dpaudit.game.probing.tape import AskedNoise, Tape
 from dpaudit.rng import Streams
 
 WIDTH = 32  # coordinates of the model that is probed
@@ -28,7 +28,7 @@ MOST_UNKNOWNS = 6000
 _MOVED = 2**27  # bytes of the unknowns' coordinates, in worlds that are played at once
 
 
-class Input(NamedTuple):
+class GradientInput(NamedTuple):
     """One gradient that messages depend on."""
 
     round: int
@@ -37,28 +37,20 @@ class Input(NamedTuple):
     step: int = 0  # the local step whose batch it is of
 
 
-class Draw(NamedTuple):
-    """One draw of noise that has the model's coordinates."""
-
-    round: int
-    name: str
-    row: int
-
-
-class Asked(NamedTuple):
+class WindowRequests(NamedTuple):
     """What the rounds of a window ask of gradients and of noise, and what they send."""
 
-    inputs: list[Input]
+    inputs: list[GradientInput]
     calls: dict[int, list[Tensor]]  # by round, of each call: which of its inputs each row is
     noise: dict[int, Mapping[str, AskedNoise]]  # by round and name
     sent: dict[int, Messages]
 
     @classmethod
-    def of(cls, defense: Defense, setting: Setting, rounds: range, state: Any) -> "Asked":
+    def of(cls, defense: Defense, setting: Setting, rounds: range, state: Any) -> "WindowRequests":
         """From a state before the rounds, without noise and records."""
         asked = cls([], {}, {}, {})
         for k in rounds:
-            asked_at, tape = NumberedInputs(defense.batch_size), Tape()
+            asked_at, tape = NumberedInputs(defense.batch_size), ChosenNoise()
             played = defense.step(state, k, setting.network.at(k), asked_at, tape)
             state, asked.sent[k] = played.state, played.sent
             asked.calls[k], asked.noise[k] = asked_at.places, tape.draws
@@ -66,7 +58,7 @@ class Asked(NamedTuple):
             for agent, step, _ in asked_at.asked:
                 point = counts.get(agent, 0)
                 counts[agent] = point + 1
-                asked.inputs.append(Input(k, agent, point, step))
+                asked.inputs.append(GradientInput(k, agent, point, step))
         return asked
 
     def seen_by(self, threat_model: ThreatModel) -> dict[tuple[int, str], Tensor]:
@@ -79,20 +71,16 @@ class Asked(NamedTuple):
         }
 
     @property
-    def draws(self) -> list[Draw]:
-        return [
-            Draw(k, name, row)
-            for k, draws in self.noise.items()
-            for name, draw in draws.items()
-            if draw.shape[-1] == WIDTH
-            for row in range(draw.shape[-2])
-        ]
+    def n_draws(self) -> int:
+        """Draws of the model's coordinates, one for each row."""
+        asked = (draw.shape for draws in self.noise.values() for draw in draws.values())
+        return sum(shape[-2] for shape in asked if shape[-1] == WIDTH)
 
 
 class WindowShape(NamedTuple):
     """How large the system of a window is."""
 
-    states: int
+    states: int  # parts of the state that have the model's coordinates
     inputs: int
     draws: int
     observed: int
@@ -106,9 +94,16 @@ class WindowShape(NamedTuple):
         state = _begun(defense, wide)
         if rounds.start > 1:
             state = anywhere(state, rounds.start)
-        asked = Asked.of(defense, wide, rounds, state)
-        seen = asked.seen_by(threat_model).values()
-        return cls(len(wide_rows(state)), len(asked.inputs), len(asked.draws), sum(map(len, seen)))
+        asked = WindowRequests.of(defense, wide, rounds, state)
+        return cls.from_requests(state, asked, asked.seen_by(threat_model))
+
+    @classmethod
+    def from_requests(
+        cls, state: Any, asked: WindowRequests, seen: Mapping[tuple[int, str], Tensor]
+    ) -> "WindowShape":
+        wide = (tensor for tensor in varying(state).values() if tensor.shape[-1] == WIDTH)
+        states = sum(tensor[0].numel() // WIDTH for tensor in wide)
+        return cls(states, len(asked.inputs), asked.n_draws, sum(map(len, seen.values())))
 
     @property
     def unknowns(self) -> int:
@@ -131,14 +126,6 @@ class WindowShape(NamedTuple):
         return torch.float64.itemsize * max(2 * effects, factorising, again)
 
 
-def too_many(n: int, rounds: range) -> str:
-    """What to say of a window of so many unknowns."""
-    return (
-        f"the view's estimate has {n} unknowns in {len(rounds)} rounds; expected "
-        f"{MOST_UNKNOWNS} at most: attack fewer agents or a sparser graph"
-    )
-
-
 def _begun(defense: Defense, setting: Setting) -> Any:
     """The state before round 1, of agents whose models differ."""
     shape, generator = (1, setting.n_agents, WIDTH), torch.Generator().manual_seed(2)
@@ -146,16 +133,7 @@ def _begun(defense: Defense, setting: Setting) -> Any:
     return defense.start(X, setting)
 
 
-def wide_rows(state: Any) -> list[tuple[int, int]]:
-    """Tensor and row of each part of the state that has the model's coordinates."""
-    found = []
-    for i, tensor in enumerate(varying(state).values()):
-        if tensor.shape[-1] == WIDTH:
-            found += [(i, row) for row in range(tensor[0].numel() // WIDTH)]
-    return found
-
-
-class Played:
+class ProbedWindow:
     """The window, played from one state with unknowns moved a little either way.
 
     Unknowns are numbered: rows of the state, inputs, draws of noise. What is read is numbered too:
@@ -178,22 +156,20 @@ class Played:
         signs = torch.randint(0, 2, (WIDTH,), generator=torch.Generator().manual_seed(1))
         self._sign = 2.0 * signs.double() - 1
         self.start = self._reach()
-        self.asked = Asked.of(defense, self.setting, rounds, self.start)
-        self.n_states, self.n_inputs = len(wide_rows(self.start)), len(self.asked.inputs)
-        self.n = self.n_states + self.n_inputs + len(self.asked.draws)
-        if self.n > MOST_UNKNOWNS:
-            raise NotObservable("DPA022", too_many(self.n, rounds))
-        self._units = {k: _units_of(k, draws) for k, draws in self.asked.noise.items()}
+        self.asked = WindowRequests.of(defense, self.setting, rounds, self.start)
         self.seen = self.asked.seen_by(threat_model)
+        self.shape = WindowShape.from_requests(self.start, self.asked, self.seen)
+        if self.shape.unknowns > MOST_UNKNOWNS:
+            raise NotObservable(
+                "DPA022",
+                f"the view's estimate has {self.shape.unknowns} unknowns in {len(rounds)} rounds; "
+                f"expected {MOST_UNKNOWNS} at most: attack fewer agents or a sparser graph",
+            )
+        self._units = {k: _units_of(k, draws) for k, draws in self.asked.noise.items()}
 
     @property
     def observed(self) -> list[tuple[int, str, int]]:
         return [(k, name, i) for (k, name), rows in self.seen.items() for i in range(len(rows))]
-
-    @property
-    def shape(self) -> WindowShape:
-        draws = self.n - self.n_states - self.n_inputs
-        return WindowShape(self.n_states, self.n_inputs, draws, len(self.observed))
 
     def moved(self, moves: Tensor) -> Tensor:
         """Observations and models [m, n_o + n_inputs] by moves [m, n], for each unit of these.
@@ -221,7 +197,7 @@ class Played:
     def _play(self, moves: Tensor, sign: float) -> Tensor:
         """Along the signs: all observations, and the models of inputs, [trials, n_o + n_inputs]."""
         states, inputs, draws = moves.split(
-            [self.n_states, self.n_inputs, self.n - self.n_states - self.n_inputs], dim=1
+            [self.shape.states, self.shape.inputs, self.shape.draws], dim=1
         )
         state = self._from(states)
         rows, models, n_draws = [], [], 0
@@ -229,7 +205,7 @@ class Played:
             n = sum(one.round == k for one in self.asked.inputs)
             values, inputs = inputs[:, :n], inputs[:, n:]
             asked = self._defense.batch_size, self._sign, self._typical(k, n), values
-            gradient = Inputs(*asked, self.asked.calls[k])
+            gradient = GivenInputs(*asked, self.asked.calls[k])
             units = {}
             for name, unit in self._units[k].items():
                 units[name] = sign * unit.repeat(len(moves), 1, 1)
@@ -237,7 +213,7 @@ class Played:
                     mine = draws[:, n_draws : n_draws + unit.shape[-2]]
                     units[name] += mine[..., None] * self._sign
                     n_draws += unit.shape[-2]
-            state, sent = self._step(state, k, gradient, Tape(units))
+            state, sent = self._step(state, k, gradient, ChosenNoise(units))
             rows += [
                 sent[name].payload[..., seen, :] @ self._sign / WIDTH
                 for (when, name), seen in self.seen.items()
@@ -265,7 +241,7 @@ class Played:
             at += size
         return state_of(self.start, flat)
 
-    def _models(self, gradient: Inputs) -> list[Tensor]:
+    def _models(self, gradient: GivenInputs) -> list[Tensor]:
         """The models of the round's inputs along the signs, [trials, m] of each call.
 
         Inputs are numbered as they are first asked for.

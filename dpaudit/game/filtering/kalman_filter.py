@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.checkpoint import joined, under
 from dpaudit.defense.transcript import Messages, refuse_other_messages
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.states import flat_state, state_of
-from dpaudit.game.probing.tape import Tape
 
 from .adversary import Adversary
 from .leak import Reading
@@ -35,13 +34,12 @@ class KalmanFilter:
         self._adversary, self._like = adversary, state
         self.believed = flat_state(state)  # [trials, width], of the agents' states
 
-    def tensors(self) -> dict[str, Tensor]:
+    def progress(self) -> list[Any]:
         """All that it believes; ``resume`` takes it back."""
-        return joined({"like": self._like._asdict(), "": {"believed": self.believed}})
+        return [self._like._asdict(), self.believed]
 
-    def resume(self, tensors: Mapping[str, Tensor]) -> None:
-        self._like = type(self._like)(**under(tensors, "like"))
-        self.believed = tensors["/believed"]
+    def resume(self, like: Mapping[str, Tensor], believed: Tensor) -> None:
+        self._like, self.believed = type(self._like)(**like), believed
 
     def update(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Innovation:
         """Round k: ``sent`` by the agents, with noise of which ``units`` were drawn.
@@ -51,7 +49,7 @@ class KalmanFilter:
         """
         adversary, game = self._adversary, self._adversary.game
         nobody = game.gradient(self.believed.new_zeros(len(self.believed)))
-        predicted = game.step(state_of(self._like, self.believed), k, nobody, Tape())
+        predicted = game.step(state_of(self._like, self.believed), k, nobody, ChosenNoise())
         refuse_other_messages(k, sent, predicted.sent)
         silent = {name: torch.zeros_like(drawn) for name, drawn in units.items()}
         raw = adversary.observe(k, sent, units) - adversary.observe(k, predicted.sent, silent)

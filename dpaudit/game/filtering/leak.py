@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.accounting.releases import Mechanism, Meeting
 from dpaudit.defense.gossip import releases
 from dpaudit.game.game import Game
@@ -85,7 +84,7 @@ class Leak:
     def shown(self) -> tuple[int, str] | None:
         """The first round in which a message shows the record without noise, and the message."""
         for j, message in self.noiseless.items():
-            return max(1, _round_of(j, self.batches)), message
+            return max(1, -(-j // self.batches)), message
         return None
 
     @property
@@ -104,8 +103,6 @@ class Leak:
     def mechanism(self, game: Game, in_round: int | None, high: bool = False) -> Mechanism:
         """The leak as releases: of one round, of each, or of all together if all use the record.
 
-        A release states its noise for one canary, and accounting knows what a draw of it displaces.
-
         Args:
             high: of the upper ends of mu.
         """
@@ -117,12 +114,8 @@ class Leak:
         size = self.pure.tolist() if self.is_pure else ends
         if in_round is not None:
             size = size[(in_round - 1) * self.batches : in_round * self.batches]
-        multipliers = [0.0 if x == inf else game.displacement / x for x in size if x > NEGLIGIBLE]
-        how = "none" if game.sampling_rate == 1 else game.sampling
-        if not multipliers:
-            return ()
-        family: NoiseFamily = "laplace" if self.is_pure else "gaussian"
-        return releases(multipliers, how, game.sampling_rate, family)
+        shifts = [shift for shift in size if shift > NEGLIGIBLE]
+        return game.releases(shifts, "laplace" if self.is_pure else "gaussian") if shifts else ()
 
     def meetings(self, game: Game, in_round: int | None) -> list[list[Meeting]]:
         """What a record of one direction shows wherever batches meet, in each of two ways.
@@ -138,22 +131,16 @@ class Leak:
         ways = [parts(G, RANK * float(G.diagonal().max()))]
         if 1 < self.batches < len(G) and len(G) <= self.batches * game.directions:
             ways.append(list(torch.arange(len(G)).split(self.batches)))
-        return [self._meetings(G, way, game) for way in ways]
-
-    @staticmethod
-    def _meetings(G: Tensor, blocks: list[Tensor], game: Game) -> list[Meeting]:
-        how = "none" if game.sampling_rate == 1 else game.sampling
-        found = [met(G[block[:, None], block]) for block in blocks]
+        found = [[met(G[block[:, None], block]) for block in way] for way in ways]
         return [
-            Meeting(releases([game.displacement / shift], how, game.sampling_rate)[0], n)
-            for shift, n in found
-            if shift > NEGLIGIBLE
+            [Meeting(game.releases([shift])[0], n) for shift, n in way if shift > NEGLIGIBLE]
+            for way in found
         ]
 
 
 def leak_of(rounds: list[Reading], game: Game) -> Leak:
     """The exact leak of each round's use of the record, through this round and all later."""
-    used = _inclusions(game, len(rounds))
+    used = [EVERY_ROUND] if game.is_lasting else [*range(1, len(rounds) * game.batches + 1)]
     size = sqrt(game.filled)  # of all layers, of which a reading is of one
     columns = [{use: size * column for use, column in r.columns.items()} for r in rounds]
     found = grams_of(columns, lambda use: use[0])
@@ -192,28 +179,16 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
     )
 
 
-def _inclusions(game: Game, n_rounds: int) -> list[int]:
-    """Of a record that is used for certain there is one; of another, one for each batch."""
-    if game.is_lasting:
-        return [EVERY_ROUND]
-    return list(range(1, n_rounds * game.batches + 1))
-
-
 def _is_separate(rounds: list[Reading], game: Game) -> bool:
     """Whether each inclusion shows in its own round alone, and apart from others of it."""
     for k, r in enumerate(rounds, start=1):
         uses = [use for use, column in r.columns.items() if column.norm() > NEGLIGIBLE]
         shown = {use[0] for use in uses}
-        if any(_round_of(j, game.batches) not in (k, EVERY_ROUND) for j in shown):
+        if any(-(-j // game.batches) not in (k, EVERY_ROUND) for j in shown):
             return False
         if len(shown) > 1 and (r.has_laplace or not _are_apart(uses, r.columns)):
             return False
     return True
-
-
-def _round_of(inclusion: int, batches: int) -> int:
-    """The round of an inclusion, by its number; ``EVERY_ROUND`` of one in all."""
-    return EVERY_ROUND if inclusion == EVERY_ROUND else -(-inclusion // batches)
 
 
 def _are_apart(uses: list[Use], columns: Mapping[Use, Tensor]) -> bool:

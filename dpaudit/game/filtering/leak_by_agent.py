@@ -12,9 +12,9 @@ from torch import Tensor
 
 from dpaudit.game.matrices import column_norms
 from dpaudit.game.oracles import CanaryGradient
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.probed_round import NOISELESS
 from dpaudit.game.probing.states import flat_state
-from dpaudit.game.probing.tape import Tape
 
 from .adversary import Adversary
 from .kalman_filter import KalmanFilter
@@ -42,7 +42,7 @@ def leak_by_agent(adversary: Adversary, agents: Sequence[int], rounds: Tensor) -
     scale = torch.zeros(len(victims), 1, dtype=torch.float64)  # of each record's effect
     for k in range(1, adversary.n_rounds + 1):
         drawn = (used == k).double()
-        gradient, tape = CanaryGradient(victims, game.length, drawn, batch_size), Tape()
+        gradient, tape = CanaryGradient(victims, game.length, drawn, batch_size), ChosenNoise()
         state, sent, *_ = game.step(state, k, gradient, tape)
         own = {m: torch.zeros(d.shape, dtype=torch.float64) for m, d in tape.draws.items()}
         reading, raw, whitened = kalman.update(k, sent, own)

@@ -28,7 +28,7 @@ from . import stacked as dense
 from .gossip import Gossip, gossip_of, refuse_adversary
 from .innovations import Innovations
 from .participation import Participation, Schema
-from .stacked import Stacked
+from .stacked import StackedView
 
 NUMBER = 8  # bytes: all is float64
 
@@ -109,10 +109,12 @@ def _of_all(
     return NetworkMu(low, high, noiseless)
 
 
-def _read(gossip: Gossip, adversary: ThreatModel, strategy: Tensor | None) -> Innovations | Stacked:
+def _read(
+    gossip: Gossip, adversary: ThreatModel, strategy: Tensor | None
+) -> Innovations | StackedView:
     if strategy is None:
         return Innovations.of(gossip, adversary)
-    return Stacked.of(gossip, adversary, strategy)
+    return StackedView.of(gossip, adversary, strategy)
 
 
 def mu_of(grams: list[Tensor], times: int, gap: float = GAP) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from .participation import Participation
 NUMBER = 8  # bytes: all is float64
 
 
-class Stacked(NamedTuple):
+class StackedView(NamedTuple):
     """What an adversary holds of a run, in units of its noise."""
 
     rows: list[tuple[int, int]]  # (round, sender) of each message
@@ -34,7 +34,7 @@ class Stacked(NamedTuple):
     @classmethod
     def of(
         cls, gossip: Gossip, adversary: ThreatModel, strategy: Tensor | None = None
-    ) -> "Stacked":
+    ) -> "StackedView":
         """``strategy``: M [n_rounds, n_rounds] with noise M^-1 z over rounds; None: independent."""
         sigma, T = gossip.unknown(adversary.agents), gossip.n_rounds
         n = len(sigma)

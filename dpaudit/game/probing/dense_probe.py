@@ -9,6 +9,7 @@ from torch import Tensor
 from dpaudit.errors import ConfigError
 from dpaudit.game.matrices import Array, Matrix
 
+from .chosen_noise import ChosenNoise
 from .observer import Observer
 from .probed_round import (
     Answers,
@@ -21,7 +22,6 @@ from .probed_round import (
     refuse_infinite,
 )
 from .states import flat_state, state_of
-from .tape import Tape
 
 TINY = 1e-13  # of the largest number of a trial: a smaller move in it is rounding
 MOST_DRAWS = 4000  # noises of a round: the matrices of a round take their square
@@ -45,7 +45,7 @@ class DenseProbes:
 
     def round(self, k: int, factor: Matrix, residuals: Array) -> ProbedRound:
         """Raises ConfigError: it has too many noises. DpauditError: numbers are not finite."""
-        asked = Tape()
+        asked = ChosenNoise()
         self._game.step(self._state, k, self._game.silent(), asked)
         self._observer.note_shared_draws(k, asked.known_to)
         points = points_in(self._game, self._state, k)
@@ -61,7 +61,7 @@ class DenseProbes:
         units = asked.one_of_each(trials, first)
         gradient = record_at(self._game, points, torch.arange(trials) - last)
 
-        played = self._game.step(state_of(self._state, start), k, gradient, Tape(units))
+        played = self._game.step(state_of(self._state, start), k, gradient, ChosenNoise(units))
         observed = self._observer.all_observations(k, played.sent, units)
         after = flat_state(played.state)
         seen, left = _moves(start, observed, after)

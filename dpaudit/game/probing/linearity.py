@@ -32,10 +32,10 @@ from dpaudit.game.game import Game
 from dpaudit.game.oracles import every_agent_holds
 from dpaudit.graphs.graph import Graph
 
+from .chosen_noise import ChosenNoise
 from .observer import visible_rows
 from .playable_dimension import fewest_coordinates
 from .states import flat_state, state_of
-from .tape import Tape
 from .wrapped_defense import WrappedDefense
 
 COORDINATES = 8  # of the model that is probed
@@ -185,10 +185,10 @@ def _played(
     X = torch.zeros(len(weights), game.setting.n_agents, COORDINATES, dtype=torch.float64)
     state: Any = game.defense.start(X, game.setting)
     for k in range(1, n_rounds + 1):
-        asked = Tape()
+        asked = ChosenNoise()
         game.step(state, k, gradient, asked)
         two = {name: draws.normal_(generator=generator) for name, draws in asked.zeros(2).items()}
-        noise = Tape({m: torch.einsum("tb,bmd->tmd", weights, z) for m, z in two.items()})
+        noise = ChosenNoise({m: torch.einsum("tb,bmd->tmd", weights, z) for m, z in two.items()})
         state, sent, *_ = game.step(state, k, gradient, noise)
         yield k, sent, flat_state(state)
 

@@ -12,7 +12,7 @@ from dpaudit.defense.view import seen_links
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 
-from .tape import AskedNoise, Tape
+from .chosen_noise import AskedNoise, ChosenNoise
 
 Indices = NDArray[np.int64]
 
@@ -127,7 +127,9 @@ def _is_of_links(game: Game, k: int, name: str, sent: Messages) -> bool:
     n, d, silent = graph.n_agents, game.width or 1, game.gradient(torch.zeros(graph.n_agents))
     state = game.start(n, torch.float64, torch.device("cpu"), d)
     units = {name: torch.eye(n, dtype=torch.float64)[..., None].expand(n, n, d)}
-    still, moved = (game.defense.step(state, k, graph, silent, Tape(u)).sent for u in ({}, units))
+    still, moved = (
+        game.defense.step(state, k, graph, silent, ChosenNoise(u)).sent for u in ({}, units)
+    )
     sends = torch.zeros(n, n)  # how many rows of what agent j sends row i moves
     for message, quiet in still.items():
         changed = (moved[message].payload != quiet.payload).any(-1)

@@ -16,11 +16,11 @@ from torch import Tensor
 from dpaudit.errors import DpauditError
 from dpaudit.game.game import Game
 from dpaudit.game.matrices import Array, Mask, Matrix, column_norms
-from dpaudit.game.oracles import NOWHERE, OneAnswer, Points, Watched, at_points, points_of
+from dpaudit.game.oracles import NOWHERE, OneAnswer, Points, WatchedGradient, at_points, points_of
 
+from .chosen_noise import AskedNoise, ChosenNoise
 from .observer import Observer
 from .states import differs, flat_state, state_of
-from .tape import AskedNoise, Tape
 
 NOISELESS = 1e-6  # of a record's effect: what may be left of it where there is no noise to hide it
 
@@ -106,7 +106,7 @@ def answers_move(observer: Observer, state: Any, k: int, chosen: Tensor) -> tupl
     """
     game, trials = observer.game, len(chosen)
     start = state_of(state, flat_state(state).expand(trials, -1))
-    gradient, tape = OneAnswer(game.length, game.defense.batch_size, chosen), Tape()
+    gradient, tape = OneAnswer(game.length, game.defense.batch_size, chosen), ChosenNoise()
     after, sent, *_ = game.step(start, k, gradient, tape)
     seen = observer.all_observations(k, sent, tape.zeros(trials))
     return differs(seen), differs(flat_state(after))
@@ -115,14 +115,14 @@ def answers_move(observer: Observer, state: Any, k: int, chosen: Tensor) -> tupl
 def points_in(game: Game, state: Any, k: int) -> Points:
     """Where round k asks for the record's gradient; nowhere if it is in no batch."""
     start = anywhere(state, k)
-    points = points_of(game.silent(), lambda oracle: game.step(start, k, oracle, Tape()))
+    points = points_of(game.silent(), lambda oracle: game.step(start, k, oracle, ChosenNoise()))
     return points if game.uses(k) else points._replace(steps=[])
 
 
-def record_at(game: Game, points: Points, chosen: Tensor) -> Watched:
+def record_at(game: Game, points: Points, chosen: Tensor) -> WatchedGradient:
     """The record's gradient at the chosen point of each trial [trials], watched."""
     canary = game.gradient(torch.ones(len(chosen), dtype=torch.float64))
-    return Watched(at_points(canary, points, chosen.clamp(min=NOWHERE)))
+    return WatchedGradient(at_points(canary, points, chosen.clamp(min=NOWHERE)))
 
 
 def laplace_draws(draws: Mapping[str, AskedNoise]) -> Tensor:

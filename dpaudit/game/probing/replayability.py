@@ -23,9 +23,9 @@ from dpaudit.game.oracles import every_agent_holds
 from dpaudit.rng import Streams
 from dpaudit.unforeseen import described, place
 
+from .chosen_noise import ChosenNoise, RecordedNoise
 from .linearity import COORDINATES, RELATIVE, ROUNDING
 from .playable_dimension import ENTRIES, PLAYED
-from .tape import Overheard, Tape
 
 FIRST = 3  # rounds that are played
 OTHERS = ((0.0, 0), (-LENGTH, 0), (LENGTH, 1))  # lengths of gradients, and seeds of noise
@@ -77,6 +77,10 @@ def refuse_unless_replayable(defense: Defense, setting: Setting) -> None:
         for k, (one, other) in enumerate(zip(first, other_run, strict=False), start=1):
             refuse_other_messages(k, one.sent, other.sent)
     _refuse_joined_trials(defense, setting, first)
+
+
+def _refusal(why: str) -> ConfigError:
+    return ConfigError("DPA044", f"defense: {why}")
 
 
 def _narrowed(defense: Defense, setting: Setting) -> Setting:
@@ -141,7 +145,7 @@ def _play(
     try:
         state = _begun(defense, setting, precision)
         for k in range(1, 1 + min(FIRST, defense.n_rounds)):
-            noise = Overheard(Streams(seed), k)
+            noise = RecordedNoise(Streams(seed), k)
             was = {name: value.clone() for name, value in state._asdict().items()}
             after = _step(defense, setting, state, k, noise, length)
             values = _values(after)
@@ -197,10 +201,10 @@ def _refuse_own_randomness(k: int, one: _Played, again: _Played) -> None:
                 "where several share a draw, expand a row",
             )
     if one.values.keys() != again.values.keys():
-        raise ConfigError("DPA044", f"defense: which messages are sent in round {k} {DIFFERS}")
+        raise _refusal(f"which messages are sent in round {k} {DIFFERS}")
     for name, value in one.values.items():
         if not _same(value, again.values[name]):
-            raise ConfigError("DPA044", f"defense: {name} of round {k} {DIFFERS}")
+            raise _refusal(f"{name} of round {k} {DIFFERS}")
 
 
 def _refuse_memory(defense: Defense, setting: Setting, first: list[_Played]) -> None:
@@ -208,27 +212,22 @@ def _refuse_memory(defense: Defense, setting: Setting, first: list[_Played]) -> 
     for k, one in enumerate(first, start=1):
         for name, value in one.was.items():
             if not _same(value, getattr(one.before, name)):
-                raise ConfigError(
-                    "DPA044",
-                    f"defense: round {k} changes {name} of the state that it begins from; "
-                    f"expected a new tensor, as X - G makes one and X -= G does not",
+                raise _refusal(
+                    f"round {k} changes {name} of the state that it begins from; "
+                    f"expected a new tensor, as X - G makes one and X -= G does not"
                 )
         if k == 1:  # what start keeps, it keeps anew
             continue
         try:
-            alone = _step(defense, setting, one.before, k, Overheard(Streams(0), k))
+            alone = _step(defense, setting, one.before, k, RecordedNoise(Streams(0), k))
         except Exception as error:
-            raise ConfigError(
-                "DPA044", f"defense: round {k} fails {KEPT}: {described(error)}"
-            ) from error
+            raise _refusal(f"round {k} fails {KEPT}: {described(error)}") from error
         played = _values(alone)
         if played.keys() != one.values.keys():
-            raise ConfigError(
-                "DPA044", f"defense: which messages are sent in round {k} differs {KEPT}"
-            )
+            raise _refusal(f"which messages are sent in round {k} differs {KEPT}")
         for name, value in played.items():
             if not _same(value, one.values[name]):
-                raise ConfigError("DPA044", f"defense: {name} of round {k} differs {KEPT}")
+                raise _refusal(f"{name} of round {k} differs {KEPT}")
 
 
 def _refuse_joined_trials(defense: Defense, setting: Setting, first: list[_Played]) -> None:
@@ -244,9 +243,7 @@ def _refuse_joined_trials(defense: Defense, setting: Setting, first: list[_Playe
         rounds = zip(_stacked(defense, setting, trials), zip(*trials, strict=True), strict=True)
         for k, (values, alone) in enumerate(rounds, start=1):
             if values.keys() != alone[0].values.keys():
-                raise ConfigError(
-                    "DPA044", f"defense: the messages of round {k} are others {STACKED}"
-                )
+                raise _refusal(f"the messages of round {k} are others {STACKED}")
             for name, value in values.items():
                 expected = [one.values[name] for one in alone]
                 joint = value.shape == expected[0].shape  # the same for all trials, as a mask is
@@ -256,7 +253,7 @@ def _refuse_joined_trials(defense: Defense, setting: Setting, first: list[_Playe
                 if len(found) != len(trials) or not all(
                     _same(*pair, ROUNDING) for pair in zip(found, expected, strict=True)
                 ):
-                    raise ConfigError("DPA044", f"defense: {name} of round {k} differs {STACKED}")
+                    raise _refusal(f"{name} of round {k} differs {STACKED}")
 
 
 def _stacked(
@@ -266,15 +263,13 @@ def _stacked(
     X = torch.zeros(len(trials), setting.n_agents, setting.d, dtype=torch.float64)
     state: Any = None
     for k, at in enumerate(zip(*trials, strict=True), start=1):
-        noise = Tape({m: torch.stack([one.draws[m] for one in at]) for m in at[0].draws})
+        noise = ChosenNoise({m: torch.stack([one.draws[m] for one in at]) for m in at[0].draws})
         try:
             if state is None:
                 state = defense.start(X, setting)
             after = _step(defense, setting, state, k, noise)
         except Exception as error:
-            raise ConfigError(
-                "DPA044", f"defense: round {k} fails {STACKED}: {described(error)}"
-            ) from error
+            raise _refusal(f"round {k} fails {STACKED}: {described(error)}") from error
         state = after.state
         yield _values(after)
 

@@ -23,8 +23,9 @@ from scipy import sparse
 from torch import Tensor
 
 from dpaudit.game.matrices import Array, Indices, Mask, Matrix, NotLocal
-from dpaudit.game.oracles import Watched
+from dpaudit.game.oracles import WatchedGradient
 
+from .chosen_noise import ChosenNoise
 from .locality import HOPS, Footprints, Units, agents_of, footprints
 from .observer import Observer
 from .probed_round import (
@@ -38,7 +39,6 @@ from .probed_round import (
     refuse_infinite,
 )
 from .states import flat_state, state_of, varying
-from .tape import Tape
 
 SPARSE_FROM = 256  # agents from which on steps are probed for many of them at once
 MOST_TRIALS = 4000  # of one step
@@ -136,7 +136,7 @@ class _StepProbe:
         self._observer, self._state, self._k = observer, state, k
         self._game = observer.game
         self._graph = self._game.setting.network.at(k)
-        self._asked, asked_at = Tape(), Watched(self._game.silent())
+        self._asked, asked_at = ChosenNoise(), WatchedGradient(self._game.silent())
         self._after, self._sent, *_ = self._game.step(state, k, asked_at, self._asked)
         observer.note_shared_draws(k, self._asked.known_to)
         self._askers, self._width = asked_at.askers, flat_state(state).shape[-1]
@@ -229,12 +229,12 @@ class _StepProbe:
             name: part.view(trials, *draw.shape[-2:])
             for (name, draw), part in zip(draws.items(), parts, strict=True)
         }
-        return self._moved(start, units_of, Watched(self._game.silent(trials)))
+        return self._moved(start, units_of, WatchedGradient(self._game.silent(trials)))
 
-    def _moved(self, start: Tensor, units: dict[str, Tensor], gradient: Watched) -> Array:
+    def _moved(self, start: Tensor, units: dict[str, Tensor], gradient: WatchedGradient) -> Array:
         """How far all numbers are from those of the first trial; rounding is 0."""
         k, before = self._k, state_of(self._state, start)
-        state, sent, *_ = self._game.step(before, k, gradient, Tape(units))
+        state, sent, *_ = self._game.step(before, k, gradient, ChosenNoise(units))
         observed = self._observer.all_observations(k, sent, units)
         values = torch.cat([observed, flat_state(state)], dim=1)
         refuse_infinite(k, values[:1])

@@ -30,8 +30,8 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary
 from dpaudit.game.filtering.gradient_reaction import with_every_link
 from dpaudit.game.game import Game
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.linearity import nonlinearity
-from dpaudit.game.probing.tape import Tape
 from dpaudit.game.probing.wrapped_defense import WrappedDefense
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.graphs.graph import Graph
@@ -148,7 +148,7 @@ def _asked(game: Game, n_rounds: int) -> frozenset[str]:
     names, nothing = set[str](), torch.zeros(1, dtype=torch.float64)
     state: Any = game.start(1, torch.float64, torch.device("cpu"))
     for k in range(1, n_rounds + 1):
-        noise, graph = Tape(), game.setting.network.at(k)
+        noise, graph = ChosenNoise(), game.setting.network.at(k)
         state = game.defense.step(state, k, graph, game.gradient(nothing), noise).state
         names |= noise.draws.keys()
     return frozenset(names)

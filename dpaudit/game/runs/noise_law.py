@@ -20,11 +20,11 @@ from dpaudit.defense.transcript import Messages
 from dpaudit.errors import DpauditError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.linearity import Nonlinear
 from dpaudit.game.probing.observer import senders_by_row, visible_rows
 from dpaudit.game.probing.playable_dimension import PLAYED, fewest_coordinates
 from dpaudit.game.probing.states import flat_state, state_of
-from dpaudit.game.probing.tape import Tape
 from dpaudit.rng import Streams
 
 FEW = 4  # distinct releases at most, which are composed again and again
@@ -38,7 +38,7 @@ MOST, LEAST = 100_000, 1_000  # plays
 LATEST = 100  # round that is reached for the law of its noise
 
 
-class Place(NamedTuple):
+class NoisyRow(NamedTuple):
     """One row of one message."""
 
     message: str
@@ -78,7 +78,7 @@ def declared_of_a_round(game: Game, everybody: ThreatModel) -> Mechanism | None:
 
 def has_randomness_of_its_own(game: Game) -> bool:
     """Whether a round differs though its noise is the same."""
-    plays = [_step(game, _start(game), 1, 0.0, Tape())[1] for _ in (0, 1)]
+    plays = [_step(game, _start(game), 1, 0.0, ChosenNoise())[1] for _ in (0, 1)]
     return any(
         not torch.equal(sent.payload.nan_to_num(), plays[1][name].payload.nan_to_num())
         for name, sent in plays[0].items()
@@ -91,7 +91,7 @@ def wide_game(game: Game) -> Game:
     return replace(game, width=max(d, fewest_coordinates(game)), spread=1, sampling_rate=1.0)
 
 
-class PlayedRound:
+class RepeatedRound:
     """One round from the state that a run without the record leaves before it.
 
     Args:
@@ -116,7 +116,7 @@ class PlayedRound:
         state: Any = _start(game)
         for i in range(1, k):
             state, _ = _step(game, state, i, 0.0, Noise(streams, i))
-        self._state, self._asked = state, Tape()
+        self._state, self._asked = state, ChosenNoise()
         _, sent = _step(game, state, k, 0.0, self._asked)
         self._shown_in, self.places = self._where(list(adversaries))
         numbers = sum(message.payload[0].numel() for message in sent.values())
@@ -128,7 +128,7 @@ class PlayedRound:
                 f"a round has {self._numbers} numbers, and is to be played {LEAST} times at least",
             )
 
-    def _where(self, adversaries: list[ThreatModel]) -> tuple[int, list[Place]]:
+    def _where(self, adversaries: list[ThreatModel]) -> tuple[int, list[NoisyRow]]:
         """The first round in which noise of this one shows, and the rows that show it."""
         last = min(self._game.defense.n_rounds, self.round + AHEAD - 1)
         for until, sent in self._played(self._game, PILOT, self._streams, 0.0, last):
@@ -137,7 +137,7 @@ class PlayedRound:
                 return until, places
         return self.round, []
 
-    def _noisy(self, name: str, sent: Messages, adversaries: list[ThreatModel]) -> list[Place]:
+    def _noisy(self, name: str, sent: Messages, adversaries: list[ThreatModel]) -> list[NoisyRow]:
         message = sent[name]
         if name in self._left_out or message.payload.shape[0] < PILOT:
             return []
@@ -153,7 +153,7 @@ class PlayedRound:
             return []
         chosen = {some[i] for i in np.linspace(0, len(some) - 1, SENDERS).round().astype(int)}
         d = message.payload.shape[-1]
-        return [Place(name, by_sender[j], j, d) for j in sorted(chosen)]
+        return [NoisyRow(name, by_sender[j], j, d) for j in sorted(chosen)]
 
     @property
     def plays(self) -> int:
@@ -167,7 +167,7 @@ class PlayedRound:
         return {draw.family for draw in self._asked.draws.values()}
 
     def sample(
-        self, n: int, name: str, places: list[Place], victim: int = 0, drawn: float = 0.0
+        self, n: int, name: str, places: list[NoisyRow], victim: int = 0, drawn: float = 0.0
     ) -> list[Array]:
         """Of each place, messages [n, d] of n plays under independent noise.
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress
 from dpaudit.defense.contract import Gradient
 from dpaudit.defense.transcript import Messages
 from dpaudit.errors import DpauditError
@@ -26,7 +26,7 @@ from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.kalman_filter import Innovation, KalmanFilter
 from dpaudit.game.filtering.leak import EVERY_ROUND, Reading
 from dpaudit.game.game import Game
-from dpaudit.game.probing.tape import Overheard
+from dpaudit.game.probing.chosen_noise import RecordedNoise
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
@@ -124,24 +124,19 @@ def block_of(rows: int, coordinates: int) -> int:
 
 
 def _progress_of(blocks: list[Worlds]) -> Progress:
-    tensors = {
-        f"{i} {world} {name}": torch.from_numpy(getattr(scored, name))
-        for i, block in enumerate(blocks)
-        for world, scored in block._asdict().items()
-        for name in ("scores", "features")
-    }
-    return Progress(tensors, len(blocks))
+    return Progress.of(
+        *(
+            [[torch.from_numpy(run.scores), torch.from_numpy(run.features)] for run in block]
+            for block in blocks
+        )
+    )
 
 
 def _blocks_of(last: Progress | None) -> list[Worlds]:
-    if last is None:
-        return []
-    found = {key: tensor.cpu().numpy() for key, tensor in last.tensors.items()}
-
-    def scored(i: int, world: str) -> Scored:
-        return Scored(found[f"{i} {world} scores"], found[f"{i} {world} features"])
-
-    return [Worlds(*(scored(i, world) for world in Worlds._fields)) for i in range(last.note)]
+    return [
+        Worlds(*(Scored(*(tensor.cpu().numpy() for tensor in run)) for run in block))
+        for block in (last.parts if last else ())
+    ]
 
 
 def _block(
@@ -165,7 +160,7 @@ def _block(
         ratios = _RatiosOfRuns(adversary, start, 2 * trials, game.played)
     features: list[Tensor] = []
     for k in range(1, adversary.n_rounds + 1):
-        noise, used = Overheard(streams, k), in_round in (None, k) and game.uses(k)
+        noise, used = RecordedNoise(streams, k), in_round in (None, k) and game.uses(k)
         draws = [("sampling", k, s) if s else ("sampling", k) for s in range(game.batches)]
         drawn = [
             game.draw(2 * trials, streams(*name), device).to(dtype) * sign * used for name in draws
@@ -276,15 +271,12 @@ class LogRatios:
         self._present: dict[int, Tensor] = {}
         self._opposite: dict[int, Tensor] = {}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def progress(self) -> list[dict[int, Tensor]]:
         """All that was added; ``resume`` takes it back."""
-        sides = {"present": self._present, "opposite": self._opposite}
-        return joined({side: {str(j): t for j, t in own.items()} for side, own in sides.items()})
+        return [self._present, self._opposite]
 
-    def resume(self, tensors: Mapping[str, Tensor]) -> None:
-        for side, own in (("present", self._present), ("opposite", self._opposite)):
-            found = under(tensors, side)
-            own.update({j: found[str(j)] for j in sorted(map(int, found))})
+    def resume(self, present: dict[int, Tensor], opposite: dict[int, Tensor]) -> None:
+        self._present, self._opposite = present, opposite
 
     def add(self, innovation: Innovation) -> None:
         reading, surprise, y = innovation

@@ -16,8 +16,8 @@ from torch import Tensor
 from dpaudit.defense.transcript import Messages
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.observer import Observer
-from dpaudit.game.probing.tape import Tape
 
 
 class ProjectionAdversary:
@@ -30,7 +30,7 @@ class ProjectionAdversary:
     @property
     def observed(self) -> int:
         """Numbers that are read of the first round."""
-        game, asked = self.game, Tape()
+        game, asked = self.game, ChosenNoise()
         state = game.start(1, coordinates=game.played)
         sent = game.step(state, 1, game.played_gradient(game.silent().drawn), asked).sent
         return len(self._observer.named(1, sent, asked.draws))

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Gradient
 from dpaudit.game.game import CanaryGradient, Game
-from dpaudit.game.oracles import Watched
-from dpaudit.game.probing.tape import Tape
+from dpaudit.game.oracles import WatchedGradient
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 
 STEEP = 30.0  # slopes, by the standard deviation of the noise in the model
 PILOT = 400  # runs that tell that deviation
@@ -110,12 +110,12 @@ def _models(game: Game, n_rounds: int) -> Iterator[tuple[int, list[int], Tensor]
     for k in range(1, n_rounds + 1):
         drawn = torch.zeros(trials, dtype=torch.float64)
         drawn[1] = float(k == 1)
-        canary, asked = game.gradient(drawn), Tape()
+        canary, asked = game.gradient(drawn), ChosenNoise()
         game.step(state, k, canary, asked)
         units = asked.zeros(trials)
         for draws in units.values():
             draws[2:].normal_(generator=generator)
-        watched = Watched(canary)
-        state = game.step(state, k, watched, Tape(units)).state
+        watched = WatchedGradient(canary)
+        state = game.step(state, k, watched, ChosenNoise(units)).state
         if watched.models:
             yield k, watched.askers, watched.asked_at(trials)

@@ -6,10 +6,10 @@ from dpaudit.defense.footprint import Footprint
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.game.matrices import NotLocal
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.observer import Observer, visible_rows
 from dpaudit.game.probing.sparse_probe import NUMBERS, SPARSE_FROM, steps_of
 from dpaudit.game.probing.states import flat_state
-from dpaudit.game.probing.tape import Tape
 
 from .play import FEATURES, block_of
 
@@ -35,7 +35,7 @@ class GameShape:
         """By one step without noise. Raises DpauditError: the defense cannot be played."""
         d = game.width or 1
         state = game.start(1, coordinates=d)
-        asked = Tape()
+        asked = ChosenNoise()
         sent = game.step(state, 1, game.played_gradient(game.silent().drawn), asked).sent
         footprint = Footprint.of(game.defense, game.setting.stand_in(d))
         n, draws = game.setting.n_agents, [draw.numbers // d for draw in asked.draws.values()]

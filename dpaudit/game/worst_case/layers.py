@@ -10,7 +10,6 @@ more in its noise but not alike in all layers, as behind a clip of groups of the
 no upper end (`width`).
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import isqrt
 from typing import NamedTuple
@@ -19,13 +18,12 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense.noise import Scale
-from dpaudit.defense.transcript import Messages
 from dpaudit.game.game import Game
+from dpaudit.game.probing.chosen_noise import ChosenNoise, Family
 from dpaudit.game.probing.playable_dimension import fewest_coordinates
-from dpaudit.game.probing.tape import Family, Tape
 
 ENTRIES = 10**7  # numbers of a round of all plays: of more layers, the first ones are played
-ROUNDS = 100  # played at most until a message tells of the record: its agent may not take part
+ROUNDS = 100  # played at most until a message shows the record: its agent may not take part
 STAYS = 1e-9  # of what reaches its own coordinate: rounding in the others
 RELATIVE = 1e-6  # of the largest number in a message: what rounding leaves of equal ones
 
@@ -37,6 +35,10 @@ class Moved(NamedTuple):
 
     by_record: Tensor
     by_noise: Tensor
+
+
+class _NotPlayed(Exception):
+    """Two equal runs differ, noise on one coordinate reaches another, or widths are others."""
 
 
 def in_layers(game: Game) -> Game:
@@ -57,20 +59,15 @@ def filling(game: Game) -> tuple[dict[Place, Moved], dict[Place, Moved]] | None:
     equal runs differ, or noise of one coordinate reaches another, or one cannot be played.
     """
     graph = game.setting.network.at(1)
-    most = isqrt(
-        ENTRIES // (graph.n_edges + graph.n_agents)
-    )  # as many plays of as many coordinates
-    layers = game.layers[:most]
+    layers = game.layers[: isqrt(ENTRIES // (graph.n_edges + graph.n_agents))]  # [d] plays of d
     if len(layers) < 2 or fewest_coordinates(game) > 1:
         return None
-    every = replace(game, layers=layers, filled=len(layers))
     try:
-        one, several = _moved(game, 1), _moved(every, len(layers))
-    except _OtherWidth:
+        one = _moved(game, 1)
+        several = _moved(replace(game, layers=layers, filled=len(layers)), len(layers))
+    except _NotPlayed:
         return None
-    if one is None or several is None or one.keys() != several.keys():
-        return None
-    return one, several
+    return (one, several) if one.keys() == several.keys() else None
 
 
 def _are_copies(one: Moved, several: Moved) -> bool:
@@ -81,48 +78,36 @@ def _are_copies(one: Moved, several: Moved) -> bool:
     return True
 
 
-def _moved(game: Game, d: int) -> dict[Place, Moved] | None:
-    """None: two equal runs differ, or noise on one coordinate reaches another.
-
-    None too where a draw or a message has another width than the model.
-    """
+def _moved(game: Game, d: int) -> dict[Place, Moved]:
     found, apart = {}, torch.eye(d, dtype=torch.bool)[:, None]
-    plays = ((0.0, False), (0.0, False), (1.0, False), (0.0, True))
-    runs = (_played(game, d, *play) for play in plays)
-    for k, (still, again, drawn, noisy) in enumerate(zip(*runs, strict=True), start=1):
-        if any(sent.payload.shape[-1] != d for sent in still.values()):
-            return None
+    plays = (
+        (0.0, 1, ChosenNoise()),
+        (0.0, 1, ChosenNoise()),
+        (1.0, 1, ChosenNoise()),
+        (0.0, d, _OneByOne(d)),
+    )
+    states = [game.start(trials, coordinates=d) for _, trials, _ in plays]
+    for k in range(1, min(ROUNDS, game.defense.n_rounds) + 1):
+        rounds = [
+            game.step(state, k, game.drawn_alike(times, trials), noise)
+            for state, (times, trials, noise) in zip(states, plays, strict=True)
+        ]
+        states = [round.state for round in rounds]
+        still, again, drawn, noisy = (round.sent for round in rounds)
         for name, sent in still.items():
-            if not torch.equal(sent.payload, again[name].payload):
-                return None
             record = drawn[name].payload - sent.payload
             noise = noisy[name].payload - sent.payload  # [d, rows, d], of one coordinate in each
+            if sent.payload.shape[-1] != d or not torch.equal(sent.payload, again[name].payload):
+                raise _NotPlayed
             if not bool((noise.abs() <= STAYS * noise.abs().amax()).logical_or(apart).all()):
-                return None
+                raise _NotPlayed
             found[k, name] = Moved(record[0], noise.diagonal(dim1=0, dim2=2))
         if any(moved.by_record.any() for moved in found.values()):
             break
     return found
 
 
-def _played(game: Game, d: int, drawn: float, with_noise: bool) -> Iterator[Messages]:
-    """The messages of one round after the other."""
-    trials = d if with_noise else 1
-    state = game.start(trials, torch.float64, torch.device("cpu"), d)
-    for k in range(1, min(ROUNDS, game.defense.n_rounds) + 1):
-        gradient = game.gradient(torch.full((trials,), drawn, dtype=torch.float64))
-        played = game.defense.step(
-            state, k, game.setting.network.at(k), gradient, _OneByOne(d) if with_noise else Tape()
-        )
-        state = played.state
-        yield played.sent
-
-
-class _OtherWidth(Exception):
-    """A draw has another width than the model."""
-
-
-class _OneByOne(Tape):
+class _OneByOne(ChosenNoise):
     """Trial l has noise on coordinate l alone, of each row in a size of its own."""
 
     def __init__(self, d: int) -> None:
@@ -131,10 +116,9 @@ class _OneByOne(Tape):
 
     def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
         if like.shape[-1] != self._d:
-            raise _OtherWidth
+            raise _NotPlayed
         generator = torch.Generator().manual_seed(0)
         sizes = torch.rand(like.shape[-2], 1, generator=generator, dtype=torch.float64) + 0.5
-        width = like.shape[-1]  # a draw of another width than the model has its own coordinates
-        trials = like.shape[0] if like.ndim > 2 else width
-        self._units = {message: sizes.to(like) * torch.eye(trials, width).to(like)[:, None]}
+        trials = like.shape[0] if like.ndim > 2 else self._d
+        self._units = {message: sizes.to(like) * torch.eye(trials, self._d).to(like)[:, None]}
         return super()._played(family, message, scale, like)

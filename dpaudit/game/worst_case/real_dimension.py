@@ -1,4 +1,4 @@
-"""Whether a model of one coordinate tells of the real one: what the first round does at its size.
+"""Does a model of one coordinate stand for the real one? The first round at the real dimension.
 
 The game's model has one coordinate, which stands for each of a larger model if a step does to all
 of them what it does to one. A defense that reads the size of what it sends, as one whose noise has
@@ -15,22 +15,20 @@ linear test of its coordinates says.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isinf, sqrt
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.accounting.releases import Release
-from dpaudit.defense.gossip import releases
 from dpaudit.defense.transcript import Messages
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.linearity import COORDINATES
 from dpaudit.game.probing.observer import visible_rows
-from dpaudit.game.probing.tape import AskedNoise, Tape
 
 from .layers import Moved, filling
 
@@ -40,8 +38,12 @@ MOST = 512  # units of noise that are played at once
 STAYS = 1e-9  # of what reaches one coordinate: rounding in the others
 
 
+Place = tuple[str, int]  # message and row
+Units = dict[str, Tensor]  # units of noise by draw
+
+
 class Wider(NamedTuple):
-    """A message of the first round that tells more at the model's own dimension."""
+    """A message of the first round that reveals more at the model's own dimension."""
 
     message: str
     times: float  # how much more the record weighs in its noise than at one coordinate
@@ -64,7 +66,7 @@ class Wider(NamedTuple):
 
 
 def wider(game: Game, threat_model: ThreatModel) -> Wider | None:
-    """The message that tells most beside what the game says of it; None: none does.
+    """The message that reveals most beside what the game says of it; None: none does.
 
     The real model is not played where noise or record of one coordinate reach others. No round is
     of which a play, or noise on each number of all its messages, is larger than ``ENTRIES``.
@@ -74,23 +76,28 @@ def wider(game: Game, threat_model: ThreatModel) -> Wider | None:
     return max(found, key=lambda wide: wide.times, default=None)
 
 
+def _heaviest(times: Mapping[Place, float]) -> Place | None:
+    """Where the record weighs most, if clearly more than in the game."""
+    at = max(times, key=lambda place: times[place], default=None)
+    return None if at is None or times[at] < MORE else at
+
+
+def _visible(sent: Messages, threat_model: ThreatModel) -> list[Place]:
+    return [(name, r) for name, s in sent.items() for r in visible_rows(s, threat_model).tolist()]
+
+
 def _by_layers(game: Game, threat_model: ThreatModel) -> Wider | None:
     """Of a record in all layers; None too where each moves as one coordinate does."""
     played = None if game.filled > 1 or game.held is not None else filling(game)
     if played is None:
         return None
     one, several = ({name: moved[1, name] for k, name in moved if k == 1} for moved in played)
-    sent = _sent(game, 1, 0.0, Tape())
-    times = {
-        (name, r): _times(one[name], several[name], r)
-        for name, message in sent.items()
-        for r in visible_rows(message, threat_model).tolist()
-    }
-    at = max(times, key=lambda place: times[place], default=None)
-    if at is None or times[at] < MORE:
+    places = _visible(_sent(game, 1, 0.0, ChosenNoise()), threat_model)
+    times = {(name, r): _times(one[name], several[name], r) for name, r in places}
+    at = _heaviest(times)
+    if at is None:
         return None
-    each = _Weights.of(game, threat_model, 1, _one_by_one)
-    alone = None if each is None else each.release(at, game)
+    alone = _release(game, threat_model, 1, at)
     if alone is not None:
         noise = alone.noise_multiplier / times[at]
         alone = alone.model_copy(update={"noise_multiplier": noise})
@@ -113,19 +120,20 @@ def _by_dimension(game: Game, threat_model: ThreatModel) -> Wider | None:
     entries = (game.setting.network.at(1).n_edges + n_agents) * d
     if d == 1 or game.held is not None or entries > ENTRIES:
         return None
-    narrow, real = (_Weights.of(game, threat_model, width, _at_once) for width in (1, d))
-    if narrow is None or real is None or narrow.record.keys() != real.record.keys():
+    one, real = (_weights(game, threat_model, width, _at_once) for width in (1, d))
+    if one is None or real is None or one.record.keys() != real.record.keys():
         return None
+    norm = torch.linalg.vector_norm
+    noises = {at: (float(norm(one.draws[at])), float(norm(real.draws[at]))) for at in one.record}
     times = {
-        at: (real.record[at] / narrow.record[at]) * (narrow.noise(at) / real.noise(at))
-        for at in narrow.record
-        if narrow.record[at] > 0 and narrow.noise(at) > 0 and real.noise(at) > 0
+        at: (real.record[at] / one.record[at]) * (narrow / wide)
+        for at, (narrow, wide) in noises.items()
+        if one.record[at] > 0 and narrow > 0 and wide > 0
     }
-    at = max(times, key=lambda place: times[place], default=None)
-    if at is None or times[at] < MORE:
+    at = _heaviest(times)
+    if at is None:
         return None
-    each = _Weights.of(game, threat_model, d, _one_by_one)
-    alone = None if each is None else each.release(at, game)
+    alone = _release(game, threat_model, d, at)
     return Wider(at[0], times[at], d, f"at the model's {d} coordinates", alone)
 
 
@@ -140,13 +148,11 @@ def _by_mixing(game: Game, threat_model: ThreatModel) -> Wider | None:
         for at in one.keys() & several.keys()
         if several[at][0] > STAYS
     }
-    at = max(times, key=lambda place: times[place], default=None)
-    if at is None or times[at] < MORE:
+    at = _heaviest(times)
+    if at is None:
         return None
     mu, is_gaussian = several[at]
-    how = "none" if game.sampling_rate == 1 else game.sampling
-    (alone,) = releases([game.displacement / mu], how, game.sampling_rate)
-    release = alone if is_gaussian else None
+    release = game.releases([mu])[0] if is_gaussian else None
     return Wider(at[0], times[at], d, f"at {d} coordinates", release, mixes=True)
 
 
@@ -156,118 +162,104 @@ def _is_too_wide(game: Game, d: int) -> bool:
     numbers = (graph.n_edges + graph.n_agents) * d  # of the messages, and of draws for each of them
     if numbers**2 > ENTRIES:
         return True
-    asked = Tape()
+    asked = ChosenNoise()
     sent = _sent(game, d, 0.0, asked)
-    draws = sum(draw.numbers for draw in asked.draws.values())
-    return draws * sum(message.payload.numel() for message in sent.values()) > ENTRIES
+    return asked.n_draws * sum(message.payload.numel() for message in sent.values()) > ENTRIES
 
 
-def _shown(game: Game, threat_model: ThreatModel, d: int) -> dict["Place", tuple[float, bool]]:
+def _shown(game: Game, threat_model: ThreatModel, d: int) -> dict[Place, tuple[float, bool]]:
     """By row: the record's weight in the noise of the first round, and whether that is Gaussian.
 
     Rows are left out in which a part of the record has no noise, or that are no numbers: that is
     for the game to say.
     """
-    asked, times = Tape(), game.displacement
-    base, there = _sent(game, d, 0.0, asked), _sent(game, d, times, Tape())
+    asked, times = ChosenNoise(), game.displacement
+    base, there = _sent(game, d, 0.0, asked), _sent(game, d, times, ChosenNoise())
     gaussian = all(draw.family == "gaussian" for draw in asked.draws.values())
     shifts = []
     for name, draw in asked.draws.items():
         units = torch.eye(draw.numbers, dtype=torch.float64).view(-1, *draw.shape[-2:])
-        shifts += [_sent(game, d, 0.0, Tape({name: some}), len(some)) for some in units.split(MOST)]
+        shifts += [
+            _sent(game, d, 0.0, ChosenNoise({name: some}), len(some)) for some in units.split(MOST)
+        ]
     found = {}
-    for name, message in base.items() if shifts else ():
-        for row in visible_rows(message, threat_model).tolist():
-            still = message.payload[0, row]
-            record = there[name].payload[0, row] - still
-            noise = torch.cat([shift[name].payload[:, row] - still for shift in shifts])
-            if not (record.isfinite().all() and noise.isfinite().all()):
-                continue
-            solved = torch.linalg.lstsq(noise.mT, record, driver="gelsd").solution
-            if torch.allclose(noise.mT @ solved, record, rtol=1e-6, atol=1e-12):
-                found[name, row] = torch.linalg.vector_norm(solved).item() / times, gaussian
+    for name, row in _visible(base, threat_model) if shifts else ():
+        still = base[name].payload[0, row]
+        record = there[name].payload[0, row] - still
+        noise = torch.cat([shift[name].payload[:, row] - still for shift in shifts])
+        if not (record.isfinite().all() and noise.isfinite().all()):
+            continue
+        solved = torch.linalg.lstsq(noise.mT, record, driver="gelsd").solution
+        if torch.allclose(noise.mT @ solved, record, rtol=1e-6, atol=1e-12):
+            found[name, row] = torch.linalg.vector_norm(solved).item() / times, gaussian
     return found
 
 
-Place = tuple[str, int]  # message and row
-Draws = Mapping[str, AskedNoise]
-Played = dict[str, Tensor]  # units of noise by draw
-
-
-@dataclass(frozen=True)
-class _Weights:
+class _Weights(NamedTuple):
     """What record and noise of one coordinate do to that coordinate of the first messages."""
 
     record: Mapping[Place, float]
     draws: Mapping[Place, Tensor]  # what each play of the noise does, [plays]
     laplace: Tensor  # [plays] bool: whether it is of Laplace noise
 
-    @classmethod
-    def of(
-        cls, game: Game, threat_model: ThreatModel, d: int, plays: Callable[[Draws], list[Played]]
-    ) -> "_Weights | None":
-        asked = Tape()
-        base = _sent(game, d, 0.0, asked)
-        played = plays(asked.draws)
-        moved = [_moved(base, _sent(game, d, 1.0, Tape()))]
-        moved += [_moved(base, _sent(game, d, 0.0, Tape(units))) for units in played]
-        known = [effect for effect in moved if effect is not None]
-        if len(known) < len(moved):
-            return None
-        at = [(m, r) for m, s in base.items() for r in visible_rows(s, threat_model).tolist()]
-        effects = {(m, r): torch.stack([effect[m][r] for effect in known]) for m, r in at}
-        laplace = [any(asked.draws[m].family == "laplace" for m in units) for units in played]
-        record = {place: float(effect[0]) for place, effect in effects.items()}
-        noise = {place: effect[1:] for place, effect in effects.items()}
-        return cls(record, noise, torch.tensor(laplace, dtype=torch.bool))
 
-    def noise(self, at: Place) -> float:
-        return float(torch.linalg.vector_norm(self.draws[at]))
-
-    def release(self, at: Place, game: Game) -> Release | None:
-        """Of the message alone: Gaussian noise of any number of draws, or one of Laplace."""
-        there = self.draws[at] > 0
-        is_laplace = bool((there & self.laplace).any())
-        if is_laplace and int(there.sum()) > 1:
-            return None
-        size = self.record[at] / self.noise(at) * (sqrt(2) if is_laplace else 1.0)
-        how = "none" if game.sampling_rate == 1 else game.sampling
-        family: NoiseFamily = "laplace" if is_laplace else "gaussian"
-        (release,) = releases([game.displacement / size], how, game.sampling_rate, family)
-        return release
+def _weights(
+    game: Game, threat_model: ThreatModel, d: int, plays: Callable[[ChosenNoise], list[Units]]
+) -> _Weights | None:
+    """``plays``: the units of noise that are played, by draw. None: other coordinates move too."""
+    asked = ChosenNoise()
+    base = _sent(game, d, 0.0, asked)
+    played = plays(asked)
+    moved = [_moved(base, _sent(game, d, 1.0, ChosenNoise()))]
+    moved += [_moved(base, _sent(game, d, 0.0, ChosenNoise(units))) for units in played]
+    known = [effect for effect in moved if effect is not None]
+    if len(known) < len(moved):
+        return None
+    places = _visible(base, threat_model)
+    effects = {(m, r): torch.stack([effect[m][r] for effect in known]) for m, r in places}
+    laplace = [any(asked.draws[m].family == "laplace" for m in units) for units in played]
+    record = {place: float(effect[0]) for place, effect in effects.items()}
+    noise = {place: effect[1:] for place, effect in effects.items()}
+    return _Weights(record, noise, torch.tensor(laplace, dtype=torch.bool))
 
 
-def _at_once(draws: Draws) -> list[Played]:
+def _release(game: Game, threat_model: ThreatModel, d: int, at: Place) -> Release | None:
+    """Of one message alone: Gaussian noise of any number of draws, or one of Laplace."""
+    each = _weights(game, threat_model, d, _one_by_one)
+    if each is None:
+        return None
+    draws = each.draws[at]
+    is_laplace = bool(((draws > 0) & each.laplace).any())
+    if is_laplace and int((draws > 0).sum()) > 1:
+        return None
+    noise = float(torch.linalg.vector_norm(draws))
+    size = each.record[at] / noise * (sqrt(2) if is_laplace else 1.0)
+    return game.releases([size], "laplace" if is_laplace else "gaussian")[0]
+
+
+def _at_once(asked: ChosenNoise) -> list[Units]:
     """All draws together on the first coordinate, each in a size of its own."""
-    generator = torch.Generator().manual_seed(0)
-    return [
-        {
-            name: _on_first(draw, torch.rand(draw.shape[-2], generator=generator) + 0.5)
-            for name, draw in draws.items()
-        }
-    ]
+    generator, units = torch.Generator().manual_seed(0), asked.zeros(1)
+    for drawn in units.values():
+        drawn[0, :, 0] = torch.rand(drawn.shape[-2], generator=generator) + 0.5
+    return [units]
 
 
-def _one_by_one(draws: Draws) -> list[Played]:
+def _one_by_one(asked: ChosenNoise) -> list[Units]:
     """A standard deviation of each draw on the first coordinate."""
-    return [
-        {name: _on_first(draw, unit)}
-        for name, draw in draws.items()
-        for unit in torch.eye(draw.shape[-2])
-    ]
+    found = []
+    for name, zeros in asked.zeros(1).items():
+        for row in range(zeros.shape[-2]):
+            unit = zeros.clone()
+            unit[0, row, 0] = 1.0
+            found.append({name: unit})
+    return found
 
 
-def _on_first(draw: AskedNoise, sizes: Tensor) -> Tensor:
-    units = torch.zeros(1, *draw.shape[-2:], dtype=torch.float64)
-    units[0, :, 0] = sizes
-    return units
-
-
-def _sent(game: Game, d: int, drawn: float, noise: Tape, trials: int = 1) -> Messages:
+def _sent(game: Game, d: int, drawn: float, noise: ChosenNoise, trials: int = 1) -> Messages:
     sized = replace(game, setting=game.setting.stand_in(d), width=d)
-    state = sized.start(trials, torch.float64, torch.device("cpu"), d)
-    gradient = sized.played_gradient(torch.full((trials,), drawn, dtype=torch.float64))
-    return sized.defense.step(state, 1, sized.setting.network.at(1), gradient, noise).sent
+    state = sized.start(trials, coordinates=d)
+    return sized.step(state, 1, sized.drawn_alike(drawn, trials), noise).sent
 
 
 def _moved(base: Messages, other: Messages) -> dict[str, Tensor] | None:

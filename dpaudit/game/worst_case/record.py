@@ -34,8 +34,8 @@ from torch import Tensor
 from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, Release, epsilon
 from dpaudit.game.game import Game
 from dpaudit.game.oracles import ClipNorms
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.linearity import COORDINATES, wide
-from dpaudit.game.probing.tape import Tape
 
 
 def coordinates(game: Game) -> int:
@@ -45,8 +45,8 @@ def coordinates(game: Game) -> int:
     has noise of its own, and the noise of one moves no other.
     """
     several = wide(game)
-    record, norms = Tape(), set[int]()
-    base = _sent(several, Tape(), 0.0, set())
+    record, norms = ChosenNoise(), set[int]()
+    base = _sent(several, ChosenNoise(), 0.0, set())
     moved = _sent(several, record, 1.0, norms)
     if {draw.family for draw in record.draws.values()} != {"laplace"} or norms != {2}:
         return 1
@@ -55,7 +55,7 @@ def coordinates(game: Game) -> int:
     one = {name: torch.zeros(draw.shape).double() for name, draw in record.draws.items()}
     for units in one.values():
         units[..., 0] = 1.0
-    noisy = _sent(several, Tape(one), 0.0, set())
+    noisy = _sent(several, ChosenNoise(one), 0.0, set())
     for name, payload in base.items():
         shift, noise = moved[name] - payload, noisy[name] - payload
         if not torch.allclose(shift, shift[..., :1].expand_as(shift)) or noise[..., 1:].any():
@@ -76,7 +76,7 @@ def record_note(game: Game) -> str | None:
             f"{game.coordinates} coordinates, or C in one where that leaks more; with sampling and "
             "above delta = 0 the lower end is that of a single round"
         )
-    noise, norms = Tape(), set[int]()
+    noise, norms = ChosenNoise(), set[int]()
     _sent(wide(game), noise, 1.0, norms)
     if norms != {0} or {draw.family for draw in noise.draws.values()} != {"laplace"}:
         return None
@@ -87,7 +87,7 @@ def record_note(game: Game) -> str | None:
     )
 
 
-def _sent(game: Game, noise: Tape, drawn: float, norms: set[int]) -> dict[str, Tensor]:
+def _sent(game: Game, noise: ChosenNoise, drawn: float, norms: set[int]) -> dict[str, Tensor]:
     """The messages of the first round; adds the ``norms`` that gradients are clipped to."""
     d = game.setting.d
     state = game.start(1, coordinates=d)

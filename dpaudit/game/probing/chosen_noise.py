@@ -30,7 +30,7 @@ class AskedNoise(NamedTuple):
         return int(self.shape[-2] * self.shape[-1])
 
 
-class Tape(Noise):
+class ChosenNoise(Noise):
     """Plays ``units`` [..., rows, d] for each name, and zeros for every other; notes what is asked.
 
     Args:
@@ -75,7 +75,7 @@ class Tape(Noise):
         return torch.zeros_like(like) if units is None else units * STD[family] * scale
 
 
-class Overheard(Noise):
+class RecordedNoise(Noise):
     """Real noise, of which the draws are kept: an agent that follows the protocol knows its own."""
 
     def __init__(self, streams: Streams, round: int) -> None:

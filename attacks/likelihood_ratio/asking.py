@@ -59,37 +59,48 @@ class Asking:
     def question(self, index: int, claim: Claim) -> Question | None:
         """The record of the agent that is worst off.
 
-        Of agents that declare the same noise it is the one of which the first rounds tell most.
+        Of agents that declare the same noise it is the one that leaks most in the first rounds.
 
-        A claim on a round, a message or agents is about the one that tells most. None: no message
+        A claim on a round, a message or agents is about the one that reveals most. None: no message
         that this adversary sees is claimed to hide an agent.
         """
+        view = self.threat_model
         if claim.adjacency == "agent-identity" and claim.scope != "run":
             return self._on_agents(index, claim)
         game = self._game_of(claim)
-        nonlinear = nonlinearity(game, self.threat_model, self.rounds())
+        nonlinear = nonlinearity(game, view, self.rounds())
         if nonlinear is not None and nonlinear.fewest > 1:
-            return self._along(index, claim, game, nonlinear)
+            return self._projected(index, claim, game, nonlinear)
         game, worst, more = self._played(game, claim, nonlinear)
         n_rounds, one = self.rounds(game.played), claim.scope == "message"
-        foretold = game if nonlinear is None or nonlinear.defined else defined(game)
-        if nonlinear is not None and not self._is_followed(foretold, n_rounds):
-            return self._along(index, claim, game, nonlinear)
-        game = in_worst_batch(game, self.threat_model, n_rounds)
-        foretold = replace(foretold, first=game.first)
-        adversary, telling = Adversary(foretold, self.threat_model, n_rounds), None
+        predicted = game if nonlinear is None or nonlinear.defined else defined(game)
+        if nonlinear is not None and not self._is_followed(predicted, n_rounds):
+            return self._projected(index, claim, game, nonlinear)
+        game = in_worst_batch(game, view, n_rounds)
+        predicted = replace(predicted, first=game.first)
+        adversary, revealed = Adversary(predicted, view, n_rounds), None
         if game.in_one_round:
-            telling = adversary.most_revealing()
-            adversary = Adversary(foretold, self.threat_model, telling.in_round, one)
-        algebra, used = _algebra(adversary, nonlinear, one), telling and telling.of_round
-        leaked = algebra.leak.mechanism(game, used) if algebra and game.held is None else ()
+            revealed = adversary.most_revealing()
+            adversary = Adversary(predicted, view, revealed.in_round, one)
+        algebra, used = _algebra(adversary, nonlinear, one), revealed and revealed.of_round
         reads: Adversary | ProjectionAdversary = adversary
         if game.width is not None:
-            reads = ProjectionAdversary(foretold, self.threat_model, adversary.n_rounds)
-        return Question(
-            index, claim, self.threat_model, game, reads, algebra, nonlinear, telling, leaked,
-            worst, self.alpha, self.stop_early, more,
-        )  # fmt: skip
+            reads = ProjectionAdversary(predicted, view, adversary.n_rounds)
+        return replace(
+            self._about(index, claim, game, reads),
+            algebra=algebra,
+            nonlinear=nonlinear,
+            revealed=revealed,
+            mechanism=algebra.leak.mechanism(game, used) if algebra and game.held is None else (),
+            worst=worst,
+            wider=more,
+        )
+
+    def _about(
+        self, index: int, claim: Claim, game: Game, adversary: Adversary | ProjectionAdversary
+    ) -> Question:
+        view, alpha, stop_early = self.threat_model, self.alpha, self.stop_early
+        return Question(index, claim, view, game, adversary, alpha, stop_early)
 
     def _game_of(self, claim: Claim) -> Game:
         """About whoever declares the least noise."""
@@ -102,31 +113,28 @@ class Asking:
             game = replace(game, in_one_round=True, cycle=1)
         return in_layers(game)
 
-    def _along(self, index: int, claim: Claim, game: Game, nonlinear: Nonlinear) -> Question:
+    def _projected(self, index: int, claim: Claim, game: Game, nonlinear: Nonlinear) -> Question:
         """Of a step that one coordinate does not play, or that no algebra follows."""
         if nonlinear.fewest > 1:
             game = replace(game, width=nonlinear.fewest)
             game = self._of_victim(game, claim, nonlinear)
             game = most_moving(game, self.threat_model, self.streams)
         game = replace(game, width=game.played)
-        telling = RevealedBatch(1, 1, alone=False) if game.in_one_round else None
-        n_rounds = 1 if telling else self.rounds(game.played)
-        along = ProjectionAdversary(defined(game), self.threat_model, n_rounds)
-        return Question(
-            index, claim, self.threat_model, game, along, None, nonlinear, telling, (),
-            1, self.alpha, self.stop_early,
-        )  # fmt: skip
+        revealed = RevealedBatch(1, 1, alone=False) if game.in_one_round else None
+        n_rounds = 1 if revealed else self.rounds(game.played)
+        adversary = ProjectionAdversary(defined(game), self.threat_model, n_rounds)
+        question = self._about(index, claim, game, adversary)
+        return replace(question, nonlinear=nonlinear, revealed=revealed)
 
     def _on_agents(self, index: int, claim: Claim) -> Question | None:
-        """The two agents whose exchange tells most in one round."""
+        """The two agents whose exchange reveals most in one round."""
         defense, setting = self.context.defense, self.context.setting
         game = game_on_agents(defense, setting, self.threat_model, self.rounds(), self.streams)
         if game is None:
             return None
         adversary = Adversary(game, ThreatModel(name=self.threat_model.name), 1)
-        leaked = adversary.leak.mechanism(game, None)
-        known = (game, adversary, adversary, None, None, leaked, 1)
-        return Question(index, claim, self.threat_model, *known, self.alpha, self.stop_early)
+        question = self._about(index, claim, game, adversary)
+        return replace(question, algebra=adversary, mechanism=adversary.leak.mechanism(game, None))
 
     def _of_victim(self, game: Game, claim: Claim, nonlinear: Nonlinear | None) -> Game:
         """The game of the agent that is attacked, of those that declare what its victim does."""
@@ -140,10 +148,9 @@ class Asking:
     def _played(
         self, game: Game, claim: Claim, nonlinear: Nonlinear | None
     ) -> tuple[Game, int, Wider | None]:
-        """The game that runs play: whose record it is, and how many coordinates of how many it
-        moves.
+        """The game that runs play, the coordinates of the worst record, and what more shows.
 
-        With it the coordinates of the worst record, and what the model's own dimension shows.
+        The last is what messages reveal at the model's own dimension.
         """
         game = self._of_victim(game, claim, nonlinear)
         if nonlinear is None:
@@ -152,18 +159,17 @@ class Asking:
                 return replace(game, width=min(PLAYED, game.coordinates)), worst, more
             return replace(game, spread=min(worst, PLAYED)), worst, more
         game = most_moving(game, self.threat_model, self.streams)
-        if claim.scope == "message":  # who reads along reads whole rounds
+        if claim.scope == "message":  # a projection reads whole rounds
             game = replace(game, width=None)
         return game, 1, None
 
     def _is_followed(self, game: Game, n_rounds: int) -> bool:
-        """Whether an adversary that foretells rounds has numbers, of a step that is not linear.
+        """Whether an adversary that predicts rounds has numbers, of a step that is not linear.
 
         What is believed of a mean of squares may be negative, which has no root. With the record
         in every batch, under noise and without, as all runs have it at most.
         """
-        own = self.streams.child("followed")
-        game = replace(game, width=None)
+        own, game = self.streams.child("followed"), replace(game, width=None)
         drawn = replace(game, sampling_rate=1.0)
         try:
             adversary = Adversary(game, self.threat_model, n_rounds)
@@ -176,13 +182,12 @@ class Asking:
 
 def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) -> Adversary | None:
     """Of messages that are linear in the noise, and a record in one coordinate: an exact leak."""
+    messages = None
     if nonlinear is not None and not (nonlinear.noiseless and adversary.leak.noiseless):
         messages = nonlinear.affine
+        if not messages:
+            return None
     elif adversary.game.spread == 1:
         return adversary
-    else:
-        messages = None
-    if messages is not None and not messages:
-        return None
     game = replace(adversary.game, spread=1)
     return Adversary(game, adversary.threat_model, adversary.n_rounds, single, messages)

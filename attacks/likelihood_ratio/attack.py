@@ -270,13 +270,13 @@ class LikelihoodRatio(Attack):
 
     def _of_noise(self, player: Player) -> NoiseRuns:
         """Those by which the noise is tested where no run is counted."""
-        question = player.question
-        drawn, noiseless = self._drawn(player), np.empty((0, 0))
+        question, drawn = player.question, self._drawn(player)
         if _is_gaussian(question) and question.is_followed:
             game = question.game
             nobody = replace(game, length=0.0) if game.is_replacement else game
-            noiseless = player.play("noise", trials=NOISE_RUNS, game=nobody).without.features
-        return NoiseRuns(noiseless, drawn)
+            noise = player.play("noise", trials=NOISE_RUNS, game=nobody)
+            return NoiseRuns(noise.without.features, drawn)
+        return NoiseRuns(np.empty((0, 0)), drawn)
 
     def _drawn(self, player: Player) -> tuple[DrawnRuns, ...]:
         """Runs with the record in one batch for certain, where no algebra covers the noise."""

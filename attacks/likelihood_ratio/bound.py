@@ -43,6 +43,7 @@ from dpaudit.statistics.power import (
 from .question import Question, is_pure
 from .runs import CountedRuns, Score
 
+TITLE = "runs with and without one record"
 LARGE = 700.0  # an epsilon whose exponential is finite
 DECIDED = 1e-3  # p-value that still refutes among 50 statements of an audit
 FEW = 4  # distinct releases at most, for a bound that composes them again and again
@@ -53,29 +54,46 @@ def certified_bound(question: Question, runs: CountedRuns) -> Finding:
     path = _wealth(question, runs.score, runs.counted)
     metrics = _by_bets(question, runs, path) if question.stop_early else _by_counts(question, runs)
     metrics[Name.LOG_WEALTH] = Metric(value=float(path[-1]), n=len(path))
-    notes = (*_notes(question, runs, len(path)), *_notes_on_bounds(question, metrics))
-    return _finding(question, notes, metrics, _tradeoff(question, runs.scores))
+    return question.finding(
+        Role.TEST,
+        TITLE,
+        rounds=(1, question.n_rounds),
+        world="defense",
+        metrics=metrics,
+        notes=tuple(_notes(question, runs, len(path), metrics)),
+        series=_tradeoff(question, runs.scores),
+    )
 
 
-def _notes(question: Question, runs: CountedRuns, n_runs: int) -> list[str]:
+def untested(question: Question, why: str) -> Finding:
+    """No bound, because the runs of the game gave no numbers."""
+    rounds = (1, question.n_rounds)
+    return question.finding(Role.TEST, TITLE, rounds=rounds, world="defense", notes=(why,))
+
+
+def _notes(
+    question: Question, runs: CountedRuns, n_runs: int, metrics: dict[str, Metric]
+) -> Iterator[str]:
     """What was played, and how it was read."""
     game = question.game
-    how = "scores are likelihood ratios under the noise that the defense asks for"
-    notes = [
+    yield (
         f"{n_runs} runs of each world over {question.n_rounds} of {game.defense.n_rounds} "
         f"rounds, the canary in the batch with probability {game.sampling_rate:.3g} a round; "
-        f"{len(runs.score.choosing[0])} other runs of each chose the threshold",
-        "scores learned from other runs" if runs.score.learned else how,
-    ]
+        f"{len(runs.score.choosing[0])} other runs of each chose the threshold"
+    )
+    if runs.score.learned:
+        yield "scores learned from other runs"
+    else:
+        yield "scores are likelihood ratios under the noise that the defense asks for"
     if question.stop_early:
-        notes.append(
+        yield (
             "bets on each pair of runs, which stop between blocks of runs once the claims are "
             "decided: p is 1 / largest wealth"
         )
     if game.filled > 1:
-        notes.append(f"the record moves all {game.filled} layers, each to the end of its clip")
+        yield f"the record moves all {game.filled} layers, each to the end of its clip"
     if game.width is not None:
-        notes.append(
+        yield (
             f"{game.width} coordinates are played together, as the step mixes them or needs them; "
             "messages are read along the record, which moves "
             + ("the first" if game.spread == 1 else "all alike")
@@ -86,51 +104,14 @@ def _notes(question: Question, runs: CountedRuns, n_runs: int) -> list[str]:
             if question.nonlinear is None
             else "which moves more of this step than one coordinate does"
         )
-        notes.append(
+        yield (
             f"the record has the same size in each of {game.spread} coordinates, {why}; of "
             f"{game.coordinates} in the model"
         )
-    return notes
-
-
-def _notes_on_bounds(question: Question, metrics: dict[str, Metric]) -> Iterator[str]:
     if Name.NOISE_FACTOR in metrics:
         yield "the bound of the declared shape is proven for such mechanisms alone"
     if question.claim.mu is not None:
         yield "mu is of the Gaussian family"
-
-
-def untested(question: Question, why: str) -> Finding:
-    """No bound, because the runs of the game gave no numbers."""
-    return _finding(question, (why,), {}, {})
-
-
-def _finding(
-    question: Question,
-    notes: tuple[str, ...],
-    metrics: dict[str, Metric],
-    series: dict[str, tuple[float, ...]],
-) -> Finding:
-    return question.finding(
-        Role.TEST,
-        "runs with and without one record",
-        rounds=(1, question.n_rounds),
-        world="defense",
-        metrics=metrics,
-        notes=notes,
-        series=series,
-    )
-
-
-def _tested(question: Question, runs: CountedRuns) -> tuple[ScoreBound, float]:
-    """The bound, on epsilon or on mu, and the p-value of the claim."""
-    alpha, delta = question.alpha, question.delta
-    if question.claim.mu is None:
-        bound = from_scores(*runs.scores, delta, alpha, runs.score.choosing)
-        p = p_value(bound.fp, bound.fn, bound.n0, bound.n1, delta, question.claimed)
-        return bound, p
-    bound = family_from_scores(*runs.scores, alpha, runs.score.choosing)
-    return bound, mu_p_value(bound.fp, bound.fn, bound.n0, bound.n1, question.claim.mu)
 
 
 def is_decided(question: Question, score: Score, so_far: Worlds) -> bool:
@@ -154,15 +135,23 @@ def _by_bets(question: Question, runs: CountedRuns, path: Array) -> dict[str, Me
 
 def _by_counts(question: Question, runs: CountedRuns) -> dict[str, Metric]:
     """What the errors in a number of runs that was fixed beforehand prove."""
-    found, p = _tested(question, runs)
-    value, (fp, fn, n0, n1) = found.value, found[3:]
-    delta, alpha, mu, n = question.delta, question.alpha, question.claim.mu, n0 + n1
+    delta, alpha, mu = question.delta, question.alpha, question.claim.mu
+    scores, choosing = runs.scores, runs.score.choosing
+    found = (
+        from_scores(*scores, delta, alpha, choosing)
+        if mu is None
+        else family_from_scores(*scores, alpha, choosing)
+    )
+    value, fp, fn, n0, n1 = found.value, found.fp, found.fn, found.n0, found.n1
+    n = n0 + n1
     if mu is None:
+        p = p_value(fp, fn, n0, n1, delta, question.claimed)
         error = bound_error(
             fp, fn, n0, n1, lambda a, b: epsilon_lower_bound(a, b, n0, n1, delta, alpha)
         )
         certified = Metric(value=value, n=n, standard_error=error)
     else:
+        p = mu_p_value(fp, fn, n0, n1, mu)
         error = bound_error(fp, fn, n0, n1, lambda a, b: family_lower_bound(a, b, n0, n1, alpha))
         epsilon, more = (GAUSSIAN.epsilon(x, delta) for x in (value, value + error))
         certified = Metric(value=epsilon, n=n, standard_error=more - epsilon)
@@ -192,8 +181,8 @@ def power_of(question: Question, counted: int) -> dict[str, Metric]:
     """
     claim, delta, alpha = question.claim, question.delta, question.alpha
     power = best_of(claim, counted, alpha, question.stop_early)
-    foretold = isinstance(question.adversary, Adversary)
-    derived = foretold and question.nonlinear is None and question.game.held is None
+    predicted = isinstance(question.adversary, Adversary)
+    derived = predicted and question.nonlinear is None and question.game.held is None
     if question.stop_early or not derived:  # nothing is known of what is to be expected
         return power
     of_mu = claim.mu is not None

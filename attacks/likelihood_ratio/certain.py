@@ -71,9 +71,9 @@ def _asked(question: Question, streams: Streams) -> Iterator[tuple[int, dict[str
     nobody = torch.zeros(2, dtype=torch.float64, device=streams.device)
     state: Any = game.start(len(nobody), torch.float64, streams.device, game.played)
     for k in range(1, question.adversary.n_rounds + 1):
-        noise, graph = RecordedNoise(streams, k), game.setting.network.at(k)
+        noise = RecordedNoise(streams, k)
         with torch.inference_mode():
-            state = game.defense.step(state, k, graph, game.played_gradient(nobody), noise).state
+            state = game.step(state, k, game.played_gradient(nobody), noise).state
         yield k, {name: std.mean().item() for name, std in noise.stds.items()}
 
 

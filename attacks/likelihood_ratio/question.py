@@ -18,6 +18,8 @@ from dpaudit.files.finding import KINDS, Finding, Metric, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.filtering.adversary import Adversary, RevealedBatch
+from dpaudit.game.filtering.gradient_reaction import Reaction
+from dpaudit.game.filtering.leak import Leak
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import Nonlinear
 from dpaudit.game.runs.projection import ProjectionAdversary
@@ -35,19 +37,30 @@ class Question:
     threat_model: ThreatModel
     game: Game
     adversary: Adversary | ProjectionAdversary  # whose scores are counted
-    algebra: Adversary | None  # whose leak is exact; None: no message is linear in the noise
-    nonlinear: Nonlinear | None  # what the algebra leaves out
-    telling: RevealedBatch | None  # of the one round in which the record is used; None: in any
-    mechanism: Mechanism  # the exact leak of a record in one coordinate; () without one
-    worst: int  # coordinates of the worst record; runs may play fewer
     alpha: float  # of a false lower bound
     stop_early: bool  # whether runs are played until bets have refuted the claim
+    algebra: Adversary | None = None  # whose leak is exact; None: no message is linear in the noise
+    nonlinear: Nonlinear | None = None  # what the algebra leaves out
+    revealed: RevealedBatch | None = None  # of the only round with the record; None: in any
+    mechanism: Mechanism = ()  # the exact leak of a record in one coordinate; () without one
+    worst: int = 1  # coordinates of the worst record; runs may play fewer
     wider: Wider | None = None  # what the model's own dimension shows beyond one coordinate
 
     @property
     def in_round(self) -> int | None:
         """In which alone the record is used; None: in any."""
-        return None if self.telling is None else self.telling.of_round
+        return None if self.revealed is None else self.revealed.of_round
+
+    @property
+    def leak(self) -> Leak:
+        """The exact leak of the view, where there is an algebra."""
+        assert self.algebra is not None
+        return self.algebra.leak
+
+    @property
+    def reacts(self) -> Reaction | None:
+        """A gradient at a model that the view does not reveal."""
+        return None if self.algebra is None else self.algebra.reacts
 
     @property
     def is_followed(self) -> bool:
@@ -72,8 +85,7 @@ class Question:
         """Whether uses of the record that are drawn one by one show in one round."""
         if self.algebra is None:
             return False
-        leak = self.algebra.leak
-        return not leak.separate and (self.in_round is None or leak.batches > 1)
+        return not self.leak.separate and (self.in_round is None or self.leak.batches > 1)
 
     def tradeoffs(self) -> list[Tradeoff]:
         """What is known of how often the best test misses the record that is played.

@@ -147,45 +147,18 @@ class Points(NamedTuple):
     steps: list[int]  # of each point: the local step, whose batch it is of
 
 
-@dataclass(eq=False)
-class _VictimsModels(WrappedGradient):
-    """Numbers the models at which the victim's gradient is asked for."""
-
-    of: CanaryGradient
-    step: int = 0  # whose batch it is
-    by_call: list[Tensor] = field(default_factory=list)
-    known: list[tuple[int, Tensor]] = field(default_factory=list)  # step and model of each point
-
-    def note(self, X: Tensor, holders: Tensor | None, norm: int) -> None:
-        rows = torch.arange(X.shape[-2]) if holders is None else holders
-        models = X.reshape(-1, *X.shape[-2:])[0].detach()
-        numbers = torch.full((len(models),), NOWHERE)
-        for row in (rows == torch.as_tensor(self.of.victim)).nonzero().flatten().tolist():
-            if not models[row].isnan().all():
-                numbers[row] = self._number(models[row].clone())
-        self.by_call.append(numbers)
-
-    def at_step(self, s: int) -> "_VictimsModels":
-        return replace(self, step=s)
-
-    def _number(self, model: Tensor) -> int:
-        for i, (step, other) in enumerate(self.known):
-            if step == self.step and same_model(model, other):
-                return i
-        self.known.append((self.step, model))
-        return len(self.known) - 1
-
-
-def points_of(silent: CanaryGradient, play: Callable[[Gradient], object]) -> Points:
+def points_of(victim: int, batch_size: int, play: Callable[[Gradient], object]) -> Points:
     """The points of a round: rows with one number are of one batch at one and the same model.
 
     Args:
-        silent: the canary that is in no batch.
         play: the round, from a state in which no two models agree by chance.
     """
-    asked = _VictimsModels(silent)
+    asked = NumberedInputs(batch_size)
     play(asked)
-    return Points(asked.by_call, [step for step, _ in asked.known])
+    own = [i for i, (agent, *_) in enumerate(asked.asked) if agent == victim]
+    points = torch.full((len(asked.asked),), NOWHERE)
+    points[own] = torch.arange(len(own))
+    return Points([points[places] for places in asked.places], [asked.asked[i][1] for i in own])
 
 
 @dataclass(eq=False)
@@ -271,7 +244,8 @@ class NumberedInputs(AlikeRecords):
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         agents = range(X.shape[-2]) if holders is None else holders.tolist()
-        self.places.append(torch.tensor([self._place(a, X[0, m]) for m, a in enumerate(agents)]))
+        places = [self._place(agent, X[0, m]) for m, agent in enumerate(agents)]
+        self.places.append(torch.tensor(places, dtype=torch.long))
         return torch.zeros_like(X)
 
     def at_step(self, s: int) -> "NumberedInputs":

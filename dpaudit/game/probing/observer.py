@@ -125,7 +125,7 @@ def _is_of_links(game: Game, k: int, name: str, sent: Messages) -> bool:
     if name in sent and sent[name].payload.shape[-2] == graph.n_edges:
         return torch.equal(senders_by_row(sent[name]), graph.senders)
     n, d, silent = graph.n_agents, game.width or 1, game.gradient(torch.zeros(graph.n_agents))
-    state = game.start(n, torch.float64, torch.device("cpu"), d)
+    state = game.start(n, coordinates=d)
     units = {name: torch.eye(n, dtype=torch.float64)[..., None].expand(n, n, d)}
     still, moved = (
         game.defense.step(state, k, graph, silent, ChosenNoise(u)).sent for u in ({}, units)

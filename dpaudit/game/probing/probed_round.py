@@ -115,7 +115,11 @@ def answers_move(observer: Observer, state: Any, k: int, chosen: Tensor) -> tupl
 def points_in(game: Game, state: Any, k: int) -> Points:
     """Where round k asks for the record's gradient; nowhere if it is in no batch."""
     start = anywhere(state, k)
-    points = points_of(game.silent(), lambda oracle: game.step(start, k, oracle, ChosenNoise()))
+    points = points_of(
+        game.victim,
+        game.silent().batch_size,
+        lambda oracle: game.step(start, k, oracle, ChosenNoise()),
+    )
     return points if game.uses(k) else points._replace(steps=[])
 
 

@@ -145,11 +145,11 @@ def _games(defense: Defense, setting: Setting) -> Iterator[Game]:
 
 def _asked(game: Game, n_rounds: int) -> frozenset[str]:
     """Names of the draws that the first rounds ask for."""
-    names, nothing = set[str](), torch.zeros(1, dtype=torch.float64)
-    state: Any = game.start(1, torch.float64, torch.device("cpu"))
+    names = set[str]()
+    state: Any = game.start(1)
     for k in range(1, n_rounds + 1):
-        noise, graph = ChosenNoise(), game.setting.network.at(k)
-        state = game.defense.step(state, k, graph, game.gradient(nothing), noise).state
+        noise = ChosenNoise()
+        state = game.step(state, k, game.silent(), noise).state
         names |= noise.draws.keys()
     return frozenset(names)
 

@@ -78,7 +78,10 @@ def declared_of_a_round(game: Game, everybody: ThreatModel) -> Mechanism | None:
 
 def has_randomness_of_its_own(game: Game) -> bool:
     """Whether a round differs though its noise is the same."""
-    plays = [_step(game, _start(game), 1, 0.0, ChosenNoise())[1] for _ in (0, 1)]
+    plays = [
+        _step(game, game.start(1, coordinates=game.played), 1, 0.0, ChosenNoise())[1]
+        for _ in (0, 1)
+    ]
     return any(
         not torch.equal(sent.payload.nan_to_num(), plays[1][name].payload.nan_to_num())
         for name, sent in plays[0].items()
@@ -113,15 +116,16 @@ class RepeatedRound:
     ) -> None:
         self._game, self._streams, self.round = game, streams, k
         self._left_out = frozenset() if nonlinear is None else nonlinear.affine
-        state: Any = _start(game)
+        state: Any = game.start(1, coordinates=game.played)
         for i in range(1, k):
             state, _ = _step(game, state, i, 0.0, Noise(streams, i))
         self._state, self._asked = state, ChosenNoise()
         _, sent = _step(game, state, k, 0.0, self._asked)
         self._shown_in, self.places = self._where(list(adversaries))
         numbers = sum(message.payload[0].numel() for message in sent.values())
-        numbers += sum(draw.numbers for draw in self._asked.draws.values())
-        self._numbers = max(1, numbers * (self._shown_in - k + 1))  # of one play
+        self._numbers = max(
+            1, (numbers + self._asked.n_draws) * (self._shown_in - k + 1)
+        )  # of one play
         if self._numbers * LEAST > 10 * WORK:
             raise NotObservable(
                 "DPA022",
@@ -196,16 +200,11 @@ class RepeatedRound:
             yield k, sent
 
 
-def _start(game: Game) -> object:
-    return game.start(1, torch.float64, torch.device("cpu"), game.played)
-
-
 def _step(
     game: Game, state: Any, k: int, drawn: float, noise: Noise, n: int = 1
 ) -> tuple[Any, Messages]:
-    gradient = game.played_gradient(torch.full((n,), drawn, dtype=torch.float64))
     with torch.inference_mode():
-        round = game.defense.step(state, k, game.setting.network.at(k), gradient, noise)
+        round = game.step(state, k, game.drawn_alike(drawn, n), noise)
     return round.state, round.sent
 
 

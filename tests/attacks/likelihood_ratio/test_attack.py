@@ -18,6 +18,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.runs.play import play
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
@@ -181,7 +182,7 @@ class SameEveryRound(DPDPSGD):  # type: ignore[misc, valid-type]
     """Draws the noise of round 1 in every round: its differences have none."""
 
     def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        first = noise if type(noise).__name__ == "Tape" else Noise(noise._streams, 1)
+        first = noise if isinstance(noise, ChosenNoise) else Noise(noise._streams, 1)
         return super().step(state, k, graph, gradient, first)
 
 

@@ -10,8 +10,14 @@ from itertools import product
 from typing import Any
 
 from dpaudit.errors import MOST_LINES, ConfigError, Problem, nearest
-from dpaudit.files.audit_keys import Options, called, unknown_key
-from dpaudit.files.benchmark_file import BenchmarkFile, Setting, hashable
+from dpaudit.files.benchmark_file import (
+    BenchmarkFile,
+    PluginOptions,
+    Setting,
+    called,
+    hashable,
+    unknown_key,
+)
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.file_problems import FileKey, FileProblem, dotted
 from dpaudit.pipeline.requirements import missing_package
@@ -126,7 +132,7 @@ def _refuse_unknown_keys(file: BenchmarkFile) -> None:
         raise ConfigError.of(found)
 
 
-def _options(file: BenchmarkFile, settings: Sequence[Setting]) -> Options:
+def _options(file: BenchmarkFile, settings: Sequence[Setting]) -> PluginOptions:
     """The options of every plug-in that the file names; none of one that is not there."""
     leaves = [*leaves_of(file.base), *(leaf for each in settings for leaf in leaves_of(each))]
     families: dict[str, PluginFamily] = {"defense": "defenses", "attack": "attacks"}

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from dpaudit.errors import Problem, nearest
 from dpaudit.strict import Strict, Text
 
-from .config import read_toml
-from .file_problems import FileKey, FileProblem, located, problems_of, refusal
+from .config import read_checked
+from .file_problems import FileKey, FileProblem, located
 from .finding import Finding, FindingKind, Metric
-from .kinds import refuse_other_kind
 from .toml_lines import line_of
 
 LEAST_SECONDS = 5.0  # importing torch and loading data take most of that: no verdict in less
@@ -124,15 +123,7 @@ class ClaimsFile:
         Raises:
             ConfigError: one line for each problem, with file, line and key.
         """
-        content, text = read_toml(path)
-        refuse_other_kind(path, content, "claims")
-        try:
-            claims = Claims.model_validate(content)
-            problems = list(_cross_checks(claims, path.parent))
-        except ValidationError as error:
-            problems = list(problems_of(error, Claims, content))
-        if problems:
-            raise refusal(path, text, problems)
+        claims, text = read_checked(path, "claims", Claims, _cross_checks)
         return cls(path, text, claims)
 
     @property

@@ -1,8 +1,8 @@
 """AuditConfig: one TOML file is one audit. Every problem in it is found at once, one line each."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -13,13 +13,17 @@ from dpaudit.strict import Strict
 from .claim import Claim
 from .documents import reason, text_of, toml_from
 from .file_problems import FileKey, FileProblem, dotted, problems_of, refusal
-from .kinds import refuse_other_kind
-from .magnitudes import extreme_numbers
+from .kinds import FileKind, refuse_other_kind
 from .options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions
 from .threat import ThreatModel
 
+LARGEST = 1e100  # of a float: its cube is one, too
+SMALLEST = 1e-100  # of a float that is not 0
+LARGEST_COUNT = 10**9  # of an integer; memory and time end long before
+MOST_ROUNDS = 10**6
 MOST_AGENTS = 16384  # agents of one audit
 MOST = 100  # claims, threat models or attacks of one audit
+_Model = TypeVar("_Model", bound=BaseModel)
 SENSORS = "sensor-fusion"  # the data that are no records: agents measure, and there is no network
 
 
@@ -146,6 +150,29 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
         raise ConfigError("DPA008", f"{path}: not valid TOML: {reason(error)}{hint}") from None
 
 
+def read_checked(
+    path: Path,
+    kind: FileKind,
+    model: type[_Model],
+    cross_checks: Callable[[_Model, Path], Iterable[FileProblem]],
+) -> tuple[_Model, str]:
+    """A TOML file of one kind and its text. Raises ConfigError with a line for each problem.
+
+    Args:
+        cross_checks: given the content and the file's folder.
+    """
+    content, text = read_toml(path)
+    refuse_other_kind(path, content, kind)
+    try:
+        found = model.model_validate(content)
+        problems = list(cross_checks(found, path.parent))
+    except ValidationError as error:
+        problems = list(problems_of(error, model, content))
+    if problems:
+        raise refusal(path, text, problems)
+    return found, text
+
+
 def validated(
     content: dict[str, Any], defense: Any = None
 ) -> tuple[AuditConfig | None, list[FileProblem]]:
@@ -199,60 +226,40 @@ def _with_plugin_defaults(
     return config.model_copy(update={"defense": defense, "attack": attacks}), problems
 
 
-def _cross_checks(config: AuditConfig, defense: Any) -> list[FileProblem]:
+def _cross_checks(config: AuditConfig, defense: Any) -> Iterator[FileProblem]:
     """What no single table can know: names and numbers that must fit one another."""
-    return [
-        *_repeated(config),
-        *_agents_that_do_not_exist(config),
-        *_unknown_threat_models(config),
-        *_attacks_that_do_not_fit(config, defense),
-    ]
-
-
-def _repeated(config: AuditConfig) -> Iterator[FileProblem]:
-    """Threat models that a reader, or a file's name, cannot tell apart; one claim made twice."""
-    seen: dict[str, str] = {}
+    n, known = config.data.n_agents, [model.name for model in config.threat_model]
+    alike: dict[str, str] = {}  # names that a reader, or a file's name, cannot tell apart
     for i, model in enumerate(config.threat_model):
-        other = seen.setdefault(model.likeness, model.name)
-        if model.name in (earlier.name for earlier in config.threat_model[:i]):
-            said = f'another threat model is called "{model.name}"'
-            yield ("threat_model", i, "name"), Problem("DPA005", said)
+        other = alike.setdefault(model.likeness, model.name)
+        if model.name in known[:i]:
+            text = f'another threat model is called "{model.name}"'
+            yield ("threat_model", i, "name"), Problem("DPA005", text)
         elif other != model.name:
-            said = f'"{model.name}" differs from "{other}" by case, spaces or signs alone; '
-            yield (
-                ("threat_model", i, "name"),
-                Problem("DPA005", f"{said}expected names that nobody confuses"),
-            )
+            text = f'"{model.name}" differs from "{other}" by case, spaces or signs alone; '
+            text += "expected names that nobody confuses"
+            yield ("threat_model", i, "name"), Problem("DPA005", text)
+        agents = {*model.agents, *(agent for link in model.links or () for agent in link)}
+        for agent in sorted(a for a in agents if not 0 <= a < n):
+            text = f"there is no agent {agent}; with n_agents = {n} they are 0 to {n - 1}"
+            key = "agents" if model.agents else "links"
+            yield ("threat_model", i, key), Problem("DPA006", text)
     for i, claim in enumerate(config.claim):
         if claim in config.claim[:i]:
             first = config.claim.index(claim) + 1
-            said = f"says what claim[{first}] says; a claim is tested once"
-            yield ("claim", i), Problem("DPA005", said)
-
-
-def _agents_that_do_not_exist(config: AuditConfig) -> Iterator[FileProblem]:
-    n = config.data.n_agents
-    for i, model in enumerate(config.threat_model):
-        named = {*model.agents, *(agent for link in model.links or () for agent in link)}
-        for agent in sorted(a for a in named if not 0 <= a < n):
-            said = f"there is no agent {agent}; with n_agents = {n} they are 0 to {n - 1}"
-            key = "agents" if model.agents else "links"
-            yield ("threat_model", i, key), Problem("DPA006", said)
-
-
-def _unknown_threat_models(config: AuditConfig) -> Iterator[FileProblem]:
-    known = {model.name for model in config.threat_model}
-    for i, claim in enumerate(config.claim):
+            text = f"says what claim[{first}] says; a claim is tested once"
+            yield ("claim", i), Problem("DPA005", text)
         if claim.threat_model is not None and claim.threat_model not in known:
-            said = f'no threat model is called "{claim.threat_model}"'
-            said += nearest(claim.threat_model, known)
-            yield ("claim", i, "threat_model"), Problem("DPA006", said)
+            text = f'no threat model is called "{claim.threat_model}"'
+            text += nearest(claim.threat_model, known)
+            yield ("claim", i, "threat_model"), Problem("DPA006", text)
     for i, attack in enumerate(config.attack):
         named = dict.fromkeys(attack.options.get("threat_models") or ())
         for j, name in enumerate(name for name in named if name not in known):
             hint = nearest(name, known) if j < MOST_LINES else ""  # of those that are shown
-            said = f'no threat model is called "{name}"{hint}'
-            yield ("attack", i, "threat_models"), Problem("DPA006", said)
+            text = f'no threat model is called "{name}"{hint}'
+            yield ("attack", i, "threat_models"), Problem("DPA006", text)
+    yield from _attacks_that_do_not_fit(config, defense)
 
 
 def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[FileProblem]:
@@ -276,3 +283,22 @@ def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[
                 yield ("attack", i, option), Problem("DPA006", said)
         for option, why in attack.create("attacks").validate_options(n_rounds, n):
             yield ("attack", i, option), Problem("DPA005", why)
+
+
+def extreme_numbers(value: Any, at: FileKey = ()) -> Iterator[FileProblem]:
+    """The numbers inside of a table whose size cannot be meant; a seed may be of any."""
+    if isinstance(value, dict):
+        inside: list[tuple[str | int, Any]] = [*value.items()]
+    else:
+        inside = [*enumerate(value)] if isinstance(value, list | tuple) else []
+    for key, child in inside:
+        if key != "seed":
+            yield from extreme_numbers(child, (*at, key))
+    if isinstance(value, bool):
+        return
+    most = MOST_ROUNDS if at[-1:] == ("n_rounds",) else LARGEST_COUNT
+    if isinstance(value, int) and abs(value) > most:
+        yield at, Problem("DPA004", f"expected an integer of at most {most:,}, got {value}")
+    if isinstance(value, float) and value != 0 and not SMALLEST <= abs(value) <= LARGEST:
+        said = f"expected 0 or a number of size {SMALLEST:g} to {LARGEST:g}, got {value!r}"
+        yield at, Problem("DPA004", said)

@@ -61,25 +61,16 @@ class Role(StrEnum):
     BEST_ESTIMATE = "best-estimate"  # of that quantity, from the view
 
 
-KINDS: Mapping[Role, FindingKind] = {
-    Role.TEST: "empirical-epsilon",
-    Role.NOISE_BOUND: "empirical-epsilon",
-    Role.NULL_CONTROL: "control",
-    Role.POSITIVE_CONTROL: "control",
-    Role.NOISE: "control",
-    Role.EXACT_LEAK: "accounting",
-    Role.WHO_LEARNS_WHAT: "accounting",
-    Role.REACTING_GRADIENT: "empirical-epsilon",
-    Role.MEASURED: "accounting",
-    Role.DECLARED: "accounting",
-    Role.SENSITIVITY: "sensitivity",
-    Role.DEPENDENCE: "sensitivity",
-    Role.RECONSTRUCTION: "reconstruction",
-    Role.RECONSTRUCTED_SHARE: "reconstruction",
-    Role.MEMBERSHIP: "membership",
-    Role.INFORMATION: "mutual-information",
-    Role.BEST_ESTIMATE: "mutual-information",
+_ROLES: Mapping[FindingKind, tuple[Role, ...]] = {
+    "accounting": (Role.EXACT_LEAK, Role.WHO_LEARNS_WHAT, Role.MEASURED, Role.DECLARED),
+    "sensitivity": (Role.SENSITIVITY, Role.DEPENDENCE),
+    "empirical-epsilon": (Role.TEST, Role.NOISE_BOUND, Role.REACTING_GRADIENT),
+    "reconstruction": (Role.RECONSTRUCTION, Role.RECONSTRUCTED_SHARE),
+    "membership": (Role.MEMBERSHIP,),
+    "mutual-information": (Role.INFORMATION, Role.BEST_ESTIMATE),
+    "control": (Role.NULL_CONTROL, Role.POSITIVE_CONTROL, Role.NOISE),
 }
+KINDS: Mapping[Role, FindingKind] = {role: k for k, roles in _ROLES.items() for role in roles}
 
 
 class Name(StrEnum):

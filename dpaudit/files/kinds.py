@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from dpaudit.errors import ConfigError
 
-Kind = Literal["audit", "program", "claims", "benchmark"]
+FileKind = Literal["audit", "program", "claims", "benchmark"]
 
-_READ_BY: Mapping[Kind, tuple[str, str]] = {  # what it is, and the command that reads it
+_READ_BY: Mapping[FileKind, tuple[str, str]] = {  # what it is, and the command that reads it
     "audit": ("an audit file", "audit"),
     "program": ("the audit of a program", "audit"),
     "claims": ("a claims file", "check"),
@@ -19,7 +19,7 @@ _OF_BENCHMARKS = {"axis", "cell", "exclude", "seeds", "audit"}
 _LEAST = 2  # keys that make a file an audit; a single one may be misplaced
 
 
-def kind_of(keys: Collection[str]) -> Kind | None:
+def kind_of(keys: Collection[str]) -> FileKind | None:
     """What a file with these keys is meant to be; None if that cannot be told."""
     if "program" in keys:
         return "program"
@@ -30,7 +30,7 @@ def kind_of(keys: Collection[str]) -> Kind | None:
     return "benchmark" if _OF_BENCHMARKS & {*keys} else None
 
 
-def refuse_other_kind(path: Path, content: Mapping[str, Any], *expected: Kind) -> None:
+def refuse_other_kind(path: Path, content: Mapping[str, Any], *expected: FileKind) -> None:
     """Raises ConfigError: another command reads the file, and the line names it."""
     found = kind_of(content.keys())
     if found is not None and found not in expected:

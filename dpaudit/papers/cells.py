@@ -10,9 +10,8 @@ from typing import Any
 
 from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.errors import ConfigError, DataError, DpauditError, RunError, nearest
-from dpaudit.files.config import validated
+from dpaudit.files.config import extreme_numbers, validated
 from dpaudit.files.data_folders import DATA_FOLDERS, DATA_ROOT, missing_files, root_folder
-from dpaudit.files.magnitudes import extreme_numbers
 from dpaudit.memory import available, size_text
 from dpaudit.pipeline.provenance import code_of
 from dpaudit.pipeline.workers import Work, run_jobs

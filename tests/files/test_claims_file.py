@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.claims_file import ClaimsFile, Measured, Threshold
+from dpaudit.files.claims_file import ClaimsFile, Threshold, ThresholdSubject
 from dpaudit.files.toml_lines import line_of
 
 VALID = """\
@@ -110,8 +110,8 @@ def test_a_missing_file_and_a_file_without_checks_are_one_line(folder: Path) -> 
 
 
 def test_a_threshold_is_about_the_defended_run_and_about_controls_only_when_asked() -> None:
-    def finding(**fields: Any) -> Measured:
-        return Measured(**{"kind": "reconstruction", "metrics": {}, **fields})
+    def finding(**fields: Any) -> ThresholdSubject:
+        return ThresholdSubject(**{"kind": "reconstruction", "metrics": {}, **fields})
 
     threshold = Threshold(metric="psnr", at_most=1.0, round=20)
     assert threshold.selects(finding(world="defense", rounds=(10, 20)))

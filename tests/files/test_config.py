@@ -172,6 +172,13 @@ def test_what_init_writes_is_valid(tmp_path) -> None:
     ]
 
 
+def test_what_init_writes_is_valid_for_any_defense(tmp_path, own_defense) -> None:
+    path = tmp_path / "audit.toml"
+    path.write_text(starter(own_defense))
+    assert AuditConfig.from_toml(path).defense.name == own_defense
+
+
+@pytest.mark.slow
 def test_what_init_writes_for_any_defense_can_be_run(tmp_path, own_defense) -> None:
     path = tmp_path / "audit.toml"
     path.write_text(starter(own_defense))

@@ -23,6 +23,7 @@ from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.statistics.bounds import epsilon_lower_bound, from_scores
+from dpaudit.statistics.p_values import p_worse
 from dpaudit.statistics.power import bound_error
 
 GOLDEN = AuditResult.read(Path(__file__).parents[1] / "golden" / "audit.json")
@@ -263,3 +264,28 @@ def test_a_certified_bound_that_rose_beyond_its_error_is_worse() -> None:
     assert [w.label for w in worse] == [
         "empirical-epsilon | likelihood-ratio | epsilon lower bound"
     ]
+
+
+def test_every_metric_of_the_file_counts_in_holms_method() -> None:
+    """Of three metrics the smallest p-value counts three times, the next one twice."""
+    rng = np.random.default_rng(14)
+    before, now = drawn(rng, 3, 8), drawn(rng, 3, 8, mean=0.5)
+    raw = sorted(
+        p_worse(now.findings[i].metrics["ssim"], before.findings[i].metrics["ssim"], "above")
+        for i in range(3)
+    )
+    worse, compared = compare(baseline_of(before), {"c": now}, "new content")
+    adjusted = [3 * raw[0], max(3 * raw[0], 2 * raw[1]), max(3 * raw[0], 2 * raw[1], raw[2])]
+    level = EMPTY.level("new content")
+    assert compared == 3
+    assert 2 * raw[1] < level  # so that Holm's factors decide nothing here but the numbers
+    assert sorted(w.p for w in worse) == pytest.approx([p for p in adjusted if p <= level])
+
+
+def test_a_void_figure_is_kept_without_its_ends() -> None:
+    metric = Metric(value=math.inf, low=0.5, high=math.inf)
+    declared = Finding(
+        role=Role.DECLARED, kind="accounting", title="d", void="why", metrics={"epsilon": metric}
+    )
+    [key] = key_metrics(GOLDEN.model_copy(update={"findings": (declared,)}))
+    assert (key.metric, key.exact) == (Metric(value=math.inf), True)

@@ -95,7 +95,7 @@ def test_readers_of_the_repository_are_sent_to_files_that_it_has(site: ModuleTyp
 
 def test_keys_are_described_by_the_models_that_read_them(texts: dict[str, str]) -> None:
     keys = texts["docs/reference/audit-file.md"]
-    assert "| `path` | text |  | an .npz file; relative to the file that names it |" in keys
+    assert "| `path` | text |  | an .npz file, relative to the audit file |" in keys
     assert "| `n_agents` | integer > 0, <= 16384 | `10` |" in keys
     assert '| `partition` | a table | `{ kind = "even" }` |' in keys
     assert '| `kind` | `"external"` or `"curious"` or `"colluding"` | `"external"` |' in keys

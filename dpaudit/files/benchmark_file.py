@@ -75,12 +75,16 @@ class Benchmark(Strict):
     that are listed beside them; each is an audit for every seed.
     """
 
-    name: Text | None = None  # default: the file's
+    name: Text | None = None  # default: the name of the file
     audit: str | dict[str, Any]  # a path relative to this file, or an audit's content
-    seeds: tuple[Seed, ...] = ()  # default: that of the audit
+    seeds: tuple[Seed, ...] = ()  # default: the seed of the audit
     axis: tuple[Axis, ...] = ()
-    cell: tuple[Annotated[Setting, Field(min_length=1)], ...] = ()  # beside the grid: what it sets
-    exclude: tuple[Annotated[Setting, Field(min_length=1)], ...] = ()  # values, or lists of some
+    cell: tuple[
+        Annotated[Setting, Field(min_length=1)], ...
+    ] = ()  # cells beside the grid, each with the keys that it sets
+    exclude: tuple[
+        Annotated[Setting, Field(min_length=1)], ...
+    ] = ()  # combinations to leave out: values, or lists of values
 
 
 @dataclass(frozen=True)

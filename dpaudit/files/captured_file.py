@@ -27,16 +27,18 @@ class ProgramOptions(Strict):
     """What is run, and where."""
 
     command: Annotated[tuple[Text, ...], Field(min_length=1)]
-    folder: Path = Path()  # that it is started in; relative to the file
-    ranks: PositiveInt | None = None  # processes of a torch.distributed program; None: a simulation
-    seconds: Annotated[float, Field(gt=0)] = 120.0  # of one run
-    cpu: bool = False  # answers what a script asks of CUDA with the CPU
+    folder: Path = Path()  # working folder of the command, relative to the file
+    ranks: PositiveInt | None = (
+        None  # number of processes of a torch.distributed program; None: a simulation
+    )
+    seconds: Annotated[float, Field(gt=0)] = 120.0  # time limit of one run
+    cpu: bool = False  # run a script for CUDA on the CPU
 
 
 class MessageOptions(Strict):
     """Which messages are the protocol's."""
 
-    ignore: tuple[str, ...] = ()  # names, or call sites: diagnostics
+    ignore: tuple[str, ...] = ()  # names or call sites of diagnostic messages
     round_starts_at: str | None = None
     reductions: Literal["contributions", "sum only", "rows of a padded stack"] = "contributions"
 
@@ -44,7 +46,7 @@ class MessageOptions(Strict):
 class NoiseOptions(Strict):
     """Which draws are noise."""
 
-    sites: tuple[str, ...] = ()  # names or call sites; empty: all that tap.noise is called with
+    sites: tuple[str, ...] = ()  # names or call sites of noise; empty: all calls of tap.noise
 
 
 class RecordOptions(Strict):
@@ -76,7 +78,7 @@ class RecordOptions(Strict):
 class CertifyOptions(Strict):
     """Short runs with a coin for each victim, which certify a lower bound."""
 
-    runs: NonNegativeInt = 400  # 0: none
+    runs: NonNegativeInt = 400  # number of short runs; 0: none
 
     @model_validator(mode="after")
     def _enough_for_both_sides(self) -> Self:

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from dpaudit.strict import Strict, Text
 
 Positive = Annotated[float, Field(gt=0, strict=True)]  # true is no number
-MOST_DELTA = 0.5  # what a mechanism that publishes everything in half of its runs keeps to
+MOST_DELTA = 0.5  # kept even by a mechanism that publishes everything in half of its runs
 
 Scope = Literal["message", "round", "run"]
 Adjacency = Literal["add-remove", "replace-one", "function", "agent-identity", "user"]
@@ -31,7 +31,9 @@ class Claim(Strict):
     mu: Annotated[Positive, Field(le=1e6)] | None = None  # its square is computed with
     scope: Scope = "run"
     adjacency: Adjacency = "add-remove"
-    threat_model: str | None = None  # a threat model's name; None: every one of the audit
+    threat_model: str | None = (
+        None  # the name of a threat model; None: all threat models of the audit
+    )
 
     @model_validator(mode="after")
     def _one_currency(self) -> "Claim":

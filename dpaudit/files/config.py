@@ -24,18 +24,18 @@ MOST_ROUNDS = 10**6
 MOST_AGENTS = 16384  # agents of one audit
 MOST = 100  # claims, threat models or attacks of one audit
 _Model = TypeVar("_Model", bound=BaseModel)
-SENSORS = "sensor-fusion"  # the data that are no records: agents measure, and there is no network
+SENSORS = "sensor-fusion"  # data without records: agents measure, and there is no network
 
 
 class DataConfig(Strict):
     """Which data set, and how it is split between the agents."""
 
     name: str | None = None
-    path: Path | None = None  # an .npz file; relative to the file that names it
-    scale: Literal["symmetric", "unit"] = "symmetric"  # of pixels: [-1, 1] or [0, 1]
+    path: Path | None = None  # an .npz file, relative to the audit file
+    scale: Literal["symmetric", "unit"] = "symmetric"  # range of pixels: [-1, 1] or [0, 1]
     partition: PartitionOptions = EvenPartition()
     n_agents: Annotated[int, Field(gt=0, le=MOST_AGENTS)] = 10
-    sensors: SensorOptions | None = None  # of sensor-fusion alone
+    sensors: SensorOptions | None = None  # only for sensor-fusion
 
     @model_validator(mode="after")
     def _name_or_path(self) -> Self:
@@ -50,7 +50,7 @@ class ModelConfig(Strict):
     """Which network."""
 
     name: str
-    fix: bool = False  # GroupNorm in the place of BatchNorm
+    fix: bool = False  # replace each BatchNorm by a GroupNorm
 
 
 class Plugin(BaseModel):
@@ -75,7 +75,7 @@ class AuditConfig(Strict):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     data: DataConfig
     graph: GraphOptions
-    model: ModelConfig | None = None  # None for sensor-fusion alone
+    model: ModelConfig | None = None  # None only for sensor-fusion
     defense: Plugin
     claim: Annotated[tuple[Claim, ...], Field(max_length=MOST)] = ()
     threat_model: Annotated[tuple[ThreatModel, ...], Field(min_length=1, max_length=MOST)] = (

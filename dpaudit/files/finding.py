@@ -42,23 +42,27 @@ FindingKind = Literal[
 class Role(StrEnum):
     """What a finding is for."""
 
-    TEST = "test"  # a certified lower bound, held against a claim
-    NOISE_BOUND = "noise-bound"  # a certified bound on the noise, held against no claim
+    TEST = "test"  # a certified lower bound, compared with a claim
+    NOISE_BOUND = "noise-bound"  # a certified bound on the noise, compared with no claim
     NULL_CONTROL = "null-control"  # a test in which there is nothing to find
     POSITIVE_CONTROL = "positive-control"  # a test in which the noise is off
-    NOISE = "noise"  # the noise really drawn, held against what the defense asks for
-    EXACT_LEAK = "exact-leak"  # of a view, by the protocol's algebra: exact, or both ends
+    NOISE = "noise"  # the noise of the real run, compared with what the defense asks for
+    EXACT_LEAK = (
+        "exact-leak"  # the leak of a view by the algebra of the protocol: exact, or an interval
+    )
     WHO_LEARNS_WHAT = "who-learns-what"  # the same for every pair of agents
     REACTING_GRADIENT = "reacting-gradient"  # a certified bound on what third agents relay
     MEASURED = "measured"  # accounting of what was measured on a program
     DECLARED = "declared"  # accounting of what the defense declares
     SENSITIVITY = "sensitivity"  # how far a message moves
-    DEPENDENCE = "dependence"  # what else differs between neighbouring worlds
+    DEPENDENCE = "dependence"  # what else differs between runs on neighbouring data
     RECONSTRUCTION = "reconstruction"
-    RECONSTRUCTED_SHARE = "reconstructed-share"  # how many targets, how well, beside its bounds
+    RECONSTRUCTED_SHARE = (
+        "reconstructed-share"  # the share of targets that were reconstructed, with its bounds
+    )
     MEMBERSHIP = "membership"  # which records a batch held
-    INFORMATION = "information"  # how much a view tells about a private quantity
-    BEST_ESTIMATE = "best-estimate"  # of that quantity, from the view
+    INFORMATION = "information"  # how much a view reveals about a private quantity
+    BEST_ESTIMATE = "best-estimate"  # the best estimate of that quantity from the view
 
 
 _ROLES: Mapping[FindingKind, tuple[Role, ...]] = {
@@ -219,21 +223,21 @@ class Finding(Strict):
     role: Role
     kind: FindingKind
     title: str
-    claim: NonNegativeInt | None = None  # index into the config's claims; None: no single one
+    claim: NonNegativeInt | None = None  # index of a claim in the config; None: no single claim
     attack: str | None = None
     threat_model: str | None = None
     message: str | None = None
-    adjacency: Adjacency | None = None  # whose neighbours it compares; None: no single one's
+    adjacency: Adjacency | None = None  # the adjacency that it compares; None: no single one
     rounds: tuple[int, ...] = ()
     world: Literal["defense", "no-defense", "blind"] | None = None
     batch_size: int | None = None
     metrics: dict[str, Metric] = {}  # by Name, or by an attack's own names
     verdict: Verdict | None = None
-    void: str | None = None  # what of the same audit falsifies its figures; None: nothing
+    void: str | None = None  # what in the same audit disproves its figures; None: nothing
     notes: tuple[str, ...] = ()
-    not_examined: tuple[str, ...] = ()  # what it could not look at, and why; verdicts name it
-    unconfirmed: tuple[str, ...] = ()  # of what the declared law of the noise was not confirmed
-    artifacts: dict[str, str] = {}  # what -> path relative to the run directory
+    not_examined: tuple[str, ...] = ()  # what it could not examine, and why; verdicts name it
+    unconfirmed: tuple[str, ...] = ()  # messages whose declared law of the noise was not confirmed
+    artifacts: dict[str, str] = {}  # path of each artifact, relative to the run directory
     series: dict[str, tuple[Number, ...]] = {}  # by Column or Name, or by an attack's own names
     trace: dict[str, tuple[Number, ...]] = {}  # likewise, by iteration of an attack's search
 

@@ -22,7 +22,7 @@ class _Graph(Strict):
         """Whether it is drawn anew in every round."""
         return False
 
-    lazy: bool = False  # W <- (I + W) / 2: no eigenvalue of a symmetric W is negative any more
+    lazy: bool = False  # use (I + W) / 2, so that no eigenvalue of a symmetric W is negative
 
 
 class FixedGraph(_Graph):
@@ -55,7 +55,7 @@ class ErdosRenyiGraph(_Graph):
 
     name: Literal["erdos-renyi"] = "erdos-renyi"
     p: Probability = 0.1
-    redrawn: bool = False  # in every round; a round's own graph need not be connected
+    redrawn: bool = False  # draw the graph in every round; a single round need not be connected
 
     @property
     def is_redrawn(self) -> bool:
@@ -81,7 +81,9 @@ class ServerGraph(_Graph):
     is_random: ClassVar[bool] = True
 
     name: Literal["server"] = "server"
-    participation: Probability = 1.0  # of the other agents, drawn anew in every round
+    participation: Probability = (
+        1.0  # share of the other agents that take part, drawn in every round
+    )
 
     @property
     def is_redrawn(self) -> bool:

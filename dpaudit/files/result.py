@@ -28,13 +28,13 @@ class Restated(Strict):
     delta: float
     adjacency: Adjacency
     assumptions: tuple[str, ...]
-    void: str | None = None  # what falsifies the figure that was accounted; None: nothing here
+    void: str | None = None  # what disproves the accounted figure; None: nothing
 
 
 class JudgedClaim(Strict):
     """A claim, against one threat model, with its verdict."""
 
-    claim: NonNegativeInt  # index into the config's claims
+    claim: NonNegativeInt  # index of the claim in the config
     text: str
     sentence: str
     epsilon: float | None
@@ -45,11 +45,11 @@ class JudgedClaim(Strict):
     threat_model: str
     restated: Restated | None
     verdict: Verdict
-    confidence: float | None  # of a refutation; None where the verdict rests on no statistics
-    because: tuple[int, ...]  # indexes into findings
-    decisive: NonNegativeInt | None = None  # that of them which decided; None: it was no one alone
-    reason: str  # the evidence that decided, with its figures
-    meaning: str = ""  # for the one whose record it is: how far an adversary's odds can rise
+    confidence: float | None  # of a refutation; None if the verdict does not rest on statistics
+    because: tuple[int, ...]  # indices of the findings behind the verdict
+    decisive: NonNegativeInt | None = None  # index of the finding that decided; None: no single one
+    reason: str  # the reason of the verdict, with its figures
+    meaning: str = ""  # for the person whose record it is: how far an adversary's odds can rise
 
 
 class ThreatModelSummary(Strict):
@@ -57,7 +57,7 @@ class ThreatModelSummary(Strict):
 
     name: str
     sentence: str
-    agents: tuple[int, ...] = ()  # its own
+    agents: tuple[int, ...] = ()  # agents of the adversary
     links: tuple[tuple[int, int], ...]  # (sender, receiver)
 
 
@@ -68,7 +68,7 @@ class GraphSummary(Strict):
     n_agents: int
     links: tuple[tuple[int, int], ...]  # (sender, receiver)
     positions: tuple[tuple[float, float], ...]  # of the agents, within [-1, 1]
-    spectral_gap: Number = nan  # where mixing weights are not known
+    spectral_gap: Number = nan  # nan if the mixing weights are not known
 
     @model_validator(mode="after")
     def _drawable(self) -> Self:
@@ -88,12 +88,12 @@ class Curve(Strict):
 
     rounds: tuple[int, ...]
     loss: tuple[tuple[Number, ...], ...]
-    loss_is: str = "test loss"  # what the loss is, for a label
-    accuracy: tuple[tuple[Number, ...], ...]  # empty where nothing is classified
+    loss_is: str = "test loss"  # the name of the loss, for a label
+    accuracy: tuple[tuple[Number, ...], ...]  # empty if nothing is classified
     consensus_distance: tuple[Number, ...]
     initial_loss: tuple[Number, ...] = ()  # of each agent, before round 1
-    messages: tuple[NonNegativeInt, ...] = ()  # sent on links, from round 1 to this one
-    bytes: tuple[NonNegativeInt, ...] = ()  # of them, in their dtype; of plaintext
+    messages: tuple[NonNegativeInt, ...] = ()  # number sent on links, from round 1 to this one
+    bytes: tuple[NonNegativeInt, ...] = ()  # their size in bytes, in their dtype; plaintext
 
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:
@@ -119,7 +119,7 @@ class Provenance(Strict):
     git_dirty: bool | None
     data: str
     data_fingerprint: str
-    n_records: int = 0  # of a program they are not counted
+    n_records: int = 0  # 0 for a program, whose records are not counted
     agent_sizes: tuple[int, ...] = ()
 
 
@@ -128,16 +128,16 @@ class AuditResult(Strict):
 
     schema_version: Literal[2] = 2
     config: dict[str, Any]
-    calibrated: dict[str, Any] = {}  # the defense's options once its noise is set from its budget
+    calibrated: dict[str, Any] = {}  # the options of the defense with its calibrated noise
     provenance: Provenance
-    verdict: Verdict | None  # the worst over claims; None where nothing was claimed
-    notes: tuple[str, ...] = ()  # what a reader must know before any number
+    verdict: Verdict | None  # the worst verdict of all claims; None if nothing was claimed
+    notes: tuple[str, ...] = ()  # what to know before reading any number
     claims: tuple[JudgedClaim, ...]
     threat_models: tuple[ThreatModelSummary, ...]
     graph: GraphSummary
     findings: tuple[Finding, ...]
     utility: dict[str, Curve] = {}  # "defense", "no-defense"
-    timing: dict[str, float]  # seconds by stage: the only part that differs between two runs
+    timing: dict[str, float]  # seconds by stage; the only part that differs between two equal runs
 
     @model_validator(mode="after")
     def _evidence_exists(self) -> Self:

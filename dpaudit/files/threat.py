@@ -24,9 +24,11 @@ class ThreatModel(Strict):
 
     name: Text
     kind: Literal["external", "curious", "colluding"] = "external"
-    agents: tuple[Agent, ...] = ()  # curious: one agent; colluding: two or more
-    links: tuple[Link, ...] | None = None  # external: those it reads; None: all
-    knows_draws: bool = True  # graphs and participants that are drawn anew in every round
+    agents: tuple[Agent, ...] = ()  # one agent if curious, two or more if colluding
+    links: tuple[Link, ...] | None = None  # the links that an external adversary reads; None: all
+    knows_draws: bool = (
+        True  # whether it knows graphs and participants that are drawn in each round
+    )
 
     @model_validator(mode="after")
     def _kind_and_agents_agree(self) -> "ThreatModel":

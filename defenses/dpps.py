@@ -1,5 +1,6 @@
 """DPPS: push-sum under Laplace noise that is scaled by a sensitivity which agents estimate."""
 
+from abc import ABC
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple, Self
@@ -11,14 +12,6 @@ from torch import Tensor
 import dpaudit.defense as dp
 from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 from dpaudit.graphs.graph import build_graph
-
-MESSAGES: Mapping[str, str] = {
-    "m": "the perturbed shared parameters; hold the sender's gradient under Laplace noise of scale "
-    "gamma_n S / b, where S depends on the data, and all messages before",
-    "a": "push-sum weight; depends on the graph alone",
-    "sens": "the sensitivity S_i that the sender estimates, to all agents: computed from the L1 "
-    "norms of its gradients and of its past noise, sent without noise",
-}
 
 
 class Consensus(NamedTuple):
@@ -99,7 +92,7 @@ class Protocol(dp.Strict):
         sent = {  # 4, 6
             "m": dp.broadcast(W, M),
             "a": dp.broadcast(W, a),
-            "sens": self._told(W.n_agents, sens),
+            "sens": self._estimates(W.n_agents, sens),
         }
         base = largest.expand_as(sens) if self.recurse_on == "max" else sens
         return Exchanged(Consensus(W.mix(M), W.mix(a), base, dp.norms(N, 1)), sent, H)  # 7
@@ -114,7 +107,7 @@ class Protocol(dp.Strict):
             return 2 * C * self._counted(first + dp.norms(E, 1))
         return lam * state.sens + 2 * C * self._counted(dp.norms(E, 1) + lam * state.noise)  # (22)
 
-    def _told(self, n_agents: int, sens: Tensor) -> dp.Message:
+    def _estimates(self, n_agents: int, sens: Tensor) -> dp.Message:
         """S_i to all agents. The real sensitivity, which no agent knows, travels nowhere."""
         if self.estimator != "real":
             return dp.broadcast(_everybody(n_agents), sens)
@@ -162,90 +155,20 @@ def _everybody(n_agents: int) -> Graph:
     return build_graph("complete", n_agents).at(1)
 
 
-def bracket(
-    protocol: Protocol,
-    defense: dp.Defense,
-    setting: Setting,
-    threat_model: ThreatModel,
-    victim: int,
-) -> Bracket:
-    """What DPPS releases about one record: S_i, in every round and without noise.
+class PrivatePushSum(dp.Defense, ABC):
+    """What the protocol releases, whatever perturbs it."""
 
-    The noise on m is scaled by S(t), which is 0 for some data, so nothing bounds it from below.
-    """
-    agents = range(setting.n_agents)
-    told = protocol.estimator != "real"
-    reads_it = told and any(threat_model.sees(victim, j) for j in agents if j != victim)
-    unnoised = dp.batch_releases(
-        defense, setting.sizes[victim], [0.0] * defense.n_rounds, "laplace"
-    )
-    return Bracket(
-        least=unnoised if reads_it else (),
-        most=unnoised,
-        assumptions=(
-            'the scalar "sens" is computed from the norm of the batch\'s gradient and sent without '
-            "noise; data sets count as adjacent whose norms differ below the clip norm"
-            if told
-            else "noise is scaled by the largest real distance between two agents, which no agent "
-            "knows and none sends; it is 0 for some data, so nothing bounds the noise from below",
-            f"the paper's b / gamma_n is {protocol.claimed_epsilon(1):g} in the first round and "
-            f"{protocol.claimed_epsilon(defense.n_rounds):g} in the last, for replacing the agent "
-            "that is asked (Definition 4), not for a record and not for the whole run",
-        ),
-    )
-
-
-def stated(adjacency: dp.Adjacency, sent: dp.Messages) -> Mapping[str, dp.Stated]:
-    """S(t) for the distance between any two agents' H; for a record the paper states nothing."""
-    if adjacency == "agent-identity":
-        return {"m": dp.Stated(1, sent["sens"].payload.max().item())}
-    return {"a": dp.Stated(1, 0.0)} if adjacency in dp.CHANGED_RECORDS else {}
-
-
-def derived(
-    protocol: Protocol, step_size: float, view: dp.View, setting: Setting, target: dp.Target
-) -> dp.ObservedGradient:
-    """(s_i - m_i) / gamma_s, and s_i / a_i, from intercepted messages."""
-
-    def graph_of(k: int) -> Graph:
-        return protocol.graph(k, setting.network.at(k))
-
-    S, step = dp.start_and_step(view, graph_of, "m", target)
-    a = view.sent_by("a", target.round, target.victim)
-    return dp.ObservedGradient(step / (step_size * protocol.rate_factor(target.round)), S / a)
-
-
-class DPPS(dp.Defense):
-    """The protocol on its own, perturbed by unclipped gradient steps: E = -gamma_s grad F(S / a).
-
-    With a step size of 0 it is average consensus. With L1 clipping, or with some layers kept at
-    home, it is SGPDP and PartPSP.
-    """
-
-    paper = "Zhou, Xue, Chen: DPPS"
     claims = "pure b / gamma_n-DP of each round, agent identity (Theorem 1)"
-    messages = MESSAGES
-    private = {
-        "gradient": "the mean gradient of the batch of the round",
-        "h": "the perturbed parameters before noise",
+    messages = {
+        "m": "the perturbed shared parameters; hold the sender's gradient under Laplace noise of "
+        "scale gamma_n S / b, where S depends on the data, and all messages before",
+        "a": "push-sum weight; depends on the graph alone",
+        "sens": "the sensitivity S_i that the sender estimates, to all agents: computed from the "
+        "L1 norms of its gradients and of its past noise, sent without noise",
     }
 
     protocol: Protocol = Protocol()
     learning_rate: NonNegativeFloat = 0.1  # gamma_s
-
-    def start(self, X: Tensor, setting: Setting) -> Consensus:
-        return self.protocol.start(X)
-
-    def step(
-        self, state: Consensus, k: int, graph: Graph, gradient: Gradient, noise: Noise
-    ) -> Round:
-        G = gradient(state.S / state.a)
-        E = -self.learning_rate * self.protocol.rate_factor(k) * G
-        exchanged = self.protocol.exchange(state, E, k, graph, noise)
-        return Round(exchanged.state, exchanged.sent, {"gradient": G, "h": exchanged.H})
-
-    def models(self, state: Consensus) -> Tensor:
-        return state.S / state.a
 
     def calibrate(self, setting: Setting) -> Self:
         """b = epsilon gamma_n, if a budget for each round is given (Theorem 1).
@@ -262,19 +185,57 @@ class DPPS(dp.Defense):
     def sensitivity(
         self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
     ) -> Mapping[str, dp.Stated]:
-        """S(t), as the agents estimate it (Theorem 1)."""
-        return stated(adjacency, sent)
+        """S(t) for the distance between any two agents' H, as they estimate it (Theorem 1).
+
+        For a record the paper states nothing.
+        """
+        if adjacency == "agent-identity":
+            return {"m": dp.Stated(1, sent["sens"].payload.max().item())}
+        return {"a": dp.Stated(1, 0.0)} if adjacency in dp.CHANGED_RECORDS else {}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """S_i is sent without noise; nothing depends on records if no gradient perturbs."""
-        if self.learning_rate == 0:
-            return Bracket((), (), ("no message depends on a record: there are no perturbations",))
-        return bracket(self.protocol, self, setting, threat_model, victim)
+        """What DPPS releases about one record: S_i, in every round and without noise.
+
+        The noise on m is scaled by S(t), which is 0 for some data, so nothing bounds it from below.
+        """
+        agents = range(setting.n_agents)
+        sends_it = self.protocol.estimator != "real"
+        reads_it = sends_it and any(threat_model.sees(victim, j) for j in agents if j != victim)
+        noiseless = [0.0] * self.n_rounds
+        released = dp.batch_releases(self, setting.sizes[victim], noiseless, "laplace")
+        return Bracket(
+            least=released if reads_it else (),
+            most=released,
+            assumptions=(
+                'the scalar "sens" is computed from the norm of the batch\'s gradient and sent '
+                "without noise; data sets count as adjacent whose norms differ below the clip norm"
+                if sends_it
+                else "noise is scaled by the largest real distance between two agents, which no "
+                "agent knows and none sends; it is 0 for some data, so nothing bounds the noise "
+                "from below",
+                f"the paper's b / gamma_n is {self.protocol.claimed_epsilon(1):g} in the first "
+                f"round and {self.protocol.claimed_epsilon(self.n_rounds):g} in the last, for "
+                "replacing the agent that is asked (Definition 4), not for a record and not for "
+                "the whole run",
+            ),
+        )
 
     def _noisy_gradient(
         self, view: dp.View, setting: Setting, target: dp.Target
     ) -> dp.ObservedGradient:
-        return derived(self.protocol, self.learning_rate, view, setting, target)
+        """(s_i - m_i) / gamma_s, and s_i / a_i, from intercepted messages."""
+        self._refuse_local_layers(setting)
+        rate = self.learning_rate * self.protocol.rate_factor(target.round)
+
+        def graph_of(k: int) -> Graph:
+            return self.protocol.graph(k, setting.network.at(k))
+
+        S, step = dp.start_and_step(view, graph_of, "m", target)
+        a = view.sent_by("a", target.round, target.victim)
+        return dp.ObservedGradient(step / rate, S / a)
+
+    def _refuse_local_layers(self, setting: Setting) -> None:
+        """Raises NotObservable: some layers of the model are never sent."""
 
     observables = {
         "noisy-gradient": dp.Observable(
@@ -285,3 +246,37 @@ class DPPS(dp.Defense):
             _noisy_gradient,
         )
     }
+
+
+class DPPS(PrivatePushSum):
+    """The protocol on its own, perturbed by unclipped gradient steps: E = -gamma_s grad F(S / a).
+
+    With a step size of 0 it is average consensus. With L1 clipping, or with some layers kept at
+    home, it is SGPDP and PartPSP.
+    """
+
+    paper = "Zhou, Xue, Chen: DPPS"
+    private = {
+        "gradient": "the mean gradient of the batch of the round",
+        "h": "the perturbed parameters before noise",
+    }
+
+    def start(self, X: Tensor, setting: Setting) -> Consensus:
+        return self.protocol.start(X)
+
+    def step(
+        self, state: Consensus, k: int, graph: Graph, gradient: Gradient, noise: Noise
+    ) -> Round:
+        G = gradient(state.S / state.a)
+        E = -self.learning_rate * self.protocol.rate_factor(k) * G
+        exchanged = self.protocol.exchange(state, E, k, graph, noise)
+        return Round(exchanged.state, exchanged.sent, {"gradient": G, "h": exchanged.H})
+
+    def models(self, state: Consensus) -> Tensor:
+        return state.S / state.a
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """S_i is sent without noise; nothing depends on records if no gradient perturbs."""
+        if self.learning_rate == 0:
+            return Bracket((), (), ("no message depends on a record: there are no perturbations",))
+        return super().mechanism(setting, threat_model, victim)

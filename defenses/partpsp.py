@@ -1,20 +1,16 @@
 """PartPSP: DPPS for some layers of a model, while the others stay at home; SGPDP shares all."""
 
-from collections.abc import Mapping
-from functools import lru_cache
-from itertools import accumulate, pairwise
-from operator import itemgetter
 from typing import Literal, NamedTuple, Self
 
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
-from torch.nn.functional import pad
 
 import dpaudit.defense as dp
-from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
 
-from .dpps import MESSAGES, Consensus, Protocol, bracket, derived, stated
+from .dpps import Consensus, PrivatePushSum
+from .shared_layers import gradient_of, joined, lengths_of, runs_of, whole
 
 
 class State(NamedTuple):
@@ -26,7 +22,7 @@ class State(NamedTuple):
     lengths: Tensor  # [2 n + 1] of runs of coordinates in a model: local, shared, ..., local
 
 
-class PartPSP(dp.Defense):
+class PartPSP(PrivatePushSum):
     """Zhou, Xue and Chen, Algorithm 2; rows of S, L, G [..., n_agents, .] are agents.
 
     With Y = S / a and one batch for both gradients, round t is
@@ -39,105 +35,58 @@ class PartPSP(dp.Defense):
     """
 
     paper = "Zhou, Xue, Chen: PartPSP"
-    claims = "pure b / gamma_n-DP of each round, agent identity (Theorem 1)"
-    messages = MESSAGES
     private = {
         "gradient": "the mean gradient of the batch, its shared layers clipped",
         "h": "the shared parameters, perturbed, before noise",
     }
 
-    protocol: Protocol = Protocol()
     share: Literal["all"] | tuple[str, ...] = "all"
     learning_rate: PositiveFloat = 0.1  # gamma_s
     local_learning_rate: PositiveFloat = 0.1  # gamma_l
     l1_clip_norm: PositiveFloat | None = 100.0  # C
 
     def start(self, X: Tensor, setting: Setting) -> State:
-        lengths = _lengths(_coordinates(self.share, setting)).to(X.device)
-        shared, local = _runs(lengths)
-        return State(*self.protocol.start(_joined(X, shared)), _joined(X, local), lengths)
+        lengths = lengths_of(_coordinates(self.share, setting)).to(X.device)
+        shared, local = runs_of(lengths)
+        return State(*self.protocol.start(joined(X, shared)), joined(X, local), lengths)
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        consensus, L, runs = Consensus(*state[:4]), state.L, _runs(state.lengths)
+        consensus, L, runs = Consensus(*state[:4]), state.L, runs_of(state.lengths)
         Y, factor = consensus.S / consensus.a, self.protocol.rate_factor(k)
 
         G_l = L
         if L.shape[-1]:
-            G_l = _gradient(gradient, _whole(Y, L, runs), runs.local)
+            G_l = gradient_of(gradient, whole(Y, L, runs), runs.local)
             L = L - self.local_learning_rate * factor * G_l  # 4
-        G_s = _gradient(gradient, _whole(Y, L, runs), runs.shared)
+        G_s = gradient_of(gradient, whole(Y, L, runs), runs.shared)
         if self.l1_clip_norm is not None:
             G_s = dp.clip(G_s, self.l1_clip_norm, norm=1)  # 5
         E = -self.learning_rate * factor * G_s
         exchanged = self.protocol.exchange(consensus, E, k, graph, noise)  # 6
-        private = dp.Deferred(
-            {"gradient": lambda: _whole(G_s, G_l, runs), "h": lambda: exchanged.H}
-        )
+        private = dp.Deferred({"gradient": lambda: whole(G_s, G_l, runs), "h": lambda: exchanged.H})
         return Round(State(*exchanged.state, L, state.lengths), exchanged.sent, private)
 
     def models(self, state: State) -> Tensor:
         """Each agent's own Y with its own L."""
-        return _whole(state.S / state.a, state.L, _runs(state.lengths))
+        return whole(state.S / state.a, state.L, runs_of(state.lengths))
 
     def evaluated(self, state: State) -> Tensor:
         """The mean of Y over agents, with each one's own L: what Algorithm 2 ends with."""
         Y = state.S / state.a
-        return _whole(Y.mean(dim=-2, keepdim=True).expand_as(Y), state.L, _runs(state.lengths))
+        return whole(Y.mean(dim=-2, keepdim=True).expand_as(Y), state.L, runs_of(state.lengths))
 
     def calibrate(self, setting: Setting) -> Self:
-        """b = epsilon gamma_n, if a budget for each round is given (Theorem 1).
-
-        Raises:
-            ConfigError: a mixing matrix is not doubly stochastic (Definition 1), or ``share`` names
-                a layer that the model has not.
-        """
+        """As the protocol. Raises ConfigError: ``share`` names a layer that the model has not."""
         _coordinates(self.share, setting)
-        protocol = self.protocol.calibrated(setting.network, self.allow_outside_theory)
-        return self.model_copy(update={"protocol": protocol})
+        return super().calibrate(setting)
 
-    def without_noise(self) -> Self:
-        return self.model_copy(update={"protocol": self.protocol.without_noise()})
-
-    def record_epsilon(self, k: int, sensitivity: float) -> float:
-        """Pure epsilon of m alone in round k, were S(t) = ``sensitivity`` public: 2 gamma_s C b /
-        (gamma_n S). One record turns the clipped mean of its batch around at most, and S(t) is not
-        public before it is sent, so this is no guarantee: it restates b / gamma_n for a record.
-        """
-        if self.l1_clip_norm is None:
-            return float("inf")
-        moved = 2 * self.learning_rate * self.protocol.rate_factor(k) * self.l1_clip_norm
-        return moved * self.protocol.claimed_epsilon(k) / sensitivity
-
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
-    ) -> Mapping[str, dp.Stated]:
-        """S(t), as the agents estimate it (Theorem 1)."""
-        return stated(adjacency, sent)
-
-    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """S_i is sent without noise."""
-        return bracket(self.protocol, self, setting, threat_model, victim)
-
-    def _noisy_gradient(
-        self, view: dp.View, setting: Setting, target: dp.Target
-    ) -> dp.ObservedGradient:
+    def _refuse_local_layers(self, setting: Setting) -> None:
         if not _coordinates(self.share, setting).all():
             raise dp.NotObservable(
                 "DPA054",
                 "the local layers are never sent, so the model that the gradient belongs to is "
                 "unknown",
             )
-        return derived(self.protocol, self.learning_rate, view, setting, target)
-
-    observables = {
-        "noisy-gradient": dp.Observable(
-            "(s_i - m_i) / gamma_s with s_i mixed from the messages of the round before",
-            {"m": (-1, 0), "a": (0,)},
-            "m",
-            False,
-            _noisy_gradient,
-        )
-    }
 
 
 def _coordinates(share: Literal["all"] | tuple[str, ...], setting: Setting) -> Tensor:
@@ -160,59 +109,3 @@ def _coordinates(share: Literal["all"] | tuple[str, ...], setting: Setting) -> T
 
 def _is_in(name: str, layer: str) -> bool:
     return name == layer or name.startswith(f"{layer}.")
-
-
-def _lengths(shared: Tensor) -> Tensor:
-    """Of the runs of local and shared coordinates in turn; the first and the last are local."""
-    is_shared, lengths = shared.unique_consecutive(return_counts=True)
-    return pad(lengths, (int(is_shared[0]), int(is_shared[-1])))
-
-
-class Runs(NamedTuple):
-    """Coordinates of a model in a row, in order; where there are none, one run of none."""
-
-    shared: list[slice]
-    local: list[slice]
-
-
-def _runs(lengths: Tensor) -> Runs:
-    return _slices(tuple(lengths.tolist()))
-
-
-@lru_cache(maxsize=8)
-def _slices(lengths: tuple[int, ...]) -> Runs:
-    runs = [slice(a, b) for a, b in pairwise(accumulate(lengths, initial=0))]
-    shared, local = ([r for r in some if r.start < r.stop] for some in (runs[1::2], runs[::2]))
-    return Runs(shared or [slice(0, 0)], local or [slice(0, 0)])
-
-
-def _joined(X: Tensor, runs: list[slice]) -> Tensor:
-    """The coordinates of X [..., d] in these runs; what is one run is no copy."""
-    if len(runs) == 1:
-        return X[..., runs[0]]
-    return torch.cat([X[..., run] for run in runs], dim=-1)
-
-
-def _gradient(gradient: Gradient, X: Tensor, runs: list[slice]) -> Tensor:
-    """Its coordinates in these runs, of which no others are asked for but those between."""
-    first = runs[0].start
-    G = gradient.part(X, slice(first, runs[-1].stop))
-    if len(runs) == 1:
-        return G
-    return _joined(G, [slice(run.start - first, run.stop - first) for run in runs])
-
-
-def _whole(S: Tensor, L: Tensor, runs: Runs) -> Tensor:
-    """Models [..., d] from their shared and their local coordinates."""
-    if not L.shape[-1]:
-        return S
-    parts = [*_pieces(S, runs.shared), *_pieces(L, runs.local)]
-    return torch.cat([X for _, X in sorted(parts, key=itemgetter(0))], dim=-1)
-
-
-def _pieces(X: Tensor, runs: list[slice]) -> list[tuple[int, Tensor]]:
-    """Where each run of X begins in a model, and what is in it."""
-    if len(runs) == 1:
-        return [(runs[0].start, X)]
-    parts = X.split([run.stop - run.start for run in runs], dim=-1)
-    return [(run.start, part) for run, part in zip(runs, parts, strict=True)]

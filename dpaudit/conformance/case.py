@@ -4,6 +4,7 @@ Eight agents, records of five features in three classes, softmax regression (d =
 of a defense as it is, of another seed, or of a stack of trials.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -171,54 +172,43 @@ class TrialNoise(Noise):
         return slice(None) if self._trial is None else self._trial
 
 
-class OtherBatch(Gradient):
-    """The same gradients, but for one agent, whose batch is as if of other records."""
+class WatchedGradient(Gradient):
+    """The same gradients, and what was asked for; one agent's batch may be as if of other records.
 
-    def __init__(self, gradient: Gradient, agent: int) -> None:
-        self._gradient, self._agent = gradient, agent
+    Args:
+        changed: the agent with other records; None: all batches are as they are.
+    """
+
+    def __init__(self, gradient: Gradient, changed: int | None = None) -> None:
+        self._gradient, self._changed, self._step = gradient, changed, 0
         self.batch_size = gradient.batch_size
+        self.steps: set[int] = set()  # local steps whose batches were asked for
+        self.norms: list[float] = []  # finite L2 norms to which gradients were clipped
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return self._changed(self._gradient(X, holders), holders)
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        return self._changed(self._gradient.clipped_sum(X, clip_norm, holders, norm), holders)
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        return self._changed(self._gradient.per_record(X, holders, own), holders, of_records=1)
-
-    def at_step(self, s: int) -> "OtherBatch":
-        return OtherBatch(self._gradient.at_step(s), self._agent)
-
-    def _changed(self, values: Tensor, holders: Tensor | None, of_records: int = 0) -> Tensor:
-        owners = torch.arange(values.shape[-2 - of_records]) if holders is None else holders
-        its = (owners.to(values.device) == self._agent).view(-1, *[1] * (1 + of_records))
-        return torch.where(its, -0.5 * values, values)
-
-
-class NotingClips(Gradient):
-    """The same gradients; the finite L2 norms that they were clipped to are noted."""
-
-    def __init__(self, gradient: Gradient, norms: list[float] | None = None) -> None:
-        self._gradient, self.batch_size = gradient, gradient.batch_size
-        self.norms: list[float] = [] if norms is None else norms
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return self._gradient(X, holders)
+        return self._noted(self._gradient(X, holders), holders)
 
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
         self.norms += [clip_norm] if norm == 2 and isfinite(clip_norm) else []
-        return self._gradient.clipped_sum(X, clip_norm, holders, norm)
+        return self._noted(self._gradient.clipped_sum(X, clip_norm, holders, norm), holders)
 
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        return self._gradient.per_record(X, holders, own)
+        return self._noted(self._gradient.per_record(X, holders, own), holders, of_records=1)
 
-    def at_step(self, s: int) -> "NotingClips":
-        return NotingClips(self._gradient.at_step(s), self.norms)
+    def at_step(self, s: int) -> "WatchedGradient":
+        later = copy(self)  # notes together with this one
+        later._gradient, later._step = self._gradient.at_step(s), s
+        return later
+
+    def _noted(self, values: Tensor, holders: Tensor | None, of_records: int = 0) -> Tensor:
+        self.steps.add(self._step)
+        if self._changed is None:
+            return values
+        agents = torch.arange(values.shape[-2 - of_records]) if holders is None else holders
+        its = (agents.to(values.device) == self._changed).view(-1, *[1] * (1 + of_records))
+        return torch.where(its, -0.5 * values, values)
 
 
 def fields(state: Any) -> dict[str, Any]:

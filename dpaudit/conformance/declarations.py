@@ -1,18 +1,17 @@
 """What a defense declares about itself: options, noise, mechanism, sensitivities, observables."""
 
-from collections.abc import Iterator
 from typing import Any, get_args
 
 import torch
 
 from dpaudit.accounting.releases import Mechanism, epsilon
-from dpaudit.defense.contract import Observable, Target
+from dpaudit.defense.contract import Target
 from dpaudit.defense.transcript import Messages, Transcript, kind_of
 from dpaudit.defense.view import View
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 
-from .case import N_AGENTS, N_ROUNDS, Case, NotingClips, listed, require, same_rounds, shape
+from .case import N_AGENTS, N_ROUNDS, Case, WatchedGradient, listed, require, same_rounds, shape
 
 DELTA = 1e-5  # at which mechanisms are compared
 
@@ -75,11 +74,13 @@ def observables(case: Case) -> None:
     rounds = case.play()
     for name, observable in case.defense.observables.items():
         k = min(N_ROUNDS, 1 - min(o for needs in observable.needs.values() for o in needs) + 1)
-        captures = {
-            r: _of_kinds(rounds[r - 1].sent, set(_needed(observable, r - k)))
+        seen = {
+            r: _of_kinds(
+                rounds[r - 1].sent, {name for name, at in observable.needs.items() if r - k in at}
+            )
             for r in range(1, N_ROUNDS + 1)
         }
-        view = View.of(EAVESDROPPER, Transcript(captures), set(captures))
+        view = View.of(EAVESDROPPER, Transcript(seen), set(seen))
         found = [
             observable.derive(case.defense, view, case.setting, Target(k, case.victim, receiver))
             for sender, receiver in view.edges(observable.links, k)
@@ -97,10 +98,6 @@ def observables(case: Case) -> None:
         )
 
 
-def _needed(observable: Observable, offset: int) -> Iterator[str]:
-    return (name for name, offsets in observable.needs.items() if offset in offsets)
-
-
 def _of_kinds(sent: Messages, kinds: set[str]) -> Messages:
     return {name: message for name, message in sent.items() if kind_of(name) in kinds}
 
@@ -109,11 +106,11 @@ def combinations(case: Case) -> None:
     """Every combination can be derived from a view of all rounds of its messages."""
     rounds, k = case.play(), 2
     for name, combination in case.defense.combinations.items():
-        captures = {
+        seen = {
             r: _of_kinds(rounds[r - 1].sent, set(combination.messages))
             for r in range(1, k + combination.delay + 1)
         }
-        view = View.of(EAVESDROPPER, Transcript(captures), set(captures))
+        view = View.of(EAVESDROPPER, Transcript(seen), set(seen))
         receiver = next(i for j, i in view.edges(combination.messages[0], k) if j == case.victim)
         value = combination.derive(
             case.defense, view, case.setting, Target(k, case.victim, receiver)
@@ -151,7 +148,7 @@ def clip_norms(case: Case) -> None:
     """The clip norm that it states of a round is the one it clips to."""
     state = case.defense.start(case.initial(), case.setting)
     for k in range(1, N_ROUNDS + 1):
-        gradient = NotingClips(case.gradient(k))
+        gradient = WatchedGradient(case.gradient(k))
         state = case.step(case.defense, state, k, gradient=gradient).state
         stated = case.defense.clip_norm_in(k)
         for asked in gradient.norms:

@@ -1,4 +1,4 @@
-"""Who may know of an agent's batch after a round: those to whom messages told of it.
+"""Which agents an agent's batch may influence in a round: those that messages reach.
 
 Two rounds are played that differ in one agent's batch alone. Whatever differs elsewhere must have
 come by a message that differs; within a round an agent sends each of its messages once.
@@ -7,7 +7,7 @@ come by a message that differs; within a round an agent sends each of its messag
 from dpaudit.defense.transcript import Message, Messages
 
 Link = tuple[str, int, int]  # message, sender, receiver
-Told = set[tuple[int, frozenset[str]]]  # an agent, and the messages over which it was told
+Reached = set[tuple[int, frozenset[str]]]  # an agent, and the messages over which it was reached
 
 
 def pairs(sent: Message) -> list[tuple[int, int]]:
@@ -25,9 +25,9 @@ def changed_links(one: Messages, other: Messages) -> list[Link]:
     return changed
 
 
-def told(links: list[Link], source: int) -> Told:
+def reached_from(links: list[Link], source: int) -> Reached:
     """Whom the source's batch may have reached over these links, itself over none."""
-    reached: Told = {(source, frozenset())}
+    reached: Reached = {(source, frozenset())}
     new = set(reached)
     while new:
         new = {
@@ -40,8 +40,8 @@ def told(links: list[Link], source: int) -> Told:
     return reached
 
 
-def untold_senders(links: list[Link], reached: Told) -> list[Link]:
-    """Links whose message changed although nothing but it could have told its sender."""
+def unreached_senders(links: list[Link], reached: Reached) -> list[Link]:
+    """Links whose message changed although no other changed message reached its sender."""
     return [
         (name, sender, receiver)
         for name, sender, receiver in links

@@ -23,10 +23,9 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Round
 from dpaudit.defense.gossip import AVERAGE
-from dpaudit.defense.transcript import Message, kind_of
+from dpaudit.defense.transcript import kind_of
 from dpaudit.errors import DpauditError
 from dpaudit.files.options import FixedGraph, GraphOptions
-from dpaudit.graphs.graph import Graph
 
 from .case import (
     N_AGENTS,
@@ -34,8 +33,8 @@ from .case import (
     TRIALS,
     BrokenPromise,
     Case,
-    OtherBatch,
     TrialNoise,
+    WatchedGradient,
     everything,
     fields,
     listed,
@@ -55,7 +54,7 @@ from .declarations import (
     sensitivity,
     twin,
 )
-from .influence import changed_links, pairs, told, untold_senders
+from .influence import changed_links, pairs, reached_from, unreached_senders
 from .rounds import batches, secrets, waiting
 
 RING = FixedGraph(name="ring", lazy=True)  # symmetric, no negative eigenvalue: allowed by most
@@ -101,10 +100,6 @@ def check_defense(
 def _state(case: Case) -> None:
     """Its state is a NamedTuple of tensors, its models are [n_agents, d]."""
     for round in case.play():
-        loose = [
-            name for name, value in fields(round.state).items() if not isinstance(value, Tensor)
-        ]
-        require(not loose, f"{', '.join(loose)} of the state is no tensor: no checkpoint keeps it")
         models, expected = case.defense.models(round.state), case.initial().shape
         require(models.shape == expected, f"models {shape(models)}, expected {shape(expected)}")
         require(bool(models.isfinite().all()), "models are not finite")
@@ -126,33 +121,15 @@ def _links(case: Case) -> None:
     for k, round in enumerate(case.play(), start=1):
         graph = case.setting.network.at(k)
         for name, sent in round.sent.items():
-            _check_form(f'"{name}" in round {k}', sent, graph.n_agents)
-            if name not in case.beyond_graph:
-                _check_links(f'"{name}" in round {k}', sent, graph)
-
-
-def _check_form(what: str, sent: Message, n_agents: int) -> None:
-    lengths = {len(sent.senders), len(sent.receivers), len(sent.rows)}
-    require(len(lengths) == 1, f"{what}: senders, receivers and rows differ in length")
-    require(sent.payload.ndim >= 2, f"{what}: payload {shape(sent.payload)} is not [.., rows, d]")
-    n_rows = sent.payload.shape[-2]
-    inside = (sent.rows >= 0) & (sent.rows < n_rows)
-    require(bool(inside.all()), f"{what}: a link names a row that its payload [{n_rows}] has not")
-    ends = torch.cat([sent.senders, sent.receivers])
-    require(bool(((ends >= 0) & (ends < n_agents)).all()), f"{what}: a link has no such agent")
-    require(not sent.payload.requires_grad, f"{what}: payload is not detached")
-    require(bool(sent.payload.isfinite().all()), f"{what}: payload is not finite")
-    links = pairs(sent)
-    require(len(set(links)) == len(links), f"{what}: a link carries it twice")
-    require(all(j != i for j, i in links), f"{what}: an agent sends to itself, no transmission")
-
-
-def _check_links(what: str, sent: Message, graph: Graph) -> None:
-    edges = set(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
-    beyond = sorted(set(pairs(sent)) - edges)
-    if beyond:
-        j, i = beyond[0]
-        raise BrokenPromise(f"{what}: travels {j} -> {i}, where the graph has no edge")
+            what, links = f'"{name}" in round {k}', pairs(sent)
+            require(not sent.payload.requires_grad, f"{what}: payload is not detached")
+            require(bool(sent.payload.isfinite().all()), f"{what}: payload is not finite")
+            require(len(set(links)) == len(links), f"{what}: a link carries it twice")
+            require(all(j != i for j, i in links), f"{what}: an agent sends to itself")
+            beyond = sorted(set(links) - set(graph.links))
+            if beyond and name not in case.beyond_graph:
+                j, i = beyond[0]
+                raise BrokenPromise(f"{what}: travels {j} -> {i}, where the graph has no edge")
 
 
 def _trials(case: Case) -> None:
@@ -255,15 +232,16 @@ def _precision(case: Case) -> None:
                 require(here, f"{name} is on {value.device}, the initial models on {device}")
 
 
-def _told(case: Case) -> None:
+def _reached(case: Case) -> None:
     """An agent's batch moves what others hold and send only by messages to them."""
     state, source = case.defense.start(case.initial(), case.setting), case.victim
     for k in range(1, 4):
         plain = case.step(case.defense, state, k)
-        moved = case.step(case.defense, state, k, gradient=OtherBatch(case.gradient(k), source))
+        other = WatchedGradient(case.gradient(k), source)
+        moved = case.step(case.defense, state, k, gradient=other)
         links = changed_links(plain.sent, moved.sent)
-        reached = told(links, source)
-        for name, sender, receiver in untold_senders(links, reached):
+        reached = reached_from(links, source)
+        for name, sender, receiver in unreached_senders(links, reached):
             raise BrokenPromise(
                 f'"{name}" on {sender} -> {receiver} in round {k} changes with the batch of agent '
                 f"0, of which no message tells agent {sender}"
@@ -294,7 +272,7 @@ PROMISES: Mapping[str, Callable[[Case], None]] = {
     "resumed": _resumed,
     "trials": _trials,
     "precision and device": _precision,
-    "told by messages": _told,
+    "told by messages": _reached,
     "batches": batches,
     "waiting": waiting,
     "secrets": secrets,

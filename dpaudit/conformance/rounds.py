@@ -1,39 +1,11 @@
 """What a round is made of: its batches, who takes a step in it, and secrets that agents share."""
 
-from collections.abc import Collection
-
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Gradient
 from dpaudit.defense.noise import Noise
 
-from .case import N_ROUNDS, Case, OtherBatch, everything, listed, require, shape
-
-
-class NotingSteps(Gradient):
-    """The same gradients; the local steps whose batches were asked for are noted."""
-
-    def __init__(self, gradient: Gradient, step: int, asked: set[int]) -> None:
-        self._gradient, self.batch_size = gradient, gradient.batch_size
-        self._step, self._asked = step, asked
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        self._asked.add(self._step)
-        return self._gradient(X, holders)
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        self._asked.add(self._step)
-        return self._gradient.clipped_sum(X, clip_norm, holders, norm)
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        self._asked.add(self._step)
-        return self._gradient.per_record(X, holders, own)
-
-    def at_step(self, s: int) -> "NotingSteps":
-        return NotingSteps(self._gradient.at_step(s), s, self._asked)
+from .case import N_ROUNDS, Case, WatchedGradient, everything, listed, require, shape
 
 
 def batches(case: Case) -> None:
@@ -41,16 +13,15 @@ def batches(case: Case) -> None:
     state = case.defense.start(case.initial(), case.setting)
     declared, found = case.defense.batches_per_round, set[int]()
     for k in range(1, N_ROUNDS + 1):
-        asked: set[int] = set()
-        oracle = NotingSteps(case.gradient(k), 0, asked)
+        oracle = WatchedGradient(case.gradient(k))
         state = case.step(case.defense, state, k, gradient=oracle).state
-        beyond = sorted(s for s in asked if s >= declared)
+        beyond = sorted(s for s in oracle.steps if s >= declared)
         require(
             not beyond,
             f"round {k} takes the batch of local step {beyond and beyond[0]}; batches_per_round is "
             f"{declared}",
         )
-        found |= asked
+        found |= oracle.steps
     unused = sorted(set(range(declared)) - found)
     require(
         not unused,
@@ -66,9 +37,9 @@ def waiting(case: Case) -> None:
     state = case.defense.start(case.initial(), case.setting)
     for k in range(1, N_ROUNDS + 1):
         plain = case.step(case.defense, state, k)
-        active = case.setting.network.at(k).active
-        for agent in _waiting(case, active):
-            other = OtherBatch(case.gradient(k), agent)
+        active, holders = case.setting.network.at(k).active, case.setting.holders
+        for agent in [i for i in holders if active is not None and i not in active][:2]:
+            other = WatchedGradient(case.gradient(k), agent)
             moved = everything(case.defense, case.step(case.defense, state, k, gradient=other))
             private = {f'private "{name}"' for name in plain.private}
             for name, value in everything(case.defense, plain).items():
@@ -79,12 +50,6 @@ def waiting(case: Case) -> None:
                         "no step in it",
                     )
         state = plain.state
-
-
-def _waiting(case: Case, active: Collection[int] | None) -> list[int]:
-    """Two agents with data that take no step; none if all do."""
-    acting = range(case.setting.n_agents) if active is None else active
-    return [agent for agent in case.setting.holders if agent not in acting][:2]
 
 
 def secrets(case: Case) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.releases import RecordAdjacency
-from dpaudit.conformance.case import OtherBatch
+from dpaudit.conformance.case import WatchedGradient
 from dpaudit.defense import (
     Bracket,
     Gradient,
@@ -139,7 +139,7 @@ def seeded_as_in_round(k: int, noise: Noise) -> Noise:
 
 def records_drawn(gradient: Gradient) -> Tensor | int:
     """How many records came out of each agent's draw [n_agents, 1], where there are records."""
-    if isinstance(gradient, OtherBatch):
+    if isinstance(gradient, WatchedGradient):
         return records_drawn(gradient._gradient)
     if not isinstance(gradient, BatchGradient) or gradient.batch.weights is None:
         return gradient.batch_size

@@ -222,11 +222,9 @@ def test_an_eavesdropper_derives_the_gradient_where_all_layers_are_shared(
         part_of_it.observables["noisy-gradient"].derive(part_of_it, view, setting, Target(3, 1, 2))
 
 
-def test_epsilon_of_a_record_and_of_the_query_are_different_numbers(partpsp_setting) -> None:
+def test_the_sensitivity_is_released_without_noise_each_round(partpsp_setting) -> None:
     _, setting = partpsp_setting(4)
     defense = PartPSP(l1_clip_norm=100.0, learning_rate=0.1, share=("1",))
-    # S = 2 C' gamma_s C, the estimate after a reset at the clip norm: (b / gamma_n) / C'
-    assert defense.record_epsilon(1, 2 * 0.95 * 0.1 * 100) == pytest.approx(5_000 / 0.95)
     bracket = defense.mechanism(setting, ThreatModel(name="e"), 0)
     assert bracket.least[0].noise_multiplier == 0
     assert bracket.least[0].sampling_rate == 1.0  # a batch of 32 from the 22 records here

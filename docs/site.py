@@ -19,6 +19,7 @@ from typing import Any, get_args
 import typer
 from pydantic import BaseModel
 
+from dpaudit.codes import entries, page
 from dpaudit.commands.cli import app
 from dpaudit.files import (
     benchmark_file,
@@ -95,6 +96,8 @@ def generated() -> dict[str, Callable[[], str]]:
         "reference/result.md": lambda: tables("audit.json", _RESULT, RESULT) + vocabulary(),
         "reference/python.md": python,
         **results(),
+        "errors/index.md": codes,
+        **{f"errors/{code}.md": partial(page, code) for code in entries()},
         **{name: partial((ROOT / name).read_text, "utf-8") for name in TOP_PAGES},
     }
 
@@ -161,6 +164,19 @@ def glossary() -> str:
     """The words of reports and configs, as ``dpaudit explain`` says them."""
     entries = (f"## {name}\n\n{text}\n" for name, text in sorted(ENTRIES.items(), key=_by_word))
     return f"# Glossary\n\n{_GLOSSARY}\n\n" + "\n".join(entries)
+
+
+def codes() -> str:
+    """Every code with its title, and a link to its page."""
+    parts = ["# Codes of errors and reasons", _CODES]
+    for title, first in (("Errors", "0"), ("Reasons of verdicts, and notes", "1")):
+        rows = (
+            (f"[{code}]({code}.md)", entry.title)
+            for code, entry in entries().items()
+            if code[3] == first
+        )
+        parts += [f"## {title}", _table(("code", "it means"), rows)]
+    return "\n\n".join(parts) + "\n"
 
 
 def commands() -> str:
@@ -305,6 +321,9 @@ def _toml(value: Any) -> str:
 
 
 _GLOSSARY = "The same texts as `dpaudit explain TERM` prints."
+_CODES = """Every error and every reason of a verdict has a code that never changes its meaning.
+`dpaudit explain CODE` prints the same page in a terminal. In Python, `error.code` is the code of an
+error, and `error.problems` lists all problems that were found at once."""
 _COMMANDS = """Exit codes of all: 0 nothing speaks against the claims; 1 a claim is refuted or
 unsupported, and nothing else; 2 it could not run, one line for each problem, and whatever was not
 foreseen, also where a plug-in ends the process; 130 interrupted."""

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from dpaudit.codes import help_for
+from dpaudit.codes import entries, help_for, page
 from dpaudit.errors import Problem
 from dpaudit.files.check_report import Checked, CheckReport, Statement
 from dpaudit.files.finding import Metric
@@ -19,12 +19,6 @@ from dpaudit.text import one_line, whole_line
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
-RULES = {
-    "claim": "A privacy claim is refuted, unsupported or could not be tested",
-    "threshold": "A metric of an audit breaks its limit",
-    "evidence": "A privacy claim is refuted by several audits together",
-    "baseline": "More leaks than in the baseline",
-}
 LEVELS = {"fails": "error", "warning": "warning"}
 
 
@@ -79,21 +73,18 @@ def _document(root: ElementTree.Element) -> str:
 
 def sarif(report: CheckReport) -> str:
     """SARIF 2.1.0: a result for each statement that fails or is a warning, at its line."""
+    shown = [s for s in report.statements if s.outcome in LEVELS]
+    codes = sorted({s.code for s in shown})
     driver = {
         "name": "dpaudit",
         "semanticVersion": report.version,
-        "rules": [
-            {"id": f"dpaudit/{rule}", "name": rule, "shortDescription": {"text": text}}
-            for rule, text in RULES.items()
-        ],
+        "rules": list(map(_sarif_rule, codes)),
     }
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "invocations": [{"executionSuccessful": True, "exitCode": report.exit_code()}],
-        "results": [
-            _sarif_result(s, report.claims_file) for s in report.statements if s.outcome in LEVELS
-        ],
+        "results": [_sarif_result(s, codes.index(s.code), report.claims_file) for s in shown],
     }
     log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2) + "\n"
@@ -132,7 +123,7 @@ def annotations(report: CheckReport) -> list[str]:
     """GitHub's workflow commands for all that fails or is a warning."""
     return [
         f"::{LEVELS[s.outcome]} file={_property(report.claims_file)},line={s.line},"
-        f"title={_property(f'{s.check}: {s.verdict}')}::{_data(s.message)}"
+        f"title={_property(f'{s.check}: {s.verdict} ({s.code})')}::{_data(s.message)}"
         for s in report.statements
         if s.outcome in LEVELS
     ]
@@ -141,7 +132,8 @@ def annotations(report: CheckReport) -> list[str]:
 def plain(report: CheckReport) -> Iterator[str]:
     """One line for each statement, whatever is in it."""
     for s in report.statements:
-        yield whole_line(f"{s.outcome.upper():8}{s.check}: {s.message}")
+        code = "" if s.outcome == "holds" else f" [{s.code}]"
+        yield whole_line(f"{s.outcome.upper():8}{s.check}: {s.message}{code}")
 
 
 def _case(suite: ElementTree.Element, statement: Statement, fails: bool, seconds: float) -> None:
@@ -151,18 +143,30 @@ def _case(suite: ElementTree.Element, statement: Statement, fails: bool, seconds
     case = ElementTree.SubElement(suite, "testcase", about, time=f"{seconds:.3f}")
     message, verdict = one_line(statement.message), one_line(statement.verdict)
     if fails:
-        ElementTree.SubElement(case, "failure", message=message, type=verdict).text = message
+        failure = ElementTree.SubElement(case, "failure", message=message, type=verdict)
+        failure.text = f"{message}\n{statement.code}: {help_for(statement.code)}"
     elif statement.outcome == "warning":
-        ElementTree.SubElement(case, "skipped").text = message
+        ElementTree.SubElement(case, "skipped").text = f"{message} ({statement.code})"
     else:
         ElementTree.SubElement(case, "system-out").text = message
 
 
-def _sarif_result(statement: Statement, claims_file: str) -> dict[str, Any]:
+def _sarif_rule(code: str) -> dict[str, Any]:
+    entry = entries()[code]
+    return {
+        "id": code,
+        "name": entry.title,
+        "shortDescription": {"text": entry.title},
+        "fullDescription": {"text": f"{entry.meaning} {entry.why}"},
+        "help": {"text": help_for(code), "markdown": page(code)},
+    }
+
+
+def _sarif_result(statement: Statement, rule: int, claims_file: str) -> dict[str, Any]:
     identity = "\0".join((statement.check, statement.about, statement.subject, statement.adversary))
     return {
-        "ruleId": f"dpaudit/{statement.about}",
-        "ruleIndex": list(RULES).index(statement.about),
+        "ruleId": statement.code,
+        "ruleIndex": rule,
         "level": LEVELS[statement.outcome],
         # plain text, in which "[text](address)" would be a link (3.11.6)
         "message": {"text": one_line(statement.message).replace("](", "] (")},

@@ -13,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from dpaudit.codes import entries
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import MEANING
@@ -75,6 +76,7 @@ def pages() -> Environment:
         "css": Markup((TEMPLATES / "audit.css").read_text(encoding="utf-8")),
         "longest_table": LONGEST_TABLE,
         "meaning": MEANING,
+        "pages_of_codes": entries(),
         "Role": Role,
         "metric_names": metric_names,
         "Name": Name,

@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from dpaudit.codes import entries
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.result import AuditResult, JudgedClaim, ThreatModelSummary
 
@@ -131,6 +132,12 @@ class Run:
     def finding_links(self) -> list[str]:
         """By index, the name under which a link finds it."""
         return finding_links(self.result.findings, self.result.claims)
+
+    @cached_property
+    def codes(self) -> list[str]:
+        """Of the reasons of all claims and of the notes, each once, as far as they are known."""
+        claimed = (code for claim in self.result.claims for code in claim.codes)
+        return sorted({*claimed, *self.result.note_codes} & entries().keys())
 
     @cached_property
     def claim_links(self) -> list[str]:

@@ -36,9 +36,10 @@ from .tested import Asked, Testing
 from .worlds import Worlds, measured_worlds
 
 SCRATCH = "worlds"  # of the run directory: what runs leave until they are read
-NOTE = (
+NOTE = Note(
+    "DPA129",
     "A program was audited by its runs: what it promises can be refuted or left unsupported by "
-    "what was measured, and is never supported by it."
+    "what was measured, and is never supported by it.",
 )
 
 
@@ -174,10 +175,13 @@ def _checkpoint(run: RunDirectory, job: str) -> Checkpoint:
     return StoredCheckpoint.of(run.folder, job, run.binding, torch.device("cpu"))
 
 
-def _ignored(config: CapturedConfig) -> Iterator[str]:
+def _ignored(config: CapturedConfig) -> Iterator[Note]:
     if config.messages.ignore:
         names = ", ".join(config.messages.ignore)
-        yield f"Messages of {names} were left out as diagnostics: whatever they show is not judged."
+        text = (
+            f"Messages of {names} were left out as diagnostics: whatever they show is not judged."
+        )
+        yield Note("DPA130", text)
 
 
 def _graph(worlds: Worlds) -> GraphSummary:

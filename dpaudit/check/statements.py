@@ -31,6 +31,9 @@ class Tentative(NamedTuple):
     message: str
 
 
+CODES = {"threshold": "DPA131", "baseline": "DPA132", "evidence": "DPA133"}
+
+
 def _statement(
     check: Check,
     line: int,
@@ -39,8 +42,12 @@ def _statement(
     outcome: StatementOutcome,
     verdict: str,
     message: str,
+    code: str = "",
 ) -> Statement:
-    """Of a check; ``subject`` is a claim, limit or metric, and the adversary or ""."""
+    """Of a check; ``subject`` is a claim, limit or metric, and the adversary or "".
+
+    A claim's ``code`` is that of its reason; what else a check says has one of its own.
+    """
     return Statement(
         check=check.name,
         about=about,
@@ -50,6 +57,7 @@ def _statement(
         verdict=verdict,
         message=message,
         line=line,
+        code=code or CODES[about],
     )
 
 
@@ -219,7 +227,8 @@ def _claim(claim: JudgedClaim, result: AuditResult, check: Check, line: int) -> 
         "warning" if against or claim.verdict is Verdict.UNDERPOWERED else "holds"
     )
     subject = (claim.sentence, claim.threat_model)
-    statement = _statement(check, line, "claim", subject, outcome, claim.verdict, message)
+    code = claim.codes[0] if claim.codes else "DPA134"
+    statement = _statement(check, line, "claim", subject, outcome, claim.verdict, message, code)
     return Tentative(statement, p, check.significance, random, claim.verdict, message)
 
 

@@ -12,6 +12,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, TextIO
@@ -251,16 +252,22 @@ def print_result(result: AuditResult, out: Path, as_json: bool) -> None:
     if as_json:
         say_json(result.to_json())
         return
-    for note in result.notes:
-        say(f"note: {note}")
+    for note, code in zip_longest(result.notes, result.note_codes):
+        say(f"note: {note}{_linked(code)}")
     for claim in result.claims:
         say(f"{claim.verdict.upper()}  {claim.sentence}", _STYLES[claim.verdict])
-        say(f"  against {claim.threat_model}: {claim.reason}")
+        say(f"  against {claim.threat_model}: {claim.reason}{_linked(*claim.codes)}")
     if result.verdict is None:
         say("no claim was made, so there is no verdict")
     else:
         say(f"verdict: {result.verdict}. {result.sentence}")
     say(f"report: {out / 'report.html'}")
+
+
+def _linked(*codes: str | None) -> str:
+    """Codes at the end of a line, if there are any."""
+    known = [code for code in codes if code is not None]
+    return f" [{', '.join(known)}]" if known else ""
 
 
 def remove_outputs(*files: Path | None) -> None:

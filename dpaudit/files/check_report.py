@@ -20,6 +20,7 @@ class Statement(Strict):
     verdict: str  # a Verdict, or in two words what became of the limit or metric
     message: str  # one sentence, which names the claim, the adversary and the bound
     line: int  # of the claims file
+    code: str  # of the reason: dpaudit explain CODE
 
 
 class KeyFigure(Strict):

@@ -3,9 +3,9 @@
 from collections.abc import Sized
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import NonNegativeInt, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from dpaudit.errors import RunError
 from dpaudit.registry import load_plugin
@@ -19,6 +19,9 @@ from .version_1 import upgraded
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+Code = Annotated[str, Field(pattern=r"^DPA\d{3}$")]
 
 
 class Restated(Strict):
@@ -49,6 +52,7 @@ class JudgedClaim(Strict):
     because: tuple[int, ...]  # indices of the findings behind the verdict
     decisive: NonNegativeInt | None = None  # index of the finding that decided; None: no single one
     reason: str  # the reason of the verdict, with its figures
+    codes: tuple[Code, ...] = ()  # of the reason, then of what limits it: dpaudit explain CODE
     meaning: str = ""  # for the person whose record it is: how far an adversary's odds can rise
 
 
@@ -123,6 +127,13 @@ class Provenance(Strict):
     agent_sizes: tuple[int, ...] = ()
 
 
+class Note(NamedTuple):
+    """What a reader must know before any number."""
+
+    code: str  # of its page: dpaudit explain CODE
+    text: str
+
+
 class AuditResult(Strict):
     """One audit: its config, every number shown anywhere, and the verdict."""
 
@@ -132,6 +143,7 @@ class AuditResult(Strict):
     provenance: Provenance
     verdict: Verdict | None  # the worst verdict of all claims; None if nothing was claimed
     notes: tuple[str, ...] = ()  # what to know before reading any number
+    note_codes: tuple[Code, ...] = ()  # of each note, as of a claim's reason
     claims: tuple[JudgedClaim, ...]
     threat_models: tuple[ThreatModelSummary, ...]
     graph: GraphSummary
@@ -150,6 +162,15 @@ class AuditResult(Strict):
                         f"claims[{i + 1}].because: there is no finding {j}; expected indexes from "
                         f"0 below {n}, the number of findings"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _notes_have_codes_or_none_has(self) -> Self:
+        if self.note_codes and len(self.note_codes) != len(self.notes):
+            raise ValueError(
+                f"note_codes: expected one for each of {len(self.notes)} notes, or none; found "
+                f"{len(self.note_codes)}"
+            )
         return self
 
     @model_validator(mode="after")

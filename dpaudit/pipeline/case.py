@@ -103,6 +103,11 @@ class Case:
         return f" Not examined: {'; '.join(parts)}." if parts else ""
 
     @property
+    def unconfirmed(self) -> list[str]:
+        """Of what the declared law of the noise was not confirmed."""
+        return [what for finding in self.of(Role.NOISE) for what in finding.unconfirmed]
+
+    @property
     def also(self) -> str:
         """The same at the end of another reason."""
         return f"; {self.certified}" if self.certified else ""

@@ -16,7 +16,7 @@ from dpaudit.defense.torch_settings import unchanged_settings
 from dpaudit.errors import PluginError, RunError, is_out_of_memory
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Role
-from dpaudit.files.result import GraphSummary
+from dpaudit.files.result import GraphSummary, Note
 from dpaudit.files.threat import ThreatModel
 from dpaudit.memory import size_text
 from dpaudit.progress import OnProgress, OnStep
@@ -70,7 +70,7 @@ class Prepared(NamedTuple):
     attacks: tuple[Attack, ...]
     examinations: tuple[Examination, ...]
     streams: Streams
-    notes: tuple[str, ...]  # what a reader must know before any number
+    notes: tuple[Note, ...]  # what a reader must know before any number
     graph: GraphSummary
 
 

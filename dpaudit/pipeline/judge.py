@@ -109,9 +109,11 @@ def _judged(
     claim, restated = judging.claim, judging.restated
     evidence = tuple(findings[i] for i in judging.because)
     case = Case(judging, evidence, refuted, n_tested)
-    verdict, reason, decisive = decide(case)
+    verdict, code, reason, decisive = decide(case)
     if judging.premise and judging.unjudged is None:
         reason = f"{reason} {judging.premise}"
+    not_examined = "" if _is_against(verdict) else case.not_examined
+    limits = {"DPA119": not_examined, "DPA120": case.unconfirmed, "DPA121": judging.void}
     statistical = bool(case.tests) and (refuted or verdict is Verdict.NOT_REFUTED)
     low, high = restated.epsilon
     return JudgedClaim(
@@ -137,7 +139,8 @@ def _judged(
         decisive=next(
             (i for i, f in zip(judging.because, evidence, strict=True) if f is decisive), None
         ),
-        reason=reason if _is_against(verdict) else reason + case.not_examined,
+        reason=reason + not_examined,
+        codes=(code, *(limit for limit, applies in limits.items() if applies)),
         meaning=meaning(case, verdict),
     )
 

@@ -6,6 +6,7 @@ from dpaudit.defense.contract import Defense
 from dpaudit.defense.view import seen_links
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import GraphOptions
+from dpaudit.files.result import Note
 from dpaudit.files.threat import Link, ThreatModel
 from dpaudit.graphs.graph import Network
 
@@ -62,16 +63,17 @@ def refuse_waiting(graph: GraphOptions, network: Network, defense: Defense) -> N
 
 def absent_notes(
     threat_models: Sequence[ThreatModel], network: Network, n_rounds: int
-) -> Iterator[str]:
+) -> Iterator[Note]:
     """What a reader must know of adversaries whose links a random graph lacks."""
     there = links_of(network, n_rounds)
     for model in threat_models:
         absent = [f"{sender} -> {receiver}" for sender, receiver in _absent(model, there)]
         if absent:
             left = "reads nothing" if reads_nothing(model, network, n_rounds) else "reads less"
-            yield (
+            yield Note(
+                "DPA128",
                 f'The adversary "{model.name}" {left}: the graph that was drawn has no link '
-                f"{', '.join(absent)}."
+                f"{', '.join(absent)}.",
             )
 
 

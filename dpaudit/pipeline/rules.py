@@ -24,6 +24,7 @@ class Decision(NamedTuple):
     """A verdict, why it is given, and the finding that it rests on, if it is one."""
 
     verdict: Verdict
+    code: str  # of the reason
     reason: str
     finding: Finding | None = None
 
@@ -41,7 +42,7 @@ def _bare_message(case: Case) -> Decision | None:
     if exact is None or exact.verdict is not Verdict.REFUTED:
         return None
     shown = f'"{exact.message}" shows the record with no noise at all to {case.adversary}'
-    return Decision(Verdict.REFUTED, f"{case.claims}; {shown}{case.also}.", exact)
+    return Decision(Verdict.REFUTED, "DPA101", f"{case.claims}; {shown}{case.also}.", exact)
 
 
 def _refuted_by_runs(case: Case) -> Decision | None:
@@ -50,7 +51,7 @@ def _refuted_by_runs(case: Case) -> Decision | None:
     n = case.n_tested
     among = f", which is refuted among {n} statements (Holm)" if n > 1 else ""
     reason = f"{case.claims}{among}; {case.certified} against {case.adversary}."
-    return Decision(Verdict.REFUTED, reason, case.best_test)
+    return Decision(Verdict.REFUTED, "DPA102", reason, case.best_test)
 
 
 def _declared_without_noise(case: Case) -> Decision | None:
@@ -58,22 +59,24 @@ def _declared_without_noise(case: Case) -> Decision | None:
     if declared is None or declared.metrics[Name.EPSILON].low != inf:
         return None
     noiseless = f"{case.claims}; a message that depends on the data is sent with no noise at all"
-    return Decision(Verdict.REFUTED, f"{noiseless}{case.also}.", declared)
+    return Decision(Verdict.REFUTED, "DPA103", f"{noiseless}{case.also}.", declared)
 
 
 def _accounting_exceeds(case: Case) -> Decision | None:
-    for role, what in (
-        (Role.DECLARED, "the noise that is declared"),
-        (Role.EXACT_LEAK, "the noise that is really added"),
-        (Role.MEASURED, "what was measured of a record and the noise"),
+    for role, code, what in (
+        (Role.DECLARED, "DPA104", "the noise that is declared"),
+        (Role.EXACT_LEAK, "DPA105", "the noise that is really added"),
+        (Role.MEASURED, "DPA106", "what was measured of a record and the noise"),
     ):
         finding = case.first(role)
         if finding is not None and finding.verdict is Verdict.UNSUPPORTED:
             if finding.message is not None and role is Role.MEASURED:
                 shown = f"{finding.message} moves with the record, and no noise hides it"
-                return Decision(Verdict.UNSUPPORTED, f"{case.claims}; {shown}{case.also}.", finding)
+                reason = f"{case.claims}; {shown}{case.also}."
+                return Decision(Verdict.UNSUPPORTED, "DPA107", reason, finding)
             gives = f"{what} gives {epsilon_of(finding)} to {case.adversary}"
-            return Decision(Verdict.UNSUPPORTED, f"{case.claims}; {gives}{case.also}.", finding)
+            reason = f"{case.claims}; {gives}{case.also}."
+            return Decision(Verdict.UNSUPPORTED, code, reason, finding)
     return None
 
 
@@ -81,7 +84,8 @@ def _sensitivity_exceeds(case: Case) -> Decision | None:
     for finding in case.findings:
         if finding.kind == "sensitivity" and finding.verdict is Verdict.UNSUPPORTED:
             reason = f"{case.claims}; {_moves(finding)}{case.also}."
-            return Decision(Verdict.UNSUPPORTED, reason, finding)
+            code = "DPA109" if finding.role is Role.DEPENDENCE else "DPA108"
+            return Decision(Verdict.UNSUPPORTED, code, reason, finding)
     return None
 
 
@@ -120,7 +124,7 @@ def _other_noise(case: Case) -> Decision | None:
         else:
             what = "the noise really drawn is not the independent noise that the defense asks for"
         reason = f"{case.claims}; {what} (p = {p:.1g}){case.also}."
-        return Decision(Verdict.UNSUPPORTED, reason, finding)
+        return Decision(Verdict.UNSUPPORTED, "DPA110", reason, finding)
     return None
 
 
@@ -130,6 +134,7 @@ def _reads_nothing(case: Case) -> Decision | None:
         return None
     return Decision(
         Verdict.UNDERPOWERED,
+        "DPA111",
         "This adversary reads nothing: none of its links is in the graph of any round. Nothing "
         "is supported or refuted by what it sees.",
     )
@@ -138,34 +143,39 @@ def _reads_nothing(case: Case) -> Decision | None:
 def _unjudged(case: Case) -> Decision | None:
     """Of a program whose sampling is not known."""
     why = case.judging.unjudged
-    return None if why is None else Decision(Verdict.UNDERPOWERED, f"{case.claims}; {why}.")
+    if why is None:
+        return None
+    return Decision(Verdict.UNDERPOWERED, "DPA112", f"{case.claims}; {why}.")
 
 
 def _no_power(case: Case) -> Decision | None:
     """Why this audit could not have refuted the claim, if it could not."""
-    reason = _powerless(case)
-    return None if reason is None else Decision(Verdict.UNDERPOWERED, reason, case.best_test)
+    found = _powerless(case)
+    return None if found is None else Decision(Verdict.UNDERPOWERED, *found, case.best_test)
 
 
-def _powerless(case: Case) -> str | None:
+def _powerless(case: Case) -> tuple[str, str] | None:
+    """The code and the sentence of why it could not; None if it could."""
     test, accounted = case.best_test, _accounted(case)
     if test is None:
-        return f"{accounted}, and no attack in this audit could certify a lower bound on epsilon."
+        none = "and no attack in this audit could certify a lower bound on epsilon"
+        return "DPA113", f"{accounted}, {none}."
     top = test.metrics[Name.CEILING].value
     if top <= case.claimed:
         needed = test.metrics[Name.TRIALS_NEEDED].value
         runs = f"{needed:.3g} runs of each world"
         if needed == inf:
             runs = "no number of runs that can be played"
-        return (
+        return "DPA114", (
             f"{accounted}. Even a perfect attack with these runs certifies {top:.3g} at most; "
             f"{runs} would do."
         )
     controls = case.of(Role.POSITIVE_CONTROL)
     if controls and not any(control.verdict is Verdict.REFUTED for control in controls):
-        return f"{accounted}. The positive control, which has no noise, {_not_found(case)}."
+        said = f"{accounted}. The positive control, which has no noise, {_not_found(case)}."
+        return "DPA115", said
     if case.bound == 0:
-        return (
+        return "DPA116", (
             f"{accounted}. The attack certified nothing: no smaller claim would have been refuted "
             f"either{_expected(test)}."
         )
@@ -189,10 +199,10 @@ def _stood(case: Case) -> Decision:
             "by itself, more than is claimed, but not beside the other tests of this audit (Holm)"
         )
         reason = f"{_accounted(case)}; {case.certified} {among}. More runs would tell."
-        return Decision(Verdict.NOT_REFUTED, reason, case.best_test)
+        return Decision(Verdict.NOT_REFUTED, "DPA117", reason, case.best_test)
     times = f"a claim {case.claimed / case.bound:.3g} times smaller would have been refuted"
     reason = f"{_accounted(case)}; {case.certified}: {times}. This is no proof of privacy."
-    return Decision(Verdict.NOT_REFUTED, reason, case.best_test)
+    return Decision(Verdict.NOT_REFUTED, "DPA118", reason, case.best_test)
 
 
 RULES: tuple[Rule, ...] = (  # the first that applies decides
@@ -229,7 +239,7 @@ def _accounted(case: Case) -> str:
 
 def _on_its_premise(declared: Finding, case: Case) -> str:
     """Accounting, which supports a claim only if the noise has the law that it is said to have."""
-    missed = [what for finding in case.of(Role.NOISE) for what in finding.unconfirmed]
+    missed = case.unconfirmed
     if not missed or float(declared.metrics[Name.EPSILON].high or 0) > case.claimed:
         return _stands("Accounting", declared, case)
     figures = f"{epsilon_of(declared)}, {case.claimed:.3g} claimed"

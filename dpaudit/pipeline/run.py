@@ -299,12 +299,16 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     return Prepared(learned, setting, worlds, attacks, examined, streams, notes, drawn)
 
 
-def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[str]:
+def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[Note]:
     if defense.reconstructed is not None:
-        yield f"Reconstructed, and not its authors' own: {defense.reconstructed}."
+        text = f"Reconstructed, and not its authors' own: {defense.reconstructed}."
+        yield Note("DPA123", text)
     condition = defense.outside_theory(setting)
     if condition is not None:
-        yield f"This run is outside the theory of its paper, as allowed by its config: {condition}."
+        text = (
+            f"This run is outside the theory of its paper, as allowed by its config: {condition}."
+        )
+        yield Note("DPA124", text)
     yield from vacuous_notes(config.claim, setting)
     yield from absent_notes(config.threat_model, setting.network, defense.n_rounds)
 

@@ -25,7 +25,7 @@ class Evidence(NamedTuple):
     findings: Sequence[Finding]
     graph: GraphSummary
     provenance: Provenance
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     timing: dict[str, float]
     calibrated: Mapping[str, Any] = {}  # of a defense
     utility: Mapping[str, Curve] = {}  # of trained models
@@ -78,7 +78,8 @@ def concluded(source: Source, run: RunDirectory, evidence: Evidence) -> AuditRes
         ),
         graph=graph,
         findings=tuple(evidence.findings),
-        notes=evidence.notes,
+        notes=tuple(note.text for note in evidence.notes),
+        note_codes=tuple(note.code for note in evidence.notes),
         utility=dict(evidence.utility),
         provenance=evidence.provenance,
         timing=evidence.timing,

@@ -21,7 +21,9 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 GOLDEN = Path(os.environ.get("STUB_LEAVES", GOLDEN))
 
 
-def run_audit(config: dict, out: Path, runtime: object, text: str, resume: bool = False) -> None:
+def run_audit(
+    config: dict, out: Path, runtime: object, text: str, resume: bool = False, **_: object
+) -> None:
     """Leaves what an audit leaves, in many small steps."""
     with open(Path("runs.log"), "a") as log:
         log.write("resumed\n" if resume else "begun\n")

@@ -71,7 +71,7 @@ def test_a_loss_that_is_no_number_is_divergence(last, word) -> None:
     )
     said = list(learning_notes({"defense": curve}))
     assert len(said) == bool(word)
-    assert all(word in note for note in said)
+    assert all(word in note.text for note in said)
     assert not list(learning_notes({"defense": curve.model_copy(update={"initial_loss": ()})}))
 
 
@@ -82,5 +82,5 @@ def test_records_that_are_mostly_copies_are_said_to_be(distinct, warned) -> None
     learned = LoadedProblem(None, Dataset("own", x, y, x, y, ("a", "b")), "own", "", (), 20, 3, ())
     said = list(problem_notes(learned))
     assert len(said) == warned
-    assert all(f"Of 20 records {distinct} are distinct" in note for note in said)
+    assert all(f"Of 20 records {distinct} are distinct" in note.text for note in said)
     assert not list(problem_notes(learned._replace(dataset=None)))

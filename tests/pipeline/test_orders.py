@@ -28,7 +28,7 @@ def carry_out(order):
         case "print":
             print("not an answer", flush=True)
         case "fail":
-            raise RunError("no luck\\nnone at all")
+            raise RunError("DPA070", "no luck\\nnone at all")
         case "bug":
             sys.exit("left by the audited code")
         case "hang":
@@ -77,19 +77,22 @@ def test_places_have_processes_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "said"),
+    ("act", "code", "said"),
     [
-        ("fail", ("no luck", "none at all")),
-        ("bug", ("left by the audited code",)),
-        ("leave", ("a bug in dpaudit or a plug-in (exit code 7): ",)),
-        ("kill", ("killed, perhaps for lack of memory; give fewer --workers",)),
-        ("kill both", ("killed, perhaps for lack of memory; give fewer --workers",)),
+        ("fail", "DPA070", ("no luck", "none at all")),
+        ("bug", "DPA027", ("left by the audited code",)),
+        ("leave", "DPA027", ("a bug in dpaudit or a plug-in (exit code 7): ",)),
+        ("kill", "DPA026", ("killed, perhaps for lack of memory",)),
+        ("kill both", "DPA026", ("killed, perhaps for lack of memory",)),
     ],
 )
-def test_what_ends_one_order_ends_no_other(tmp_path: Path, act: str, said: tuple[str, ...]) -> None:
+def test_what_ends_one_order_ends_no_other(
+    tmp_path: Path, act: str, code: str, said: tuple[str, ...]
+) -> None:
     first, second = carried_out(tmp_path, act, "print")
     assert len(first.problems) == len(said)
-    assert all(part in line for part, line in zip(said, first.problems, strict=True))
+    assert all(part in one.text for part, one in zip(said, first.problems, strict=True))
+    assert {one.code for one in first.problems} == {code}
     assert second.problems == ()
     assert (pids(tmp_path, 0)[0] == pids(tmp_path, 1)[0]) == (act != "kill both")
 

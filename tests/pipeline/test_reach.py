@@ -74,4 +74,4 @@ def test_a_link_that_a_random_graph_lacks_by_chance_supports_no_claim(tmp_path) 
     )
     assert said in result.notes
     both = prepare(audited(random, absent, sorted(there)[0]), Runtime())
-    assert any("reads less" in note for note in both.notes)
+    assert any("reads less" in note.text for note in both.notes)

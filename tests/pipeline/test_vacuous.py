@@ -12,7 +12,7 @@ SETTING = Setting(build_graph("ring", 4), (100, 50, 50, 50), 10)
 
 def notes(**claim: object) -> list[str]:
     stated = Claim.model_validate({"text": "Theorem 1", "epsilon": 1.0, "delta": 1e-5} | claim)
-    return list(vacuous_notes([stated], SETTING))
+    return [note.text for note in vacuous_notes([stated], SETTING)]
 
 
 @pytest.mark.parametrize(

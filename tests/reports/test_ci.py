@@ -26,6 +26,7 @@ def statement(outcome: str, about: str = "claim", text: str = "plain") -> Statem
         verdict={"fails": "refuted", "warning": "underpowered", "holds": "not refuted"}[outcome],
         message=f"message {text}",
         line=7,
+        code={"claim": "DPA114", "threshold": "DPA131", "baseline": "DPA132"}[about],
     )
 
 

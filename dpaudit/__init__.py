@@ -1,5 +1,6 @@
 """dpaudit: are the privacy claims of a private decentralized learning algorithm true?"""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.version import __version__
@@ -9,6 +10,12 @@ if TYPE_CHECKING:
     from .files.result import AuditResult
 
 __all__ = ["AuditResult", "__version__", "audit"]
+
+_HERE = Path(__file__).parent
+if not (_HERE / "defenses").is_dir():
+    # In a clone the families lie beside this folder. Another installation may offer its own under
+    # the same names, so that this copy would run with the defenses of another version.
+    __path__.append(str(_HERE.parent))
 
 
 def __getattr__(name: str) -> Any:

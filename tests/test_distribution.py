@@ -1,5 +1,6 @@
 """What is released: the wheel and the sdist hold all of the four packages, and a version each."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -41,6 +42,32 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / "tree").mkdir(exist_ok=True)
             shutil.copy(ROOT / name, folder / "tree" / name)
     return built("sdist", folder / "tree", folder / "sdist")
+
+
+FOUND = """
+import importlib, importlib.util, dpaudit
+for family in ("attacks", "defenses", "reports"):
+    print(*importlib.import_module(f"dpaudit.{family}").__path__)
+print(importlib.util.find_spec("dpaudit.defenses.dpdl").origin)
+"""
+
+
+def test_a_clone_on_the_path_takes_its_own_families(tmp_path: Path) -> None:
+    """The editable installation offers dpaudit.defenses, too, of this checkout."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("dpaudit", *FAMILIES):
+        shutil.copytree(ROOT / name, tmp_path / "clone" / name, ignore=ignored)
+    done = subprocess.run(
+        [sys.executable, "-c", FOUND],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "clone")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    clone = tmp_path / "clone"
+    expected = [*(str(clone / family) for family in FAMILIES), str(clone / "defenses" / "dpdl.py")]
+    assert done.stdout.splitlines() == expected
 
 
 def names_of_the_packages() -> set[str]:

@@ -14,7 +14,7 @@ from dpaudit.files.captured_attacks import GradientInversion
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
-from dpaudit.files.result import AuditResult, GraphSummary
+from dpaudit.files.result import AuditResult, GraphSummary, Note
 from dpaudit.graphs.positions import positions
 from dpaudit.inputs.recorder import recording
 from dpaudit.pipeline.case import Judging

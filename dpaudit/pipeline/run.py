@@ -16,7 +16,7 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
-from dpaudit.files.result import AuditResult, Curve, GraphSummary
+from dpaudit.files.result import AuditResult, Curve, GraphSummary, Note
 from dpaudit.game.probing.replayability import refuse_unless_replayable
 from dpaudit.graphs.graph import network_of
 from dpaudit.graphs.positions import positions

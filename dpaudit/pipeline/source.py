@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
-from dpaudit.files.result import AuditResult, Curve, GraphSummary, Provenance, ThreatModelSummary
+from dpaudit.files.result import (
+    AuditResult,
+    Curve,
+    GraphSummary,
+    Note,
+    Provenance,
+    ThreatModelSummary,
+)
 from dpaudit.files.verdict import worst
 from dpaudit.progress import OnProgress
 from dpaudit.registry import load_plugin

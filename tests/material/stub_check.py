@@ -22,7 +22,13 @@ GOLDEN = Path(os.environ.get("STUB_LEAVES", GOLDEN))
 
 
 def run_audit(
-    config: dict, out: Path, runtime: object, text: str, resume: bool = False, **_: object
+    config: dict,
+    out: Path,
+    runtime: object,
+    text: str,
+    resume: bool = False,
+    *_: object,
+    **__: object,
 ) -> None:
     """Leaves what an audit leaves, in many small steps."""
     with open(Path("runs.log"), "a") as log:

@@ -168,7 +168,7 @@ def _notes(question: Question, found: Interval) -> Iterator[str]:
     yield f"the record is agent {game.victim}'s"
     yield "from the defense's own step, played with unit noise around a run without records"
     if question.reacts is None:
-        yield "exact for steps linear in noise: the view reveals each model of a gradient"
+        yield "exact for steps linear in noise: the view reveals every model of a gradient"
     else:
         yield reacting_note(question.reacts)
     record = record_note(game if question.nonlinear is None else replace(game, spread=1))

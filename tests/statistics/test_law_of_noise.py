@@ -6,6 +6,7 @@ import pytest
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.statistics.noise_law import law_p_value, scores_of_a_shift
+from dpaudit.statistics.noise_tests import sign_p_value
 
 N = 20_000
 
@@ -66,3 +67,10 @@ def test_scores_of_gaussian_noise_reach_its_trade_off() -> None:
         middle = np.median(score(without))
         missed = np.mean(score(moved + shift) <= middle)
         assert missed == pytest.approx(best, abs=5 * np.sqrt(best * (1 - best) / N) + 0.01)
+
+
+def test_a_sum_of_signs_has_hoeffding_s_p_value_on_both_sides() -> None:
+    """2 exp(-t^2 / (2 n)); a sum of 20 of 100 signs is as rare as 0.2707."""
+    assert sign_p_value(np.array([20.0, -20.0, 0.0]), 100).tolist() == pytest.approx(
+        [2 * np.exp(-2.0), 2 * np.exp(-2.0), 1.0]
+    )

@@ -54,4 +54,4 @@ def test_rounds_that_tell_of_several_batches_have_no_upper_end() -> None:
     claim = Claim(text="ours", epsilon=1.0, delta=1e-5, scope="round", adjacency="function")
     leak = audited("xuan-wang", claim, epsilon=2.0)[1]
     assert leak.metrics["epsilon"].high == float("inf")
-    assert any("rounds tell of several rounds' gradients" in note for note in leak.notes)
+    assert any("Rounds reveal several rounds' gradients" in note for note in leak.notes)

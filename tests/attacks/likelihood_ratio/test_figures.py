@@ -1,0 +1,86 @@
+"""Figures of single findings, against the formula that gives them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from dpaudit.accounting.releases import Release
+from dpaudit.attacks.likelihood_ratio.certain import noise_by_runs
+from dpaudit.attacks.likelihood_ratio.controls import DIFFERENT, null_control, positive_control
+from dpaudit.attacks.likelihood_ratio.runs import DrawnRuns
+from dpaudit.files.finding import Name, Role
+from dpaudit.files.verdict import Verdict
+from dpaudit.rng import Streams
+from dpaudit.statistics.bounds import ceiling, family_from_scores, from_scores
+from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value
+
+DECLARED = (Release(family="gaussian", noise_multiplier=1.0, sampling="none", sampling_rate=1.0),)
+N = 600
+
+
+def question(claimed: float = 1.0) -> Any:
+    return SimpleNamespace(
+        adjacency="add-remove",
+        alpha=0.05,
+        delta=1e-5,
+        claimed=claimed,
+        nonlinear=SimpleNamespace(note="not linear"),
+        finding=lambda role, title, **known: SimpleNamespace(role=role, **known),
+    )
+
+
+def scores(shift: float) -> tuple[np.ndarray, np.ndarray]:
+    """The quantiles of two normal laws that lie so far apart."""
+    without = norm.ppf((np.arange(N) + 0.5) / N)
+    return without, without + shift
+
+
+def drawn(k: int, shift: float) -> DrawnRuns:
+    class Score:
+        choosing = scores(1.0)
+
+        def __call__(self, worlds: Any) -> tuple[np.ndarray, np.ndarray]:
+            return scores(shift)
+
+    return DrawnRuns(k, None, Score())  # type: ignore[arg-type]
+
+
+def test_the_noise_of_two_rounds_is_tested_twice() -> None:
+    """Of the two p-values the smaller counts, times two."""
+    found = noise_by_runs(question(), DECLARED, [drawn(1, 1.0), drawn(4, 1.35)])
+    bound = family_from_scores(*scores(1.35), 0.05, scores(1.0))
+    counts = bound.fp, bound.fn, bound.n0, bound.n1
+    p = noise_p_value(*counts, DECLARED, "add-remove")
+    assert 0 < p < 0.01
+    assert found.metrics[Name.P_VALUE].value == pytest.approx(2 * p, rel=1e-12)
+    factor = noise_factor_bound(*counts, 1e-5, DIFFERENT / 2, DECLARED, "add-remove").noise_factor
+    assert found.metrics[Name.NOISE_FACTOR].value == pytest.approx(factor, rel=1e-12)
+    assert "batch of round 4 for certain" in found.notes[1]
+    assert "the same of round 1" in found.notes[2]
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(1.0, None), (2.2, Verdict.UNSUPPORTED)])
+def test_noise_is_accused_below_a_p_value_of_one_in_a_million(shift, verdict) -> None:
+    found = noise_by_runs(question(), DECLARED, [drawn(1, shift)])
+    assert found.verdict is verdict
+    assert (found.metrics[Name.P_VALUE].value < DIFFERENT) is (verdict is not None)
+
+
+def test_the_null_control_holds_one_half_of_a_world_against_the_other() -> None:
+    ordered = np.concatenate(scores(5.0))
+    found = null_control(question(), ordered, Streams(0))
+    bound = from_scores(*scores(5.0), 1e-5, 0.05, Streams(0).numpy("null"))
+    assert found.metrics[Name.EPSILON_LOWER_BOUND].value == bound.value > 1.0
+    assert (found.role, found.verdict) == (Role.NULL_CONTROL, Verdict.REFUTED)
+
+
+def test_the_positive_control_is_refuted_above_the_claim_alone() -> None:
+    bound = from_scores(*scores(9.0), 1e-5, 0.05, Streams(0).numpy("positive"))
+    for claimed, verdict in ((bound.value - 0.1, Verdict.REFUTED), (bound.value, None)):
+        found = positive_control(question(claimed), scores(9.0), Streams(0))
+        assert (found.verdict, found.world) == (verdict, "no-defense")
+        top = ceiling(min(bound.n0, bound.n1), 1e-5, 0.05)
+        assert found.metrics[Name.CEILING].value == pytest.approx(top)

@@ -25,10 +25,10 @@ from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.gradient_reaction import Reaction, reacting_note, with_every_link
-from dpaudit.game.filtering.leak_by_agent import leak_by_agent
+from dpaudit.game.filtering.kalman_filter import leak_by_agent
 from dpaudit.game.game import Game
 from dpaudit.game.network.accounting import mu_of
-from dpaudit.game.network.participation import Participation
+from dpaudit.game.network.gossip import Participation
 from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.game.runs.round_shape import NUMBER, GameShape
 from dpaudit.game.worst_case.layers import in_layers

@@ -10,7 +10,7 @@ matrices take less than 2 GB. ``--target``: all pairs of 148 agents over 320 rou
 taken in turn (20 epochs of 16 batches) and of records used in every round, the adversaries shared
 out among ``--processes`` of one thread each; with the load of the machine, the peak memory of all
 processes together, and the published bound of the same pairs
-(``dpaudit.game.network.published_bound``).
+(``dpaudit.game.network.accounting``).
 """
 
 import argparse
@@ -27,11 +27,9 @@ from torch import Tensor
 
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.network import stacked as dense
-from dpaudit.game.network.accounting import NetworkMu, network_mu
-from dpaudit.game.network.gossip import gossip_of
+from dpaudit.game.network.accounting import NetworkMu, muffliato_mu_squared, network_mu
+from dpaudit.game.network.gossip import Participation, Schema, gossip_of
 from dpaudit.game.network.innovations import Innovations
-from dpaudit.game.network.participation import Participation, Schema
-from dpaudit.game.network.published_bound import muffliato_mu_squared
 from dpaudit.game.network.stacked import StackedView
 
 SEED, NEIGHBOURS = 20240611, 10

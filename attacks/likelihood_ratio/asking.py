@@ -12,10 +12,13 @@ from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary, RevealedBat
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import Nonlinear, defined, nonlinearity
 from dpaudit.game.probing.playable_dimension import PLAYED
-from dpaudit.game.runs.play import play
-from dpaudit.game.runs.projection import ProjectionAdversary
-from dpaudit.game.worst_case.agent import most_moving, of_most_moved_agent, of_worst_agent
-from dpaudit.game.worst_case.batch import in_worst_batch
+from dpaudit.game.runs.play import ProjectionAdversary, play
+from dpaudit.game.worst_case.agent import (
+    in_worst_batch,
+    most_moving,
+    of_most_moved_agent,
+    of_worst_agent,
+)
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.game.worst_case.real_dimension import Wider, wider
 from dpaudit.game.worst_case.record import coordinates

@@ -21,8 +21,7 @@ from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.game.probing.playable_dimension import PLAYED, fewest_coordinates
 from dpaudit.game.runs.further_noise import hiding_without
-from dpaudit.game.runs.play import Worlds, play
-from dpaudit.game.runs.projection import ProjectionAdversary
+from dpaudit.game.runs.play import ProjectionAdversary, Worlds, play
 from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.game.worst_case.record import coordinates

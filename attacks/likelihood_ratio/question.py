@@ -22,7 +22,7 @@ from dpaudit.game.filtering.gradient_reaction import Reaction
 from dpaudit.game.filtering.leak import Leak
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import Nonlinear
-from dpaudit.game.runs.projection import ProjectionAdversary
+from dpaudit.game.runs.play import ProjectionAdversary
 from dpaudit.game.worst_case.real_dimension import Wider
 from dpaudit.game.worst_case.record import played_mechanism
 from dpaudit.statistics.power import Tradeoff

@@ -8,8 +8,7 @@ from dpaudit.defense.footprint import Footprint
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.estimating import unmixing, window
-from dpaudit.game.estimating.linear_system import trials_of
-from dpaudit.game.estimating.window import WIDTH, ProbedWindow, WindowShape
+from dpaudit.game.estimating.window import WIDTH, ProbedWindow, WindowShape, trials_of
 from dpaudit.training.costs import seconds_of
 
 from .contract import AttackContext

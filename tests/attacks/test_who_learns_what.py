@@ -17,7 +17,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.network.accounting import network_mu
-from dpaudit.game.network.participation import Participation
+from dpaudit.game.network.gossip import Participation
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

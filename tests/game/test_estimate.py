@@ -13,8 +13,7 @@ from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.game.estimating.estimate import Window
-from dpaudit.game.estimating.linear_system import System
-from dpaudit.game.estimating.window import GradientInput, ProbedWindow
+from dpaudit.game.estimating.window import GradientInput, ProbedWindow, System
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -233,7 +232,7 @@ def test_agents_that_do_not_meet_are_moved_together(
     monkeypatch.setattr(ProbedWindow, "moved", counted)
     together = System.of(played)
     few = sum(moves) < played.shape.unknowns
-    monkeypatch.setattr("dpaudit.game.estimating.linear_system.HOPS", ())  # each by itself
+    monkeypatch.setattr("dpaudit.game.estimating.window.HOPS", ())  # each by itself
     alone = System.of(played)
     assert few == (name != "dpps")
     for one, other in zip(together[2:], alone[2:], strict=True):

@@ -12,8 +12,7 @@ from dpaudit.defense import Noise, Setting
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.game.probing.playable_dimension import fewest_coordinates
-from dpaudit.game.runs.play import play
-from dpaudit.game.runs.projection import ProjectionAdversary
+from dpaudit.game.runs.play import ProjectionAdversary, play
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip

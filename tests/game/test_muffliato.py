@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpaudit.game.network.accounting import network_mu
-from dpaudit.game.network.published_bound import muffliato_mu_squared
+from dpaudit.game.network.accounting import muffliato_mu_squared, network_mu
 from tests.game.test_network import FLORENTINE, agents, erdos_renyi, of_hop, with_self_loops
 
 RAW_MEANS = [98.3, 60.6, 35.5, 16.7]  # Florentine, from hop 1 on

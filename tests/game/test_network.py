@@ -17,9 +17,8 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.gradient_directions import certified
 from dpaudit.game.network import accounting as network
 from dpaudit.game.network.accounting import network_mu
-from dpaudit.game.network.gossip import gossip_of
+from dpaudit.game.network.gossip import Participation, gossip_of
 from dpaudit.game.network.innovations import Innovations
-from dpaudit.game.network.participation import Participation
 from dpaudit.game.network.stacked import StackedView, workload
 
 EAVESDROPPER = ThreatModel(name="every link")

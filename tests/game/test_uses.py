@@ -9,7 +9,7 @@ import torch
 
 from dpaudit.accounting.releases import delta
 from dpaudit.defense.gossip import releases
-from dpaudit.game.filtering.record_uses import Met, Together, Use, grams, met, parts
+from dpaudit.game.filtering.leak import Met, Together, Use, grams, met, parts
 
 RATE = 0.3
 

@@ -29,8 +29,7 @@ from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.probing.playable_dimension import refuse_several
 
-from .linear_system import System, noise_of
-from .window import WIDTH, GradientInput, ProbedWindow
+from .window import WIDTH, GradientInput, ProbedWindow, System, noise_of
 
 RANK = 1e-8  # of the largest singular value: below it a combination of messages has no unknowns
 SAME = 0.05  # of the largest effect of noise: what twice the gradients may change in it

@@ -25,9 +25,8 @@ from dpaudit.memory import available, size_text
 from dpaudit.progress import OnStep
 
 from . import stacked as dense
-from .gossip import Gossip, gossip_of, refuse_adversary
+from .gossip import Gossip, Participation, Schema, gossip_of, refuse_adversary
 from .innovations import Innovations
-from .participation import Participation, Schema
 from .stacked import StackedView
 
 NUMBER = 8  # bytes: all is float64
@@ -171,3 +170,31 @@ def _refuse_strategy(M: Tensor, n_rounds: int) -> None:
             "strategy: is singular, or uses noise of later rounds; expected a lower triangular "
             "matrix without 0 on its diagonal",
         )
+
+
+def muffliato_mu_squared(W: Tensor, n_rounds: int, noise: float = 1.0) -> Tensor:
+    """A published bound of the same gossip, before the minimum with ``n_rounds`` / noise^2.
+
+    It is there to compare with, and nothing rests on it. On the Renyi divergence of order alpha by
+    which agent v learns of agent u in T rounds, with the record used in every round, it is
+
+        alpha / (2 sigma^2) min(T, sum over s < T of (T - s) sum over w in N(v) of
+                                   (W^s)_uw / ||(W^s)_.w||^2),
+
+    sensitivity 1, N(v) with v itself. The minimum with T is what every link reveals.
+
+    Args:
+        W: [n, n], row-stochastic and the same in every round; v hears w where W[v, w] > 0.
+        noise: standard deviation over the sensitivity.
+
+    Returns:
+        [n_adversaries, n_victims]; times alpha / 2 it is the Renyi divergence of order alpha.
+
+    Source: Cyffers, Even, Bellet and Massoulie 2022, "Muffliato", arXiv:2206.05091, the corrected
+    Theorem 11 as the public code of Bellet et al. 2026, arXiv:2510.17480, has it.
+    """
+    hears, power, found = (W > 0).double(), torch.eye(len(W), dtype=torch.float64), 0.0 * W
+    for s in range(n_rounds):
+        found += (n_rounds - s) * hears @ (power / power.square().sum(0)).mT
+        power = W @ power
+    return found / noise**2

@@ -21,8 +21,7 @@ from torch import Tensor
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.probing.probed_round import NOISELESS
 
-from .gossip import SINGULAR, Gossip
-from .participation import Participation
+from .gossip import SINGULAR, Gossip, Participation
 
 FORGOTTEN = 1e-15  # of a unit: what is left of it in the state is rounding
 LEAF = 4  # rounds between which entries are found one by one

@@ -18,8 +18,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.matrices import RANK
 from dpaudit.game.probing.probed_round import NOISELESS
 
-from .gossip import Gossip
-from .participation import Participation
+from .gossip import Gossip, Participation
 
 NUMBER = 8  # bytes: all is float64
 

@@ -126,7 +126,7 @@ class _Picture(NamedTuple):
         """A strip of the first record of each target's batch; its path in the run directory."""
         start = f"{self.scenario.name}-round-{self.truth.rounds[0]:06d}"
         name = f"artifacts/{start}-{world}-{what}.png"
-        self.run.write_bytes(name, strip(images[:, 0].numpy(), self.value_range))
+        self.run.write(name, strip(images[:, 0].numpy(), self.value_range))
         return name
 
 

@@ -172,7 +172,7 @@ def _counter(on_progress: OnProgress, what: str, total: int) -> Callable[[], Non
 
 
 def _checkpoint(run: RunDirectory, job: str) -> Checkpoint:
-    return StoredCheckpoint.of(run.folder, job, run.binding, torch.device("cpu"))
+    return StoredCheckpoint.of(run, job, run.binding, torch.device("cpu"))
 
 
 def _ignored(config: CapturedConfig) -> Iterator[Note]:

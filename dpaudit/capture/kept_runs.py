@@ -33,7 +33,7 @@ class KeptRuns:
         file = f"{FOLDER}/{name}-{nth}.safetensors"
         if not self._run.has(file):
             return None
-        found = unsealed(self._run.folder.read(file), f"{self._run.binding} {file}")
+        found = unsealed(self._run.read(file), f"{self._run.binding} {file}")
         if found is None:
             return None
         self._kept[name] = max(self._kept[name], nth + 1)
@@ -51,7 +51,7 @@ class KeptRuns:
             self._kept[name] += 1
         files = [path for path in sorted(out.rglob("*")) if path.is_file()]
         content = {str(path.relative_to(out)): _bytes(path) for path in files}
-        self._run.folder.write(file, sealed(content, "", f"{self._run.binding} {file}"))
+        self._run.write(file, sealed(content, "", f"{self._run.binding} {file}"))
 
 
 def _name(world: World) -> str:

@@ -108,7 +108,7 @@ def run_attack(
     def on_step(done: int, total: int) -> None:
         on_progress(f"attack {job.name}", done, total)
 
-    checkpoint = StoredCheckpoint.of(run.folder, job.name, binding, prepared.streams.device)
+    checkpoint = StoredCheckpoint.of(run, job.name, binding, prepared.streams.device)
     context = replace(context_of(config, prepared, run, job), checkpoint=checkpoint)
     by = f'attack "{job.attack_name}": measure'
     measure = job.attack.measure if job.index is not None else partial(_examined, job)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Self
 
 from dpaudit.errors import RunError
 from dpaudit.files.documents import reason
@@ -14,25 +14,19 @@ from dpaudit.files.whole import PARTIAL, replace_whole, writing
 LOCK = "run.lock"  # its content is the holder's process id; it stays when the run is over
 
 
-class Mark(NamedTuple):
-    """By which file a folder is known again; no other has its number while it is held open."""
-
-    device: int
-    inode: int
-
-
 class Folder:
     """A folder whose files are written beside their place and then renamed, so they are whole.
 
-    With a ``mark`` it is that very folder: once it is moved, replaced or emptied, nothing is read
-    or written any more, here or where it went.
+    One that is held is that very folder: once it is moved, replaced or emptied, nothing is read or
+    written any more, here or where it went.
     """
 
-    def __init__(self, path: Path, mark: Mark | None = None) -> None:
-        self.path, self._mark = path, mark
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mark: tuple[int, int] | None = None  # device and number of its lock, while held
 
     @contextmanager
-    def held(self) -> Iterator["Folder"]:
+    def held(self) -> Iterator[Self]:
         """It, made if need be, for this process alone until the block or this process ends.
 
         Raises:
@@ -44,8 +38,8 @@ class Folder:
             descriptor = os.open(self.path / LOCK, flags, 0o666)
         try:
             _lock(descriptor, self.path)
-            found = os.fstat(descriptor)
-            held = Folder(self.path, Mark(found.st_dev, found.st_ino))
+            held = type(self)(self.path)
+            held._mark = _mark(os.fstat(descriptor))  # no other file has it while this one is open
             held.forget(f"**/.*{PARTIAL}")
             yield held
         finally:
@@ -53,7 +47,7 @@ class Folder:
 
     def at(self, name: str) -> Path:
         """Where a file is. Raises RunError once this is no longer the folder that is held."""
-        if self._mark is not None and _mark_of(self.path) != self._mark:
+        if self._mark is not None and self._mark_now() != self._mark:
             raise RunError(
                 "DPA020",
                 f"{self.path}: moved, replaced or emptied while the run was under way; nothing "
@@ -65,15 +59,11 @@ class Folder:
         """Write a file whole or not at all. Raises RunError (full disk, no permission)."""
         target = self.at(name)
         with writing(target):
-            self._make_folders(target)
+            if self._mark is None:  # this folder is never made again once it is held
+                self.path.mkdir(parents=True, exist_ok=True)
+            for folder in reversed(target.relative_to(self.path).parents[:-1]):
+                (self.path / folder).mkdir(exist_ok=True)
             replace_whole(target, content, before=lambda: self.at(name))
-
-    def _make_folders(self, target: Path) -> None:
-        """Those between this folder and a file in it; never this folder, once it is held."""
-        if self._mark is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-        for folder in reversed(target.relative_to(self.path).parents[:-1]):
-            (self.path / folder).mkdir(exist_ok=True)
 
     def read(self, name: str) -> bytes:
         """The content of a file. Raises RunError if it cannot be read."""
@@ -91,14 +81,16 @@ class Folder:
             for path in self.at("").glob(pattern):
                 path.unlink()
 
+    def _mark_now(self) -> tuple[int, int] | None:
+        """The mark of what lies at the path now; None if it was never held."""
+        try:
+            return _mark(os.lstat(self.path / LOCK))
+        except OSError:
+            return None
 
-def _mark_of(folder: Path) -> Mark | None:
-    """The mark of a folder that is or was held; None of any other."""
-    try:
-        found = os.lstat(folder / LOCK)
-    except OSError:
-        return None
-    return Mark(found.st_dev, found.st_ino)
+
+def _mark(lock: os.stat_result) -> tuple[int, int]:
+    return lock.st_dev, lock.st_ino
 
 
 def _lock(descriptor: int, folder: Path) -> None:

@@ -25,7 +25,7 @@ from .seals import bound_to, sealed, sealed_text, unsealed, unsealed_text
 _ROUND = re.compile(r"round-(\d{6,18})")  # of a transcript, at the batch size of training
 
 
-class RunDirectory:
+class RunDirectory(Folder):
     """One run's folder: config.toml, transcript/, findings/, artifacts/, audit.json, report.html.
 
     One that is ``held`` has no other writer. What later stages rest on is sealed, and believed
@@ -33,23 +33,8 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path) -> None:
-        self.folder, self.binding = Folder(path), ""
-
-    @property
-    def path(self) -> Path:
-        return self.folder.path
-
-    @contextmanager
-    def held(self) -> Iterator["RunDirectory"]:
-        """The folder for this process, and those that are handed it, until the block ends.
-
-        Raises:
-            RunError: another process has it, or it cannot be written.
-        """
-        with self.folder.held() as folder:
-            run = RunDirectory(self.path)
-            run.folder = folder
-            yield run
+        super().__init__(path)
+        self.binding = ""  # of all that decides the run
 
     @contextmanager
     def begun(
@@ -110,19 +95,15 @@ class RunDirectory:
                 if self.has(name):
                     shutil.rmtree(self.path / name)
 
-    def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a file whole or not at all. Raises RunError (full disk, no permission)."""
-        self.folder.write(name, content)
-
     def write_text(self, name: str, content: str) -> None:
-        self.write_bytes(name, content.encode())
+        self.write(name, content.encode())
 
     def write_json(self, name: str, content: Any) -> None:
         self.write_text(name, json.dumps(content, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Raises RunError if the file is missing or damaged."""
-        path = self.folder.at(name)
+        path = self.at(name)
         try:
             return read_json(path)
         except OSError as error:
@@ -131,7 +112,7 @@ class RunDirectory:
             raise RunError("DPA020", f"{path}: damaged: {reason(error)}") from None
 
     def has(self, name: str) -> bool:
-        return self.folder.at(name).exists()
+        return self.at(name).exists()
 
     def write_result(self, name: str, content: Any, binding: str) -> None:
         """A finished result: JSON, of a computation that ``binding`` decides."""
@@ -141,21 +122,21 @@ class RunDirectory:
         """What was written for the same binding; None if there is nothing, or something else."""
         if not self.has(name):
             return None
-        return unsealed_text(self.folder.read(name), f"{binding} {name}")
+        return unsealed_text(self.read(name), f"{binding} {name}")
 
     def write_messages(
         self, world: str, round: int, batch_size: int | None, messages: Messages
     ) -> None:
         """One recorded round; ``batch_size`` None is the batch size of training."""
         name = _capture_name(world, round, batch_size)
-        self.write_bytes(name, sealed(tensors_of(messages), "", f"{self.binding} {name}"))
+        self.write(name, sealed(tensors_of(messages), "", f"{self.binding} {name}"))
 
     def read_messages(
         self, world: str, round: int, batch_size: int | None, device: torch.device
     ) -> Messages:
         """The inverse of ``write_messages``. Raises RunError if it is missing or was changed."""
         name = _capture_name(world, round, batch_size)
-        found = unsealed(self.folder.read(name), f"{self.binding} {name}")
+        found = unsealed(self.read(name), f"{self.binding} {name}")
         if found is None:
             raise RunError(
                 "DPA020",
@@ -168,16 +149,12 @@ class RunDirectory:
         self, world: str, round: int, batch_size: int | None, names: frozenset[str]
     ) -> bool:
         """Whether these messages of a round were recorded."""
-        path = self.folder.at(_capture_name(world, round, batch_size))
+        path = self.at(_capture_name(world, round, batch_size))
         if not path.exists():
             return False
         with _reading(path), safetensors.safe_open(path, "pt") as file:
             held = {key.removesuffix("/payload") for key in file.keys()}  # noqa: SIM118
         return names <= held | {kind_of(name) for name in held}
-
-    def forget(self, pattern: str) -> None:
-        """Delete the files that match, because they are about to be made anew."""
-        self.folder.forget(pattern)
 
     def transcript(self, world: str, device: torch.device) -> Transcript:
         """The recorded rounds of one world, each read when it is asked for."""

@@ -130,7 +130,7 @@ def train(
     def start() -> Any:
         return defense.start(problem.initial(streams), setting)
 
-    checkpoint = StoredCheckpoint.of(run.folder, world, run.binding, streams.device)
+    checkpoint = StoredCheckpoint.of(run, world, run.binding, streams.device)
     state, last = start(), checkpoint.last()
     # curve: a row for each point, with the columns of ``Curve``; traffic: messages and bytes so far
     done, curve, traffic, forms = (0, [], [0, 0], {}) if last is None else last.note

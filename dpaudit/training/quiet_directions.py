@@ -44,43 +44,32 @@ class _Candidate(NamedTuple):
     weights: Tensor  # [rows, d]
 
 
-class _Squares(NamedTuple):
-    """Sums of squares along a candidate."""
+def _squares(samples: Tensor, candidate: _Candidate) -> Tensor:
+    """Sums of squares of samples [n, rows, d] along a candidate, [3].
 
-    observed: float = 0.0
-    independent: float = 0.0  # what they are where coordinates are independent
-    by_row: float = 0.0  # where rows are, too
+    As they are, as they would be if coordinates were independent, and if rows were, too.
+    """
+    weighted = samples[:, candidate.rows] * candidate.weights
+    by_coordinate = weighted.sum(dim=1)
+    each = by_coordinate.sum(dim=1), by_coordinate, weighted
+    return torch.stack([x.square().sum() for x in each])
 
-    def and_of(self, samples: Tensor, candidate: _Candidate) -> "_Squares":
-        """With those of further samples, [n, rows, d]."""
-        weighted = samples[:, candidate.rows] * candidate.weights
-        by_coordinate = weighted.sum(dim=1)
-        further = (by_coordinate.sum(dim=1), by_coordinate, weighted)
-        return _Squares(*(a + float(x.square().sum()) for a, x in zip(self, further, strict=True)))
 
-    @property
-    def share(self) -> float:
-        return self.observed / self.independent if self.independent > 0 else 1.0
+def _share(squares: Tensor) -> float:
+    return float(squares[0] / squares[1]) if squares[1] > 0 else 1.0
 
 
 class _Tested(NamedTuple):
+    """A candidate, and the sums of squares of noise and of data along it."""
+
     candidate: _Candidate
-    noise: _Squares = _Squares()
-    data: _Squares = _Squares()
-
-    def and_of(self, noise: Tensor, data: Tensor) -> "_Tested":
-        more = self.noise.and_of(noise, self.candidate), self.data.and_of(data, self.candidate)
-        return _Tested(self.candidate, *more)
-
-    @property
-    def is_moved(self) -> bool:
-        """Whether data show in it, and do not cancel between rows in every coordinate."""
-        return self.data.independent > UNMOVED * self.data.by_row
+    noise: Tensor
+    data: Tensor
 
     @property
     def share(self) -> float:
         """The variance of the noise, over that of the data, each of what is expected."""
-        return self.noise.share / max(self.data.share, 1e-300)
+        return _share(self.noise) / max(_share(self.data), 1e-300)
 
     def p_value(self, n: int) -> float:
         return float(fdtr(n / 2, n / 2, self.share / SLACK))
@@ -266,16 +255,20 @@ class _Directions:
         usable = [c for c in candidates if bool(c.weights.isfinite().all() and c.weights.any())]
         if not self._own and usable:
             first = (self._round.play(PLAYED)[self._name] - self._silent).double()
-            usable = [c for c in usable if _Squares().and_of(first, c).share <= 0.6]
-        left, n, streams = [_Tested(c) for c in usable], 0, len(self._silent)
+            usable = [c for c in usable if _share(_squares(first, c)) <= 0.6]
+        nothing = torch.zeros(3, dtype=torch.float64)
+        left, n, streams = [_Tested(c, nothing, nothing) for c in usable], 0, len(self._silent)
         for i in range(min(PLAYS, -(-CONFIRMED // streams))):
             if not left:
                 return None
             noise, data = self._noise(10_000 + i), self._response(i)
-            left, n = [t.and_of(noise, data) for t in left], n + streams
+            left = [_Tested(c, x + _squares(noise, c), y + _squares(data, c)) for c, x, y in left]
+            n += streams
             if n < 16:
                 continue
-            left = [t for t in left if t.is_moved and (n >= 3 * 16 or t.share <= 0.6)]
+            # data show in it, and do not cancel between rows in every coordinate
+            left = [t for t in left if t.data[1] > UNMOVED * t.data[2]]
+            left = [t for t in left if n >= 3 * 16 or t.share <= 0.6]
             if any(t.p_value(n) < CERTAIN for t in left):
                 break
         quiet = [t for t in left if t.share <= SUSPECT]

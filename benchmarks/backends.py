@@ -21,7 +21,7 @@ from typing import Any
 from dpaudit.benchmark.grid import plan_of
 from dpaudit.benchmark.local import LocalProcesses
 from dpaudit.benchmark.on_ray import connected
-from dpaudit.benchmark.run import Place, run_benchmark
+from dpaudit.benchmark.run import CellPlace, run_benchmark
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.files.toml_text import toml_text
 
@@ -75,13 +75,13 @@ def main() -> None:
         plan = plan_of(BenchmarkFile.read(folder / "bench.toml"), arguments.cells)
         began, used = time.perf_counter(), cpu_seconds()
         local = run_benchmark(
-            plan, Place(folder / "local"), LocalProcesses(workers=arguments.workers)
+            plan, CellPlace(folder / "local"), LocalProcesses(workers=arguments.workers)
         )
         at_home, of_home = time.perf_counter() - began, cpu_seconds() - used
         began, used = time.perf_counter(), cpu_seconds()
         with connected(None, workers=arguments.workers) as cluster:
             connecting = time.perf_counter() - began
-            run_benchmark(plan, Place(folder / "ray"), cluster)
+            run_benchmark(plan, CellPlace(folder / "ray"), cluster)
             on_ray, of_ray = time.perf_counter() - began, cpu_seconds() - used
         same = found(folder / "local") == found(folder / "ray")
     seconds = sum(local.timing.values()) / len(local.timing)

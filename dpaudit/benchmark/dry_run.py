@@ -16,7 +16,7 @@ from dpaudit.pipeline.dry_run import Power, powers_of
 from dpaudit.pipeline.run import Runtime, prepare
 from dpaudit.unforeseen import problems_of
 
-from .grid import SEED, InvalidCells, Plan, PlannedCell
+from .grid import SEED, BenchmarkPlan, InvalidCells, PlannedCell
 
 COSTS_NOTHING = (SEED, "text", "epsilon", "mu", "noise_multiplier")  # keys, in whatever table
 POWER_SECONDS = 30.0  # for the power of all cells; each has its share, and beyond it the ceiling
@@ -54,7 +54,7 @@ class CellAhead:
 
 
 def cells_ahead(
-    plan: Plan, runtime: Runtime, on_cells: Callable[[int, int], None]
+    plan: BenchmarkPlan, runtime: Runtime, on_cells: Callable[[int, int], None]
 ) -> list[CellAhead]:
     """Time, memory and power of every cell, with each config prepared for its first seed.
 

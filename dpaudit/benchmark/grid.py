@@ -25,8 +25,8 @@ from dpaudit.registry import PluginFamily, load_plugin
 
 from .drafts import SEED, Draft, draft_of, names_of, telling
 from .settings import (
+    AxisValue,
     Combination,
-    Part,
     leaves_of,
     on_the_way,
     parts_of,
@@ -54,7 +54,7 @@ class PlannedCell:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchmarkPlan:
     """All cells of a benchmark, in order, and the keys that tell them apart."""
 
     name: str
@@ -70,7 +70,7 @@ class _Refused:
     combination: Combination
     problems: Sequence[FileProblem]
 
-    def setting(self, key: FileKey) -> Part | None:
+    def setting(self, key: FileKey) -> AxisValue | None:
         """The part that sets what is at a key; of no key, the last one."""
         own = [p for p in self.combination if any(on_the_way(k, key) for k in p.setting)]
         return own[-1] if own else None
@@ -81,7 +81,7 @@ class _Refused:
         return [(key, problem) for key, problem in self.problems if self.setting(key) is None]
 
 
-def plan_of(file: BenchmarkFile, most: int) -> Plan:
+def plan_of(file: BenchmarkFile, most: int) -> BenchmarkPlan:
     """The cells of a benchmark file, each a valid audit.
 
     Args:
@@ -104,7 +104,7 @@ def plan_of(file: BenchmarkFile, most: int) -> Plan:
     firsts = dict.fromkeys(label for parts in (*axes, listed) for p in parts for label in p.labels)
     drafts = [draft_of(file, combination) for combination in combinations]
     labels = telling(drafts, firsts)
-    return Plan(file.name, tuple(labels), tuple(_planned(file, drafts, labels)))
+    return BenchmarkPlan(file.name, tuple(labels), tuple(_planned(file, drafts, labels)))
 
 
 def _too_many(file: BenchmarkFile, n: int, most: int) -> ConfigError:
@@ -145,7 +145,7 @@ def _options(file: BenchmarkFile, settings: Sequence[Setting]) -> PluginOptions:
     return found
 
 
-def _grid(file: BenchmarkFile, axes: list[list[Part]], any_listed: bool) -> list[Combination]:
+def _grid(file: BenchmarkFile, axes: list[list[AxisValue]], any_listed: bool) -> list[Combination]:
     """The combinations that are not excluded."""
     whole = math.prod(map(len, axes))
     if whole > MOST_COMBINATIONS:
@@ -236,7 +236,7 @@ def _said(file: BenchmarkFile, refused: Sequence[_Refused], n: int) -> Iterator[
             yield file.located_in_base((), said) if part is None else file.located(part.at, said)
 
 
-def without_lacking(plan: Plan) -> tuple[Plan, list[str]]:
+def without_lacking(plan: BenchmarkPlan) -> tuple[BenchmarkPlan, list[str]]:
     """The cells that lack no package, and a line for each package that others lack."""
     lacking: dict[str, int] = {}  # number of cells by what they lack
     missing: dict[str, str | None] = {}  # by the defense and its options

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
-from dpaudit.pipeline.processes import Ended, Order, Waiting, share_of_memory, side_by_side
+from dpaudit.pipeline.processes import EndedAudit, Order, Waiting, share_of_memory, side_by_side
 
 from .one_cell import CellJob
 
@@ -21,7 +21,7 @@ class LocalProcesses:
     workers: int | None = None  # processes; None: one for each core, or CUDA device
     max_memory: int | None = None  # bytes of all of them together; None: what is free
 
-    def __call__(self, jobs: Mapping[str, CellJob], waiting: Waiting) -> Generator[Ended]:
+    def __call__(self, jobs: Mapping[str, CellJob], waiting: Waiting) -> Generator[EndedAudit]:
         """Each cell as it ends. Cores that are left take parts of a cell."""
         places = self._environments()
         cores = max(1, len(places) // max(1, len(jobs)))

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 from dpaudit.errors import ConfigError, Problem, RunError
 from dpaudit.files.whole import PARTIAL
-from dpaudit.pipeline.processes import Ended, Waiting
+from dpaudit.pipeline.processes import EndedAudit, Waiting
 from dpaudit.training.held_folder import LOCK, Folder
 from dpaudit.unforeseen import problems_of
 
@@ -44,7 +44,7 @@ OWN = (LOCK, PROGRESS, "content")  # files that stay in the folder that they are
 _POLL_SECONDS = 0.1
 
 
-class Left(NamedTuple):
+class TaskResult(NamedTuple):
     """What a task leaves."""
 
     files: Files  # new or changed
@@ -59,7 +59,7 @@ class Cluster:
     abreast: int  # cells at once; parts of each run side by side
     n_gpus: int = 0  # for each task
 
-    def __call__(self, jobs: Mapping[str, CellJob], waiting: Waiting) -> Generator[Ended]:
+    def __call__(self, jobs: Mapping[str, CellJob], waiting: Waiting) -> Generator[EndedAudit]:
         """Each cell as it ends."""
         pool = ThreadPoolExecutor(self.abreast)
         pending = {pool.submit(self._cell, name, job) for name, job in jobs.items()}
@@ -75,7 +75,7 @@ class Cluster:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _cell(self, name: str, job: CellJob) -> Ended:
+    def _cell(self, name: str, job: CellJob) -> EndedAudit:
         from ray.exceptions import RayError
 
         began = monotonic()
@@ -88,14 +88,14 @@ class Cluster:
             problems = (Problem("DPA026", lost),)
         except Exception as error:
             problems = problems_of(error)
-        return Ended(name, monotonic() - began, problems)
+        return EndedAudit(name, monotonic() - began, problems)
 
     def _run(self, job: CellJob, folder: Folder) -> None:
         """All parts of a cell in turn: what is left of each is in its folder at once."""
         import ray
 
         begun = (job.folder / "run.json").exists()
-        had = ray.put(Left(_files(job.folder) if begun else {}))
+        had = ray.put(TaskResult(_files(job.folder) if begun else {}))
         first = self._task(job, "begin", "", had)
         [left] = self._kept(folder, [first])
         given, total = [had, first], 1 + sum(map(len, left.parts))
@@ -114,7 +114,7 @@ class Cluster:
 
     def _kept(
         self, folder: Folder, tasks: Sequence[Reference], done: int = 0, total: int = 0
-    ) -> list[Left]:
+    ) -> list[TaskResult]:
         """What tasks left, written as each of them ends. Raises RunError where one failed."""
         import ray
 
@@ -215,7 +215,7 @@ def _refuse_unreachable(address: str) -> None:
         raise ConnectionError(tried.stderr.strip().rpartition("\n")[2].partition(": ")[2])
 
 
-def _done(order: str, cwd: str, stage: Stage, name: str, *given: Left) -> Left:
+def _done(order: str, cwd: str, stage: Stage, name: str, *given: TaskResult) -> TaskResult:
     """A task: a part of an audit, in a folder of its own that is laid out as it was left."""
     warnings.simplefilter("ignore")
     files = {path: content for left in given for path, content in left.files.items()}
@@ -230,9 +230,9 @@ def _done(order: str, cwd: str, stage: Stage, name: str, *given: Left) -> Left:
                 (out / path).write_bytes(content)
             parts = _do(CellJob.model_validate_json(order), out, stage, name)
         except (Exception, SystemExit) as error:
-            return Left({}, problems=problems_of(error))
+            return TaskResult({}, problems=problems_of(error))
         changed = {p: content for p, content in _files(out).items() if files.get(p) != content}
-        return Left(changed, parts)
+        return TaskResult(changed, parts)
 
 
 def _do(job: CellJob, out: Path, stage: Stage, name: str) -> Parts:

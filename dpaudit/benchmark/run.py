@@ -17,24 +17,24 @@ from dpaudit.files.toml_text import toml_text
 from dpaudit.files.whole import writing
 from dpaudit.inputs.inputs import Inputs
 from dpaudit.pipeline.content import content_key
-from dpaudit.pipeline.processes import Ended, Waiting
+from dpaudit.pipeline.processes import EndedAudit, Waiting
 from dpaudit.registry import load_plugin
 from dpaudit.source import hash_of, own_source
 from dpaudit.training.held_folder import LOCK, Folder
 from dpaudit.version import __version__
 
-from .grid import Plan, PlannedCell
+from .grid import BenchmarkPlan, PlannedCell
 from .one_cell import CellJob
 
 RESULT, CONTENT = "benchmark.json", "content"
 LEADERBOARD = "leaderboard"  # the report that is drawn at the end
 
-Backend = Callable[[Mapping[str, CellJob], Waiting], Generator[Ended]]
+Backend = Callable[[Mapping[str, CellJob], Waiting], Generator[EndedAudit]]
 OnCells = Callable[[int, int], None]  # cells that are over, cells in all
 
 
 @dataclass(frozen=True)
-class Place:
+class CellPlace:
     """Where the cells of a benchmark are computed and kept."""
 
     out: Path
@@ -53,8 +53,8 @@ class Place:
 
 
 def run_benchmark(
-    plan: Plan,
-    place: Place,
+    plan: BenchmarkPlan,
+    place: CellPlace,
     backend: Backend,
     resume: bool = False,
     waiting: Waiting = lambda running: None,
@@ -87,7 +87,7 @@ def run_benchmark(
 
 
 def _kept(
-    plan: Plan, cells: Mapping[str, Cell], timing: Mapping[str, float], folder: Folder
+    plan: BenchmarkPlan, cells: Mapping[str, Cell], timing: Mapping[str, float], folder: Folder
 ) -> BenchmarkResult:
     """How far a benchmark is, as its folder says it now."""
     result = BenchmarkResult(
@@ -118,7 +118,7 @@ def _held(out: Path, resume: bool) -> Iterator[Folder]:
         yield folder
 
 
-def _name_as_now(keys: Mapping[str, str], place: Place) -> None:
+def _name_as_now(keys: Mapping[str, str], place: CellPlace) -> None:
     """Give what was run under another name the one that its cell has now, as with one more axis.
 
     Args:
@@ -139,7 +139,7 @@ def _name_as_now(keys: Mapping[str, str], place: Place) -> None:
             path.rename(place.folder(name))
 
 
-def _as_found(cell: PlannedCell, place: Place, key: str) -> Cell:
+def _as_found(cell: PlannedCell, place: CellPlace, key: str) -> Cell:
     """A cell, done if its folder holds the audit of this very content, and else waiting."""
     folder = place.folder(cell.name)
     try:
@@ -159,7 +159,7 @@ def _key_of(folder: Path) -> str:
     return there.read_text("utf-8", "replace").strip() if there.is_file() else ""
 
 
-def _begun(cell: PlannedCell, place: Place, key: str) -> CellJob:
+def _begun(cell: PlannedCell, place: CellPlace, key: str) -> CellJob:
     """What is to be run; of another content nothing is left, of this one what was done."""
     path = place.folder(cell.name)
     with writing(path):
@@ -176,7 +176,7 @@ def _begun(cell: PlannedCell, place: Place, key: str) -> CellJob:
     )
 
 
-def _ended(cell: Cell, ended: Ended, place: Place) -> Cell:
+def _ended(cell: Cell, ended: EndedAudit, place: CellPlace) -> Cell:
     problems = ended.problems
     if not problems:
         try:

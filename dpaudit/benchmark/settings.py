@@ -10,7 +10,7 @@ from dpaudit.files.file_problems import FileKey, dotted
 
 
 @dataclass(frozen=True)
-class Part:
+class AxisValue:
     """What one value of an axis, or one listed cell, sets, and where it is written."""
 
     setting: Setting
@@ -22,10 +22,10 @@ class Part:
         return dict(leaves_of(self.setting))
 
 
-Combination = tuple[Part, ...]
+Combination = tuple[AxisValue, ...]
 
 
-def parts_of(settings: Sequence[Setting], at: FileKey) -> list[Part]:
+def parts_of(settings: Sequence[Setting], at: FileKey) -> list[AxisValue]:
     """The values of an axis, with the first keys that tell them apart."""
     leaves = [dict(leaves_of(setting)) for setting in settings]
     labels: dict[str, int] = {}  # each with its place
@@ -37,7 +37,9 @@ def parts_of(settings: Sequence[Setting], at: FileKey) -> list[Part]:
         if not labels.keys() & each.keys():
             labels[next(iter(each))] = len(labels)
     return [
-        Part(setting, (*at, j), tuple(sorted(labels.keys() & each.keys(), key=labels.__getitem__)))
+        AxisValue(
+            setting, (*at, j), tuple(sorted(labels.keys() & each.keys(), key=labels.__getitem__))
+        )
         for j, (setting, each) in enumerate(zip(settings, leaves, strict=True))
     ]
 

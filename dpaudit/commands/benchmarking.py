@@ -22,7 +22,7 @@ from .terminal import complain, errors_as_exit_codes, same_command, say
 
 if TYPE_CHECKING:
     from dpaudit.benchmark.dry_run import CellAhead
-    from dpaudit.benchmark.grid import Plan
+    from dpaudit.benchmark.grid import BenchmarkPlan
     from dpaudit.benchmark.run import Backend
 
 MOST_CELLS = 1000
@@ -95,7 +95,7 @@ def _backend(
 
 
 def _run(
-    plan: "Plan",
+    plan: "BenchmarkPlan",
     out: Path,
     device: Device,
     data_root: Path | None,
@@ -103,12 +103,12 @@ def _run(
     resume: bool,
     quiet: bool,
 ) -> BenchmarkResult:
-    from dpaudit.benchmark.run import Place, run_benchmark
+    from dpaudit.benchmark.run import CellPlace, run_benchmark
 
     with progress_bars(quiet) as on_progress:
         return run_benchmark(
             plan,
-            Place(out, device, data_root),
+            CellPlace(out, device, data_root),
             backend,
             resume,
             passing_on(on_progress),
@@ -117,7 +117,7 @@ def _run(
 
 
 def _print_ahead(
-    plan: "Plan",
+    plan: "BenchmarkPlan",
     device: Device,
     data_root: Path | None,
     workers: int | None,

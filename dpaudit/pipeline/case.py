@@ -28,7 +28,7 @@ class Judging(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Case:
+class ClaimCase:
     """A claim against one adversary, and the evidence that bears on it."""
 
     judging: Judging

@@ -18,7 +18,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.p_values import holm
 
-from .case import ALPHA, Case, Judging
+from .case import ALPHA, ClaimCase, Judging
 from .jobs import Prepared
 from .reach import reads_nothing
 from .rules import decide, meaning
@@ -108,7 +108,7 @@ def _judged(
 ) -> JudgedClaim:
     claim, restated = judging.claim, judging.restated
     evidence = tuple(findings[i] for i in judging.because)
-    case = Case(judging, evidence, refuted, n_tested)
+    case = ClaimCase(judging, evidence, refuted, n_tested)
     verdict, code, reason, decisive = decide(case)
     if judging.premise and judging.unjudged is None:
         reason = f"{reason} {judging.premise}"

@@ -57,7 +57,7 @@ TITLE = "law of the noise"
 NO_NOISE = "any message (none that is read carries noise)"
 
 
-class Tested(NamedTuple):
+class LawTest(NamedTuple):
     """One message of one round."""
 
     place: NoisyRow
@@ -66,15 +66,15 @@ class Tested(NamedTuple):
     what: str  # differs most from it, as a clause
 
 
-class Told(NamedTuple):
-    """What runs with and without a record tell of one message."""
+class RecordTest(NamedTuple):
+    """What runs with and without a record show in one message."""
 
     p: float  # of its noise hiding as much as is declared
     counts: tuple[int, int, int, int]  # false positives and negatives, and of how many
     declared: Mechanism
     records: int  # that were held against as many opposite ones; 0: one against none
     adjacency: RecordAdjacency
-    tested: Tested
+    tested: LawTest
 
 
 def examine_law(prepared: Prepared, adversaries: tuple[ThreatModel, ...]) -> Finding | None:
@@ -103,18 +103,18 @@ def law_of_the_noise(
         return None
     if nonlinear is not None and nonlinear.quiet:  # it is Gaussian where no record is
         return None
-    tests, told = list[Tested](), list[Told]()
+    tests, record_tests = list[LawTest](), list[RecordTest]()
     for k in rounds_played(defense.n_rounds, streams):
         round = RepeatedRound(wide_game(game), k, nonlinear, adversaries, streams)
         found = list(_tests(round, game, streams))
         tests += [test for test, _ in found]
-        told += [told for _, told in found if told is not None]
-    return _finding(tests, told, () if tests else (NO_NOISE,))
+        record_tests += [one for _, one in found if one is not None]
+    return _finding(tests, record_tests, () if tests else (NO_NOISE,))
 
 
 def _tests(
     round: RepeatedRound, game: Game, streams: Streams
-) -> Iterator[tuple[Tested, Told | None]]:
+) -> Iterator[tuple[LawTest, RecordTest | None]]:
     """Of each message the sender whose noise differs most from the declared law."""
     declared = declared_of_a_round(game, EVERYBODY)
     families = {r.family for r in declared} if declared else round.families
@@ -122,13 +122,13 @@ def _tests(
     rng = streams.numpy("reference", round.round)
     samples = round.sample(round.plays // 2, "law", round.places)
     every = [
-        Tested(place, round.round, *_law(sample, family, rng))
+        LawTest(place, round.round, *_law(sample, family, rng))
         for place, sample in zip(round.places, samples, strict=True)
     ]
     for name in dict.fromkeys(place.message for place in round.places):
         own = [i for i, place in enumerate(round.places) if place.message == name]
         worst = min(own, key=lambda i: every[i].p)
-        yield every[worst], _told(round, game, every[worst], samples[worst])
+        yield every[worst], _record_test(round, game, every[worst], samples[worst])
 
 
 def _law(sample: Array, family: NoiseFamily, rng: Generator) -> tuple[float, str]:
@@ -138,7 +138,9 @@ def _law(sample: Array, family: NoiseFamily, rng: Generator) -> tuple[float, str
     return p, f"{what} has another law"
 
 
-def _told(round: RepeatedRound, game: Game, tested: Tested, silent: Array) -> Told | None:
+def _record_test(
+    round: RepeatedRound, game: Game, tested: LawTest, silent: Array
+) -> RecordTest | None:
     """What the best of some scores, fitted and chosen in other runs, tells of a record."""
     place = tested.place
     declared = declared_of_a_round(replace(game, victim=place.sender), EVERYBODY)
@@ -176,7 +178,7 @@ def _told(round: RepeatedRound, game: Game, tested: Tested, silent: Array) -> To
             found = family_from_scores(score(counted[0]), score(counted[1]), DOUBT, chosen)
     assert found is not None
     counts = found.fp, found.fn, found.n0, found.n1
-    return Told(
+    return RecordTest(
         noise_p_value(*counts, declared, adjacency), counts, declared, times, adjacency, tested
     )
 
@@ -196,14 +198,16 @@ def _records(declared: Mechanism, game: Game, victim: int) -> int:
     return min(most, max(1, round(1 / mu)))
 
 
-def _finding(tests: list[Tested], told: list[Told], missed: tuple[str, ...]) -> Finding:
-    """``told`` decides; what differs and decides nothing is left unconfirmed."""
-    worst = min(told, key=lambda one: one.p, default=None)
-    p = 1.0 if worst is None else min(1.0, len(told) * worst.p)
+def _finding(
+    tests: list[LawTest], record_tests: list[RecordTest], missed: tuple[str, ...]
+) -> Finding:
+    """``record_tests`` decide; what differs and decides nothing is left unconfirmed."""
+    worst = min(record_tests, key=lambda one: one.p, default=None)
+    p = 1.0 if worst is None else min(1.0, len(record_tests) * worst.p)
     differs = worst is not None and p < DIFFERENT
     metrics, notes = {}, list[str]()
     if worst is not None:
-        alpha = DIFFERENT / len(told)
+        alpha = DIFFERENT / len(record_tests)
         bound = noise_factor_bound(*worst.counts, DELTA, alpha, worst.declared, worst.adjacency)
         n0, n1 = worst.counts[2:]
         without = "with opposite records in the batch" if worst.records else "without a record"

@@ -26,7 +26,7 @@ from dpaudit.statistics.noise_tests import (
     sign_p_value,
 )
 from dpaudit.training.noise_heard import Heard, heard, name_of
-from dpaudit.training.noise_rounds import PlayedRound, RealRounds, left_out
+from dpaudit.training.noise_rounds import RealRound, RealRounds, left_out
 
 from .examinations import reason_not_examined
 from .jobs import Prepared
@@ -49,7 +49,7 @@ FLOATS = (
 )
 
 
-class Tested(NamedTuple):
+class NoiseTest(NamedTuple):
     """One test of the noise of one message; ``p`` is 0 where it leaves no doubt."""
 
     p: float
@@ -131,7 +131,7 @@ def _examined(
     return _finding(tests, played.streams * len(rounds), tuple(_notes(some)), tuple(left))
 
 
-def _heard(round: PlayedRound, missed: dict[tuple[str, str], list[int]]) -> Iterator[Heard]:
+def _heard(round: RealRound, missed: dict[tuple[str, str], list[int]]) -> Iterator[Heard]:
     """The messages of a round, and into ``missed`` rounds by message and why it is not tested."""
     for name in round.messages():
         found = heard(round, name)
@@ -168,7 +168,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _finding(
-    tests: list[Tested], n: int, notes: tuple[str, ...], not_examined: tuple[str, ...]
+    tests: list[NoiseTest], n: int, notes: tuple[str, ...], not_examined: tuple[str, ...]
 ) -> Finding:
     count = sum(test.among for test in tests)
     worst = min(tests, key=lambda test: test.p, default=None)
@@ -212,7 +212,7 @@ def _is_tested(h: Heard) -> bool:
     return (h.linear or h.loudly_linear) and bool(h.noise.any()) and h.data_stays
 
 
-def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Tested]:
+def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[NoiseTest]:
     """All of one message, by itself."""
     layers = _Layers(setting, group[0].noise.shape[-1])
     for h in group:
@@ -235,20 +235,20 @@ def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Teste
             total = np.einsum("srd,srd->r", signs[a], signs[b])  # by row, agreeing less differing
             p = _least(sign_p_value(total, signs[a].shape[0] * signs[a].shape[2]))[0]
             says = f'the noise of "{name}" in rounds {rounds[a]} and {rounds[b]} is not independent'
-            yield Tested(p, len(total), name, (rounds[a], rounds[b]), says)
+            yield NoiseTest(p, len(total), name, (rounds[a], rounds[b]), says)
     yield from _between_streams(units, name, rounds)
 
 
-def _too_fine_or_quiet(h: Heard) -> Iterator[Tested]:
+def _too_fine_or_quiet(h: Heard) -> Iterator[NoiseTest]:
     """Data that show more finely than the noise, or a direction of rows with less noise than data
     in it ask for."""
     where = f'"{h.name}" of round {h.round}'
     if h.fine.coarse:
         steps = "noise comes in coarser steps than the data under it, whose low bits show"
-        yield Tested(0.0, 1, h.name, (h.round,), f"{steps}, in {where}")
+        yield NoiseTest(0.0, 1, h.name, (h.round,), f"{steps}, in {where}")
     if h.fine.residue is not None:
         moved = f"by {h.fine.residue:.2g}, in steps finer than those of its noise"
-        yield Tested(0.0, 1, h.name, (h.round,), f"data without noise move {where} {moved}")
+        yield NoiseTest(0.0, 1, h.name, (h.round,), f"data without noise move {where} {moved}")
     if h.quiet is not None:
         p, among, rows, share = h.quiet
         less = "no noise" if share < SILENT else f"{share**0.5:.2g} times the noise of others"
@@ -257,10 +257,10 @@ def _too_fine_or_quiet(h: Heard) -> Iterator[Tested]:
         together = f"of {', '.join(named[:-1])} and {named[-1]} together"
         where = _of(h, rows[0]) if len(rows) == 1 else together
         says = f'{less} in a direction of "{h.name}" {where} in round {h.round}'
-        yield Tested(p, among, h.name, (h.round,), says)
+        yield NoiseTest(p, among, h.name, (h.round,), says)
 
 
-def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
+def _without_noise(h: Heard, layers: "_Layers") -> Iterator[NoiseTest]:
     """Coordinates or rows that no noise moves, of a message with noise, though gradients do.
 
     A step may leave coordinates out by chance, as the smaller half of what was noised: there those
@@ -277,7 +277,7 @@ def _without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
     p = float(more_than(len(which) - 1, int(moves[row].sum()), _left_out(silent[:, row])))
     what = "" if len(which) == noiseless.shape[1] else f"{layers.named(which.tolist())} of "
     says = f'no noise on {what}"{h.name}" {_of(h, row)} in round {h.round}'
-    yield Tested(p, len(noiseless), h.name, (h.round,), says)
+    yield NoiseTest(p, len(noiseless), h.name, (h.round,), says)
 
 
 def _left_out(silent: Tensor) -> float:
@@ -296,7 +296,7 @@ def _left_out(silent: Tensor) -> float:
     return (1 - q) ** n
 
 
-def _sums_without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
+def _sums_without_noise(h: Heard, layers: "_Layers") -> Iterator[NoiseTest]:
     """Sums over a layer, or over all, in which the noise cancels and gradients do not.
 
     Of independent noise the sums of a row are this small in all streams, three at least, with a
@@ -315,7 +315,7 @@ def _sums_without_noise(h: Heard, layers: "_Layers") -> Iterator[Tested]:
         rows = (cancels & torch.stack(moves).any(dim=0)).nonzero().flatten()
         if len(rows):
             says = f'no noise on the sum over {part} of "{h.name}" {_of(h, int(rows[0]))}'
-            yield Tested(0.0, 1, h.name, (h.round,), f"{says} in round {h.round}")
+            yield NoiseTest(0.0, 1, h.name, (h.round,), f"{says} in round {h.round}")
 
 
 def _in_units(h: Heard) -> Array:
@@ -334,7 +334,7 @@ def _in_units(h: Heard) -> Array:
 
 def _scales(
     units: list[Array], layers: "_Layers", name: str, rounds: tuple[int, ...], stays: bool
-) -> Iterator[Tested]:
+) -> Iterator[NoiseTest]:
     """Coordinates with less noise than others; or with more, where none is added to theirs."""
     used = np.logical_and.reduce([(u != 0).any(axis=(0, 1)) for u in units])
     if used.sum() < 2:
@@ -347,12 +347,12 @@ def _scales(
         like = np.flatnonzero(p < 100 * max(least, 1e-300)) if least < DIFFERENT else [c]
         where = layers.named([int(coordinates[i]) for i in like])
         says = f'{where} of "{name}" carries {what} noise than other coordinates'
-        yield Tested(least, len(p), name, rounds, says)
+        yield NoiseTest(least, len(p), name, rounds, says)
 
 
 def _coordinates(
     units: list[Array], tested: list[Heard], layers: "_Layers", own: Streams
-) -> Iterator[Tested]:
+) -> Iterator[NoiseTest]:
     name, rounds = tested[0].name, tuple(h.round for h in tested)
     rng = own.numpy("projection", name)
     n_rows = min(u.shape[1] for u in units)
@@ -362,18 +362,18 @@ def _coordinates(
             p = lag_p_values(noise)
             least, lag = _least(p)
             says = f'coordinates {lag + 1} apart of "{name}" {_of(tested[0], r)} share their noise'
-            yield Tested(least, len(p), name, rounds, says)
+            yield NoiseTest(least, len(p), name, rounds, says)
         for (one, a), (other, b) in combinations(layers.parts, 2):
             size = min(a.stop - a.start, b.stop - b.start)
             first, second = (noise[:, s.start : s.start + size] for s in (a, b))
             p = sign_p_value(np.sum(np.sign(first) * np.sign(second)), first.size)
             says = f'layers "{one}" and "{other}" of "{name}" {_of(tested[0], r)} share their noise'
-            yield Tested(float(p), 1, name, rounds, says)
+            yield NoiseTest(float(p), 1, name, rounds, says)
         for i, j in parallel_pairs(noise.T, rng):
             if _data_differ(tested[0], r, i, j, noise):
                 where = layers.named([i, j])
                 says = f'{where} of "{name}" {_of(tested[0], r)} share their noise'
-                yield Tested(0.0, 1, name, rounds, says)
+                yield NoiseTest(0.0, 1, name, rounds, says)
                 break
 
 
@@ -389,7 +389,7 @@ def _data_differ(h: Heard, row: int, i: int, j: int, noise: Array) -> bool:
     return False
 
 
-def _between_streams(units: list[Array], name: str, rounds: tuple[int, ...]) -> Iterator[Tested]:
+def _between_streams(units: list[Array], name: str, rounds: tuple[int, ...]) -> Iterator[NoiseTest]:
     same_shape = len({u.shape for u in units}) == 1
     signs = np.sign(np.concatenate(units, axis=2) if same_shape else units[0])
     above = np.triu_indices(len(signs), 1)
@@ -397,10 +397,10 @@ def _between_streams(units: list[Array], name: str, rounds: tuple[int, ...]) -> 
         rows = signs[:, r].astype(np.float32)
         p = sign_p_value((rows @ rows.T)[above], rows.shape[1])
         says = f'the noise of "{name}" is not independent between runs of other seeds'
-        yield Tested(_least(p)[0], len(p), name, rounds, says)
+        yield NoiseTest(_least(p)[0], len(p), name, rounds, says)
 
 
-def _rows(heard: list[Heard], k: int, own: Streams) -> Iterator[Tested]:
+def _rows(heard: list[Heard], k: int, own: Streams) -> Iterator[NoiseTest]:
     """Rows of the messages of a round whose noise is the same, while their data differ."""
     rows: list[tuple[Heard, int, Array]] = []
     for h in heard:
@@ -422,7 +422,7 @@ def _rows(heard: list[Heard], k: int, own: Streams) -> Iterator[Tested]:
                     f'"{one.name}" {_of(one, r)} and "{other.name}" {_of(other, s)} carry the same '
                     f"noise in round {k}: their difference has none"
                 )
-                yield Tested(0.0, 1, one.name, (k,), says)
+                yield NoiseTest(0.0, 1, one.name, (k,), says)
                 return
 
 

@@ -31,7 +31,7 @@ class Order(NamedTuple):
     progress: Path  # where it says how far it is
 
 
-class Ended(NamedTuple):
+class EndedAudit(NamedTuple):
     """An audit that is over."""
 
     name: str
@@ -101,15 +101,15 @@ class _Running(NamedTuple):
     server: Server
     began: float
 
-    def ended(self, most_seconds: float) -> Ended | None:
+    def ended(self, most_seconds: float) -> EndedAudit | None:
         """What became of it; None while it runs. Its process is stopped after so many seconds."""
         answer, seconds = self.server.answer(), time.monotonic() - self.began
         if answer is not None:
-            return Ended(self.name, seconds, _problems(*answer))
+            return EndedAudit(self.name, seconds, _problems(*answer))
         if seconds <= most_seconds:
             return None
         self.server.stop()
-        return Ended(self.name, seconds, out_of_time=True)
+        return EndedAudit(self.name, seconds, out_of_time=True)
 
 
 def _problems(code: int, text: str) -> tuple[Problem, ...]:
@@ -136,7 +136,7 @@ def side_by_side(
     places: Sequence[Mapping[str, str]],
     waiting: Waiting,
     seconds: Callable[[str], float] = lambda name: math.inf,
-) -> Generator[Ended]:
+) -> Generator[EndedAudit]:
     """Each order as it ends; at most one in each place, and none is left when this is closed.
 
     Args:

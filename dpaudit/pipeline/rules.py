@@ -8,7 +8,7 @@ from dpaudit.files.claim import Adjacency
 from dpaudit.files.finding import Finding, Name, Role
 from dpaudit.files.verdict import Verdict
 
-from .case import Case, epsilon_of
+from .case import ClaimCase, epsilon_of
 
 MILLIONFOLD = 14.0  # epsilon from which on odds are a million and more
 SECRETS: Mapping[Adjacency, str] = {
@@ -29,15 +29,15 @@ class Decision(NamedTuple):
     finding: Finding | None = None
 
 
-Rule = Callable[[Case], Decision | None]
+Rule = Callable[[ClaimCase], Decision | None]
 
 
-def decide(case: Case) -> Decision:
+def decide(case: ClaimCase) -> Decision:
     """What the first rule that applies says."""
     return next(found for rule in RULES if (found := rule(case)) is not None)
 
 
-def _bare_message(case: Case) -> Decision | None:
+def _bare_message(case: ClaimCase) -> Decision | None:
     exact = case.first(Role.EXACT_LEAK)
     if exact is None or exact.verdict is not Verdict.REFUTED:
         return None
@@ -45,7 +45,7 @@ def _bare_message(case: Case) -> Decision | None:
     return Decision(Verdict.REFUTED, "DPA101", f"{case.claims}; {shown}{case.also}.", exact)
 
 
-def _refuted_by_runs(case: Case) -> Decision | None:
+def _refuted_by_runs(case: ClaimCase) -> Decision | None:
     if not case.refuted:
         return None
     n = case.n_tested
@@ -54,7 +54,7 @@ def _refuted_by_runs(case: Case) -> Decision | None:
     return Decision(Verdict.REFUTED, "DPA102", reason, case.best_test)
 
 
-def _declared_without_noise(case: Case) -> Decision | None:
+def _declared_without_noise(case: ClaimCase) -> Decision | None:
     declared = case.first(Role.DECLARED)
     if declared is None or declared.metrics[Name.EPSILON].low != inf:
         return None
@@ -62,7 +62,7 @@ def _declared_without_noise(case: Case) -> Decision | None:
     return Decision(Verdict.REFUTED, "DPA103", f"{noiseless}{case.also}.", declared)
 
 
-def _accounting_exceeds(case: Case) -> Decision | None:
+def _accounting_exceeds(case: ClaimCase) -> Decision | None:
     for role, code, what in (
         (Role.DECLARED, "DPA104", "the noise that is declared"),
         (Role.EXACT_LEAK, "DPA105", "the noise that is really added"),
@@ -80,7 +80,7 @@ def _accounting_exceeds(case: Case) -> Decision | None:
     return None
 
 
-def _sensitivity_exceeds(case: Case) -> Decision | None:
+def _sensitivity_exceeds(case: ClaimCase) -> Decision | None:
     for finding in case.findings:
         if finding.kind == "sensitivity" and finding.verdict is Verdict.UNSUPPORTED:
             reason = f"{case.claims}; {_moves(finding)}{case.also}."
@@ -107,7 +107,7 @@ def _moves(finding: Finding) -> str:
     return f"{moves}, {ratio:.3g} times the bound that its noise is made for ({stated:.3g})"
 
 
-def _other_noise(case: Case) -> Decision | None:
+def _other_noise(case: ClaimCase) -> Decision | None:
     for finding in case.of(Role.NOISE):
         if finding.verdict is not Verdict.UNSUPPORTED:
             continue
@@ -128,7 +128,7 @@ def _other_noise(case: Case) -> Decision | None:
     return None
 
 
-def _reads_nothing(case: Case) -> Decision | None:
+def _reads_nothing(case: ClaimCase) -> Decision | None:
     """Whatever is claimed holds against an adversary without a view, and says nothing."""
     if not case.judging.reads_nothing:
         return None
@@ -140,7 +140,7 @@ def _reads_nothing(case: Case) -> Decision | None:
     )
 
 
-def _unjudged(case: Case) -> Decision | None:
+def _unjudged(case: ClaimCase) -> Decision | None:
     """Of a program whose sampling is not known."""
     why = case.judging.unjudged
     if why is None:
@@ -148,13 +148,13 @@ def _unjudged(case: Case) -> Decision | None:
     return Decision(Verdict.UNDERPOWERED, "DPA112", f"{case.claims}; {why}.")
 
 
-def _no_power(case: Case) -> Decision | None:
+def _no_power(case: ClaimCase) -> Decision | None:
     """Why this audit could not have refuted the claim, if it could not."""
     found = _powerless(case)
     return None if found is None else Decision(Verdict.UNDERPOWERED, *found, case.best_test)
 
 
-def _powerless(case: Case) -> tuple[str, str] | None:
+def _powerless(case: ClaimCase) -> tuple[str, str] | None:
     """The code and the sentence of why it could not; None if it could."""
     test, accounted = case.best_test, _accounted(case)
     if test is None:
@@ -182,7 +182,7 @@ def _powerless(case: Case) -> tuple[str, str] | None:
     return None
 
 
-def _not_found(case: Case) -> str:
+def _not_found(case: ClaimCase) -> str:
     """Why a run without noise was not refuted: too few runs, or too little that they tell."""
     best = max(control.metrics[Name.CEILING].value for control in case.of(Role.POSITIVE_CONTROL))
     if best <= case.claimed:
@@ -193,7 +193,7 @@ def _not_found(case: Case) -> str:
     return "was not refuted either: the runs tell this adversary too little about the record"
 
 
-def _stood(case: Case) -> Decision:
+def _stood(case: ClaimCase) -> Decision:
     if case.bound > case.claimed:  # of this test alone
         among = (
             "by itself, more than is claimed, but not beside the other tests of this audit (Holm)"
@@ -219,7 +219,7 @@ RULES: tuple[Rule, ...] = (  # the first that applies decides
 )
 
 
-def _accounted(case: Case) -> str:
+def _accounted(case: ClaimCase) -> str:
     """What accounting says where nothing speaks against a claim, as the beginning of a sentence.
 
     Where what is declared is void, the algebra of the view stands in its place.
@@ -237,7 +237,7 @@ def _accounted(case: Case) -> str:
     return f"{_stands('The noise that is really added', exact, case)}; {void}"
 
 
-def _on_its_premise(declared: Finding, case: Case) -> str:
+def _on_its_premise(declared: Finding, case: ClaimCase) -> str:
     """Accounting, which supports a claim only if the noise has the law that it is said to have."""
     missed = case.unconfirmed
     if not missed or float(declared.metrics[Name.EPSILON].high or 0) > case.claimed:
@@ -249,7 +249,7 @@ def _on_its_premise(declared: Finding, case: Case) -> str:
     )
 
 
-def _of_measured(finding: Finding, case: Case) -> str:
+def _of_measured(finding: Finding, case: ClaimCase) -> str:
     """Measurements contradict a claim, or they do not: they never support one."""
     low = float(finding.metrics[Name.EPSILON].low or 0)
     if low == 0:
@@ -258,7 +258,7 @@ def _of_measured(finding: Finding, case: Case) -> str:
     return f"{case.claims}; what was measured comes to {said}, which does not contradict it"
 
 
-def _stands(what: str, finding: Finding, case: Case) -> str:
+def _stands(what: str, finding: Finding, case: ClaimCase) -> str:
     supports = float(finding.metrics[Name.EPSILON].high or 0) <= case.claimed
     stands = "supports the claim" if supports else "does not settle the claim"
     return f"{what} {stands} ({epsilon_of(finding)}, {case.claimed:.3g} claimed)"
@@ -269,7 +269,7 @@ def _expected(test: Finding) -> str:
     return f" ({expected.value:.3g} was to be expected)" if expected else ""
 
 
-def meaning(case: Case, verdict: Verdict) -> str:
+def meaning(case: ClaimCase, verdict: Verdict) -> str:
     """How far an adversary's odds can rise: at epsilon e, at most e^e-fold but for delta."""
     odds = f"the odds of {case.adversary} {SECRETS[case.judging.claim.adjacency]}"
     on_agents = case.judging.claim.adjacency in ("function", "agent-identity")
@@ -285,7 +285,7 @@ def meaning(case: Case, verdict: Verdict) -> str:
     return f"{whose}: {odds} rise {_fold(most)} at most, by accounting; {allowed}."
 
 
-def _least(case: Case) -> float:
+def _least(case: ClaimCase) -> float:
     """The largest epsilon that is certainly reached."""
     lows = [
         float(finding.metrics[Name.EPSILON].low or 0)
@@ -298,7 +298,7 @@ def _least(case: Case) -> float:
     return max([inf if noiseless else certified, *lows])
 
 
-def _most(case: Case) -> float:
+def _most(case: ClaimCase) -> float:
     """The smallest epsilon that accounting proves not to be exceeded; infinite without one."""
     highs = [
         float(inf if (high := finding.metrics[Name.EPSILON].high) is None else high)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .noise_rounds import LOUDNESSES, PlayedRound
+from .noise_rounds import LOUDNESSES, RealRound
 from .woven import PLAYED, SILENT, Spread, Way
 
 CHANGES = tuple(2.0**-i for i in (3, 6, 10, 14, 18, 24, 30, 36))  # of the noise, relative
@@ -32,13 +32,13 @@ class Fine(NamedTuple):
     residue: float | None  # how far a term moves that no noise is in; None: there is none
 
 
-def fine_changes(round: PlayedRound, name: str) -> Fine:
+def fine_changes(round: RealRound, name: str) -> Fine:
     """Of one message; ``PLAYED`` and ``SILENT`` are of finite numbers."""
     return _Fine(round, name).found()
 
 
 class _Fine:
-    def __init__(self, round: PlayedRound, name: str) -> None:
+    def __init__(self, round: RealRound, name: str) -> None:
         self._round, self._name = round, name
         self._played = self._play(PLAYED)
         self._ulp = _rounding(self._played)  # [streams, rows, d]

@@ -9,7 +9,7 @@ from .fine_changes import Fine, fine_changes
 from .noise_rounds import (
     LATE,
     LOUD,
-    PlayedRound,
+    RealRound,
     Twofold,
     is_in_proportion,
     is_linear,
@@ -59,12 +59,12 @@ class Heard:
         return torch.maximum(self.data[0].abs(), self.data[1].abs())
 
 
-def name_of(round: PlayedRound, name: str) -> tuple[str, int]:
+def name_of(round: RealRound, name: str) -> tuple[str, int]:
     """A message's own name, and the round that it is sent in."""
     return name.removesuffix(LATE), round.k + name.endswith(LATE)
 
 
-def heard(round: PlayedRound, name: str) -> Heard | str:
+def heard(round: RealRound, name: str) -> Heard | str:
     """What becomes of a message; or why nothing can be said of it."""
     return _Listener(round, name).heard()
 
@@ -72,7 +72,7 @@ def heard(round: PlayedRound, name: str) -> Heard | str:
 class _Listener:
     """One message of a round, in units of what it is without noise."""
 
-    def __init__(self, round: PlayedRound, name: str) -> None:
+    def __init__(self, round: RealRound, name: str) -> None:
         self._round, self._name = round, name
 
     def heard(self) -> Heard | str:

@@ -75,7 +75,7 @@ class RealRounds:
         """Whether the directions of large messages are examined: each fifth round, and the last."""
         return k in self._rounds[::CLOSELY] or k == self._rounds[-1]
 
-    def play(self, on_round: Callable[[int], None]) -> Iterator["PlayedRound"]:
+    def play(self, on_round: Callable[[int], None]) -> Iterator["RealRound"]:
         """The rounds, each from the state that the one before it leaves."""
         state: Any = self._defense.start(self._start, self._setting)
         following: Repeated | None = None
@@ -87,7 +87,7 @@ class RealRounds:
             if k < self._defense.n_rounds:
                 following = self._oracle(k + 1)
                 self.step(after, k + 1, following.again(), Woven(self.own, k + 1))
-            yield PlayedRound(self, state, k, oracle, following)
+            yield RealRound(self, state, k, oracle, following)
             state = after
             on_round(i + 1)
 
@@ -100,7 +100,7 @@ class RealRounds:
         return self._defense.step(state, k, graph, oracle, noise)
 
 
-class PlayedRound:
+class RealRound:
     """One round from one state, played in as many ways as are asked for, each of them once."""
 
     def __init__(

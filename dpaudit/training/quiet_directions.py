@@ -14,7 +14,7 @@ from scipy.fft import dct
 from scipy.special import fdtr
 from torch import Tensor
 
-from .noise_rounds import PlayedRound
+from .noise_rounds import RealRound
 from .woven import PLAYED, SILENT, Spread, Way
 
 CONFIRMED = 256  # streams of noise by which a suspect is confirmed or cleared
@@ -76,7 +76,7 @@ class _Tested(NamedTuple):
 
 
 def quiet_direction(
-    round: PlayedRound, name: str, loudness: float, moves: float, own: bool
+    round: RealRound, name: str, loudness: float, moves: float, own: bool
 ) -> QuietDirection | None:
     """Among directions that noise and data go differently, or that noise seems to leave out.
 
@@ -88,7 +88,7 @@ def quiet_direction(
 
 
 def paired(
-    round: PlayedRound, name: str, loudness: float, moves: float, by_row: bool = False
+    round: RealRound, name: str, loudness: float, moves: float, by_row: bool = False
 ) -> tuple[Tensor, Tensor]:
     """What data and noise along the same numbers make of a message, [streams, rows, d] each.
 
@@ -109,7 +109,7 @@ def paired(
 
 class _Directions:
     def __init__(
-        self, round: PlayedRound, name: str, loudness: float, moves: float, own: bool
+        self, round: RealRound, name: str, loudness: float, moves: float, own: bool
     ) -> None:
         self._round, self._name, self._moves, self._own = round, name, moves, own
         self._silent = round.play(SILENT)[name]

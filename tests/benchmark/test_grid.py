@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.benchmark.grid import Plan, plan_of
+from dpaudit.benchmark.grid import BenchmarkPlan, plan_of
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_file import BenchmarkFile
 from tests.benchmark.small_benchmarks import EPSILONS, GRAPHS, written
 
 
-def planned(folder: Path, *parts: str, most: int = 1000) -> Plan:
+def planned(folder: Path, *parts: str, most: int = 1000) -> BenchmarkPlan:
     return plan_of(BenchmarkFile.read(written(folder, *parts)), most)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.benchmark.grid import Plan, plan_of
+from dpaudit.benchmark.grid import BenchmarkPlan, plan_of
 from dpaudit.benchmark.local import LocalProcesses
-from dpaudit.benchmark.on_ray import Left, _done, connected
+from dpaudit.benchmark.on_ray import TaskResult, _done, connected
 from dpaudit.benchmark.one_cell import CellJob
-from dpaudit.benchmark.run import Place, run_benchmark
+from dpaudit.benchmark.run import CellPlace, run_benchmark
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.files.toml_text import toml_text
@@ -30,7 +30,7 @@ name = "who-learns-what"
 """
 
 
-def planned(folder: Path, text: str) -> Plan:
+def planned(folder: Path, text: str) -> BenchmarkPlan:
     (folder / "bench.toml").write_text(text)
     return plan_of(BenchmarkFile.read(folder / "bench.toml"), 99)
 
@@ -64,7 +64,7 @@ def test_parts_in_folders_of_their_own_are_the_audit_of_one_process(tmp_path: Pa
 
 def test_a_part_that_fails_says_why(tmp_path: Path) -> None:
     job = CellJob(config={}, text="", folder=tmp_path, device="cpu", data_root=None)
-    left = _done(job.model_dump_json(), str(tmp_path / "absent"), "begin", "", Left({}))
+    left = _done(job.model_dump_json(), str(tmp_path / "absent"), "begin", "", TaskResult({}))
     assert left.files == {}
     assert "data: Field required" in left.problems
 
@@ -82,7 +82,7 @@ def test_a_machine_is_lost_and_nothing_else(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster as Nodes
 
     plan = planned(tmp_path, ATTACKED)
-    run_benchmark(plan, Place(tmp_path / "local"), LocalProcesses(workers=2))
+    run_benchmark(plan, CellPlace(tmp_path / "local"), LocalProcesses(workers=2))
     nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         lost = nodes.add_node(num_cpus=1)
@@ -99,7 +99,7 @@ def test_a_machine_is_lost_and_nothing_else(tmp_path: Path) -> None:
         loser.start()
         with connected(nodes.address) as cluster:
             assert cluster.abreast == 2
-            result = run_benchmark(plan, Place(tmp_path / "ray"), cluster)
+            result = run_benchmark(plan, CellPlace(tmp_path / "ray"), cluster)
         loser.join()
     finally:
         nodes.shutdown()
@@ -112,14 +112,14 @@ def test_a_cell_that_was_begun_here_goes_on_there(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
     plan = planned(tmp_path, SENSORS)
     [cell] = plan.cells
-    run_benchmark(plan, Place(tmp_path / "local"), LocalProcesses(workers=1))
-    run_benchmark(plan, Place(tmp_path / "ray"), LocalProcesses(workers=1))
+    run_benchmark(plan, CellPlace(tmp_path / "local"), LocalProcesses(workers=1))
+    run_benchmark(plan, CellPlace(tmp_path / "ray"), LocalProcesses(workers=1))
     folder = tmp_path / "ray" / "cells" / cell.name
     trained = (folder / "findings" / "defense.json").stat().st_mtime_ns
     for name in ("report.html", "audit.json", "findings/noise-of-the-run.json"):
         (folder / name).unlink()
     with connected(None, workers=1) as cluster:
-        run_benchmark(plan, Place(tmp_path / "ray"), cluster, resume=True)
+        run_benchmark(plan, CellPlace(tmp_path / "ray"), cluster, resume=True)
     assert (folder / "findings" / "defense.json").stat().st_mtime_ns == trained
     assert same_but_for_time(tmp_path / "local", tmp_path / "ray")
 

@@ -15,9 +15,9 @@ import pytest
 
 from dpaudit.benchmark import local
 from dpaudit.benchmark import run as run_module
-from dpaudit.benchmark.grid import Plan, plan_of
+from dpaudit.benchmark.grid import BenchmarkPlan, plan_of
 from dpaudit.benchmark.local import LocalProcesses
-from dpaudit.benchmark.run import Place, run_benchmark
+from dpaudit.benchmark.run import CellPlace, run_benchmark
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.files.benchmark_result import BenchmarkResult
@@ -31,13 +31,13 @@ from types import SimpleNamespace
 from dpaudit.benchmark import local, run
 from dpaudit.benchmark.grid import plan_of
 from dpaudit.benchmark.local import LocalProcesses
-from dpaudit.benchmark.run import Place, run_benchmark
+from dpaudit.benchmark.run import CellPlace, run_benchmark
 from dpaudit.files.benchmark_file import BenchmarkFile
 
 local.COMMAND = {STUB!r}
 run.load_plugin = lambda *_: lambda *_: SimpleNamespace(write=lambda: None)
 plan = plan_of(BenchmarkFile.read(Path("bench.toml")), 9)
-run_benchmark(plan, Place(Path("out"), source="same"), LocalProcesses(workers=2))
+run_benchmark(plan, CellPlace(Path("out"), source="same"), LocalProcesses(workers=2))
 """
 
 
@@ -55,13 +55,13 @@ def acts(**of_graphs: str) -> None:
     Path("acts.json").write_text(json.dumps(of_graphs))
 
 
-def plan() -> Plan:
+def plan() -> BenchmarkPlan:
     return plan_of(BenchmarkFile.read(Path("bench.toml")), 9)
 
 
 def run(resume: bool = False, **place: object) -> dict[str, tuple[str, str]]:
     """State and error of each cell, by its graph if that tells them apart."""
-    where = Place(Path("out"), **{"source": "same", **place})  # type: ignore[arg-type]
+    where = CellPlace(Path("out"), **{"source": "same", **place})  # type: ignore[arg-type]
     result = run_benchmark(plan(), where, LocalProcesses(workers=2), resume)
     assert BenchmarkResult.model_validate_json(Path("out/benchmark.json").read_text()) == result
     return {
@@ -79,7 +79,7 @@ def log() -> list[str]:
 
 def test_a_cell_on_another_device_is_another_cell(folder) -> None:
     [cell, *_] = plan().cells
-    keys = {Place(Path("out"), device, source="same").key(cell) for device in ("cpu", "cuda")}
+    keys = {CellPlace(Path("out"), device, source="same").key(cell) for device in ("cpu", "cuda")}
     assert len(keys) == 2
 
 

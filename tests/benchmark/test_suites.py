@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from dpaudit.benchmark.grid import Plan, PlannedCell, plan_of
+from dpaudit.benchmark.grid import BenchmarkPlan, PlannedCell, plan_of
 from dpaudit.benchmark.suites import benchmark_path, suites
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.benchmark_file import BenchmarkFile
@@ -18,7 +18,7 @@ SUITE = "decentralized"
 
 
 @cache
-def plan(scale: str) -> Plan:
+def plan(scale: str) -> BenchmarkPlan:
     return plan_of(BenchmarkFile.read(benchmark_path(SUITE, scale)), 1000)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.pipeline.processes import Ended, Order, side_by_side
+from dpaudit.pipeline.processes import EndedAudit, Order, side_by_side
 from tests.material.ended import ended_by
 
 SERVER = """
@@ -45,7 +45,7 @@ sys.exit(serve(carry_out, modules=("json",)))
 """
 
 
-def carried_out(folder: Path, *acts: str, places: int = 1, seconds: float = 30) -> list[Ended]:
+def carried_out(folder: Path, *acts: str, places: int = 1, seconds: float = 30) -> list[EndedAudit]:
     orders = {
         f"{i} {act}": Order(json.dumps({"act": act, "to": str(folder / f"{i}")}), folder / "none")
         for i, act in enumerate(acts)

@@ -25,7 +25,6 @@ OTHER_NAMES = {
 }
 PARTS = {"pydantic_core": "pydantic"}  # pydantic asks for one exact version of it
 LOADED_LAST = {  # modules that need an extra to be imported, and what imports them
-    "dpaudit.capture.inside.zeromq": "start, in a program that has imported zmq",
     "dpaudit.commands.pytest_plugin": "pytest, by its entry point",
     "dpaudit.information.neighbours_compiled": "neighbours, which does without numba",
 }

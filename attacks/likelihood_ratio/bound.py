@@ -1,13 +1,13 @@
 """What runs with and without one record prove: a certified lower bound on epsilon."""
 
 from collections.abc import Iterator
-from functools import lru_cache
 from math import ceil, exp, inf, log, log1p
 
 import numpy as np
 
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
+from dpaudit.attack.counted import counted_test, expected_value, without_errors
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
@@ -25,19 +25,11 @@ from dpaudit.statistics.betting import (
 from dpaudit.statistics.bounds import (
     ScoreBound,
     epsilon_lower_bound,
-    family_from_scores,
     family_lower_bound,
-    from_scores,
-    mu_p_value,
-    p_value,
 )
 from dpaudit.statistics.noise_factor import noise_factor_bound
 from dpaudit.statistics.power import (
-    Tradeoff,
     bound_error,
-    expected_bound,
-    expected_family_bound,
-    trials_needed,
 )
 
 from .question import Question, is_pure
@@ -135,32 +127,19 @@ def _by_bets(question: Question, runs: CountedRuns, path: Array) -> dict[str, Me
 
 def _by_counts(question: Question, runs: CountedRuns) -> dict[str, Metric]:
     """What the errors in a number of runs that was fixed beforehand prove."""
-    delta, alpha, mu = question.delta, question.alpha, question.claim.mu
-    scores, choosing = runs.scores, runs.score.choosing
-    found = (
-        from_scores(*scores, delta, alpha, choosing)
-        if mu is None
-        else family_from_scores(*scores, alpha, choosing)
-    )
+    alpha, delta = question.alpha, question.delta
+    found, metrics = counted_test(question.claim, runs.scores, runs.score.choosing, alpha)
     value, fp, fn, n0, n1 = found.value, found.fp, found.fn, found.n0, found.n1
-    n = n0 + n1
-    if mu is None:
-        p = p_value(fp, fn, n0, n1, delta, question.claimed)
+    if question.claim.mu is None:
         error = bound_error(
             fp, fn, n0, n1, lambda a, b: epsilon_lower_bound(a, b, n0, n1, delta, alpha)
         )
-        certified = Metric(value=value, n=n, standard_error=error)
     else:
-        p = mu_p_value(fp, fn, n0, n1, mu)
         error = bound_error(fp, fn, n0, n1, lambda a, b: family_lower_bound(a, b, n0, n1, alpha))
         epsilon, more = (GAUSSIAN.epsilon(x, delta) for x in (value, value + error))
-        certified = Metric(value=epsilon, n=n, standard_error=more - epsilon)
-    metrics = _metrics(question, certified, p)
-    metrics[Name.FALSE_POSITIVES] = Metric(value=fp, n=n0)
-    metrics[Name.FALSE_NEGATIVES] = Metric(value=fn, n=n1)
-    if mu is not None:
-        metrics[Name.MU_LOWER_BOUND] = Metric(value=value)
-        metrics[Name.CLAIMED_MU] = Metric(value=mu)
+        error = more - epsilon
+    certified = metrics[Name.EPSILON_LOWER_BOUND].model_copy(update={"standard_error": error})
+    metrics[Name.EPSILON_LOWER_BOUND] = certified
     return metrics | power_of(question, min(n0, n1)) | _declared_shape(question, found)
 
 
@@ -186,43 +165,18 @@ def power_of(question: Question, counted: int) -> dict[str, Metric]:
     if question.stop_early or not derived:  # nothing is known of what is to be expected
         return power
     of_mu = claim.mu is not None
-    bound = max(_expected(counted, of_mu, delta, alpha, each) for each in question.tradeoffs())
+    bound = max(expected_value(counted, of_mu, delta, alpha, each) for each in question.tradeoffs())
     expected = bound if claim.mu is None else GAUSSIAN.epsilon(bound, delta)
     power[Name.EXPECTED_BOUND] = Metric(value=expected)
     return power
 
 
-def best_of(claim: Claim, counted: int, alpha: float, stop_early: bool) -> dict[str, Metric]:
+def best_of(claim: Claim, n: int, alpha: float, stop_early: bool) -> dict[str, Metric]:
     """What so many runs prove without an error, and how many would then do, of any defense."""
     claimed, delta = claimed_epsilon(claim), claimed_delta(claim)
     if stop_early:
-        return _best_of_bets(claimed, delta, alpha, counted)
-    best, enough = _without_errors(claim.mu, claimed, delta, alpha, counted)
-    return {
-        Name.CEILING: Metric(value=best, n=counted),
-        Name.TRIALS_NEEDED: Metric(value=inf if enough is None else enough),
-    }
-
-
-@lru_cache(maxsize=64)  # claims of many cells of a benchmark are alike
-def _without_errors(
-    mu: float | None, claimed: float, delta: float, alpha: float, counted: int
-) -> tuple[float, int | None]:
-    """Epsilon, by the bound that judges the claim, and the number of runs that refute it."""
-
-    def expected(n: int) -> float:
-        return _expected(n, mu is not None, delta, alpha, np.zeros_like)
-
-    best = expected(counted)
-    epsilon = best if mu is None else GAUSSIAN.epsilon(best, delta)
-    return epsilon, trials_needed(mu or claimed, expected)
-
-
-def _expected(n: int, of_mu: bool, delta: float, alpha: float, tradeoff: Tradeoff) -> float:
-    """The bound on epsilon, or that on mu of the Gaussian family."""
-    if of_mu:
-        return expected_family_bound(n, alpha, tradeoff)
-    return expected_bound(n, delta, alpha, tradeoff)
+        return _best_of_bets(claimed, delta, alpha, n)
+    return without_errors(claim, n, alpha)
 
 
 def _best_of_bets(claimed: float, delta: float, alpha: float, counted: int) -> dict[str, Metric]:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from dpaudit.attack.contract import (
@@ -16,6 +15,7 @@ from dpaudit.attack.contract import (
     late_rounds,
     missing_agent,
 )
+from dpaudit.attack.information import information_metrics, information_series
 from dpaudit.attack.victims import VIEW
 from dpaudit.attack.whole_view import view_bytes, view_seconds
 from dpaudit.checkpoint import Checkpoint, Progress
@@ -23,7 +23,6 @@ from dpaudit.defense.contract import Defense
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.information.best_estimate import best_estimate
-from dpaudit.information.estimators import information_correlation
 from dpaudit.information.mnmi import MaximumInformation, maximum_information, without_warnings
 from dpaudit.information.reduction import Reduction
 from dpaudit.progress import OnStep
@@ -271,16 +270,9 @@ class MutualInformation(Attack):
         known: Limits | str,
     ) -> Finding:
         low = float(found.lows[rounds.index(1)]) if 1 in rounds else 0.0
-        metrics = self._metrics(found)
+        metrics = information_metrics(found, shuffled=self.n_permutations > 0)
         if not isinstance(known, str):
             metrics |= known.metrics()
-        columns = {
-            Column.ROUND: np.array(rounds),
-            Column.INFORMATION: found.per_round,
-            Column.LOW: found.lows,
-            Column.HIGH: found.highs,
-            Column.BASELINE: found.baselines,
-        }
         what = f"{self.private} of agent {question.victim}"
         return self._finding(
             question,
@@ -288,25 +280,8 @@ class MutualInformation(Attack):
             f"information about {what}, most in round {rounds[found.round - 1]}",
             metrics,
             (*beyond(known, low), *notes),
-            {name: tuple(values.tolist()) for name, values in columns.items()},
+            information_series(found, rounds),
         )
-
-    def _metrics(self, found: MaximumInformation) -> dict[str, Metric]:
-        metrics: dict[str, Metric] = {
-            Name.INFORMATION: _metric(found.bits, found.low, found.high, found.n),
-            Name.M_NMI: Metric(value=found.m_nmi),
-            Name.CORRELATION: _metric(
-                found.correlation,
-                information_correlation(found.low),
-                information_correlation(found.high),
-            ),
-            Name.GAUSSIAN_INFORMATION: Metric(value=found.gaussian),
-            Name.SELF_INFORMATION: Metric(value=found.self_information),
-        }
-        if self.n_permutations:
-            metrics[Name.BASELINE] = Metric(value=found.baseline)
-            metrics[Name.P_VALUE] = Metric(value=found.p_value)
-        return metrics
 
     def _guess(
         self,
@@ -405,10 +380,3 @@ def _private_is_constant(found: Samples) -> bool:
 
 def _zero(n: int) -> Metric:
     return Metric(value=0.0, n=n)
-
-
-def _metric(value: float, low: float, high: float, n: int | None = None) -> Metric:
-    """An estimate, with its interval where it has one."""
-    if np.isnan(low) or np.isnan(high):
-        return Metric(value=value, n=n)
-    return Metric(value=value, low=low, high=high, n=n)

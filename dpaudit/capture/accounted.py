@@ -25,7 +25,7 @@ from .worlds import Pair, Worlds
 SLACK = 1e-3  # relative, of what is measured in single precision
 
 
-class _Victim:
+class VictimLeaks:
     """What one adversary reads of one victim's record in the measured rounds."""
 
     def __init__(self, worlds: Worlds, claim: Claim, model: ThreatModel, victim: int) -> None:
@@ -121,7 +121,7 @@ def measured_accounting(
     nothing.
     """
     victims = [v for v in config.record.victims if v not in model.agents]
-    found = [_Victim(worlds, claim, model, v) for v in victims]
+    found = [VictimLeaks(worlds, claim, model, v) for v in victims]
     worst = max(found, key=lambda one: one.epsilon)
     low = worst.epsilon
     delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
@@ -151,7 +151,7 @@ def measured_accounting(
     return finding, Accounted(Interval(low, inf), delta, worst.victim, tuple(notes))
 
 
-def _notes(config: CapturedConfig, worlds: Worlds, claim: Claim, worst: _Victim) -> list[str]:
+def _notes(config: CapturedConfig, worlds: Worlds, claim: Claim, worst: VictimLeaks) -> list[str]:
     k = max(worst.by_round, key=lambda k: worst.by_round[k][1].size)
     pair, _ = worst.by_round[k]
     notes = [

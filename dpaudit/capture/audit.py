@@ -32,7 +32,7 @@ from .drawn import drawn_noise
 from .inverted import Inversion, Known, known_models
 from .kept_runs import FOLDER, KeptRuns
 from .program import Program
-from .tested import Asked, Testing
+from .short_runs import ClaimAgainst, findings_of_short_runs
 from .worlds import Worlds, measured_worlds
 
 SCRATCH = "worlds"  # of the run directory: what runs leave until they are read
@@ -105,9 +105,9 @@ class ProgramSource(Source):
     def evidence(self, run: RunDirectory, on_progress: OnProgress) -> Evidence:
         began, config = time.perf_counter(), self.config
         with self.program.running() as program:
-            kept = KeptRuns(run, program.scratch)
             counter = partial(_counter, on_progress)
-            worlds = measured_worlds(config, program, kept, counter("worlds", config.least_runs))
+            runs = KeptRuns(program, run, counter("worlds", config.least_runs))
+            worlds = measured_worlds(config, runs)
             judgings, findings = self._judgings(worlds, counter, run, on_progress)
         return Evidence(
             judgings,
@@ -128,7 +128,7 @@ class ProgramSource(Source):
         """All evidence on each claim against each adversary."""
         config, sampling = self.config, worlds.sampling
         asked = [
-            Asked(i, claim, model)
+            ClaimAgainst(i, claim, model)
             for i, claim in enumerate(config.claim)
             for model in config.threat_model
             if claim.threat_model in (None, model.name)
@@ -139,8 +139,8 @@ class ProgramSource(Source):
             finding, figure = measured_accounting(i, config, worlds, claim, model)
             findings.append(finding)
             figures.append(figure)
-        testing = Testing(config, worlds, asked)
-        findings += testing.findings(self.program, counter, _checkpoint(run, "short-runs"))
+        checkpoint = _checkpoint(run, "short-runs")
+        findings += findings_of_short_runs(config, worlds, asked, self.program, counter, checkpoint)
         for done, (i, (attack, known)) in enumerate(self.inverted.items(), 1):
             inversion = Inversion(i, attack, known, config, worlds, run)
             findings += inversion.findings(self.program, _checkpoint(run, f"attack-{i}"))

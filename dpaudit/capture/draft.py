@@ -8,11 +8,11 @@ from typing import get_args
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.captured_file import ProgramOptions
-from dpaudit.files.recorded import DRAFT, Draw
+from dpaudit.files.recorded import DRAFT
 from dpaudit.files.world import Noise
-from dpaudit.tap.rank import NEAR
+from dpaudit.tap.player import is_laplace
 
-from .commands import refuse_missing_script, torchrun
+from .program import refuse_missing_script, torchrun
 from .recording import Recording
 from .rounds import is_simulation, start_site
 from .run import Options
@@ -75,7 +75,9 @@ def draft(command: Sequence[str], recording: Recording, options: Options) -> str
         file=recording.path / DRAFT,
         command=_toml(list(command)),
         folder=_toml(os.path.relpath(Path.cwd(), recording.path)),
-        ranks=_ranks(recording),
+        ranks=f"ranks = {len(recording.ranks)}"
+        if not is_simulation(recording.events)
+        else "# ranks: none, for one process tells dpaudit.tap of all messages",
         seconds=max(SECONDS, options.seconds if options.seconds != Options.seconds else 0),
         cpu=_toml(options.cpu),
         rounds=_start(recording, options.round_starts_at),
@@ -99,12 +101,6 @@ def why_no_draft(command: Sequence[str], recording: Recording, options: Options)
     except ConfigError as error:
         return str(error)
     return None
-
-
-def _ranks(recording: Recording) -> str:
-    if is_simulation(recording.events):
-        return "# ranks: none, for one process tells dpaudit.tap of all messages"
-    return f"ranks = {len(recording.ranks)}"
 
 
 def noise_sites(recording: Recording) -> list[str]:
@@ -146,22 +142,15 @@ def _sites(recording: Recording) -> str:
     drawn = noise_sites(recording)
     if not drawn:
         return "sites = []  # no line draws continuous numbers between messages"
-    doubts = {draw.call_site: _doubt(draw) for draw in recording.draws if _doubt(draw)}
+    doubts = {
+        draw.call_site: f"  # by {draw.operator}: leave it out if it draws batches or anything but "
+        "noise; noise that is drawn so cannot be audited"
+        for draw in recording.draws
+        if draw.operator not in ("normal_", "normal")
+        and not is_laplace(draw.operator, draw.parameters)
+    }
     lines = "".join(f"    {_toml(site)},{doubts.get(site, '')}\n" for site in drawn)
     return f"sites = [\n{lines}]"
-
-
-def _doubt(draw: Draw) -> str:
-    """Of a draw that no audit takes for noise, what to do about it."""
-    near = draw.operator == "uniform_" and all(
-        abs((a or 0.0) - b) < NEAR for a, b in zip(draw.parameters, (-1, 1), strict=False)
-    )
-    if near or draw.operator in ("normal_", "normal"):
-        return ""
-    return (
-        f"  # by {draw.operator}: leave it out if it draws batches or anything but noise; "
-        "noise that is drawn so cannot be audited"
-    )
 
 
 def _toml(value: object) -> str:

@@ -11,12 +11,14 @@ from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.white_noise import white_noise_test
 
-from .observed import NamedDraw, Observed
+from .runs import NamedDraw, ProgramRun
 
 LEVEL = 1e-4  # of a false alarm about the noise of one program
 
 
-def drawn_noise(plain: Observed, sites: Sequence[str], same: Collection[str] = ()) -> list[Finding]:
+def drawn_noise(
+    plain: ProgramRun, sites: Sequence[str], same: Collection[str] = ()
+) -> list[Finding]:
     """Whether the draws of a plain run are fresh, and of the law and scale that they are told with.
 
     A draw of two numbers or more that equals another is repeated. Otherwise they are put in units
@@ -56,21 +58,18 @@ def drawn_noise(plain: Observed, sites: Sequence[str], same: Collection[str] = (
     ]
 
 
-def _least_likely(plain: Observed, draws: Sequence[NamedDraw]) -> tuple[str, float]:
+def _least_likely(plain: ProgramRun, draws: Sequence[NamedDraw]) -> tuple[str, float]:
     """The draw that looks least like its law, in which test, and the p-value of all together."""
     groups: dict[tuple[str, int], list[Array]] = defaultdict(list)
     for draw in draws:
         values = _standard(plain.tape[draw.key] / draw.scale, draw.family)
         groups[draw.name, len(values)].append(values)
-    found = [(name, *white_noise_test(_sample(group))) for (name, _), group in groups.items()]
+    found = []
+    for (name, n), group in groups.items():
+        columns = np.stack(group, axis=1)  # one for each draw; those of a single number together
+        found.append((name, *white_noise_test(columns.T if n == 1 else columns)))
     name, test, p = min(found, key=lambda one: one[2])
     return f'"{name}": {test}', min(1.0, len(found) * p)
-
-
-def _sample(draws: Sequence[Array]) -> Array:
-    """A column for each draw; draws of a single number together are one column."""
-    columns = np.stack(draws, axis=1)
-    return columns.T if len(columns) == 1 else columns
 
 
 def _standard(values: Array, family: str) -> Array:
@@ -81,7 +80,7 @@ def _standard(values: Array, family: str) -> Array:
     return np.asarray(np.where(values > 0, -ndtri(upper), ndtri(upper)))
 
 
-def _repeated(plain: Observed, draws: Sequence[NamedDraw]) -> list[str]:
+def _repeated(plain: ProgramRun, draws: Sequence[NamedDraw]) -> list[str]:
     """Draws whose numbers were all drawn before, by the same or another agent, in words."""
     first: dict[bytes, NamedDraw] = {}
     said = []

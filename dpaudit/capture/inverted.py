@@ -5,14 +5,20 @@ model on the recorded batch, nothing is attacked. The factor, such as a learning
 is how much noise the program adds to each number, which was measured.
 """
 
+import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dpaudit.attack.contract import World as Noisy
@@ -25,18 +31,17 @@ from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Target
 from dpaudit.errors import NotObservable, RunError, nearest
 from dpaudit.files.captured_attacks import GradientInversion
-from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.captured_file import CapturedConfig, ProgramOptions
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.models.gradients import Gradients as Engine
 from dpaudit.models.models import architecture
 from dpaudit.rng import Streams
+from dpaudit.source import NOT_SOURCE
 from dpaudit.training.run_directory import RunDirectory
 
-from .batches import Batch, batch_in, batch_of, others
-from .named_model import n_classes_of, named_model, stored_weights, weights_of
-from .observed import MessageId, Observed
 from .program import Program
+from .runs import MessageId, ProgramRun
 from .worlds import Worlds
 
 AGREE = 1e-2  # relative, between a message without noise and the model's gradient
@@ -47,6 +52,13 @@ PUBLIC = (
 )
 
 
+class ImageBatch(NamedTuple):
+    """The records that one step was computed on."""
+
+    images: Tensor  # [b, channels, height, width]
+    labels: Tensor  # [b]
+
+
 class Seen(NamedTuple):
     """What one run shows of one gradient."""
 
@@ -55,7 +67,7 @@ class Seen(NamedTuple):
     message: Tensor  # [n]
     weights: Tensor  # [d], at which it was taken
     links: frozenset[tuple[int, int]]  # by which these weights came; none: they are public
-    batch: Batch
+    batch: ImageBatch
 
 
 class Known(NamedTuple):
@@ -72,7 +84,11 @@ def known_models(config: CapturedConfig) -> dict[int, tuple[GradientInversion, K
         if isinstance(attack, GradientInversion):
             model = named_model(attack.model, config.program, config.seed)
             file = attack.weights
-            weights = weights_of(model) if file is None else stored_weights(file, model)
+            weights = (
+                nn.utils.parameters_to_vector(model.parameters()).detach()
+                if file is None
+                else stored_weights(file, model)
+            )
             known[i] = attack, Known(model, weights.double())
     return known
 
@@ -198,12 +214,12 @@ class Inversion:
             squares.append(square)
         return float(np.sqrt(np.concatenate(squares).mean()))
 
-    def _seen(self, k: int, run: Observed) -> "_Shown":
+    def _seen(self, k: int, run: ProgramRun) -> "_Shown":
         victims = self.config.record.victims
         seen = [one for victim in victims for one in self._of_victim(k, victim, run)]
         return _Shown(seen, [one for parts in run.records.values() if (one := batch_in(parts))])
 
-    def _of_victim(self, k: int, victim: int, run: Observed) -> Iterator[Seen]:
+    def _of_victim(self, k: int, victim: int, run: ProgramRun) -> Iterator[Seen]:
         """Each of the messages that the victim sends by this name, to several agents or to each."""
         sent = [m for m in run.messages if (m.source, m.round) == (victim, k)]
         if self.options.message not in {m.name for m in sent}:
@@ -232,12 +248,12 @@ class Inversion:
             yield Seen(target, tuple(parts), content, weights, links, batch)
 
     def _weights(
-        self, message: MessageId, run: Observed
+        self, message: MessageId, run: ProgramRun
     ) -> tuple[Tensor, frozenset[tuple[int, int]]]:
         known, name = self.known.weights, self.options.weights_message
         if name is None:
             return known, frozenset()
-        told = run.told_before(message, name)
+        told = run.known_before(message, name)
         source = next(
             (e.source for e, _ in reversed(told) if e.source == message.source),
             told[-1][0].source if told else None,
@@ -301,7 +317,7 @@ class _Shown(NamedTuple):
     """What one run shows: gradients, and all batches."""
 
     seen: list[Seen]
-    batches: list[Batch]
+    batches: list[ImageBatch]
 
 
 def _read(seen: Sequence[Seen], threat_model: ThreatModel) -> Iterator[Seen]:
@@ -316,3 +332,129 @@ def _read(seen: Sequence[Seen], threat_model: ThreatModel) -> Iterator[Seen]:
         ]
         if victim not in threat_model.agents:
             yield from of[:1]
+
+
+def batch_in(parts: Sequence[Tensor]) -> ImageBatch | None:
+    """Its first floating-point part is the images, its first of integers the labels.
+
+    None: it is no batch of images.
+    """
+    images = next((part for part in parts if part.is_floating_point()), None)
+    labels = next((p for p in parts if not p.is_floating_point() and p.ndim == 1), None)
+    if images is None or labels is None or images.ndim not in (3, 4):
+        return None
+    return ImageBatch((images[:, None] if images.ndim == 3 else images).float(), labels.long())
+
+
+def batch_of(parts: Sequence[Tensor], key: tuple[int, int]) -> ImageBatch:
+    """The same of an agent's 1st, 2nd, ... batch. Raises RunError if it is none of images."""
+    batch = batch_in(parts)
+    if batch is None:
+        found = ", ".join(f"{part.dtype} {list(part.shape)}" for part in parts) or "nothing"
+        raise RunError(
+            "DPA033",
+            f"batch {key[1]} of agent {key[0]} has {found}; gradient inversion needs images "
+            "[n, channels, height, width] of floating point, and integer labels [n]",
+        )
+    return batch
+
+
+def others(batches: Iterable[ImageBatch], attacked: Sequence[ImageBatch], who: str) -> ImageBatch:
+    """Every record that is in no attacked batch, once for each time that it was taken."""
+    hidden = {image.numpy().tobytes() for batch in attacked for image in batch.images}
+    shape = attacked[0].images.shape[1:]
+    rows = [
+        (image, label)
+        for batch in batches
+        for image, label in zip(batch.images, batch.labels, strict=True)
+        if image.shape == shape and image.numpy().tobytes() not in hidden
+    ]
+    if len({int(label) for _, label in rows}) < 2:
+        raise RunError(
+            "DPA033",
+            f"{who}: the blind guess beside gradient inversion needs records of two classes in "
+            "batches that are not attacked; expected a run of more rounds or agents",
+        )
+    images, labels = zip(*rows, strict=True)
+    return ImageBatch(torch.stack(images), torch.stack(labels))
+
+
+def named_model(name: str, program: ProgramOptions, seed: int) -> nn.Module:
+    """What "module:Class" makes when it is called, right after torch was seeded.
+
+    The module is imported as the program would, with its arguments, and forgotten, so that
+    another program's of the same name is not taken for it.
+
+    Raises:
+        RunError: it cannot be imported or called, or makes no network; or the network keeps state
+            beside its parameters, as batch normalisation does.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        with _importing_from(program), torch.random.fork_rng(devices=[]):
+            maker: Any = import_module(module)
+            for part in attribute.split("."):
+                maker = getattr(maker, part)
+            torch.manual_seed(seed)
+            made = maker()
+    except (Exception, SystemExit) as error:  # whatever somebody's module does
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise RunError(
+            "DPA042", f'model "{name}" cannot be made in {program.folder}: {said}'
+        ) from None
+    if not isinstance(made, nn.Module):
+        raise RunError("DPA035", f'model "{name}" is of {type(made).__name__}; expected a network')
+    if not list(made.parameters()):
+        raise RunError("DPA035", f'model "{name}" has no parameters, and so no gradient')
+    if buffers := [key for key, _ in made.named_buffers()]:
+        raise RunError(
+            "DPA036",
+            f'model "{name}" keeps state beside its parameters ({buffers[0]}), which its gradients '
+            "depend on and no message holds",
+        )
+    return made.float()
+
+
+def n_classes_of(model: nn.Module, shape: tuple[int, ...]) -> int:
+    """How many logits it makes of a record. Raises RunError if it takes none of this shape."""
+    device = next(model.parameters()).device
+    try:
+        with torch.no_grad():
+            return int(model(torch.zeros(2, *shape, device=device)).shape[-1])
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        said = str(error).splitlines()[0]
+        name = type(model).__name__
+        raise RunError(
+            "DPA034", f"{name} cannot take records of shape {list(shape)}: {said}"
+        ) from None
+
+
+def stored_weights(path: Path, model: nn.Module) -> Tensor:
+    """[d] of a file of the model's state. Raises RunError where the two do not fit."""
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RunError("DPA035", f"{path}: {' '.join(str(error).split())}") from None
+    for name, parameter in model.named_parameters():
+        if name not in stored or stored[name].shape != parameter.shape:
+            found = list(stored[name].shape) if name in stored else "nothing"
+            raise RunError(
+                "DPA035", f"{path}: {name}: expected {list(parameter.shape)}, found {found}"
+            )
+    return torch.cat([stored[name].flatten().float() for name, _ in model.named_parameters()])
+
+
+@contextmanager
+def _importing_from(program: ProgramOptions) -> Iterator[None]:
+    before, path, arguments = set(sys.modules), list(sys.path), list(sys.argv)
+    command, folder = list(program.command), program.folder
+    sys.path.insert(0, str(folder))
+    sys.argv[:] = command[[part.endswith(".py") for part in command].index(True) :]
+    try:
+        yield
+    finally:
+        sys.path[:], sys.argv[:] = path, arguments
+        for name in set(sys.modules) - before:
+            path_of = Path(getattr(sys.modules[name], "__file__", None) or "/")
+            if path_of.is_relative_to(folder) and not {*path_of.parts} & {*NOT_SOURCE}:
+                del sys.modules[name]

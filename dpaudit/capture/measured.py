@@ -30,7 +30,7 @@ from scipy.sparse.csgraph import connected_components
 from dpaudit.accounting.privacy_loss import Array, Integers
 from dpaudit.errors import RunError
 
-from .observed import MessageId, Observed, Place
+from .runs import AgentRound, MessageId, ProgramRun
 
 Booleans = NDArray[np.bool_]
 MOST_ENTRIES = 10**7  # of one part of B
@@ -76,10 +76,10 @@ NO_LEAK = Leak(0.0, 0.0)
 
 
 def noise_of(
-    place: Place,
-    base: Observed,
-    silent: Sequence[Observed],
-    signed: Sequence[tuple[Observed, Observed]],
+    place: AgentRound,
+    base: ProgramRun,
+    silent: Sequence[ProgramRun],
+    signed: Sequence[tuple[ProgramRun, ProgramRun]],
 ) -> dict[MessageId, tuple[Response, ...]]:
     """The noise of each message of a place, its agent's own and those of others with its noise.
 
@@ -117,7 +117,12 @@ def noise_of(
 
 
 def _response(
-    place: Place, message: MessageId, j: int, silent: Observed, one: Observed, two: Observed
+    place: AgentRound,
+    message: MessageId,
+    j: int,
+    silent: ProgramRun,
+    one: ProgramRun,
+    two: ProgramRun,
 ) -> Response | None:
     """What draw j moves in a message; None: nothing."""
     draw, mean = place.draws[j], silent.messages[message]
@@ -153,11 +158,11 @@ def _if_rounds_of_their_own(message: MessageId) -> str:
 
 
 def leak(
-    place: Place,
+    place: AgentRound,
     noised: Mapping[MessageId, Sequence[Response]],
     read: Sequence[MessageId],
-    without: Observed,
-    having: Observed,
+    without: ProgramRun,
+    having: ProgramRun,
     known: Collection[int] = (),
 ) -> Leak:
     """What the messages that are read show of the difference between two runs.
@@ -208,7 +213,7 @@ class _Block(NamedTuple):
 
 
 def _together(
-    place: Place,
+    place: AgentRound,
     hiding: Mapping[MessageId, Sequence[Response]],
     changes: Mapping[MessageId, Array],
 ) -> Leak:
@@ -294,7 +299,7 @@ def _blocks(
         )
 
 
-def log_likelihood_ratio(found: Leak, run: Observed, mean: Observed) -> float:
+def log_likelihood_ratio(found: Leak, run: ProgramRun, mean: ProgramRun) -> float:
     """Of a run with the record against one without; ``mean`` is the latter without noise.
 
     But for a constant, ln p1/p0 is ratio w for a Gaussian w ~ N(0 or ratio, 1), and

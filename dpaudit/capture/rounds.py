@@ -1,8 +1,8 @@
 """Which round each message belongs to: from a line that starts them, or the period of the calls."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple, get_args
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ FEWEST = 1 / 3  # of a process's calls that must repeat to be seen as rounds
 MOST = 0.8  # of what the best period explains: a shorter one that does so may be believed
 
 
-class Call(NamedTuple):
+class ProgramCall(NamedTuple):
     """What one process did in one call: it sent, or it drew."""
 
     sequence: int  # of its first event
@@ -43,7 +43,9 @@ def with_rounds(
         starts = _at_site(calls, starts_at) if starts_at else _by_period(calls)
         for call, number in zip(calls, _numbers(calls, starts), strict=True):
             found[process, call.sequence] = number
-    first = _first_of_call(events)
+    first: dict[Hashable, int] = {}  # event of each call
+    for event in events:
+        first.setdefault(_call(event), event.sequence)
     return (
         [e.model_copy(update={"round": found[e.process, first[_call(e)]]}) for e in events],
         [d.model_copy(update={"round": found[d.process, d.sequence]}) for d in draws],
@@ -100,29 +102,22 @@ def _call(event: Event) -> tuple[int, str, str, int]:
     return event.process, event.operator, event.call_site, event.occurrence
 
 
-def _first_of_call(events: Iterable[Event]) -> dict[tuple[int, str, str, int], int]:
-    first: dict[tuple[int, str, str, int], int] = {}
-    for event in events:
-        first.setdefault(_call(event), event.sequence)
-    return first
-
-
-def _by_process(events: Sequence[Event], draws: Sequence[Draw]) -> dict[int, list[Call]]:
+def _by_process(events: Sequence[Event], draws: Sequence[Draw]) -> dict[int, list[ProgramCall]]:
     """The calls of each process in their order."""
-    calls: defaultdict[int, list[Call]] = defaultdict(list)
+    calls: defaultdict[int, list[ProgramCall]] = defaultdict(list)
     together: defaultdict[tuple[int, str, str, int], list[Event]] = defaultdict(list)
     for event in events:
         together[_call(event)].append(event)
     for (process, operator, site, _), sent in together.items():
         what = tuple((operator, *((t.shape, t.dtype) for t in e.tensors)) for e in sent)
         tags, to = tuple(e.tag for e in sent), tuple(e.destinations for e in sent)
-        calls[process].append(Call(sent[0].sequence, site, what, tags, to))
+        calls[process].append(ProgramCall(sent[0].sequence, site, what, tags, to))
     for draw in draws:
-        calls[draw.process].append(Call(draw.sequence, draw.call_site))
+        calls[draw.process].append(ProgramCall(draw.sequence, draw.call_site))
     return {process: sorted(listed) for process, listed in calls.items()}
 
 
-def _numbers(calls: Sequence[Call], starts: Sequence[bool]) -> list[int | None]:
+def _numbers(calls: Sequence[ProgramCall], starts: Sequence[bool]) -> list[int | None]:
     """The round of each call, from which of them start one."""
     numbers: list[int | None] = list(map(int, np.cumsum(starts)))
     following = None  # of the next message
@@ -133,9 +128,9 @@ def _numbers(calls: Sequence[Call], starts: Sequence[bool]) -> list[int | None]:
     return numbers
 
 
-def _at_site(calls: Sequence[Call], site: str) -> list[bool]:
+def _at_site(calls: Sequence[ProgramCall], site: str) -> list[bool]:
     starts, before = [], ""
-    seen: set[Call] = set()
+    seen: set[ProgramCall] = set()
     for call in calls:
         known = call._replace(sequence=0)
         start = call.site == site and (before != site or known in seen)
@@ -145,13 +140,15 @@ def _at_site(calls: Sequence[Call], site: str) -> list[bool]:
     return starts
 
 
-def _by_period(calls: Sequence[Call]) -> list[bool]:
+def _by_period(calls: Sequence[ProgramCall]) -> list[bool]:
     sending = [call for call in calls if call.sent]
     whole = [call._replace(sequence=0) for call in sending]
-    without_destinations = [call._replace(destinations=()) for call in whole]
-    without_tags = [call._replace(tags=()) for call in whole]
-    without_both = [call._replace(destinations=()) for call in without_tags]
-    for tried in ([whole], [without_destinations, without_tags], [without_both]):
+    no_destinations: dict[str, Any] = {"destinations": ()}
+    no_tags: dict[str, Any] = {"tags": ()}
+    both = no_destinations | no_tags
+    without: list[list[dict[str, Any]]] = [[{}], [no_destinations, no_tags], [both]]
+    for some in without:
+        tried = [[call._replace(**none) for call in whole] for none in some]
         periods = [(period, keys) for keys in tried if (period := _period(keys)) is not None]
         if not periods:
             continue
@@ -171,7 +168,7 @@ class Period(NamedTuple):
     explained: int  # of the calls
 
 
-def _period(keys: Sequence[Call]) -> Period | None:
+def _period(keys: Sequence[ProgramCall]) -> Period | None:
     """After how many calls these repeat; None if they do not.
 
     Calls that repeat in between, but are made in other lines, such as those of an evaluation every

@@ -19,13 +19,18 @@ from dpaudit.files.whole import writing
 from dpaudit.memory import size_text
 from dpaudit.text import one_line
 
-from .addresses import addressed
 from .ended import guarded
-from .gathered import Process, all_over, draws_of, events_of, first_failure, processes_in
-from .inside.start import OPTIONS, TORCH
-from .recording import Recording
+from .inside.start import OPTIONS
+from .process_logs import (
+    Process,
+    addressed,
+    all_over,
+    draws_of,
+    first_failure,
+    processes_in,
+)
+from .recording import Recording, write_transcript
 from .rounds import is_simulation, with_counted_rounds, with_rounds
-from .transcript_files import TranscriptFiles
 
 INSIDE = Path(__file__).parent / "inside"  # the folder that Python finds sitecustomize in
 RAW = "raw"  # what processes write while they run
@@ -63,8 +68,7 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
         processes = addressed(processes_in(raw))
         _refuse_failure(command, code, processes, options.most_bytes)
         warning = f"{_ended(command, code)} when all was sent; the recording is kept"
-        files = TranscriptFiles(out)
-        sent, drawn = events_of(processes, files), draws_of(processes)
+        sent, drawn = write_transcript(processes, out), draws_of(processes)
         simulated = is_simulation(sent) and options.round_starts_at is None
         events, draws = (
             with_counted_rounds(sent, drawn)
@@ -104,9 +108,14 @@ def _environment(raw: Path, options: Options) -> dict[str, str]:
         "cpu": options.cpu,
         "transport": None if options.transport is None else str(options.transport.resolve()),
     }
-    before = os.environ.get("PYTHONPATH")
+    return with_hooks({**os.environ, OPTIONS: json.dumps(told)})
+
+
+def with_hooks(environment: dict[str, str]) -> dict[str, str]:
+    """An environment in which Python finds the hooks as it starts."""
+    before = environment.get("PYTHONPATH")
     path = os.pathsep.join([str(INSIDE.resolve()), *([before] if before else [])])
-    return {**os.environ, "PYTHONPATH": path, OPTIONS: json.dumps(told)}
+    return {**environment, "PYTHONPATH": path}
 
 
 @contextmanager
@@ -143,7 +152,8 @@ def _run(
         guard.has(started)
         deadline = time.monotonic() + options.seconds
         while (code := started.poll()) is None:
-            _refuse_excess(raw, options.most_bytes)
+            if sum(path.stat().st_size for path in raw.glob("*.bin")) > options.most_bytes:
+                raise too_large(options.most_bytes, ", or give a larger --max-bytes")
             if time.monotonic() > deadline:
                 raise RunError(
                     "DPA058",
@@ -152,13 +162,6 @@ def _run(
                 )
             time.sleep(_POLL)
         return code
-
-
-def _refuse_excess(raw: Path, most_bytes: int) -> None:
-    """More than may be kept; each process stops writing by itself when it alone has that much."""
-    size = sum(path.stat().st_size for path in raw.glob("*.bin"))
-    if size > most_bytes:
-        raise too_large(most_bytes, ", or give a larger --max-bytes")
 
 
 def too_large(most_bytes: int, remedy: str = "") -> RunError:
@@ -179,8 +182,7 @@ def _refuse_failure(
         for kind in ("refused", "full")
     }
     if noted["refused"]:
-        supported = " and ".join(TORCH)
-        raise RunError("DPA060", f"{noted['refused'][0]}; supported are: {supported}")
+        raise RunError("DPA060", noted["refused"][0])
     if noted["full"]:
         raise too_large(most_bytes, ", or give a larger --max-bytes")
     if code and not all_over(processes):

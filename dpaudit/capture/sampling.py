@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import RecordOptions
 from dpaudit.files.claim import Claim
-from dpaudit.files.world import Taken
+
+from .runs import TakenBatch
 
 Pattern = Literal["whole", "epochs", "random", "unknown"]
 Digests = Sequence[Sequence[str]]  # of the records of each batch
@@ -33,7 +34,7 @@ class Sampling(NamedTuple):
     pattern: Pattern  # of all victims
 
     @classmethod
-    def of(cls, record: RecordOptions, taken: Sequence[Taken]) -> "Sampling":
+    def of(cls, record: RecordOptions, taken: Sequence[TakenBatch]) -> "Sampling":
         """Raises RunError for what is stated, and is not so in the recording."""
         found = [
             pattern_of([one.digests for one in taken if one.agent == victim])
@@ -140,7 +141,7 @@ def _log_choices(n: int, k: int) -> float:
 
 
 def _refuse_contradiction(
-    record: RecordOptions, found: Sequence[Pattern], taken: Sequence[Taken]
+    record: RecordOptions, found: Sequence[Pattern], taken: Sequence[TakenBatch]
 ) -> None:
     said = f'record.sampling: "{record.sampling}" is stated, and in the recording'
     for victim, pattern in zip(record.victims, found, strict=True):

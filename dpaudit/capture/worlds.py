@@ -3,36 +3,44 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import RecordAdjacency
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.threat import ThreatModel
-from dpaudit.files.world import Change, How, World
+from dpaudit.files.world import How, World
 
 from .kept_runs import KeptRuns
 from .measured import NO_LEAK, Leak, Response, leak, noise_of
-from .observed import MessageId, NamedDraw, Observed, Place, draws_for, first_difference, place_of
-from .program import Program
+from .runs import (
+    AgentRound,
+    MessageId,
+    NamedDraw,
+    ProgramRun,
+    draws_for,
+    first_difference,
+    place_of,
+)
 from .sampling import Record, Sampling, records_by_round
-from .shared_draws import owners, same_draws
 
 Pair = tuple[How, How]  # what the record is without, and with
 OnRun = Callable[[], None]
+Sign = Literal[1, -1]
+Same = dict[str, tuple[str, Sign]]
 
 
 @dataclass(frozen=True)
 class Neighbours:
     """Worlds of one round that share all draws: each victim's record as one of several things."""
 
-    places: Mapping[int, Place]  # by victim
+    places: Mapping[int, AgentRound]  # by victim
     noised: Mapping[int, Mapping[MessageId, tuple[Response, ...]]]
-    runs: Mapping[How, Observed]
-    base: Observed = field(repr=False)
+    runs: Mapping[How, ProgramRun]
+    base: ProgramRun = field(repr=False)
 
     def read(self, victim: int, threat_model: ThreatModel, name: str | None) -> list[MessageId]:
         """The victim's messages of this round that an adversary reads; None: of all names."""
@@ -74,7 +82,7 @@ class Neighbours:
         summed = any(m in self.base.summed for m in place.messages)
         return found if state_is_known and not summed else found._replace(upper=True)
 
-    def _before(self, place: Place) -> Iterator[MessageId]:
+    def _before(self, place: AgentRound) -> Iterator[MessageId]:
         """The messages that the victim's own of this round may depend on."""
         several = len({m.name for m in place.messages}) > 1
         for m in self.base.messages:
@@ -101,26 +109,24 @@ class Worlds(NamedTuple):
 
     sampling: Sampling
     records: Mapping[int, Mapping[int, Record]]  # by victim and round
-    plain: Observed
-    base: Observed
+    plain: ProgramRun
+    base: ProgramRun
     replay: World  # by which runs share every draw
     rounds: Mapping[int, Neighbours]
 
 
-def measured_worlds(
-    config: CapturedConfig, program: Program, kept: KeptRuns, on_run: OnRun
-) -> Worlds:
+def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> Worlds:
     """Run the program as often as its record and its noise need.
 
     Raises:
         RunError: a run fails; it sends nothing; runs that share every draw differ; a victim takes
             no batch or sends nothing in a round.
     """
-    runs, tape = Runs(program, kept, on_run), program.scratch / "tape"
+    tape = runs.program.scratch / "tape"
     plain = runs.loaded([World(out=tape, seed=config.seed)])[0]
     _refuse_absent(config, plain)
     same = same_draws(plain, config.noise.sites, config.record.rounds)
-    replay = World(out=tape, seed=config.seed, tape=_written(plain, tape), same=same)
+    replay = World(out=tape, seed=config.seed, tape=plain.write_tape(tape), same=same)
     base, again = runs.loaded([replay, replay])
     for other in (plain, again):
         _refuse_difference(first_difference(base, other))
@@ -130,23 +136,21 @@ def measured_worlds(
     return Worlds(sampling, records, plain, base, replay, rounds)
 
 
-def _records(config: CapturedConfig, plain: Observed) -> dict[int, dict[int, Record]]:
+def _records(config: CapturedConfig, plain: ProgramRun) -> dict[int, dict[int, Record]]:
     """Which record of each victim is changed in each round."""
     found = {}
     for victim in config.record.victims:
-        own = [taken for taken in plain.batches if taken.agent == victim]
-        digests = {
-            k: own[place_of(plain, victim, k).batch - 1].digests for k in config.record.rounds
-        }
-        found[victim] = records_by_round(digests)
+        own = [taken.digests for taken in plain.batches if taken.agent == victim]
+        ks = config.record.rounds
+        found[victim] = records_by_round({k: own[place_of(plain, victim, k).batch - 1] for k in ks})
     return found
 
 
 def _neighbours(
     config: CapturedConfig,
-    playing: "Runs",
+    playing: KeptRuns,
     replay: World,
-    base: Observed,
+    base: ProgramRun,
     records: Mapping[int, Mapping[int, Record]],
     k: int,
 ) -> Neighbours:
@@ -163,7 +167,10 @@ def _neighbours(
             owners=owners(of_all, replay.same),
         )
     hows = [how for how in config.record.hows() if how != "present"]
-    changes = [replay.model_copy(update={"changes": _changes(places, how)}) for how in hows]
+    changes = [
+        replay.model_copy(update={"changes": tuple(p.change(how) for p in places.values())})
+        for how in hows
+    ]
     n_draws = max(len(place.draws) for place in places.values())
     perturbed = [replay.model_copy(update=u) for u in _perturbed(list(places.values()), n_draws)]
     foreign = {v: tuple(d.key for d in of_all if d not in p.draws) for v, p in places.items()}
@@ -192,8 +199,8 @@ def _neighbours(
         victim: noise_of(place, base, silent, list(zip(one_way, other_way, strict=True)))
         for victim, place in places.items()
     }
-    changed: dict[How, Observed] = dict(zip(hows, runs, strict=False))
-    everything: dict[How, Observed] = {"present": base, **changed}
+    changed: dict[How, ProgramRun] = dict(zip(hows, runs, strict=False))
+    everything: dict[How, ProgramRun] = {"present": base, **changed}
     return Neighbours(places, noised, everything, base)
 
 
@@ -203,10 +210,10 @@ def is_noise(draw: NamedDraw, sites: Sequence[str]) -> bool:
 
 
 def _agents_share(
-    base: Observed,
-    places: Mapping[int, Place],
+    base: ProgramRun,
+    places: Mapping[int, AgentRound],
     foreign: Mapping[int, tuple[str, ...]],
-    runs: Sequence[Observed],
+    runs: Sequence[ProgramRun],
     n_draws: int,
 ) -> bool:
     """Whether a draw of one agent moves a message of another in the round, directly or not.
@@ -215,7 +222,8 @@ def _agents_share(
         foreign: by victim: the draws that are not its own.
         runs: of ``_perturbed``, and without the foreign draws of each victim that has some.
     """
-    k, without_own, quiet = _round_of(places), runs[: 3 * n_draws : 3], runs[3 * n_draws :]
+    without_own, quiet = runs[: 3 * n_draws : 3], runs[3 * n_draws :]
+    k = next(iter(places.values())).round
     victims = [victim for victim, keys in foreign.items() if keys]
     for victim, run in zip(victims, quiet, strict=True):
         if first_difference(base, run, places[victim].messages) is not None:
@@ -224,11 +232,7 @@ def _agents_share(
     return any(first_difference(base, run, beside) is not None for run in without_own)
 
 
-def _round_of(places: Mapping[int, Place]) -> int:
-    return next(iter(places.values())).round
-
-
-def _perturbed(places: Sequence[Place], n_draws: int) -> Iterator[dict[str, object]]:
+def _perturbed(places: Sequence[AgentRound], n_draws: int) -> Iterator[dict[str, object]]:
     """Of the j-th draw of every victim: without it, and with its signs one way and another."""
     for j in range(n_draws):
         keys = tuple(place.draws[j].key for place in places if j < len(place.draws))
@@ -237,46 +241,7 @@ def _perturbed(places: Sequence[Place], n_draws: int) -> Iterator[dict[str, obje
         yield {"signs": keys, "sign_seed": 1}
 
 
-def _changes(places: Mapping[int, Place], how: How) -> tuple[Change, ...]:
-    return tuple(place.change(how) for place in places.values())
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Plays worlds, but for those that an audit which was ended has played."""
-
-    program: Program
-    kept: KeptRuns
-    on_run: OnRun
-
-    def loaded(self, worlds: Sequence[World]) -> list[Observed]:
-        """Raises RunError for the first run that fails."""
-        found = [self._taken(world) for world in worlds]
-        missing = [w for w, run in zip(worlds, found, strict=True) if run is None]
-        played = iter(self.program.each(missing, self._kept, self.on_run))
-        return [next(played) if run is None else run for run in found]
-
-    def _taken(self, world: World) -> Observed | None:
-        out = self.kept.take(world)
-        if out is None:
-            return None
-        run = self.program.observed(out).loaded()
-        if world.tape is None:
-            self.program.learn(run)
-        self.on_run()
-        return run
-
-    def _kept(self, run: Observed) -> Observed:
-        self.kept.keep(run.path)
-        return run.loaded()
-
-
-def _written(run: Observed, folder: Path) -> Path:
-    """A tape that stays when the run is gone."""
-    return run.write_tape(folder)
-
-
-def _refuse_absent(config: CapturedConfig, plain: Observed) -> None:
+def _refuse_absent(config: CapturedConfig, plain: ProgramRun) -> None:
     if not plain.messages:
         begins = config.messages.round_starts_at
         why = f'"{begins}" sends and draws nothing' if begins else "the messages have no period"
@@ -318,7 +283,7 @@ def _refuse_difference(message: MessageId | None) -> None:
         )
 
 
-def _refuse_other_shapes(base: Observed, run: Observed, messages: Sequence[MessageId]) -> None:
+def _refuse_other_shapes(base: ProgramRun, run: ProgramRun, messages: Sequence[MessageId]) -> None:
     for message in messages:
         found = run.messages.get(message)
         if found is None or found.shape != base.messages[message].shape:
@@ -327,3 +292,48 @@ def _refuse_other_shapes(base: Observed, run: Observed, messages: Sequence[Messa
                 f"{message} is not sent, or has another size, where a record or noise differs; "
                 "what it shows cannot be measured: messages.ignore leaves it out",
             )
+
+
+def same_draws(plain: ProgramRun, sites: Sequence[str], rounds: Sequence[int]) -> Same:
+    """Which draws are the numbers that another agent drew in the same round, or less these.
+
+    What that shows of a record is measured, in the rounds that are measured. In other rounds only
+    those count that the same agents draw by the same names there: what repeats otherwise is a
+    fault.
+    """
+    found = {
+        later.key: (first, later, sign)
+        for first, later, sign in _pairs([d for d in plain.draws if not sites or d.name in sites],
+                                         plain.tape)
+    }  # fmt: skip
+    measured = {_link(a, b) for a, b, _ in found.values() if a.round in rounds}
+    return {key: (a.key, sign) for key, (a, b, sign) in found.items() if _link(a, b) in measured}
+
+
+def _pairs(
+    draws: Sequence[NamedDraw], tape: Mapping[str, Array]
+) -> Iterator[tuple[NamedDraw, NamedDraw, Sign]]:
+    first: dict[tuple[int | None, bytes], NamedDraw] = {}
+    for draw in draws:
+        values = tape[draw.key]
+        if not values.any():
+            continue
+        seen = first.setdefault((draw.round, values.tobytes()), draw)
+        less = first.get((draw.round, (-values).tobytes()))
+        for other, sign in ((seen, 1), (less, -1)):
+            if other is not None and other.agent != draw.agent:
+                yield other, draw, sign  # type: ignore[misc]
+                break
+
+
+def _link(a: NamedDraw, b: NamedDraw) -> tuple[int, str, int, str]:
+    return a.agent, a.name, b.agent, b.name
+
+
+def owners(draws: Sequence[NamedDraw], same: Same) -> dict[str, frozenset[int]]:
+    """The agents that made each of these draws, by its key."""
+    found = {draw.key: {draw.agent} for draw in draws}
+    for key, (first, _) in same.items():
+        if first in found:
+            found[first].add(int(key.partition("/")[0]))
+    return {key: frozenset(agents) for key, agents in found.items()}

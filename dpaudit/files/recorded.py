@@ -75,11 +75,6 @@ class Draw(Strict):
     # None for what is not a finite number
 
 
-def write_at_once(path: Path, values: Iterable[Strict]) -> None:
-    """The same without waiting for the disk, which hundreds of short runs would do."""
-    path.write_text("".join(value.model_dump_json() + "\n" for value in values))
-
-
 def write_lines(path: Path, values: Iterable[Event] | Iterable[Draw]) -> None:
     """A file with one value a line, whole or not at all. Raises RunError."""
     write_whole(path, "".join(value.model_dump_json() + "\n" for value in values).encode())

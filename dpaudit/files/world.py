@@ -17,8 +17,7 @@ RANKS = "DPAUDIT_RANKS"  # there where each process of a program is one agent
 SAID, ERROR = "said.txt", "error.txt"  # what it printed, and what it did that cannot be audited
 FAILED = "failed.txt"  # the error of the process that failed first
 DONE = "done-"  # and a rank: it has sent all that the world asks for
-TAPE, BATCHES = "tape.safetensors", "batches.jsonl"  # beside what was sent and drawn
-RECORDS = "records.safetensors"  # the contents of batches, where a world asks for them
+TAPE = "tape.safetensors"  # the draws of a run
 Noise = Literal["gaussian", "laplace"]
 How = Literal["present", "absent", "scaled", "negated", "zeroed", "other-label"]
 
@@ -53,21 +52,12 @@ class World(Strict):
     keeps_records: bool = False  # writes down what is in the batches
     last: dict[NonNegativeInt, PositiveInt] = {}  # by agent: messages after which it may end
 
-
-class Taken(Strict):
-    """One batch that an agent took."""
-
-    agent: NonNegativeInt
-    sequence: NonNegativeInt  # rises over batches, draws and messages together
-    records: PositiveInt
-    digests: tuple[str, ...] = ()  # of each record, in a run whose draws are its own
+    @property
+    def is_over(self) -> bool:
+        """Whether each agent has sent all that this world asks for."""
+        return bool(self.last) and all((self.out / f"{DONE}{i}").exists() for i in self.last)
 
 
 def draw_key(agent: int, occurrence: int, name: str) -> str:
     """What a draw is called: ``occurrence`` counts the earlier ones of this agent and name."""
     return f"{agent}/{occurrence}/{name}"
-
-
-def record_key(agent: int, batch: int, part: int) -> str:
-    """What a part of a batch is called: inputs or labels, in the order that the batch has."""
-    return f"{agent}/{batch}/{part}"

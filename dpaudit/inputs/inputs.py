@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from dpaudit.files.documents import read_json
 from dpaudit.strict import Strict
 
-from . import values
+from .recorder import FOLDER, content, module_place, names_in
 
 LOG = "inputs.log"  # in a run directory, written by the recorder
 Kind = Literal["read", "listed", "sought", "sought with portions"]
@@ -37,10 +37,10 @@ class Input(NamedTuple):
 
 
 _NOW: Mapping[str, Callable[[str, str], str]] = {
-    "read": lambda path, name: values.content(path),
-    "listed": lambda path, ignored: values.listing(values.names_in(path), ignored.split("/")),
-    "sought": lambda path, name: values.module_place(path, name, False),
-    "sought with portions": lambda path, name: values.module_place(path, name, True),
+    "read": lambda path, name: content(path),
+    "listed": lambda path, ignored: _listing(names_in(path), ignored.split("/")),
+    "sought": lambda path, name: module_place(path, name, False),
+    "sought with portions": lambda path, name: module_place(path, name, True),
 }
 
 
@@ -96,9 +96,9 @@ def _of_lines(lines: list[list[str]]) -> Inputs:
             wrote[path] = None
         elif kind == "moved":
             to, value = more
-            if not _is_made(path, wrote) and value != values.FOLDER:
+            if not _is_made(path, wrote) and value != FOLDER:
                 found[Input("read", path, "", value)] = None
-            if _is_made(path, wrote) or value != values.FOLDER:
+            if _is_made(path, wrote) or value != FOLDER:
                 wrote[to] = None
         elif not _is_made(path, wrote):
             name, value = more if len(more) == 2 else ("", more[0])
@@ -119,7 +119,7 @@ def _without(one: Input, made: Mapping[str, list[str]]) -> Input:
     if one.kind != "listed":
         return one
     ignored = sorted(set(made.get(one.path, ())))
-    value = values.listing(one.value.split("/") if one.value else (), ignored)
+    value = _listing(one.value.split("/") if one.value else (), ignored)
     return Input(one.kind, one.path, "/".join(ignored), value)
 
 
@@ -130,3 +130,9 @@ def _relative(one: Input, root: Path) -> Input:
 
 def _absolute(one: Input, root: Path) -> Input:
     return one._replace(path=os.path.normpath(root / one.path))
+
+
+def _listing(names: Iterable[str], ignored: Iterable[str]) -> str:
+    """The hash of names, without some."""
+    names = set(names) - set(ignored)
+    return sha256("\0".join(sorted(names)).encode("utf-8", "surrogateescape")).hexdigest()

@@ -13,32 +13,21 @@ import _imp
 import importlib.util
 import json
 import os
+import stat
 import sys
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.machinery import ModuleSpec, PathFinder
+from hashlib import file_digest
+from importlib.machinery import ModuleSpec, PathFinder, all_suffixes
 from types import FrameType, ModuleType
 from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _values() -> ModuleType:
-    """The neighbour, which a child of another environment cannot import by its name."""
-    name = "dpaudit.inputs.values"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, os.path.join(_HERE, "values.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-values = _values()
-
+MISSING, FOLDER, ENDLESS = "missing", "folder", "endless"  # in the place of a file's hash
 VARIABLE = "DPAUDIT_INPUTS"  # of the environment: JSON, {"log": a file, "exempt": [paths]}
 INSIDE = os.path.join(_HERE, "inside")
 SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/lib64", "/bin", "/sbin", "/run")
@@ -67,8 +56,15 @@ class Recorder:
         self._said.add(line)
         if self.log is None:
             self._pending.append((kind, path, *more))
-        else:
-            _append(self.log, f"{line}\n")
+            return
+        try:
+            file = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return  # the run directory is gone, and its run will say so
+        try:
+            os.write(file, f"{line}\n".encode())
+        finally:
+            os.close(file)
 
     def write_to(self, log: str, exempt: Iterable[str]) -> None:
         """From now on entries go here, those of before first."""
@@ -168,9 +164,9 @@ def _note_loaded(recorder: Recorder) -> None:
             _read(recorder, file)
     names = [name for name in loaded if "." not in name and not _is_fixed(name)]
     for folder in _theirs(sys.path):
-        there = {name.partition(".")[0] for name in values.names_in(folder)}
+        there = {name.partition(".")[0] for name in names_in(folder)}
         for name in names:
-            value = values.module_place(folder, name, False) if name in there else ""
+            value = module_place(folder, name, False) if name in there else ""
             recorder.say("sought", folder, name, value)
 
 
@@ -203,7 +199,7 @@ def _sought(recorder: Recorder, name: str, path: Iterable[str]) -> None:
     regular = spec is not None and spec.loader is not None and origin is not None
     for folder in folders:
         kind = "sought" if regular else "sought with portions"
-        recorder.say(kind, folder, tail, values.module_place(folder, tail, not regular))
+        recorder.say(kind, folder, tail, module_place(folder, tail, not regular))
     if origin is not None and os.path.isabs(origin):
         _read(recorder, origin)
     if name in NATIVE and spec is not None and any(map(_is_theirs_code, _stack())):
@@ -230,9 +226,9 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _opened(recorder: Recorder, path: Any, mode: str | None, flags: int) -> None:
-    name = _name(path)
-    if name is None:
+    if isinstance(path, int):
         return
+    name = os.fsdecode(path)
     reads, empties = flags & os.O_ACCMODE != os.O_WRONLY, flags & os.O_TRUNC
     if reads and not empties and not flags & os.O_EXCL:
         _read(recorder, name)
@@ -254,27 +250,28 @@ def _read(recorder: Recorder, path: str) -> None:
             return  # another cache, of numba for example, which its own source decides
     if is_installed(path):
         return
-    value = values.content(path)
-    if value == values.ENDLESS:
+    value = content(path)
+    if value == ENDLESS:
         recorder.say("unknown", f"it reads {path}, which is no regular file")
-    elif value != values.FOLDER:
+    elif value != FOLDER:
         recorder.say("read", path, value)
-    if _is_native(path) and value != values.MISSING:
+    is_native = path.endswith((".so", ".dylib", ".pyd")) or ".so." in os.path.basename(path)
+    if is_native and value != MISSING:
         recorder.say("unknown", f"it loads {path}, native code that opens files unseen")
 
 
 def _listed(recorder: Recorder, path: Any = None, *_: Any) -> None:
-    folder = _name("." if path is None else path)
-    if folder is None or is_installed(folder) or not os.path.isdir(folder) or _is_own_look():
+    folder = "." if path is None or isinstance(path, int) else os.fsdecode(path)
+    if isinstance(path, int) or is_installed(folder) or not os.path.isdir(folder) or _is_own_look():
         return
-    recorder.say("listed", os.path.abspath(folder), "/".join(values.names_in(folder)))
+    recorder.say("listed", os.path.abspath(folder), "/".join(names_in(folder)))
 
 
 def _renamed(recorder: Recorder, old: Any, new: Any, *_: Any) -> None:
     """Of what was read under its new name, the old one is the input."""
     old, new = (os.path.abspath(os.fsdecode(path)) for path in (old, new))
     if not is_installed(old):
-        recorder.say("moved", old, new, values.content(old))
+        recorder.say("moved", old, new, content(old))
 
 
 def _linked(recorder: Recorder, to: Any, name: Any, *_: Any) -> None:
@@ -283,15 +280,13 @@ def _linked(recorder: Recorder, to: Any, name: Any, *_: Any) -> None:
 
 
 def _made(recorder: Recorder, path: Any, *_: Any) -> None:
-    name = _name(path)
-    if name is not None and not os.path.exists(name):
-        _wrote(recorder, name)
+    if not isinstance(path, int) and not os.path.exists(path):
+        _wrote(recorder, os.fsdecode(path))
 
 
 def _database(recorder: Recorder, path: Any, *_: Any) -> None:
-    name = _name(path)
-    if name is not None and name != ":memory:":
-        _read(recorder, name)
+    if not isinstance(path, int) and os.fsdecode(path) != ":memory:":
+        _read(recorder, os.fsdecode(path))
 
 
 def _library(recorder: Recorder, name: Any, *_: Any) -> None:
@@ -302,7 +297,8 @@ def _library(recorder: Recorder, name: Any, *_: Any) -> None:
 def _started(recorder: Recorder, program: Any, arguments: Any = (), *more: Any) -> None:
     """Of subprocess.Popen: (executable, arguments, cwd, env); of others, env comes next."""
     given = next((one for one in reversed(more) if isinstance(one, dict)), None)
-    command = [os.fsdecode(one) for one in arguments] if _is_list(arguments) else [str(arguments)]
+    listed = arguments if isinstance(arguments, list | tuple) else [str(arguments)]
+    command = [os.fsdecode(one) for one in listed]
     name = os.fsdecode(program) if program is not None else command[0]
     known = os.path.basename(name) in HARMLESS or _is_own(_stack())
     if not known and any(map(_is_theirs_code, _stack())) and not _is_seen(name, command, given):
@@ -372,34 +368,10 @@ def _is_python(program: str) -> bool:
     return first.startswith(b"#!") and b"python" in first.split(b"/")[-1]
 
 
-def _name(path: Any) -> str | None:
-    """A path as a text; None of a descriptor."""
-    return None if isinstance(path, int) else os.fsdecode(path)
-
-
-def _is_list(arguments: Any) -> bool:
-    return isinstance(arguments, list | tuple)
-
-
-def _append(log: str, line: str) -> None:
-    try:
-        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return  # the run directory is gone, and its run will say so
-    try:
-        os.write(file, line.encode())
-    finally:
-        os.close(file)
-
-
 def _theirs(path: Iterable[Any]) -> list[str]:
     """The folders of a module path that are the user's."""
     places = [os.path.abspath(place) for place in path if isinstance(place, str)]
     return [place for place in places if place != INSIDE and not is_installed(place)]
-
-
-def _is_native(path: str) -> bool:
-    return path.endswith((".so", ".dylib", ".pyd")) or ".so." in os.path.basename(path)
 
 
 def is_installed(path: str) -> bool:
@@ -481,3 +453,41 @@ def _is_package(path: str) -> bool:
 
 def _is_theirs_code(file: str) -> bool:
     return not file.startswith("<") and not is_installed(file)
+
+
+def content(path: str) -> str:
+    """The SHA-256 of a file; MISSING, FOLDER, or ENDLESS for a pipe or a device."""
+    try:
+        kind = os.stat(path).st_mode
+        if stat.S_ISDIR(kind):
+            return FOLDER
+        if not stat.S_ISREG(kind):
+            return ENDLESS
+        with open(path, "rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError):
+        return MISSING
+
+
+def names_in(path: str) -> list[str]:
+    """What a folder holds, in order, without hidden names and compiled modules."""
+    try:
+        found = os.listdir(path)
+    except (OSError, ValueError):
+        return []
+    return sorted(name for name in found if name[0] != "." and name != "__pycache__")
+
+
+def module_place(folder: str, name: str, portions: bool) -> str:
+    """As what a folder holds a module: the ends of the names that Python would import.
+
+    Args:
+        portions: whether a folder without ``__init__`` counts, a portion of a namespace package.
+    """
+    place = os.path.join(folder, name)
+    ends = [end for end in all_suffixes() if os.path.isfile(place + end)]
+    inits = [f"/__init__{end}" for end in all_suffixes()]
+    ends += [end for end in inits if os.path.isfile(place + end)]
+    if portions and os.path.isdir(place):
+        ends.append("/")
+    return " ".join(ends)

@@ -16,9 +16,7 @@ neighbouring worlds. Tensors and NumPy arrays alike; what comes back is of the k
 import operator
 import os
 import sys
-import threading
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
 from dpaudit.errors import RunError
@@ -26,13 +24,10 @@ from dpaudit.files.world import RANKS, WORLD, Noise
 
 if TYPE_CHECKING:
     from .player import Player
-    from .rank import RankPlayer
-    from .recorder import Recorder
 
 __all__ = ["batch", "noise", "send"]
 Value = TypeVar("Value")
 RECORDING = "_dpaudit_inside.start"  # the module that dpaudit capture starts in a process
-_starting = threading.Lock()
 
 
 def batch(agent: SupportsIndex, records: Value) -> Value:
@@ -100,24 +95,13 @@ def _agents(given: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
     return tuple(_agent("send", one) for one in given)  # type: ignore[union-attr]
 
 
-def _player() -> "Player | RankPlayer | Recorder | None":
+def _player() -> "Player | None":
     if WORLD not in os.environ:
         started = sys.modules.get(RECORDING)
-        return None if started is None else started.recorder()
-    if RANKS in os.environ:
-        from .rank import here
+        return None if started is None else started.player()
+    from .player import here
 
-        return here()
-    with _starting:  # threads have one player
-        return _started(os.environ[WORLD], os.getpid())
-
-
-@cache
-def _started(world: str, process: int) -> "Player":
-    """The player of a process; a fork does not have that of its parent."""
-    from .player import Player
-
-    return Player.started(world)
+    return here()
 
 
 if RANKS in os.environ:

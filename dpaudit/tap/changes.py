@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.errors import RunError
-from dpaudit.files.world import How, World
+from dpaudit.files.world import How
 
 from .tape import as_tensor
 
@@ -40,14 +40,6 @@ def digests_of(batch: Any) -> tuple[str, ...]:
         for record, digest in zip(part, found, strict=True):
             digest.update(record.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return tuple(digest.hexdigest() for digest in found)
-
-
-def in_world(world: World, agent: int, taken: int, records: Any) -> Any:
-    """What an agent's batch of this number is in a world."""
-    for change in world.changes:
-        if (change.agent, change.batch) == (agent, taken):
-            records = changed(records, change.how, change.record)
-    return records
 
 
 def changed(batch: Any, how: How, i: int = 0) -> Any:

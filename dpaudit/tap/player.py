@@ -1,182 +1,199 @@
-"""A world inside the process that runs it: draws are replayed, one record differs, all is noted."""
+"""What the tap and the hooks do in one process of a program that is recorded or audited.
 
-import atexit
-import hashlib
+All is written to a log as it happens, so that nothing is lost by os._exit. In a run of an audit,
+draws of noise are replayed and one record differs. In a program of torch.distributed the agent is
+the rank, and draws have the names of their lines. Uniform draws are those that
+torch.distributions.Laplace makes its noise from, u on (-1, 1). They are kept as that noise,
+t = -sign(u) log(1 - |u|).
+"""
+
 import os
 import signal
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn
 
 import torch
-from safetensors.torch import save_file
+import torch.distributed as dist
 from torch import Tensor
 
-from dpaudit.files.recorded import Draw, Event, SentTensor, write_at_once
-from dpaudit.files.world import (
-    BATCHES,
-    ERROR,
-    PROCESS,
-    RECORDS,
-    TAPE,
-    Noise,
-    Taken,
-    World,
-    draw_key,
-    record_key,
-)
+from dpaudit.errors import DpauditError
+from dpaudit.files.world import DONE, ERROR, PROCESS, RANKS, WORLD, Noise, World, draw_key
 
-from .changes import digests_of, in_world, n_records, parts_of
-from .tape import Tape, as_noise, as_tensor, like
+from .changes import changed, digests_of, n_records, parts_of
+from .tape import NoiseTape, as_noise, as_tensor, like, seed_all
 
-CONTENT = "transcript/messages.safetensors"
-
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
-class Ended(SystemExit):
-    """All that a world asks for is sent."""
-
-
-def _in_turn(
-    method: "Callable[Concatenate[Player, Given], Result]",
-) -> "Callable[Concatenate[Player, Given], Result]":
-    """A method that threads, which agents may be, call one after the other."""
-
-    @wraps(method)
-    def called(player: "Player", *given: Given.args, **named: Given.kwargs) -> Result:
-        with player.lock:
-            return method(player, *given, **named)
-
-    return called
+REFUSED = 2  # exit status
+NEAR = 1e-4  # a bound of a uniform draw is -1 or 1, but for what single precision leaves out
 
 
 class Player:
-    """What a process does of one world, and what it has seen; written when it ends."""
+    """Records what one process does and, in a run of an audit, changes it as the world says.
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.lock = threading.Lock()
-        self._tape = Tape(world)
-        self._drawn: dict[str, Tensor] = {}
-        self._contents: dict[str, Tensor] = {}
-        self._records: dict[str, Tensor] = {}
-        self._events: list[Event] = []
-        self._draws: list[Draw] = []
-        self._batches: list[Taken] = []
-        self._sequence = 0
-        self._times: Counter[Any] = Counter()  # that something was called
-        self._round: Counter[int] = Counter()  # of an agent's last message
-        self._sent: Counter[int] = Counter()  # messages of an agent
+    Args:
+        log: a ``Log`` of dpaudit.capture.inside.
+        world: None where a program is recorded and not audited.
+    """
 
-    @classmethod
-    def started(cls, path: str) -> "Player":
-        """The world of this process, written when it ends."""
-        world = World.model_validate_json(Path(path).read_text())
-        if os.environ[PROCESS] != str(os.getpid()):
-            _refuse_process(world)
-        player = cls(world)
-        atexit.register(player.close)
-        return player
+    def __init__(self, log: Any, world: World | None = None) -> None:
+        self._log, self._world = log, world
+        self._tape = None if world is None else NoiseTape(world)
 
-    @_in_turn
     def batch(self, agent: int, records: Any) -> Any:
-        self._end_if_over()
-        taken = self._count("batch", agent) + 1
-        self._batches.append(
-            Taken(
-                agent=agent,
-                sequence=self._next(),
-                records=n_records(records),
-                digests=digests_of(records) if self.world.tape is None else (),
-            )
-        )
-        found = in_world(self.world, agent, taken, records)
-        if self.world.keeps_records:
-            for i, part in enumerate(parts_of(found)):
-                self._records[record_key(agent, taken, i)] = part.clone().contiguous()
-        return found
+        """The records of an agent's next step."""
+        if self._world is None:
+            return records
+        n = n_records(records)
+        with self._log.lock:
+            number = self._log.count(("batch", agent)) + 1
+            record = {"kind": "batch", "number": number, "agent": agent, "records": n}
+            record["sequence"] = self._log.number()
+            if self._world.tape is None:
+                record["digests"] = digests_of(records)
+            for change in self._world.changes:
+                if (change.agent, change.batch) == (agent, number):
+                    records = changed(records, change.how, change.record)
+            parts = parts_of(records) if self._world.keeps_records else ()
+            self._log.write(record, map(content_of, parts))
+        return records
 
-    @_in_turn
     def noise(self, agent: int, name: str, draw: Any, scale: float, family: Noise) -> Any:
-        occurrence = self._count("noise", agent, name)
-        key, own = draw_key(agent, occurrence, name), as_noise(name, draw)
-        self._draws.append(
-            Draw(
-                process=0, rank=agent, sequence=self._next(), time=time.time(), operator=family,
-                call_site=name, occurrence=occurrence, round=self._round[agent] + 1,
-                shape=tuple(own.shape), dtype=str(own.dtype).removeprefix("torch."),
-                parameters=(0.0, float(scale)),
-            )
-        )  # fmt: skip
-        value = self._tape.draw(key, own, float(scale), family)
-        self._drawn[key] = value.clone()
-        return like(value, draw)
+        """A draw of noise, or what takes its place."""
+        own = as_noise(name, draw)
+        with self._log.lock:
+            about = self._about("drawn", family, name, ("drawn", agent, name))
+            about |= {"shape": tuple(own.shape), "dtype": _name(own.dtype), "rank": agent}
+            if self._world is not None:
+                return like(self._replayed(about, agent, own, float(scale), family), draw)
+            self._log.write({**about, "parameters": (0.0, float(scale))})
+        return draw
 
-    @_in_turn
     def send(self, source: int, destinations: tuple[int, ...], name: str, value: Any) -> None:
-        self._end_if_over()
-        to = tuple(sorted(set(destinations) - {source}))
-        occurrence = self._count("send", source, to, name)
-        self._sent[source] += 1
-        content = as_tensor(value).clone().contiguous()
-        raw = content.reshape(-1).view(torch.uint8).numpy().tobytes()
-        key = hashlib.sha256(raw + repr((content.shape, content.dtype)).encode()).hexdigest()
-        self._contents[key] = content
-        self._round[source] = max(self._round[source], occurrence + 1)
-        sent = SentTensor(
-            name=name, shape=tuple(content.shape), dtype=str(content.dtype).removeprefix("torch."),
-            file=CONTENT, key=key, sha256=hashlib.sha256(raw).hexdigest(),
-        )  # fmt: skip
-        self._events.append(
-            Event(
-                process=0, rank=source, sequence=self._next(), time=time.time(), operator="tap",
-                call_site=name, occurrence=occurrence, group=(), tag=None, source=source,
-                destinations=to, round=occurrence + 1, tensors=(sent,), inconsistent=False,
+        """A message."""
+        to = sorted(set(destinations) - {source})
+        with self._log.lock:
+            ends = {"source": source, "destinations": to, "ranks": sorted({source, *to})}
+            link = {"group": "tap", "number": None, "tag": None}
+            about = self._about("sent", "tap", name, ("tap", name))
+            self._log.write({**about, **link, **ends}, [content_of(as_tensor(value))])
+            self.sent(source)
+
+    def sent(self, agent: int | None = None) -> None:
+        """Count a message; a file says when an agent, or this rank, has sent all that is asked."""
+        agent = _rank() if agent is None else agent
+        if self._world is None or agent is None:
+            return
+        if self._log.count(("sent", agent)) + 1 == self._world.last.get(agent):
+            (self._world.out / f"{DONE}{agent}").touch()
+            if RANKS not in os.environ and self._world.is_over:
+                os._exit(0)
+
+    def is_noise(self, site: str) -> bool:
+        """Whether an audit takes what a line draws for noise."""
+        return self._world is not None and site in self._world.sites
+
+    def drawn(self, record: dict[str, Any], result: Tensor, parameters: Sequence[Any]) -> None:
+        """Replace a draw at a line of noise by that of this world."""
+        site, operator, rank = record["site"], record["operator"], _rank()
+        mean, factor, scale, family = 0.0, 1.0, 1.0, "gaussian"
+        if rank is None:
+            self.refuse(f"{site} draws noise before init_process_group: it is of no rank")
+        if is_laplace(operator, parameters):
+            u = result.detach().double()
+            own, family = -u.sign() * torch.log1p(-u.abs()), "laplace"
+        elif operator in ("normal_", "normal"):
+            mean, std = parameters[:2]
+            scale, factor = (std, 1.0) if isinstance(std, float | int) else (1.0, std)
+            own = (result.detach() - mean) / factor
+        else:
+            self.refuse(
+                f"{site} draws by {operator}{tuple(record['parameters'])}; expected of a line of "
+                "noise a normal draw, or the uniform one on (-1, 1) of torch.distributions.Laplace"
             )
-        )  # fmt: skip
+        try:
+            value = self._replayed(record, rank, own, float(scale), family)  # type: ignore[arg-type]
+        except DpauditError as error:
+            self.refuse(str(error))
+        if family == "laplace":
+            u = -torch.expm1(-value.abs()).clamp(max=1 - torch.finfo(result.dtype).eps)
+            value = -value.sign() * u
+        with torch.no_grad():
+            result.copy_(value * factor + mean)
 
-    def _end_if_over(self) -> None:
-        """Once every agent has sent all that this world asks for."""
-        last = self.world.last
-        if last and all(self._sent[agent] >= n for agent, n in last.items()):
-            raise Ended(0)
+    def loaded(self, batch: Any) -> Any:
+        """What a data loader hands out; what is no batch of records is left alone."""
+        rank = _rank()
+        try:
+            return batch if rank is None else self.batch(rank, batch)
+        except DpauditError:
+            return batch
 
-    def close(self) -> None:
-        """Write what was seen."""
-        out = self.world.out
-        (out / CONTENT).parent.mkdir(parents=True, exist_ok=True)
-        save_file(self._contents, out / CONTENT)
-        save_file({k: v.contiguous() for k, v in self._drawn.items()}, out / TAPE)
-        save_file(self._records, out / RECORDS)
-        for name, values in (
-            ("events.jsonl", self._events),
-            ("draws.jsonl", self._draws),
-            (BATCHES, self._batches),
-        ):
-            write_at_once(out / name, values)
+    def refuse(self, why: str) -> NoReturn:
+        """End the process, whatever the program catches."""
+        assert self._world is not None
+        (self._world.out / ERROR).write_text(why)
+        os._exit(REFUSED)
 
-    def _next(self) -> int:
-        self._sequence += 1
-        return self._sequence - 1
+    def _about(self, kind: str, operator: str, name: str, counted: Hashable) -> dict[str, Any]:
+        begun = {"kind": kind, "sequence": self._log.number(), "time": time.time()}
+        return {**begun, "operator": operator, "site": name, "occurrence": self._log.count(counted)}
 
-    def _count(self, *what: Any) -> int:
-        """How often it was called before."""
-        self._times[what] += 1
-        return self._times[what] - 1
+    def _replayed(
+        self, record: dict[str, Any], rank: int, own: Tensor, scale: float, family: Noise
+    ) -> Tensor:
+        assert self._tape is not None
+        key = draw_key(rank, record["occurrence"], record["site"])
+        value = self._tape.draw(key, own, scale, family)
+        told = {"kind": "noise", "rank": rank, "operator": family, "parameters": (0.0, scale)}
+        self._log.write({**record, **told}, [content_of(value)])
+        return value
 
 
-def _refuse_process(world: World) -> NoReturn:
-    """End the run: what this process would note takes the place of what the others did."""
-    (world.out / ERROR).write_text(
-        "dpaudit.tap is called in a process that the program starts; expected a simulation in one "
-        "process, or program.ranks, the number of processes that call it"
-    )
-    os.kill(int(os.environ[PROCESS]), signal.SIGKILL)
-    os._exit(2)
+def is_laplace(operator: str, parameters: Sequence[float | None]) -> bool:
+    """Whether a draw is the uniform one that torch.distributions.Laplace makes its noise from."""
+    ends = [a or 0.0 for a in parameters]
+    return operator == "uniform_" and abs(ends[0] + 1) < NEAR and abs(ends[1] - 1) < NEAR
+
+
+def content_of(tensor: Tensor) -> tuple[str, tuple[int, ...], str, bytes]:
+    """As the log takes it: name, shape, dtype and bytes."""
+    held = tensor.detach().contiguous()
+    data = held.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return "0", tuple(held.shape), _name(held.dtype), data
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _rank() -> int | None:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return int(os.environ["RANK"]) if "RANK" in os.environ else None
+
+
+_here: list[Player] = []
+
+
+def begin(log: Any) -> Player:
+    """Play the world of this process, from the seed that it wants."""
+    world = World.model_validate_json(Path(os.environ[WORLD]).read_text())
+    seed_all(world.seed)
+    _here[:] = [Player(log, world)]
+    return _here[0]
+
+
+def here() -> Player | None:
+    """The player of this process; None in one that has not imported torch.
+
+    A simulation has one process: what another one does would take the place of what that did.
+    """
+    if RANKS not in os.environ and os.environ[PROCESS] != str(os.getpid()):
+        world = World.model_validate_json(Path(os.environ[WORLD]).read_text())
+        os.kill(int(os.environ[PROCESS]), signal.SIGKILL)
+        Player(None, world).refuse(
+            "dpaudit.tap is called in a process that the program starts; expected a simulation in "
+            "one process, or program.ranks, the number of processes that call it"
+        )
+    return _here[0] if _here else None

@@ -1,6 +1,7 @@
 """Draws of noise by name: replayed, silent, signed or drawn anew, as a world wants them."""
 
 import hashlib
+import random
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.world import Noise, World
 
 
-class Tape:
+class NoiseTape:
     """The draws of a world, by their keys."""
 
     def __init__(self, world: World) -> None:
@@ -50,6 +51,13 @@ class Tape:
                 "the record, and such runs cannot be compared",
             )
         return found
+
+
+def seed_all(seed: int) -> None:
+    """Seed the generators that programs use without asking for one of their own."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  what programs use
+    torch.manual_seed(seed)
 
 
 def as_noise(name: str, draw: Any) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpaudit.capture import servers
+from dpaudit.capture import program
 from dpaudit.capture.audit import run_captured
 from dpaudit.errors import DpauditError
 from dpaudit.files.captured_file import CapturedConfig
@@ -328,7 +328,7 @@ def test_a_program_without_rounds_is_told_to_name_a_line(
 
 
 def test_more_than_may_be_kept_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "MOST_BYTES", 10)
+    monkeypatch.setattr(program, "MOST_BYTES", 10)
     with pytest.raises(DpauditError, match="the transcript is larger than"):
         gossip(tmp_path, "none")
 

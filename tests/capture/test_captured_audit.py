@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpaudit.accounting.gaussian import gaussian_epsilon
-from dpaudit.capture import certified
+from dpaudit.capture import short_runs
 from dpaudit.capture.audit import run_captured
 from dpaudit.commands.cli import app
 from dpaudit.errors import DpauditError
@@ -61,19 +61,6 @@ def test_a_right_program_is_measured_at_its_claim_and_not_contradicted(tmp_path:
     assert AuditResult.read(tmp_path / "a" / "none" / "audit.json").to_json() == result.to_json()
     timeless = [one.model_copy(update={"timing": {}}).to_json() for one in (result, again)]
     assert timeless[0] == timeless[1]
-
-
-def test_every_victim_has_as_many_runs_with_its_record_in_both_parts() -> None:
-    config = CapturedConfig.model_validate(
-        {"program": {"command": ("python", "x.py")}, "certify": {"runs": 61}}
-    )
-    runs = certified.ShortRuns(config, None, None, "add-remove")
-    runs.__dict__["pairs"] = dict.fromkeys(range(3), ("absent", "present"))
-    included, n = runs.included, runs.n_choosing
-    assert included.shape == (61, 3)
-    for part in (included[:n], included[n:]):
-        assert set(part.sum(axis=0)) == {len(part) // 2}
-    assert not (included[:, 0] == included[:, 1]).all()
 
 
 def test_who_misses_messages_counts_the_rounds_before_any_was_missed(tmp_path: Path) -> None:
@@ -192,7 +179,7 @@ def test_an_interrupted_audit_goes_on_with_the_runs_that_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
-    monkeypatch.setattr(certified, "BLOCK", 5)
+    monkeypatch.setattr(short_runs, "BLOCK", 5)
     whole = audited(tmp_path / "whole", "none", runs=20)
 
     def interrupt(what: str, done: int, total: int) -> None:

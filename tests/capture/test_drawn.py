@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpaudit.capture.drawn import LEVEL, drawn_noise
-from dpaudit.capture.observed import NamedDraw
+from dpaudit.capture.runs import NamedDraw
 from dpaudit.files.finding import Name
 from dpaudit.files.verdict import Verdict
 

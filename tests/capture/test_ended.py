@@ -14,12 +14,12 @@ from tests.material.ended import ended_by
 
 CALLER = """
 from pathlib import Path
-from dpaudit.capture.servers import Anew
+from dpaudit.capture.program import Anew
 from dpaudit.files.captured_file import ProgramOptions
 from dpaudit.files.world import World
 
 here = Path().resolve()
-(here / "world").mkdir()
+(here / "world" / "raw").mkdir(parents=True)
 command = ("sh", "-c", "echo $$ > shell; sleep 600 & echo $! > sleeper.new; mv sleeper.new sleeper; wait")
 anew = Anew(ProgramOptions(command=command, folder=here))
 with anew.running():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpaudit.capture.measured import Leak, leak, log_likelihood_ratio, noise_of
-from dpaudit.capture.observed import MessageId, NamedDraw, Place
+from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw
 from dpaudit.errors import RunError
 
 D = 6
@@ -37,7 +37,7 @@ def measured(messages, draws: list[NamedDraw], change) -> Leak:
     silent = [run(j, np.zeros(D)) for j in range(n)]
     signed = [(run(j, SIGNS[0]), run(j, SIGNS[1])) for j in range(n)]
     without = Run(messages(zero), {})
-    place = Place(0, 1, tuple(without.messages), tuple(draws), 1)
+    place = AgentRound(0, 1, tuple(without.messages), tuple(draws), 1)
     having = Run({m: v + change.get(m, 0.0) for m, v in without.messages.items()}, {})
     noised = noise_of(place, without, silent, signed)
     return leak(place, noised, place.messages, without, having)

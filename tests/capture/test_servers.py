@@ -7,8 +7,8 @@ from threading import Thread
 
 import pytest
 
-from dpaudit.capture.imports import large_imports
-from dpaudit.capture.servers import Servers
+from dpaudit.capture.program import Servers
+from dpaudit.capture.server import large_imports
 from dpaudit.files.captured_file import ProgramOptions
 
 DEAF = """
@@ -39,7 +39,7 @@ def test_a_server_that_a_signal_does_not_reach_ends_with_its_orders(
 
 CLEANING_UP = """
 import atexit, os, signal
-from dpaudit.tap.run import serve
+from dpaudit.capture.server import serve
 atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))
 serve(1.0, print)
 """

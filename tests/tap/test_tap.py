@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from dpaudit import tap
+from dpaudit.capture.inside.log import Log
+from dpaudit.capture.runs import ProgramRun, Rounds
 from dpaudit.errors import RunError
-from dpaudit.files.recorded import Draw, Event, read_lines
+from dpaudit.files.captured_file import CapturedConfig, MessageOptions
 from dpaudit.files.world import WORLD, Change, World
 from dpaudit.tap.changes import changed, n_records
-from dpaudit.tap.player import Ended, Player
+from dpaudit.tap.player import Player
 
 GOSSIP = Path(__file__).parents[1] / "capture" / "programs" / "gossip.py"
 
@@ -48,15 +50,20 @@ def test_a_simulation_without_an_audit_is_bit_for_bit_what_it_is_without_a_tap(
 
 
 def player(tmp_path: Path, **world: Any) -> Player:
-    return Player(World(out=tmp_path, **world))
+    (tmp_path / "raw").mkdir(exist_ok=True)
+    return Player(Log(str(tmp_path / "raw"), 10**9), World(out=tmp_path, **world))
+
+
+def left(tmp_path: Path) -> ProgramRun:
+    """What a simulation has left in its folder."""
+    config = CapturedConfig.model_validate({"program": {"command": ("python", "x.py")}})
+    return ProgramRun(tmp_path, MessageOptions(), Rounds(config), first=True)
 
 
 def test_draws_are_replayed_silenced_or_put_at_their_scale(tmp_path: Path) -> None:
-    first = player(tmp_path)
     own = torch.randn(5, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(first.noise(2, "z", own, 3.0, "gaussian"), own)
-    first.close()
-    tape = tmp_path / "tape.safetensors"
+    assert torch.equal(player(tmp_path).noise(2, "z", own, 3.0, "gaussian"), own)
+    tape = left(tmp_path).write_tape(tmp_path / "tape")
     other = torch.full((5,), 9.0)
 
     def drawn(**world: Any) -> torch.Tensor:
@@ -64,6 +71,9 @@ def test_draws_are_replayed_silenced_or_put_at_their_scale(tmp_path: Path) -> No
 
     assert torch.equal(drawn(), own)
     assert torch.equal(drawn(silent=("2/0/z",)), torch.zeros(5))
+    twins = player(tmp_path, tape=tape, same={"2/1/z": ("2/0/z", -1)})
+    assert torch.equal(twins.noise(2, "z", other, 3.0, "gaussian"), own)
+    assert torch.equal(twins.noise(2, "z", other, 3.0, "gaussian"), -own)
     signs = [drawn(signs=("2/0/z",), sign_seed=i) for i in (0, 1, 2)]
     assert all(torch.equal(one.abs(), torch.full((5,), 3.0)) for one in signs)
     assert len({tuple(one.tolist()) for one in signs}) > 1
@@ -84,33 +94,34 @@ def test_fresh_draws_have_the_law_that_is_told(
 
 
 def test_a_draw_that_the_first_run_did_not_make_is_refused(tmp_path: Path) -> None:
-    first = player(tmp_path)
-    first.noise(0, "z", torch.zeros(5), 1.0, "gaussian")
-    first.close()
-    world = player(tmp_path, tape=tmp_path / "tape.safetensors")
+    player(tmp_path).noise(0, "z", torch.zeros(5), 1.0, "gaussian")
+    world = player(tmp_path, tape=left(tmp_path).write_tape(tmp_path / "tape"))
     with pytest.raises(RunError, match='draw 1 of "z" by agent 0 has another shape'):
         world.noise(0, "z", torch.zeros(4), 1.0, "gaussian")
 
 
-def test_messages_and_draws_are_counted_by_round(tmp_path: Path) -> None:
+def test_messages_and_draws_are_counted_by_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends with the last message that its world asks for."""
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
     seen = player(tmp_path, last={0: 2})
     for k in range(2):
+        assert ended == []
         seen.batch(0, torch.zeros(4, 2))
         seen.noise(0, "z", torch.zeros(2), 0.5, "laplace")
         seen.send(0, (1, 2), "x", torch.full((2,), float(k)))
-    with pytest.raises(Ended):
-        seen.send(0, (1, 2), "x", torch.zeros(2))
-    seen.close()
-    events = list(read_lines(tmp_path / "events.jsonl", Event))
-    draws = list(read_lines(tmp_path / "draws.jsonl", Draw))
-    assert [(e.source, e.destinations, e.call_site, e.round) for e in events] == [
-        (0, (1, 2), "x", 1),
-        (0, (1, 2), "x", 2),
+    assert ended == [0]
+    run = left(tmp_path)
+    sent = [(m.source, m.destinations, m.name, m.round) for m in run.messages]
+    assert sent == [(0, (1, 2), "x", 1), (0, (1, 2), "x", 2)]
+    assert [content.tolist() for content in run.messages.values()] == [[0, 0], [1, 1]]
+    assert [(d.family, d.round, d.scale) for d in run.draws] == [
+        ("laplace", 1, 0.5),
+        ("laplace", 2, 0.5),
     ]
-    assert [(d.operator, d.round, d.parameters) for d in draws] == [
-        ("laplace", 1, (0.0, 0.5)),
-        ("laplace", 2, (0.0, 0.5)),
-    ]
+    assert [(b.agent, b.records, len(b.digests)) for b in run.batches] == [(0, 4, 4)] * 2
 
 
 def test_only_the_record_of_the_named_batch_is_changed(tmp_path: Path) -> None:
@@ -151,11 +162,10 @@ def test_agents_may_be_integers_of_numpy_and_torch(
     tap.batch(agent, np.ones((2, 2)))
     tap.noise(torch.tensor(0), "z", np.ones(2), np.float64(1))
     tap.send(agent, destinations, "x", np.ones(2))
-    seen.close()
-    [event] = read_lines(tmp_path / "events.jsonl", Event)
-    assert event.source == 0
+    [message] = left(tmp_path).messages
+    assert message.source == 0
     to = np.atleast_1d(np.asarray(destinations))
-    assert event.destinations == tuple(int(one) for one in to if one)
+    assert message.destinations == tuple(int(one) for one in to if one)
 
 
 @pytest.mark.parametrize("destinations", [1.0, "1", -1, None, [0, "1"], True], ids=repr)

@@ -1,4 +1,6 @@
-"""Every call that fills a tensor with random numbers, recorded on its way to the backend.
+"""What a program draws, and the batches that its data loaders hand out.
+
+Every call that fills a tensor with random numbers is recorded on its way to the backend.
 
 ``torch.randn``, ``torch.normal``, distributions, dropout and initial weights all come down to the
 few operators here, whoever calls them. Parameters are those of the operator.
@@ -12,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.library import Library
+from torch.utils.data import dataloader
 
-from .log import Log
-from .sites import Sites
+from .log import Log, Sites
 
 OPERATORS = (
     "normal_",
@@ -37,6 +39,13 @@ OPERATORS = (
 )
 _LIBRARY = Library("aten", "IMPL")
 _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+_ONE: Any = dataloader._SingleProcessDataLoaderIter
+_SEVERAL: Any = dataloader._MultiProcessingDataLoaderIter
+WORKERS = (
+    "a DataLoader with {} workers: what they draw and take cannot be named; expected "
+    "num_workers = 0 where a program is audited"
+)
 
 
 def record(log: Log, sites: Sites, player: Any = None) -> None:
@@ -88,3 +97,17 @@ def _kernel(name: str, log: Log, sites: Sites, player: Any) -> Callable[..., Any
 def _number(value: Any) -> float | None:
     finite = isinstance(value, int | float) and math.isfinite(value)
     return float(value) if finite else None
+
+
+def hook_loaders(player: Any) -> None:
+    """Show every batch to a player before the program has it; loaders with workers are refused."""
+    own = _ONE._next_data
+
+    def next_data(iterator: Any) -> Any:
+        return player.loaded(own(iterator))
+
+    def refused(iterator: Any, loader: Any) -> None:
+        player.refuse(WORKERS.format(loader.num_workers))
+
+    _ONE._next_data = next_data
+    _SEVERAL.__init__ = refused

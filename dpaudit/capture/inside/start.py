@@ -11,7 +11,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from .log import Log
+from .log import Log, Sites
+from .transports import OtherTransport, record_sockets
 
 OPTIONS = "DPAUDIT_CAPTURE"  # a JSON object: folder, origin, most_bytes, cpu, transport, world
 TORCH = ("2.13",)  # the versions whose internals the hooks were tried on
@@ -46,20 +47,21 @@ class AfterImport:
 def _record_torch(torch: ModuleType, log: Log, options: dict[str, Any]) -> None:
     version = str(torch.__version__)
     if ".".join(version.split(".")[:2]) not in TORCH:
-        log.note("refused", f"torch {version} is not supported")
+        supported = " and ".join(TORCH)
+        log.note("refused", f"torch {version} is not supported; supported are: {supported}")
         os._exit(REFUSED)
     if options["cpu"]:
         from . import cpu
 
         cpu.answer_for_cuda()
-    from . import draws, loaders, messages, sites
+    from . import draws, messages
 
-    where = sites.Sites(options["origin"])
+    where = Sites(options["origin"])
     player = _player(log) if options.get("world") else None
     messages.record(log, where, player)
     draws.record(log, where, player)
     if player is not None:
-        loaders.hook(player)
+        draws.hook_loaders(player)
 
 
 def start() -> None:
@@ -72,9 +74,7 @@ def start() -> None:
         _record_torch(torch, log, options)
 
     def hook_zmq(zmq: ModuleType) -> None:
-        from . import sites, zeromq
-
-        zeromq.record(log, sites.Sites(options["origin"]))
+        record_sockets(zmq, log, Sites(options["origin"]))
 
     if "torch" in sys.modules:  # by the fork of a process that had imported it
         hook_torch(sys.modules["torch"])
@@ -84,9 +84,7 @@ def start() -> None:
         module, hook = _adapter(options["transport"])
 
         def hook_transport(found: ModuleType) -> None:
-            from . import sent, sites
-
-            hook(found, sent.Sent(log, sites.Sites(options["origin"])))
+            hook(found, OtherTransport(log, Sites(options["origin"])))
 
         hooks[module] = hook_transport
     sys.meta_path.insert(0, AfterImport(hooks))
@@ -94,11 +92,11 @@ def start() -> None:
     _note_that_it_is_over(log)
 
 
-def recorder() -> Any:
+def player() -> Any:
     """What ``dpaudit.tap`` shows messages and noise to, in a process that is recorded."""
-    from dpaudit.tap.recorder import Recorder  # which calls this, and so can be imported
+    from dpaudit.tap.player import Player  # which calls this, and so can be imported
 
-    return Recorder(_log[0])
+    return Player(_log[0])
 
 
 def _player(log: Log) -> Any:
@@ -107,11 +105,11 @@ def _player(log: Log) -> Any:
     A world is refused, and not recorded as if it were one, where dpaudit cannot be imported.
     """
     try:
-        rank = importlib.import_module("dpaudit.tap.rank")
+        tap = importlib.import_module("dpaudit.tap.player")
     except ImportError as error:
         log.note("refused", f"the program's Python cannot import dpaudit: {error}")
         os._exit(REFUSED)
-    return rank.player(log)
+    return tap.begin(log)
 
 
 def _adapter(file: str) -> tuple[str, Callable[..., None]]:

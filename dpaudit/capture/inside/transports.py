@@ -1,0 +1,107 @@
+"""Messages that do not pass torch.distributed: of ZeroMQ sockets, or shown by an adapter.
+
+Messages of sockets have the addresses that these are bound and connected to. Which process an
+address belongs to is known when all have written down theirs.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .log import Content, Log, Sites
+
+
+class OtherTransport:
+    """Writes messages of other transports; an adapter is handed one of these to call.
+
+    ``sent(source, destinations, parts)`` says that rank ``source`` sends the same parts to each
+    of ``destinations``: tensors, or bytes, which are recorded as uint8.
+    """
+
+    def __init__(self, log: Log, sites: Sites) -> None:
+        self._log, self._sites = log, sites
+
+    def __call__(
+        self, source: int, destinations: Sequence[int], parts: Sequence[Any], name: str = "send"
+    ) -> None:
+        ends = {"source": int(source), "destinations": sorted(map(int, destinations))}
+        ranks = sorted({ends["source"], *ends["destinations"]})  # type: ignore[misc]
+        self.write("sent", name, parts, {"ranks": ranks, **ends})
+
+    def write(self, kind: str, name: str, parts: Sequence[Any], more: dict[str, Any]) -> None:
+        """A record of a message, with what its transport knows of its ends."""
+        site = self._sites.here()
+        with self._log.lock:
+            record = {
+                "kind": kind,
+                "sequence": self._log.number(),
+                "time": time.time(),
+                "operator": name,
+                "site": site,
+                "occurrence": self._log.count((name, site)),
+                "group": "transport",
+                "number": None,
+                "tag": None,
+                **more,
+            }
+            self._log.write(record, [_content(i, part) for i, part in enumerate(parts)])
+
+
+def _content(i: int, part: Any) -> Content:
+    try:
+        data = memoryview(part).cast("B")
+        return Content(str(i), (data.nbytes,), "uint8", data)
+    except TypeError:
+        if "torch" not in sys.modules or not isinstance(part, sys.modules["torch"].Tensor):
+            raise TypeError(
+                "sent(source, destinations, parts): expected a list of tensors or bytes; got a "
+                f"{type(part).__name__} in it"
+            ) from None
+        from .messages import contents  # loads torch, which this process then has
+
+        (content,) = contents([part])
+        return content._replace(name=str(i), data=bytes(content.data))
+
+
+def record_sockets(zmq: Any, log: Log, sites: Sites) -> None:
+    """See every ZeroMQ socket of the process bind, connect and send."""
+    sent = OtherTransport(log, sites)
+    parts: dict[int, list[bytes]] = {}  # of messages that are not complete, by socket
+    socket: Any = zmq.Socket
+    bind, connect, send = socket.bind, socket.connect, socket.send
+
+    def noted(what: str, own: Any) -> Any:
+        def call(self: Any, address: Any, *given: Any, **named: Any) -> Any:
+            result = own(self, address, *given, **named)
+            last = self.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+            address = last if what == "bound" else _text(address)
+            identity = self.getsockopt(zmq.ROUTING_ID).hex()
+            of = {"address": address, "id": identity, "socket": self.underlying}
+            log.write({"kind": what, **of})
+            return result
+
+        return call
+
+    def recorded(self: Any, data: Any, flags: int = 0, *given: Any, **named: Any) -> Any:
+        message = parts.setdefault(self.underlying, [])
+        whole = not flags & zmq.SNDMORE
+        content = bytes(memoryview(getattr(data, "buffer", data)).cast("B"))
+        if whole:
+            name = zmq.SocketType(self.getsockopt(zmq.TYPE)).name
+            frames = [*message, content]
+            to = frames.pop(0).hex() if name == "ROUTER" else None
+            sent.write("addressed", f"zmq.{name}", frames, {"socket": self.underlying, "to": to})
+        result = send(self, data, flags, *given, **named)
+        message[:] = [] if whole else [*message, content]
+        return result
+
+    socket.bind, socket.connect, socket.send = (
+        noted("bound", bind),
+        noted("connected", connect),
+        recorded,
+    )
+
+
+def _text(address: Any) -> str:
+    return address.decode() if isinstance(address, bytes) else str(address)

@@ -1,0 +1,219 @@
+"""What each process of a program wrote down: its messages, draws and batches."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import merge
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from dpaudit.errors import RunError
+from dpaudit.files.recorded import Draw, Event
+from dpaudit.text import one_line
+
+from .inside.start import LEFT, OVER
+
+Record = dict[str, Any]
+Line = TypeVar("Line", Draw, Event)
+_OF_DRAW = ("sequence", "time", "operator", "occurrence", "shape", "dtype", "parameters")
+_OF_EVENT = ("sequence", "time", "operator", "occurrence", "tag", "source", "destinations")
+_OF_LAUNCHER = (  # torchrun's and mp.spawn's own, about a process that failed
+    "ChildFailedError",
+    "ProcessExitedException",
+)
+
+ALL = ("zmq.PUB", "zmq.XPUB")  # send to every peer
+SEVERAL = (
+    "{site}: a {operator} socket with several peers, of which one gets each message; which one is "
+    "not recorded: give a --transport adapter"
+)
+
+
+@dataclass(frozen=True)
+class Process:
+    """What one process wrote down."""
+
+    path: Path  # of its log; the contents lie beside it
+    records: tuple[Record, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "Process":
+        """A line that was being written when the process was killed does not count."""
+        whole = path.read_bytes().rpartition(b"\n")[0]
+        return cls(path, tuple(json.loads(line) for line in whole.splitlines()))
+
+    def of_kind(self, *kinds: str) -> list[Record]:
+        return [record for record in self.records if record["kind"] in kinds]
+
+    @cached_property
+    def rank(self) -> int | None:
+        for record in self.of_kind("sent", "received"):
+            rank: int = record["source" if record["kind"] == "sent" else "rank"]
+            return rank
+        return None
+
+    @cached_property
+    def sent(self) -> dict[int, Record]:
+        """Its messages by their sequence numbers."""
+        return {record["sequence"]: record for record in self.of_kind("sent")}
+
+    @cached_property
+    def contents(self) -> bytes:
+        """Of its messages, noise and batches, one after the other."""
+        return self.path.with_suffix(".bin").read_bytes()
+
+    def tensors(self, record: Record) -> list[Tensor]:
+        """The contents that a record has, of their shapes and dtypes."""
+        found = []
+        for _, shape, dtype, at, size in record.get("tensors", ()):
+            found.append(_tensor(self.contents[at : at + size], getattr(torch, dtype), shape))
+        return found
+
+
+def _tensor(content: bytes, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    if not content:
+        return torch.empty(list(shape), dtype=dtype)
+    return torch.frombuffer(bytearray(content), dtype=dtype).reshape(list(shape))
+
+
+def processes_in(folder: Path) -> list[Process]:
+    """The processes that wrote something down, in the order of rank and of beginning."""
+    found = [Process.read(path) for path in sorted(folder.glob("*.log"))]
+
+    def order(process: Process) -> tuple[float, float]:
+        began = min((float(about["time"]) for about in process.of_kind("process")), default=0.0)
+        return (float("inf") if process.rank is None else process.rank), began
+
+    return sorted(found, key=order)
+
+
+def first_failure(processes: Sequence[Process]) -> str | None:
+    """The error that ended a process before any other: what others say may follow from it."""
+    failed = [r for p in processes for r in p.of_kind("failed")]
+    own = [r for r in failed if not r["text"].startswith(_OF_LAUNCHER)]
+    return None if not own else one_line(min(own, key=lambda r: float(r["time"]))["text"])
+
+
+def all_over(processes: Sequence[Process]) -> bool:
+    """Whether each process that sent anything has reached the end of its program, and none failed.
+
+    What goes wrong after that, as where a library is taken down, changes no message.
+    """
+    sending = [process for process in processes if process.of_kind("sent")]
+    ended = all(process.of_kind(OVER) and not process.of_kind(LEFT) for process in sending)
+    return bool(sending) and ended and first_failure(processes) is None
+
+
+def events_of(
+    processes: Sequence[Process], about: Callable[[int, Record], Mapping[str, Any]]
+) -> list[Event]:
+    """All messages, by time, each process's in their order.
+
+    Args:
+        about: the tensors of a message and whether it is inconsistent, given the number of its
+            process and its record.
+    """
+    return _by_time(
+        [
+            Event(
+                process=number,
+                rank=record["source"],
+                call_site=record["site"],
+                group=tuple(sorted(record["ranks"])),
+                round=None,
+                **{key: record[key] for key in _OF_EVENT},
+                **about(number, record),
+            )
+            for record in process.of_kind("sent")
+        ]
+        for number, process in enumerate(processes)
+    )
+
+
+def draws_of(processes: Sequence[Process]) -> list[Draw]:
+    """All draws, by time, each process's in their order."""
+    return _by_time(
+        [
+            Draw(
+                process=number,
+                rank=record.get("rank", process.rank),
+                round=None,
+                call_site=record["site"],
+                **{key: record[key] for key in _OF_DRAW},
+            )
+            for record in process.of_kind("drawn", "noise")  # the latter in worlds of an audit
+        ]
+        for number, process in enumerate(processes)
+    )
+
+
+def _by_time(each: Iterable[list[Line]]) -> list[Line]:
+    return list(merge(*each, key=lambda one: one.time))
+
+
+def addressed(processes: Sequence[Process]) -> list[Process]:
+    """The same processes, with ranks in the place of the addresses of their sockets.
+
+    The rank of a process is its place among those with sockets: first those that bind, in the order
+    of the addresses that they are bound to, then those that only connect. Others have none.
+
+    Raises:
+        RunError: it cannot be known which process a message went to.
+    """
+    if not any(process.of_kind("addressed") for process in processes):
+        return list(processes)
+    using = sorted((p for p in processes if _sockets(p)), key=_order)
+    peers = _Peers(using)
+    resolved = [
+        replace(process, records=tuple(peers.resolved(rank, r) for r in process.records))
+        for rank, process in enumerate(using)
+    ]
+    return resolved + [process for process in processes if not _sockets(process)]
+
+
+def _sockets(process: Process) -> list[Record]:
+    return [record for kind in ("bound", "connected") for record in process.of_kind(kind)]
+
+
+def _order(process: Process) -> tuple[bool, list[str], list[str]]:
+    bound = sorted(record["address"] for record in process.of_kind("bound"))
+    return not bound, bound, sorted(r["id"] + r["address"] for r in process.of_kind("connected"))
+
+
+class _Peers:
+    """Which ranks the other ends of each socket belong to, and by which names."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        ends = defaultdict(list)
+        for rank, process in enumerate(processes):
+            for record in _sockets(process):
+                ends[_port(record["address"])].append((record["kind"], rank, record["id"]))
+        self._peers: defaultdict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
+        for rank, process in enumerate(processes):
+            for record in _sockets(process):
+                other = [e for e in ends[_port(record["address"])] if e[0] != record["kind"]]
+                self._peers[rank, record["socket"]] += [(of, name) for _, of, name in other]
+
+    def resolved(self, rank: int, record: Record) -> Record:
+        if record["kind"] != "addressed":
+            return record
+        peers = self._peers[rank, record["socket"]]
+        if record["to"] is not None:
+            peers = [peer for peer in peers if peer[1] == record["to"]] or peers
+        found = sorted({of for of, _ in peers} - {rank})
+        if not found or (len(found) > 1 and record["operator"] not in ALL):
+            raise RunError(
+                "DPA064", SEVERAL.format(**record) if found else f"{record['site']}: no peer"
+            )
+        ranks = sorted({rank, *found})
+        return {**record, "kind": "sent", "source": rank, "destinations": found, "ranks": ranks}
+
+
+def _port(address: str) -> str:
+    """What both ends of an address have in common: a host has several names."""
+    return address.rpartition(":")[2] if address.startswith("tcp:") else address

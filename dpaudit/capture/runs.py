@@ -1,0 +1,398 @@
+"""What one run of a program sent, drew and took, as numbers that runs can be compared by."""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dpaudit.accounting.privacy_loss import Array, NoiseFamily
+from dpaudit.errors import RunError
+from dpaudit.files.captured_file import CapturedConfig, MessageOptions
+from dpaudit.files.recorded import Draw, Event, SentTensor
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.world import TAPE, Change, How, draw_key
+
+from .process_logs import Record, draws_of, events_of, processes_in
+from .rounds import with_counted_rounds, with_rounds
+from .run import RAW
+
+FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
+SUMMED = "all_reduce"  # to other reductions the root's own part is not recorded
+
+
+class MessageId(NamedTuple):
+    """The same message in every world."""
+
+    source: int
+    destinations: tuple[int, ...]
+    name: str
+    round: int
+    nth: int = 0  # of those of this name to these destinations in this round
+
+    def __str__(self) -> str:
+        to = ", ".join(map(str, self.destinations)) or "nobody"
+        which = f" (number {self.nth + 1} of it)" if self.nth else ""
+        return f'"{self.name}"{which} of round {self.round} from agent {self.source} to {to}'
+
+    def read_by(self, threat_model: ThreatModel) -> bool:
+        return any(threat_model.sees(self.source, to) for to in self.destinations)
+
+
+class NamedDraw(NamedTuple):
+    """One draw of noise."""
+
+    key: str
+    name: str
+    agent: int
+    sequence: int
+    scale: float
+    family: NoiseFamily
+    round: int | None = None
+
+
+class TakenBatch(NamedTuple):
+    """One batch that an agent took."""
+
+    agent: int
+    sequence: int  # rises over batches, draws and messages together
+    records: int
+    digests: tuple[str, ...]  # of each record, in a run whose draws are its own
+
+
+class Rounds:
+    """Which round each message and draw of a run is of.
+
+    A simulation counts the messages of a name. Runs of other programs have the rounds of the first
+    run, because one that ends early has too few to be told by.
+    """
+
+    def __init__(self, config: CapturedConfig) -> None:
+        self._options, self._counted = config.messages, config.program.ranks is None
+        self._of: dict[Hashable, int | None] = {}
+
+    def numbered(
+        self, events: Sequence[Event], draws: Sequence[Draw], first: bool
+    ) -> tuple[list[Event], list[Draw]]:
+        """The same events and draws with their rounds, which are found anew in the first run."""
+        if self._counted:
+            return with_counted_rounds(events, draws)
+        both: list[Event | Draw] = [*events, *draws]
+        names = list(_names(both))
+        if first:
+            protocol = [e for e in events if e.call_site not in self._options.ignore]
+            timed, drawn = with_rounds(protocol, draws, self._options.round_starts_at or None)
+            numbered: list[Event | Draw] = [*timed, *drawn]
+            found = {(one.process, one.sequence): one.round for one in numbered}
+            pairs = zip(names, both, strict=True)
+            self._of = {name: found.get((one.process, one.sequence)) for name, one in pairs}
+        rounds = [{"round": self._of.get(name)} for name in names]
+        n = len(events)
+        return (
+            [e.model_copy(update=k) for e, k in zip(events, rounds[:n], strict=True)],
+            [d.model_copy(update=k) for d, k in zip(draws, rounds[n:], strict=True)],
+        )
+
+
+def _names(both: Sequence[Event | Draw]) -> Iterator[Hashable]:
+    """The same message or draw has the same name in every run."""
+    counts: Counter[Hashable] = Counter()
+    for one in both:
+        if isinstance(one, Draw):
+            yield one.rank, one.call_site, one.occurrence
+            continue
+        what = one.source, one.operator, one.call_site, one.destinations, one.tag
+        counts[what] += 1
+        yield what, counts[what]
+
+
+class ProgramRun:
+    """One run, from the logs in the folder that it has left.
+
+    Args:
+        first: whether the rounds of all runs are found in it.
+
+    Raises RunError where a reduction is not what the options say.
+    """
+
+    def __init__(self, path: Path, options: MessageOptions, rounds: Rounds, first: bool) -> None:
+        self.path, self._reductions = path, options.reductions
+        self._processes = processes_in(path / RAW)
+        read = events_of(self._processes, _described), draws_of(self._processes)
+        self._all, self._draws = rounds.numbered(*read, first)
+        self._ignored = options.ignore
+        self._events = [
+            event
+            for event in self._all
+            if event.round is not None and event.call_site not in options.ignore
+        ]
+        self._together: defaultdict[Hashable, list[Event]] = defaultdict(list)
+        for event in self._all:
+            self._together[_call(event)].append(event)
+
+    @cached_property
+    def _ids(self) -> dict[MessageId, Event]:
+        counts: Counter[MessageId] = Counter()
+        ids = {}
+        for event in self._events:
+            assert event.round is not None
+            first = MessageId(event.source, event.destinations, event.call_site, event.round)
+            ids[first._replace(nth=counts[first])] = event
+            counts[first] += 1
+        return ids
+
+    @cached_property
+    def messages(self) -> dict[MessageId, Array]:
+        """Contents, flat and in float64, in the order in which they were sent."""
+        return {message: self._content(event) for message, event in self._ids.items()}
+
+    @cached_property
+    def sequence(self) -> dict[MessageId, int]:
+        """When each was sent, among what its agent drew and took."""
+        return {message: event.sequence for message, event in self._ids.items()}
+
+    @cached_property
+    def summed(self) -> frozenset[MessageId]:
+        """Messages of which others see the sum alone."""
+        return frozenset(m for m, event in self._ids.items() if self._is_summed(event))
+
+    @cached_property
+    def draws(self) -> list[NamedDraw]:
+        """The draws of noise."""
+        return [
+            NamedDraw(
+                draw_key(draw.rank, draw.occurrence, draw.call_site),
+                draw.call_site,
+                draw.rank,
+                draw.sequence,
+                draw.parameters[1],
+                FAMILIES[draw.operator],
+                draw.round,
+            )
+            for draw in self._draws
+            if draw.rank is not None
+            and draw.operator in FAMILIES
+            and len(draw.parameters) > 1
+            and draw.parameters[1] is not None
+        ]
+
+    @cached_property
+    def drawing_lines(self) -> tuple[str, ...]:
+        """Names and call sites of all draws that were seen, noise or not."""
+        return tuple(dict.fromkeys(draw.call_site for draw in self._draws))
+
+    @cached_property
+    def tape(self) -> dict[str, Array]:
+        """The numbers of each draw, flat and in float64."""
+        return {key: numbers(values) for key, values in self._stored_tape.items()}
+
+    @cached_property
+    def _stored_tape(self) -> dict[str, Tensor]:
+        """The draws as they were, of their shapes and types."""
+        return {
+            draw_key(record["rank"], record["occurrence"], record["site"]): tensor
+            for process in self._processes
+            for record in process.of_kind("noise")
+            for tensor in process.tensors(record)
+        }
+
+    def write_tape(self, folder: Path) -> Path:
+        """Write its draws as a file of their own, which stays when the run is gone."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(self._stored_tape, folder / TAPE)
+        return folder / TAPE
+
+    @cached_property
+    def batches(self) -> list[TakenBatch]:
+        """All batches, each agent's in the order in which it took them."""
+        return [
+            TakenBatch(r["agent"], r["sequence"], r["records"], tuple(r.get("digests", ())))
+            for process in self._processes
+            for r in process.of_kind("batch")
+        ]
+
+    @cached_property
+    def records(self) -> dict[tuple[int, int], list[Tensor]]:
+        """The parts of batches, by agent and by 1, 2, ..., where the world keeps them."""
+        found = {
+            (r["agent"], r["number"]): process.tensors(r)
+            for process in self._processes
+            for r in process.of_kind("batch")
+        }
+        return dict(sorted(found.items()))
+
+    def known_before(self, message: MessageId, name: str) -> list[tuple[Event, Array]]:
+        """What its agent had sent or been sent by a name, before round 1 too, in order of time."""
+        end, agent = self._ids[message].time, message.source
+        return [
+            (e, self._content(e))
+            for e in self._all
+            if e.call_site == name and e.time < end and agent in (e.source, *e.destinations)
+        ]
+
+    @property
+    def agents(self) -> list[int]:
+        """Those that sent or received."""
+        return sorted({a for m in self._ids for a in (m.source, *m.destinations)})
+
+    @property
+    def n_rounds(self) -> int:
+        return max((message.round for message in self._ids), default=0)
+
+    def sent_until(self, k: int) -> dict[int, int]:
+        """By agent: how many messages, ignored ones too, it has sent when round k is over."""
+        sent: dict[int, int] = {}
+        counts: Counter[int] = Counter()
+        for event in self._all:
+            counts[event.source] += 1
+            if event.call_site not in self._ignored and event.round in range(1, k + 1):
+                sent[event.source] = counts[event.source]
+        return sent
+
+    def loaded(self) -> "ProgramRun":
+        """The same with everything read, so that its folder may go."""
+        for part in (self.messages, self.tape):
+            assert part is not None
+        for process in self._processes:
+            process.__dict__.pop("contents", None)
+        return self
+
+    def _is_summed(self, event: Event) -> bool:
+        return self._reductions == "sum only" and event.operator == SUMMED
+
+    def _sent(self, event: Event) -> list[Tensor]:
+        process = self._processes[event.process]
+        return process.tensors(process.sent[event.sequence])
+
+    def _content(self, event: Event) -> Array:
+        """What others see of a message: what was sent, or of a reduction the sum or a row alone."""
+        if self._is_summed(event):
+            return self._summed(event)
+        parts = self._sent(event)
+        if event.operator == SUMMED and self._reductions == "rows of a padded stack":
+            parts = [_own_row(event, stack) for stack in parts]
+        return np.concatenate([numbers(part) for part in parts]) if parts else np.empty(0)
+
+    def _summed(self, event: Event) -> Array:
+        events = self._together[_call(event)]
+        if len(events) != len(event.group):
+            raise RunError(
+                "DPA060",
+                f"{event.call_site}: {len(events)} of {len(event.group)} ranks contribute from "
+                'this line; messages.reductions = "sum only" needs all',
+            )
+        parts = [np.concatenate([numbers(part) for part in self._sent(e)]) for e in events]
+        return np.asarray(sum(parts))
+
+
+def _described(number: int, record: Record) -> dict[str, Any]:
+    """The tensors of a message, whose contents stay where its process wrote them."""
+    tensors = [
+        SentTensor(name=name, shape=tuple(shape), dtype=dtype, file="", key="", sha256="")
+        for name, shape, dtype, _, _ in record.get("tensors", ())
+    ]
+    return {"tensors": tuple(tensors), "inconsistent": False}
+
+
+def _call(event: Event) -> Hashable:
+    return event.operator, event.group, event.call_site, event.occurrence
+
+
+def _own_row(event: Event, stack: Tensor) -> Tensor:
+    """The row of the rank that sends a stack of one for each rank."""
+    place, n = event.group.index(event.source), len(event.group)
+    if stack.shape[:1] != (n,) or bool(stack[[i for i in range(n) if i != place]].any()):
+        raise RunError(
+            "DPA060",
+            f"{event.call_site}: rank {event.source} contributes {tuple(stack.shape)}; "
+            f'messages.reductions = "rows of a padded stack" expects {n} rows, and zeros in those '
+            "of others",
+        )
+    return stack[place]
+
+
+def numbers(content: Tensor) -> Array:
+    """Flat and in float64."""
+    return content.reshape(-1).double().numpy()
+
+
+class AgentRound(NamedTuple):
+    """One agent's part in one round: what it sends, the noise drawn for that, its batch."""
+
+    victim: int
+    round: int
+    messages: tuple[MessageId, ...]
+    draws: tuple[NamedDraw, ...]  # its own, or those of all where agents share noise
+    batch: int  # 1 is its first
+    record: int = 0  # which of the batch
+    others: tuple[MessageId, ...] = ()  # messages of other agents, where agents share noise
+    owners: Mapping[str, frozenset[int]] = {}  # of draws that several agents have made, by key
+
+    def change(self, how: How) -> Change:
+        """What becomes of the record."""
+        return Change(agent=self.victim, batch=self.batch, how=how, record=self.record)
+
+    def owners_of(self, draw: NamedDraw) -> frozenset[int]:
+        return self.owners.get(draw.key, frozenset({draw.agent}))
+
+
+def place_of(run: ProgramRun, victim: int, k: int) -> AgentRound:
+    """What an agent does after its messages of the round before and until its last one of round k.
+
+    Raises:
+        RunError: it sends nothing in that round, or takes no batch.
+    """
+    sent = tuple(m for m in run.messages if (m.source, m.round) == (victim, k))
+    if not sent:
+        raise RunError("DPA064", f"agent {victim} sends nothing in round {k} of {run.n_rounds}")
+    begin, end = _span(run, victim, k)
+    draws = tuple(d for d in run.draws if d.agent == victim and begin < d.sequence < end)
+    if any(message in run.summed for message in sent):  # the noise of all is in a sum
+        of_round = [d for d in run.draws if d.round == k]
+        draws = tuple(sorted(of_round, key=lambda d: (d.agent, d.sequence)))
+    own = [taken for taken in run.batches if taken.agent == victim]
+    batch = next((i for i, t in enumerate(own, 1) if begin < t.sequence < end), None)
+    if batch is None:
+        raise RunError(
+            "DPA059",
+            f"agent {victim} takes no batch in round {k}; expected tap.batch(agent, records) "
+            "before each message",
+        )
+    return AgentRound(victim, k, sent, draws, batch)
+
+
+def draws_for(run: ProgramRun, k: int) -> tuple[NamedDraw, ...]:
+    """What all agents draw for round k, as ``place_of``; who sends nothing, by the draw's round."""
+    spans = {agent: _span(run, agent, k) for agent in {m.source for m in run.messages}}
+    found = []
+    for draw in run.draws:
+        begin, end = spans.get(draw.agent, (-1, -1))
+        if begin < draw.sequence < end or (end < 0 and draw.round == k):
+            found.append(draw)
+    return tuple(sorted(found, key=lambda d: (d.agent, d.sequence)))
+
+
+def _span(run: ProgramRun, agent: int, k: int) -> tuple[int, int]:
+    """The last message of an agent before round k, and its last one of round k; -1: none."""
+    sent = [(m.round, s) for m, s in run.sequence.items() if m.source == agent]
+    begin = max((s for of, s in sent if of < k), default=-1)
+    return begin, max((s for of, s in sent if of == k), default=-1)
+
+
+def first_difference(
+    a: ProgramRun, b: ProgramRun, of: Sequence[MessageId] | None = None
+) -> MessageId | None:
+    """The first message that two runs do not both have with the same content; None: there is none.
+
+    Args:
+        of: the messages to compare; None: all that one of them has.
+    """
+    for message in of if of is not None else dict.fromkeys((*a.messages, *b.messages)):
+        one, other = a.messages.get(message), b.messages.get(message)
+        if one is None or other is None or not np.array_equal(one, other, equal_nan=True):
+            return message
+    return None

@@ -1,0 +1,196 @@
+"""A program in many worlds, each in forks of a process that has imported its libraries.
+
+    python -P -m dpaudit.capture.server SECONDS RANKS SCRIPT [ARGUMENTS]
+
+Reads the path of a World from each line of stdin, and answers each with a line: the exit status of
+that run, negative where a signal ended it. RANKS is 0 for a simulation in one process. A run of
+several ranks is over when all have ended, when one has failed, or when all that the world asks for
+is sent. What a run prints goes to said.txt in the world's folder.
+"""
+
+import ast
+import atexit
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+import torch.distributed as _imported  # noqa: F401  once, before all forks
+
+from dpaudit.errors import DpauditError
+from dpaudit.files.world import ERROR, FAILED, PROCESS, SAID, WORLD, World
+from dpaudit.tap import player
+
+from .inside import draws, messages  # noqa: F401
+from .inside.log import Log
+from .inside.start import OPTIONS, start
+from .run import RAW
+
+TIMED_OUT = -1000  # in the place of an exit status
+POLL = 2e-3  # seconds
+LARGE = ("numpy", "opacus", "pandas", "scipy", "sklearn", "torch", "torchvision")  # slow to import
+
+
+def main() -> int:
+    seconds, ranks, script, *arguments = sys.argv[1:]
+    for module in large_imports(Path(script)):
+        with suppress(Exception):  # which is for the script to meet
+            importlib.import_module(module)
+
+    def run(path: Path) -> int:
+        world = _begun(path)
+        if int(ranks):
+            return _status_of_ranks(int(ranks), script, arguments, world)
+        player.begin(Log(str(world.out / RAW), sys.maxsize))
+        return _status_of(script, arguments, world.out)
+
+    return serve(float(seconds), run)
+
+
+def serve(seconds: float, run: Callable[[Path], int]) -> int:
+    """Answer each path on stdin with the status of a fork that runs it and leaves."""
+    torch.set_num_threads(1)  # runs are side by side; and no thread outlives a fork
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            _leave(run(Path(line.rstrip("\n"))))
+        print(_ended(child, seconds), flush=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # libraries' clean-up prints what is raised in it
+    return 0
+
+
+def _ended(child: int, seconds: float) -> int:
+    """The status of a child, which is ended when its time is over, with all of its group."""
+    deadline, pause = time.monotonic() + seconds, 1e-3
+    try:
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+        return TIMED_OUT
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+def _begun(path: Path) -> World:
+    """The world of a path, to which this process's output goes from now on."""
+    world = World.model_validate_json(path.read_text())
+    with open(world.out / SAID, "a") as said, open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    os.environ.update({WORLD: str(path), PROCESS: str(os.getpid())})
+    return world
+
+
+def _status_of(script: str, arguments: list[str], out: Path) -> int:
+    """The exit status of a program, run as Python would."""
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return 1
+        return int(end.code or 0)
+    except DpauditError as error:
+        (out / ERROR).write_text(str(error))
+        return 2
+    except BaseException:
+        traceback.print_exc()
+        with suppress(FileExistsError), open(out / FAILED, "x") as file:
+            file.write(traceback.format_exc())
+        return 1
+    return 0
+
+
+def _leave(status: int) -> None:
+    """End without the clean-up of the process that this one is a copy of."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as Python does
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _status_of_ranks(ranks: int, script: str, arguments: list[str], world: World) -> int:
+    """0 when all have ended well or the run is over; else the status of the first that failed."""
+    os.environ[OPTIONS] = json.dumps(
+        {**json.loads(os.environ[OPTIONS]), "folder": str(world.out / RAW)}
+    )
+    port, left, status = str(_free_port()), set[int](), 0
+    for rank in range(ranks):
+        left.add(child := os.fork())
+        if child == 0:
+            os.environ.update(_told_by_torchrun(rank, ranks, port))
+            start()
+            _leave(_status_of(script, arguments, world.out))
+    while left and status == 0 and not world.is_over:
+        pid, ended = os.waitpid(-1, os.WNOHANG)
+        left.discard(pid)
+        status = os.waitstatus_to_exitcode(ended) if pid else 0
+        if not pid:
+            time.sleep(POLL)
+    status = 0 if world.is_over else abs(status)
+    for child in left:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return status
+
+
+def _told_by_torchrun(rank: int, ranks: int, port: str) -> dict[str, str]:
+    """The variables of a process's environment."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0}
+    numbers |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "ROLE_WORLD_SIZE": ranks}
+    told = {name: str(n) for name, n in {**numbers, "GROUP_WORLD_SIZE": 1}.items()}
+    return {**told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def large_imports(script: Path) -> Iterator[str]:
+    """What a script imports that takes seconds, which every rank of every world would spend."""
+    text = script.read_text(errors="replace")
+    beside = {path.stem for path in script.parent.iterdir()}
+    if "optim" in text:  # whose first step imports it
+        yield "torch._dynamo"
+    try:
+        parts = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):
+        return
+    for part in parts:
+        named = [alias.name for alias in part.names] if isinstance(part, ast.Import) else []
+        if isinstance(part, ast.ImportFrom) and part.module and not part.level:
+            named = [part.module]
+        for name in named:
+            package = name.partition(".")[0]
+            if package in LARGE and package not in beside:
+                yield name
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,349 @@
+"""Short runs of a program with and without a record: what they certify, and what they reveal.
+
+Whether a victim's record is there is a random bit of its own in every run. A run ends with the
+first measured round; its noise is drawn afresh in that round, and is that of the first run before.
+The score of a victim is the likelihood ratio by what was measured: any other score is valid too,
+with less power. Counts of several victims are sums of independent trials whose chances may differ,
+for which the binomial bound holds (Hoeffding 1956). Every victim has as many runs with its record
+as each other one, so that the mean error rates are those of one victim drawn at random, of which
+the claim holds if it holds of each. Where a round has messages of several names, what one victim
+sends may depend on another's bit, as a score does where agents share noise, and only the first
+victim has one.
+
+The same runs estimate how much the messages reveal about a record, as M-NMI: the private quantity
+is the bit, and the view is reduced to the likelihood ratio, which loses nothing where the measured
+noise is right. Otherwise it reveals less, and never more.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import isinf
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.releases import RecordAdjacency
+from dpaudit.attack.counted import counted_test, without_errors
+from dpaudit.attack.information import information_metrics, information_series
+from dpaudit.checkpoint import Checkpoint, Progress
+from dpaudit.defense.claim_accounting import record_adjacency
+from dpaudit.errors import RunError, nearest
+from dpaudit.files.captured_attacks import GradientInversion, MutualInformation
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.world import World
+from dpaudit.information.capacity import of_bit_in_gaussian, of_bit_in_randomised_response
+from dpaudit.information.mnmi import maximum_information, without_warnings
+from dpaudit.pipeline.case import CAPTURED
+from dpaudit.statistics.bounds import Scores
+
+from .measured import Leak, log_likelihood_ratio
+from .program import Program
+from .runs import ProgramRun
+from .worlds import Neighbours, OnRun, Pair, Worlds
+
+METHOD = (
+    "random over the runs: a fair bit for the record, and the noise of this round; all else is "
+    "the same in every run"
+)
+REDUCTION = (
+    "the view is reduced to the likelihood ratio of the round's messages by what was measured of "
+    "them: what is reduced tells less, never more"
+)
+LIMIT = (
+    "capacity: what the measured noise lets through of the presence of this record at most; an "
+    "estimate below it proves nothing, and other records may tell more"
+)
+SAME = "what this adversary reads of the record is the same in all runs: there are 0 bits"
+
+ALPHA = 0.05  # of a false bound of one test
+BLOCK = 20  # runs after which scores are kept
+LEAST_CHOOSING = 4  # runs, two of each side
+
+
+class ClaimAgainst(NamedTuple):
+    """A claim against one adversary."""
+
+    number: int  # its index among the claims
+    claim: Claim
+    threat_model: ThreatModel
+
+
+class Channel(NamedTuple):
+    """Whose view a score is made from."""
+
+    threat_model: ThreatModel
+    message: str | None = None  # by name; None: all that it reads in the round
+
+
+class ShortRunScores(NamedTuple):
+    """Scores of one channel, of victims that are not the adversary's own."""
+
+    victims: tuple[int, ...]
+    values: Array  # [runs, victims]
+    having: NDArray[np.bool_]  # [runs, victims]: with the record
+    n_choosing: int  # of the runs, the first ones
+
+    @property
+    def counted(self) -> Scores:
+        """Without the record and with it."""
+        return self._sides(slice(self.n_choosing, None))
+
+    @property
+    def choosing(self) -> Scores:
+        """The same of other runs."""
+        return self._sides(slice(self.n_choosing))
+
+    def _sides(self, runs: slice) -> Scores:
+        values, having = self.values[runs], self.having[runs]
+        return values[~having], values[having]
+
+
+@dataclass(frozen=True)
+class ShortRuns:
+    """Runs that end with one round, in which a random bit says whether each record is there."""
+
+    config: CapturedConfig
+    replay: World
+    neighbours: Neighbours
+    adjacency: RecordAdjacency
+
+    @cached_property
+    def pairs(self) -> Mapping[int, Pair]:
+        """What each victim's record is without and with: what shows most to who reads all."""
+        everyone = ThreatModel(name="every link")
+        victims, places = self.config.record.victims, self.neighbours.places
+        one_phase = all(
+            len({m.name for m in places[v].messages}) == 1 and not places[v].others for v in victims
+        )
+        return {
+            victim: self.neighbours.worst(victim, everyone, self.adjacency)[0]
+            for victim in (victims if one_phase else victims[:1])
+        }
+
+    @cached_property
+    def included(self) -> NDArray[np.intp]:
+        """[runs, victims]: 1 is with the record, half of those that choose and of the rest."""
+        rng, runs = np.random.default_rng([self.config.seed, 1]), self.config.certify.runs
+        sides = [np.arange(n) % 2 for n in (self.n_choosing, runs - self.n_choosing)]
+        columns = [np.concatenate([rng.permutation(half) for half in sides]) for _ in self.pairs]
+        return np.stack(columns, axis=1)
+
+    @property
+    def round(self) -> int:
+        """The first of those that are measured."""
+        return self.config.record.rounds[0]
+
+    @property
+    def n_choosing(self) -> int:
+        """Runs that choose the threshold."""
+        return max(LEAST_CHOOSING, self.config.certify.runs // 10)
+
+    @property
+    def drawn(self) -> tuple[str, ...]:
+        """The noise of the round."""
+        return tuple(d.key for v in self.pairs for d in self.neighbours.places[v].draws)
+
+    def can_test(self, channel: Channel) -> bool:
+        """Whether a victim with such a bit is not the adversary's own, and is read."""
+        victims = [v for v in self.pairs if v not in channel.threat_model.agents]
+        if channel.message is None:
+            return bool(victims)
+        return any(self.neighbours.read(v, *channel) for v in victims)
+
+    def world(self, included: Sequence[int], **update: object) -> World:
+        changes = tuple(
+            self.neighbours.places[victim].change(pair[one])
+            for (victim, pair), one in zip(self.pairs.items(), included, strict=True)
+        )
+        last = self.neighbours.base.sent_until(self.round)
+        return self.replay.model_copy(update={"changes": changes, "last": last, **update})
+
+    def played(
+        self, program: Program, channels: Sequence[Channel], on_run: OnRun, checkpoint: Checkpoint
+    ) -> Mapping[Channel, ShortRunScores]:
+        """The scores of each channel. Raises RunError if a run fails."""
+        leaks = [
+            [self.neighbours.leak(v, model, pair, name) for v, pair in self.pairs.items()]
+            for model, name in channels
+        ]
+        quiet = self.world([0] * len(self.pairs), silent=self.drawn)
+        [mean] = program.each([quiet], ProgramRun.loaded, on_run)
+
+        def scores(run: ProgramRun) -> list[list[float]]:
+            return [[log_likelihood_ratio(x, run, mean) for x in some] for some in leaks]
+
+        worlds = [
+            self.world(included, fresh=self.drawn, noise_seed=i)
+            for i, included in enumerate(self.included.tolist())
+        ]
+        before = checkpoint.last()
+        table: Array = np.empty((0, len(channels), len(self.pairs)))
+        table = table if before is None else before.tensors["scores"].numpy()
+        for _ in range(len(table)):
+            on_run()
+        while len(table) < len(worlds):
+            block = program.each(worlds[len(table) :][:BLOCK], scores, on_run)
+            table = np.concatenate([table, block])  # [runs, channels, victims]
+            checkpoint.keep(partial(Progress, {"scores": torch.from_numpy(table)}))
+        return {channel: self._of(channel, table[:, j]) for j, channel in enumerate(channels)}
+
+    def _of(self, channel: Channel, values: Array) -> ShortRunScores:
+        """Values [runs, victims] of those victims that are none of the adversary's own."""
+        honest = [i for i, v in enumerate(self.pairs) if v not in channel.threat_model.agents]
+        victims = tuple(list(self.pairs)[i] for i in honest)
+        having = self.included.astype(bool)[:, honest]
+        return ShortRunScores(victims, values[:, honest], having, self.n_choosing)
+
+
+def findings_of_short_runs(
+    config: CapturedConfig,
+    worlds: Worlds,
+    claims: Sequence[ClaimAgainst],
+    program: Program,
+    counter: Callable[[str, int], OnRun],
+    checkpoint: Checkpoint,
+) -> Iterator[Finding]:
+    """Tests of the claims, and what the attacks of captured.toml make of the same runs.
+
+    There is one set of runs for each adjacency that is claimed.
+
+    Raises RunError if a run fails, or an attack names a message that is not sent.
+    """
+    if not config.certify.runs:
+        return
+    neighbours = worlds.rounds[config.record.rounds[0]]
+    attacks = [one for one in config.attack if not isinstance(one, GradientInversion)]
+    _refuse_other_names(config, neighbours)
+    known = [one for one in claims if worlds.sampling.unknown(one.claim) is None]
+    tested = [] if worlds.sampling.amplifies else known  # a record is in the batch, or is not
+    adjacencies = dict.fromkeys(record_adjacency(one.claim) for one in tested)
+    informing = [one for one in attacks if isinstance(one, MutualInformation)]
+    tests = dict.fromkeys([None, *(one.message for one in attacks if one not in informing)])
+    names = dict.fromkeys([*tests, *(one.message for one in informing)])
+    for adjacency in adjacencies or ({"add-remove": None} if informing else {}):
+        runs = ShortRuns(config, worlds.replay, neighbours, adjacency)
+        every = [Channel(model, name) for model in config.threat_model for name in names]
+        channels = [channel for channel in every if runs.can_test(channel)]
+        if not channels:
+            continue
+        on_run = counter("short runs", config.certify.runs + 1)
+        played = runs.played(program, channels, on_run, checkpoint.stage(adjacency))
+        for i, claim, model in tested:
+            for name in tests:
+                channel = Channel(model, name)
+                if record_adjacency(claim) == adjacency and channel in played:
+                    yield certified(i, claim, channel, played[channel], runs.round)
+        for attack in informing:
+            for channel in channels:
+                if channel.message == attack.message:
+                    yield from information(attack, channel, played[channel], runs)
+
+
+def certified(
+    index: int, claim: Claim, channel: Channel, scores: ShortRunScores, k: int
+) -> Finding:
+    """The test of a claim by the short runs of round k."""
+    bound, metrics = counted_test(claim, scores.counted, scores.choosing, ALPHA)
+    return Finding(
+        role=Role.TEST,
+        kind="empirical-epsilon",
+        title="likelihood ratio of short runs with and without one record",
+        claim=index,
+        attack=CAPTURED,
+        threat_model=channel.threat_model.name,
+        message=channel.message,
+        adjacency=claim.adjacency,
+        rounds=(k,),
+        world="defense",
+        metrics=metrics | without_errors(claim, min(bound.n0, bound.n1), ALPHA),
+        notes=(f"of round {k} alone: a bound on what the whole run leaks, too",),
+    )
+
+
+def _refuse_other_names(config: CapturedConfig, neighbours: Neighbours) -> None:
+    names = dict.fromkeys(m.name for p in neighbours.places.values() for m in p.messages)
+    for i, attack in enumerate(config.attack, 1):
+        if not isinstance(attack, GradientInversion) and attack.message not in (None, *names):
+            assert attack.message is not None
+            raise RunError(
+                "DPA064",
+                f'attack[{i}].message: no victim sends "{attack.message}" in round '
+                f"{config.record.rounds[0]}{nearest(attack.message, names)}; sent are "
+                f"{', '.join(names)}",
+            )
+
+
+def information(
+    attack: MutualInformation, channel: Channel, scores: ShortRunScores, runs: ShortRuns
+) -> Iterator[Finding]:
+    """A finding for each victim that is none of the adversary's own."""
+    for i, victim in enumerate(scores.victims):
+        pair = runs.pairs[victim]
+        leak = runs.neighbours.leak(victim, channel.threat_model, pair, channel.message)
+        included = scores.having[:, i].astype(float)
+        metrics, series, notes = _revealed(attack, scores.values[:, i], included, leak, runs)
+        yield Finding(
+            role=Role.INFORMATION,
+            kind="mutual-information",
+            title=f"information about the record of agent {victim}: {pair[0]}, or {pair[1]}",
+            attack=attack.name,
+            threat_model=channel.threat_model.name,
+            message=channel.message,
+            adjacency=runs.adjacency,
+            rounds=(runs.round,),
+            world="defense",
+            metrics=metrics,
+            series=series,
+            notes=notes,
+        )
+
+
+def _revealed(
+    attack: MutualInformation, score: Array, included: Array, leak: Leak, runs: ShortRuns
+) -> tuple[dict[str, Metric], dict[str, tuple[float, ...]], tuple[str, ...]]:
+    """Metrics, columns and notes about one victim."""
+    limits, about = _capacity(leak)
+    if np.ptp(score) == 0:
+        if leak.noiseless is not None:
+            why = f"not estimated: {leak.noiseless} shows the record beside another message"
+            return {}, {}, (why,)
+        return {Name.INFORMATION: Metric(value=0.0, n=len(score))} | limits, {}, (SAME,)
+    rng = np.random.default_rng([runs.config.seed, 3])
+    splits, shuffles = attack.n_splits, attack.n_permutations
+    found, _ = without_warnings(  # that the bit repeats
+        lambda: maximum_information(
+            [included], [score], rng, k=attack.k, n_permutations=shuffles, n_splits=splits
+        )
+    )
+    beyond = tuple(
+        f"beyond the noise: at least {found.low:.3g} bits, where the measured noise lets "
+        f"{limit.value:.3g} through at most; this speaks against the noise"
+        for limit in limits.values()
+        if found.low > limit.value
+    )
+    ksg = (
+        f"KSG, k = {attack.k}, max-norm; M-NMI divides by self-information, what the estimator "
+        f"makes of the bit about itself at n = {found.n}; the maximum is over one round"
+    )
+    metrics = information_metrics(found, shuffled=shuffles > 0) | limits
+    series = information_series(found, [runs.round])
+    return metrics, series, (*beyond, METHOD, REDUCTION, ksg, *about)
+
+
+def _capacity(leak: Leak) -> tuple[dict[str, Metric], tuple[str, ...]]:
+    """Of one fair bit, in the noise of one family; none is known for both together."""
+    if isinf(leak.mu) or isinf(leak.epsilon):
+        return {}, ("no noise hides this record, and so no capacity of it stands beside",)
+    if leak.mu and leak.epsilon:
+        return {}, ("no capacity is derived for Gaussian and Laplace noise together",)
+    most = of_bit_in_gaussian(leak.mu)
+    if leak.epsilon:
+        most = of_bit_in_randomised_response(leak.epsilon)
+    return {Name.CAPACITY_FOR_PRESENCE: Metric(value=most)}, (LIMIT,)

@@ -66,7 +66,7 @@ def measured(result: AuditResult, name: Name = Name.LARGEST_MU_OF_A_ROUND) -> fl
     return finding.value(name) or 0.0
 
 
-def test_a_right_program_is_measured_at_its_claim_and_not_contradicted(tmp_path: Path) -> None:
+def test_a_right_program_is_measured_at_its_claim(tmp_path: Path) -> None:
     record = {"victims": (0, 1), "candidates": ("present", "scaled")}
     result = gossip(tmp_path, "none", runs=8, record=record)
     assert measured(result) == pytest.approx(1.0, abs=1e-3)
@@ -109,9 +109,7 @@ def test_laplace_noise_is_measured_in_its_own_units(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "refuted"), [("none", False), ("halved", True)])
-def test_short_runs_refute_halved_noise_and_not_the_right_one(
-    tmp_path: Path, fault: str, refuted: bool
-) -> None:
+def test_short_runs_refute_halved_noise_alone(tmp_path: Path, fault: str, refuted: bool) -> None:
     """Both seeds are fixed; a tight claim is refuted with probability 5% at most by another."""
     record = {"victims": (0, 1), "candidates": ("present", "scaled")}
     result = gossip(tmp_path, fault, runs=500, record=record)
@@ -196,7 +194,7 @@ def test_what_a_reduction_shows(
 
 
 @pytest.mark.slow
-def test_a_message_that_is_a_diagnostic_is_left_out_and_named_in_the_report(tmp_path: Path) -> None:
+def test_a_diagnostic_message_is_left_out_and_named(tmp_path: Path) -> None:
     """What it shows, the record without noise, is judged only where it is not ignored."""
     mean = "dist.all_reduce(x.mean(0))  # for the log"
     exchange = f"{GATHER}\n        {mean}"
@@ -214,7 +212,7 @@ def test_what_is_no_diagnostic_is_judged(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_tap_shows_what_ranks_draw_take_and_send_otherwise(tmp_path: Path) -> None:
+def test_the_tap_shows_what_ranks_do_otherwise(tmp_path: Path) -> None:
     """Noise of NumPy, batches without a loader, and messages that torch.distributed never sees."""
     path = script(
         tmp_path / "program",

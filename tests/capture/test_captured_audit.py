@@ -50,20 +50,24 @@ def mu_of(result: AuditResult) -> float | None:
     return measured.value(Name.LARGEST_MU_OF_A_ROUND)
 
 
-def test_a_right_program_is_measured_at_its_claim_and_not_contradicted(tmp_path: Path) -> None:
-    """Twice with the same seed, which gives the same audit."""
-    result, again = (audited(tmp_path / name, "none", runs=8, rounds=(1, 3)) for name in "ab")
+def test_a_right_program_is_measured_at_its_claim(tmp_path: Path) -> None:
+    result = audited(tmp_path, "none", runs=8, rounds=(1, 3))
     assert mu_of(result) == pytest.approx(1.0, abs=1e-3)
     assert result.verdict is Verdict.UNDERPOWERED
     assert "does not contradict it" in result.claims[0].reason
-    assert (tmp_path / "a" / "none" / "report.html").exists()
-    assert not (tmp_path / "a" / "none" / "worlds").exists()
-    assert AuditResult.read(tmp_path / "a" / "none" / "audit.json").to_json() == result.to_json()
-    timeless = [one.model_copy(update={"timing": {}}).to_json() for one in (result, again)]
+    assert (tmp_path / "none" / "report.html").exists()
+    assert not (tmp_path / "none" / "worlds").exists()
+    assert AuditResult.read(tmp_path / "none" / "audit.json").to_json() == result.to_json()
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_audit(tmp_path: Path) -> None:
+    results = [audited(tmp_path / name, "none", runs=8, rounds=(1, 3)) for name in "ab"]
+    timeless = [one.model_copy(update={"timing": {}}).to_json() for one in results]
     assert timeless[0] == timeless[1]
 
 
-def test_who_misses_messages_counts_the_rounds_before_any_was_missed(tmp_path: Path) -> None:
+def test_rounds_before_a_missed_message_count(tmp_path: Path) -> None:
     """Before round 1 nothing was sent; one link of a broadcast shows the whole of it."""
     config = CapturedConfig.model_validate(
         {
@@ -154,7 +158,7 @@ def test_agents_may_be_threads(tmp_path: Path) -> None:
     assert result.graph.n_agents == 8
 
 
-def test_a_message_that_is_a_diagnostic_is_left_out_and_named(tmp_path: Path) -> None:
+def test_a_diagnostic_message_is_left_out_and_named(tmp_path: Path) -> None:
     """The one that is bare: what it shows is not judged, and the report says so."""
     result = audited(tmp_path, "one-link", ignore=("bare",))
     assert mu_of(result) == pytest.approx(1.0, abs=1e-3)
@@ -175,7 +179,7 @@ def test_a_program_that_seeds_nothing_is_seeded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_audit_goes_on_with_the_runs_that_are_done(
+def test_an_interrupted_audit_goes_on_with_its_short_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
@@ -199,9 +203,7 @@ def test_an_interrupted_audit_goes_on_with_the_runs_that_are_done(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "refuted"), [("none", False), ("halved", True)])
-def test_short_runs_refute_halved_noise_and_not_the_right_one(
-    tmp_path: Path, fault: str, refuted: bool
-) -> None:
+def test_short_runs_refute_halved_noise_alone(tmp_path: Path, fault: str, refuted: bool) -> None:
     """Both seeds are fixed; a tight claim is refuted with probability 5% at most by another."""
     result = audited(tmp_path, fault, runs=250)
     [test] = [f for f in result.findings if f.role is Role.TEST]
@@ -212,7 +214,9 @@ def test_short_runs_refute_halved_noise_and_not_the_right_one(
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        ({"victims": (7,)}, "record.victims: agent 7 sends nothing"),
+        pytest.param(
+            {"victims": (7,)}, "record.victims: agent 7 sends nothing", marks=pytest.mark.slow
+        ),
         ({"rounds": (9,)}, "record.rounds: 9; the program has 3 rounds"),
     ],
 )
@@ -232,7 +236,7 @@ def test_what_cannot_be_measured_is_one_line(
             "import sys; print('no luck'); sys.exit(3)",
             "ended with status 3; it said last:\nno luck",
         ),
-        ("x = 1", "no message seen"),
+        pytest.param("x = 1", "no message seen", marks=pytest.mark.slow),
         ("while True: pass", "not done after 1 s (program.seconds)"),
         (
             "import os, torch\nfrom dpaudit import tap\n"
@@ -240,11 +244,16 @@ def test_what_cannot_be_measured_is_one_line(
             "tap.send(0, 1, 'x', x.sum() + int.from_bytes(os.urandom(2)))",
             '"x" of round 1 from agent 0 to 1 differs between runs that share every draw',
         ),
-        (
+        pytest.param(
             "import torch\nfrom dpaudit import tap\ntap.send(0, 1, 'x', torch.ones(2))",
             "agent 0 takes no batch in round 1",
+            marks=pytest.mark.slow,
         ),
-        ("from dpaudit import tap\ntap.batch(0, 'words')", "tap.batch: expected a tensor"),
+        pytest.param(
+            "from dpaudit import tap\ntap.batch(0, 'words')",
+            "tap.batch: expected a tensor",
+            marks=pytest.mark.slow,
+        ),
         (
             "import os, torch\nfrom dpaudit import tap\n"
             "tap.batch(0, torch.ones(2, 2))\n"
@@ -273,7 +282,7 @@ def test_a_program_that_fails_says_why(tmp_path: Path, text: str, said: str) -> 
 
 
 @pytest.mark.slow
-def test_a_check_takes_the_audit_of_a_program_and_runs_it_again_when_its_code_changes(
+def test_a_check_runs_a_program_again_when_its_code_changes(
     tmp_path: Path,
 ) -> None:
     """Exit code 1 for halved noise; from the cache as long as no file of the program changes."""
@@ -299,7 +308,7 @@ def test_a_check_takes_the_audit_of_a_program_and_runs_it_again_when_its_code_ch
     assert "from the cache" not in checked()[1]
 
 
-def test_an_interrupted_audit_keeps_the_worlds_that_are_done(tmp_path: Path) -> None:
+def test_an_interrupted_audit_keeps_its_worlds(tmp_path: Path) -> None:
     """The program writes down each of its starts: a resumed audit makes those that are left."""
     program = tmp_path / "program"
     program.mkdir()

@@ -47,33 +47,33 @@ def inverted(result: AuditResult, world: str = "defense") -> list[Finding]:
     return [f for f in found if f.world == world]
 
 
-def test_a_bare_gradient_gives_the_image_and_its_label(tmp_path: Path) -> None:
+def test_a_noiseless_gradient_gives_the_image_and_its_label(tmp_path: Path) -> None:
     """The message is the gradient times a learning rate, which the algorithm makes public."""
-    result = audited(tmp_path, "0", rounds=(1, 3))
-    for k, finding in zip((1, 3), inverted(result), strict=True):
+    links = {"name": "one link", "links": ((0, 1),)}
+    own = {"name": "agent 0", "kind": "curious", "agents": (0,)}
+    result = audited(tmp_path, "0", {"name": "eavesdropper"}, links, own, rounds=(1, 3))
+    found = [f for f in inverted(result) if f.threat_model == "eavesdropper"]
+    for k, finding in zip((1, 3), found, strict=True):
         assert finding.rounds == (k,)
         assert finding.batch_size == 1
         assert finding.metrics[Name.SSIM].value > 0.99
         assert finding.metrics[Name.LABEL_ACCURACY].value == 1.0
         assert finding.metrics[Name.SSIM_OVER_BLIND].value > 0.2
-    assert len(inverted(result, "blind")) == 4
+    blind = [f for f in inverted(result, "blind") if f.threat_model == "eavesdropper"]
+    assert len(blind) == 4
     assert "no-defense" not in {f.world for f in result.findings}
     assert "gradient inversion of gradient" in (tmp_path / "report.html").read_text()
+    unread = [f for f in inverted(result) if f.threat_model == "one link"]
+    assert all("not available to this adversary" in f.notes[0] for f in unread)
+    held = [f for f in inverted(result) if f.threat_model == "agent 0"]
+    assert len(held) == 2
+    assert all(f.metrics[Name.SSIM].value > 0.99 for f in held)
 
 
 def test_noise_hides_it_and_without_the_noise_it_is_found(tmp_path: Path) -> None:
     result = audited(tmp_path, "1")
     assert all(f.metrics[Name.SSIM].value < 0.4 for f in inverted(result))
     assert all(f.metrics[Name.SSIM].value > 0.99 for f in inverted(result, "no-defense"))
-
-
-def test_an_adversary_that_reads_no_gradient_is_told_so(tmp_path: Path) -> None:
-    links = {"name": "one link", "links": ((0, 1),)}
-    result = audited(tmp_path, "0", links, {"name": "agent 0", "kind": "curious", "agents": (0,)})
-    first = [f for f in inverted(result) if f.threat_model == "one link"]
-    assert all("not available to this adversary" in f.notes[0] for f in first)
-    own = [f for f in inverted(result) if f.threat_model == "agent 0"]
-    assert all(f.metrics[Name.SSIM].value > 0.99 for f in own)
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ def test_gradients_of_ranks_sent_layer_by_layer(tmp_path: Path, sigma: str, foun
         ({"weights_message": None, "weights": "gone.safetensors"}, "gone.safetensors: No such"),
     ],
 )
-def test_a_model_that_there_is_not_is_refused_before_anything_is_run(
+def test_a_model_that_cannot_be_made_is_refused_first(
     tmp_path: Path, attack: dict[str, Any], said: str
 ) -> None:
     assert said in refused(tmp_path, **attack)

@@ -8,9 +8,11 @@ import pytest
 
 from dpaudit.accounting.gaussian import gaussian_epsilon
 from dpaudit.capture.audit import run_captured
-from dpaudit.capture.sampling import pattern_of
+from dpaudit.capture.runs import TakenBatch
+from dpaudit.capture.sampling import Sampling, pattern_of
 from dpaudit.errors import RunError
-from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.captured_file import CapturedConfig, RecordOptions
+from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
@@ -47,46 +49,49 @@ for k in range(ROUNDS):
 
 
 def audited(
-    tmp_path: Path, how: str, sigma: float, epsilon: float, runs: int = 0, **more: Any
+    tmp_path: Path, how: str, sigma: float, *epsilons: float, runs: int = 0, **more: Any
 ) -> AuditResult:
     (tmp_path / "program.py").write_text(PROGRAM)
-    scope = more.pop("scope", "run")
-    claim = {"text": "c", "epsilon": epsilon, "delta": 1e-5, "scope": scope}
+    claims = [
+        {"text": "c", "epsilon": epsilon, "delta": 1e-5, "scope": scope}
+        for scope in more.pop("scopes", ("run",))
+        for epsilon in epsilons
+    ]
     record = {"candidates": ("present",), "rounds": (1, 2, 3), **more}
     config = CapturedConfig.model_validate(
         {
             "program": {"command": ("python", "program.py", how, str(sigma)), "folder": tmp_path},
             "record": record,
             "certify": {"runs": runs},
-            "claim": (claim,),
+            "claim": claims,
         }
     )
     return run_captured(config, tmp_path / f"out-{how}", cores=1)
 
 
 def low_of(result: AuditResult) -> float:
-    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
-    return float(measured.metrics[Name.EPSILON].low or 0)
+    measured = [f for f in result.findings if f.role is Role.MEASURED]
+    return float(measured[0].metrics[Name.EPSILON].low or 0)
 
 
-@pytest.mark.parametrize("scope", ["run", "round"])
-@pytest.mark.parametrize("how", ["poisson", "fixed"])
-def test_random_batches_give_no_verdict_unless_stated(tmp_path: Path, how: str, scope: str) -> None:
+@pytest.mark.parametrize("how", ["poisson", pytest.param("fixed", marks=pytest.mark.slow)])
+def test_random_batches_give_no_verdict_unless_stated(tmp_path: Path, how: str) -> None:
     """A claim that holds by amplification, and not for a record that is in a batch for sure."""
-    result = audited(tmp_path, how, 2.0, 1.0, runs=8, scope=scope)
-    assert result.verdict is Verdict.UNDERPOWERED
-    assert "state record.sampling" in result.claims[0].reason
+    result = audited(tmp_path, how, 2.0, 1.0, runs=8, scopes=("run", "round"))
+    for claim in result.claims:
+        assert claim.verdict is Verdict.UNDERPOWERED
+        assert "state record.sampling" in claim.reason
     assert not [f for f in result.findings if f.role is Role.TEST]
 
 
 def test_stated_poisson_batches_count_by_their_rate(tmp_path: Path) -> None:
     """The same claim twice: right for the noise, and 20 times too small."""
     stated = {"sampling": "poisson", "sampling_rate": 0.25, "rounds": (1,)}
-    result = audited(tmp_path, "poisson", 2.0, 1.0, **stated)
-    assert result.verdict is Verdict.UNDERPOWERED
+    result = audited(tmp_path, "poisson", 2.0, 1.0, 0.05, **stated)
+    verdicts = [claim.verdict for claim in result.claims]
+    assert verdicts == [Verdict.UNDERPOWERED, Verdict.UNSUPPORTED]
     assert "in a batch with probability 0.25, by itself" in result.claims[0].reason
     assert 0.3 < low_of(result) < 1.0 < gaussian_epsilon(1e-5, 1 / 2.0)
-    assert audited(tmp_path, "poisson", 2.0, 0.05, **stated).verdict is Verdict.UNSUPPORTED
 
 
 def test_a_record_counts_in_the_batches_that_hold_it(tmp_path: Path) -> None:
@@ -116,10 +121,31 @@ def test_one_pass_needs_its_sampling_stated(tmp_path: Path) -> None:
     )
 
 
-def test_stated_sampling_that_the_recording_contradicts(tmp_path: Path) -> None:
-    for how, said in (("whole", "every batch has the same"), ("fixed", "batches of agent 0 have")):
-        with pytest.raises(RunError, match=f'"poisson" is stated, and in the recording .*{said}'):
-            audited(tmp_path, how, 1.0, 1.0, sampling="poisson", sampling_rate=0.25)
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("whole", "every batch has the same"), ("fixed", "all 12 batches of agent 0 have 12 records")],
+)
+def test_stated_sampling_that_the_recording_contradicts(how: str, said: str) -> None:
+    found = batches(how, np.random.default_rng(3))
+    taken = [TakenBatch(0, i, len(batch), tuple(batch)) for i, batch in enumerate(found)]
+    stated = RecordOptions(sampling="poisson", sampling_rate=0.2)
+    with pytest.raises(RunError, match=f'"poisson" is stated, and in the recording .*{said}'):
+        Sampling.of(stated, taken)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "of_run", "of_round"),
+    [("random", True, True), ("unknown", True, False), ("epochs", False, False)],
+)
+def test_claims_have_no_verdict_while_sampling_is_unknown(
+    pattern: Any, of_run: bool, of_round: bool
+) -> None:
+    run, round = (Claim(text="c", epsilon=1.0, delta=0, scope=scope) for scope in ("run", "round"))
+    shown = Sampling(None, 1.0, pattern)
+    assert (shown.unknown(run) is not None, shown.unknown(round) is not None) == (of_run, of_round)
+    stated = Sampling("none", 1.0, pattern)
+    assert stated.unknown(run) is stated.unknown(round) is None
+    assert [Sampling("poisson", rate, pattern).amplifies for rate in (0.5, 1.0)] == [True, False]
 
 
 def batches(how: str, rng: np.random.Generator, n: int = 60, b: int = 12, t: int = 12) -> Any:

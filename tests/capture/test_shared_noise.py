@@ -46,16 +46,19 @@ for k in range(2):
 """
 
 
-def audited(tmp_path: Path, how: str, agents: tuple[int, ...] = (), victim: int = 0) -> AuditResult:
+def audited(tmp_path: Path, how: str) -> AuditResult:
+    """Against an eavesdropper, and an agent beside the victim."""
     (tmp_path / "decor.py").write_text(DECOR)
-    kind = {"kind": "curious", "agents": agents} if agents else {"kind": "external"}
     config = CapturedConfig.model_validate(
         {
             "program": {"command": ("python", "decor.py", how), "folder": tmp_path},
-            "record": {"victims": (victim,), "candidates": ("present", "negated")},
+            "record": {"victims": (0,), "candidates": ("present", "negated")},
             "certify": {"runs": 0},
             "claim": ({"text": "r", "mu": 2.6, "scope": "round", "adjacency": "replace-one"},),
-            "threat_model": ({"name": "a", **kind},),
+            "threat_model": (
+                {"name": "a"},
+                {"name": "neighbour", "kind": "curious", "agents": (1,)},
+            ),
         }
     )
     return run_captured(config, tmp_path / "out", cores=1)
@@ -78,10 +81,10 @@ def exact(known: int | None = None, victim: int = 0) -> float:
     return sqrt(a @ np.linalg.pinv(B @ B.T) @ a)
 
 
-def mu_of(result: AuditResult) -> float | None:
-    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
-    assert not any("count nothing" in note for note in measured.notes)
-    return measured.value(Name.LARGEST_MU_OF_A_ROUND)
+def mu_of(result: AuditResult, threat_model: str = "a") -> float | None:
+    measured = {f.threat_model: f for f in result.findings if f.role is Role.MEASURED}
+    assert not any("count nothing" in note for note in measured[threat_model].notes)
+    return measured[threat_model].value(Name.LARGEST_MU_OF_A_ROUND)
 
 
 @pytest.mark.parametrize("how", ["drawn once", "drawn by both"])
@@ -90,13 +93,8 @@ def test_pairwise_noise_is_measured_by_its_matrix(tmp_path: Path, how: str) -> N
     result = audited(tmp_path, how)
     assert mu_of(result) == pytest.approx(exact(), rel=1e-5)
     assert "does not contradict it" in result.claims[0].reason  # shared draws are no repeats
-
-
-def test_a_curious_neighbour_knows_its_pairs(tmp_path: Path) -> None:
-    """Also those that its neighbour draws for both."""
-    assert mu_of(audited(tmp_path, "drawn once", agents=(1,))) == pytest.approx(
-        exact(known=1), rel=1e-5
-    )
+    neighbour = mu_of(result, "neighbour")  # knows its pairs, also those drawn for both
+    assert neighbour == pytest.approx(exact(known=1), rel=1e-5)
 
 
 def test_one_noise_for_all_agents_hides_nothing(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, Part, World, late_rounds
-from dpaudit.attack.victims import VIEW, told_of, window_of
-from dpaudit.attack.whole_view import view_bytes
+from dpaudit.attack.victims import VIEW, gradients_of_window, view_bytes, window_of
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.view import View
 from dpaudit.errors import DataError, DpauditError
@@ -107,8 +106,8 @@ class Membership(Attack):
             rounds = window_of(VIEW, k, defense.n_rounds, False)
             view = View.of(threat_model, transcript, set(rounds))
             asked = view, rounds, k, victims, len(victims)
-            told, refused = told_of(defense, context.setting, *asked)
-            for victim, (estimate, *_) in told.items():
+            revealed, refused = gradients_of_window(defense, context.setting, *asked)
+            for victim, (estimate, *_) in revealed.items():
                 batch = _Batch.of(context, problem, defense, k, victim, estimate)
                 scored.append(batch.scored())
                 if self.candidates is not None and len(batch.inputs):

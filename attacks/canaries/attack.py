@@ -21,7 +21,6 @@ from dpaudit.game.probing.playable_dimension import fewest_coordinates
 from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case.agent import of_most_moved_agent
 from dpaudit.progress import OnStep
-from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.costs import seconds_of, training_bytes
 from dpaudit.training.sensor_fusion import SensorFusion
@@ -234,8 +233,7 @@ class Canaries(Attack):
         game = Game.of(context.defense, context.setting, victim, "add-remove", "poisson")
         if fewest_coordinates(game) > 1:
             return game
-        seed = context.streams.numpy("agents of canaries").integers(2**62).item()
-        return of_most_moved_agent(game, threat_model, Streams(seed, context.streams.device))
+        return of_most_moved_agent(game, threat_model, context.streams.child("agents of canaries"))
 
     @property
     def _guessing(self) -> Guessing:

@@ -15,19 +15,18 @@ from dpaudit.attack.reconstruction import Join, ReconstructionAttack
 from dpaudit.checkpoint import Checkpoint
 from dpaudit.defense.contract import Setting
 from dpaudit.errors import DataError, DpauditError, NotObservable
-from dpaudit.progress import OnStep
+from dpaudit.progress import OnStep, silent, step_of_part
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.costs import Pace
 from dpaudit.training.loaded_problem import LoadedProblem
 
-from .adam import Adam
 from .exact import Recovered, recover
 from .labels import infer_labels, last_parameters
 from .lbfgs import LBFGS, n_remembered
 from .objective import Mismatch, Objective, first_logits
 from .plan import Optimizer, Plan, has_kinks, most_steps, n_restarts, plan
-from .search import TRACED, Method, Problems, Track, minimise, traced
+from .search import TRACED, Adam, Method, Problems, Track, minimise, traced
 
 # mismatches at which float32 gradients agree
 _ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "chord": 5e-6, "euclidean": 1e-11, "likelihood": 0.0}
@@ -180,7 +179,7 @@ class GradientInversion(ReconstructionAttack):
             if len(unsolved) == 0:
                 break
             starts = draw(len(unsolved))
-            more = search(unsolved, starts, _silent, task.checkpoint.stage(attempt))
+            more = search(unsolved, starts, silent, task.checkpoint.stage(attempt))
             found.append(more.among(len(victims), unsolved))
         return _best(objective, found, chosen)
 
@@ -221,7 +220,7 @@ class GradientInversion(ReconstructionAttack):
         for i in range(_REHEARSALS if observed.batch_size > 1 else 0):
             objective = _objective(observed, task, chosen, labels)
             checkpoint = task.checkpoint.stage(f"rehearsal-{i}")
-            rehearsed = self._search(objective, short, labels, victims, starts, _silent, checkpoint)
+            rehearsed = self._search(objective, short, labels, victims, starts, silent, checkpoint)
             labels = infer_labels(observed, task, _best(objective, [rehearsed], short).images)
         return labels, chosen
 
@@ -253,7 +252,7 @@ class GradientInversion(ReconstructionAttack):
             losses = partial(_losses, objective, victims[chunk][groups])
             bounds = objective.task.value_range
             problems = Problems(losses, starts[chunk].flatten(0, 1), bounds, tolerance, groups)
-            progress = partial(_progress, on_step, i, len(chunks))
+            progress = partial(step_of_part, on_step, i, len(chunks))
             method = self._method(chosen, problems)
             minima.append(minimise(problems, method, chosen.n_steps, progress, checkpoint.stage(i)))
         points = torch.cat([minimum.points for minimum in minima]).view_as(starts)
@@ -373,11 +372,3 @@ def _check(observed: ObservedGradients, task: Task) -> None:
 def _at_once(rows: int, batch_size: int, model: int) -> int:
     """How many victims are attacked at once, with so many rows each of models of so many bytes."""
     return max(1, _MEMORY // (_COPIES * rows * batch_size * model))
-
-
-def _silent(done: int, total: int) -> None:
-    pass
-
-
-def _progress(on_step: OnStep, chunk: int, n_chunks: int, done: int, total: int) -> None:
-    on_step(chunk * total + done, n_chunks * total)

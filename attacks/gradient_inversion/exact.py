@@ -12,9 +12,8 @@ from dpaudit.errors import NotObservable
 from dpaudit.models.models import parameters_of
 from dpaudit.rng import Streams
 
-from .recursion import image_before, input_of_linear
+from .recursion import Front, front, image_before, input_of_linear
 from .sparse import separate
-from .trace import Front, front
 
 _OFF = 0.1  # least share of units that a random image leaves off, where there is a ReLU
 

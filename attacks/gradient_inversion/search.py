@@ -1,8 +1,9 @@
-"""The one loop that minimises many independent problems at once, whatever the method of a step."""
+"""The loop that minimises many independent problems in a box at once, by Adam or another step."""
 
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress
 from dpaudit.progress import OnStep
 
 _HALVED = (0.5, 0.75)  # of all steps: then each group goes on with the better half
@@ -27,13 +28,6 @@ class Problems(NamedTuple):
     bounds: tuple[float, float]  # of every coordinate
     tolerance: float  # a group is solved, and left alone, once a loss of it is at most this
     groups: Tensor | None = None  # [p], 0, 1, ...; None: each problem is alone
-
-    @property
-    def own_groups(self) -> Tensor:
-        """[p], those that are not given included."""
-        if self.groups is not None:
-            return self.groups
-        return torch.arange(len(self.start), device=self.start.device)
 
     @property
     def width(self) -> float:
@@ -124,44 +118,6 @@ class Minimum(NamedTuple):
         self.losses[now.problems[better]] = now.losses[better]
 
 
-class _Search(NamedTuple):
-    """All that decides how a search goes on."""
-
-    best: Minimum
-    before: Tensor  # [p], the best losses when patience was last tried
-    now: Iterate
-
-    @classmethod
-    def at_start(
-        cls, problems: Problems, method: Method, groups: Tensor, n_steps: int
-    ) -> "_Search":
-        rows = torch.arange(len(problems.start), device=problems.start.device)
-        losses, gradients = problems.slopes(problems.start, rows)
-        memory = method.memory(problems.start)
-        now = Iterate(rows, problems.start, losses, gradients, memory)
-        track = Track.at_start(problems.start, groups, n_steps)
-        best = Minimum(problems.start.clone(), losses.clone(), track)
-        track.note(0, n_steps, best, groups)
-        return cls(best, losses.clone(), now)
-
-    @classmethod
-    def again(cls, last: Progress) -> "_Search":
-        now, memory = under(last.tensors, "now"), under(last.tensors, "memory")
-        kept = tuple(memory[str(i)] for i in range(len(memory)))
-        track = Track(**under(last.tensors, "track"))
-        best = Minimum(**under(last.tensors, "best"), track=track)
-        return cls(best, last.tensors["before"], Iterate(**now, memory=kept))
-
-    def progress(self, k: int) -> Progress:
-        *_, memory = self.now
-        now = {name: tensor for name, tensor in self.now._asdict().items() if name != "memory"}
-        own = {str(i): tensor for i, tensor in enumerate(memory)}
-        best = {"points": self.best.points, "losses": self.best.losses}
-        track = self.best.track._asdict()
-        parts = joined({"best": best, "track": track, "now": now, "memory": own})
-        return Progress(parts | {"before": self.before}, k)
-
-
 def minimise(
     problems: Problems,
     method: Method,
@@ -177,13 +133,17 @@ def minimise(
 
     Source: Jamieson and Talwalkar 2016 (successive halving), arXiv:1502.07943.
     """
-    groups = problems.own_groups
-    last = checkpoint.last()
-    if last is None:
-        done, search = 0, _Search.at_start(problems, method, groups, n_steps)
+    start, rows = problems.start, torch.arange(len(problems.start), device=problems.start.device)
+    groups = rows if problems.groups is None else problems.groups
+    if (last := checkpoint.last()) is not None:
+        done, points, least, track, before, now = last.parts
+        best, now = Minimum(points, least, Track(*track)), Iterate(*now)
     else:
-        done, search = last.note, _Search.again(last)
-    best, before, now = search
+        losses, gradients = problems.slopes(start, rows)
+        done, now = 0, Iterate(rows, start, losses, gradients, method.memory(start))
+        track = Track.at_start(start, groups, n_steps)
+        best, before = Minimum(start.clone(), losses.clone(), track), losses.clone()
+        best.track.note(0, n_steps, best, groups)
     marks = traced(n_steps)
     halvings = {math.ceil(share * n_steps) for share in _HALVED}
     for k in range(done + 1, n_steps + 1):
@@ -201,10 +161,10 @@ def minimise(
         if not method.plans_its_end and k % _PATIENCE == 0:
             gained = best.losses < (1 - _GAIN) * before
             now, before = now.rows(gained[now.problems]), best.losses.clone()
-        checkpoint.keep(partial(_Search(best, before, now).progress, k))
+        checkpoint.keep(partial(Progress.of, k, *best, before, now))
         on_step(k, n_steps)
     on_step(n_steps, n_steps)
-    checkpoint.done(_Search(best, before, now).progress(n_steps))
+    checkpoint.done(Progress.of(n_steps, *best, before, now))
     return best
 
 
@@ -221,3 +181,35 @@ def _better_half(losses: Tensor, groups: Tensor) -> Tensor:
     earlier = (losses[None] == losses[:, None]) & torch.ones_like(same).tril(-1)
     rank = (same & (better | earlier)).sum(1)
     return 2 * rank < same.sum(1)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Projected Adam with a learning rate that falls to 0 along half a cosine.
+
+    With ``signed`` it is fed the signs of the gradient. Long steps at the start, across much of
+    the box, are what frees a problem from the kinks of rectifiers and pooling.
+
+    Source: Kingma and Ba 2015, Algorithm 1, arXiv:1412.6980 (beta 0.9 and 0.999, epsilon 1e-8);
+    signs: Geiping et al. 2020, arXiv:2003.14053; schedule: Loshchilov and Hutter 2017, eq. (5)
+    without restarts, arXiv:1608.03983.
+    """
+
+    learning_rate: float  # in the unit of the points
+    signed: bool
+
+    plans_its_end: ClassVar[bool] = True
+
+    def memory(self, start: Tensor) -> tuple[Tensor, ...]:
+        """Means of the gradients and of their squares, [p, D] each."""
+        return torch.zeros_like(start), torch.zeros_like(start)
+
+    def step(self, problems: Problems, now: Iterate, k: int, n_steps: int) -> Iterate:
+        gradient = now.gradients.sign() if self.signed else now.gradients
+        mean = now.memory[0].lerp(gradient, 0.1)
+        square = now.memory[1].lerp(gradient**2, 0.001)
+        rate = self.learning_rate * (1 + math.cos(math.pi * (k - 1) / n_steps)) / 2
+        spread = (square / (1 - 0.999**k)).sqrt() + 1e-8
+        points = (now.points - rate / (1 - 0.9**k) * mean / spread).clamp(*problems.bounds)
+        losses, gradients = problems.slopes(points, now.problems)
+        return Iterate(now.problems, points, losses, gradients, (mean, square))

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from dpaudit.errors import NotObservable
 
-from .trace import Front
+from .recursion import Front
 
 _GAP = 3.0  # singular value b over the next: the batch's rank stands out of the noise
 _DRAWS = 256  # searches side by side

@@ -16,8 +16,7 @@ from dpaudit.attack.contract import (
     missing_agent,
 )
 from dpaudit.attack.information import information_metrics, information_series
-from dpaudit.attack.victims import VIEW
-from dpaudit.attack.whole_view import view_bytes, view_seconds
+from dpaudit.attack.victims import VIEW, view_bytes, view_seconds
 from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.defense.contract import Defense
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role

@@ -4,7 +4,6 @@ from dpaudit.attack.contract import AttackContext
 from dpaudit.attack.victims import VIEW
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.footprint import Footprint
-from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.costs import PATIENCE, Pace, gradient_bytes, seconds_of
 from dpaudit.training.trials import TrialProblem, run_trials
@@ -40,7 +39,7 @@ def samples_bytes(
 def runs_seconds(question: Question, context: AttackContext, trials: int, pace: Pace) -> float:
     """Of the runs of one world, by one round of as many at once as are soon played."""
     defense, setting = context.defense, context.setting
-    own = Streams(context.streams.numpy("pace").integers(2**62).item(), context.streams.device)
+    own = context.streams.child("pace")
     n = min(trials, max(FEWEST, SOON // (setting.n_agents * setting.d)))
     n = min(n, max(blocks(trials, setting)))
 

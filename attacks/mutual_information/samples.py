@@ -8,7 +8,7 @@ exchangeable.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.attack.victims import VIEW, window_of
-from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress, joined, under
+from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress
 from dpaudit.defense.contract import Defense, Observable, Round, Setting, Target
 from dpaudit.defense.transcript import Messages, Transcript, messages_of, tensors_of
 from dpaudit.defense.view import View, seen_links
@@ -90,7 +90,7 @@ def samples(
     recorder, every = _Recorder(question, defense, setting), blocks(trials, setting)
     begun, after = recorder.resume(checkpoint.last())
     for i, size in list(enumerate(every))[begun:]:
-        own = Streams(streams.numpy("block", i).integers(2**62).item(), streams.device)
+        own = streams.child("block", i)
         block = problem.for_trials(streams, own, size, question.victim)
         if question.overhears(defense):
             block = Overheard(block, question.victim)
@@ -190,10 +190,6 @@ class _Column:
             self._fit(columns, alike)
         return columns if self.directions is None else columns @ self.directions
 
-    def tensors(self) -> dict[str, Tensor]:
-        named = {"shift": self.shift, "kept": self.kept, "directions": self.directions}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
-
     @property
     def basis(self) -> Tensor | None:
         """The directions in all columns, [d, m], of a side of one row."""
@@ -220,7 +216,7 @@ class _Recorder:
     question: Question
     defense: Defense
     setting: Setting
-    _captures: dict[int, Messages] = field(default_factory=dict)
+    _messages: dict[int, Messages] = field(default_factory=dict)
     _waiting: dict[int, Tensor] = field(default_factory=dict)
     _private: dict[int, _Column] = field(default_factory=dict)
     _view: dict[int, _Column] = field(default_factory=dict)
@@ -229,58 +225,44 @@ class _Recorder:
     _names: dict[int, str] = field(default_factory=dict)
     _windows: dict[int, Window] = field(default_factory=dict)
 
-    def progress(self, block: int, done: int, state: Mapping[str, Tensor]) -> Progress:
+    def progress(self, block: int, done: int, state: Any) -> Progress:
         """All that it has after so many rounds of a block, and the state that they left."""
-        columns = {"private": self._private, "view": self._view}
-        parts: dict[str, Mapping[str, Tensor]] = {
-            "state": state,
-            "waiting": {str(k): values for k, values in self._waiting.items()},
-            **{f"capture {k}": tensors_of(sent) for k, sent in self._captures.items()},
-            **{f"{s} {k}": c.tensors() for s, of in columns.items() for k, c in of.items()},
+        sent = {k: tensors_of(messages) for k, messages in self._messages.items()}
+        columns = [
+            {k: [c.m, c.shift, c.kept, c.directions, c.share] for k, c in own.items()}
+            for own in (self._private, self._view)
+        ]
+        found = {
+            k: [torch.cat(side) for side in zip(*several, strict=True)]
+            for k, several in self._found.items()
         }
-        for k, found in self._found.items():
-            sides = zip(*found, strict=True)
-            parts[f"found {k}"] = {str(i): torch.cat(side) for i, side in enumerate(sides)}
-        note = {
-            "at": [block, done],
-            "captures": list(self._captures),
-            "found": list(self._found),
-            "columns": {s: {k: [c.m, c.share] for k, c in of.items()} for s, of in columns.items()},
-            "unseen": self._unseen,
-            "names": self._names,
-        }
-        return Progress(joined(parts), note)
+        noted = self._unseen, self._names
+        return Progress.of(block, done, state, self._waiting, sent, columns, found, *noted)
 
     def resume(self, last: Progress | None) -> tuple[int, tuple[int, Mapping[str, Tensor]] | None]:
-        """Take that back: the block, and of it how many rounds, and the tensors of their state."""
+        """Take that back: the block, and of it how many rounds, and the state they left."""
         if last is None:
             return 0, None
-        tensors, note = last
-        self._waiting = {int(k): t for k, t in under(tensors, "waiting").items()}
-        self._captures = {k: messages_of(under(tensors, f"capture {k}")) for k in note["captures"]}
-        self._found = {}
-        for k in note["found"]:
-            sides = under(tensors, f"found {k}")
-            self._found[k] = [(sides["0"].cpu(), sides["1"].cpu())]
-        for side, columns in (("private", self._private), ("view", self._view)):
-            for k, (m, share) in note["columns"][side].items():
-                columns[int(k)] = _Column(m, **under(tensors, f"{side} {k}"), share=share)
-        self._unseen = {int(k): why for k, why in note["unseen"].items()}
-        self._names = {int(k): name for k, name in note["names"].items()}
-        block, done = note["at"]
-        return block, (done, under(tensors, "state")) if done else None
+        block, done, state, self._waiting, sent, columns, found, *noted = last.parts
+        self._unseen, self._names = noted
+        self._messages = {k: messages_of(tensors) for k, tensors in sent.items()}
+        self._private, self._view = (
+            {k: _Column(*parts) for k, parts in own.items()} for own in columns
+        )
+        self._found = {k: [(private.cpu(), view.cpu())] for k, (private, view) in found.items()}
+        return block, (done, state) if done else None
 
     def end_block(self) -> None:
         for k in self._waiting:
             self._unseen[k] = f"what shows the {self.question.private} of round {k} is sent later"
-        self._captures.clear()
+        self._messages.clear()
         self._waiting.clear()
 
     def __call__(self, k: int, round: Round, answer: Tensor | None) -> None:
         """Note a round, in which the victim was first answered that gradient [trials, d]."""
         q = self.question
         names = read_of(q.message, self.defense)
-        self._captures[k] = {name: sent for name, sent in round.sent.items() if name in names}
+        self._messages[k] = {name: sent for name, sent in round.sent.items() if name in names}
         if k in q.rounds:
             self._wait(k, round, answer)
         spans = {j: span_of(q.message, self.defense, j) for j in [*self._waiting, k + 1]}
@@ -288,8 +270,8 @@ class _Recorder:
             self._note(j, self._waiting.pop(j))
             del spans[j]
         first = min(span[0] for span in spans.values())
-        for old in [j for j in self._captures if j < first]:
-            del self._captures[old]
+        for old in [j for j in self._messages if j < first]:
+            del self._messages[old]
 
     def _wait(self, k: int, round: Round, answer: Tensor | None) -> None:
         q = self.question
@@ -311,7 +293,7 @@ class _Recorder:
     def _rows(self, k: int) -> Tensor:
         """All that the adversary has of the victim in round k, [trials, n_rows, d]."""
         q, defense = self.question, self.defense
-        view = View.of(q.threat_model, Transcript(self._captures), set(self._captures))
+        view = View.of(q.threat_model, Transcript(self._messages), set(self._messages))
         if q.message == VIEW:
             return self._window(k).gradients(view, k, q.victim)
         if q.message in defense.messages:

@@ -21,7 +21,6 @@ from dpaudit.game.game import Game
 from dpaudit.game.probing.playable_dimension import fewest_coordinates
 from dpaudit.game.worst_case.agent import of_most_moved_agent
 from dpaudit.progress import OnStep
-from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.costs import Pace
 
@@ -235,12 +234,13 @@ class Sensitivity(Attack):
 def _most_moved(context: AttackContext) -> int:
     """The first agent with data, or one that declares the same and whose messages move further."""
     first = context.setting.holders[0]
-    seed = context.streams.numpy("agent of sensitivity").integers(2**62).item()
     try:
         game = Game.of(context.defense, context.setting, first, "add-remove")
         fewest = fewest_coordinates(game)
         game = game if fewest == 1 else replace(game, width=fewest)
-        return of_most_moved_agent(game, EVERY_LINK, Streams(seed, context.streams.device)).victim
+        return of_most_moved_agent(
+            game, EVERY_LINK, context.streams.child("agent of sensitivity")
+        ).victim
     except Exception:  # whatever a step raises that takes the real model and its batches alone
         return first
 

@@ -4,7 +4,7 @@ PSNR and SSIM take the width of the value range as their data range (2 for image
 the MSE is in squared units of it. SSIM is scikit-image's with a uniform window of 7 x 7 pixels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -67,37 +67,36 @@ def score(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, float
     Raises:
         DpauditError: the shapes differ, or the images are smaller than the SSIM window.
     """
-    _check(truth, reconstruction)
-    order = _order(truth, reconstruction)
-    pairs = _pairs(truth, reconstruction, order)
-    table = np.array([_score_image(t, r, value_range[1] - value_range[0]) for t, r in pairs])
-    mse, psnr, ssim = table.reshape(*order.shape, 3).mean(axis=1).T
-    return Scores(mse, psnr, ssim, order)
+    each = score_each(truth, reconstruction, value_range)
+    mse, psnr, ssim = (values.mean(axis=1) for values in (each.mse, each.psnr, each.ssim))
+    return Scores(mse, psnr, ssim, each.order)
+
+
+def score_each(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, float]) -> Scores:
+    """As ``score``, image by image: [m, batch_size] each."""
+    if truth.ndim != 5 or truth.shape != reconstruction.shape:
+        raise DpauditError(
+            "DPA043",
+            f"reconstruction of shape {list(reconstruction.shape)} cannot be scored against "
+            f"{list(truth.shape)}: expected [m, batch, channels, height, width] for both",
+        )
+    refuse_small(truth.shape)
+    options = {"win_size": SSIM_WINDOW, "data_range": value_range[1] - value_range[0]}
+    (true, found), order = _aligned(truth, reconstruction)
+    ssim = [
+        structural_similarity(x, y, channel_axis=0, **options)
+        for x, y in zip(true, found, strict=True)
+    ]
+    mse, psnr = _errors(true, found, value_range)
+    mse, psnr, similar = (np.reshape(each, order.shape) for each in (mse, psnr, ssim))
+    return Scores(mse, psnr, similar, order)
 
 
 def psnr_alone(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, float]) -> Floats:
     """The PSNR that ``score`` gives, [m] in dB, without the cost of the SSIM."""
-    order = _order(truth, reconstruction)
-    pairs = _pairs(truth, reconstruction, order)
-    values = np.array([_psnr(t, r, value_range[1] - value_range[0]) for t, r in pairs])
-    return values.reshape(order.shape).mean(axis=1)
-
-
-class Each(NamedTuple):
-    """How near each image of m aligned batches came to its truth."""
-
-    psnr: Floats  # [m, batch_size], dB, capped at PSNR_CAP
-    ssim: Floats  # [m, batch_size]
-
-
-def score_each(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, float]) -> Each:
-    """As ``score``, image by image."""
-    _check(truth, reconstruction)
-    order = _order(truth, reconstruction)
-    pairs = _pairs(truth, reconstruction, order)
-    table = np.array([_score_image(t, r, value_range[1] - value_range[0]) for t, r in pairs])
-    _, psnr, ssim = table.reshape(*order.shape, 3).transpose(2, 0, 1)
-    return Each(psnr, ssim)
+    pairs, order = _aligned(truth, reconstruction)
+    psnr: Floats = _errors(*pairs, value_range)[1].reshape(order.shape).mean(axis=1)
+    return psnr
 
 
 def estimates(scores: Scores) -> dict[str, Estimate]:
@@ -150,16 +149,6 @@ def blind(
     return Blind(public_images.mean(0).expand_as(random), random)
 
 
-def _check(truth: Tensor, reconstruction: Tensor) -> None:
-    if truth.ndim != 5 or truth.shape != reconstruction.shape:
-        raise DpauditError(
-            "DPA030",
-            f"reconstruction of shape {list(reconstruction.shape)} cannot be scored against "
-            f"{list(truth.shape)}: expected [m, batch, channels, height, width] for both",
-        )
-    refuse_small(truth.shape)
-
-
 def refuse_small(shape: Sequence[int]) -> None:
     """Raises DataError: images [..., channels, height, width] are smaller than the SSIM window."""
     channels, height, width = shape[-3:]
@@ -171,45 +160,24 @@ def refuse_small(shape: Sequence[int]) -> None:
         )
 
 
-def _order(truth: Tensor, reconstruction: Tensor) -> Tensor:
-    """[m, batch_size]; reconstruction[i, order[i]] is aligned to truth[i]."""
-    return torch.stack([_assignment(t, r) for t, r in zip(truth, reconstruction, strict=True)])
-
-
-def _pairs(truth: Tensor, reconstruction: Tensor, order: Tensor) -> Iterator[tuple[Floats, Floats]]:
-    """Each true image and the one that is aligned to it, target by target."""
+def _aligned(truth: Tensor, reconstruction: Tensor) -> tuple[tuple[Floats, Floats], Tensor]:
+    """True images and those aligned to them, [m batch_size, ...], and the order of the latter."""
+    batches = []
+    for t, r in zip(truth, reconstruction, strict=True):
+        difference = t.flatten(1).double()[:, None] - r.flatten(1).double()
+        _, columns = linear_sum_assignment(difference.square().sum(-1).cpu().numpy())
+        batches.append(torch.as_tensor(columns, device=truth.device))
+    order = torch.stack(batches)
     aligned = reconstruction.take_along_dim(order[..., None, None, None], dim=1)
-    return zip(_images(truth), _images(aligned), strict=True)
+    true, found = (t.flatten(0, 1).double().cpu().numpy() for t in (truth, aligned))
+    return (true, found), order
 
 
-def _assignment(truth: Tensor, reconstruction: Tensor) -> Tensor:
-    """Which reconstruction goes to each true image, [batch_size]; least total squared error."""
-    difference = truth.flatten(1).double()[:, None] - reconstruction.flatten(1).double()
-    _, columns = linear_sum_assignment(difference.square().sum(-1).cpu().numpy())
-    return torch.as_tensor(columns, device=truth.device)
-
-
-def _images(batches: Tensor) -> Floats:
-    return batches.flatten(0, 1).double().cpu().numpy()
-
-
-def _score_image(truth: Floats, image: Floats, data_range: float) -> tuple[float, float, float]:
-    ssim = structural_similarity(
-        truth,
-        image,
-        win_size=SSIM_WINDOW,
-        gaussian_weights=False,
-        data_range=data_range,
-        channel_axis=0,
-    )
-    return _mse(truth, image), _psnr(truth, image, data_range), ssim
-
-
-def _mse(truth: Floats, image: Floats) -> float:
-    return float(np.square(truth - image).mean())
-
-
-def _psnr(truth: Floats, image: Floats, data_range: float) -> float:
+def _errors(
+    truth: Floats, images: Floats, value_range: tuple[float, float]
+) -> tuple[Floats, Floats]:
+    """MSE and capped PSNR of images [n, channels, height, width], [n] each."""
+    mse = np.array([np.square(x - y).mean() for x, y in zip(truth, images, strict=True)])
     with np.errstate(divide="ignore"):
-        psnr = 10 * np.log10(data_range**2 / np.float64(_mse(truth, image)))
-    return min(float(psnr), PSNR_CAP)
+        psnr = 10 * np.log10((value_range[1] - value_range[0]) ** 2 / mse)
+    return mse, np.minimum(psnr, PSNR_CAP)

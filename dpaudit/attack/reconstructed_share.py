@@ -34,7 +34,7 @@ from dpaudit.statistics.successes import EpsilonPromise, MuPromise, Promise, Suc
 
 from .blind_success import Blind, blind_success
 from .contract import AttackContext
-from .image_metrics import PSNR_CAP, Each
+from .image_metrics import PSNR_CAP, Scores
 from .noise_limits import share_without_prior, together
 from .victims import Scenario
 
@@ -50,7 +50,7 @@ class Reached(NamedTuple):
     targets: list[Target]  # [m]
     truth: Tensor  # [m, batch_size, channels, height, width]
     labels: Tensor  # [m, batch_size]
-    each: Each
+    each: Scores  # of each image
     rounds: list[tuple[int, ...]]  # attacked, those whose gradients were joined together
 
 

@@ -22,8 +22,16 @@ from .contract import Attack, AttackContext, Chooses, InvalidOption, Part, World
 from .image_metrics import refuse_small
 from .observed import ObservedGradients, Reconstruction, Task
 from .scenario import run_scenario
-from .victims import UNMIXED, VIEW, Join, Scenario, window_of
-from .whole_view import refuse_many_noises, view_bytes, view_seconds
+from .victims import (
+    UNMIXED,
+    VIEW,
+    Join,
+    Scenario,
+    refuse_many_noises,
+    view_bytes,
+    view_seconds,
+    window_of,
+)
 
 WORLDS: tuple[World, ...] = ("defense", "no-defense")
 

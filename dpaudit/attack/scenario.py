@@ -1,114 +1,136 @@
 """Reconstruction attacks held against the truth, the no-defense twin and the blind baseline."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from dpaudit.defense.contract import Defense, Target
+from dpaudit.checkpoint import Checkpoint
+from dpaudit.data.datasets import Dataset
+from dpaudit.defense.contract import Target
 from dpaudit.errors import DpauditError
-from dpaudit.files.finding import Finding
-from dpaudit.progress import OnStep
+from dpaudit.files.artifact_file import STRIP_GAP
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role, restart_column
+from dpaudit.models.gradients import Gradients
+from dpaudit.progress import OnStep, step_of_part
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
+from dpaudit.training.run_directory import RunDirectory
 
 from .contract import AttackContext
-from .image_metrics import score_each
-from .observed import ObservedGradients, Reconstruction
+from .image_metrics import (
+    FEWEST,
+    PSNR_CAP,
+    RANGES,
+    SHARE,
+    SSIM_WINDOW,
+    Estimate,
+    Scores,
+    blind,
+    estimates,
+    interval,
+    paired,
+    psnr_alone,
+    score,
+    score_each,
+)
+from .observed import ObservedGradients, Reconstruction, Task, Trace
 from .reconstructed_share import Reached, reconstructed_share
-from .scored import Truth, attack_streams, not_available, scored, task_of
-from .victims import ObservedTargets, Scenario, derived_targets
+from .victims import Scenario, TargetGradient, derived_targets
+
+Notes = tuple[str, ...]
+Means = Mapping[str, Estimate]
+Columns = dict[str, tuple[float, ...]]
+_BLIND = {"mean_image": "mean of the public images", "other_class": "image of another class"}
 
 
 def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) -> list[Finding]:
     """Attack and score; findings of the attack and of the blind baseline, round by round."""
-    problem, setting, run = context.problem, context.setting, context.run
+    problem, run = context.problem, context.run
     assert isinstance(problem, Classification)  # the others were refused
+    dataset = problem.dataset
     defense = context.defense if scenario.world == "defense" else context.defense.without_noise()
     streams = Streams(context.seed, context.streams.device)
     initial = problem.initial(streams)[0]
-    attacked = derived_targets(scenario, defense, setting, streams, run, initial)
-    if not attacked.targets:
-        return [not_available(scenario, attacked.refusals)]
-    groups = _by_clip_norm(defense, attacked, scenario)
+    every, refusals = derived_targets(scenario, defense, context.setting, streams, run, initial)
+    if not every:
+        return [not_available(scenario, refusals)]
+    together: dict[float | None, list[TargetGradient]] = {}  # by the norm that a round clips to
+    for one in every:
+        together.setdefault(defense.clip_norm_in(one.target.round), []).append(one)
     findings: dict[tuple[int, ...], list[Finding]] = {}
     reached: list[Reached] = []
-    for i, group in enumerate(groups):
+    for i, (clip_norm, some) in enumerate(together.items()):
+        observed, targets = _observed(scenario, some, clip_norm)
         reconstruction = scenario.reconstruct(
-            group.observed,
-            task_of(problem.gradients, problem.dataset, context.checkpoint.stage(i)),
+            observed,
+            task_of(problem.gradients, dataset, context.checkpoint.stage(i)),
             attack_streams(scenario, streams),
-            partial(_progress, on_step, i, len(groups)),
+            partial(step_of_part, on_step, i, len(together)),
         )
-        _require_each(scenario, group, len(reconstruction.images))
-        images, labels = _truth(scenario, group.targets, problem, streams)
-        joined = _joined(scenario, group)
+        if (n := len(reconstruction.images)) != len(targets):
+            raise DpauditError(
+                "DPA043",
+                f"{scenario.attack_name} handed back {n} reconstructions of {len(targets)} "
+                "batches; expected one for each of observed.secrets",
+            )
+        images, labels = _truth(scenario, targets, problem, streams)
+        by_round = sorted({one.target.round for one in some})
+        joined = scenario.join == "rounds"
+        apart: list[tuple[int, ...]] = [tuple(by_round)] if joined else [(k,) for k in by_round]
         if scenario.world == "defense":
-            found = _of(reconstruction, list(range(len(images))), ())
-            each = score_each(images, found.images, problem.dataset.value_range)
-            reached.append(Reached(group.targets, images, labels, each, group.rounds))
-        for rounds in group.rounds:
-            rows = [i for i, target in enumerate(group.targets) if target.round in rounds]
-            truth = Truth(rounds, [group.targets[i] for i in rows], images[rows], labels[rows])
-            found = _of(reconstruction, rows, joined)
-            findings[rounds] = scored(scenario, found, truth, problem.dataset, streams, run)
-    by_round = [finding for rounds in sorted(findings) for finding in findings[rounds]]
-    return by_round + (
-        reconstructed_share(scenario, context, problem.dataset, reached) if reached else []
-    )
+            found = _of(reconstruction, list(range(n)), ())
+            each = score_each(images, found.images, dataset.value_range)
+            reached.append(Reached(targets, images, labels, each, apart))
+        for rounds in apart:
+            rows = [i for i, target in enumerate(targets) if target.round in rounds]
+            truth = Truth(rounds, [targets[i] for i in rows], images[rows], labels[rows])
+            found = _of(reconstruction, rows, _joined(scenario, observed))
+            findings[rounds] = scored(scenario, found, truth, dataset, streams, run)
+    found_by_round = [finding for rounds in sorted(findings) for finding in findings[rounds]]
+    share = reconstructed_share(scenario, context, dataset, reached) if reached else []
+    return found_by_round + share
 
 
-class _Group(NamedTuple):
-    """What is reconstructed together: targets whose rounds clip to the same norm."""
-
-    observed: ObservedGradients
-    targets: list[Target]  # of each secret
-    rounds: list[tuple[int, ...]]  # of each finding
-
-
-def _by_clip_norm(defense: Defense, attacked: ObservedTargets, scenario: Scenario) -> list[_Group]:
-    """What was derived, in order of rounds."""
-    together: dict[float | None, list[int]] = {}
-    for i, target in enumerate(attacked.targets):
-        together.setdefault(defense.clip_norm_in(target.round), []).append(i)
-    return [_group(attacked, rows, clip_norm, scenario) for clip_norm, rows in together.items()]
-
-
-def _group(
-    attacked: ObservedTargets, rows: list[int], clip_norm: float | None, scenario: Scenario
-) -> _Group:
-    derived, targets = attacked.derived, [attacked.targets[i] for i in rows]
+def _observed(
+    scenario: Scenario, some: list[TargetGradient], clip_norm: float | None
+) -> tuple[ObservedGradients, list[Target]]:
+    """The gradients of targets that are reconstructed together, and a target of each secret."""
     whose: dict[tuple[int, ...], list[int]] = {}  # gradients, by what is known to be one batch
-    for i, target in enumerate(targets):
+    for i, (target, *_) in enumerate(some):
         batch = {
             "nothing": (i,),
             "links": (target.victim, target.round),
             "rounds": (target.victim,),
         }
         whose.setdefault(batch[scenario.join], []).append(i)
-    numbers = {i: secret for secret, own in enumerate(whose.values()) for i in own}
-    secrets = torch.tensor([numbers[i] for i in range(len(targets))])
-    gradients = torch.stack([derived[i].gradient for i in rows])
+    gradients = torch.stack([one.derived.gradient for one in some])
+    secrets = torch.zeros(len(some), dtype=torch.long, device=gradients.device)
+    for secret, own in enumerate(whose.values()):
+        secrets[own] = secret
+    stds = [one.std for one in some if one.std is not None]
     observed = ObservedGradients(
         gradients=gradients,
-        models=torch.stack([derived[i].model for i in rows]),
+        models=torch.stack([one.derived.model for one in some]),
         batch_size=scenario.batch_size,
         clip_norm=clip_norm,
-        std=_stds([attacked.stds[i] for i in rows], gradients),
-        secrets=secrets.to(gradients.device) if len(whose) < len(rows) else None,
+        std=gradients.new_tensor(stds) if len(stds) == len(some) else None,
+        secrets=secrets if len(whose) < len(some) else None,
     )
-    rounds = sorted({target.round for target in targets})
-    apart = [rounds] if scenario.join == "rounds" else [[k] for k in rounds]
-    return _Group(observed, [targets[own[0]] for own in whose.values()], list(map(tuple, apart)))
+    return observed, [some[own[0]].target for own in whose.values()]
 
 
-def _joined(scenario: Scenario, group: _Group) -> tuple[str, ...]:
+def _joined(scenario: Scenario, observed: ObservedGradients) -> tuple[str, ...]:
     """What was taken to be of one batch, and by which knowledge."""
-    if group.observed.secrets is None:
+    if observed.secrets is None:
         return ()
-    counts = group.observed.secrets.bincount()
+    counts = observed.secrets.bincount()
     fewest, most = int(counts.min()), int(counts.max())
     each = f"{most}" if fewest == most else f"{fewest} to {most}"
     if scenario.join == "links":
@@ -119,32 +141,12 @@ def _joined(scenario: Scenario, group: _Group) -> tuple[str, ...]:
     )
 
 
-def _require_each(scenario: Scenario, group: _Group, n: int) -> None:
-    if n != len(group.targets):
-        raise DpauditError(
-            "DPA043",
-            f"{scenario.attack_name} handed back {n} reconstructions of {len(group.targets)} "
-            "batches; expected one for each of observed.secrets",
-        )
-
-
-def _stds(stds: list[float | None], like: Tensor) -> Tensor | None:
-    """[m] in the type of the gradients; None if one is not known."""
-    known = [std for std in stds if std is not None]
-    return like.new_tensor(known) if len(known) == len(stds) else None
-
-
-def _progress(on_step: OnStep, group: int, n_groups: int, done: int, total: int) -> None:
-    on_step(group * total + done, n_groups * total)
-
-
 def _truth(
     scenario: Scenario, targets: list[Target], problem: Classification, streams: Streams
 ) -> tuple[Tensor, Tensor]:
     """The images [m, batch_size, ...] and labels that were used, drawn again from the seed."""
-    batches = {
-        k: problem.batch(streams, k, scenario.batch_size) for k in {t.round for t in targets}
-    }
+    rounds = {target.round for target in targets}
+    batches = {k: problem.batch(streams, k, scenario.batch_size) for k in rounds}
     images = [batches[t.round].inputs[t.victim] for t in targets]
     labels = [batches[t.round].labels[t.victim] for t in targets]
     return torch.stack(images).cpu(), torch.stack(labels).cpu()
@@ -158,3 +160,177 @@ def _of(found: Reconstruction, rows: list[int], joined: tuple[str, ...]) -> Reco
         trace = replace(trace, losses=trace.losses[rows].cpu(), images=trace.images[rows].cpu())
     notes = (*joined, *found.notes)
     return replace(found, images=images, labels=labels, losses=losses, notes=notes, trace=trace)
+
+
+class Truth(NamedTuple):
+    """What the attack of one finding was after."""
+
+    rounds: tuple[int, ...]
+    targets: list[Target]
+    images: Tensor  # [m, batch_size, channels, height, width]
+    labels: Tensor  # [m, batch_size]
+
+
+def scored(
+    scenario: Scenario,
+    found: Reconstruction,
+    truth: Truth,
+    dataset: Dataset,
+    streams: Streams,
+    run: RunDirectory,
+) -> list[Finding]:
+    """The findings of rounds: the attack's, and what attackers without messages would get."""
+    generator = attack_streams(scenario, streams)("blind", truth.rounds[0])
+    guesses = blind(truth.labels, dataset.x_test, dataset.y_test, generator)._asdict()
+    baselines = {name: score(truth.images, g, dataset.value_range) for name, g in guesses.items()}
+    best = max(baselines, key=lambda name: baselines[name].ssim.mean())
+
+    def finding(
+        world: str, scores: Scores, images: Tensor, notes: Notes, means: Means, rows: Columns
+    ) -> Finding:
+        """Beside the means a row for each target, in the order of the strips."""
+        aligned = images.cpu().take_along_dim(scores.order[..., None, None, None], dim=1)
+        what = "images" if world != "blind" else notes[0].replace(" ", "-")
+        start = f"artifacts/{scenario.name}-round-{truth.rounds[0]:06d}-{world}"
+        artifacts = {"images": f"{start}-{what}.png", "truth": f"{start}-truth.png"}
+        for file, shown in zip(artifacts.values(), (aligned, truth.images), strict=True):
+            first = shown[:, 0].numpy()  # the first record of each target's batch
+            run.write(file, strip(first, dataset.value_range))
+        every = estimates(scores) | dict(means)
+        metrics = {name: Metric(**mean._asdict()) for name, mean in every.items()}
+        victims = tuple(float(target.victim) for target in truth.targets)
+        by_score: Columns = {name: tuple(getattr(scores, name).tolist()) for name in RANGES}
+        series: Columns = {Column.VICTIM: victims, **by_score, **rows}
+        return _finding(scenario, truth.rounds, world, notes).model_copy(
+            update={"metrics": metrics, "series": series, "artifacts": artifacts}
+        )
+
+    scores = score(truth.images, found.images, dataset.value_range)
+    labels_found, losses = (
+        _labels_found(found.labels, truth.labels),
+        restarts(found.losses.double()),
+    )
+    against = f"{Name.SSIM_OVER_BLIND} is against the {_BLIND[best]}, the better"
+    notes = (*_scale(dataset, len(truth.targets)), against, *found.notes)
+    means: Means = {
+        Name.SSIM_OVER_BLIND: paired(scores.ssim, baselines[best].ssim),
+        Name.LABEL_ACCURACY: interval(labels_found, SHARE),
+        Name.LOSS: interval(losses[Name.LOSS]),
+    }
+    rows = {
+        Name.SSIM_OVER_BLIND: tuple((scores.ssim - baselines[best].ssim).tolist()),
+        Name.LABEL_ACCURACY: tuple(labels_found),
+        **losses,
+    }
+    trace = course(found.trace, truth.images, dataset.value_range)
+    own = finding(scenario.world, scores, found.images, notes, means, rows)
+    own = own.model_copy(update={"trace": trace})
+    if scenario.world != "defense":  # the same truth, so the same baselines
+        return [own]
+    return [own] + [
+        finding("blind", baselines[name], guesses[name], (_BLIND[name],), {}, {})
+        for name in baselines
+    ]
+
+
+def _scale(dataset: Dataset, n_targets: int) -> Iterator[str]:
+    low, high = dataset.value_range
+    yield (
+        f"pixels in [{low:g}, {high:g}]; MSE on that scale, PSNR with data range {high - low:g} "
+        f"and capped at {PSNR_CAP:g} dB, SSIM with a window of {SSIM_WINDOW}"
+    )
+    if n_targets < FEWEST:
+        yield f"too few targets for an interval: {n_targets}, expected at least {FEWEST}"
+
+
+def _finding(
+    scenario: Scenario, rounds: tuple[int, ...], world: str, notes: tuple[str, ...]
+) -> Finding:
+    return Finding(
+        role=Role.RECONSTRUCTION,
+        kind="reconstruction",
+        title=f"gradient inversion of {scenario.message}",
+        attack=scenario.attack_name,
+        threat_model=scenario.threat_model.name,
+        message=scenario.message,
+        rounds=rounds,
+        world=world,
+        batch_size=scenario.batch_size,
+        notes=notes,
+    )
+
+
+def not_available(scenario: Scenario, refusals: list[str]) -> Finding:
+    """A scenario that this adversary's view does not allow, said instead of left out."""
+    note = f"not available to this adversary: {refusals[0]}"
+    return _finding(scenario, scenario.rounds, scenario.world, (note,))
+
+
+def _labels_found(guessed: Tensor, labels: Tensor) -> list[float]:
+    """Share of each target's labels that were inferred, whatever their order, [m]."""
+    n = int(max(guessed.max(), labels.max())) + 1
+    counts = [one_hot(rows.long(), n).sum(1) for rows in (guessed, labels)]
+    return (torch.minimum(*counts).sum(1) / labels.shape[1]).tolist()
+
+
+def task_of(gradients: Gradients, dataset: Dataset, checkpoint: Checkpoint) -> Task:
+    """What is public: the architecture, and the form of images by those that are no target."""
+    shape = tuple(dataset.x.shape[1:])
+    low, high = dataset.value_range
+    steps = [dataset.x_test.diff(dim=side).abs().mean() for side in (-1, -2)]
+    contrast = float(sum(steps)) / (high - low)
+    return Task(gradients, shape, dataset.n_classes, dataset.value_range, checkpoint, contrast)
+
+
+def attack_streams(scenario: Scenario, streams: Streams) -> Streams:
+    """The same draws for a message with and without defense, and apart from those of the run."""
+    name = (scenario.attack_index, scenario.threat_model.name, scenario.batch_size)
+    return streams.child("attack", *name)
+
+
+def restarts(losses: Tensor) -> Columns:
+    """The attacker's loss of each restart [m, n_restarts], and which was chosen by it."""
+    chosen = losses.argmin(dim=1)
+    columns: Columns = {Name.LOSS: tuple(losses.amin(dim=1).tolist())}
+    if losses.shape[1] > 1:
+        columns |= {restart_column(i + 1): tuple(row.tolist()) for i, row in enumerate(losses.T)}
+        columns[Column.CHOSEN_RESTART] = tuple((chosen + 1.0).tolist())
+    return columns
+
+
+def course(trace: Trace | None, truth: Tensor, value_range: tuple[float, float]) -> Columns:
+    """Means over the targets that a search was made for, by iteration; none: no columns.
+
+    The PSNR, against ``truth`` [m, batch_size, ...], is the scorer's alone: the attacker cannot
+    see it.
+    """
+    if trace is None or trace.losses.isnan().any(dim=1).all():
+        return {}
+    losses = trace.losses.double()
+    searched = ~losses.isnan().any(dim=1)
+    images, true = trace.images[searched], truth[searched]
+    psnr = [float(psnr_alone(true, now, value_range).mean()) for now in images.unbind(1)]
+    return {
+        Column.ITERATION: tuple(float(k) for k in trace.iterations),
+        Name.LOSS: tuple(losses[searched].mean(dim=0).tolist()),
+        Name.PSNR: tuple(psnr),
+    }
+
+
+def strip(images: NDArray[np.floating], value_range: tuple[float, float]) -> bytes:
+    """A PNG of images [n, channels, height, width] side by side, one pixel to a pixel.
+
+    One channel is grey, three are colour, of any other number the first is shown; values outside
+    the range are cut to it.
+    """
+    import imageio.v3
+
+    low, high = value_range
+    scaled = np.clip((np.nan_to_num(images) - low) / (high - low), 0, 1)
+    pixels = (scaled * 255).round().astype(np.uint8)
+    pixels = np.moveaxis(pixels if pixels.shape[1] == 3 else pixels[:, :1], 1, -1)
+    padded = np.pad(pixels, ((0, 0), (0, 0), (0, STRIP_GAP), (0, 0)), constant_values=255)
+    row = np.concatenate(list(padded), axis=1)[:, :-STRIP_GAP]
+    return imageio.v3.imwrite(
+        "<bytes>", row.squeeze(-1) if row.shape[-1] == 1 else row, extension=".png"
+    )

@@ -6,29 +6,35 @@ rounds so far, if gradients hardly change in them (``unmixed``), which reaches a
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Observable, ObservedGradient, Setting, Target
-from dpaudit.defense.transcript import Transcript
+from dpaudit.defense.contract import Defense, ObservedGradient, Setting, Target
+from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.view import View
-from dpaudit.errors import NotObservable
+from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
+from dpaudit.game.estimating import unmixing, window
 from dpaudit.game.estimating.estimate import GradientEstimate, Window
 from dpaudit.game.estimating.unmixing import Mixture
+from dpaudit.game.estimating.window import WIDTH, ProbedWindow, WindowShape, trials_of
 from dpaudit.rng import Streams
+from dpaudit.training.costs import seconds_of
 from dpaudit.training.run_directory import RunDirectory
 
+from .contract import AttackContext
 from .observed import Reconstruct
 
 Join = Literal["nothing", "links", "rounds"]  # over which gradients of a batch are joined
 VIEW, UNMIXED = "view", "unmixed"  # in the place of an observable's name
 BEFORE, AFTER = 1, 1  # rounds of the window beside the attacked one
-TOLD = 0.5  # of a gradient's variance: a victim of which the view tells less is out of reach
+MOVES = 4  # of unknowns that are timed
+SQUARE = 400  # rows and columns of a matrix whose decomposition is timed
+REVEALED = 0.5  # of a gradient's variance: a victim of which a view reveals less is out of reach
 
 
 @dataclass(frozen=True)
@@ -56,13 +62,12 @@ class Scenario:
         return f"{what}-batch-{self.batch_size}-{self.world}"
 
 
-class ObservedTargets(NamedTuple):
-    """The targets that a view sufficed for, and what the adversary derived about them."""
+class TargetGradient(NamedTuple):
+    """A target that a view sufficed for, and what the adversary derived about it."""
 
-    targets: list[Target]
-    derived: list[ObservedGradient]
-    stds: list[float | None]  # of the noise in each coordinate of a gradient; None: not known
-    refusals: list[str]  # why a target was out of reach
+    target: Target
+    derived: ObservedGradient
+    std: float | None = None  # of the noise in each coordinate of the gradient; None: not known
 
 
 def window_of(message: str, k: int, n_rounds: int, is_probe: bool) -> range:
@@ -75,7 +80,7 @@ def window_of(message: str, k: int, n_rounds: int, is_probe: bool) -> range:
     return range(max(1, k - BEFORE), min(n_rounds, k + AFTER * (not is_probe)) + 1)
 
 
-def told_of(
+def gradients_of_window(
     defense: Defense,
     setting: Setting,
     view: View,
@@ -84,37 +89,32 @@ def told_of(
     victims: Iterable[int],
     most: int,
 ) -> tuple[dict[int, list[GradientEstimate]], list[str]]:
-    """By victim, its gradients of round k that a window tells, the most certain first.
+    """By victim, its gradients of round k that a window reveals, the most certain first.
 
-    Of the first victims of which it tells any, at most so many. And of each victim before that it
-    tells none of: why.
+    Of the first victims of which it reveals any, at most so many. And of each victim before that
+    it reveals none of: why.
     """
-    told: dict[int, list[GradientEstimate]] = {}
+    found: dict[int, list[GradientEstimate]] = {}
     refusals = []
     try:
         window = Window(defense, setting, view.threat_model, rounds)
     except NotObservable as reason:
-        return told, [str(reason)]
+        return found, [str(reason)]
     for victim in victims:
         try:
             estimates = window.estimates(view, k, victim)
-            _refuse_part(len(estimates[0].gradient), setting.d)
-            told[victim] = estimates
-            if len(told) == most:
+            if (known := len(estimates[0].gradient)) < setting.d:
+                raise NotObservable(
+                    "DPA053",
+                    f"only {known} of {setting.d} parameters are sent: what stays with the agent "
+                    "is part of the model at which the gradient was taken",
+                )
+            found[victim] = estimates
+            if len(found) == most:
                 break
         except NotObservable as reason:
             refusals.append(str(reason))
-    return told, refusals
-
-
-def _refuse_part(known: int, d: int) -> None:
-    """Raises NotObservable unless a gradient has all coordinates, at a model with all of its."""
-    if known < d:
-        raise NotObservable(
-            "DPA054",
-            f"only {known} of {d} parameters are sent: what stays with the agent is part of the "
-            "model at which the gradient was taken",
-        )
+    return found, refusals
 
 
 def derived_targets(
@@ -124,162 +124,106 @@ def derived_targets(
     streams: Streams,
     run: RunDirectory,
     initial: Tensor,
-) -> ObservedTargets:
-    """Everything derived from views alone: no truth is reachable from here.
+) -> tuple[list[TargetGradient], list[str]]:
+    """Everything derived from views alone, and why targets were out of reach.
+
+    No truth is reachable from here.
 
     Args:
         initial: the model [d] that all agents start from, which is public.
     """
-    if scenario.message in (VIEW, UNMIXED):
-        return _estimated(scenario, defense, setting, streams, run, initial)
-    observable = defense.observables[scenario.message]
+    adversary, message = scenario.threat_model, scenario.message
     transcript = run.transcript(scenario.world, streams.device)
-    targets, derived, refusals = [], [], []
-    for k in scenario.rounds:
-        rounds = {k + offset for offsets in observable.needs.values() for offset in offsets}
-        view = _view(scenario, transcript, run, k, rounds, streams.device)
-        for target in _targets(scenario, observable, view, setting, streams, k):
-            try:
-                derived.append(observable.derive(defense, view, setting, target))
-                targets.append(target)
-            except NotObservable as reason:
-                refusals.append(str(reason))
-        if not view.edges(observable.links, k):
-            refusals.append(f'{scenario.threat_model.name} reads no link with "{observable.links}"')
-    return ObservedTargets(targets, derived, [None] * len(targets), refusals)
-
-
-def _estimated(
-    scenario: Scenario,
-    defense: Defense,
-    setting: Setting,
-    streams: Streams,
-    run: RunDirectory,
-    initial: Tensor,
-) -> ObservedTargets:
-    """From all messages around each round: different victims first, then their other gradients."""
-    transcript, reader = run.transcript(scenario.world, streams.device), scenario.threat_model
+    rng = streams.numpy("targets", adversary.name)  # alike for all attacks, so that scores compare
+    order = [int(j) for j in rng.permutation(setting.n_agents).argsort() if j in setting.holders]
     victims = [
         j
-        for j in _order(scenario, setting, streams)
-        if j not in reader.agents
+        for j in order
+        if j not in adversary.agents
         and (scenario.join != "rounds" or setting.sizes[j] == scenario.batch_size)
     ]
-    found: list[_Estimated] = []
+    found: list[TargetGradient] = []
     refusals: list[str] = []
     for k in scenario.rounds:
-        rounds = window_of(scenario.message, k, defense.n_rounds, scenario.is_probe)
-        view = _view(scenario, transcript, run, k, set(rounds), streams.device)
+        if message in (VIEW, UNMIXED):
+            window = window_of(message, k, defense.n_rounds, scenario.is_probe)
+            rounds = set(window)
+        else:
+            needs = defense.observables[message].needs.values()
+            rounds = {k + offset for offsets in needs for offset in offsets}
+        read = transcript
+        if scenario.is_probe:
+            probe = run.read_messages(scenario.world, k, scenario.batch_size, streams.device)
+            read = transcript.with_round(k, probe)
+        view = View.of(adversary, read, rounds)
+        asked = scenario, defense, setting, view, k
         try:
-            if scenario.message == VIEW:
-                asked = victims, scenario.n_targets
-                told, refused = _of_window(defense, setting, view, rounds, k, *asked)
-            else:
-                told, refused = _of_mixture(defense, setting, view, rounds, initial, victims)
+            if message == VIEW:
+                here, refused = _of_window(*asked, window, victims)
+            elif message == UNMIXED:
+                here, refused = _of_mixture(*asked, initial, victims)
         except NotObservable as reason:
-            told, refused = [], [str(reason)]
-        found += _attacked(scenario, told)
+            here, refused = [], [str(reason)]
+        if message not in (VIEW, UNMIXED):
+            here, refused = _of_observable(*asked, order)
+        found += here
         refusals += refused
-    return ObservedTargets(
-        [one.target for one in found],
-        [one.derived for one in found],
-        [one.std for one in found],
-        refusals,
-    )
-
-
-class _Estimated(NamedTuple):
-    target: Target
-    derived: ObservedGradient
-    std: float | None
-
-
-def _attacked(scenario: Scenario, told: list[_Estimated]) -> list[_Estimated]:
-    """The first gradients; if joined, all gradients of the first victims."""
-    if scenario.join == "nothing":
-        return told[: scenario.n_targets]
-    victims = list(dict.fromkeys(one.target.victim for one in told))[: scenario.n_targets]
-    return [one for one in told if one.target.victim in victims]
-
-
-def _of_window(
-    defense: Defense,
-    setting: Setting,
-    view: View,
-    rounds: range,
-    k: int,
-    victims: list[int],
-    most: int,
-) -> tuple[list[_Estimated], list[str]]:
-    told, refusals = told_of(defense, setting, view, rounds, k, victims, most)
-    turns: dict[int, list[_Estimated]] = defaultdict(list)
-    for victim, estimates in told.items():
-        for turn, one in enumerate(estimates):
-            target = Target(k, victim, one.input.point)
-            turns[turn].append(
-                _Estimated(target, ObservedGradient(one.gradient, one.model), one.std)
-            )
-    return [one for turn in sorted(turns) for one in turns[turn]], refusals
-
-
-def _of_mixture(
-    defense: Defense,
-    setting: Setting,
-    view: View,
-    rounds: range,
-    initial: Tensor,
-    victims: list[int],
-) -> tuple[list[_Estimated], list[str]]:
-    told = Mixture(defense, setting, view.threat_model, len(rounds)).unmixed(view, initial)
-    found, refusals = [], []
-    for victim in victims:
-        share = float(told.shares[victim])
-        if share < TOLD:
-            refusals.append(f"{share:.0%} of the gradient of agent {victim} is told")
-            continue
-        derived = ObservedGradient(told.gradients[victim].to(initial), initial)
-        target = Target(len(rounds), victim, victim)
-        found.append(_Estimated(target, derived, float(told.stds[victim])))
     return found, refusals
 
 
-def _order(scenario: Scenario, setting: Setting, streams: Streams) -> list[int]:
-    """Of victims, the same for every attack of a threat model, so that scores compare."""
-    rng = streams.numpy("targets", scenario.threat_model.name)
-    order = [int(agent) for agent in rng.permutation(setting.n_agents).argsort()]
-    return [agent for agent in order if agent in setting.holders]
-
-
-def _view(
+def _of_window(
     scenario: Scenario,
-    transcript: Transcript,
-    run: RunDirectory,
-    k: int,
-    rounds: set[int],
-    device: torch.device,
-) -> View:
-    """What the adversary holds of these rounds, and of no other round."""
-    if scenario.is_probe:
-        probe = run.read_messages(scenario.world, k, scenario.batch_size, device)
-        transcript = transcript.with_round(k, probe)
-    return View.of(scenario.threat_model, transcript, rounds)
-
-
-def _targets(
-    scenario: Scenario,
-    observable: Observable,
-    view: View,
+    defense: Defense,
     setting: Setting,
-    streams: Streams,
+    view: View,
     k: int,
-) -> list[Target]:
+    rounds: range,
+    victims: list[int],
+) -> tuple[list[TargetGradient], list[str]]:
+    """Different victims first, then their other gradients; if joined, all of the first victims."""
+    most = scenario.n_targets
+    revealed, refusals = gradients_of_window(defense, setting, view, rounds, k, victims, most)
+    turns: dict[int, list[TargetGradient]] = defaultdict(list)
+    for victim, estimates in revealed.items():
+        for turn, one in enumerate(estimates):
+            target = Target(k, victim, one.input.point)
+            derived = ObservedGradient(one.gradient, one.model)
+            turns[turn].append(TargetGradient(target, derived, one.std))
+    found = [one for turn in sorted(turns) for one in turns[turn]]
+    return found if scenario.join != "nothing" else found[:most], refusals
+
+
+def _of_mixture(
+    scenario: Scenario,
+    defense: Defense,
+    setting: Setting,
+    view: View,
+    k: int,
+    initial: Tensor,
+    victims: list[int],
+) -> tuple[list[TargetGradient], list[str]]:
+    mixture = Mixture(defense, setting, view.threat_model, k).unmixed(view, initial)
+    found, refusals = [], []
+    for victim in victims:
+        share = float(mixture.shares[victim])
+        if share < REVEALED:
+            refusals.append(f"{share:.0%} of the gradient of agent {victim} is told")
+            continue
+        derived = ObservedGradient(mixture.gradients[victim].to(initial), initial)
+        std = float(mixture.stds[victim])
+        found.append(TargetGradient(Target(k, victim, victim), derived, std))
+    return found[: scenario.n_targets], refusals
+
+
+def _of_observable(
+    scenario: Scenario, defense: Defense, setting: Setting, view: View, k: int, order: list[int]
+) -> tuple[list[TargetGradient], list[str]]:
     """Different victims first; then further links of the same victims, where those tell more."""
-    rank = {agent: place for place, agent in enumerate(_order(scenario, setting, streams))}
-    links = [
-        (victim, receiver)
-        for victim, receiver in view.edges(observable.links, k)
-        if victim in rank and victim not in scenario.threat_model.agents
-    ]
+    observable = defense.observables[scenario.message]
+    found, refusals = list[TargetGradient](), list[str]()
+    rank = {agent: place for place, agent in enumerate(order)}
+    edges = view.edges(observable.links, k)
+    links = [(j, i) for j, i in edges if j in rank and j not in scenario.threat_model.agents]
     links.sort(key=lambda link: (rank[link[0]], rank[link[1]]))
     chosen: list[tuple[int, int, int]] = []  # how many of this victim before, victim, receiver
     for victim, receiver in links:
@@ -287,4 +231,76 @@ def _targets(
     if not observable.differs_by_link:
         chosen = [link for link in chosen if link[0] == 0]
     chosen.sort(key=lambda link: (link[0], rank[link[1]]))
-    return [Target(k, victim, receiver) for _, victim, receiver in chosen[: scenario.n_targets]]
+    for _, victim, receiver in chosen[: scenario.n_targets]:
+        target = Target(k, victim, receiver)
+        try:
+            derived = observable.derive(defense, view, setting, target)
+            found.append(TargetGradient(target, derived))
+        except NotObservable as reason:
+            refusals.append(str(reason))
+    if not edges:
+        refusals.append(f'{scenario.threat_model.name} reads no link with "{observable.links}"')
+    return found, refusals
+
+
+def view_bytes(
+    context: AttackContext,
+    threat_model: ThreatModel,
+    rounds: Sequence[int],
+    others: Collection[str] = (),
+) -> int:
+    """Of the estimate of that attacked round whose window has the most links.
+
+    Args:
+        others: messages of which the attack needs no such estimate.
+
+    Raises:
+        ConfigError: the window has too many unknowns; the line says how many agents would do.
+    """
+    defense, network, n = context.defense, context.setting.network, context.setting.n_agents
+    windows = {k: window_of(VIEW, k, defense.n_rounds, False) for k in rounds}
+    k = max(windows, key=lambda k: sum(network.at(j).n_edges for j in windows[k]))
+    shape = WindowShape.of(defense, context.setting, threat_model, windows[k])
+    unknowns, most = shape.unknowns, window.MOST_UNKNOWNS
+    if unknowns <= most:
+        step = Footprint.of(defense, context.setting)
+        return shape.bytes + step.round(WIDTH, 2 * shape.at_once, 8)
+    named = ", ".join(f'"{name}"' for name in sorted(others))
+    instead = f", or message = {named}" if named else ""
+    raise ConfigError(
+        "DPA022",
+        f"attack {context.name}: the estimate of gradients of round {k} from the whole view "
+        f"has {unknowns:,} unknowns with n_agents = {n}; expected {most:,} at most, about "
+        f"n_agents = {max(2, n * most // unknowns)} with as many links each{instead}",
+    )
+
+
+def view_seconds(
+    context: AttackContext, threat_model: ThreatModel, rounds: Sequence[int], n_estimates: int
+) -> float:
+    """About how long estimates of so many gradients in each round take, on one thread."""
+    n = max(len(window_of(VIEW, k, context.defense.n_rounds, False)) for k in rounds)
+    played = ProbedWindow(context.defense, context.setting, threat_model, range(1, 1 + n), 1.0)
+    moves = torch.zeros(MOVES, played.shape.unknowns, dtype=torch.float64)
+    move = seconds_of(lambda: played.moved(moves)) / MOVES
+    shape = played.shape
+    square = torch.rand(SQUARE, SQUARE, generator=torch.Generator().manual_seed(0)).double()
+    each = seconds_of(lambda: torch.linalg.svd(square)) / SQUARE**3
+    n_o, columns = shape.observed, shape.states + shape.inputs
+    free = max(0, n_o - columns)  # combinations of what is read that hold no unknown, at least
+    factorising = n_o * columns * min(n_o, columns)
+    estimating = 2 * n_estimates * free**2 * (shape.draws + n_o)
+    return len(rounds) * (trials_of(played) * move + (factorising + estimating) * each)
+
+
+def refuse_many_noises(context: AttackContext, rounds: Sequence[int]) -> None:
+    """Raises ConfigError: so many rounds draw more noise than un-mixing takes."""
+    last, most = max(rounds), unmixing.MOST_DRAWS
+    draws = len(unmixing.draws_of(context.defense, context.setting, last))
+    if draws > most:
+        raise ConfigError(
+            "DPA022",
+            f"attack {context.name}: rounds: the first {last} rounds draw {draws:,} noises with "
+            f"n_agents = {context.setting.n_agents}; expected {most:,} at most, of about "
+            f"{last * most // draws} rounds",
+        )

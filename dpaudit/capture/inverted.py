@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from dpaudit.attack.contract import World as Noisy
 from dpaudit.attack.observed import ObservedGradients as Gradients
 from dpaudit.attack.reconstruction import ReconstructionAttack
-from dpaudit.attack.scored import Truth, attack_streams, not_available, scored, task_of
+from dpaudit.attack.scenario import Truth, attack_streams, not_available, scored, task_of
 from dpaudit.attack.victims import Scenario
 from dpaudit.checkpoint import Checkpoint
 from dpaudit.data.datasets import Dataset

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dpaudit.attack import ObservedGradients, Reconstruction, ReconstructionAttack, Task, Trace
-from dpaudit.attack.by_target import course, restarts
 from dpaudit.attack.image_metrics import score
+from dpaudit.attack.scenario import course, restarts
 from dpaudit.files.finding import Column, Finding, Name, Role, restart_column
 from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnStep

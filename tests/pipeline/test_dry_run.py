@@ -64,7 +64,7 @@ def test_an_estimate_of_many_unknowns_is_in_the_time_and_in_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The images of one target take the same; of 30 times the agents more is not known."""
-    monkeypatch.setattr("dpaudit.attack.whole_view.seconds_of", lambda compute: 1.0)
+    monkeypatch.setattr("dpaudit.attack.victims.seconds_of", lambda compute: 1.0)
 
     def inversion(n_agents: int) -> tuple[float, int]:
         given = {"message": "view", "rounds": [2], "targets": 1, "batch_sizes": ["training"]}

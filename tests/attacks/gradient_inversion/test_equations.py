@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpaudit.attacks.gradient_inversion.equations import Equations
-from dpaudit.attacks.gradient_inversion.trace import Call
+from dpaudit.attacks.gradient_inversion.recursion import Call, Equations
 from dpaudit.errors import NotObservable
 
 RNG = torch.Generator().manual_seed(20240611)

@@ -12,8 +12,7 @@ from dpaudit.attack.observed import ObservedGradients, Reconstruction, Task
 from dpaudit.attacks.gradient_inversion import sparse
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.exact import Recovered, recover
-from dpaudit.attacks.gradient_inversion.recursion import input_of_linear
-from dpaudit.attacks.gradient_inversion.trace import front
+from dpaudit.attacks.gradient_inversion.recursion import front, input_of_linear
 from dpaudit.data.datasets import load_dataset
 from dpaudit.errors import NotObservable
 from dpaudit.models.gradients import Gradients

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attacks.gradient_inversion.adam import Adam
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.lbfgs import LBFGS
-from dpaudit.attacks.gradient_inversion.search import TRACED, Problems, minimise, traced
+from dpaudit.attacks.gradient_inversion.search import TRACED, Adam, Problems, minimise, traced
 from dpaudit.checkpoint import Checkpoint, Progress
 
 from .test_plan import STREAMS, lenet, scene, smooth

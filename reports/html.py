@@ -16,7 +16,7 @@ from markupsafe import Markup
 from dpaudit.codes import entries
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
-from dpaudit.files.verdict import MEANING
+from dpaudit.files.verdict import MEANING, NEXT_STEP
 from dpaudit.text import lines
 
 from .figures.graph import graph_drawing
@@ -77,6 +77,7 @@ def pages() -> Environment:
         "longest_table": LONGEST_TABLE,
         "meaning": MEANING,
         "pages_of_codes": entries(),
+        "next_step": NEXT_STEP,
         "Role": Role,
         "metric_names": metric_names,
         "Name": Name,

@@ -28,6 +28,18 @@ MEANING: Mapping[Verdict, str] = {
 }
 
 
+NEXT_STEP: Mapping[Verdict, str] = {
+    Verdict.REFUTED: "look for the cause in the evidence below, correct the code or weaken the "
+    "claim, and audit again.",
+    Verdict.UNSUPPORTED: "correct the noise, or claim what the accounting supports, and audit "
+    "again.",
+    Verdict.UNDERPOWERED: "request attacks, or give them more trials, until the ceiling lies above "
+    "the claim.",
+    Verdict.NOT_REFUTED: "add the attacks and adversaries that matter to you, and keep the claim "
+    "checked in CI with dpaudit check.",
+}
+
+
 def worst(verdicts: Sequence[Verdict]) -> Verdict | None:
     """The most severe of some verdicts; None of none."""
     return min(verdicts, key=SEVERITY.index, default=None)

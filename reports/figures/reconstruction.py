@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 Points = list[tuple[float, float]]
 AxisScale = tuple[str, tuple[float, float]]  # its kind, and its ends
 BY_PSNR = (
-    "by PSNR: no attacker can lie above what accounting allows, if the noise is as declared, nor "
-    "above what a claim allows, if that is true of this attack"
+    "by PSNR: no attacker exceeds what accounting allows if the noise is as declared, or what a "
+    "claim allows if the claim holds"
 )
 BY_SSIM = "by SSIM: blind is one guess, and nothing bounds the share"
 LONGEST = 24  # characters of a claim in a legend

@@ -116,19 +116,27 @@ def test_identical_numbers_are_never_worse() -> None:
     assert compare(baseline_of(GOLDEN), {"c": GOLDEN}, "x")[1] > 10
 
 
-def test_exact_accounting_that_rises_is_worse_unless_the_seed_split_the_data_anew() -> None:
-    def accounted(value: float, seed: int) -> AuditResult:
-        finding = Finding(
-            role=Role.DECLARED,
-            kind="accounting",
-            title="declared",
-            claim=0,
-            threat_model="eavesdropper",
-            metrics={"epsilon": Metric(value=value, low=value, high=value)},
-        )
-        provenance = GOLDEN.provenance.model_copy(update={"seed": seed})
-        return GOLDEN.model_copy(update={"findings": (finding,), "provenance": provenance})
+def accounted(value: float, seed: int) -> AuditResult:
+    finding = Finding(
+        role=Role.DECLARED,
+        kind="accounting",
+        title="declared",
+        claim=0,
+        threat_model="eavesdropper",
+        metrics={"epsilon": Metric(value=value, low=value, high=value)},
+    )
+    provenance = GOLDEN.provenance.model_copy(update={"seed": seed})
+    return GOLDEN.model_copy(update={"findings": (finding,), "provenance": provenance})
 
+
+def test_exact_accounting_is_asked_for_at_the_same_seed_alone() -> None:
+    old = check_baseline(AUDIT, accounted(2.0, seed=1))
+    without = old.model_copy(update={"metrics": {}})
+    assert not_compared(without, accounted(2.0, seed=1)) == [*old.metrics]
+    assert not_compared(without, accounted(2.0, seed=2)) == []
+
+
+def test_exact_accounting_that_rises_is_worse_unless_the_seed_split_the_data_anew() -> None:
     baseline = baseline_of(accounted(2.0, seed=1))
     [worse] = compare(baseline, {"c": accounted(2.1, seed=1)}, "x")[0]
     assert worse.label == "accounting | DPDL, Theorem 1 | eavesdropper | epsilon"

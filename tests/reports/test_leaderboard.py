@@ -68,7 +68,7 @@ def test_the_page_has_a_row_for_each_combination_and_names_gaps(board: Leaderboa
 def test_what_tests_may_find_by_chance_is_said(board: Leaderboard) -> None:
     said = visible(Page(board.html()))
     assert "3 claims were tested" in said
-    assert "0.15 would be refuted wrongly on average, at most" in said  # 3 at 95% each
+    assert "at most 0.15 would be refuted wrongly on average" in said  # 3 at 95% each
 
 
 def test_a_figure_for_each_adversary_and_small_ones_for_each_graph(board: Leaderboard) -> None:

@@ -81,15 +81,13 @@ class DPDL(dp.BudgetDefense):
         X, V = state
         N, B, C = graph.n_agents, gradient.batch_size, self.clip_norm
         std = self.sigma * C
-        j, i, n = (
-            graph.senders.to(X.device),
-            graph.receivers.to(X.device),
-            torch.arange(N).to(X.device),
-        )
-        to, w = torch.cat([i, n]), _weights(graph, X)  # links j -> i, then the self-loops
+        agents = torch.arange(N)  # links j -> i, then the self-loops
+        to = torch.cat([graph.receivers, agents]).to(X.device)
+        holders = torch.cat([graph.senders, agents]).to(X.device)
+        w = torch.cat([graph.on_links, graph.own]).to(X)  # w_ij, then w_ii
 
-        sums = gradient.clipped_sum(X[..., to, :], C, holders=torch.cat([j, n]))  # 7-8, 13-14
-        cross, own = sums.split([len(i), N], dim=-2)
+        sums = gradient.clipped_sum(X[..., to, :], C, holders)  # 7-8, 13-14
+        cross, own = sums.split([graph.n_edges, N], dim=-2)
         G_cross = (cross + noise.gaussian("cross_gradient", std, cross)) / B  # 9
         e = own / B  # 15
         G_own = (own + noise.gaussian("self_gradient", std, own)) / B  # 16
@@ -194,10 +192,12 @@ class DPDL(dp.BudgetDefense):
         unseen = [j for j in near if not threat_model.sees(j, victim) and j not in agents]
 
         def mechanism(calibration: float, n_links: int, unseen: list[int] | None) -> dp.Mechanism:
-            shift = n_links**0.5
+            """Equal rounds in each of which one record moves the view by shift / sigma."""
+            shift = math.sqrt(n_links)
             if unseen is not None and n_links:
                 shift = math.hypot(shift, self._of_momentum(calibration, graph, victim, unseen))
-            return self._releases(shift, setting.sizes[victim])
+            z = [self.sigma / shift] * self.n_rounds if shift else []
+            return dp.batch_releases(self, setting.sizes[victim], z)
 
         everybody = _are_told(graph, threat_model, setting.holders)
         follows = _are_told(graph, threat_model, (victim, *near))
@@ -219,19 +219,6 @@ class DPDL(dp.BudgetDefense):
         w = dict(graph.heard_by(victim))
         own = 1 / math.sqrt(w[victim]) + self.calibration * graph.n_agents * calibration
         return float(own / math.sqrt(sum(1 / w[j] for j in [victim, *unseen])))
-
-    def _releases(self, shift: float, size: int) -> dp.Mechanism:
-        """Equal rounds in each of which one record moves the view by shift / sigma deviations."""
-        if shift == 0:
-            return ()
-        release = dp.Release(
-            family="gaussian",
-            noise_multiplier=self.sigma / shift,
-            sampling=self.sampling,
-            sampling_rate=self.sampling_rate(size),
-            count=self.n_rounds,
-        )
-        return (release,)
 
     def _momentum_difference(
         self, view: dp.View, setting: Setting, target: dp.Target
@@ -300,11 +287,6 @@ def _are_told(graph: Graph, threat_model: ThreatModel, agents: tuple[int, ...]) 
         j in threat_model.agents or any(threat_model.sees(j, i) for i in graph.neighbours(j))
         for j in agents
     )
-
-
-def _weights(graph: Graph, like: Tensor) -> Tensor:
-    """w_ij of each link j -> i, then w_ii of each agent, [n_edges + n_agents]."""
-    return torch.cat([graph.on_links, graph.own]).to(like)
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -58,7 +58,8 @@ def account_restated(
 
     It is the currency in which claims compare, and supports none. Raises as ``account_claim``.
     """
-    return _declared(_restated(claim), threat_model, defense, setting)
+    restated = claim.model_copy(update={"scope": "run", "adjacency": record_adjacency(claim)})
+    return _declared(restated, threat_model, defense, setting)
 
 
 def _declared(
@@ -142,8 +143,10 @@ def _refuse(
     claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting, on_records: bool
 ) -> None:
     victims = _victims(threat_model, setting)
-    bracket = _telling_bracket(threat_model, defense, setting)
-    releases = (*bracket.least, *bracket.most)
+    for victim in victims:  # up to the first that releases anything to the adversary
+        bracket = defense.mechanism(setting, threat_model, victim)
+        if releases := (*bracket.least, *bracket.most):
+            break
     if claim.delta == 0 and claim.mu is None:  # some other victim may be hidden by Gaussian noise
         _delta(claim, (defense.mechanism(setting, threat_model, v) for v in victims))
     if not releases and not bracket.assumptions:
@@ -174,17 +177,6 @@ def _refuse(
         )
 
 
-def _telling_bracket(threat_model: ThreatModel, defense: Defense, setting: Setting) -> Bracket:
-    """Of the first victim that releases anything to the adversary; of the last if none does."""
-    brackets = (
-        defense.mechanism(setting, threat_model, v) for v in _victims(threat_model, setting)
-    )
-    for bracket in brackets:
-        if bracket.least or bracket.most:
-            break
-    return bracket
-
-
 def _victims(threat_model: ThreatModel, setting: Setting) -> list[int]:
     victims = [i for i in setting.holders if i not in threat_model.agents]
     if not victims:
@@ -192,11 +184,6 @@ def _victims(threat_model: ThreatModel, setting: Setting) -> list[int]:
             "DPA051", f'threat_model "{threat_model.name}": no agent is left to attack'
         )
     return victims
-
-
-def _restated(claim: Claim) -> Claim:
-    """The same for one record and the whole run: the currency in which claims compare."""
-    return claim.model_copy(update={"scope": "run", "adjacency": record_adjacency(claim)})
 
 
 def claimed_epsilon(claim: Claim) -> float:
@@ -335,10 +322,7 @@ def _least_noise(mechanism: Mechanism, count: int) -> Mechanism:
     return (least.model_copy(update={"count": count}),)
 
 
-@lru_cache(maxsize=256)
-def _epsilon(mechanism: tuple[Release, ...], delta: float, adjacency: RecordAdjacency) -> Interval:
-    """Equal for all agents and adversaries that face the same releases."""
-    return epsilon(mechanism, delta, adjacency)
+_epsilon = lru_cache(maxsize=256)(epsilon)  # equal for agents and adversaries that face the same
 
 
 def _delta(claim: Claim, brackets: Iterable[Bracket]) -> float:

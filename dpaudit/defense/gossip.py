@@ -25,7 +25,7 @@ from .contract import Bracket, Defense, Observable, ObservedGradient, Setting, T
 from .transcript import Message, Messages
 from .view import View, seen_links
 
-AVERAGE = "average"  # the message by which a server tells its model
+AVERAGE = "average"  # the message with which a server sends its model
 
 GraphOf = Callable[[int], Graph]  # the graph of round k = 1, 2, ...
 
@@ -188,27 +188,27 @@ def _known_rounds(
 ) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
     """The same of all agents, [n_rows, n_agents], and which row is that of each round.
 
-    Told of an agent is the model that it sent in a round, or kept: where it is heard, or where it
-    takes no step and all is told of the round before that it mixes. Where graphs repeat and so does
-    what is told, so does all that follows.
+    An agent's model is known where it is heard, or where the agent takes no step and all is known
+    of the round before that it mixes. Where graphs repeat and so does what is known, so does all
+    that follows.
     """
     reads = cache(partial(_read, threat_model))
     rows, before = list[NDArray[np.bool_]](), graph_of(1)
-    told = np.ones(before.n_agents, dtype=bool)  # of the models before the round
-    first: dict[object, int] = {}  # row of the first round with these graphs and told models
+    models = np.ones(before.n_agents, dtype=bool)  # of the models before the round
+    first: dict[object, int] = {}  # row of the first round with these graphs and known models
     for k in range(1, n_rounds + 1):
         graph, now = graph_of(k), len(rows)
-        again = first.setdefault((before, graph, told.tobytes(), k == 1), now)
+        again = first.setdefault((before, graph, models.tobytes(), k == 1), now)
         if again < now:
             later = again + np.arange(n_rounds - now) % (now - again)
             return np.stack(rows), np.concatenate([np.arange(now), later])
         read = reads(graph)
-        mixed = told if k == 1 else reads(before).mixes(told)
+        mixed = models if k == 1 else reads(before).mixes(models)
         starts = mixed
         if k > 1 and graph.server is not None:
             starts = mixed[graph.server] | read.down
         rows.append(read.heard & starts)
-        told = read.heard | (~read.acting & mixed)
+        models = read.heard | (~read.acting & mixed)
         before = graph
     return np.stack(rows), np.arange(n_rounds)
 
@@ -217,13 +217,13 @@ class _Read(NamedTuple):
     """What an adversary reads of a round's graph, of each agent [n_agents]."""
 
     heard: NDArray[np.bool_]  # its message, or it is the adversary's own
-    down: NDArray[np.bool_]  # what a server tells it
+    down: NDArray[np.bool_]  # what a server sends it
     acting: NDArray[np.bool_]  # whether it takes a step
     links: csr_array  # [n_agents, n_agents]: what it mixes
 
-    def mixes(self, told: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Of which agents all that they mix is told."""
-        missing: NDArray[np.bool_] = self.links @ ~told == 0
+    def mixes(self, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Of which agents all that they mix is known."""
+        missing: NDArray[np.bool_] = self.links @ ~known == 0
         return missing
 
 
@@ -233,7 +233,8 @@ def _read(threat_model: ThreatModel, graph: Graph) -> _Read:
     heard[graph.senders[seen_links(threat_model, graph.senders, graph.receivers)]] = True
     server, n = graph.server, graph.n_agents
     down = [server is not None and threat_model.sees(server, i) for i in range(n)]
-    return _Read(heard, np.array(down), _take_steps(graph), graph.sparse.astype(bool))
+    acting = graph.acting(torch.zeros(())).flatten().numpy() > 0
+    return _Read(heard, np.array(down), acting, graph.sparse.astype(bool))
 
 
 def steps_of(graph_of: GraphOf, n_rounds: int, agent: int) -> NDArray[np.bool_]:
@@ -241,16 +242,8 @@ def steps_of(graph_of: GraphOf, n_rounds: int, agent: int) -> NDArray[np.bool_]:
 
     Who takes part is public: whoever reads a link knows that it carried something.
     """
-    return np.array([_takes_step(graph_of(k), agent) for k in range(1, n_rounds + 1)])
-
-
-def _takes_step(graph: Graph, agent: int) -> bool:
-    return graph.active is None or agent in graph.active
-
-
-def _take_steps(graph: Graph) -> NDArray[np.bool_]:
-    """The same of all agents, [n_agents]."""
-    return graph.acting(torch.zeros(())).flatten().numpy() > 0
+    active = (graph_of(k).active for k in range(1, n_rounds + 1))
+    return np.array([acting is None or agent in acting for acting in active])
 
 
 def gaussian_rounds(

@@ -239,20 +239,6 @@ class Graph:
         near.sum_duplicates()
         return near
 
-    def edge(self, sender: int, receiver: int) -> int:
-        """The index of edge sender -> receiver.
-
-        Raises:
-            ConfigError: there is no such edge.
-        """
-        found = (self.senders == sender) & (self.receivers == receiver)
-        if not found.any():
-            heard = self.senders[self.receivers == receiver].tolist()
-            raise ConfigError(
-                "DPA038", f"no edge {sender} -> {receiver}: agent {receiver} receives from {heard}"
-            )
-        return int(found.nonzero())
-
     def mix(self, X: Tensor) -> Tensor:
         """One gossip step, W @ X, in the dtype and on the device of X [..., n_agents, d]."""
         W = self._cast(X.dtype, X.device)
@@ -372,16 +358,6 @@ def build_graph(
         ConfigError: no such graph, or there is none with these options for ``n_agents``.
     """
     options = graph_options(graph) if isinstance(graph, str) else graph
-    return network_of(options, n_agents, generator, n_rounds)
-
-
-def network_of(
-    options: GraphOptions,
-    n_agents: int,
-    generator: np.random.Generator | None = None,
-    n_rounds: int = 1,
-) -> Network:
-    """``build_graph`` of options as an audit file has them."""
     weights = matrices(options, n_agents, generator, n_rounds)
     graphs = tuple(Graph(m.W, m.active, m.server) for m in weights)
     return Network(graphs, drawn=options.is_redrawn)

@@ -65,15 +65,12 @@ def matrices(
     if isinstance(options, ServerGraph):
         return [_served(options, n_agents, generator)]
     period = _BUILDERS[options.name](options, n_agents, generator)
-    return [Weights(W) for W in _lazier(options, period)]
+    return [Weights(_lazier(options, W)) for W in period]
 
 
-def _lazier(options: GraphOptions, period: list[Matrix]) -> list[Matrix]:
-    return [(_identity(W.shape[0]) + W) / 2 for W in period] if options.lazy else period
-
-
-def _identity(n: int) -> Matrix:
-    return sparse.eye_array(n, format="csr")
+def _lazier(options: GraphOptions, W: Matrix) -> Matrix:
+    """(I + W) / 2 if the graph is lazy."""
+    return (sparse.eye_array(W.shape[0], format="csr") + W) / 2 if options.lazy else W
 
 
 def _refuse_dense(options: GraphOptions, n: int, weights: float) -> None:
@@ -107,24 +104,18 @@ def _drawn(options: GraphOptions, n_agents: int, generator: np.random.Generator 
     if isinstance(options, PairwiseGraph):
         return _pair(options, n_agents, rng)
     assert isinstance(options, ErdosRenyiGraph)
-    return Weights(_lazier(options, [metropolis(_linked(options.p, n_agents, rng))])[0])
+    return Weights(_lazier(options, metropolis(_linked(options.p, n_agents, rng))))
 
 
 def _pair(options: PairwiseGraph, n: int, rng: np.random.Generator) -> Weights:
     active = int(rng.integers(n))
-    if options.among == "complete":
-        near = [j for j in range(n) if j != active]
-    else:
+    near = np.arange(n)
+    if options.among != "complete":
         (among,) = _BUILDERS[options.among](options, n, rng)
-        near = [j for j in _row(among, active) if j != active]
+        near = among.indices[among.indptr[active] : among.indptr[active + 1]]
+    near = near[near != active]
     pair = active, int(rng.choice(near))
-    return Weights(_lazier(options, [metropolis(_linked_at(pair, pair[::-1], n))])[0], (active,))
-
-
-def _row(W: Matrix, i: int) -> list[int]:
-    """The columns of the weights of a row, in order."""
-    columns: list[int] = W.indices[W.indptr[i] : W.indptr[i + 1]].tolist()
-    return columns
+    return Weights(_lazier(options, metropolis(_linked_at(pair, pair[::-1], n))), (active,))
 
 
 def _served(options: ServerGraph, n: int, generator: np.random.Generator | None) -> Weights:

@@ -18,7 +18,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, Curve, GraphSummary, Note
 from dpaudit.game.probing.replayability import refuse_unless_replayable
-from dpaudit.graphs.graph import network_of
+from dpaudit.graphs.graph import build_graph
 from dpaudit.graphs.positions import positions
 from dpaudit.inputs.recorder import recording
 from dpaudit.progress import OnProgress
@@ -272,7 +272,7 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     attacks = tuple(plugin.create("attacks") for plugin in config.attack)
     size = defense.batch_size
     generator, n_rounds = streams.numpy("graph"), defense.n_rounds
-    network = network_of(config.graph, config.data.n_agents, generator, n_rounds)
+    network = build_graph(config.graph, config.data.n_agents, generator, n_rounds)
     learned = load_problem(
         config, lambda: own.data or _loaded(config, runtime), own.model, streams, size
     )

@@ -120,7 +120,7 @@ def test_five_rounds_equal_the_algorithm_agent_by_agent(
             for j in range(n):
                 if W[i, j] > 0:
                     g[i, j] = mean_gradient(problem, record_gradients, x[i], batch, j, C, B)
-                    noise = z_own[i] if i == j else z_links[graph_k.edge(j, i)]
+                    noise = z_own[i] if i == j else z_links[graph_k.links.index((j, i))]
                     g[i, j] = g[i, j] + std * noise
         oracle = problem.gradient(streams, k, B, "poisson")
         state, sent, _ = defense.step(state, k, graph_k, oracle, Noise(streams, k))

@@ -67,7 +67,7 @@ def noise_of_round(streams, k, graph, d):
     loops = noise.gaussian("self_gradient", 1.0, like[:1].expand(N, d))
     return [
         [
-            loops[i] if i == j else links[graph.edge(j, i)] if graph.W[i, j] > 0 else None
+            loops[i] if i == j else links[graph.links.index((j, i))] if graph.W[i, j] > 0 else None
             for j in range(N)
         ]
         for i in range(N)

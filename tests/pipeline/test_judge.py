@@ -109,6 +109,18 @@ def test_without_power_nothing_is_said() -> None:
     assert judged(certified(0.0, 1.0), control(True)).verdict is Verdict.UNDERPOWERED
 
 
+def test_a_ceiling_or_bound_at_the_claim_is_not_above_it() -> None:
+    assert judged(certified(0.5, 1.0, ceiling=2.0), control(True)).verdict is Verdict.UNDERPOWERED
+    assert "(Holm)" not in judged(certified(2.0, 1.0), control(True)).reason
+
+
+def test_the_best_of_several_controls_decides() -> None:
+    one = judged(certified(0.5, 1.0), control(False), control(True))
+    assert one.verdict is Verdict.NOT_REFUTED
+    none = judged(certified(0.5, 1.0), control(False, ceiling=1.9), control(False, ceiling=2.4))
+    assert "the runs tell this adversary too little" in none.reason
+
+
 def test_a_control_of_too_few_runs_is_not_said_to_show_how_little_runs_tell() -> None:
     found = judged(certified(0.5, 1.0, ceiling=2.4), control(False, ceiling=1.9))
     assert found.verdict is Verdict.UNDERPOWERED

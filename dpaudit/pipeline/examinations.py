@@ -8,7 +8,7 @@ rounds as take little time, unless the file asks for it.
 
 from collections.abc import Iterator
 from traceback import walk_tb
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpaudit.attack.contract import Attack
 from dpaudit.defense.contract import Defense, Setting
@@ -24,11 +24,7 @@ REACH = 20  # rounds that are played where not all of a run are examined
 MOST_BYTES = 5 * 10**8  # of tensors, beyond which one is left out
 
 
-class Examination(NamedTuple):
-    """One of them, by the name of the attack that it is a short form of."""
-
-    name: str
-    attack: Attack
+Examination = tuple[str, Attack]  # by the name of the attack that it is a short form of
 
 
 def examinations(
@@ -38,10 +34,13 @@ def examinations(
     if not config.claim:
         return
     claimed = {claim.threat_model for claim in config.claim}
+    options = [attack.options for attack in config.attack if attack.name == LEAK]
+    asked = [given.get("threat_models") for given in options]  # whose exact leak the file asks for
     unread = tuple(
         model.name
         for model in config.threat_model
-        if claimed & {None, model.name} and not _reads(config.attack, model.name)
+        if claimed & {None, model.name}
+        and not any(names is None or model.name in names for names in asked)
     )
     if unread:
         yield _examination(LEAK, trials=0, threat_models=unread)
@@ -62,13 +61,7 @@ def examined_for_distances(defense: Defense, setting: Setting, streams: Streams)
 
 
 def _examination(name: str, **options: Any) -> Examination:
-    return Examination(name, Plugin(name=name, **options).create("attacks"))
-
-
-def _reads(attacks: tuple[Plugin, ...], threat_model: str) -> bool:
-    """Whether an attack of the file has the exact leak of this adversary's view."""
-    asked = [attack.options.get("threat_models") for attack in attacks if attack.name == LEAK]
-    return any(names is None or threat_model in names for names in asked)
+    return name, Plugin(name=name, **options).create("attacks")
 
 
 def reason_not_examined(error: Exception) -> str:

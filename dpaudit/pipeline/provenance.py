@@ -13,16 +13,9 @@ import torch
 
 from dpaudit.files.result import Provenance
 from dpaudit.source import hash_of, own_source
-from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.version import __version__
 
 PACKAGES = ("torch", "numpy", "scipy", "scikit-image", "scikit-learn")
-
-
-def provenance(learned: LoadedProblem, seed: int, device: torch.device) -> Provenance:
-    """The provenance of a run that is about to be made here."""
-    sizes = learned.n_records, learned.sizes
-    return provenance_of(learned.name, learned.fingerprint, seed, device, *sizes)
 
 
 def provenance_of(
@@ -33,7 +26,7 @@ def provenance_of(
     n_records: int = 0,
     agent_sizes: tuple[int, ...] = (),
 ) -> Provenance:
-    """The same, of data with this name and hash."""
+    """The provenance of a run that is about to be made here, on data of this name and hash."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     commit = _commit()
     return Provenance(

@@ -45,7 +45,7 @@ from .judge import accounted
 from .noise_law import examine_law
 from .noise_of_the_run import examine_noise
 from .notes import learning_notes, problem_notes, vacuous_notes
-from .provenance import code_of, provenance
+from .provenance import code_of, provenance_of
 from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
 from .requirements import refuse_missing_packages
 from .source import Evidence, Source, audited, concluded
@@ -174,7 +174,8 @@ class Trained(Source):
         arguments = (config, run, binding, runtime, self.own)
         workers = costs.workers(costs.attacks, runtime.workers)
         run_jobs(worker, arguments, jobs, workers, on_progress)
-        found = [finding for job in jobs for finding in _stored(run, job, binding)]
+        found = [Finding.model_validate(f) for job in jobs for f in _result_of(run, job, binding)]
+        learned = prepared.learned
         judgings, findings = accounted(config, prepared, found)
         curves = {
             world: Curve.model_validate(_result_of(run, world, run.binding)) for world in WORLDS
@@ -183,8 +184,15 @@ class Trained(Source):
             judgings,
             findings,
             prepared.graph,
-            provenance(prepared.learned, config.seed, runtime.device),
-            (*prepared.notes, *problem_notes(prepared.learned), *learning_notes(curves)),
+            provenance_of(
+                learned.name,
+                learned.fingerprint,
+                config.seed,
+                runtime.device,
+                learned.n_records,
+                learned.sizes,
+            ),
+            (*prepared.notes, *problem_notes(learned), *learning_notes(curves)),
             {**seconds, "attacks": time.perf_counter() - began},
             prepared.defenses["defense"].model_dump(mode="json"),
             curves,
@@ -347,10 +355,6 @@ def worker(
             run_attack(config, prepared, run, jobs[job], binding, on_progress)
 
     return work
-
-
-def _stored(run: RunDirectory, job: str, binding: str) -> list[Finding]:
-    return [Finding.model_validate(found) for found in _result_of(run, job, binding)]
 
 
 def _result_of(run: RunDirectory, job: str, binding: str) -> Any:

@@ -61,33 +61,13 @@ def run_jobs(
         workers: processes at most.
         on_progress: called in this process.
     """
-    if min(workers, len(jobs)) <= 1:
+    workers = min(workers, len(jobs))
+    if workers <= 1:
         with one_thread():
             work = prepare(*arguments)
             for job in jobs:
                 work(job, on_progress)
-    else:
-        _in_processes(prepare, arguments, jobs, min(workers, len(jobs)), on_progress)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch computes on one thread meanwhile; the process is the caller's, and so is its number."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _in_processes(
-    prepare: Callable[..., Work[Job]],
-    arguments: tuple[Any, ...],
-    jobs: Sequence[Job],
-    workers: int,
-    on_progress: OnProgress,
-) -> None:
+        return
     begin()
     context = multiprocessing.get_context("forkserver" if _can_fork() else "spawn")
     with importing_only_what_is_sent():
@@ -111,6 +91,17 @@ def _in_processes(
         ) from None
     finally:
         _stop(pool)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes on one thread meanwhile; the process is the caller's, and so is its number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def begin() -> None:

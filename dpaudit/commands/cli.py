@@ -211,7 +211,7 @@ def selftest(
         if markdown is not None:
             raise ConfigError("DPA013", "--markdown: results are JSON and CSV now; give --results")
         from dpaudit.reports.result_tables import as_csv
-        from dpaudit.selftest import catalogue, ordinary
+        from dpaudit.selftest import catalogue
         from dpaudit.selftest import selftest as core
 
         def show(text: str) -> None:
@@ -222,7 +222,7 @@ def selftest(
         for outcome in core.selftest(seed):
             outcomes.append(outcome)
             show(core.text(outcome))
-        for audit in ordinary.ordinary_audits(seed):
+        for audit in catalogue.ordinary_audits(seed):
             said.append(audit)
             show(core.said_text(audit))
         for audit in catalogue.audits_without_attacks(seed):

@@ -1,68 +1,60 @@
-"""Further common mistakes, and correct mechanisms that look like mistakes.
+"""Common mistakes, and correct mechanisms that look like mistakes, for ordinary audits.
 
-Each class is the correct defense of the zoo with one thing changed. A fault keeps all that its twin
-says of itself. What looks like a mistake and is none processes a value that the noise already
-protects, or draws the same noise in another way.
+Each is the correct defense with one thing changed. A fault keeps all that the correct one says of
+itself. What looks like a mistake and is none processes a value that the noise already protects, or
+draws the same noise in another way.
 """
 
+from collections.abc import Mapping
 from math import log2
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, broadcast
+from dpaudit.defense import Graph, Noise, Round
 
-from .correct import PrivateGossip
-from .zoo import seeded_as_in_round
+from .correct import (
+    Mechanism,
+    PrivateGossip,
+    Remembering,
+    drawn,
+    noisy,
+    seeded_as_in_round,
+    variant,
+)
+from .faults import brain_float, half_precision, to_grid
 
 BIAS = 3  # coordinates
 GRID = 1 / 64  # of the noise's scale
 
 
-class BiasBare(PrivateGossip):
-    """The last coordinates, a bias, are sent without noise."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        drawn = super().noise(like, k, noise).clone()
-        if like.shape[-1] > BIAS:
-            drawn[..., -BIAS:] = 0.0
-        return drawn
-
-    def all(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        """Noise in every coordinate."""
-        return super().noise(like, k, noise)
+def without_bias(defense: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    """The last coordinates, a bias, have no noise."""
+    Z = drawn(defense, like, k, noise).clone()
+    if like.shape[-1] > BIAS:
+        Z[..., -BIAS:] = 0.0
+    return Z
 
 
-class BiasBareAtTheEnd(BiasBare):
-    """The noise of a bias is switched off for the last round."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise) if k == self.n_rounds else self.all(like, k, noise)
+def without_bias_in_the_last_round(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    return (without_bias if k == d.n_rounds else drawn)(d, like, k, noise)
 
 
-class BiasBareInBetween(BiasBare):
-    """It is off in a round in the middle of the run."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise) if k == self.n_rounds - 1 else self.all(like, k, noise)
+def without_bias_in_between(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    return (without_bias if k == d.n_rounds - 1 else drawn)(d, like, k, noise)
 
 
-class NoiseCentred(PrivateGossip):
-    """Noise less its mean: the sum of all coordinates has none."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        drawn = super().noise(like, k, noise)
-        return drawn - drawn.mean(dim=-1, keepdim=True) if like.shape[-1] > 1 else drawn
+def centred(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    Z = drawn(d, like, k, noise)
+    return Z - Z.mean(dim=-1, keepdim=True) if like.shape[-1] > 1 else Z
 
 
-class NoiseTiled(PrivateGossip):
-    """Noise for the first half of the coordinates, used for the second half again."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        d = like.shape[-1]
-        half = super().noise(like[..., : (d + 1) // 2], k, noise)
-        return torch.cat([half, half], dim=-1)[..., :d]
+def tiled(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    """Noise for the first half of the coordinates is used for the second half again."""
+    n = like.shape[-1]
+    half = drawn(d, like[..., : (n + 1) // 2], k, noise)
+    return torch.cat([half, half], dim=-1)[..., :n]
 
 
 class NoiseByDimension(PrivateGossip):
@@ -72,131 +64,25 @@ class NoiseByDimension(PrivateGossip):
         return super().noise(like, k, noise) / like.shape[-1] ** 0.5
 
 
-class HalfPrecisionNoise(PrivateGossip):
-    """Noise drawn in float16 and added to a finer sum, whose low bits then show."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise).half().to(like)
+def on_a_grid(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    step, Z = GRID * d._scale, drawn(d, like, k, noise)
+    return to_grid(Z, step) if step else Z
 
 
-class BrainFloatNoise(PrivateGossip):
-    """The same in bfloat16."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise).bfloat16().to(like)
-
-
-class GridNoise(PrivateGossip):
-    """Noise from a table of coarse steps, added to a finer sum."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        step = GRID * self._scale
-        drawn = super().noise(like, k, noise)
-        return (drawn / step).round() * step if step else drawn
-
-
-class NoiseDecays(PrivateGossip):
-    """The noise follows the learning rate's decay, which the accounting does not."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise) * 0.5 ** (k - 1)
-
-
-class NoiseAveraged(PrivateGossip):
-    """Noise for the mean, added to the sum before the division."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise) / self.batch_size
-
-
-class ClipByLayer(PrivateGossip):
-    """Each of two layers clipped to C, under noise for C in all."""
-
-    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
-        return gradient.clipped_sum(X, self.clip_norm * 2**0.5, norm=self._norm)
-
-
-class NormSent(PrivateGossip):
-    """The norm of the un-noised sum goes along, for a log."""
-
-    messages: ClassVar = {**PrivateGossip.messages, "norm": "how long the gradient is"}
-
-    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        round = super().step(state, k, graph, gradient, noise)
-        length = round.private["gradient"].norm(dim=-1, keepdim=True)
-        return round._replace(sent={**round.sent, "norm": broadcast(graph, length)})
-
-
-class SparsifiedFirst(PrivateGossip):
-    """Only coordinates with a large un-noised value get noise; the others are sent as they are."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return torch.where(S.abs() > 1e-3 * self.clip_norm, super().noised(S, k, noise), S)
-
-
-class NormalisedByTruth(PrivateGossip):
-    """The noisy sum is scaled by the norm of the sum without noise."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noised(S, k, noise) / (1 + S.norm(dim=-1, keepdim=True))
-
-
-class AntitheticAgents(PrivateGossip):
+def opposite_in_pairs(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
     """Pairs of agents take opposite noise, so that it cancels in the mean."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        drawn = super().noise(like[..., ::2, :], k, noise)
-        pairs = torch.stack([drawn, -drawn], dim=-2).flatten(-3, -2)
-        return pairs[..., : like.shape[-2], :]
+    Z = drawn(d, like[..., ::2, :], k, noise)
+    return torch.stack([Z, -Z], dim=-2).flatten(-3, -2)[..., : like.shape[-2], :]
 
 
-class LastRoundAgain(PrivateGossip):
-    """Every second round takes the noise of the round before."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, seeded_as_in_round(k - (k % 2 == 0), noise))
+def as_in_the_round_before(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    """In every second round."""
+    return drawn(d, like, k, seeded_as_in_round(k - (k % 2 == 0), noise))
 
 
-class AbsoluteNoise(PrivateGossip):
-    """Noise of one sign, from a distribution that was meant for scales."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise).abs()
-
-
-class Carried(NamedTuple):
-    X: Tensor  # [..., n_agents, d], models
-    V: Tensor  # [..., n_agents, d], W times what was sent last
-    E: Tensor  # [..., n_agents, d], sums of the round before
-
-
-class SumsCarriedOver(PrivateGossip):
-    """A batch's sum is used in its round and, as a correction, in the next one again."""
-
-    def start(self, X: Tensor, setting: Setting) -> Any:
-        return Carried(X, setting.network.at(1).mix(X), torch.zeros_like(X))
-
-    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        S = self.summed(gradient, state.X)
-        G = self.noised(S + state.E, k, noise) / self.batch_size
-        X = state.V - self.learning_rate * G
-        after = Carried(X, graph.mix(X), S)
-        return Round(after, {"x": broadcast(graph, X)}, {"gradient": S / self.batch_size})
-
-
-class NormalisedNoisy(PrivateGossip):
-    """Correct: the noisy gradient is scaled by its own norm."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        T = super().noised(S, k, noise)
-        return T / (1 + T.norm(dim=-1, keepdim=True))
-
-
-class ClippedNoisy(PrivateGossip):
-    """Correct: the noisy gradient is clipped once more."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noised(S, k, noise).clamp(-self.clip_norm, self.clip_norm)
+def scaled_by_its_norm(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
+    T = noisy(d, S, k, noise)
+    return T / (1 + T.norm(dim=-1, keepdim=True))
 
 
 class SignOfNoisy(PrivateGossip):
@@ -206,41 +92,92 @@ class SignOfNoisy(PrivateGossip):
         return super().noised(S, k, noise).sign()
 
 
-class MaskedByNoisy(PrivateGossip):
-    """Correct: coordinates whose noisy value is small are left out."""
-
-    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
-        T = super().noised(S, k, noise)
-        return T * (T.abs() > 0.5 * self._scale)
+def without_small_numbers(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
+    T = noisy(d, S, k, noise)
+    return T * (T.abs() > 0.5 * d._scale)
 
 
-class RoundedAfterNoise(PrivateGossip):
-    """Correct: the model that is sent is rounded to a public grid."""
-
-    def after(self, S: Tensor, X: Tensor, graph: Graph) -> Round:
-        step = 2.0 ** round(log2(self.learning_rate * self.clip_norm / self.batch_size) - 6)
-        return super().after(S, (X / step).round() * step, graph)
+def model_on_a_grid(d: Any, S: Tensor, X: Tensor, graph: Graph) -> Round:
+    step = 2.0 ** round(log2(d.learning_rate * d.clip_norm / d.batch_size) - 6)
+    return PrivateGossip.after(d, S, to_grid(X, step), graph)
 
 
-class BrainFloatAfterNoise(PrivateGossip):
-    """Correct: the model that is sent is rounded to bfloat16."""
-
-    def after(self, S: Tensor, X: Tensor, graph: Graph) -> Round:
-        return super().after(S, X.bfloat16().to(X), graph)
-
-
-class NoisePermuted(PrivateGossip):
-    """Correct: independent noise in another order of coordinates."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise).flip(-1)
+def in_parts(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    """The sum of two independent draws of half the variance."""
+    if d.family == "laplace":
+        return drawn(d, like, k, noise)
+    half = d._scale / 2**0.5
+    return noise.gaussian("one", half, like) + noise.gaussian("other", half, like)
 
 
-class NoiseInParts(PrivateGossip):
-    """Correct: the noise is the sum of two independent draws of half its variance."""
+def fault(name: str, options: Mapping[str, Any] | None = None, **methods: Any) -> Mechanism:
+    return Mechanism(name, variant(options=options, **methods), False)
 
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        if self.family == "laplace":
-            return super().noise(like, k, noise)
-        half = self._scale / 2**0.5
-        return noise.gaussian("one", half, like) + noise.gaussian("other", half, like)
+
+def correct(name: str, options: Mapping[str, Any] | None = None, **methods: Any) -> Mechanism:
+    return Mechanism(name, variant(options=options, **methods), True)
+
+
+LAPLACE = {"family": "laplace"}
+MECHANISMS = (
+    fault("a bias sent without noise", noise=without_bias),
+    fault("a bias bare in the last round", noise=without_bias_in_the_last_round),
+    fault("a bias bare in between", noise=without_bias_in_between),
+    fault("noise less its mean", noise=centred),
+    fault("noise of one layer used in another", noise=tiled),
+    fault("noise of one norm in all", base=NoiseByDimension),
+    fault("noise drawn in float16", noise=half_precision),
+    fault("noise drawn in bfloat16", noise=brain_float),
+    fault("noise on a coarse grid", noise=on_a_grid),
+    fault(
+        "noise that follows the learning rate",
+        noise=lambda d, S, k, z: drawn(d, S, k, z) * 0.5 ** (k - 1),
+    ),
+    fault(
+        "noise for the mean on the sum", noise=lambda d, S, k, z: drawn(d, S, k, z) / d.batch_size
+    ),
+    fault(
+        "each layer clipped to C",
+        summed=lambda d, g, X: g.clipped_sum(X, d.clip_norm * 2**0.5, norm=d._norm),
+    ),
+    fault(
+        "the norm sent along",
+        messages={"norm": "how long the gradient is"},
+        sent=lambda d, round, state, k, g, z: {
+            "norm": round.private["gradient"].norm(dim=-1, keepdim=True)
+        },
+    ),
+    fault(
+        "small coordinates sent bare",
+        noised=lambda d, S, k, z: torch.where(S.abs() > 1e-3 * d.clip_norm, noisy(d, S, k, z), S),
+    ),
+    fault(
+        "scaled by the un-noised norm",
+        noised=lambda d, S, k, z: noisy(d, S, k, z) / (1 + S.norm(dim=-1, keepdim=True)),
+    ),
+    fault("opposite noise of pairs", noise=opposite_in_pairs),
+    fault("noise used for two rounds", noise=as_in_the_round_before),
+    fault("the same, Laplace", LAPLACE, noise=as_in_the_round_before),
+    fault("noise of one sign", noise=lambda d, S, k, z: drawn(d, S, k, z).abs()),
+    fault(
+        "a batch used in two rounds",
+        base=Remembering,
+        remembered=lambda d, S, state, k, g, z: (d.noised(S + state.M, k, z), S),
+    ),
+    correct("private gossip"),
+    correct("private gossip, Laplace", LAPLACE),
+    correct("scaled by the noisy norm", noised=scaled_by_its_norm),
+    correct(
+        "the noisy sum clipped",
+        noised=lambda d, S, k, z: noisy(d, S, k, z).clamp(-d.clip_norm, d.clip_norm),
+    ),
+    correct("signs of the noisy sum", base=SignOfNoisy),
+    correct("small noisy coordinates left out", noised=without_small_numbers),
+    correct("rounded after the noise", after=model_on_a_grid),
+    correct(
+        "bfloat16 after the noise",
+        after=lambda d, S, X, graph: PrivateGossip.after(d, S, X.bfloat16().to(X), graph),
+    ),
+    correct("noise in another order", noise=lambda d, S, k, z: drawn(d, S, k, z).flip(-1)),
+    correct("noise in two parts", noise=in_parts),
+)

@@ -1,6 +1,7 @@
-"""The correct defenses of the self-test; each planted bug spoils one line of one of them."""
+"""The correct defenses of the self-test, and how a mechanism that differs in one line is made."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 from math import sqrt
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -120,29 +121,53 @@ class PrivateGossip(Defense):
         return self.noise_multiplier * self.clip_norm
 
 
-class MomentumState(NamedTuple):
+class Memory(NamedTuple):
     X: Tensor  # [..., n_agents, d], models
     V: Tensor  # [..., n_agents, d], W times the models sent last
-    M: Tensor  # [..., n_agents, d], momenta
+    M: Tensor  # [..., n_agents, d], what is remembered of the rounds before
 
 
-class PrivateMomentum(PrivateGossip):
-    """The same, and M <- beta M + G is sent too, which adds nothing to what X tells."""
+class Remembering(PrivateGossip):
+    """The same, with a memory of the rounds before; this one does not use it."""
+
+    def start(self, X: Tensor, setting: Setting) -> Any:
+        return Memory(X, setting.network.at(1).mix(X), torch.zeros_like(X))
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        S = self.summed(gradient, state.X)
+        T, M = self.remembered(S, state, k, gradient, noise)
+        return self.stepping(S, T, M, state, graph)
+
+    def remembered(
+        self, S: Tensor, state: Any, k: int, gradient: Gradient, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        """What the step goes along, B times, and the next memory."""
+        return self.noised(S, k, noise), state.M
+
+    def stepping(self, S: Tensor, T: Tensor, M: Tensor, state: Any, graph: Graph) -> Round:
+        """The round that steps along T / B and remembers M."""
+        X = state.V - self.learning_rate * T / self.batch_size
+        sent = {"x": broadcast(graph, X)}
+        return Round(Memory(X, graph.mix(X), M), sent, {"gradient": S / self.batch_size})
+
+
+class PrivateMomentum(Remembering):
+    """The same, and M <- beta M + G is sent too, which adds nothing to what X reveals."""
 
     messages: ClassVar[Mapping[str, str]] = {**PrivateGossip.messages, "m": "the momentum"}
 
     momentum: NonNegativeFloat = 0.9  # beta
 
-    def start(self, X: Tensor, setting: Setting) -> Any:
-        return MomentumState(X, setting.network.at(1).mix(X), torch.zeros_like(X))
+    def remembered(
+        self, S: Tensor, state: Any, k: int, gradient: Gradient, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        T = self.noised(S, k, noise)
+        G = self.entering(S / self.batch_size, T / self.batch_size)
+        return T, self.momentum * state.M + G
 
-    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        S = self.summed(gradient, state.X)
-        G = self.noised(S, k, noise) / self.batch_size
-        M = self.momentum * state.M + self.entering(S / self.batch_size, G)
-        X = state.V - self.learning_rate * G
-        sent = {"x": broadcast(graph, X), "m": broadcast(graph, M)}
-        return Round(MomentumState(X, graph.mix(X), M), sent, {"gradient": S / self.batch_size})
+    def stepping(self, S: Tensor, T: Tensor, M: Tensor, state: Any, graph: Graph) -> Round:
+        round = super().stepping(S, T, M, state, graph)
+        return round._replace(sent={**round.sent, "m": broadcast(graph, M)})
 
     def entering(self, clean: Tensor, noisy: Tensor) -> Tensor:
         """The mean gradient that the momentum is made of."""
@@ -219,3 +244,84 @@ class Snapped(PrivateGossip):
     @property
     def _scale(self) -> float:
         return super()._scale * (1 + 2.0**-10)
+
+
+class Mechanism(NamedTuple):
+    """A defense, and whether the claim that is made for it is true."""
+
+    name: str
+    defense: PrivateGossip
+    is_correct: bool
+    leaks: float | None = None  # mu of all messages over the declared one, if it is known
+    graph: str = "ring"
+
+
+NoiseOf = Callable[[Any, Tensor, int, Noise], Tensor]  # defense, S, round, source of noise
+SumOf = Callable[[Any, Gradient, Tensor], Tensor]  # defense, gradient, X
+StepOf = Callable[[Any, Any, int, Graph, Gradient, Noise], Round]  # as ``Defense.step``
+Sends = Callable[[Any, Round, Any, int, Gradient, Noise], Mapping[str, Tensor]]
+drawn, noisy, clipped = PrivateGossip.noise, PrivateGossip.noised, PrivateGossip.summed
+
+
+def variant(
+    base: type[PrivateGossip] = PrivateGossip,
+    options: Mapping[str, Any] | None = None,
+    *,
+    sent: Sends | None = None,
+    messages: Mapping[str, str] | None = None,
+    **methods: Any,
+) -> PrivateGossip:
+    """A correct defense with some of its methods exchanged; it declares what the correct one does.
+
+    Args:
+        options: of the defense.
+        sent: messages [..., n_agents, *] to all neighbours, over those that the base sends; it is
+            given the defense, the base's round, the state before it, k, the gradient and the noise.
+        messages: what messages beside those of the base are.
+        methods: by name, in the place of the base's: ``noise``, ``noised``, ``summed``, ``after``,
+            ``step``, ``remembered`` and others.
+    """
+    if not (methods or sent or messages):
+        return base(**(options or {}))
+    own: dict[str, Any] = {"__module__": __name__, **methods}
+    if messages is not None:
+        own["messages"] = {**base.messages, **messages}
+    if sent is not None:
+
+        def step(
+            self: Any, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise
+        ) -> Round:
+            round = base.step(self, state, k, graph, gradient, noise)
+            more = sent(self, round, state, k, gradient, noise)
+            return round._replace(
+                sent={**round.sent, **{name: broadcast(graph, X) for name, X in more.items()}}
+            )
+
+        own["step"] = step
+    made: type[PrivateGossip] = type(base.__name__, (base,), own)
+    return made(**(options or {}))
+
+
+def seeded_as_in_round(k: int, noise: Noise) -> Noise:
+    """The same source of noise, seeded for another round."""
+    other = copy(noise)
+    other._round = k
+    return other
+
+
+def unclipped(defense: PrivateGossip, gradient: Gradient, X: Tensor) -> Tensor:
+    """S without any clipping."""
+    return gradient(X) * defense.batch_size
+
+
+def public(seed: int, d: int) -> Tensor:
+    """A random vector [d] that everybody knows."""
+    return torch.randn(d, generator=torch.Generator().manual_seed(seed))
+
+
+def basis(seed: int, d: int) -> Tensor:
+    """A random orthogonal matrix [d, d] that everybody knows."""
+    made: Tensor = torch.linalg.qr(
+        torch.randn(d, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    )[0]
+    return made

@@ -34,8 +34,8 @@ from dpaudit.statistics.bounds import clopper_pearson, from_scores
 from dpaudit.statistics.white_noise import white_noise_test
 from dpaudit.training.classification import Classification
 
+from .bugs import Specimen
 from .correct import PrivateGossip
-from .zoo import Specimen
 
 DELTA = 1e-5  # of claims on Gaussian noise
 VICTIM = 1

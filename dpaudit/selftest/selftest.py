@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from dpaudit.files.result_tables import ResultTable, ResultTables, TableEntry
 from dpaudit.rng import Streams
 
+from .bugs import BUGS, Bug, Specimen
+from .catalogue import Said
 from .detectors import EXACT, SAMPLED, Examined
-from .ordinary import Said
-from .zoo import BUGS, Bug, Specimen
 
 ALPHA = 0.01  # of any false alarm on a correct defense
 AUDIT_COLUMNS = ("mechanism", "is", "verdict", "so it is", "reason")

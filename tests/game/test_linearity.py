@@ -11,8 +11,8 @@ from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import Nonlinear, nonlinearity
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
+from dpaudit.selftest.bugs import BUGS
 from dpaudit.selftest.correct import PrivateGossip, State
-from dpaudit.selftest.zoo import BUGS
 
 EAVESDROPPER = ThreatModel(name="eavesdropper")
 SETTING = Setting(build_graph("ring", 4), (8,) * 4, 1)

@@ -16,8 +16,8 @@ from dpaudit.files.options import FixedGraph
 from dpaudit.game.probing.replayability import refuse_unless_replayable
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
+from dpaudit.selftest.catalogue import judged
 from dpaudit.selftest.correct import PrivateGossip
-from dpaudit.selftest.ordinary import judged
 
 RNG, STEPS = np.random.default_rng(0), count()
 SETTING = Setting(build_graph(FixedGraph(name="ring"), 6), (8,) * 6, 20)

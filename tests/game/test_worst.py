@@ -20,8 +20,8 @@ from dpaudit.game.worst_case.record import coordinates, played_mechanism, record
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from dpaudit.selftest.bugs import WrongNorm
 from dpaudit.selftest.correct import PrivateGossip, State
-from dpaudit.selftest.zoo import WrongNorm
 
 D = 650
 SETTING = Setting(build_graph("ring", 4), (8,) * 4, D)

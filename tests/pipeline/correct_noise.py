@@ -6,9 +6,15 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast
-from dpaudit.selftest.correct import PrivateGossip, PrivateMomentum, PrivateShares, Snapped, State
+from dpaudit.selftest.correct import (
+    PrivateGossip,
+    PrivateMomentum,
+    PrivateShares,
+    Snapped,
+    State,
+    seeded_as_in_round,
+)
 from dpaudit.selftest.odd import OffsetForTheRun, OffsetOfAllAgents, OffsetOfAllCoordinates
-from dpaudit.selftest.zoo import seeded_as_in_round
 from tests.pipeline.faulty_noise import D, SentInTheNextRound
 
 

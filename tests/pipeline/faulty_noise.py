@@ -7,13 +7,8 @@ from torch import Tensor
 
 from dpaudit.conformance.case import N_AGENTS
 from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast, unicast
-from dpaudit.selftest.correct import PrivateGossip, State
-from dpaudit.selftest.zoo import (
-    DrawnBeforeBroadcast,
-    OneSeedForAllAgents,
-    OneSeedForAllRounds,
-    seeded_as_in_round,
-)
+from dpaudit.selftest.bugs import DrawnBeforeBroadcast, OneSeedForAllAgents, OneSeedForAllRounds
+from dpaudit.selftest.correct import PrivateGossip, State, seeded_as_in_round
 
 D = 18  # a matrix of 15 and a bias of 3
 

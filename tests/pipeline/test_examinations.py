@@ -13,9 +13,9 @@ from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.jobs import NOISE_OF_THE_RUN, names_of_attacks
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from dpaudit.rng import Streams
+from dpaudit.selftest.catalogue import _content, _records
 from dpaudit.selftest.common_mistakes import SignOfNoisy
 from dpaudit.selftest.correct import PrivateGossip
-from dpaudit.selftest.ordinary import _content, _records
 
 LEAK, DISTANCE = "claim-likelihood-ratio-eavesdropper", "claim-sensitivity-eavesdropper"
 

@@ -28,8 +28,8 @@ from dpaudit.pipeline.void import void_figures
 from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.html import render
 from dpaudit.reports.numbers import number
+from dpaudit.selftest.bugs import NoiseHalved, WrongNorm
 from dpaudit.selftest.correct import PrivateGossip
-from dpaudit.selftest.zoo import NoiseHalved, WrongNorm
 from tests.reports.pages import Page, visible
 
 LAPLACE: dict[str, Any] = {"family": "laplace"}

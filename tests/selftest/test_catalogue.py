@@ -15,7 +15,7 @@ from dpaudit.selftest.catalogue import (
     WITHOUT_ATTACKS,
     audits_without_attacks,
 )
-from dpaudit.selftest.ordinary import Mechanism
+from dpaudit.selftest.correct import Mechanism
 
 AGENTS, D, RECORDS = 6, 16, 8
 CLIP_NORM = 0.5

@@ -18,11 +18,17 @@ from dpaudit.files.result_tables import ResultTables
 from dpaudit.files.verdict import Verdict
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
-from dpaudit.selftest import catalogue, detectors, ordinary
+from dpaudit.selftest import catalogue, detectors
 from dpaudit.selftest import selftest as module
-from dpaudit.selftest.catalogue import WITHOUT_ATTACKS, audits_without_attacks
+from dpaudit.selftest.bugs import BUGS, GAUSSIAN, LAPLACE, Specimen
+from dpaudit.selftest.catalogue import (
+    MECHANISMS,
+    WITHOUT_ATTACKS,
+    Said,
+    audits_without_attacks,
+    ordinary_audits,
+)
 from dpaudit.selftest.detectors import Examined, contract, floating_point, uneven_ring
-from dpaudit.selftest.ordinary import MECHANISMS, Said, ordinary_audits
 from dpaudit.selftest.selftest import (
     ALPHA,
     quiet_row,
@@ -32,7 +38,6 @@ from dpaudit.selftest.selftest import (
     summary,
     text,
 )
-from dpaudit.selftest.zoo import BUGS, GAUSSIAN, LAPLACE, Specimen
 from dpaudit.statistics.bounds import ceiling, from_scores
 from dpaudit.statistics.white_noise import white_noise_p_values, white_noise_test
 
@@ -233,7 +238,7 @@ def test_the_command_prints_or_writes_and_fails_on_a_miss(monkeypatch, tmp_path)
     quick = replace(bug, planted=Specimen(bug.planted.defense.model_copy(update={"n_rounds": 1})))
     monkeypatch.setattr(module, "selftest", lambda seed: selftest(seed, [quick]))
     few = [m for m in MECHANISMS if m.name in ("the norm sent along", "noise in another order")]
-    monkeypatch.setattr(ordinary, "ordinary_audits", lambda seed: ordinary_audits(seed, few))
+    monkeypatch.setattr(catalogue, "ordinary_audits", lambda seed: ordinary_audits(seed, few))
     quiet = [m for m in WITHOUT_ATTACKS if m.name in ("agent 0 bare", "private gossip")]
     monkeypatch.setattr(
         catalogue, "audits_without_attacks", lambda seed: audits_without_attacks(seed, quiet)

@@ -22,8 +22,8 @@ from dpaudit.game.runs.play import play
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from dpaudit.selftest.bugs import OneSeedForAllRounds, WrongNorm
 from dpaudit.selftest.correct import PrivateGossip
-from dpaudit.selftest.zoo import OneSeedForAllRounds, WrongNorm
 from dpaudit.statistics.bounds import ceiling
 from dpaudit.statistics.power import expected_family_bound
 from tests.game.test_victims import OneAddsHalf, Rounded

@@ -22,8 +22,8 @@ from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import judge
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from dpaudit.selftest.bugs import NoiseHalved
 from dpaudit.selftest.correct import PrivateGossip
-from dpaudit.selftest.zoo import NoiseHalved
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 LikelihoodRatio = load_plugin("attacks", "likelihood-ratio")

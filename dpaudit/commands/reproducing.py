@@ -25,7 +25,7 @@ from .terminal import errors_as_exit_codes, same_command, say, warnings_as_lines
 if TYPE_CHECKING:
     from dpaudit.papers.cells import Request
     from dpaudit.papers.experiment import Experiment
-    from dpaudit.papers.reproductions import Printed
+    from dpaudit.papers.reproductions import PrintedStudy
 
 NOT_TYPED = ("--out", "--results", "--data-root", "--workers", "--quiet", "-q")
 
@@ -80,7 +80,7 @@ def reproduce(
     What was run lies in --out and is not run again: the same command goes on where it stopped.
     """
     with errors_as_exit_codes(same_command()), warnings_as_lines():
-        from dpaudit.papers.reproductions import Printed, reproduction
+        from dpaudit.papers.reproductions import PrintedStudy, reproduction
 
         if markdown is not None:
             raise ConfigError(
@@ -90,7 +90,7 @@ def reproduce(
         chosen, folder = reproduction(name), out or Path("runs") / f"{name}-{scale}"
         if data_root is not None and not chosen.data:
             raise ConfigError("DPA013", f"--data-root: {name} reads no data set; leave it out")
-        if isinstance(chosen, Printed):
+        if isinstance(chosen, PrintedStudy):
             given: dict[str, object] = {"--seeds": seeds, "--only": only, "--set": changed}
             given |= {"--data": data, "--results": results}
             _print(name, chosen, scale, seed, folder, given, dry_run)
@@ -107,7 +107,7 @@ def reproduce(
 
 def _print(
     name: str,
-    chosen: "Printed",
+    chosen: "PrintedStudy",
     scale: str,
     seed: int,
     folder: Path,
@@ -122,8 +122,8 @@ def _print(
                 "DPA013", f"{option}: {name} is printed and no more; leave {option} out"
             )
     if dry_run:
-        seconds, size = chosen.scales[scale]
-        time = f"about {duration(seconds)} on two cores, {size_text(size)}"
+        size = chosen.scales[scale]
+        time = f"about {duration(size.seconds)} on two cores, {size_text(size.bytes)}"
         say(f"all of it, scale {scale}: {time}")
         return
     for line in printed_lines(name, chosen, scale, seed, folder):

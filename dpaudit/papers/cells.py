@@ -61,12 +61,8 @@ class Done:
     error: str = ""
 
 
-def scale_of(experiment: Experiment, request: Request) -> ExperimentScale:
-    return experiment.scales[request.scale]
-
-
 def seeds_of(experiment: Experiment, request: Request) -> tuple[int, ...]:
-    count = request.seeds or scale_of(experiment, request).seeds
+    count = request.seeds or experiment.scales[request.scale].seeds
     return tuple(range(request.seed, request.seed + count))
 
 
@@ -76,7 +72,7 @@ def chosen(experiment: Experiment, request: Request) -> list[TableCell]:
     Raises:
         ConfigError: a column, label or setting that there is not.
     """
-    scale = scale_of(experiment, request)
+    scale = experiment.scales[request.scale]
     only = {**scale.only, **request.only}
     _refuse_unknown_labels(experiment, request.only)
     known = {one.key for one in experiment.open}
@@ -198,7 +194,7 @@ def workers_that_fit(experiment: Experiment, request: Request, workers: int) -> 
     Raises:
         ConfigError: not even one has.
     """
-    need, free = scale_of(experiment, request).bytes, available()
+    need, free = experiment.scales[request.scale].bytes, available()
     if free is None or need * workers <= free:
         return workers
     if need > free:

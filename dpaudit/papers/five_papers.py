@@ -5,7 +5,7 @@ defense itself. What a paper leaves open is an option here, named beside the out
 """
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from math import exp, inf
@@ -34,8 +34,8 @@ from dpaudit.pipeline.void import void_figures
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 
-from .blocks import Keep
-
+# Lines that are computed together, by a key that says all but code, seed and scale.
+Keep = Callable[[str, Callable[[], list[str]]], list[str]]
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 NEIGHBOUR = ThreatModel(name="agent 0", kind="curious", agents=(0,))
 

@@ -20,7 +20,7 @@ from dpaudit.files.finding import Metric
 from dpaudit.progress import OnProgress
 from dpaudit.version import __version__
 
-from .cells import Done, Request, readings, run_cells, scale_of, seeds_of
+from .cells import Done, Request, readings, run_cells, seeds_of
 from .experiment import ABSENT, Experiment, Labels, MeasuredNumber, Ordering, TableCell
 
 FEWEST = 3  # seeds of which an interval is given
@@ -37,7 +37,7 @@ def reproduced(
         DpauditError: nothing can be run.
     """
     found = run_cells(experiment, request, out, workers, on_progress)
-    scale, lines = scale_of(experiment, request), tuple(_lines(experiment, found))
+    scale, lines = experiment.scales[request.scale], tuple(_lines(experiment, found))
     return ExperimentResult(
         name=request.name,
         paper=experiment.paper,

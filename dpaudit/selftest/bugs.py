@@ -129,6 +129,7 @@ GAUSSIAN = Specimen(PrivateGossip())
 LAPLACE = Specimen(PrivateGossip(family="laplace"))
 ONE_ROUND: dict[str, Any] = {"family": "laplace", "n_rounds": 1}
 
+AGAIN = {"x_again": "the model under other noise, for a receiver that acknowledged nothing"}
 BUGS = (
     bug("noise halved", "a standard deviation where code expects twice it, or a variance",
         "exact leak", base=NoiseHalved),
@@ -165,7 +166,7 @@ BUGS = (
         "exact leak", base=PrivateMomentum, entering=lambda d, clean, noisy: clean),
     bug("budget spent twice", "a message repeated with fresh noise, accounted once",
         "exact leak", sent=again_under_other_noise,
-        messages={"x_again": "the model under other noise, for a receiver that was silent"}),
+        messages=AGAIN),
     Bug("float32 Laplace", "noise sampled and added in float32: low bits tell the sum",
         "floating point", Specimen(PrivateGossip(**ONE_ROUND), sends_floats=True),
         Specimen(Snapped(**ONE_ROUND), sends_floats=True)),

@@ -3,7 +3,8 @@
 import pytest
 
 from dpaudit.errors import RunError
-from dpaudit.papers.reproductions import Printed, printed_lines
+from dpaudit.papers.experiment import ExperimentScale
+from dpaudit.papers.reproductions import PrintedStudy, printed_lines
 
 CALLS: list[str] = []
 
@@ -21,7 +22,7 @@ def study(scale, seed, keep):
         yield from keep(name, compute)
 
 
-TOY = Printed("Toy", "Table 1", "nothing", study, {"quick": (1, 1)})
+TOY = PrintedStudy("Toy", "Table 1", "nothing", study, {"quick": ExperimentScale(1, 1, 1)})
 
 
 def told(out, scale="quick", seed=0) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from dpaudit.conformance.case import OtherBatch
+from dpaudit.conformance.case import WatchedGradient
 from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast, clip
 from dpaudit.training.classification import BatchGradient
 
@@ -280,7 +280,7 @@ def long_records(gradient: Gradient, X: Tensor, clip_norm: float) -> Tensor:
 
 def records_drawn(gradient: Gradient) -> Tensor | int:
     """How many records came out of each agent's draw [n_agents, 1], where there are records."""
-    if isinstance(gradient, OtherBatch):
+    if isinstance(gradient, WatchedGradient):
         return records_drawn(gradient._gradient)
     if not isinstance(gradient, BatchGradient) or gradient.batch.weights is None:
         return gradient.batch_size

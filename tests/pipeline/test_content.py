@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.files.data_folders import DATA_FOLDERS
+from dpaudit.pipeline import content
 from dpaudit.pipeline.content import content_key
 from dpaudit.source import hash_of
 
@@ -170,3 +171,19 @@ def test_every_file_of_every_package_is_a_part_of_the_content(place: str, tmp_pa
     first, again, *changed = done.stdout.split()
     assert first == again
     assert len({first, *changed}) == 1 + len(names)
+
+
+def test_another_python_or_package_is_another_content(folder: Path, monkeypatch) -> None:
+    keys = {key(folder)}
+    monkeypatch.setattr(content, "_versions", lambda: {"torch": "0.1"})
+    keys.add(key(folder))
+    monkeypatch.setattr(content.platform, "python_version", lambda: "4.0")
+    keys.add(key(folder))
+    assert len(keys) == 3
+
+
+def test_another_byte_of_an_audited_program_is_another_content(folder: Path) -> None:
+    audit = {"program": {"command": ["python", "sub/mine.py"], "folder": "code"}}
+    before = content_key(audit, folder, None, "cpu", None, "")
+    (folder / "code" / "sub" / "mine.py").write_text("x = 2")
+    assert content_key(audit, folder, None, "cpu", None, "") != before

@@ -114,6 +114,12 @@ def test_a_ceiling_or_bound_at_the_claim_is_not_above_it() -> None:
     assert "(Holm)" not in judged(certified(2.0, 1.0), control(True)).reason
 
 
+def test_the_test_with_the_least_p_value_is_the_one_that_refutes() -> None:
+    found = judged(certified(2.6, 0.001), certified(3.0, 0.01))
+    assert found.verdict is Verdict.REFUTED
+    assert "at least 2.6 " in found.reason
+
+
 def test_the_best_of_several_controls_decides() -> None:
     one = judged(certified(0.5, 1.0), control(False), control(True))
     assert one.verdict is Verdict.NOT_REFUTED

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from dpaudit import audit
+from dpaudit.accounting.releases import Release
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, ThreatModel, broadcast
 from dpaudit.files.finding import Finding
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.runs.noise_law import NoisyRow
 from dpaudit.graphs.graph import build_graph
-from dpaudit.pipeline.noise_law import law_of_the_noise
+from dpaudit.pipeline.noise_law import LawTest, RecordTest, _finding, law_of_the_noise
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
@@ -301,3 +303,25 @@ def test_the_sentence_of_an_audit_without_attacks(
     assert claim.reason.startswith(begins)
     if "would" in begins:
         assert 'which was not confirmed of "x" in round 1' in claim.reason
+
+
+ROW = NoisyRow("x", 0, 0, 3)
+
+
+@pytest.mark.parametrize("n, verdict", [(1, Verdict.UNSUPPORTED), (3, None)])
+def test_the_level_is_shared_by_all_messages(n: int, verdict: Verdict | None) -> None:
+    """4e-7 is below 1e-6 alone, and not among three."""
+    release = Release(family="gaussian", noise_multiplier=1.0, sampling_rate=1.0, sampling="none")
+    law = LawTest(ROW, 2, 1.0, "")
+    test = RecordTest(4e-7, (5, 5, 1000, 1000), [release], 0, "add-remove", law)
+    found = _finding([], [test] * n, ())
+    assert found.verdict is verdict
+    assert found.value("p-value") == pytest.approx(n * 4e-7)
+    assert found.rounds == ((2,) if verdict else ())
+
+
+@pytest.mark.parametrize("p, confirmed", [(2e-7, False), (3e-7, True)])
+def test_a_law_is_unconfirmed_at_a_level_shared_by_senders(p: float, confirmed: bool) -> None:
+    """Of one message four senders are looked at: 1e-6 is divided by four."""
+    found = _finding([LawTest(ROW, 2, p, "noise has another law")], [], ())
+    assert (found.unconfirmed == ()) is confirmed

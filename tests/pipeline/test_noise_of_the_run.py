@@ -25,6 +25,8 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.jobs import Prepared
 from dpaudit.pipeline.noise_of_the_run import (
+    NoiseTest,
+    _finding,
     _Layers,
     _without_noise,
     examine_noise,
@@ -313,3 +315,11 @@ def test_models_of_a_crowd_that_are_large_are_left_out_with_the_reason(
         finding = examine_noise(empty, (EAVESDROPPER,))
         assert finding.notes[0] == f"not examined: {reason}"
         assert finding.verdict is None
+
+
+@pytest.mark.parametrize("among, verdict", [(90, Verdict.UNSUPPORTED), (110, None)])
+def test_the_level_is_shared_by_all_tests(among: int, verdict: Verdict | None) -> None:
+    tests = [NoiseTest(1e-8, among - 10, "x", (1,), "a fault"), NoiseTest(0.5, 10, "x", (2,), "")]
+    found = _finding(tests, 1, (), ())
+    assert found.verdict is verdict
+    assert found.value("p-value") == pytest.approx(among * 1e-8)

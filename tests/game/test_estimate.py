@@ -214,7 +214,11 @@ def test_a_round_that_was_not_recorded_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("dp-dpsgd", {"noise_multiplier": 1.0}), ("dpdl", {"noise_multiplier": 20.0}), ("dpps", {})],
+    [
+        ("dp-dpsgd", {"noise_multiplier": 1.0}),
+        ("dpps", {}),
+        pytest.param("dpdl", {"noise_multiplier": 20.0}, marks=pytest.mark.slow),
+    ],
 )
 def test_agents_that_do_not_meet_are_moved_together(
     name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -116,6 +116,9 @@ def either_filter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("dpaudit.attacks.likelihood_ratio.asking.SPARSE_FROM", from_how_many)
 
 
+AUDITED = pytest.mark.parametrize(  # an audit with the sparse filter too is for make slow
+    "either_filter", ["dense", pytest.param("sparse", marks=pytest.mark.slow)], indirect=True
+)
 ODD = [Summed, Mixed, Local, Cancelled]
 
 
@@ -132,6 +135,7 @@ def test_an_idle_round_holds_no_innovation(defense: type[Summed], every: int) ->
     assert told.leak.noiseless == {}
 
 
+@AUDITED
 @pytest.mark.parametrize("defense", ODD)
 def test_noise_beside_idle_rounds_is_what_was_asked_for(defense: type[Summed]) -> None:
     """It fails with probability 1e-6."""
@@ -148,6 +152,7 @@ def test_a_small_leak_without_noise_is_found_in_idle_rounds(sigma: float, part: 
     assert leak.noiseless == {1: "x", 3: "x"}
 
 
+@AUDITED
 def test_noise_that_rounding_reaches_is_not_tested_as_noise() -> None:
     """By round 12 it is 1e-12 of what it was. It fails with probability 1e-6."""
     decaying = Summed(n_rounds=12, every=2, decay=0.1)

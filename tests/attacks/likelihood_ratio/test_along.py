@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -10,11 +11,13 @@ from torch import Tensor
 
 from dpaudit.accounting.releases import epsilon
 from dpaudit.attack.contract import AttackContext
+from dpaudit.attacks.likelihood_ratio.certain import rounds_of_a_draw
 from dpaudit.defense import Noise, Setting, releases
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -78,18 +81,17 @@ def measured(
     return {finding.role: finding for finding in found}
 
 
-EVERY = [
-    (Centred, 64),
-    (Normed, 64),
-    (Standardised, 64),
-    (NormedByLayer, 90),
-    (WithoutItsThird, 64),
-]
-
-
 @pytest.mark.parametrize(
     ("defense", "played", "adjacency"),
-    [*((*one, "add-remove") for one in EVERY), (Normed, 64, "replace-one")],
+    [
+        (Centred, 64, "add-remove"),
+        (NormedByLayer, 90, "add-remove"),
+        (Normed, 64, "replace-one"),
+        *(
+            pytest.param(made, 64, "add-remove", marks=pytest.mark.slow)
+            for made in (Normed, Standardised, WithoutItsThird)
+        ),
+    ],
 )
 def test_a_fifth_of_the_noise_is_found_and_all_of_it_is_let_be(
     defense: Callable[..., Processed], played: int, adjacency: Literal["add-remove", "replace-one"]
@@ -140,10 +142,16 @@ def test_of_too_many_coordinates_no_runs_are_played(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("adjacency", "sampling"),
-    [("add-remove", "poisson"), ("add-remove", "fixed"), ("replace-one", "poisson")],
+    ("defense", "adjacency", "sampling"),
+    [
+        (Normed, "add-remove", "fixed"),
+        (Rounded, "replace-one", "poisson"),
+        pytest.param(Normed, "add-remove", "poisson", marks=pytest.mark.slow),
+        pytest.param(Normed, "replace-one", "poisson", marks=pytest.mark.slow),
+        pytest.param(Rounded, "add-remove", "poisson", marks=pytest.mark.slow),
+        pytest.param(Rounded, "add-remove", "fixed", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("defense", [Normed, Rounded])
 def test_noise_that_a_seldom_record_would_not_show_is_held_against_what_is_declared(
     defense: Callable[..., Processed], adjacency: str, sampling: str
 ) -> None:
@@ -176,7 +184,7 @@ class ScaleMixture(Processed):
         return super().noise(S, k, noise) * (1 + noise.gaussian("scale", 1.0, S).abs())
 
 
-@pytest.mark.parametrize("defense", [BoxMuller, ScaleMixture])
+@pytest.mark.parametrize("defense", [BoxMuller, pytest.param(ScaleMixture, marks=pytest.mark.slow)])
 def test_additive_noise_of_a_step_that_is_not_linear_is_not_held_against_draws(
     defense: Callable[..., Processed],
 ) -> None:
@@ -215,7 +223,7 @@ class Decaying(Rounded):
         return self.processed(step * S + noise.gaussian("x", std, S))
 
 
-@pytest.mark.parametrize("defense", [LaterAsked, LaterDrawn])
+@pytest.mark.parametrize("defense", [LaterDrawn, pytest.param(LaterAsked, marks=pytest.mark.slow)])
 def test_noise_that_is_too_little_in_later_rounds_alone_is_found(
     defense: Callable[..., Processed],
 ) -> None:
@@ -231,6 +239,23 @@ def test_noise_that_is_too_little_in_later_rounds_alone_is_found(
     assert any(f"in the batch of round {round} for certain" in note for note in wrong.notes)
 
 
+@pytest.mark.parametrize(
+    ("made", "share", "other"), [(LaterAsked, 1 / 3, 2), (LaterDrawn, 1 / 3, 3), (Decaying, 1.0, 3)]
+)
+def test_the_round_of_least_noise_or_the_last_is_tested_beside_the_first(
+    made: Callable[..., Processed], share: float, other: int
+) -> None:
+    """What is asked for says where to look: 1 / 3 of the noise of the first round in the second."""
+    setting = Setting(build_graph("ring", 4), (8,) * 4, 90, LAYERS)
+    defense = made(share=share, noise_multiplier=2.0, n_rounds=3)
+    game = Game.of(defense, setting, 0, "add-remove")
+    asked = SimpleNamespace(game=game, in_round=None, adversary=SimpleNamespace(n_rounds=3))
+    assert rounds_of_a_draw(asked, Streams(0)) == [1, other]  # type: ignore[arg-type]
+    alone = SimpleNamespace(game=game, in_round=2, adversary=SimpleNamespace(n_rounds=3))
+    assert rounds_of_a_draw(alone, Streams(0)) == [2]  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
 def test_noise_that_shrinks_with_the_step_size_is_no_less() -> None:
     """It fails with probability 1e-6."""
     defense = Decaying(share=0.5, noise_multiplier=2.0, n_rounds=4)

@@ -430,7 +430,9 @@ def test_batches_are_accounted_and_played_as_they_are_drawn_and_not_as_they_are_
 @pytest.mark.parametrize(
     ("made", "verdict"), [(PrivateGossip, None), (OneSeedForAllRounds, Verdict.UNSUPPORTED)]
 )
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    "adjacency", ["add-remove", pytest.param("replace-one", marks=pytest.mark.slow)]
+)
 def test_a_record_under_little_noise_is_not_taken_for_noise(made, verdict, adjacency) -> None:
     """A right mechanism fails with probability 1e-6: the record moved its noise by 10 deviations."""
     weak = made(noise_multiplier=0.1, sampling="poisson", n_rounds=3, batch_size=8)

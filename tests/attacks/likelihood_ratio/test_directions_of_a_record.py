@@ -129,7 +129,7 @@ class TwoRoundsABatch(Defense):
 BOUNDS = [1 / sqrt(y) for y in (3.0, 4.0, 4.0, 4.0, 4.0, 2.0)]  # sums of the rows of H
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+@pytest.mark.parametrize("sampling", ["poisson", pytest.param("fixed", marks=pytest.mark.slow)])
 def test_a_batch_that_is_used_in_two_rounds_is_accounted_as_such(sampling: str) -> None:
     """A record of another direction in each round makes sqrt 2 of each round's; of one, more.
 
@@ -170,8 +170,15 @@ class StepsUnderOneNoise(TwoRoundsABatch):
         return Round(State(graph.mix(X), state.S), {"g": broadcast(graph, X)})
 
 
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
-@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+@pytest.mark.parametrize(
+    ("sampling", "adjacency"),
+    [
+        ("poisson", "add-remove"),
+        pytest.param("poisson", "replace-one", marks=pytest.mark.slow),
+        pytest.param("fixed", "add-remove", marks=pytest.mark.slow),
+        pytest.param("fixed", "replace-one", marks=pytest.mark.slow),
+    ],
+)
 def test_local_steps_whose_noise_is_drawn_once(sampling: str, adjacency: str) -> None:
     """A record with a direction for each step shows what is claimed; of one direction, far more."""
     options: dict[str, Any] = {"n_rounds": 3, "batch_size": 8, "sampling": sampling}

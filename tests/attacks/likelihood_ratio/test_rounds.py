@@ -40,8 +40,15 @@ def test_a_gradient_that_the_next_round_sends_is_told_there(name: str) -> None:
     assert leak.rounds == (1, 2)
 
 
-@pytest.mark.parametrize("name", ["dp-netfleet", "dp-dfedsam"])
-@pytest.mark.parametrize("scope", ["round", "message"])
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [
+        ("dp-netfleet", "message"),
+        ("dp-dfedsam", "round"),
+        pytest.param("dp-netfleet", "round", marks=pytest.mark.slow),
+        pytest.param("dp-dfedsam", "message", marks=pytest.mark.slow),
+    ],
+)
 def test_a_round_of_local_steps_is_as_many_releases(name: str, scope: Any) -> None:
     claim = Claim(text="ours", epsilon=1.0, delta=1e-5, scope=scope)
     (low, high), leak = audited(

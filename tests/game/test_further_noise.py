@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from dpaudit.accounting.releases import Release
 from dpaudit.defense import Noise
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.probing.chosen_noise import ChosenNoise, RecordedNoise
-from dpaudit.game.runs.further_noise import hiding_without, silenced
+from dpaudit.game.runs.further_noise import _losses, hiding_without, silenced
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
@@ -111,3 +112,22 @@ def test_silenced_noise_is_the_noise_but_for_some_names() -> None:
     tape = ChosenNoise()
     silenced(tape, frozenset({"a"})).shared("b", 1.0, like, torch.zeros(3, 0))
     assert tape.draws.keys() == tape.known_to.keys() == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("followed", "names"), [(1, [{"further"}, {"gradient"}]), (4, [{"gradient"}])]
+)
+def test_a_part_of_the_rounds_is_held_against_its_share(followed: int, names: list) -> None:
+    """One of 4 rounds has half of their mu; from round 3 on there is 0.9 of the noise."""
+    defense = LessLater(n_rounds=4)
+    setting = Setting(build_graph("ring", 5), (4,) * 5, 18)
+    found = hiding_without(defense.calibrate(setting), setting, [EAVESDROPPER], followed)
+    assert [set(fewer.names) for fewer in found] == names
+
+
+def test_a_record_moves_what_is_clipped_as_a_whole_by_half_of_a_change() -> None:
+    whole = Release(
+        family="gaussian", noise_multiplier=2.0, sampling="none", sampling_rate=1.0, count=2
+    ).model_copy(update={"clipped": "whole"})
+    record = whole.model_copy(update={"clipped": "record", "noise_multiplier": 5.0, "count": 1})
+    assert _losses((record, whole)) == [0.25, 0.25, 0.2]

@@ -39,6 +39,7 @@ FLOORS = {  # a room imports rooms of lower floors
     "accounting": 2,
     "information": 2,
 }
+GAME = ("probing", "filtering", "network", "estimating", "worst_case", "runs")  # from below
 GROUND, FACE = 1, 11  # modules beside the rooms; the package itself
 HEAVY = ("torch", "scipy", "pandas", "seaborn", "matplotlib", "sklearn")
 MOST_LINES = {"function": 60, "module": 500}  # as CONTRIBUTING.md has it
@@ -118,6 +119,13 @@ def upward(every: Iterable[Import]) -> list[str]:
 
 def test_imports_between_rooms_go_down() -> None:
     assert upward(every()) == []
+
+
+def test_packages_of_the_game_import_those_below_them() -> None:
+    for path, name, found in every():
+        if name[:2] == ("dpaudit", "game") and len(name) > 3:
+            used = {target[2] for _, _, target in found if target[:2] == name[:2]} & {*GAME}
+            assert used <= {*GAME[: GAME.index(name[2]) + 1]}, path
 
 
 @pytest.mark.parametrize(

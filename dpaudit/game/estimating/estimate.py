@@ -27,6 +27,7 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
+from dpaudit.game.probing.observer import recorded_rows
 from dpaudit.game.probing.playable_dimension import refuse_several
 
 from .window import WIDTH, GradientInput, ProbedWindow, System, noise_of
@@ -147,17 +148,9 @@ class Window:
 
     def _read(self, view: View) -> tuple[Tensor, Tensor]:
         """What the adversary holds of the window, [n, ..., d], and its rounding, [n]."""
-        rows = []
-        for k, name, row in self.observed:
-            sent = view.transcript.rounds.get(k, {}).get(name)
-            if sent is None:
-                raise NotObservable("DPA053", f'"{name}" of round {k} was not recorded')
-            rows.append(sent.payload[..., row, :])
-        if not rows:
-            first, last = self.rounds[0], self.rounds[-1]
-            reader = view.threat_model.name
-            raise NotObservable("DPA054", f"{reader} reads no message of rounds {first} to {last}")
-        o = torch.stack(rows)
+        first, last = self.rounds[0], self.rounds[-1]
+        none = f"{view.threat_model.name} reads no message of rounds {first} to {last}"
+        o = recorded_rows(view, self.observed, none)
         rms = o.flatten(1).square().mean(dim=1).sqrt()
         return o, torch.finfo(o.dtype).eps * rms.double().cpu()
 

@@ -18,20 +18,21 @@ The attack is that of Mrini, Cyffers and Bellet, "Privacy Attacks in Decentraliz
 agents can be told, the prior says how well each one is, noise and rounding included.
 """
 
+from collections import Counter
 from math import sqrt
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Gradient, Setting
+from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.transcript import Message
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.oracles import ConstantGradients
 from dpaudit.game.probing.chosen_noise import ChosenNoise
-from dpaudit.game.probing.observer import visible_rows
+from dpaudit.game.probing.observer import recorded_rows, visible_rows
 from dpaudit.game.probing.playable_dimension import refuse_several
 
 MOST_DRAWS = 6000  # of noise in all rounds: the matrices take their square
@@ -76,7 +77,8 @@ class Mixture:
         Raises:
             NotObservable: a message was not recorded, or none tells of any gradient.
         """
-        o = self._read(view)
+        none = f"{self._threat_model.name} reads no message"
+        o = recorded_rows(view, self.observed, none)
         error = torch.finfo(o.dtype).eps * o.square().mean(dim=1).sqrt().double()
         seen = o.double() - self.of_model[:, None] * initial.double()
         A, B = self.of_gradients, torch.cat([self.of_noise, error.diag()], dim=1)
@@ -95,20 +97,23 @@ class Mixture:
         """Effects [1 + n_agents + draws, n_observed] of a unit of the model, a gradient, a draw."""
         n = self.n_agents
         trials = 2 + n + len(draws)  # the first has nothing
-        state: Any = self._start(trials)
+        X = torch.zeros(trials, n, 1, dtype=torch.float64)
+        X[1] = 1.0
+        state: Any = self._defense.start(X, self._setting)
         units = torch.zeros(trials, n, dtype=torch.float64)
         units[2 + torch.arange(n), torch.arange(n)] = 1.0
         observed: list[tuple[int, str, int]] = []
-        rows = []
+        rows, sizes = [], Counter((when, name) for when, name, _ in draws)
         for k in range(1, self._n_rounds + 1):
             played: dict[str, Tensor] = {}
             for i, (when, name, row) in enumerate(draws, start=2 + n):
                 if when == k:
-                    most = 1 + max(r for w, m, r in draws if (w, m) == (k, name))
-                    noise = played.setdefault(name, torch.zeros(trials, most, 1).double())
-                    noise[i, row] = 1.0
+                    if name not in played:
+                        played[name] = torch.zeros(trials, sizes[k, name], 1).double()
+                    played[name][i, row] = 1.0
             gradient = ConstantGradients(self._defense.batch_size, units)
-            state, sent, *_ = self._step(state, k, gradient, ChosenNoise(played))
+            graph = self._setting.network.at(k)
+            state, sent, *_ = self._defense.step(state, k, graph, gradient, ChosenNoise(played))
             for name, message in sent.items():
                 seen = visible_rows(message, self._threat_model)
                 own = self._own(message) if k > 1 else set()
@@ -126,26 +131,6 @@ class Mixture:
         """
         sent = torch.isin(message.senders, torch.tensor(self._threat_model.agents).long())
         return set(message.rows[sent].tolist())
-
-    def _start(self, trials: int) -> Any:
-        X = torch.zeros(trials, self.n_agents, 1, dtype=torch.float64)
-        if trials > 1:
-            X[1] = 1.0
-        return self._defense.start(X, self._setting)
-
-    def _step(self, state: Any, k: int, gradient: Gradient, noise: ChosenNoise) -> Any:
-        return self._defense.step(state, k, self._setting.network.at(k), gradient, noise)
-
-    def _read(self, view: View) -> Tensor:
-        rows = []
-        for k, name, row in self.observed:
-            sent = view.transcript.rounds.get(k, {}).get(name)
-            if sent is None:
-                raise NotObservable("DPA053", f'"{name}" of round {k} was not recorded')
-            rows.append(sent.payload[..., row, :])
-        if not rows:
-            raise NotObservable("DPA054", f"{self._threat_model.name} reads no message")
-        return torch.stack(rows)
 
 
 def draws_of(defense: Defense, setting: Setting, n_rounds: int) -> list[tuple[int, str, int]]:

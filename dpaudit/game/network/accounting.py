@@ -99,21 +99,17 @@ def _of_all(
     noiseless: dict[tuple[int, int], tuple[int, int]] = {}
     for i, adversary in enumerate(adversaries):
         victims = [v for v in range(n) if v not in adversary.agents]
-        view = _read(gossip, adversary, strategy)
+        view: Innovations | StackedView = (
+            Innovations.of(gossip, adversary)
+            if strategy is None
+            else StackedView.of(gossip, adversary, strategy)
+        )
         low[i, victims], high[i, victims] = mu_of(view.grams(schema, victims), schema.times, gap)
         for v, where in view.shown(victims):
             low[i, v] = high[i, v] = torch.inf
             noiseless[i, v] = where
         on_step(i + 1, len(adversaries))
     return NetworkMu(low, high, noiseless)
-
-
-def _read(
-    gossip: Gossip, adversary: ThreatModel, strategy: Tensor | None
-) -> Innovations | StackedView:
-    if strategy is None:
-        return Innovations.of(gossip, adversary)
-    return StackedView.of(gossip, adversary, strategy)
 
 
 def mu_of(grams: list[Tensor], times: int, gap: float = GAP) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """What an adversary observes of a round: messages that it reads, and its own agents' noise."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.defense.transcript import Message, Messages
-from dpaudit.defense.view import seen_links
+from dpaudit.defense.view import View, seen_links
+from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 
@@ -140,6 +141,23 @@ def _is_of_links(game: Game, k: int, name: str, sent: Messages) -> bool:
         for makers in (graph.senders, torch.arange(n))
     )
     return links and not agents
+
+
+def recorded_rows(view: View, observed: Sequence[tuple[int, str, int]], none: str) -> Tensor:
+    """The payloads of these rows (round, message, row) in a view, [n, ..., d].
+
+    Raises:
+        NotObservable: a message was not recorded; or, as ``none`` says, there are no rows.
+    """
+    rows = []
+    for k, name, row in observed:
+        sent = view.transcript.rounds.get(k, {}).get(name)
+        if sent is None:
+            raise NotObservable("DPA053", f'"{name}" of round {k} was not recorded')
+        rows.append(sent.payload[..., row, :])
+    if not rows:
+        raise NotObservable("DPA054", none)
+    return torch.stack(rows)
 
 
 def senders_by_row(sent: Message) -> Tensor:

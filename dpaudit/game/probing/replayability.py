@@ -72,9 +72,9 @@ def refuse_unless_replayable(defense: Defense, setting: Setting) -> None:
         _refuse_own_randomness(k, one, other)
     for by in (defense, untouched):
         _refuse_memory(by, setting, first)
-    others = [_play(defense, setting, length, seed) for length, seed in OTHERS]
-    for other_run in others:
-        for k, (one, other) in enumerate(zip(first, other_run, strict=False), start=1):
+    for length, seed in OTHERS:
+        runs = zip(first, _play(defense, setting, length, seed), strict=False)
+        for k, (one, other) in enumerate(runs, start=1):
             refuse_other_messages(k, one.sent, other.sent)
     _refuse_joined_trials(defense, setting, first)
 
@@ -194,17 +194,12 @@ def _refuse_own_randomness(k: int, one: _Played, again: _Played) -> None:
     """Hold two plays of round k against each other, of the same data and noise."""
     for name, draw in one.draws.items():
         if draw.ndim < 2:
-            raise ConfigError(
-                "DPA044",
-                f'defense: the noise "{name}" of round {k} is drawn without rows; expected it '
-                "like a tensor [..., rows, d] with a row for each agent or link that draws; "
-                "where several share a draw, expand a row",
+            raise _refusal(
+                f'the noise "{name}" of round {k} is drawn without rows; expected it like a tensor '
+                "[..., rows, d] with a row for each agent or link that draws; where several share "
+                "a draw, expand a row"
             )
-    if one.values.keys() != again.values.keys():
-        raise _refusal(f"which messages are sent in round {k} {DIFFERS}")
-    for name, value in one.values.items():
-        if not _same(value, again.values[name]):
-            raise _refusal(f"{name} of round {k} {DIFFERS}")
+    _refuse_other_values(k, one.values, again.values, DIFFERS)
 
 
 def _refuse_memory(defense: Defense, setting: Setting, first: list[_Played]) -> None:
@@ -222,12 +217,17 @@ def _refuse_memory(defense: Defense, setting: Setting, first: list[_Played]) -> 
             alone = _step(defense, setting, one.before, k, RecordedNoise(Streams(0), k))
         except Exception as error:
             raise _refusal(f"round {k} fails {KEPT}: {described(error)}") from error
-        played = _values(alone)
-        if played.keys() != one.values.keys():
-            raise _refusal(f"which messages are sent in round {k} differs {KEPT}")
-        for name, value in played.items():
-            if not _same(value, one.values[name]):
-                raise _refusal(f"{name} of round {k} differs {KEPT}")
+        _refuse_other_values(k, one.values, _values(alone), f"differs {KEPT}")
+
+
+def _refuse_other_values(
+    k: int, one: Mapping[str, Tensor], other: Mapping[str, Tensor], why: str
+) -> None:
+    if one.keys() != other.keys():
+        raise _refusal(f"which messages are sent in round {k} {why}")
+    for name, value in one.items():
+        if not _same(value, other[name]):
+            raise _refusal(f"{name} of round {k} {why}")
 
 
 def _refuse_joined_trials(defense: Defense, setting: Setting, first: list[_Played]) -> None:

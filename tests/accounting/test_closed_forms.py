@@ -1,0 +1,114 @@
+"""Values of the accounting, worked out by hand."""
+
+from math import exp, inf, log
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from dpaudit.accounting.binomial import at_most, more_than, quantile
+from dpaudit.accounting.composition import Composed
+from dpaudit.accounting.families import LAPLACE, TradeoffFamily
+from dpaudit.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpaudit.accounting.reconstruction import least_epsilon, matching_success, under_epsilon
+from dpaudit.accounting.releases import (
+    Release,
+    delta,
+    epsilon,
+    false_negative_rate,
+    true_positive_rate,
+)
+
+SAMPLED = {"family": "gaussian", "sampling": "poisson", "sampling_rate": 0.2}
+
+
+def composed(bound: str) -> Composed:
+    none = np.empty(0)
+    return Composed(np.array([1.0]), np.array([0.5]), bound, 0.01, 0.1, none, none)
+
+
+@pytest.mark.parametrize("bound, sign", [("upper", 1), ("lower", -1)])
+def test_slack_and_blur_err_on_the_side_of_the_bound(bound: str, sign: int) -> None:
+    """A loss of 1 with probability 1/2, blurred by 0.1, and 0.01 that may have any loss."""
+    total = composed(bound)
+    expected = 0.5 * (1 - exp(0.5 - 0.1 * sign - 1)) + 0.01 * sign
+    assert total.delta(0.5) == pytest.approx(expected)
+    assert total.deltas(np.array([0.5])) == pytest.approx([expected])
+    assert total.epsilon(expected) == pytest.approx(0.5)
+    rate = np.array([0.1])
+    at_loss = exp(1 + 0.1 * sign) * 0.1 + 0.0 + 0.01 * sign
+    assert total.power(rate)[0] == pytest.approx(min(at_loss, 0.5 + 0.01 * sign))
+
+
+def test_counts_of_successes_are_those_of_the_binomial_law() -> None:
+    k = np.arange(-1, 12)
+    assert at_most(k, 10, 0.3) == pytest.approx(binom.cdf(k, 10, 0.3))
+    assert more_than(k, 10, 0.3) == pytest.approx(binom.sf(k, 10, 0.3))
+    q = np.linspace(0.01, 0.99, 33)
+    assert quantile(q, 10, 0.3).tolist() == binom.ppf(q, 10, 0.3).tolist()
+    at_steps = binom.cdf(np.arange(5), 10, 0.3)
+    assert quantile(at_steps * (1 - 1e-9), 10, 0.3).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_equal_gaussian_releases_compose_to_the_root_of_their_number() -> None:
+    release = Release(family="gaussian", noise_multiplier=2.0, count=4)
+    assert epsilon([release], 1e-5).high == gaussian_epsilon(1e-5, 1.0)
+    assert delta([release], 1.0).high == gaussian_delta(1.0, 1.0)
+    replaced = epsilon([release], 1e-5, "replace-one").low
+    assert replaced == gaussian_epsilon(1e-5, 2.0)
+
+
+def test_what_is_clipped_as_a_whole_is_moved_as_far_by_one_record_as_by_two() -> None:
+    whole = Release(family="gaussian", noise_multiplier=2.0, clipped="whole")
+    assert whole.noise_over(2) == whole.noise_over(1) == 2.0
+    assert whole.model_copy(update={"clipped": "records"}).noise_over(2) == 1.0
+    assert epsilon([whole], 1e-5) == epsilon([whole], 1e-5, "replace-one")
+
+
+def test_fixed_batches_move_a_sum_twice_as_far_as_poisson_ones() -> None:
+    poisson = Release(noise_multiplier=1.0, **SAMPLED)
+    fixed = poisson.model_copy(update={"sampling": "fixed", "noise_multiplier": 2.0})
+    assert epsilon([fixed], 1e-5) == epsilon([poisson], 1e-5)
+
+
+def test_noise_too_small_to_compose_has_no_upper_end() -> None:
+    tiny = Release(noise_multiplier=1e-9, count=2, **SAMPLED)
+    ends = epsilon([tiny], 1e-5)
+    assert ends.high == inf
+    assert 300 < ends.low < inf
+    assert true_positive_rate([tiny], [0.1, 0.5]).tolist() == [1.0, 1.0]
+
+
+def test_epsilon_is_at_most_the_largest_loss_of_laplace_noise() -> None:
+    release = Release(family="laplace", noise_multiplier=2.0, count=3)
+    assert epsilon([release], 0.0) == (1.5, 1.5)
+    assert epsilon([release], 1e-12).high <= 1.5
+
+
+def test_both_directions_bound_what_a_sampled_release_reveals() -> None:
+    """The errors of the best test have a closed form; the bound lies below, within 1%."""
+    release, fpr = Release(noise_multiplier=0.5, **SAMPLED), np.array([0.001, 0.05, 0.5, 0.9, 0.99])
+    exact = TradeoffFamily("gaussian", 0.2).false_negative_rate(2.0, fpr)
+    bound = false_negative_rate([release], fpr)
+    assert (bound <= exact + 1e-9).all()
+    assert bound == pytest.approx(exact, rel=0.01, abs=1e-4)
+
+
+def test_no_epsilon_is_needed_for_a_record_that_is_drawn_as_rarely_as_delta() -> None:
+    assert TradeoffFamily("gaussian", 0.1).epsilon(5.0, 0.1) == 0.0
+    assert TradeoffFamily("gaussian", 0.1).epsilon(5.0, 0.09) > 0
+    assert LAPLACE.epsilon(1.0, 0.19) == pytest.approx(1 + 2 * log(0.81))
+
+
+def test_success_under_epsilon_is_the_lesser_of_two_lines() -> None:
+    assert under_epsilon(0.1, log(2), 0.1) == pytest.approx(0.3)
+    assert under_epsilon(0.5, log(2), 0.1) == pytest.approx(0.8)
+    assert least_epsilon(0.3, 0.1, 0.1) == pytest.approx(log(2))
+    assert least_epsilon(0.8, 0.5, 0.1) == pytest.approx(log(2))
+
+
+@pytest.mark.parametrize("candidates", [2, 5])
+def test_a_score_without_power_matches_by_chance(candidates: int) -> None:
+    assert matching_success(lambda rates: rates, candidates) == pytest.approx(1 / candidates)
+    square = matching_success(lambda rates: 1 - (1 - rates) ** 2, candidates)
+    assert square == pytest.approx(2 / (candidates + 1))

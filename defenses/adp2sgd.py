@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 import torch
-from pydantic import NonNegativeInt, PositiveFloat
+from pydantic import NonNegativeInt
 from torch import Tensor
 
 import dpaudit.defense as dp
@@ -15,7 +15,7 @@ class State(NamedTuple):
     past: Tensor  # [..., staleness, n_agents, d], V before the events before, the oldest first
 
 
-class ADP2SGD(dp.GaussianDefense):
+class ADP2SGD(dp.GaussianSGD):
     """Xu, Zhang and Wang; rows of V, X [..., n_agents, d] are agents, and a round is one event.
 
     With R the V of ``staleness`` events ago, S the sum over the batch of gradients at R, clipped
@@ -38,7 +38,6 @@ class ADP2SGD(dp.GaussianDefense):
         "the constant of the noise, whether a batch is summed or averaged, and the clip of each "
         "record, which stands for an assumed bound on gradients"
     )
-    claims = "(epsilon, delta)-DP over the run, one record"
     waits = True
     messages = {
         "x": "the model after the event's step; holds the active agent's gradient under Gaussian "
@@ -48,7 +47,6 @@ class ADP2SGD(dp.GaussianDefense):
         "gradient": "the mean gradient of the active agent's batch, clipped if records are; else 0",
     }
 
-    learning_rate: PositiveFloat = 0.05  # eta
     batch: Literal["mean", "sum"] = "mean"
     gradients: Literal["clipped", "assumed"] = "clipped"
     staleness: NonNegativeInt = 0  # events between reading a model and the step from it

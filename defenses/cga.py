@@ -1,7 +1,6 @@
 """Cross-gradient aggregation: a direction that no neighbour's gradient objects to, and DP-CGA."""
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
 import torch
@@ -144,7 +143,7 @@ class DPCGA(dp.GaussianDefense):
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
-    ) -> Mapping[str, dp.Stated]:
+    ) -> dict[str, dp.Stated]:
         """2 C of a cross-gradient, however many records; C / B for each where noise is for that."""
         if adjacency not in dp.CHANGED_RECORDS:
             return {}

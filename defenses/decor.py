@@ -4,7 +4,7 @@ import math
 from functools import lru_cache
 
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 import dpaudit.defense as dp
@@ -12,7 +12,7 @@ from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Sett
 from dpaudit.defense.correlated import Left, correlated_releases, laplacian, left_of
 
 
-class Decor(dp.GaussianDefense):
+class Decor(dp.GaussianSGD):
     """Allouah et al. 2024, Algorithm 1; rows of X, Y [..., n_agents, d] are agents.
 
     With S the sum over the batch of per-record gradients at X, clipped to norm C, and v_ij = -v_ji
@@ -37,9 +37,7 @@ class Decor(dp.GaussianDefense):
         "y": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise of its own and noise that it shares with each neighbour"
     }
-    private = dp.CLIPPED_GRADIENT
 
-    learning_rate: PositiveFloat = 0.05  # eta
     ratio: NonNegativeFloat = 3.0  # of a pair's noise to an agent's own
 
     def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
@@ -67,9 +65,6 @@ class Decor(dp.GaussianDefense):
                 "whose links pairs of agents cancel their noise",
             )
 
-    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
-        return {"y": self.learning_rate * self.clip_norm / self.batch_size}
-
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """SecLDP: what is left of the victim's noise for who holds the secrets of some agents."""
         graphs = [setting.network.at(k) for k in range(1, self.n_rounds + 1)]
@@ -78,7 +73,7 @@ class Decor(dp.GaussianDefense):
         return correlated_releases(self, setting, threat_model, victim, left, said)
 
     observables = {
-        "noisy-gradient": dp.step_seen("y", lambda self, k, n: self.learning_rate),
+        "noisy-gradient": dp.step_seen("y"),
     }
 
 

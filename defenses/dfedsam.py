@@ -9,7 +9,7 @@ import dpaudit.defense as dp
 from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
 
 
-class DPDFedSAM(dp.GaussianDefense):
+class DPDFedSAM(dp.GaussianSGD):
     """Shi et al. 2023, DFedSAM, with DP-SGD's gradient; rows of X, V [..., n_agents, d] are agents.
 
     With unit(g) = g / ||g|| and batches that are drawn anew for each local step, round k is
@@ -29,7 +29,6 @@ class DPDFedSAM(dp.GaussianDefense):
     """
 
     paper = "Shi, Shen, Wei, Sun, Yuan, Wang, Tao: DFedSAM, made private"
-    claims = "(epsilon, delta)-DP over the run, one record"
     messages = {
         "x": "the model of each gossip step; the first holds the sender's clipped gradients of K "
         "batches, under Gaussian noise of standard deviation eta sigma C / B for each"

@@ -1,7 +1,6 @@
 """Decentralized gradient descent: without privacy, and under decaying Laplace noise."""
 
 import math
-from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import PositiveFloat, model_validator
@@ -112,7 +111,7 @@ class DPDGD(dp.GeometricDefense):
             all_rounds.append(Delta)
         return all_rounds
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
         """z(k) moves by Delta(k-1), given all z before. For (48) the least is (45): without
         curvature the two are the same."""
         most = [0.0, *self.sensitivities(n_rounds - 1, setting, victim)]

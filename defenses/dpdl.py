@@ -1,7 +1,6 @@
 """DPDL: cross-gradients between neighbours, clipped, perturbed, calibrated by cosine similarity."""
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -156,7 +155,7 @@ class DPDL(dp.BudgetDefense):
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
-    ) -> Mapping[str, dp.Stated]:
+    ) -> dict[str, dp.Stated]:
         """C / B of a cross-gradient for each record; (53) for v, which the paper has for two."""
         if adjacency not in dp.CHANGED_RECORDS:
             return {}

@@ -1,7 +1,5 @@
 """DPOP: decentralized gradient descent at the mixed model, under decaying Laplace noise."""
 
-from collections.abc import Mapping
-
 from pydantic import PositiveFloat
 from torch import Tensor
 
@@ -57,7 +55,7 @@ class DPOP(dp.GeometricDefense):
         dp.refuse_unless_symmetric(setting.network, "DPOP")
         self.refuse_outside_5()
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
         """z(k) by delta alpha_(k-1), given all z before, which a linear change of f attains.
 
         A box brings models closer in L1 norm, and at its edge together: no lower end is proven.

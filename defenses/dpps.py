@@ -1,7 +1,6 @@
 """DPPS: push-sum under Laplace noise that is scaled by a sensitivity which agents estimate."""
 
 from abc import ABC
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -184,7 +183,7 @@ class PrivatePushSum(dp.Defense, ABC):
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
-    ) -> Mapping[str, dp.Stated]:
+    ) -> dict[str, dp.Stated]:
         """S(t) for the distance between any two agents' H, as they estimate it (Theorem 1).
 
         For a record the paper states nothing.

@@ -1,6 +1,5 @@
 """D-PSGD, and DP-DPSGD: the same with per-record clipping and Gaussian noise at every agent."""
 
-from collections.abc import Mapping
 from typing import Literal, NamedTuple, Self
 
 from pydantic import PositiveFloat, model_validator
@@ -47,10 +46,10 @@ class DPSGD(dp.NoiselessDefense):
     def check_theory(self, setting: Setting) -> None:
         dp.refuse_unless_symmetric(setting.network, "D-PSGD", ASSUMPTION)
 
-    observables = {"gradient": dp.step_seen("x", lambda self, k, n: self.learning_rate, at="sent")}
+    observables = {"gradient": dp.step_seen("x", at="sent")}
 
 
-class DPDPSGD(dp.GaussianDefense):
+class DPDPSGD(dp.GaussianSGD):
     """D-PSGD with a private gradient (DP-DPSGD); rows of X, V [..., n_agents, d] are agents.
 
     With S the sum over the batch of per-record gradients at X, clipped to norm C, round k is
@@ -69,14 +68,11 @@ class DPDPSGD(dp.GaussianDefense):
     reconstructed = (
         "the noise: the paper that compares with it names another method and gives no formula"
     )
-    claims = "(epsilon, delta)-DP over the run, one record"
     messages = {
         "x": "the model after the round; holds the sender's clipped gradient under Gaussian noise "
         "of standard deviation eta sigma C / B, and past noise"
     }
-    private = dp.CLIPPED_GRADIENT
 
-    learning_rate: PositiveFloat = 0.05  # eta
     perturb: Literal["gradient", "model"] = "gradient"
 
     @model_validator(mode="after")
@@ -111,7 +107,7 @@ class DPDPSGD(dp.GaussianDefense):
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
-    ) -> Mapping[str, dp.Stated]:
+    ) -> dict[str, dp.Stated]:
         """eta C / B for each record, in the norm of the clipping."""
         if adjacency not in dp.CHANGED_RECORDS:
             return {}
@@ -135,6 +131,4 @@ class DPDPSGD(dp.GaussianDefense):
             ),
         )
 
-    observables = {
-        "noisy-gradient": dp.step_seen("x", lambda self, k, n: self.learning_rate, at="sent")
-    }
+    observables = {"noisy-gradient": dp.step_seen("x", at="sent")}

@@ -171,6 +171,4 @@ class DynD2P(dp.BudgetDefense):
         z = self.sigma / self._relative_budgets
         return dp.gaussian_rounds(self, setting, threat_model, victim, z)
 
-    observables = {
-        "noisy-gradient": dp.step_seen("u", lambda self, k, n: self.learning_rate, weight="w")
-    }
+    observables = {"noisy-gradient": dp.step_seen("u", weight="w")}

@@ -16,7 +16,7 @@ class State(NamedTuple):
     layers: Tensor  # [n_layers] int64, how many coordinates each layer has
 
 
-class FedCDP(dp.GaussianDefense):
+class FedCDP(dp.GaussianSGD):
     """Wei, Liu, Wu and others 2021; rows of V, X [..., n_agents, d] are agents, a layer is one
     tensor of parameters.
 
@@ -39,7 +39,6 @@ class FedCDP(dp.GaussianDefense):
     reconstructed = (
         "the form by gossip, where mixing stands for the server's average, and the dynamic noise"
     )
-    claims = "(epsilon, delta)-DP over the run, one record"
     waits = True
     messages = {
         "x": "the model after the local steps; holds the sender's clipped gradients, each under "
@@ -51,7 +50,6 @@ class FedCDP(dp.GaussianDefense):
     }
 
     clip_norm: PositiveFloat = 4.0  # C, of each layer
-    learning_rate: PositiveFloat = 0.05  # eta
     local_steps: PositiveInt = 1  # K
     schedule: Literal["fixed", "decay", "dynamic"] = "fixed"
     final_clip_norm: PositiveFloat = 2.0  # of the last round, unless the schedule is fixed

@@ -18,7 +18,7 @@ class State(NamedTuple):
     told: Tensor  # [..., 1, 1], rounds played so far
 
 
-class FedAN(dp.GaussianDefense):
+class FedAN(dp.GaussianSGD):
     """What ADP-VRSGP calls FedAN; rows of V, X, G [..., n_agents, d] are agents.
 
     With m_i the mean norm of the agent's own last noisy gradients G_i, and M_i that of
@@ -39,14 +39,11 @@ class FedAN(dp.GaussianDefense):
         "everything but that noise follows local and global history: its source is not identified, "
         "and no entry of a table under this name is the method of its authors"
     )
-    claims = "(epsilon, delta)-DP over the run, one record"
     messages = {
         "x": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise of standard deviation eta sigma S_i / B, and all messages before",
     }
-    private = dp.CLIPPED_GRADIENT
 
-    learning_rate: PositiveFloat = 0.05  # eta
     memory: PositiveInt = 5  # h
     sharing: Annotated[float, Field(ge=0, le=1)] = 0.5  # theta
     least_clip_norm: PositiveFloat = 0.01  # C_0
@@ -112,9 +109,6 @@ class FedAN(dp.GaussianDefense):
         if not setting.network.at(1).doubly_stochastic:
             raise dp.OutsideTheory("DPA039", "graph: FedAN needs a doubly stochastic W")
 
-    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
-        return {"x": self.learning_rate * self.clip_norm / self.batch_size}  # S_i is C at most
-
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Of sigma in every round. Who reads all that S_i is made of knows the scale of the noise;
         others know it in the first round alone."""
@@ -128,7 +122,7 @@ class FedAN(dp.GaussianDefense):
         return Bracket(least, most, (*said, adaptive))
 
     observables = {
-        "noisy-gradient": dp.step_seen("x", lambda self, k, n: self.learning_rate),
+        "noisy-gradient": dp.step_seen("x"),
     }
 
 

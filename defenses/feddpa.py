@@ -1,7 +1,6 @@
 """FedDPA: each agent keeps what its data inform, and shares a clipped update of the rest."""
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -143,7 +142,7 @@ class FedDPA(dp.GaussianDefense):
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
-    ) -> Mapping[str, dp.Stated]:
+    ) -> dict[str, dp.Stated]:
         """2 C, whatever of the agent's data changes."""
         whole = adjacency in ("function", "agent-identity")
         return {} if whole else {"x": dp.Stated(2, 2 * self.clip_norm)}

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
 import dpaudit.defense as dp
@@ -26,7 +26,7 @@ class State(NamedTuple):
     Z: Tensor  # [..., n_agents, n_rounds, d], the draws so far, which an agent keeps
 
 
-class Mafalda(dp.GaussianDefense):
+class Mafalda(dp.GaussianSGD):
     """Bellet, Cyffers and others 2026; rows of X, Y [..., n_agents, d] are agents.
 
     An agent's D records are b = floor(D / B) batches that it takes in turn, so that a record is
@@ -50,15 +50,12 @@ class Mafalda(dp.GaussianDefense):
 
     paper = "MAFALDA-SGD: matrix factorisation for decentralized learning"
     reconstructed = "from the formulas of its optimisation; its code was not run"
-    claims = "(epsilon, delta)-DP over the run, one record"
     cyclic = True
     messages = {
         "y": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise that is correlated with that of its other rounds"
     }
-    private = dp.CLIPPED_GRADIENT
 
-    learning_rate: PositiveFloat = 0.05  # eta
     correlation: Literal["optimised", "square-root", "anti-pgd", "none"] = "optimised"
     cycle: PositiveInt | None = None  # b, batches that an agent has; found by ``calibrate``
 
@@ -123,9 +120,6 @@ class Mafalda(dp.GaussianDefense):
         shift = 2 if self.adjacency == "replace-one" else 1
         return (1 + MARGIN) * shift / gaussian_mu(self.epsilon, self.delta)
 
-    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
-        return {"y": self.learning_rate * self.clip_norm / self.batch_size}
-
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """The whole run is one Gaussian release; who does not read all of it is told less."""
         known = dp.known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
@@ -134,7 +128,7 @@ class Mafalda(dp.GaussianDefense):
         return Bracket((whole,) if known.all() else (), (whole,), (said,))
 
     observables = {
-        "noisy-gradient": dp.step_seen("y", lambda self, k, n: self.learning_rate),
+        "noisy-gradient": dp.step_seen("y"),
     }
 
 

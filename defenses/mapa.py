@@ -43,7 +43,8 @@ class MAPA(dp.GaussianDefense):
         "noise of standard deviation eta_m sigma C_m / B, and all messages before",
         dp.AVERAGE: "the server's model; depends on messages alone",
     }
-    private = dp.CLIPPED_GRADIENT
+
+    private = {"gradient": "the mean of the batch's clipped gradients, without noise"}
 
     clip_norm: PositiveFloat = 1.0  # C_0
     reduction: Annotated[float, Field(gt=0, lt=1)] = 0.8  # theta

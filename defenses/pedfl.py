@@ -1,6 +1,5 @@
 """PEDFL: D-PSGD under Laplace noise that is scaled by how far apart the agents are."""
 
-from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -89,7 +88,7 @@ class PEDFL(dp.Defense):
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
-    ) -> Mapping[str, dp.Stated]:
+    ) -> dict[str, dp.Stated]:
         """S(t) between any two agents' models, by definition; of a record nothing is stated."""
         if adjacency == "agent-identity":
             return {"m": dp.Stated(1, sent["sens"].payload.max().item())}

@@ -1,7 +1,5 @@
 """PP-DOAGT: robust gradient tracking on directed graphs, under decaying Laplace noise."""
 
-from collections.abc import Mapping
-
 from pydantic import NonNegativeFloat
 
 import dpaudit.defense as dp
@@ -67,7 +65,7 @@ class PPDOAGT(dp.GatheringDefense):
                 f"rounds for 0 < q1 < q2 < 1 only, got q1={q1:g} and q2={q2:g}",
             )
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
         """s(k+1) by alpha_k (delta + L |dx(k)|), and x(k+1) by that and by what s(k) moved.
 
         Gradients that are constant move s by the same in all rounds but for alpha_k, so x moves by

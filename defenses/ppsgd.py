@@ -1,6 +1,5 @@
 """PPSGD: a private global model and, at every user, an offset that is never sent."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +89,7 @@ class PPSGD(dp.GaussianDefense):
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
-    ) -> Mapping[str, dp.Stated]:
+    ) -> dict[str, dp.Stated]:
         """2 eta_w C: another record may turn the clipped gradient of the whole batch around."""
         if adjacency not in dp.CHANGED_RECORDS:
             return {}

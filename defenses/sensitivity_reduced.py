@@ -1,7 +1,6 @@
 """Gradient tracking whose tracker is never sent, under decaying Laplace noise."""
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -119,7 +118,7 @@ class SensitivityReduced(dp.GeometricDefense):
         ),
     }
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
         """z(k) moves by delta alpha_(k-1) (Lemma 4.4), which a linear change of f attains.
 
         Given all z, one agent's function moves its own x(k-1) alone. z(1) covers the initial

@@ -58,5 +58,5 @@ class SGP(dp.NoiselessDefense):
         return self
 
     observables = {  # where there is momentum m, the gradient plus m V
-        "gradient": dp.step_seen("u", lambda self, k, n: self.learning_rate, weight="w")
+        "gradient": dp.step_seen("u", weight="w")
     }

@@ -1,7 +1,6 @@
 """Wang and Nedic: gradient methods whose coupling weakens, so that noise need not decay."""
 
 from abc import ABC
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field, PositiveFloat
@@ -92,7 +91,7 @@ class WangNedic(WeakeningDefense):
         dp.refuse_unless_symmetric(setting.network, "the static method of Wang and Nedic")
         self.refuse_outside_powers()
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
         """D(k-1) of the class docstring, from both sides."""
         others = 1 - setting.network.at(1).own[victim].item()
         D = [0.0]
@@ -162,7 +161,7 @@ class WangNedicTracking(WeakeningDefense):
             )
         self.refuse_outside_powers()
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
         """The recursions of the class docstring; constant gradients give them with their signs."""
         graph, delta = setting.network.at(1), self.gradient_distance
         R, C = (1 - g.own[victim].item() for g in (graph.pull, graph.push))

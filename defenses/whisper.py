@@ -9,7 +9,6 @@ from typing import Self
 
 import numpy as np
 import torch
-from pydantic import PositiveFloat
 from torch import Tensor
 
 import dpaudit.defense as dp
@@ -19,7 +18,7 @@ from dpaudit.defense.correlated import Left, correlated_releases, left_of
 UNHEARD = 1e-6  # of tr(Sigma), added to what is minimised
 
 
-class Whisper(dp.GaussianDefense):
+class Whisper(dp.GaussianSGD):
     """Rodio, Chen and Larsson 2025; rows of X, Y [..., n_agents, d] are agents.
 
     With Sigma = R R' the covariance between agents that minimises tr(W Sigma W') under
@@ -45,9 +44,6 @@ class Whisper(dp.GaussianDefense):
         "y": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise that is correlated with the others'"
     }
-    private = dp.CLIPPED_GRADIENT
-
-    learning_rate: PositiveFloat = 0.05  # eta
 
     @property
     def packages(self) -> Mapping[str, str]:
@@ -88,9 +84,6 @@ class Whisper(dp.GaussianDefense):
                 "symmetric doubly stochastic W, for which its covariance is the best one",
             )
 
-    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
-        return {"y": self.learning_rate * self.clip_norm / self.batch_size}
-
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """What others' messages leave open of the victim's noise."""
         graphs = [setting.network.at(k) for k in range(1, self.n_rounds + 1)]
@@ -99,7 +92,7 @@ class Whisper(dp.GaussianDefense):
         return correlated_releases(self, setting, threat_model, victim, left, said)
 
     observables = {
-        "noisy-gradient": dp.step_seen("y", lambda self, k, n: self.learning_rate),
+        "noisy-gradient": dp.step_seen("y"),
     }
 
 

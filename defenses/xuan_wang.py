@@ -1,6 +1,5 @@
 """Xuan and Wang: robust gradient tracking on undirected graphs, under decaying Laplace noise."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -63,7 +62,7 @@ class XuanWang(dp.GatheringDefense):
                 f"{slowest:.4g} and below 1, got {self.noise_decay:g}",
             )
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
         """The recursions of the class docstring; constant gradients give them with their signs."""
         delta = self.gradient_distance
         e = self.coupling * (1 - setting.network.at(1).own[victim].item())

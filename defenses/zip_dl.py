@@ -5,14 +5,13 @@ from typing import Self
 
 import numpy as np
 import torch
-from pydantic import PositiveFloat
 from torch import Tensor
 
 import dpaudit.defense as dp
 from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
 
 
-class ZipDL(dp.GaussianDefense):
+class ZipDL(dp.GaussianSGD):
     """Biswas et al. 2025, one exchange a round; rows of X, Y [..., n_agents, d] are agents.
 
     With S the sum over the batch of per-record gradients at X, clipped to norm C, m noises U_1,
@@ -41,9 +40,7 @@ class ZipDL(dp.GaussianDefense):
         "y": "the model after the local step under noise of this link; all noises of a sender sum "
         "to zero, with one that it keeps if there is self_noise"
     }
-    private = dp.CLIPPED_GRADIENT
 
-    learning_rate: PositiveFloat = 0.05  # eta
     self_noise: bool = False
 
     def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
@@ -101,9 +98,6 @@ class ZipDL(dp.GaussianDefense):
                 "graph: an agent with a single neighbour has a single noise, which is 0 as they "
                 "sum to zero; set self_noise = true",
             )
-
-    def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
-        return {"y": self.learning_rate * self.clip_norm / self.batch_size}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Of r of the victim's m noises: mu^2 = (m - 1) r / (sigma^2 (m - r)); all m: none.

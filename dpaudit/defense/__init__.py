@@ -18,7 +18,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.strict import Strict
 
-from .budget import CLIPPED_GRADIENT, BudgetDefense, GaussianDefense, refuse_unless_one_is_given
+from .budget import BudgetDefense, GaussianDefense, GaussianSGD, refuse_unless_one_is_given
 from .clipping import clip, clip_weights, norms
 from .contract import (
     CHANGED_RECORDS,
@@ -70,7 +70,6 @@ from .view import View
 __all__ = [
     "AVERAGE",
     "CHANGED_RECORDS",
-    "CLIPPED_GRADIENT",
     "Adjacency",
     "Bracket",
     "BudgetDefense",
@@ -85,6 +84,7 @@ __all__ = [
     "Gathering",
     "GatheringDefense",
     "GaussianDefense",
+    "GaussianSGD",
     "GeometricDefense",
     "Gradient",
     "Graph",

@@ -2,8 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 from scipy.optimize import brentq
@@ -16,7 +17,6 @@ from .contract import Bracket, Defense, Setting
 from .gossip import gaussian_rounds, releases
 
 PRECISION = 1e-3  # relative, of a noise multiplier from a budget; the error is on the safe side
-CLIPPED_GRADIENT = {"gradient": "the mean of the batch's clipped gradients, without noise"}
 LEAST_LOG_SIGMA, MOST_LOG_SIGMA = -13.0, 16.0  # between which it is looked for
 
 
@@ -120,6 +120,22 @@ class GaussianDefense(BudgetDefense, ABC):
             f"{sigma:.0e}), as a record is drawn less often than that; expected delta far below "
             "1 / (number of records), or noise_multiplier instead of epsilon"
         )
+
+
+class GaussianSGD(GaussianDefense, ABC):
+    """A round is one noisy gradient step of every agent and an exchange of what it leads to."""
+
+    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "the mean of the batch's clipped gradients, without noise"
+    }
+
+    learning_rate: PositiveFloat = 0.05  # eta
+
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> Mapping[str, float]:
+        """eta C / B."""
+        moved = self.learning_rate * self.clip_norm / self.batch_size
+        return dict.fromkeys(self.messages, moved)
 
 
 @cache  # of seconds, and asked for by every process of an audit several times

@@ -130,7 +130,7 @@ def start_and_step(
 
 def step_seen(
     message: str,
-    rate: Callable[[Any, int, int], float],
+    rate: Callable[[Any, int, int], float] = lambda defense, k, n_agents: defense.learning_rate,
     weight: str | None = None,
     at: Literal["mixed", "sent"] = "mixed",
 ) -> Observable:

@@ -20,7 +20,7 @@ from dpaudit.pipeline.requirements import torch_device
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnProgress
 
-from .notebook import in_notebook, notebook_progress
+from .running import in_notebook, notebook_progress
 
 _FROM_PYTHON = "# This audit was called from Python; its config is in audit.json.\n"
 
@@ -61,66 +61,41 @@ def audit(
 
     Raises DpauditError: config, objects or run directory do not allow it; a line for each problem.
     """
-    checked, own, text = _checked(config, defense, data, model, fix_model)
-    runtime = _runtime(device, data_root, cores, max_memory, own)
-    with _outliving_exits(), _folder(out) as folder, _progress(on_progress) as told:
-        return run_audit(checked, folder, runtime, text, on_progress=told, own=own)
-
-
-def _checked(
-    config: str | Path | Mapping[str, Any] | AuditConfig,
-    defense: Defense | None,
-    data: Dataset | tuple[Any, Any] | None,
-    model: nn.Module | None,
-    fix_model: bool,
-) -> tuple[AuditConfig, CallerObjects, str]:
-    """The config with the caller's objects in their places, these objects, and its text."""
-
-    def filled(own: CallerObjects, content: dict[str, Any]) -> dict[str, Any]:
-        content = own.fill(content)
-        return with_fixed_model(content, "fix_model") if fix_model else content
-
-    if isinstance(config, str | Path):
-        path = Path(config)
-        content, text = read_toml(path)
-        own = CallerObjects(defense, _dataset(data, content), model)
-        return AuditConfig.from_table(filled(own, content), path, text, (), own.defense), own, text
-    content = config.model_dump(mode="json") if isinstance(config, AuditConfig) else dict(config)
-    own = CallerObjects(defense, _dataset(data, content), model)
-    return AuditConfig.from_dict(filled(own, content), own.defense), own, _FROM_PYTHON
-
-
-def _runtime(
-    device: str | torch.device,
-    data_root: str | Path | None,
-    cores: int | None,
-    max_memory: int | str | None,
-    own: CallerObjects,
-) -> Runtime:
-    return Runtime(
+    content, text, path = _read(config)
+    seed = int(content.get("seed", 0))
+    if data is not None and not isinstance(data, Dataset):
+        data = from_arrays(*data, seed=seed)
+    own = CallerObjects(defense, data, model)
+    content = own.fill(content)
+    if fix_model:
+        content = with_fixed_model(content, "fix_model")
+    if path is None:
+        checked = AuditConfig.from_dict(content, own.defense)
+    else:
+        checked = AuditConfig.from_table(content, path, text, (), own.defense)
+    runtime = Runtime(
         torch_device(device, f'device = "{device}"'),
         None if data_root is None else Path(data_root),
         cores=(cores or Runtime.cores) if own.travels else 1,
         max_memory=None if max_memory is None else bytes_of(str(max_memory), "max_memory"),
     )
-
-
-def _dataset(data: Dataset | tuple[Any, Any] | None, content: Mapping[str, Any]) -> Dataset | None:
-    if data is None or isinstance(data, Dataset):
-        return data
-    x, y = data
-    return from_arrays(x, y, seed=int(content.get("seed", 0)))
-
-
-@contextmanager
-def _outliving_exits() -> Iterator[None]:
-    """An exit of audited code is an error: it would end the caller's script, and well."""
     try:
-        yield
-    except SystemExit as error:
-        raise RunError(
-            "DPA026", f"no answer: code that is audited raised SystemExit({error})"
-        ) from error
+        with _folder(out) as folder, _progress(on_progress) as progress:
+            return run_audit(checked, folder, runtime, text, on_progress=progress, own=own)
+    except SystemExit as error:  # it would end the caller's script, with an exit code of its own
+        said = f"no answer: code that is audited raised SystemExit({error})"
+        raise RunError("DPA026", said) from error
+
+
+def _read(
+    config: str | Path | Mapping[str, Any] | AuditConfig,
+) -> tuple[dict[str, Any], str, Path | None]:
+    """The content of a config, its text, and the file that it comes from, if it is from one."""
+    if isinstance(config, str | Path):
+        path = Path(config)
+        return *read_toml(path), path
+    content = config.model_dump(mode="json") if isinstance(config, AuditConfig) else dict(config)
+    return content, _FROM_PYTHON, None
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,13 +11,13 @@ from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_file import BenchmarkFile
-from dpaudit.files.benchmark_result import BenchmarkResult, Cell
+from dpaudit.files.benchmark_result import BenchmarkResult
 from dpaudit.files.finding import Name
 from dpaudit.files.result import AuditResult
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
-from .options import DataRoot, Device, DryRun, MaxMemory, Quiet, Workers, bytes_in
+from .options import DataRoot, Device, DryRun, MaxMemory, Quiet, Workers, bytes_in, runtime_of
 from .running import passing_on, progress_bars
 from .terminal import complain, errors_as_exit_codes, same_command, say
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dpaudit.benchmark.dry_run import CellAhead
     from dpaudit.benchmark.grid import BenchmarkPlan
     from dpaudit.benchmark.run import Backend
+    from dpaudit.pipeline.run import Runtime
 
 MOST_CELLS = 1000
 COLUMNS = ("verdict", "accounted", "certified", "accuracy", "cell")
@@ -66,14 +68,25 @@ def benchmark(
         for line in lacking:
             complain(line, "warning")
         if dry_run and able.cells:
-            _print_ahead(able, device, data_root, workers, bytes_in(max_memory), quiet)
+            runtime = replace(runtime_of(device, data_root, None, max_memory), cores=1)
+            _print_ahead(able, runtime, workers or os.cpu_count() or 1, quiet)
     if dry_run:
         raise typer.Exit(2 if lacking else 0)
     with (
         errors_as_exit_codes(same_command("--resume")),
         _backend(backend, address, device, workers, bytes_in(max_memory)) as run_cells,
+        progress_bars(quiet) as on_progress,
     ):
-        result = _run(plan, out, device, data_root, run_cells, resume, quiet)
+        from dpaudit.benchmark.run import CellPlace, run_benchmark
+
+        result = run_benchmark(
+            plan,
+            CellPlace(out, device, data_root),
+            run_cells,
+            resume,
+            passing_on(on_progress),
+            lambda done, total: on_progress("cells", done, total),
+        )
     _print_cells(result, out)
     raise typer.Exit(2 if any(cell.state == "failed" for cell in result.cells) else 0)
 
@@ -94,50 +107,15 @@ def _backend(
     return nullcontext(LocalProcesses(device, workers, max_memory))
 
 
-def _run(
-    plan: "BenchmarkPlan",
-    out: Path,
-    device: Device,
-    data_root: Path | None,
-    backend: "Backend",
-    resume: bool,
-    quiet: bool,
-) -> BenchmarkResult:
-    from dpaudit.benchmark.run import CellPlace, run_benchmark
-
-    with progress_bars(quiet) as on_progress:
-        return run_benchmark(
-            plan,
-            CellPlace(out, device, data_root),
-            backend,
-            resume,
-            passing_on(on_progress),
-            lambda done, total: on_progress("cells", done, total),
-        )
-
-
-def _print_ahead(
-    plan: "BenchmarkPlan",
-    device: Device,
-    data_root: Path | None,
-    workers: int | None,
-    max_memory: int | None,
-    quiet: bool,
-) -> None:
+def _print_ahead(plan: "BenchmarkPlan", runtime: "Runtime", cores: int, quiet: bool) -> None:
     """Time, memory and power of cells that were not begun."""
     from dpaudit.benchmark.dry_run import cells_ahead, seconds_of
-    from dpaudit.pipeline.requirements import torch_device
-    from dpaudit.pipeline.run import Runtime
 
-    runtime = Runtime(
-        torch_device(device, f"--device {device}"), data_root, cores=1, max_memory=max_memory
-    )
     with progress_bars(quiet) as on_progress:
         ahead = cells_ahead(plan, runtime, lambda n, of: on_progress("configs", n, of))
     say(f"{'time':>9}  {'memory':>8}  {'certifies':>9}  cell")
     for cell in ahead:
         say(_of_cell(cell, plan.name))
-    cores = workers or os.cpu_count() or 1
     least = "at least " if any(cell.is_least for cell in ahead) else ""
     whole = f"{least}about {duration(seconds_of(ahead, cores))}"
     say(f"{len(plan.cells)} cells: {whole} on {cores} core{'s' * (cores > 1)}")
@@ -160,7 +138,18 @@ def _of_cell(cell: "CellAhead", plan_name: str) -> str:
 
 def _print_cells(result: BenchmarkResult, out: Path) -> None:
     """A line for each cell, what kept it from a result if it has none, and where all of it is."""
-    rows = [_row(cell, out) for cell in result.cells if cell.state == "done"]
+    from dpaudit.reports.comparison import compared_runs
+    from dpaudit.reports.run import Run
+
+    rows = []  # verdict, figures of the claim that may lose most, mean accuracy over agents, name
+    for cell in (cell for cell in result.cells if cell.state == "done"):
+        folder = out / "cells" / cell.name
+        found = AuditResult.read(folder / "audit.json")
+        [run] = compared_runs([Run(cell.name, 0, found, folder)])
+        final = run.utility.get("defense")
+        accuracy = None if final is None or final.accuracy is None else final.accuracy.value
+        figures = run.worst_accounted.compared, run.certified.compared, accuracy
+        rows.append((found.verdict or "no claim", *map(_shown, figures), cell.name))
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
     for row in (COLUMNS, *rows) if rows else ():
         say("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
@@ -170,24 +159,6 @@ def _print_cells(result: BenchmarkResult, out: Path) -> None:
     for cell in result.cells:
         if cell.state == "failed":
             complain(f"could not run: {cell.name}: {cell.error}")
-
-
-def _row(cell: Cell, out: Path) -> tuple[str, ...]:
-    """Verdict, figures of the claim that may lose most, mean accuracy over agents, and the name."""
-    from dpaudit.reports.comparison import compared_runs
-    from dpaudit.reports.run import Run
-
-    folder = out / "cells" / cell.name
-    result = AuditResult.read(folder / "audit.json")
-    [run] = compared_runs([Run(cell.name, 0, result, folder)])
-    final = run.utility.get("defense")
-    accuracy = None if final is None or final.accuracy is None else final.accuracy.value
-    verdict = "no claim" if result.verdict is None else str(result.verdict)
-    return (
-        verdict,
-        *map(_shown, (run.worst_accounted.compared, run.certified.compared, accuracy)),
-        cell.name,
-    )
 
 
 def _shown(figure: float | None) -> str:

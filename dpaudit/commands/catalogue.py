@@ -1,7 +1,6 @@
 """What `dpaudit list` shows: everything installed, built in or from other packages."""
 
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
@@ -35,22 +34,20 @@ def catalogue(kind: str) -> Catalogue:
     Args:
         kind: "defenses", "attacks", "graphs", "datasets", "models" or "experiments".
     """
-    return {
-        "defenses": lambda: _plugins("defenses", _defense),
-        "attacks": lambda: _plugins("attacks", _attack),
-        "graphs": lambda: _described(mixing.graph_names()),
-        "datasets": lambda: _described({**data.dataset_names(), SENSORS: _SENSORS}),
-        "models": lambda: Catalogue([{"name": name} for name in models.model_names()], []),
-        "experiments": lambda: Catalogue(
-            [{"name": name, **described(one)} for name, one in experiments().items()], []
-        ),
-    }[kind]()
-
-
-def refuse_page_unless_of_defenses(kind: str) -> None:
-    """Raises ConfigError: there is no page of another kind."""
-    if kind != "defenses":
-        raise ConfigError("DPA013", f"--markdown: there is a page of defenses alone, not of {kind}")
+    match kind:
+        case "defenses":
+            return _plugins("defenses", _defense)
+        case "attacks":
+            return _plugins("attacks", _attack)
+        case "models":
+            facts: dict[str, Listing] = {name: {} for name in models.model_names()}
+        case "experiments":
+            facts = {name: described(one) for name, one in experiments().items()}
+        case _:
+            sets = {**data.dataset_names(), SENSORS: _SENSORS}
+            names = mixing.graph_names() if kind == "graphs" else sets
+            facts = {name: {"is": text} for name, text in names.items()}
+    return Catalogue([{"name": name, **about} for name, about in facts.items()], [])
 
 
 def markdown(entries: list[dict[str, str]]) -> str:
@@ -92,7 +89,8 @@ def _plugins(family: PluginFamily, described: Callable[[Any], Listing]) -> Catal
             said = ConfigError("DPA042", f'{family[:-1]} "{name}" cannot be described: {what}')
             found.problems.append(str(said))
         else:
-            found.entries.append({"name": name, **facts, "package": _package(entry_point)})
+            package = entry_point.dist.name if entry_point.dist is not None else ""
+            found.entries.append({"name": name, **facts, "package": package})
     return found
 
 
@@ -131,11 +129,3 @@ def _choices(annotation: Any) -> list[str]:
     names = [n for part in parts if get_origin(part) is Literal for n in get_args(part)]
     others = any(get_origin(part) is not Literal for part in parts)
     return [str(name) for name in names] + (["..."] if names and others else [])
-
-
-def _described(names: dict[str, str]) -> Catalogue:
-    return Catalogue([{"name": name, "is": line} for name, line in names.items()], [])
-
-
-def _package(entry_point: EntryPoint) -> str:
-    return entry_point.dist.name if entry_point.dist is not None else ""

@@ -5,10 +5,11 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterable
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 from typer import Argument, Option
@@ -27,8 +28,17 @@ from .calculator import epsilon
 from .capturing import capture
 from .glossary import explain
 from .last_word import leave_with
-from .options import DataRoot, Device, Download, DryRun, MaxMemory, Quiet, Workers, bytes_in
-from .programs import print_runs, refuse_options
+from .options import (
+    DataRoot,
+    Device,
+    Download,
+    DryRun,
+    MaxMemory,
+    Quiet,
+    Workers,
+    bytes_in,
+    runtime_of,
+)
 from .report import report
 from .reproducing import reproduce
 from .results import print_outlook, show
@@ -52,23 +62,13 @@ from .terminal import (
 if TYPE_CHECKING:
     from dpaudit.check.run import CheckOptions
     from dpaudit.files.check_report import CheckReport
-    from dpaudit.pipeline.run import Runtime
 
 app = typer.Typer(
     help="Audit the privacy claims of private decentralized learning.",
     pretty_exceptions_enable=False,
 )
 
-BaselineFile = Annotated[
-    Path | None, Option(help="What leaked before; default: baseline.json beside CLAIMS.")
-]
-UpdateBaseline = Annotated[
-    bool, Option("--update-baseline", help="Write the baseline, do not compare with it.")
-]
-CacheFolder = Annotated[
-    Path | None, Option(help="Finished audits; default: .dpaudit-cache beside CLAIMS.")
-]
-
+T = TypeVar("T")
 COMPLETION = "_DPAUDIT_COMPLETE"
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # one: NumPy's matrices are small, and more threads spin
 LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # of torch: page by page, memory takes longer to fetch
@@ -77,7 +77,6 @@ FIRST_STEPS = (
     "dpaudit audit audit.toml   runs it; --dry-run says what it takes and could prove",
     "dpaudit show runs/audit    prints the result again; see also: dpaudit --help",
 )
-KINDS = ("defenses", "attacks", "graphs", "datasets", "models", "experiments")
 Listed = Literal["defenses", "attacks", "graphs", "datasets", "models", "experiments"]
 
 
@@ -108,16 +107,26 @@ def audit(
         if kind is CapturedConfig:
             given = {"--device": device != "cpu", "--download": download}
             given |= {"--max-memory": max_memory is not None, "--fix-model": fix_model}
-            refuse_options(config_file, given)
+            for option in (option for option, is_given in given.items() if is_given):
+                said = f"{option}: {config_file} audits a program, which does as its command says"
+                raise ConfigError("DPA013", said)
         config = kind.from_toml(config_file, seed, fix_model)
         if dry_run and isinstance(config, CapturedConfig):
-            print_runs(config)
+            say(
+                f"{config.least_runs} runs of the program, and 3 more in each of "
+                f"{len(config.record.rounds)} rounds for each further draw of noise; "
+                f"{config.certify.runs} short runs, and {config.attack_runs} for attacks"
+            )
             return
-        runtime = _runtime(device, data_root, download, workers, max_memory)
+        runtime = runtime_of(device, data_root, workers, max_memory, download)
         if dry_run and isinstance(config, AuditConfig):
             print_outlook(config, runtime)
             return
-        result = _audited(config, config_file, out, runtime, resume, quiet)
+        from dpaudit.capture.audit import run_audit_of
+
+        text = config_file.read_text("utf-8")
+        with progress_bars(quiet) as on_progress:
+            result = run_audit_of(config, out, runtime, text, resume, on_progress, say=complain)
     print_result(result, out, as_json)
     _exit(result, strict)
 
@@ -140,7 +149,7 @@ def attack(
     option may change as long as the messages it needs were recorded.
     """
     with errors_as_exit_codes(same_command()):
-        runtime = _runtime(device, data_root, False, workers, max_memory)
+        runtime = runtime_of(device, data_root, workers, max_memory)
         from dpaudit.pipeline.run import attack_again
 
         with progress_bars(quiet) as on_progress:
@@ -153,12 +162,18 @@ def attack(
 def check(
     context: typer.Context,  # its object: the Auditor, if not dpaudit's own
     claims: Annotated[Path, Argument(metavar="CLAIMS", help="A claims.toml.")],
-    baseline: BaselineFile = None,
-    update_baseline: UpdateBaseline = False,
+    baseline: Annotated[
+        Path | None, Option(help="What leaked before; default: baseline.json beside CLAIMS.")
+    ] = None,
+    update_baseline: Annotated[
+        bool, Option("--update-baseline", help="Write the baseline, do not compare with it.")
+    ] = False,
     junit: Annotated[Path | None, Option(help="Write JUnit XML.")] = None,
     sarif: Annotated[Path | None, Option(help="Write SARIF 2.1.0.")] = None,
     markdown: Annotated[Path | None, Option(help="Write a job summary.")] = None,
-    cache: CacheFolder = None,
+    cache: Annotated[
+        Path | None, Option(help="Finished audits; default: .dpaudit-cache beside CLAIMS.")
+    ] = None,
     fresh: Annotated[bool, Option("--fresh", help="Run what is in the cache again.")] = False,
     strict: Annotated[bool, Option("--strict", help="Warnings are errors too.")] = False,
     device: Annotated[Device, Option(help="Where to compute.")] = "cpu",
@@ -174,9 +189,10 @@ def check(
     with errors_as_exit_codes(same_command()):
         from dpaudit.check.run import Auditor, CheckOptions
 
+        beside = claims.parent / "baseline.json"
         options = CheckOptions(
             cache=cache or claims.parent / ".dpaudit-cache",
-            baseline=baseline or _baseline_beside(claims, update_baseline),
+            baseline=baseline or (beside if update_baseline or beside.exists() else None),
             update_baseline=update_baseline,
             fresh=fresh,
             device=device,
@@ -214,20 +230,18 @@ def selftest(
         from dpaudit.selftest import catalogue
         from dpaudit.selftest import selftest as core
 
-        def show(text: str) -> None:
-            for line in () if as_json else text.split("\n"):
-                say(line)
+        def shown(found: Iterable[T], text: Callable[[T], str]) -> list[T]:
+            """All that is found, each printed as soon as it is."""
+            kept = []
+            for one in found:
+                kept.append(one)
+                for line in () if as_json else text(one).split("\n"):
+                    say(line)
+            return kept
 
-        outcomes, said, quiet = [], [], []
-        for outcome in core.selftest(seed):
-            outcomes.append(outcome)
-            show(core.text(outcome))
-        for audit in catalogue.ordinary_audits(seed):
-            said.append(audit)
-            show(core.said_text(audit))
-        for audit in catalogue.audits_without_attacks(seed):
-            quiet.append(audit)
-            show(core.said_text(audit))
+        outcomes = shown(core.selftest(seed), core.text)
+        said = shown(catalogue.ordinary_audits(seed), core.said_text)
+        quiet = shown(catalogue.audits_without_attacks(seed), core.said_text)
         if results is not None:
             tables = core.tables(outcomes, said, quiet, seed)
             write_whole(results / "selftest.json", tables.to_json().encode())
@@ -253,7 +267,9 @@ def list_(
 
         entries, problems = catalogue.catalogue(kind)
         if markdown is not None:
-            catalogue.refuse_page_unless_of_defenses(kind)
+            if kind != "defenses":
+                said = f"--markdown: there is a page of defenses alone, not of {kind}"
+                raise ConfigError("DPA013", said)
             write_whole(markdown, catalogue.markdown(entries).encode())
     for problem in problems:
         complain(problem, "warning")
@@ -280,9 +296,7 @@ def init(
 
         text, missing = starter(defense), missing_package(defense)
         if out.exists() and not force:
-            raise ConfigError(
-                "DPA015", f"{out} exists; give --force to overwrite it, or another --out"
-            )
+            raise ConfigError("DPA015", f"{out} exists", "give --force, or another --out")
         RunDirectory(out.parent).write_text(out.name, text)
     say(f"wrote {out}; next: dpaudit audit {out}")
     if missing is not None:
@@ -318,46 +332,6 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # of what the terminal's encoding lacks
     warnings.showwarning = show_warning
     leave_with(partial(answer, app))
-
-
-def _runtime(
-    device: Device,
-    data_root: Path | None,
-    download: bool,
-    workers: int | None,
-    max_memory: str | None,
-) -> "Runtime":
-    from dpaudit.pipeline.requirements import torch_device
-    from dpaudit.pipeline.run import Runtime
-
-    return Runtime(
-        torch_device(device, f"--device {device}"),
-        data_root,
-        download,
-        workers or Runtime.cores,
-        bytes_in(max_memory),
-    )
-
-
-def _audited(
-    config: AuditConfig | CapturedConfig,
-    config_file: Path,
-    out: Path,
-    runtime: "Runtime",
-    resume: bool,
-    quiet: bool,
-) -> AuditResult:
-    from dpaudit.capture.audit import run_audit_of
-
-    text = config_file.read_text("utf-8")
-    with progress_bars(quiet) as on_progress:
-        return run_audit_of(config, out, runtime, text, resume, on_progress, say=complain)
-
-
-def _baseline_beside(claims: Path, update: bool) -> Path | None:
-    """The baseline of a claims file, if there is one or will be."""
-    beside = claims.parent / "baseline.json"
-    return beside if update or beside.exists() else None
 
 
 def _checked(

@@ -1,8 +1,11 @@
 """The exit code of a command is the one that it says itself, whatever its plug-ins do."""
 
+import ctypes
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -10,10 +13,11 @@ from typing import NoReturn
 
 from dpaudit.errors import Problem
 
-from .lifeline import end_with
 from .terminal import print_problems
 
 CODES = (0, 1, 2, 130)
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+_POLL_SECONDS = 0.2
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -31,7 +35,7 @@ def leave_with(command: Callable[[], int]) -> NoReturn:
     if child == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         os.setsid()  # signals of the terminal come once, from the process that asks
-        end_with(asker)
+        _end_with(asker)
         code = command()
         os.write(words, bytes([code]))
         sys.exit(code)
@@ -79,3 +83,19 @@ def _said(word: int, status: int, stopped: bool) -> int:
 def _killed(number: int) -> str:
     memory = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
     return f"was ended by signal {number} ({signal.strsignal(number)}){memory}"
+
+
+def _end_with(parent: int) -> None:
+    """End this process as soon as its parent, whose id is given, has ended in whatever way.
+
+    The kernel does so on Linux; a thread looks after it there and elsewhere.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_POLL_SECONDS)
+    os._exit(1)

@@ -1,13 +1,16 @@
 """Options that several commands have."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.data_folders import DATA_ROOT
 from dpaudit.memory import bytes_of
+
+if TYPE_CHECKING:
+    from dpaudit.pipeline.run import Runtime
 
 LEAST_IN_BYTES = 10**6  # a smaller number without a unit was meant in another one
 
@@ -25,6 +28,22 @@ DryRun = Annotated[
     bool, Option("--dry-run", help="Only say what it takes and what it could prove.")
 ]
 Workers = Annotated[int | None, Option(min=1, help="Processes; default: one for each core.")]
+
+
+def runtime_of(
+    device: Device,
+    data_root: Path | None,
+    workers: int | None,
+    max_memory: str | None,
+    download: bool = False,
+) -> "Runtime":
+    """Where and with how much an audit runs. Raises ConfigError: no such device, or size."""
+    from dpaudit.pipeline.requirements import torch_device
+    from dpaudit.pipeline.run import Runtime
+
+    where = torch_device(device, f"--device {device}")
+    size = bytes_in(max_memory)
+    return Runtime(where, data_root, download, workers or Runtime.cores, size)
 
 
 def bytes_in(max_memory: str | None) -> int | None:

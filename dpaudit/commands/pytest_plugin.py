@@ -38,9 +38,7 @@ class PrivacyAudit:
 
     def __init__(self, result: AuditResult) -> None:
         if not result.claims:
-            raise ConfigError(
-                "DPA050", "no claim is made in this audit, so there is nothing to assert"
-            )
+            raise ConfigError("DPA050", "no claim is made in this audit")
         self.result = result
 
     def assert_not_refuted(self, min_power: float | None = None) -> None:
@@ -75,17 +73,15 @@ class PrivacyAudit:
                 if finding.kind != "accounting" or epsilon is None or claimed is None:
                     continue
                 if epsilon > claimed:
-                    pytest.fail(
-                        f"{_about(claim)}: accounting gives "
-                        f"epsilon up to {epsilon:.3g}, {claimed:.3g} is claimed",
-                        pytrace=False,
-                    )
+                    more = f"accounting gives epsilon up to {epsilon:.3g}, {claimed:.3g} is claimed"
+                    pytest.fail(f"{_about(claim)}: {more}", pytrace=False)
 
     def _refuse(self, verdicts: tuple[Verdict, ...]) -> None:
         __tracebackhide__ = True
         against = [claim for claim in self.result.claims if claim.verdict in verdicts]
         if against:
-            pytest.fail("\n".join(_sentence(claim) for claim in against), pytrace=False)
+            lines = (f"{_about(c)}: {c.verdict.upper()}. {one_line(c.reason)}" for c in against)
+            pytest.fail("\n".join(lines), pytrace=False)
 
     def _require_power(self, claim: JudgedClaim, min_power: float) -> None:
         __tracebackhide__ = True
@@ -98,19 +94,12 @@ class PrivacyAudit:
         ]
         power = max(shares, default=0.0)
         if power < min_power:
-            pytest.fail(
-                f"{_about(claim)}: the certified bound reaches "
-                f"{power:.3g} of the claim, min_power = {min_power:g}",
-                pytrace=False,
-            )
+            less = f"reaches {power:.3g} of the claim, min_power = {min_power:g}"
+            pytest.fail(f"{_about(claim)}: the certified bound {less}", pytrace=False)
 
 
 def _about(claim: JudgedClaim) -> str:
     return one_line(f"{claim.sentence}; against {claim.threat_model}")
-
-
-def _sentence(claim: JudgedClaim) -> str:
-    return f"{_about(claim)}: {claim.verdict.upper()}. {one_line(claim.reason)}"
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typer import Argument, Option
 
 from dpaudit.errors import ConfigError, RunError, nearest
 from dpaudit.files.result import AuditResult
+from dpaudit.files.whole import write_whole
 
-from .exports import write_figures, write_tables
 from .terminal import errors_as_exit_codes, say
 
 _DIGEST = re.compile(r"[0-9a-f]{32,}")  # the name of a folder that a person has not named
@@ -45,14 +45,23 @@ def report(
         results = [result_of(path) for path in run_directories]
         if len(results) == 1:
             [result], [path] = results, run_directories
+            from dpaudit.reports.html import render
+
             target = out or path / "report.html"
-            _write(target, _page(result, path))
-            _write_exports(result, path, figures, tables)
+            _write(target, render(result, path))
+            if figures is not None:
+                n = len(write_figures(result, path, figures))
+                say(f"figures: {n} files in {figures}")
+            if tables is not None:
+                say(f"tables: {len(write_tables(result, tables))} files in {tables}")
         else:
+            from dpaudit.reports.comparison import render_comparison
+
             names = labels(run_directories, results, label)
             first = _place(baseline, names, run_directories)
             target = out or Path("comparison.html")
-            _write(target, _comparison(names, results, run_directories, first))
+            runs = list(zip(names, results, run_directories, strict=True))
+            _write(target, render_comparison(runs, first))
     say(f"report: {target}")
 
 
@@ -86,7 +95,9 @@ def labels(
     Raises:
         ConfigError: not a label for each run, one that says nothing, or two alike.
     """
-    _refuse_repeated(run_directories)
+    for path, times in Counter(path.resolve() for path in run_directories).items():
+        if times > 1:
+            raise ConfigError("DPA014", f"{path}: given {times} times; expected different runs")
     if given:
         if len(given) != len(results):
             n = len(results)
@@ -116,12 +127,6 @@ def _name(run_directory: Path, result: AuditResult) -> str:
     return f"{named or 'run'} {folder[:6]}"
 
 
-def _refuse_repeated(run_directories: Sequence[Path]) -> None:
-    for path, times in Counter(path.resolve() for path in run_directories).items():
-        if times > 1:
-            raise ConfigError("DPA014", f"{path}: given {times} times; expected different runs")
-
-
 def _refuse_unfit(n: int, several: Mapping[str, object], single: Mapping[str, object]) -> None:
     """Options that mean nothing of so many runs."""
     for option, value in several.items() if n == 1 else ():
@@ -144,20 +149,6 @@ def _place(baseline: str | None, names: list[str], run_directories: Sequence[Pat
     raise ConfigError("DPA006", f"{said}; they are: {', '.join(names)}")
 
 
-def _page(result: AuditResult, run_directory: Path) -> str:
-    from dpaudit.reports.html import render
-
-    return render(result, run_directory)
-
-
-def _comparison(
-    names: list[str], results: list[AuditResult], paths: Sequence[Path], baseline: int
-) -> str:
-    from dpaudit.reports.comparison import render_comparison
-
-    return render_comparison(list(zip(names, results, paths, strict=True)), baseline)
-
-
 def _write(target: Path, page: str) -> None:
     from dpaudit.training.run_directory import RunDirectory
 
@@ -166,10 +157,36 @@ def _write(target: Path, page: str) -> None:
         run.write_text(target.name, page)
 
 
-def _write_exports(
-    result: AuditResult, run_directory: Path, figures: Path | None, tables: Path | None
-) -> None:
-    if figures is not None:
-        say(f"figures: {len(write_figures(result, run_directory, figures))} files in {figures}")
-    if tables is not None:
-        say(f"tables: {len(write_tables(result, tables))} files in {tables}")
+def write_figures(result: AuditResult, run_directory: Path, folder: Path) -> list[Path]:
+    """Every figure of the report in each format, in the colours of the light page.
+
+    Raises:
+        DpauditError: a file cannot be written, or the report cannot be drawn.
+    """
+    from dpaudit.reports.figures.drawing import FORMATS, as_file, drawn_figures
+    from dpaudit.reports.html import render
+
+    with drawn_figures() as figures:
+        render(result, run_directory)
+    written = []
+    for name, figure in figures.items():
+        file_name = re.sub(r"[^\w.-]+", "-", name.removeprefix("run0-"))
+        for kind in FORMATS:
+            written.append(folder / f"{file_name}.{kind}")
+            write_whole(written[-1], as_file(name, figure, kind))
+    return written
+
+
+def write_tables(result: AuditResult, folder: Path) -> list[Path]:
+    """claims.csv, metrics.csv, series.csv, traces.csv and training.csv: a row for each number.
+
+    Raises:
+        RunError: a file cannot be written.
+    """
+    from dpaudit.reports.tables import TABLES, as_csv
+
+    paths = []
+    for name, rows in TABLES.items():
+        paths.append(folder / f"{'metrics' if name == 'findings' else name}.csv")
+        write_whole(paths[-1], as_csv(rows(result)).encode())
+    return paths

@@ -3,7 +3,6 @@
 import os
 import shlex
 import tomllib
-from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,14 +17,13 @@ from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
-from .options import Quiet, Workers
+from .options import DryRun, Quiet, Workers
 from .running import progress_bars
 from .terminal import errors_as_exit_codes, same_command, say, warnings_as_lines
 
 if TYPE_CHECKING:
     from dpaudit.papers.cells import Request
     from dpaudit.papers.experiment import Experiment
-    from dpaudit.papers.reproductions import PrintedStudy
 
 NOT_TYPED = ("--out", "--results", "--data-root", "--workers", "--quiet", "-q")
 
@@ -56,7 +54,6 @@ Results = Annotated[
     Path | None, Option(help="Add it as JSON and CSV to a folder like docs/results.")
 ]
 Markdown = Annotated[Path | None, Option(hidden=True)]
-DryRun = Annotated[bool, Option("--dry-run", help="Only say what it takes.")]
 
 
 def reproduce(
@@ -80,54 +77,38 @@ def reproduce(
     What was run lies in --out and is not run again: the same command goes on where it stopped.
     """
     with errors_as_exit_codes(same_command()), warnings_as_lines():
-        from dpaudit.papers.reproductions import PrintedStudy, reproduction
+        from dpaudit.papers.reproductions import PrintedStudy, printed_lines, reproduction
 
         if markdown is not None:
             raise ConfigError(
-                "DPA013",
-                "--markdown: results are JSON and CSV now, of which pages are made; give --results",
+                "DPA013", "--markdown: results are JSON and CSV now", "give --results"
             )
         chosen, folder = reproduction(name), out or Path("runs") / f"{name}-{scale}"
         if data_root is not None and not chosen.data:
-            raise ConfigError("DPA013", f"--data-root: {name} reads no data set; leave it out")
+            raise ConfigError("DPA013", f"--data-root: {name} reads no data set")
         if isinstance(chosen, PrintedStudy):
             given: dict[str, object] = {"--seeds": seeds, "--only": only, "--set": changed}
             given |= {"--data": data, "--results": results}
-            _print(name, chosen, scale, seed, folder, given, dry_run)
+            for option in (option for option, value in given.items() if value):
+                raise ConfigError("DPA013", f"{option}: {name} is printed and no more")
+            size = chosen.scales[scale]
+            about = f"about {duration(size.seconds)} on two cores, {size_text(size.bytes)}"
+            costs = (f"all of it, scale {scale}: {about}",)
+            for line in costs if dry_run else printed_lines(name, chosen, scale, seed, folder):
+                say(line)
             return
         from dpaudit.papers.cells import Request
 
-        labels, readings = _labels(only or ()), _readings(changed or ())
+        labels: dict[str, tuple[str, ...]] = {}
+        for column, label in (_pair("--only", text, "COLUMN=LABEL") for text in only or ()):
+            labels[column] = (*labels.get(column, ()), label)
+        pairs = (_pair("--set", text, "KEY=VALUE") for text in changed or ())
+        readings = {key: _value(text) for key, text in pairs}
         request = Request(name, scale, seed, seeds, labels, readings, data, data_root)
         if dry_run:
             _print_costs(chosen, request, folder)
             return
         _reproduce(chosen, request, folder, results, workers or os.cpu_count() or 1, quiet)
-
-
-def _print(
-    name: str,
-    chosen: "PrintedStudy",
-    scale: str,
-    seed: int,
-    folder: Path,
-    given: dict[str, object],
-    dry_run: bool,
-) -> None:
-    from dpaudit.papers.reproductions import printed_lines
-
-    for option, value in given.items():
-        if value:
-            raise ConfigError(
-                "DPA013", f"{option}: {name} is printed and no more; leave {option} out"
-            )
-    if dry_run:
-        size = chosen.scales[scale]
-        time = f"about {duration(size.seconds)} on two cores, {size_text(size.bytes)}"
-        say(f"all of it, scale {scale}: {time}")
-        return
-    for line in printed_lines(name, chosen, scale, seed, folder):
-        say(line)
 
 
 def _print_costs(chosen: "Experiment", request: "Request", folder: Path) -> None:
@@ -160,7 +141,10 @@ def _reproduce(
         result = reproduced(chosen, request, folder, workers, on_progress)
     result = result.model_copy(
         update={
-            "asked": tuple(_chosen(request)),
+            "asked": (
+                *(f"{c}={label}" for c, some in request.only.items() for label in some),
+                *(f"{key}={value}" for key, value in request.changed.items()),
+            ),
             "command": _typed(),
             "date": datetime.now(UTC).date().isoformat(),
         }
@@ -202,28 +186,8 @@ def _refuse_result_of_another(folder: Path, request: "Request") -> None:
         return  # none, or none that is lost
     found = f"{there.get('name')}, scale {there.get('scale')}"
     if found != f"{request.name}, scale {request.scale}":
-        raise ConfigError(
-            "DPA015", f"--out {folder}: it has the result of {found}; give another folder"
-        )
-
-
-def _chosen(request: "Request") -> Iterator[str]:
-    """Which cells, and which readings of what is open: others have a section of their own."""
-    for column, labels in request.only.items():
-        yield from (f"{column}={label}" for label in labels)
-    yield from (f"{key}={value}" for key, value in request.changed.items())
-
-
-def _labels(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for text in given:
-        column, label = _pair("--only", text, "COLUMN=LABEL")
-        found[column] = (*found.get(column, ()), label)
-    return found
-
-
-def _readings(given: Sequence[str]) -> dict[str, Any]:
-    return {key: _value(text) for key, text in (_pair("--set", g, "KEY=VALUE") for g in given)}
+        said = f"--out {folder}: it has the result of {found}"
+        raise ConfigError("DPA015", said, "give another folder")
 
 
 def _pair(option: str, text: str, expected: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What is running and how long is left: bars on a terminal, a line now and then elsewhere."""
+"""What is running and how long is left: on a terminal, in a notebook, in a log."""
 
 import json
 import sys
@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dpaudit.pipeline.processes import Waiting
 
 EVERY = 30.0  # seconds between lines where there is no terminal
+EVERY_IN_A_NOTEBOOK = 0.5
 
 
 @contextmanager
@@ -106,6 +108,37 @@ def _lines(every: float) -> Iterator[OnProgress]:
     finally:
         over.set()
         teller.join()
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    return bool(stderr.is_jupyter)
+
+
+@contextmanager
+def notebook_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[OnProgress]:
+    """What is running and how long is left, below the cell; at the end, how long it took."""
+    from IPython.display import display
+
+    tally = Tally(clock)
+    place = display(_line("beginning"), raw=True, display_id=True)
+    said = clock()
+
+    def on_progress(what: str, done: int, total: int) -> None:
+        nonlocal said
+        tally(what, done, total)
+        if clock() - said >= EVERY_IN_A_NOTEBOOK:
+            said = clock()
+            place.update(_line(tally.line()), raw=True)
+
+    yield on_progress
+    place.update(_line(f"{tally.line().partition(':')[0]}: done"), raw=True)
+
+
+def _line(text: str) -> dict[str, str]:
+    """A line in both forms that a notebook may show."""
+    shown = one_line(text)
+    return {"text/plain": shown, "text/html": f"<code>{escape(shown)}</code>"}
 
 
 def passing_on(on_progress: OnProgress) -> "Waiting":

@@ -38,25 +38,15 @@ _NoSuchOption: Any = next(
 )
 
 
-# What papers and other programs call an option, and what it may be called here.
-OTHER_WORDS = {
-    "--sigma": "--noise-multiplier",
-    "--noise": "--noise-multiplier",
-    "--noise-scale": "--noise-multiplier",
-    "--std": "--noise-multiplier",
-    "--q": "--rate",
-    "--sample-rate": "--rate",
-    "--sampling-rate": "--rate",
-    "--sampling-probability": "--rate",
-    "--steps": "--rounds",
-    "--iterations": "--rounds",
-    "--output": "--out",
-    "--output-dir": "--out",
-    "--jobs": "--workers",
-    "--cores": "--workers",
-    "--processes": "--workers",
-    "--memory": "--max-memory",
-    "--dry": "--dry-run",
+# What papers and other programs call an option.
+_OTHER_WORDS = {
+    "--noise-multiplier": "--sigma --noise --noise-scale --std",
+    "--rate": "--q --sample-rate --sampling-rate --sampling-probability",
+    "--rounds": "--steps --iterations",
+    "--out": "--output --output-dir",
+    "--workers": "--jobs --cores --processes",
+    "--max-memory": "--memory",
+    "--dry-run": "--dry",
 }
 _STYLES = {
     Verdict.REFUTED: "red",
@@ -89,11 +79,11 @@ def say(line: str, style: str = "") -> None:
 
 def say_json(document: str) -> None:
     """A JSON document on stdout, with the same content and nothing that a terminal obeys."""
-    _print(json_lines(document).rstrip("\n"))
+    say_as_it_is(json_lines(document).rstrip("\n"))
 
 
-def _print(text: str) -> None:
-    """A line on stdout as it is; nothing if nobody reads on."""
+def say_as_it_is(text: str) -> None:
+    """Nothing if nobody reads on."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -232,8 +222,8 @@ def _usage_problem(error: Any) -> str:
         return " ".join(text.split()).rstrip(".")
     option: str = error.option_name
     known = [name for parameter in error.ctx.command.params for name in parameter.opts]
-    meant = OTHER_WORDS.get(option)
-    hint = f' (did you mean "{meant}"?)' if meant in known else nearest(option, known)
+    meant = [own for own, others in _OTHER_WORDS.items() if option in others.split()]
+    hint = f' (did you mean "{meant[0]}"?)' if {*meant} & {*known} else nearest(option, known)
     return f"No such option: {option}{hint}"
 
 
@@ -329,4 +319,4 @@ def print_check(found: "CheckReport", quiet: bool) -> None:
         say(note)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for command in ci.annotations(found):  # the only lines that may be commands
-            _print(command)
+            say_as_it_is(command)

@@ -8,8 +8,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from dpaudit.commands import api, notebook
-from dpaudit.commands.notebook import in_notebook, notebook_progress
+from dpaudit.commands import api, running
+from dpaudit.commands.running import in_notebook, notebook_progress
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "audit-in-a-notebook.ipynb"
 HOSTILE = "<script>alert(1)</script>\n"
@@ -91,7 +91,7 @@ def test_a_callers_own_progress_takes_the_place_of_the_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(api, "in_notebook", lambda: True)
-    monkeypatch.setattr(notebook, "notebook_progress", None)
+    monkeypatch.setattr(running, "notebook_progress", None)
     told: list[tuple[str, int, int]] = []
     with api._progress(lambda *said: told.append(said)) as on_progress:
         on_progress("training", 1, 2)

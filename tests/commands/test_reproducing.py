@@ -45,7 +45,7 @@ def test_the_result_of_another_experiment_is_not_lost(tmp_path) -> None:
     for other in (("learns",), ("toy", "--scale", "paper")):
         done = reproduce(*other, "--out", "mine")
         assert done.exit_code == 2
-        assert "it has the result of toy, scale quick; give another folder" in done.stderr
+        assert "it has the result of toy, scale quick\nhelp: give another folder" in done.stderr
     assert (tmp_path / "mine" / "experiment.json").read_bytes() == kept
 
 

@@ -19,8 +19,8 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.case import CAPTURED
 
-from .measured import Leak
-from .worlds import Pair, Worlds
+from .measured import RoundLeak
+from .worlds import MeasuredRuns, Pair
 
 SLACK = 1e-3  # relative, of what is measured in single precision
 
@@ -28,10 +28,10 @@ SLACK = 1e-3  # relative, of what is measured in single precision
 class VictimLeaks:
     """What one adversary reads of one victim's record in the measured rounds."""
 
-    def __init__(self, worlds: Worlds, claim: Claim, model: ThreatModel, victim: int) -> None:
+    def __init__(self, worlds: MeasuredRuns, claim: Claim, model: ThreatModel, victim: int) -> None:
         self.victim, self._adjacency = victim, record_adjacency(claim)
         self._worlds, self._model, self._sampling = worlds, model, worlds.sampling
-        self.by_round: dict[int, tuple[Pair, Leak]] = {
+        self.by_round: dict[int, tuple[Pair, RoundLeak]] = {
             k: neighbours.worst(victim, model, self._adjacency)
             for k, neighbours in worlds.rounds.items()
         }
@@ -44,7 +44,7 @@ class VictimLeaks:
         self._parts = together if claim.scope == "run" else apart
         self.epsilon = self._epsilon(claim)
 
-    def _together(self) -> list[tuple[tuple[int, ...], list[Leak]]]:
+    def _together(self) -> list[tuple[tuple[int, ...], list[RoundLeak]]]:
         """Rounds in whose batches one record is, and its leaks there, for each pair of worlds."""
         rounds: defaultdict[object, list[int]] = defaultdict(list)
         for k, record in self._worlds.records[self.victim].items():
@@ -71,7 +71,7 @@ class VictimLeaks:
         parts = [leaks for _, leaks in self._parts]
         return max((self._composed(leaks, delta) for leaks in parts), default=0.0)
 
-    def _composed(self, leaks: Sequence[Leak], delta: float) -> float:
+    def _composed(self, leaks: Sequence[RoundLeak], delta: float) -> float:
         """The releases of one record. Without it, nothing in a batch is in its place.
 
         With another record in its place, what the batch has without both is not known: the lower
@@ -92,11 +92,11 @@ class VictimLeaks:
         return min(one_side, epsilon(halves, delta, "replace-one").low)
 
 
-def _by_family(leak: Leak) -> tuple[tuple[NoiseFamily, float], ...]:
+def _by_family(leak: RoundLeak) -> tuple[tuple[NoiseFamily, float], ...]:
     return ("gaussian", leak.mu), ("laplace", leak.epsilon)
 
 
-def _size(leaks: Sequence[Leak]) -> float:
+def _size(leaks: Sequence[RoundLeak]) -> float:
     """By which the worst of several records and pairs is chosen."""
     return hypot(*[leak.mu for leak in leaks]) + sum(leak.epsilon for leak in leaks)
 
@@ -111,7 +111,7 @@ def _release(family: NoiseFamily, size: float, rate: float = 1.0) -> Release:
 
 
 def measured_accounting(
-    index: int, config: CapturedConfig, worlds: Worlds, claim: Claim, model: ThreatModel
+    index: int, config: CapturedConfig, worlds: MeasuredRuns, claim: Claim, model: ThreatModel
 ) -> tuple[Finding, Accounted]:
     """The evidence that measured releases give; ``unsupported`` if they exceed the claim.
 
@@ -151,7 +151,9 @@ def measured_accounting(
     return finding, Accounted(Interval(low, inf), delta, worst.victim, tuple(notes))
 
 
-def _notes(config: CapturedConfig, worlds: Worlds, claim: Claim, worst: VictimLeaks) -> list[str]:
+def _notes(
+    config: CapturedConfig, worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks
+) -> list[str]:
     k = max(worst.by_round, key=lambda k: worst.by_round[k][1].size)
     pair, _ = worst.by_round[k]
     notes = [

@@ -33,7 +33,7 @@ from .inverted import Inversion, Known, known_models
 from .kept_runs import FOLDER, KeptRuns
 from .program import Program
 from .short_runs import ClaimAgainst, findings_of_short_runs
-from .worlds import Worlds, measured_worlds
+from .worlds import MeasuredRuns, measured_worlds
 
 SCRATCH = "worlds"  # of the run directory: what runs leave until they are read
 NOTE = Note(
@@ -120,7 +120,7 @@ class ProgramSource(Source):
 
     def _judgings(
         self,
-        worlds: Worlds,
+        worlds: MeasuredRuns,
         counter: Callable[[str, int], Callable[[], None]],
         run: RunDirectory,
         on_progress: OnProgress,
@@ -184,7 +184,7 @@ def _ignored(config: CapturedConfig) -> Iterator[Note]:
         yield Note("DPA130", text)
 
 
-def _graph(worlds: Worlds) -> GraphSummary:
+def _graph(worlds: MeasuredRuns) -> GraphSummary:
     """The links that were seen. Nothing is known of mixing weights."""
     n_agents = max(worlds.base.agents) + 1
     links = sorted({(m.source, to) for m in worlds.base.messages for to in m.destinations})

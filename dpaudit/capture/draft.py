@@ -1,4 +1,4 @@
-"""A draft of captured.toml: what a recording tells of the audit that a user may want of it."""
+"""A draft of captured.toml: what a recording shows of the audit that a user may want."""
 
 import json
 import os

@@ -19,7 +19,7 @@ LEVEL = 1e-4  # of a false alarm about the noise of one program
 def drawn_noise(
     plain: ProgramRun, sites: Sequence[str], same: Collection[str] = ()
 ) -> list[Finding]:
-    """Whether the draws of a plain run are fresh, and of the law and scale that they are told with.
+    """Whether the draws of a plain run are fresh, and of the law and scale that the program states.
 
     A draw of two numbers or more that equals another is repeated. Otherwise they are put in units
     of their scale, Laplace noise by its quantiles, and tested for N(0, 1): sizes, means and
@@ -52,7 +52,7 @@ def drawn_noise(
             verdict=Verdict.UNSUPPORTED if odd else None,
             notes=(
                 f"{len(draws)} draws of a run with the program's own generators, held against the "
-                f"law and the scale that they are told with, at level {LEVEL:g}",
+                f"law and the scale that the program states, at level {LEVEL:g}",
             ),
         )
     ]
@@ -73,7 +73,7 @@ def _least_likely(plain: ProgramRun, draws: Sequence[NamedDraw]) -> tuple[str, f
 
 
 def _standard(values: Array, family: str) -> Array:
-    """Standard normal, if the law is as told."""
+    """Standard normal, if the law is as stated."""
     if family == "gaussian":
         return values
     upper = 0.5 * np.exp(-np.abs(values))  # the mass beyond

@@ -42,7 +42,7 @@ from dpaudit.training.run_directory import RunDirectory
 
 from .program import Program
 from .runs import MessageId, ProgramRun
-from .worlds import Worlds
+from .worlds import MeasuredRuns
 
 AGREE = 1e-2  # relative, between a message without noise and the model's gradient
 KNOWN = "the adversary knows the factor between the two, and the size of the noise (Kerckhoffs)"
@@ -101,7 +101,7 @@ class Inversion:
     options: GradientInversion
     known: Known
     config: CapturedConfig
-    worlds: Worlds
+    worlds: MeasuredRuns
     run: RunDirectory
 
     def findings(self, program: Program, checkpoint: Checkpoint) -> Iterator[Finding]:
@@ -253,12 +253,12 @@ class Inversion:
         known, name = self.known.weights, self.options.weights_message
         if name is None:
             return known, frozenset()
-        told = run.known_before(message, name)
+        brought = run.known_before(message, name)
         source = next(
-            (e.source for e, _ in reversed(told) if e.source == message.source),
-            told[-1][0].source if told else None,
+            (e.source for e, _ in reversed(brought) if e.source == message.source),
+            brought[-1][0].source if brought else None,
         )
-        own = [(event, content) for event, content in told if event.source == source]
+        own = [(event, content) for event, content in brought if event.source == source]
         held = np.concatenate([content for _, content in own]) if own else np.empty(0)
         if len(held) < len(known):
             raise self._error(

@@ -56,7 +56,7 @@ class Filtered(NamedTuple):
     laplace: Array  # [m]: whether it is a Laplace draw, which the record moves by the ratio
 
 
-class Leak(NamedTuple):
+class RoundLeak(NamedTuple):
     """What the messages of one round show of one record."""
 
     mu: float  # of Gaussian noise
@@ -72,7 +72,7 @@ class Leak(NamedTuple):
         return self.mu + self.epsilon
 
 
-NO_LEAK = Leak(0.0, 0.0)
+NO_LEAK = RoundLeak(0.0, 0.0)
 
 
 def noise_of(
@@ -94,7 +94,7 @@ def noise_of(
 
     Raises:
         RunError: a message is not linear in its agent's noise, or a draw moves numbers that cannot
-            be told from its own.
+            be distinguished from its own.
     """
     found = {}
     for message in (*place.messages, *place.others):
@@ -164,7 +164,7 @@ def leak(
     without: ProgramRun,
     having: ProgramRun,
     known: Collection[int] = (),
-) -> Leak:
+) -> RoundLeak:
     """What the messages that are read show of the difference between two runs.
 
     Args:
@@ -180,18 +180,20 @@ def leak(
         for response in hiding[message]:
             shown[response.places] = False
         if shown.any():
-            return Leak(inf, inf, noiseless=message, filters={message: _noiseless(change, shown)})
+            return RoundLeak(
+                inf, inf, noiseless=message, filters={message: _noiseless(change, shown)}
+            )
     return _together(place, hiding, changes)
 
 
 def _noiseless(change: Array, shown: Booleans) -> Filtered:
-    """Numbers without noise, told apart as if they had a thousandth of the change as noise."""
+    """Numbers without noise, weighed as if they had a thousandth of the change as noise."""
     index = np.flatnonzero(shown)
     size = np.full(len(index), 1e-3 * float(np.abs(change[index]).max()))
     return Filtered(index, size, change[index] / size, np.zeros(len(index), bool))
 
 
-class _Block(NamedTuple):
+class _Part(NamedTuple):
     """Parts of B of one shape that share no draw and no number with any other: n of them."""
 
     rows: Integers  # [n, r]
@@ -216,7 +218,7 @@ def _together(
     place: AgentRound,
     hiding: Mapping[MessageId, Sequence[Response]],
     changes: Mapping[MessageId, Array],
-) -> Leak:
+) -> RoundLeak:
     """a' (B B')^+ a of all messages, over parts of B that have nothing in common."""
     lengths = [len(change) for change in changes.values()]
     offsets = dict(zip(changes, np.cumsum([0, *lengths[:-1]]).tolist(), strict=True))
@@ -238,7 +240,9 @@ def _together(
         left = np.abs(moved - np.einsum("nrc,nc->nr", block.B, x)) / noise[block.rows]
         if left.max() > AGREE * largest:
             at = int(block.rows.flat[int(left.argmax())])
-            return Leak(inf, inf, noiseless=max((o, m) for m, o in offsets.items() if o <= at)[1])
+            return RoundLeak(
+                inf, inf, noiseless=max((o, m) for m, o in offsets.items() if o <= at)[1]
+            )
         of_laplace = laplace[block.columns]
         mu2 += float((x[~of_laplace] ** 2).sum())
         epsilon += float(np.abs(x[of_laplace]).sum())
@@ -258,12 +262,12 @@ def _together(
         filters[message] = Filtered(
             places, unit[of][places], weight[of][places], is_laplace[of][places]
         )
-    return Leak(float(np.sqrt(mu2)), epsilon, upper=upper, hidden=hidden, filters=filters)
+    return RoundLeak(float(np.sqrt(mu2)), epsilon, upper=upper, hidden=hidden, filters=filters)
 
 
 def _blocks(
     row: Integers, column: Integers, size: Array, n_rows: int, n_columns: int
-) -> Iterator[_Block]:
+) -> Iterator[_Part]:
     """The connected parts of B, those of one shape together."""
     n = n_rows + n_columns
     links = coo_matrix((np.ones(len(row)), (row, n_rows + column)), (n, n))
@@ -292,14 +296,14 @@ def _blocks(
         of = number[part] >= 0
         B = np.zeros((len(which), r, c))
         np.add.at(B, (number[part[of]], place_r[row[of]], place_c[column[of]]), size[of])
-        yield _Block(
+        yield _Part(
             order_r[first_r[which][:, None] + np.arange(r)],
             order_c[first_c[which][:, None] + np.arange(c)],
             B,
         )
 
 
-def log_likelihood_ratio(found: Leak, run: ProgramRun, mean: ProgramRun) -> float:
+def log_likelihood_ratio(found: RoundLeak, run: ProgramRun, mean: ProgramRun) -> float:
     """Of a run with the record against one without; ``mean`` is the latter without noise.
 
     But for a constant, ln p1/p0 is ratio w for a Gaussian w ~ N(0 or ratio, 1), and

@@ -24,7 +24,7 @@ from .ended import guarded
 from .inside.start import OPTIONS
 from .process_logs import Process, all_over, first_failure, processes_in
 from .run import MOST_BYTES, RAW, port_hint, too_large, with_hooks
-from .runs import ProgramRun, Rounds
+from .runs import ProgramRun, RoundNumbers
 from .server import TIMED_OUT
 
 Found = TypeVar("Found")
@@ -42,7 +42,7 @@ class Program:
 
     def __init__(self, config: CapturedConfig, scratch: Path, cores: int) -> None:
         self.options, self.scratch = config.program, scratch.resolve()
-        self._config, self._rounds = config, Rounds(config)
+        self._config, self._rounds = config, RoundNumbers(config)
         self._numbers = itertools.count()
         refuse_missing_script(self.options)
         launched = torchrun(self.options) if self.options.ranks else self.options.command[1:]
@@ -243,8 +243,8 @@ class Anew:
 
 
 def _environment(options: ProgramOptions, out: Path | None = None) -> dict[str, str]:
-    """What the hooks of a world are told, beside what is there."""
-    told = {
+    """The environment of a world, with what its hooks need to know."""
+    given = {
         "folder": None if out is None else str(out / RAW),
         "origin": str(options.folder),
         "most_bytes": MOST_BYTES,
@@ -252,7 +252,7 @@ def _environment(options: ProgramOptions, out: Path | None = None) -> dict[str, 
         "transport": None,
         "world": True,
     }
-    return {**os.environ, OPTIONS: json.dumps(told), RANKS: "1"}
+    return {**os.environ, OPTIONS: json.dumps(given), RANKS: "1"}
 
 
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")

@@ -9,7 +9,7 @@ import numpy as np
 from dpaudit.files.recorded import Draw, Event
 from dpaudit.files.world import Noise
 
-TAP = "tap"  # the operator of a message that dpaudit.tap was told of
+TAP = "tap"  # the operator of a message that dpaudit.tap was shown
 LONGEST_PERIOD = 1000  # calls of one process in one round
 FEWEST = 1 / 3  # of a process's calls that must repeat to be seen as rounds
 MOST = 0.8  # of what the best period explains: a shorter one that does so may be believed
@@ -53,7 +53,7 @@ def with_rounds(
 
 
 def is_simulation(events: Sequence[Event]) -> bool:
-    """Whether one process has told ``dpaudit.tap`` of all messages, of whatever agent."""
+    """Whether one process has shown ``dpaudit.tap`` all messages, of whatever agent."""
     return {event.operator for event in events} == {TAP} and len({e.process for e in events}) == 1
 
 
@@ -63,7 +63,7 @@ def with_counted_rounds(
     """The same with the rounds that ``dpaudit.tap`` counts in an audit of a simulation.
 
     The k-th message of a name from one agent to the same receivers is of round k, and a draw is of
-    the round after that of the agent's last message; one that it was not told of has none.
+    the round after that of the agent's last message; one that it was not shown has none.
     """
     sent: Counter[Hashable] = Counter()
     last: Counter[int | None] = Counter()
@@ -75,8 +75,8 @@ def with_counted_rounds(
             last[one.source] = max(last[one.source], sent[key])
             found[one.sequence] = sent[key]
         else:
-            told = one.operator in get_args(Noise)
-            found[one.sequence] = last[one.rank] + 1 if told else None
+            is_named = one.operator in get_args(Noise)
+            found[one.sequence] = last[one.rank] + 1 if is_named else None
     return (
         [event.model_copy(update={"round": found[event.sequence]}) for event in events],
         [draw.model_copy(update={"round": found[draw.sequence]}) for draw in draws],

@@ -101,14 +101,14 @@ def _refuse_unfit_adapter(path: Path) -> None:
 
 
 def _environment(raw: Path, options: Options) -> dict[str, str]:
-    told = {
+    given = {
         "folder": str(raw.resolve()),
         "origin": os.getcwd(),
         "most_bytes": options.most_bytes,
         "cpu": options.cpu,
         "transport": None if options.transport is None else str(options.transport.resolve()),
     }
-    return with_hooks({**os.environ, OPTIONS: json.dumps(told)})
+    return with_hooks({**os.environ, OPTIONS: json.dumps(given)})
 
 
 def with_hooks(environment: dict[str, str]) -> dict[str, str]:

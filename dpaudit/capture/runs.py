@@ -64,11 +64,11 @@ class TakenBatch(NamedTuple):
     digests: tuple[str, ...]  # of each record, in a run whose draws are its own
 
 
-class Rounds:
+class RoundNumbers:
     """Which round each message and draw of a run is of.
 
     A simulation counts the messages of a name. Runs of other programs have the rounds of the first
-    run, because one that ends early has too few to be told by.
+    run, because one that ends early has too few to find them in.
     """
 
     def __init__(self, config: CapturedConfig) -> None:
@@ -119,7 +119,9 @@ class ProgramRun:
     Raises RunError where a reduction is not what the options say.
     """
 
-    def __init__(self, path: Path, options: MessageOptions, rounds: Rounds, first: bool) -> None:
+    def __init__(
+        self, path: Path, options: MessageOptions, rounds: RoundNumbers, first: bool
+    ) -> None:
         self.path, self._reductions = path, options.reductions
         self._processes = processes_in(path / RAW)
         read = events_of(self._processes, _described), draws_of(self._processes)

@@ -1,9 +1,9 @@
 """How records come into batches: as captured.toml states it, or as the recording shows it.
 
 A recording has the digest of each record of each batch. Batches that all hold the same records, and
-batches that go through the same records again and again, are told from chance. Batches of other
+batches that go through the same records again and again, are recognised. Batches of other
 sizes, or with records that come again before the others came, are drawn at random: how likely a
-record is in one has to be stated. Where no record comes again, it cannot be told.
+record is in one has to be stated. Where no record comes again, it is unknown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -158,14 +158,14 @@ def _refuse_contradiction(
             )
 
 
-class Record(NamedTuple):
+class ChangedRecord(NamedTuple):
     """The record that is changed in one round."""
 
     place: int  # in its batch
-    digest: str | None  # None: it cannot be told from others, and may be in no other batch
+    digest: str | None  # None: equal records are in its batch; it may be in no other
 
 
-def records_by_round(digests: Mapping[int, Sequence[str]]) -> dict[int, Record]:
+def records_by_round(digests: Mapping[int, Sequence[str]]) -> dict[int, ChangedRecord]:
     """Which record is changed in each round, given the digests of its batch.
 
     It is the first record of the first round's batch wherever that occurs, and elsewhere the first.
@@ -175,5 +175,5 @@ def records_by_round(digests: Mapping[int, Sequence[str]]) -> dict[int, Record]:
     found = {}
     for k, batch in digests.items():
         i = batch.index(first[0]) if apart and first[0] in batch else 0
-        found[k] = Record(i, batch[i] if apart else None)
+        found[k] = ChangedRecord(i, batch[i] if apart else None)
     return found

@@ -161,8 +161,8 @@ def _told_by_torchrun(rank: int, ranks: int, port: str) -> dict[str, str]:
     """The variables of a process's environment."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0}
     numbers |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "ROLE_WORLD_SIZE": ranks}
-    told = {name: str(n) for name, n in {**numbers, "GROUP_WORLD_SIZE": 1}.items()}
-    return {**told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    variables = {name: str(n) for name, n in {**numbers, "GROUP_WORLD_SIZE": 1}.items()}
+    return {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
 
 
 def _free_port() -> int:

@@ -43,10 +43,10 @@ from dpaudit.information.mnmi import maximum_information, without_warnings
 from dpaudit.pipeline.case import CAPTURED
 from dpaudit.statistics.bounds import Scores
 
-from .measured import Leak, log_likelihood_ratio
+from .measured import RoundLeak, log_likelihood_ratio
 from .program import Program
 from .runs import ProgramRun
-from .worlds import Neighbours, OnRun, Pair, Worlds
+from .worlds import MeasuredRuns, Neighbours, OnRun, Pair
 
 METHOD = (
     "random over the runs: a fair bit for the record, and the noise of this round; all else is "
@@ -54,7 +54,7 @@ METHOD = (
 )
 REDUCTION = (
     "the view is reduced to the likelihood ratio of the round's messages by what was measured of "
-    "them: what is reduced tells less, never more"
+    "them: what is reduced reveals less, never more"
 )
 LIMIT = (
     "capacity: what the measured noise lets through of the presence of this record at most; an "
@@ -204,7 +204,7 @@ class ShortRuns:
 
 def findings_of_short_runs(
     config: CapturedConfig,
-    worlds: Worlds,
+    worlds: MeasuredRuns,
     claims: Sequence[ClaimAgainst],
     program: Program,
     counter: Callable[[str, int], OnRun],
@@ -306,7 +306,7 @@ def information(
 
 
 def _revealed(
-    attack: MutualInformation, score: Array, included: Array, leak: Leak, runs: ShortRuns
+    attack: MutualInformation, score: Array, included: Array, leak: RoundLeak, runs: ShortRuns
 ) -> tuple[dict[str, Metric], dict[str, tuple[float, ...]], tuple[str, ...]]:
     """Metrics, columns and notes about one victim."""
     limits, about = _capacity(leak)
@@ -337,7 +337,7 @@ def _revealed(
     return metrics, series, (*beyond, METHOD, REDUCTION, ksg, *about)
 
 
-def _capacity(leak: Leak) -> tuple[dict[str, Metric], tuple[str, ...]]:
+def _capacity(leak: RoundLeak) -> tuple[dict[str, Metric], tuple[str, ...]]:
     """Of one fair bit, in the noise of one family; none is known for both together."""
     if isinf(leak.mu) or isinf(leak.epsilon):
         return {}, ("no noise hides this record, and so no capacity of it stands beside",)

@@ -15,7 +15,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import How, World
 
 from .kept_runs import KeptRuns
-from .measured import NO_LEAK, Leak, Response, leak, noise_of
+from .measured import NO_LEAK, Response, RoundLeak, leak, noise_of
 from .runs import (
     AgentRound,
     MessageId,
@@ -25,7 +25,7 @@ from .runs import (
     first_difference,
     place_of,
 )
-from .sampling import Record, Sampling, records_by_round
+from .sampling import ChangedRecord, Sampling, records_by_round
 
 Pair = tuple[How, How]  # what the record is without, and with
 OnRun = Callable[[], None]
@@ -49,7 +49,7 @@ class Neighbours:
 
     def leak(
         self, victim: int, threat_model: ThreatModel, pair: Pair, name: str | None = None
-    ) -> Leak:
+    ) -> RoundLeak:
         """What an adversary reads of the victim's record in this round."""
         place, noised = self.places[victim], self.noised[victim]
         without, having = (self.runs[how] for how in pair)
@@ -92,7 +92,7 @@ class Neighbours:
 
     def worst(
         self, victim: int, threat_model: ThreatModel, adjacency: RecordAdjacency
-    ) -> tuple[Pair, Leak]:
+    ) -> tuple[Pair, RoundLeak]:
         """The pair of worlds of this adjacency that shows most."""
         found = [(pair, self.leak(victim, threat_model, pair)) for pair in self.pairs(adjacency)]
         return max(found, key=lambda one: one[1].size)
@@ -104,18 +104,18 @@ class Neighbours:
         return list(combinations(there, 2))
 
 
-class Worlds(NamedTuple):
+class MeasuredRuns(NamedTuple):
     """The plain run, the same replayed, and neighbours in each round."""
 
     sampling: Sampling
-    records: Mapping[int, Mapping[int, Record]]  # by victim and round
+    records: Mapping[int, Mapping[int, ChangedRecord]]  # by victim and round
     plain: ProgramRun
     base: ProgramRun
     replay: World  # by which runs share every draw
     rounds: Mapping[int, Neighbours]
 
 
-def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> Worlds:
+def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
     """Run the program as often as its record and its noise need.
 
     Raises:
@@ -133,10 +133,10 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> Worlds:
     sampling = Sampling.of(config.record, plain.batches)
     records = _records(config, plain)
     rounds = {k: _neighbours(config, runs, replay, base, records, k) for k in config.record.rounds}
-    return Worlds(sampling, records, plain, base, replay, rounds)
+    return MeasuredRuns(sampling, records, plain, base, replay, rounds)
 
 
-def _records(config: CapturedConfig, plain: ProgramRun) -> dict[int, dict[int, Record]]:
+def _records(config: CapturedConfig, plain: ProgramRun) -> dict[int, dict[int, ChangedRecord]]:
     """Which record of each victim is changed in each round."""
     found = {}
     for victim in config.record.victims:
@@ -151,7 +151,7 @@ def _neighbours(
     playing: KeptRuns,
     replay: World,
     base: ProgramRun,
-    records: Mapping[int, Mapping[int, Record]],
+    records: Mapping[int, Mapping[int, ChangedRecord]],
     k: int,
 ) -> Neighbours:
     victims, sites = config.record.victims, config.noise.sites

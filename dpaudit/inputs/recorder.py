@@ -1,7 +1,7 @@
 """The recorder: what this process, and the Python processes it starts, read of the user's files.
 
 Audit events (PEP 578) tell of each file that Python opens, each folder that it lists and each
-program that it starts; a finder that finds nothing tells of each module that is looked for. What
+program that it starts; a finder that finds nothing reports each module that is looked for. What
 lies in the standard library, among installed packages, in dpaudit itself or in the system's folders
 is left out. Each entry is a line of JSON, appended to the log in one write, so that processes share
 it; it is hashed when it is read, so that a run that is killed leaves what it read until then.
@@ -34,7 +34,7 @@ SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/lib64", "/bin", "/s
 PACKAGES = ("site-packages", "dist-packages")
 # Programs that installed packages ask about the machine: they read nothing of a user.
 HARMLESS = ("uname", "fc-list", "ldconfig", "lscpu", "nvidia-smi", "sysctl")
-# Packages that open files by native code, of which no audit event tells.
+# Packages that open files by native code, which no audit event reports.
 NATIVE = ("h5py", "netCDF4", "tables", "pyarrow", "cv2", "lmdb", "duckdb", "polars", "soundfile")
 
 
@@ -102,8 +102,8 @@ def follow() -> None:
         _recorder = None
     elif _recorder is None or _recorder.log != json.loads(os.environ[VARIABLE])["log"]:
         _recorder = None
-        told = json.loads(os.environ[VARIABLE])
-        _begin(Recorder(told["log"], told["exempt"]))
+        given = json.loads(os.environ[VARIABLE])
+        _begin(Recorder(given["log"], given["exempt"]))
 
 
 def write_to(log: str, exempt: Iterable[str]) -> None:
@@ -343,8 +343,8 @@ def _is_seen(program: str, command: Sequence[str], environment: "Mapping[Any, An
     """Whether a program is Python that will record itself."""
     if not _is_python(program):
         return False
-    told = {os.fsdecode(k): os.fsdecode(v) for k, v in (environment or os.environ).items()}
-    if VARIABLE not in told or INSIDE not in told.get("PYTHONPATH", "").split(os.pathsep):
+    given = {os.fsdecode(k): os.fsdecode(v) for k, v in (environment or os.environ).items()}
+    if VARIABLE not in given or INSIDE not in given.get("PYTHONPATH", "").split(os.pathsep):
         return False
     for option in command[1:]:
         if not option.startswith("-") or option.startswith(("-c", "-m", "--")):

@@ -23,7 +23,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.world import RANKS, WORLD, Noise
 
 if TYPE_CHECKING:
-    from .player import Player
+    from .player import TapPlayer
 
 __all__ = ["batch", "noise", "send"]
 Value = TypeVar("Value")
@@ -95,7 +95,7 @@ def _agents(given: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
     return tuple(_agent("send", one) for one in given)  # type: ignore[union-attr]
 
 
-def _player() -> "Player | None":
+def _player() -> "TapPlayer | None":
     if WORLD not in os.environ:
         started = sys.modules.get(RECORDING)
         return None if started is None else started.player()

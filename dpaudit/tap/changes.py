@@ -34,7 +34,7 @@ def parts_of(batch: Any) -> list[Tensor]:
 
 
 def digests_of(batch: Any) -> tuple[str, ...]:
-    """What tells each record of a batch from others: equal records have equal ones."""
+    """The identity of each record of a batch: equal records have equal ones."""
     found = [hashlib.blake2b(digest_size=8) for _ in range(n_records(batch))]
     for part in parts_of(batch):
         for record, digest in zip(part, found, strict=True):

@@ -28,7 +28,7 @@ REFUSED = 2  # exit status
 NEAR = 1e-4  # a bound of a uniform draw is -1 or 1, but for what single precision leaves out
 
 
-class Player:
+class TapPlayer:
     """Records what one process does and, in a run of an audit, changes it as the world says.
 
     Args:
@@ -145,8 +145,8 @@ class Player:
         assert self._tape is not None
         key = draw_key(rank, record["occurrence"], record["site"])
         value = self._tape.draw(key, own, scale, family)
-        told = {"kind": "noise", "rank": rank, "operator": family, "parameters": (0.0, scale)}
-        self._log.write({**record, **told}, [content_of(value)])
+        replayed = {"kind": "noise", "rank": rank, "operator": family, "parameters": (0.0, scale)}
+        self._log.write({**record, **replayed}, [content_of(value)])
         return value
 
 
@@ -173,18 +173,18 @@ def _rank() -> int | None:
     return int(os.environ["RANK"]) if "RANK" in os.environ else None
 
 
-_here: list[Player] = []
+_here: list[TapPlayer] = []
 
 
-def begin(log: Any) -> Player:
+def begin(log: Any) -> TapPlayer:
     """Play the world of this process, from the seed that it wants."""
     world = World.model_validate_json(Path(os.environ[WORLD]).read_text())
     seed_all(world.seed)
-    _here[:] = [Player(log, world)]
+    _here[:] = [TapPlayer(log, world)]
     return _here[0]
 
 
-def here() -> Player | None:
+def here() -> TapPlayer | None:
     """The player of this process; None in one that has not imported torch.
 
     A simulation has one process: what another one does would take the place of what that did.
@@ -192,7 +192,7 @@ def here() -> Player | None:
     if RANKS not in os.environ and os.environ[PROCESS] != str(os.getpid()):
         world = World.model_validate_json(Path(os.environ[WORLD]).read_text())
         os.kill(int(os.environ[PROCESS]), signal.SIGKILL)
-        Player(None, world).refuse(
+        TapPlayer(None, world).refuse(
             "dpaudit.tap is called in a process that the program starts; expected a simulation in "
             "one process, or program.ranks, the number of processes that call it"
         )

@@ -42,3 +42,24 @@ def test_a_repeated_draw_is_named() -> None:
     [found] = drawn_noise(run(values), ())
     assert found.verdict is Verdict.UNSUPPORTED
     assert "1 draws repeat an earlier one" in found.title
+
+
+def test_the_least_likely_line_of_noise_counts_as_one_of_all() -> None:
+    """The p-value of the worse of two lines is twice its own."""
+    rng = np.random.default_rng(8)
+    good, odd = rng.standard_normal((40, 30)), 1.05 * rng.standard_normal((40, 30))
+
+    def p(values: np.ndarray, name: str) -> float:
+        draws = [NamedDraw(f"0/{i}/{name}", name, 0, i, 1.0, "gaussian") for i in range(40)]
+        kept.update({d.key: v for d, v in zip(draws, values, strict=True)})
+        drawn.extend(draws)
+        return drawn_noise(Run(draws, kept), ())[0].metrics[Name.P_VALUE].value
+
+    kept: dict[str, np.ndarray] = {}
+    drawn: list[NamedDraw] = []
+    alone = min(p(good, "y"), p(odd, "z"))
+    [both] = drawn_noise(Run(drawn, kept), ())
+    assert both.metrics[Name.P_VALUE].value == pytest.approx(min(1.0, 2 * alone))
+    assert both.metrics[Name.P_VALUE].n == 2 * 40 * 30
+    [named] = drawn_noise(Run(drawn, kept), ["y"])
+    assert named.metrics[Name.FOUND].n == 40

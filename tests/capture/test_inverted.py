@@ -1,13 +1,20 @@
 """Gradients that a program sends, inverted: found where they are bare, and not under noise."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from dpaudit.capture.audit import run_captured
+from dpaudit.capture.inverted import Inversion, Seen
+from dpaudit.capture.measured import Response
+from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw
+from dpaudit.capture.worlds import Neighbours
+from dpaudit.defense.contract import Target
 from dpaudit.errors import DpauditError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Finding, Name, Role
@@ -166,3 +173,18 @@ def refused(out: Path, **attack: Any) -> str:
         audited(out, "0", **attack)
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+@pytest.mark.parametrize(("family", "std"), [("gaussian", 3.0), ("laplace", 3.0 * 2**0.5)])
+def test_the_noise_of_a_message_is_known_by_its_deviation(family: Any, std: float) -> None:
+    """Of scale 3 on half of the numbers, whose variance is then half as large on average."""
+    message = MessageId(0, (1,), "x", 2)
+    draws = (NamedDraw("k", "z", 0, 0, 3.0, family),)
+    place = AgentRound(0, 2, (message,), draws, batch=1)
+    half = Response(0, np.arange(5), np.arange(5), np.full(5, -3.0))
+    base = SimpleNamespace(messages={message: np.zeros(10)})
+    found = Neighbours({0: place}, {0: {message: (half,)}}, {}, base)
+    worlds = SimpleNamespace(rounds={2: found})
+    inversion = Inversion(0, None, None, None, worlds, None)
+    seen = Seen(Target(2, 0, 1), (message,), None, None, frozenset(), None)
+    assert inversion._std(seen) == pytest.approx(std / 2**0.5)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from dpaudit.capture.measured import Leak, leak, log_likelihood_ratio, noise_of
+from dpaudit.capture.measured import RoundLeak, leak, log_likelihood_ratio, noise_of
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw
 from dpaudit.errors import RunError
 
@@ -25,7 +25,7 @@ def draw(name: str, family: str = "gaussian") -> NamedDraw:
     return NamedDraw(f"0/0/{name}", name, 0, 1, 1.0, family)
 
 
-def measured(messages, draws: list[NamedDraw], change) -> Leak:
+def measured(messages, draws: list[NamedDraw], change) -> RoundLeak:
     """``messages(noises)`` and ``change``: contents by message, of noises by name [D]."""
     zero = {d.name: np.zeros(D) for d in draws}
 

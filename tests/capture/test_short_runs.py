@@ -9,7 +9,7 @@ from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.releases import Release, epsilon
 from dpaudit.attack.counted import counted_test, without_errors
 from dpaudit.capture.accounted import SLACK, VictimLeaks
-from dpaudit.capture.measured import Leak
+from dpaudit.capture.measured import RoundLeak
 from dpaudit.capture.sampling import Sampling
 from dpaudit.capture.short_runs import ShortRuns, ShortRunScores, _capacity
 from dpaudit.files.captured_file import CapturedConfig
@@ -73,7 +73,7 @@ def test_what_runs_without_errors_prove_is_their_bound() -> None:
     assert reached[0] <= 3.0 < reached[1]
 
 
-def composed(adjacency: str, sampling: Sampling, *leaks: Leak) -> float:
+def composed(adjacency: str, sampling: Sampling, *leaks: RoundLeak) -> float:
     victim = object.__new__(VictimLeaks)
     victim._adjacency, victim._sampling = adjacency, sampling
     return victim._composed(leaks, 1e-5)
@@ -90,8 +90,8 @@ def release(mu: float, rate: float = 1.0) -> Release:
 def test_measured_rounds_of_one_record_are_composed() -> None:
     known = Sampling("none", 1.0, "unknown")
     expected = epsilon([release(1.0), release(0.5)], 1e-5).low
-    assert composed("add-remove", known, Leak(1.0, 0.0), Leak(0.5, 0.0)) == expected
-    assert composed("add-remove", known, Leak(0.0, 0.0)) == 0.0
+    assert composed("add-remove", known, RoundLeak(1.0, 0.0), RoundLeak(0.5, 0.0)) == expected
+    assert composed("add-remove", known, RoundLeak(0.0, 0.0)) == 0.0
 
 
 def test_with_another_record_in_a_random_batch_the_smaller_end_counts() -> None:
@@ -99,13 +99,13 @@ def test_with_another_record_in_a_random_batch_the_smaller_end_counts() -> None:
     drawn = Sampling("poisson", 0.25, "random")
     side = epsilon([release(1.0, 0.25)], 1e-5).low
     between = epsilon([release(0.5, 0.25)], 1e-5, "replace-one").low
-    assert composed("add-remove", drawn, Leak(1.0, 0.0)) == side
-    assert composed("replace-one", drawn, Leak(1.0, 0.0)) == min(side, between)
+    assert composed("add-remove", drawn, RoundLeak(1.0, 0.0)) == side
+    assert composed("replace-one", drawn, RoundLeak(1.0, 0.0)) == min(side, between)
 
 
 def test_a_capacity_is_that_of_the_noise_that_was_measured() -> None:
-    [(_, gaussian)] = _capacity(Leak(0.7, 0.0))[0].items()
+    [(_, gaussian)] = _capacity(RoundLeak(0.7, 0.0))[0].items()
     assert gaussian.value == of_bit_in_gaussian(0.7)
-    [(_, laplace)] = _capacity(Leak(0.0, 0.7))[0].items()
+    [(_, laplace)] = _capacity(RoundLeak(0.0, 0.7))[0].items()
     assert laplace.value == of_bit_in_randomised_response(0.7)
-    assert [_capacity(leak)[0] for leak in (Leak(1.0, 1.0), Leak(inf, inf))] == [{}, {}]
+    assert [_capacity(leak)[0] for leak in (RoundLeak(1.0, 1.0), RoundLeak(inf, inf))] == [{}, {}]

@@ -12,12 +12,18 @@ import torch
 
 from dpaudit import tap
 from dpaudit.capture.inside.log import Log
-from dpaudit.capture.runs import ProgramRun, Rounds
+from dpaudit.capture.runs import (
+    ProgramRun,
+    RoundNumbers,
+    draws_for,
+    first_difference,
+    place_of,
+)
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig, MessageOptions
 from dpaudit.files.world import WORLD, Change, World
 from dpaudit.tap.changes import changed, n_records
-from dpaudit.tap.player import Player
+from dpaudit.tap.player import TapPlayer
 
 GOSSIP = Path(__file__).parents[1] / "capture" / "programs" / "gossip.py"
 
@@ -49,15 +55,15 @@ def test_a_simulation_without_an_audit_is_bit_for_bit_what_it_is_without_a_tap(
     assert said[0] == said[1] != ""
 
 
-def player(tmp_path: Path, **world: Any) -> Player:
+def player(tmp_path: Path, **world: Any) -> TapPlayer:
     (tmp_path / "raw").mkdir(exist_ok=True)
-    return Player(Log(str(tmp_path / "raw"), 10**9), World(out=tmp_path, **world))
+    return TapPlayer(Log(str(tmp_path / "raw"), 10**9), World(out=tmp_path, **world))
 
 
 def left(tmp_path: Path) -> ProgramRun:
     """What a simulation has left in its folder."""
     config = CapturedConfig.model_validate({"program": {"command": ("python", "x.py")}})
-    return ProgramRun(tmp_path, MessageOptions(), Rounds(config), first=True)
+    return ProgramRun(tmp_path, MessageOptions(), RoundNumbers(config), first=True)
 
 
 def test_draws_are_replayed_silenced_or_put_at_their_scale(tmp_path: Path) -> None:
@@ -122,6 +128,13 @@ def test_messages_and_draws_are_counted_by_round(
         ("laplace", 2, 0.5),
     ]
     assert [(b.agent, b.records, len(b.digests)) for b in run.batches] == [(0, 4, 4)] * 2
+    assert [run.sent_until(k) for k in (1, 2)] == [{0: 1}, {0: 2}]
+    [first, second] = run.messages
+    assert [place_of(run, 0, k).batch for k in (1, 2)] == [1, 2]
+    assert [[d.key for d in draws_for(run, k)] for k in (1, 2)] == [["0/0/z"], ["0/1/z"]]
+    assert first_difference(run, run) is None
+    assert run.known_before(second, "x")[0][1].tolist() == [0, 0]
+    assert run.known_before(first, "x") == []
 
 
 def test_only_the_record_of_the_named_batch_is_changed(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._device import _device_constructors
 from torch.utils.data import DataLoader
 
-DEVICES = 4  # that a program sees which is not told how many of its processes run here
+DEVICES = 4  # that a program sees if it does not know how many of its processes run here
 _TENSOR: Any = torch.Tensor
 _MODULE: Any = torch.nn.Module
 _CUDA: Any = torch.cuda

@@ -3,7 +3,7 @@
 A kernel of each operator stands where the dispatcher chooses the backend, which every caller
 passes, of Python, of C++ and in inference mode, and hands the call on as it is. What is sent is
 read before the program goes on, and before the call where its result takes the place of what is
-sent; what is received once the program has waited for it. Works are told apart by the
+sent; what is received once the program has waited for it. Works are distinguished by the
 address of their Python object, which torch makes once as long as it is held.
 """
 
@@ -54,7 +54,7 @@ class Awaited(NamedTuple):
     number: int  # of the calls of this group, or of the receives on this link
 
 
-class Recorder:
+class MessageRecorder:
     """The kernels of one process, and what they wait for."""
 
     def __init__(self, log: Log, sites: Sites, player: Any) -> None:
@@ -170,9 +170,9 @@ def record(log: Log, sites: Sites, player: Any = None) -> None:
     """Put the kernels in place, and see the program wait.
 
     Args:
-        player: of a world of an audit, which is told of each message.
+        player: of a world of an audit, which counts each message.
     """
-    recorder = Recorder(log, sites, player)
+    recorder = MessageRecorder(log, sites, player)
     for name, operator in OPERATORS.items():
         _LIBRARY.impl(name, recorder.kernel(name, operator), "BackendSelect", with_keyset=True)
 

@@ -94,9 +94,9 @@ def start() -> None:
 
 def player() -> Any:
     """What ``dpaudit.tap`` shows messages and noise to, in a process that is recorded."""
-    from dpaudit.tap.player import Player  # which calls this, and so can be imported
+    from dpaudit.tap.player import TapPlayer  # which calls this, and so can be imported
 
-    return Player(_log[0])
+    return TapPlayer(_log[0])
 
 
 def _player(log: Log) -> Any:

@@ -23,7 +23,7 @@ from dpaudit.inputs import recorder
 from .ended import guarded
 from .inside.start import OPTIONS
 from .process_logs import Process, all_over, first_failure, processes_in
-from .run import MOST_BYTES, RAW, port_hint, too_large, with_hooks
+from .run import INSIDE, MOST_BYTES, RAW, port_hint, too_large, with_hooks
 from .runs import ProgramRun, RoundNumbers
 from .server import TIMED_OUT
 
@@ -245,6 +245,7 @@ class Anew:
 def _environment(options: ProgramOptions, out: Path | None = None) -> dict[str, str]:
     """The environment of a world, with what its hooks need to know."""
     given = {
+        "inside": str(INSIDE),
         "folder": None if out is None else str(out / RAW),
         "origin": str(options.folder),
         "most_bytes": MOST_BYTES,

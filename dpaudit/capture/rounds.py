@@ -2,13 +2,15 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
 from dpaudit.files.recorded import Draw, Event
 from dpaudit.files.world import Noise
 
+Line = TypeVar("Line", Event, Draw)
+RoundsFound = dict[tuple[int, int], int | None]  # by process and sequence
 TAP = "tap"  # the operator of a message that dpaudit.tap was shown
 LONGEST_PERIOD = 1000  # calls of one process in one round
 FEWEST = 1 / 3  # of a process's calls that must repeat to be seen as rounds
@@ -25,10 +27,10 @@ class ProgramCall(NamedTuple):
     destinations: tuple[tuple[int, ...], ...] = ()
 
 
-def with_rounds(
+def rounds_of(
     events: Sequence[Event], draws: Sequence[Draw], starts_at: str | None = None
-) -> tuple[list[Event], list[Draw]]:
-    """The same events and draws with their rounds; a draw has the round of the next message.
+) -> RoundsFound:
+    """The round of each event and draw; a draw has the round of the next message.
 
     Args:
         starts_at: a call site, of messages or draws, at which each round of a process starts. Calls
@@ -38,18 +40,24 @@ def with_rounds(
             destinations, which rotate in some programs, or without tags, which count rounds in
             others, whichever explains more; then without both.
     """
-    found: dict[tuple[int, int], int | None] = {}
+    found: RoundsFound = {}
     for process, calls in _by_process(events, draws).items():
         starts = _at_site(calls, starts_at) if starts_at else _by_period(calls)
         for call, number in zip(calls, _numbers(calls, starts), strict=True):
             found[process, call.sequence] = number
     first: dict[Hashable, int] = {}  # event of each call
     for event in events:
-        first.setdefault(_call(event), event.sequence)
-    return (
-        [e.model_copy(update={"round": found[e.process, first[_call(e)]]}) for e in events],
-        [d.model_copy(update={"round": found[d.process, d.sequence]}) for d in draws],
-    )
+        start = first.setdefault(_call(event), event.sequence)
+        found[event.process, event.sequence] = found[event.process, start]
+    return found
+
+
+def numbered(lines: Sequence[Line], rounds: RoundsFound) -> list[Line]:
+    """The same events or draws with their rounds."""
+    return [
+        line.model_copy(update={"round": rounds.get((line.process, line.sequence))})
+        for line in lines
+    ]
 
 
 def is_simulation(events: Sequence[Event]) -> bool:
@@ -57,30 +65,25 @@ def is_simulation(events: Sequence[Event]) -> bool:
     return {event.operator for event in events} == {TAP} and len({e.process for e in events}) == 1
 
 
-def with_counted_rounds(
-    events: Sequence[Event], draws: Sequence[Draw]
-) -> tuple[list[Event], list[Draw]]:
-    """The same with the rounds that ``dpaudit.tap`` counts in an audit of a simulation.
+def counted_rounds(events: Sequence[Event], draws: Sequence[Draw]) -> RoundsFound:
+    """The rounds of a simulation, as ``dpaudit.tap`` counts them.
 
     The k-th message of a name from one agent to the same receivers is of round k, and a draw is of
     the round after that of the agent's last message; one that it was not shown has none.
     """
     sent: Counter[Hashable] = Counter()
     last: Counter[int | None] = Counter()
-    found: dict[int, int | None] = {}  # by sequence
+    found: RoundsFound = {}
     both: list[Event | Draw] = [*events, *draws]
     for one in sorted(both, key=lambda one: one.sequence):
+        place = one.process, one.sequence
         if isinstance(one, Event):
             sent[key := (one.source, one.destinations, one.call_site)] += 1
             last[one.source] = max(last[one.source], sent[key])
-            found[one.sequence] = sent[key]
-        else:
-            is_named = one.operator in get_args(Noise)
-            found[one.sequence] = last[one.rank] + 1 if is_named else None
-    return (
-        [event.model_copy(update={"round": found[event.sequence]}) for event in events],
-        [draw.model_copy(update={"round": found[draw.sequence]}) for draw in draws],
-    )
+            found[place] = sent[key]
+        elif one.operator in get_args(Noise):
+            found[place] = last[one.rank] + 1
+    return found
 
 
 def start_site(events: Sequence[Event], draws: Sequence[Draw]) -> str | None:
@@ -93,8 +96,8 @@ def start_site(events: Sequence[Event], draws: Sequence[Draw]) -> str | None:
     if len(sites) != 1:
         return None
     (site,) = sites
-    again, _ = with_rounds(events, draws, site)
-    same = all(a.round == b.round for a, b in zip(events, again, strict=True))
+    again = rounds_of(events, draws, site)
+    same = all(event.round == again[event.process, event.sequence] for event in events)
     return site if same else None
 
 

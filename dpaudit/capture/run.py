@@ -16,6 +16,7 @@ from dpaudit.errors import RunError, shortened
 from dpaudit.files.documents import reason, text_of
 from dpaudit.files.recorded import DRAFT, DRAWS, EVENTS, PAGE, TRANSCRIPT, write_lines
 from dpaudit.files.whole import writing
+from dpaudit.inputs import recorder
 from dpaudit.memory import size_text
 from dpaudit.text import one_line
 
@@ -30,9 +31,9 @@ from .process_logs import (
     processes_in,
 )
 from .recording import Recording, write_transcript
-from .rounds import is_simulation, with_counted_rounds, with_rounds
+from .rounds import counted_rounds, is_simulation, numbered, rounds_of
 
-INSIDE = Path(__file__).parent / "inside"  # the folder that Python finds sitecustomize in
+INSIDE = Path(__file__).resolve().parent / "inside"  # the package that every process loads
 RAW = "raw"  # what processes write while they run
 SECONDS, MOST_BYTES = 600.0, 2 * 10**9
 LONGEST_COMMAND = 160  # characters of it that an error shows
@@ -70,13 +71,13 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
         warning = f"{_ended(command, code)} when all was sent; the recording is kept"
         sent, drawn = write_transcript(processes, out), draws_of(processes)
         simulated = is_simulation(sent) and options.round_starts_at is None
-        events, draws = (
-            with_counted_rounds(sent, drawn)
+        rounds = (
+            counted_rounds(sent, drawn)
             if simulated
-            else with_rounds(sent, drawn, options.round_starts_at)
+            else rounds_of(sent, drawn, options.round_starts_at)
         )
-    write_lines(out / EVENTS, events)
-    write_lines(out / DRAWS, draws)
+    write_lines(out / EVENTS, numbered(sent, rounds))
+    write_lines(out / DRAWS, numbered(drawn, rounds))
     return Recording(out, warning if code else None)
 
 
@@ -102,6 +103,7 @@ def _refuse_unfit_adapter(path: Path) -> None:
 
 def _environment(raw: Path, options: Options) -> dict[str, str]:
     given = {
+        "inside": str(INSIDE),
         "folder": str(raw.resolve()),
         "origin": os.getcwd(),
         "most_bytes": options.most_bytes,
@@ -114,7 +116,7 @@ def _environment(raw: Path, options: Options) -> dict[str, str]:
 def with_hooks(environment: dict[str, str]) -> dict[str, str]:
     """An environment in which Python finds the hooks as it starts."""
     before = environment.get("PYTHONPATH")
-    path = os.pathsep.join([str(INSIDE.resolve()), *([before] if before else [])])
+    path = os.pathsep.join([recorder.INSIDE, *([before] if before else [])])
     return {**environment, "PYTHONPATH": path}
 
 

@@ -18,7 +18,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import TAPE, Change, How, draw_key
 
 from .process_logs import Record, draws_of, events_of, processes_in
-from .rounds import with_counted_rounds, with_rounds
+from .rounds import RoundsFound, counted_rounds, numbered, rounds_of
 from .run import RAW
 
 FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
@@ -75,27 +75,18 @@ class RoundNumbers:
         self._options, self._counted = config.messages, config.program.ranks is None
         self._of: dict[Hashable, int | None] = {}
 
-    def numbered(
-        self, events: Sequence[Event], draws: Sequence[Draw], first: bool
-    ) -> tuple[list[Event], list[Draw]]:
-        """The same events and draws with their rounds, which are found anew in the first run."""
+    def found(self, events: Sequence[Event], draws: Sequence[Draw], first: bool) -> RoundsFound:
+        """The rounds of a run; those of the first one are for all others."""
         if self._counted:
-            return with_counted_rounds(events, draws)
+            return counted_rounds(events, draws)
         both: list[Event | Draw] = [*events, *draws]
-        names = list(_names(both))
+        places = [(one.process, one.sequence) for one in both]
+        named = list(zip(_names(both), places, strict=True))
         if first:
             protocol = [e for e in events if e.call_site not in self._options.ignore]
-            timed, drawn = with_rounds(protocol, draws, self._options.round_starts_at or None)
-            numbered: list[Event | Draw] = [*timed, *drawn]
-            found = {(one.process, one.sequence): one.round for one in numbered}
-            pairs = zip(names, both, strict=True)
-            self._of = {name: found.get((one.process, one.sequence)) for name, one in pairs}
-        rounds = [{"round": self._of.get(name)} for name in names]
-        n = len(events)
-        return (
-            [e.model_copy(update=k) for e, k in zip(events, rounds[:n], strict=True)],
-            [d.model_copy(update=k) for d, k in zip(draws, rounds[n:], strict=True)],
-        )
+            rounds = rounds_of(protocol, draws, self._options.round_starts_at or None)
+            self._of = {name: rounds.get(place) for name, place in named}
+        return {place: self._of.get(name) for name, place in named}
 
 
 def _names(both: Sequence[Event | Draw]) -> Iterator[Hashable]:
@@ -124,8 +115,9 @@ class ProgramRun:
     ) -> None:
         self.path, self._reductions = path, options.reductions
         self._processes = processes_in(path / RAW)
-        read = events_of(self._processes, _described), draws_of(self._processes)
-        self._all, self._draws = rounds.numbered(*read, first)
+        events, draws = events_of(self._processes, _described), draws_of(self._processes)
+        found = rounds.found(events, draws, first)
+        self._all, self._draws = numbered(events, found), numbered(draws, found)
         self._ignored = options.ignore
         self._events = [
             event

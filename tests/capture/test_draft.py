@@ -6,12 +6,11 @@ import pytest
 
 from dpaudit.capture.draft import draft, noise_sites
 from dpaudit.capture.recording import Recording
-from dpaudit.capture.rounds import with_rounds
 from dpaudit.capture.run import Options
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.recorded import DRAFT, DRAWS, EVENTS, write_lines
 
-from .test_rounds import recorded
+from .test_rounds import recorded, with_rounds
 
 
 def recording(folder: Path, lines: str) -> Recording:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dpaudit.capture.rounds import start_site, with_rounds
+from dpaudit.capture.rounds import numbered, rounds_of, start_site
 from dpaudit.files.recorded import Draw, Event, SentTensor
 
 
@@ -31,6 +31,14 @@ def recorded(lines: str, to: Sequence[int] = ()) -> tuple[list[Event], list[Draw
         told |= {"destinations": (destination,), "tensors": (tensor,), "inconsistent": False}
         events.append(Event(**told))
     return events, draws
+
+
+def with_rounds(
+    events: Sequence[Event], draws: Sequence[Draw], starts_at: str | None = None
+) -> tuple[list[Event], list[Draw]]:
+    """The same with their rounds."""
+    found = rounds_of(events, draws, starts_at)
+    return numbered(events, found), numbered(draws, found)
 
 
 def rounds(lines: str, starts_at: str | None = None, to: Sequence[int] = ()) -> list[int]:

@@ -14,7 +14,9 @@ from typing import Any, NoReturn
 from .log import Log, Sites
 from .transports import OtherTransport, record_sockets
 
-OPTIONS = "DPAUDIT_CAPTURE"  # a JSON object: folder, origin, most_bytes, cpu, transport, world
+OPTIONS = (
+    "DPAUDIT_CAPTURE"  # a JSON object: inside, folder, origin, most_bytes, cpu, transport, world
+)
 TORCH = ("2.13",)  # the versions whose internals the hooks were tried on
 REFUSED = 70  # exit code of a process that cannot be recorded
 OVER, LEFT = "over", "left"  # notes: the end of the program was reached; it says that it failed

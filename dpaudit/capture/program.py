@@ -90,7 +90,7 @@ class Program:
             world = world.model_copy(update={"out": out, "sites": self._config.noise.sites})
             (out / WORLD_FILE).write_text(world.model_dump_json())
             status = self._runs.run(out / WORLD_FILE, world)
-            if status == 0 or tried == PORTS - 1 or "EADDRINUSE" not in _said(out):
+            if not status or tried == PORTS - 1 or "EADDRINUSE" not in _said(out):
                 break
         try:
             self._refuse_failure(status, out, processes_in(out / RAW))
@@ -245,7 +245,7 @@ class Anew:
 def _environment(options: ProgramOptions, out: Path | None = None) -> dict[str, str]:
     """The environment of a world, with what its hooks need to know."""
     given = {
-        "inside": str(INSIDE),
+        "inside": None if out is None else str(INSIDE),  # a server starts them itself
         "folder": None if out is None else str(out / RAW),
         "origin": str(options.folder),
         "most_bytes": MOST_BYTES,

@@ -147,7 +147,10 @@ def _answer_of_tensors() -> None:
     def moved(tensor: Any, *given: Any, **named: Any) -> Any:
         devices = [v for v in (*given, *named.values()) if isinstance(v, str | torch.device)]
         named.pop("non_blocking", None)
-        result = to(tensor, *map(_without_cuda, given), **dict(_each_without_cuda(named)))
+        if isinstance(named.get("device"), int):
+            named["device"] = "cpu"
+        cpu = {key: _without_cuda(value) for key, value in named.items()}
+        result = to(tensor, *map(_without_cuda, given), **cpu)
         return result.clone() if devices and result is tensor else result
 
     def copied(tensor: Any, *given: Any, **named: Any) -> Any:
@@ -160,28 +163,17 @@ def _answer_of_tensors() -> None:
     _replace(_MODULE, "to", _on_cpu)
 
 
-def _each_without_cuda(named: dict[str, Any]) -> Any:
-    for key, value in named.items():
-        yield key, "cpu" if key == "device" and isinstance(value, int) else _without_cuda(value)
-
-
 def _answer_of_distributed() -> None:
     """gloo for nccl, and no devices where it takes none."""
 
-    def with_gloo(function: Callable[..., Any]) -> Callable[..., Any]:
-        def answered(*given: Any, **named: Any) -> Any:
-            named.pop("device_id", None)
-            if "backend" in named:
-                named["backend"] = _gloo(named["backend"])
-            return function(*map(_gloo, given), **named)
-
-        return functools.wraps(function)(answered)
-
-    def without(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def without(*names: str, nccl: bool = True) -> Callable[[Callable[..., Any]], Any]:
         def change(function: Callable[..., Any]) -> Callable[..., Any]:
             def answered(*given: Any, **named: Any) -> Any:
                 for name in names:
                     named.pop(name, None)
+                if not nccl:
+                    given = tuple(map(_gloo, given))
+                    named = {k: _gloo(v) if k == "backend" else v for k, v in named.items()}
                 return function(*given, **named)
 
             return functools.wraps(function)(answered)
@@ -190,7 +182,7 @@ def _answer_of_distributed() -> None:
 
     for module in (dist, dist.distributed_c10d):
         for name in ("init_process_group", "new_group"):
-            _replace(module, name, with_gloo)
+            _replace(module, name, without("device_id", nccl=False))
         _replace(module, "barrier", without("device_ids"))
         _replace(module, "is_nccl_available", lambda function: lambda: True)
     _replace(DistributedDataParallel, "__init__", without("device_ids", "output_device"))

@@ -30,8 +30,7 @@ if __name__ == "sitecustomize":
         _file = os.path.join(os.path.dirname(_HERE), "recorder.py")
         _run(_RECORDER, importlib.util.spec_from_file_location(_RECORDER, _file))
         sys.modules[_RECORDER].follow()
-    if "DPAUDIT_CAPTURE" in os.environ:
-        _inside = json.loads(os.environ["DPAUDIT_CAPTURE"])["inside"]
+    if _inside := json.loads(os.environ.get("DPAUDIT_CAPTURE", "{}")).get("inside"):
         _file = os.path.join(_inside, "__init__.py")
         _spec = importlib.util.spec_from_file_location(
             _HOOKS, _file, submodule_search_locations=[_inside]

@@ -1,5 +1,6 @@
 """A program that was not written for dpaudit as a source of an audit: what its runs show."""
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -161,11 +162,10 @@ class ProgramSource(Source):
 
 
 def _counter(on_progress: OnProgress, what: str, total: int) -> Callable[[], None]:
-    done = 0
+    numbers = itertools.count(1)
 
     def one_more() -> None:
-        nonlocal done
-        done += 1
+        done = next(numbers)
         on_progress(what, done, max(total, done))
 
     return one_more

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,53 +21,43 @@ _PAUSE = 0.01  # seconds
 
 
 @contextmanager
-def guarded(mark: str) -> Iterator["Guard"]:
+def guarded(mark: str) -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
     """What is started in the block has ended after it; or after this process, if that ends first.
+
+    The block is handed a function that takes the command, whose id is that of its group.
 
     Args:
         mark: "NAME=VALUE", which the environment of all that it is about has, and no other.
     """
-    process = subprocess.Popen(
+    guard = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, mark],
         stdin=subprocess.PIPE,
         start_new_session=True,  # where no signal to this process's group reaches it
         text=True,
     )
-    guard = Guard(process, mark)
-    try:
-        yield guard
-    finally:
-        guard.end()
+    commands: list[subprocess.Popen[bytes]] = []
 
-
-class Guard:
-    """Ends what was started, or has it ended by a process of its own."""
-
-    def __init__(self, process: "subprocess.Popen[str]", mark: str) -> None:
-        self._process, self._mark = process, mark
-        self._started: subprocess.Popen[bytes] | None = None
-
-    def has(self, started: "subprocess.Popen[bytes]") -> None:
-        """The command, whose id is that of its group."""
-        self._started = started
-        self._tell(f"{started.pid}\n")
-
-    def end(self) -> None:
-        """End the command and all that it started."""
-        if self._started is not None:
-            _end([self._started.pid], self._mark)
-            self._started.wait()
-        self._tell(OVER)
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-        self._process.wait()
-
-    def _tell(self, text: str) -> None:
-        assert self._process.stdin is not None
+    def write(text: str) -> None:
+        assert guard.stdin is not None
         with suppress(OSError):  # of a guard that somebody has ended
-            self._process.stdin.write(text)
-            self._process.stdin.flush()
+            guard.stdin.write(text)
+            guard.stdin.flush()
+
+    def started(command: "subprocess.Popen[bytes]") -> None:
+        commands.append(command)
+        write(f"{command.pid}\n")
+
+    try:
+        yield started
+    finally:
+        for command in commands:
+            _end([command.pid], mark)
+            command.wait()
+        write(OVER)
+        assert guard.stdin is not None
+        with suppress(OSError):
+            guard.stdin.close()
+        guard.wait()
 
 
 def _end(groups: list[int], mark: str) -> None:

@@ -142,19 +142,15 @@ def _response(
         )
     a, b = (m[there] * s[number] for m, s in zip(moved, signs, strict=True))
     if not np.allclose(a, b, rtol=AGREE, atol=AGREE * largest):
+        own_round = (
+            f'; if each is a round of its own, say messages.round_starts_at = "{message.name}"'
+        )
         raise RunError(
             "DPA063",
             f'{message} is not linear in noise "{draw.name}", number by number; what it shows '
-            f"cannot be measured in this way{_if_rounds_of_their_own(message)}",
+            f"cannot be measured in this way{own_round if message.nth else ''}",
         )
     return Response(j, there, number, (a + b) / 2)
-
-
-def _if_rounds_of_their_own(message: MessageId) -> str:
-    """What to say if the rounds that were found are several each: a later one reacts to noise."""
-    if not message.nth:
-        return ""
-    return f'; if each is a round of its own, say messages.round_starts_at = "{message.name}"'
 
 
 def leak(

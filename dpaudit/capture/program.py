@@ -231,7 +231,7 @@ class Anew:
                 raise RunError(
                     "DPA057", f"{command[0]}: cannot be started: {reason(error)}"
                 ) from None
-            guard.has(started)
+            guard(started)
             deadline = time.monotonic() + self._options.seconds
             while time.monotonic() < deadline:
                 if world.is_over:

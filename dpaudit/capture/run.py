@@ -151,7 +151,7 @@ def _run(
             started = subprocess.Popen(command, env=environment, start_new_session=True)
         except (OSError, ValueError) as error:
             raise RunError("DPA057", f"{command[0]}: cannot be started: {reason(error)}") from None
-        guard.has(started)
+        guard(started)
         deadline = time.monotonic() + options.seconds
         while (code := started.poll()) is None:
             if sum(path.stat().st_size for path in raw.glob("*.bin")) > options.most_bytes:

@@ -108,7 +108,7 @@ def _pattern_of_passes(batches: Digests) -> Pattern:
     """Of records that come again: after all others, or at random."""
     *passes, last = _passes(batches)
     all_records, largest = set().union(*map(set, batches)), max(map(len, batches))
-    if any(len(one) <= len(all_records) - largest for one in map(_union, passes)):
+    if any(len(set().union(*one)) <= len(all_records) - largest for one in passes):
         return "random"  # a pass may drop less than a batch at its end
     n, logarithm = len(all_records), 0.0
     for one in (*passes, last):
@@ -123,15 +123,11 @@ def _passes(batches: Digests) -> Iterator[Digests]:
     """Batches up to the one before a record comes again."""
     now: list[Sequence[str]] = []
     for batch in batches:
-        if now and _union(now) & set(batch):
+        if now and set().union(*now) & set(batch):
             yield now
             now = []
         now.append(batch)
     yield now
-
-
-def _union(batches: Digests) -> set[str]:
-    return set().union(*batches)
 
 
 def _log_choices(n: int, k: int) -> float:

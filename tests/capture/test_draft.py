@@ -43,7 +43,7 @@ def test_noise_of_a_distribution_is_noise(tmp_path: Path) -> None:
         ("exponential_", (1.0,), True),
     ],
 )
-def test_a_draw_that_no_audit_takes_for_noise_is_proposed_with_what_to_do_about_it(
+def test_a_draw_that_may_be_no_noise_is_proposed_with_a_doubt(
     tmp_path: Path, operator: str, parameters: tuple[float, ...], doubted: bool
 ) -> None:
     events, draws = with_rounds(*recorded("nSnSnS"))

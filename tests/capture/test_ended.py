@@ -28,7 +28,7 @@ with anew.running():
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
-def test_all_that_it_started_ends_with_a_caller_that_a_signal_ends(tmp_path: Path, by: int) -> None:
+def test_all_that_was_started_ends_with_its_caller(tmp_path: Path, by: int) -> None:
     caller = subprocess.Popen([sys.executable, "-c", CALLER], cwd=tmp_path)
     try:
         until = time.monotonic() + 60

@@ -71,7 +71,7 @@ def test_the_same_noised_message_twice_counts_once() -> None:
     assert found.mu == pytest.approx(np.linalg.norm(CHANGE))
 
 
-def test_common_noise_that_cancels_in_a_difference_shows_the_record() -> None:
+def test_common_noise_that_cancels_shows_the_record() -> None:
     found = measured(lambda z: {A: z["z"], B: z["z"]}, [draw("z")], {A: CHANGE, B: 2 * CHANGE})
     assert (found.mu, found.noiseless) == (inf, B)
 
@@ -120,7 +120,7 @@ def test_many_draws_in_many_messages_are_their_matrix(seed: int) -> None:
     assert (measured(messages, draws, outside).noiseless is None) == in_range
 
 
-def test_noise_that_is_not_linear_or_moves_other_numbers_is_refused() -> None:
+def test_noise_that_is_not_added_number_by_number_is_refused() -> None:
     with pytest.raises(RunError, match="not linear in noise"):
         measured(lambda z: {A: np.abs(z["z"])}, [draw("z")], {A: CHANGE})
     with pytest.raises(RunError, match="not linear in noise"):
@@ -129,7 +129,7 @@ def test_noise_that_is_not_linear_or_moves_other_numbers_is_refused() -> None:
         measured(lambda z: {A: np.tile(z["z"], 2)}, [draw("z")], {A: np.tile(CHANGE, 2)})
 
 
-def test_where_a_round_has_a_line_twice_what_starts_rounds_is_asked_for() -> None:
+def test_a_line_twice_in_a_round_asks_for_what_starts_rounds() -> None:
     again = A._replace(nth=1)
     with pytest.raises(RunError, match='its own, say messages.round_starts_at = "a"'):
         measured(lambda z: {A: z["z"], again: np.abs(z["z"])}, [draw("z")], {A: CHANGE})

@@ -53,7 +53,7 @@ def test_a_recording_reads_what_was_written(tmp_path: Path) -> None:
     assert recording.ranks == (0, 1)
 
 
-def test_content_has_its_dtype_and_shape_also_where_it_is_stored_as_bytes(tmp_path: Path) -> None:
+def test_content_stored_as_bytes_has_its_dtype_and_shape(tmp_path: Path) -> None:
     content = torch.arange(4, dtype=torch.bfloat16).reshape(2, 2)
     (tmp_path / "transcript").mkdir()
     for stored in (content, content.view(torch.uint8).flatten()):

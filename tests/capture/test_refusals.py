@@ -69,7 +69,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
     assert time.monotonic() - began < 30
 
 
-def test_an_error_of_the_program_is_told_and_its_own_output_is_shown(
+def test_an_error_of_the_program_is_shown_with_its_output(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = "print('as it was')\nraise ValueError('no such file: data.npz')"

@@ -69,7 +69,7 @@ def test_rounds_are_the_period_of_the_calls(lines: str, expected: list[int]) -> 
     assert rounds(lines) == expected
 
 
-def test_neighbours_in_turn_are_one_round_and_a_rotating_one_is_a_round_each() -> None:
+def test_neighbours_in_turn_are_one_round() -> None:
     assert rounds("SSSSSS", to=[1, 2]) == [1, 1, 2, 2, 3, 3]
     assert rounds("SSSSSSSS", to=[1, 2, 5, 1, 3, 4, 2, 6]) == [1, 2, 3, 4, 5, 6, 7, 8]
 
@@ -101,7 +101,7 @@ def test_a_named_line_overrides_the_period() -> None:
     assert rounds("SSS", "train.py:X") == [0, 0, 0]
 
 
-def test_the_line_that_starts_rounds_is_proposed_only_if_it_gives_the_same() -> None:
+def test_the_line_that_starts_rounds_gives_the_same_rounds() -> None:
     found = with_rounds(*recorded("IABABAB"))
     assert start_site(*found) == "train.py:A"
     twice = with_rounds(*recorded("S1S1T2S1S1T2S1S1T2"))

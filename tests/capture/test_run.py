@@ -77,9 +77,7 @@ def test_a_training_script_for_cuda_alone_under_torchrun(
 
 
 @pytest.mark.slow
-def test_a_gossip_script_of_spawned_processes_that_sends_layer_by_layer(
-    run: Run, tmp_path: Path
-) -> None:
+def test_spawned_processes_that_send_layer_by_layer(run: Run, tmp_path: Path) -> None:
     recording = run("gossip_spawn.py", "--rounds", "4")
     assert_every_message_on_its_link(recording, tmp_path / "sheets")
     sent = [e for e in recording.events if e.operator == "send" and e.rank == 1]

@@ -19,7 +19,7 @@ sys.stdin.read()
 """
 
 
-def test_a_server_that_a_signal_does_not_reach_ends_with_its_orders(
+def test_a_server_that_no_signal_reaches_ends_with_its_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = Servers(ProgramOptions(command=("x.py",), folder=tmp_path), ["x.py"], 1)
@@ -51,7 +51,7 @@ def test_a_signal_that_comes_while_a_server_ends_is_not_told() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_large_libraries_that_a_script_imports_are_there_before_its_runs(tmp_path: Path) -> None:
+def test_large_libraries_are_imported_before_the_runs(tmp_path: Path) -> None:
     """But for what lies beside it, whose name may be theirs."""
     (tmp_path / "scipy.py").write_text("")
     (tmp_path / "pandas").mkdir()

@@ -19,7 +19,7 @@ from dpaudit.information.capacity import of_bit_in_gaussian, of_bit_in_randomise
 from dpaudit.statistics.bounds import mu_p_value, p_value
 
 
-def test_every_victim_has_as_many_runs_with_its_record_in_both_parts() -> None:
+def test_every_victim_has_as_many_runs_with_its_record() -> None:
     config = CapturedConfig.model_validate(
         {"program": {"command": ("python", "x.py")}, "certify": {"runs": 61}}
     )
@@ -94,7 +94,7 @@ def test_measured_rounds_of_one_record_are_composed() -> None:
     assert composed("add-remove", known, RoundLeak(0.0, 0.0)) == 0.0
 
 
-def test_with_another_record_in_a_random_batch_the_smaller_end_counts() -> None:
+def test_with_another_record_the_smaller_end_counts() -> None:
     """What the batch has without both records is unknown: one side, or between the two."""
     drawn = Sampling("poisson", 0.25, "random")
     side = epsilon([release(1.0, 0.25)], 1e-5).low

@@ -51,7 +51,7 @@ def recorded(tmp_path: Path, end: str) -> tuple[int, str | None]:
 @pytest.mark.parametrize(
     "end",
     [
-        "import atexit; atexit.register(os.abort)",
+        pytest.param("import atexit; atexit.register(os.abort)", marks=pytest.mark.slow),
         "class End:\n    def __del__(self, os=os): os.abort()\nend = End()",
     ],
     ids=["atexit", "destructor"],
@@ -63,7 +63,14 @@ def test_a_crash_at_exit_keeps_what_was_sent(tmp_path: Path, end: str) -> None:
     assert warning.endswith("was ended by signal 6 when all was sent; the recording is kept")
 
 
-@pytest.mark.parametrize("end", ["os.abort()", "sys.exit(3)", "1 / 0", "os._exit(4)"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "os.abort()",
+        "sys.exit(3)",
+        *(pytest.param(end, marks=pytest.mark.slow) for end in ("1 / 0", "os._exit(4)")),
+    ],
+)
 def test_a_program_that_fails_before_its_end_is_refused(tmp_path: Path, end: str) -> None:
     with pytest.raises(RunError, match="ended"):
         recorded(tmp_path, end)

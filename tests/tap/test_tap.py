@@ -36,7 +36,7 @@ def test_without_an_audit_it_hands_back_what_it_was_given() -> None:
     assert tap.send(0, [1, 2], "x", value) is value
 
 
-def test_a_simulation_without_an_audit_is_bit_for_bit_what_it_is_without_a_tap(
+def test_without_an_audit_the_tap_changes_no_bit(
     tmp_path: Path,
 ) -> None:
     """Against the same text with the tap's calls replaced by what they hand back."""

@@ -103,13 +103,9 @@ def _times(part: Any, factor: float, i: int) -> Any:
 def _with_other_label(part: Any, i: int) -> Any:
     if _is_float(part):
         return part
-    others = [j for j in range(len(part)) if not _equal(part[j], part[i])]
+    others = [j for j in range(len(part)) if not (part[j] == part[i]).all()]
     if not others:
         return part
     part = _copy(part)
     part[i] = part[others[0]]
     return part
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return bool(torch.equal(a, b) if isinstance(a, Tensor) else np.array_equal(a, b))

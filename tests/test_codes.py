@@ -45,7 +45,10 @@ def errors_made(tree: ast.AST, names: set[str]) -> Iterator[ast.Call]:
 
 
 def is_coded(call: ast.Call) -> bool:
+    """A literal; or ``code``, which is set to one beside the text."""
     first = call.args[0] if call.args else None
+    if isinstance(first, ast.Name):
+        return first.id == "code"
     return isinstance(first, ast.Constant) and first.value in entries()
 
 

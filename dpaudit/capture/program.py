@@ -132,7 +132,7 @@ class Program:
             expected = "a program that sends by torch.distributed" if self.options.ranks else tapped
             code, why = "DPA059", f"no message seen; expected {expected}"
         if why:
-            raise RunError("DPA058", code, f"{' '.join(self.options.command)}: {why}")
+            raise RunError(code, f"{' '.join(self.options.command)}: {why}")
 
 
 def _said(out: Path) -> str:

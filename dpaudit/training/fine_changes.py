@@ -162,7 +162,7 @@ class _Fine:
         typical = float(per_number[there].median()) if there.any() else 0.0
         even = whole + typical * numbers
         each = even.clone()
-        each[round.rows(name)] = ratio
+        each[round.seen(name).rows] = ratio
         return [even, each]
 
 

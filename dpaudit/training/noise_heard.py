@@ -96,10 +96,11 @@ class _Listener:
         stays = near(signs[0], signs[1], tolerance)
         in_directions = moved and size is not None and (linear[0] or loudly or own)
         seldom = base.numel() > LARGE and not round.run.looks_closely(round.k)
+        seen = round.seen(name)
         return Heard(
             *name_of(round, name),
-            rows=round.links(name),
-            adversaries=round.adversaries(name),
+            rows=seen.links,
+            adversaries=seen.adversaries,
             noise=noise,
             louder=louder,
             data=data,
@@ -116,7 +117,7 @@ class _Listener:
             else None,
             no_directions=in_directions and seldom,
             enough=stays and size is not None and self._is_enough(loud, size),
-            left_out=round.n_seen(name) - len(round.rows(name)),
+            left_out=seen.left_out,
         )
 
     def _play(self, way: Way) -> Tensor:

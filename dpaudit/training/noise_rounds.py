@@ -110,7 +110,7 @@ class RealRound:
         self._oracle, self._following = oracle, following
         self._later_too = False  # whether the round after it is played, too
         self._least = 0.0  # weight of noise that is none, or as good as none
-        self._rows: dict[str, Tensor] = {}
+        self._seen: dict[str, SeenRows] = {}
         self._sent: dict[str, Message] = {}
         self._later: Messages | None = None  # what the round after it sends
         self._played: dict[Way, Payloads] = {}
@@ -185,39 +185,17 @@ class RealRound:
         """Rows of the payload of a message, of which some are looked at."""
         return self._sent[name.removesuffix(LATE)].payload.shape[-2]
 
-    def rows(self, name: str) -> Tensor:
+    def seen(self, name: str) -> "SeenRows":
         """Which of them are."""
-        return self._rows[name.removesuffix(LATE)]
-
-    def n_seen(self, name: str) -> int:
-        """How many of them an adversary reads."""
-        return len(_seen_rows(self._sent[name.removesuffix(LATE)], self.run))
-
-    def links(self, name: str) -> tuple[tuple[int, int | None], ...]:
-        """Sender of each row that is looked at, and receiver if it goes to one alone."""
-        sent = self._sent[name.removesuffix(LATE)]
-        alone = len(sent.rows.unique()) == len(sent.rows)
-        edges = [int((sent.rows == row).nonzero()[0]) for row in self.rows(name)]
-        return tuple(
-            (int(sent.senders[e]), int(sent.receivers[e]) if alone else None) for e in edges
-        )
-
-    def adversaries(self, name: str) -> tuple[frozenset[str], ...]:
-        """Who reads each of these rows."""
-        sent = self._sent[name.removesuffix(LATE)]
-        by_edge = _adversaries_of(sent, self.run.adversaries)
-        return tuple(
-            frozenset().union(*(by_edge[e] for e in (sent.rows == row).nonzero().flatten()))
-            for row in self.rows(name)
-        )
+        return self._seen[name.removesuffix(LATE)]
 
     def _read(self, sent: Mapping[str, Message]) -> Payloads:
         if not self._sent:
             self._sent = dict(sent)
-            self._rows = {name: _rows(s, self.run) for name, s in sent.items()}
+            self._seen = {name: _seen(s, self.run) for name, s in sent.items()}
         return {
-            name: s.payload[..., self._rows[name], :]
-            .expand(self.run.streams, len(self._rows[name]), s.payload.shape[-1])
+            name: s.payload[..., (rows := self._seen[name].rows), :]
+            .expand(self.run.streams, len(rows), s.payload.shape[-1])
             .cpu()
             for name, s in sent.items()
             if name in self._sent and s.payload.shape == self._sent[name].payload.shape
@@ -248,17 +226,25 @@ def kept_rows(streams: int, d: int, n_rounds: int) -> int:
     return max(2, min(ROWS, 4 * ENTRIES // (streams * d * n_rounds)))
 
 
-def _seen_rows(sent: Message, run: RealRounds) -> Tensor:
-    """Rows of the payload that an adversary reads."""
-    seen = [bool(adversaries) for adversaries in _adversaries_of(sent, run.adversaries)]
-    return sent.rows[torch.tensor(seen, dtype=torch.bool)].unique()
+class SeenRows(NamedTuple):
+    """Rows of a payload that are looked at: of those that an adversary reads, as many as fit."""
+
+    rows: Tensor
+    left_out: int  # rows that an adversary reads and that are not looked at
+    links: tuple[tuple[int, int | None], ...]  # sender of each, and receiver if it is one alone
+    adversaries: tuple[frozenset[str], ...]  # names of those who read each
 
 
-def _rows(sent: Message, run: RealRounds) -> Tensor:
-    """Of these, as many as there is room for."""
-    rows = _seen_rows(sent, run)
+def _seen(sent: Message, run: RealRounds) -> SeenRows:
+    by_edge = _adversaries_of(sent, run.adversaries)
+    read = sent.rows[torch.tensor(list(map(bool, by_edge)), dtype=torch.bool)].unique()
     room = kept_rows(run.streams, sent.payload.shape[-1], run.n_rounds)
-    return rows[torch.linspace(0, len(rows) - 1, min(room, len(rows))).long()]
+    rows = read[torch.linspace(0, len(read) - 1, min(room, len(read))).long()]
+    alone = len(sent.rows.unique()) == len(sent.rows)
+    edges = [(sent.rows == row).nonzero().flatten().tolist() for row in rows]
+    links = ((int(sent.senders[e]), int(sent.receivers[e]) if alone else None) for e, *_ in edges)
+    names = (frozenset[str]().union(*(by_edge[e] for e in own)) for own in edges)
+    return SeenRows(rows, len(read) - len(rows), tuple(links), tuple(names))
 
 
 def _adversaries_of(sent: Message, adversaries: tuple[ThreatModel, ...]) -> list[set[str]]:

@@ -143,7 +143,7 @@ class _Directions:
 
         Where several do, all rows that any of them reads must have one first.
         """
-        sets = _read_together(self._round.adversaries(self._name))
+        sets = _read_together(self._round.seen(self._name).adversaries)
         if not sets:
             return []
         differ, unheard, left = self._suspects(by_row=True)

@@ -21,10 +21,10 @@ class Decor(dp.GaussianSGD):
         2.  Y = X - eta (S + N) / B, sent to the neighbours
         3.  X <- W Y
     The noises of a round have the covariance C^2 s^2 (I + ratio^2 L), L the Laplacian of the graph,
-    and the v cancel in the mean over agents. Who has no secrets tells the noise of an agent from
-    all messages up to C^2 / [(s^2 (I + ratio^2 L))^-1]_ii: s is such that this is at least
-    sigma^2 C^2 for every agent. An agent's neighbours know its v: against all of them together s^2
-    C^2 is left.
+    and the v cancel in the mean over agents. An adversary without secrets knows the noise of an
+    agent from all messages up to C^2 / [(s^2 (I + ratio^2 L))^-1]_ii: s is such that this is at
+    least sigma^2 C^2 for every agent. An agent's neighbours know its v: against all of them
+    together s^2 C^2 is left.
 
     Readings: the paper clips the gradient of a user; here records are clipped, as in its example
     level experiments, and batches are drawn as the audit says. Its noise is set by Renyi
@@ -87,14 +87,14 @@ def pairs_of(graph: Graph) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _own_noise(graph: Graph, ratio: float) -> float:
-    """s for which no agent's noise is told to less than variance 1."""
+    """s that leaves every agent's noise a variance of at least 1."""
     unit = torch.eye(graph.n_agents, dtype=torch.float64) + ratio**2 * laplacian(graph)
     return math.sqrt(torch.linalg.inv(unit).diagonal().max().item())  # 1 / [.]_ii is left of i's
 
 
 @lru_cache(maxsize=256)
 def _left(defense: Decor, graph: Graph, agents: tuple[int, ...]) -> Left:
-    """Of the noises over C, less what the secrets of these agents tell."""
+    """Of the noises over C, less what the secrets of these agents reveal."""
     s = defense.own_noise(graph)
     own = torch.eye(graph.n_agents, dtype=torch.float64)
     return left_of(s**2 * (own + defense.ratio**2 * laplacian(graph, without=agents)))

@@ -25,8 +25,8 @@ class State(NamedTuple):
 
 
 _RELAYED = (
-    "models that this view does not tell decide about gradients, which may relay what it does not "
-    "read: the upper end is that of every link"
+    "gradients depend on models that this view does not reveal, and may relay messages that it "
+    "does not read: the upper end is that of every link"
 )
 
 
@@ -182,8 +182,8 @@ class DPDL(dp.BudgetDefense):
         (Theorem 1 counts that noise as hiding the record). What then hides the un-noised e_i is
         z^ii and the noise of the cross-gradients it does not hold. A cross-gradient that it does
         not read shows in its receiver's momentum, under further noise: it counts as read at most.
-        Who does not read every model is told as much as who reads every link at most, as agents
-        react to what they receive.
+        An adversary that does not read every model learns at most as much as one that reads every
+        link, as agents react to what they receive.
         """
         graph, agents = setting.network.at(1), threat_model.agents
         near = graph.neighbours(victim)
@@ -198,8 +198,8 @@ class DPDL(dp.BudgetDefense):
             z = [self.sigma / shift] * self.n_rounds if shift else []
             return dp.batch_releases(self, setting.sizes[victim], z)
 
-        everybody = _are_told(graph, threat_model, setting.holders)
-        follows = _are_told(graph, threat_model, (victim, *near))
+        everybody = _are_known(graph, threat_model, setting.holders)
+        follows = _are_known(graph, threat_model, (victim, *near))
         return Bracket(
             least=mechanism(CALIBRATION_LEAST, len(out), unseen if follows else None),
             most=mechanism(CALIBRATION_MOST, len(near), unseen if everybody else []),
@@ -280,7 +280,7 @@ class DPDL(dp.BudgetDefense):
 
 
 @lru_cache(maxsize=64)
-def _are_told(graph: Graph, threat_model: ThreatModel, agents: tuple[int, ...]) -> bool:
+def _are_known(graph: Graph, threat_model: ThreatModel, agents: tuple[int, ...]) -> bool:
     """Whether a view has the models of all these agents."""
     return all(
         j in threat_model.agents or any(threat_model.sees(j, i) for i in graph.neighbours(j))

@@ -69,14 +69,14 @@ class FedCDP(dp.GaussianSGD):
         return State(X, torch.tensor(_sizes(setting), device=X.device))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        V, told = dp.from_server(graph, state.V)
+        V, average = dp.from_server(graph, state.V)
         X, B, total = V, gradient.batch_size, torch.zeros_like(V)
         for s in range(self.local_steps):
             S, scale = self._clipped(X, k, graph, gradient.at_step(s), state.layers.tolist())
             N = noise.gaussian(f"gradient {s}", self.sigma * scale, S)
             X = X - self.learning_rate * graph.acting(X) * (S + N) / B  # 1
             total = total + S / B
-        sent = {"x": dp.broadcast(graph, X), **told}
+        sent = {"x": dp.broadcast(graph, X), **average}
         return Round(State(graph.mix(X), state.layers), sent, {"gradient": total})  # 2
 
     def _clipped(
@@ -152,5 +152,5 @@ class FedCDP(dp.GaussianSGD):
 
 
 def _sizes(setting: Setting) -> list[int]:
-    """How many coordinates each layer has; one layer where none is told apart."""
+    """How many coordinates each layer has; one layer where the model names none."""
     return [size for _, size in setting.layers] or [setting.d]

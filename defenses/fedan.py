@@ -15,7 +15,7 @@ class State(NamedTuple):
     X: Tensor  # [..., n_agents, d], what was sent last
     own: Tensor  # [..., n_agents, memory], norms of own noisy gradients, the last one first
     heard: Tensor  # [..., n_agents, memory], mean norms of the neighbours' changes over eta
-    told: Tensor  # [..., 1, 1], rounds played so far
+    played: Tensor  # [..., 1, 1], rounds played so far
 
 
 class FedAN(dp.GaussianSGD):
@@ -69,17 +69,17 @@ class FedAN(dp.GaussianSGD):
             X,
             _remembered(state.own, G.norm(dim=-1, keepdim=True)),
             _remembered(state.heard, _heard(graph, (X - state.X).norm(dim=-1, keepdim=True) / eta)),
-            state.told + 1,
+            state.played + 1,
         )
         return Round(after, {"x": dp.broadcast(graph, X)}, {"gradient": clipped / B})
 
     def _clip_norms(self, state: State) -> Tensor:
         """S_i, [..., n_agents, 1]."""
-        rounds = state.told.clamp(1, self.memory)
+        rounds = state.played.clamp(1, self.memory)
         m, M = (norms.sum(-1, keepdim=True) / rounds for norms in (state.own, state.heard))
         mixed = (1 - self.sharing) * m + self.sharing * M
         history = mixed.clamp(self.least_clip_norm, self.clip_norm)
-        return torch.where(state.told > 0, history, self.clip_norm)
+        return torch.where(state.played > 0, history, self.clip_norm)
 
     def clip_norm_in(self, k: int) -> float | None:
         """None is common to all agents."""

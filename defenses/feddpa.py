@@ -81,7 +81,7 @@ class FedDPA(dp.GaussianDefense):
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         E, C, layer = self.local_steps, self.clip_norm, state.layer
-        w, told = dp.from_server(graph, state.W)
+        w, average = dp.from_server(graph, state.W)
 
         def sums(TH: Tensor, acting: Tensor | None) -> Tensor:
             G = gradient.per_record(TH, acting)
@@ -114,7 +114,7 @@ class FedDPA(dp.GaussianDefense):
         V = w + D + acting * noise.gaussian("update", self._std_over_C(n) * C, D)
         W = graph.mix(V)
         kept = state.TH if graph.server is None else _served(state.TH, W, graph.server)
-        sent = {"x": dp.broadcast(graph, V), **told}
+        sent = {"x": dp.broadcast(graph, V), **average}
         private = {"gradient": S / gradient.batch_size, "update": D}
         return Round(State(torch.where(acting > 0, th, kept), W, layer), sent, private)
 

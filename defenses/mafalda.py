@@ -121,7 +121,7 @@ class Mafalda(dp.GaussianSGD):
         return (1 + MARGIN) * shift / gaussian_mu(self.epsilon, self.delta)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """The whole run is one Gaussian release; who does not read all of it is told less."""
+        """The whole run is one Gaussian release; who does not read all of it learns less."""
         known = dp.known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
         whole = dp.Release(family="gaussian", noise_multiplier=self.sigma)
         said = "batches are taken in turn, in an order that is public"

@@ -66,13 +66,13 @@ class MAPA(dp.GaussianDefense):
         return self
 
     def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        V, told = dp.from_server(graph, state.X)
+        V, average = dp.from_server(graph, state.X)
         eta, C, B = self.learning_rate_in(k), self.stage_clip_norm(k), gradient.batch_size
 
         S = dp.of_acting(graph, V, lambda models, acting: gradient.clipped_sum(models, C, acting))
         N = noise.gaussian("gradient", self.noise_multiplier_in(k) * C, S)
         X = V - eta * graph.acting(V) * (S + N) / B  # 1
-        sent = {"x": dp.broadcast(graph, X), **told}
+        sent = {"x": dp.broadcast(graph, X), **average}
         return Round(Models(graph.mix(X)), sent, {"gradient": S / B})  # 2
 
     def stage(self, k: int) -> int:

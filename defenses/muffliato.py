@@ -73,8 +73,8 @@ class Muffliato(dp.GaussianDefense):
             Y = X - nu * (dp.clip(G, C) if self.clip == "noisy" else G)  # 1
         else:
             Y = X - nu * exact + noise.gaussian("x", std, X)
-        *told, Y = gossip(graph, Y, self.steps(graph))  # 2
-        sent = {f"x/{s}": dp.broadcast(graph, Y_s) for s, Y_s in enumerate(told, start=1)}
+        *steps, Y = gossip(graph, Y, self.steps(graph))  # 2
+        sent = {f"x/{s}": dp.broadcast(graph, Y_s) for s, Y_s in enumerate(steps, start=1)}
         return Round(Models(Y), sent, {"gradient": exact})  # 3
 
     def steps(self, graph: Graph) -> int:

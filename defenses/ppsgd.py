@@ -59,14 +59,14 @@ class PPSGD(dp.GaussianDefense):
         return State(X, torch.zeros_like(X))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        V, told = dp.from_server(graph, state.V)
+        V, average = dp.from_server(graph, state.V)
         C = self.clip_norm
         G = dp.of_acting(graph, V + state.Theta, gradient)
         clipped = dp.clip(G, C)
         N = noise.gaussian("gradient", self.sigma * C, G)
         X = V - self.learning_rate * graph.acting(V) * (clipped + N)  # 1
         Theta = state.Theta - self.local_learning_rate * G  # 2
-        sent = {"x": dp.broadcast(graph, X), **told}
+        sent = {"x": dp.broadcast(graph, X), **average}
         return Round(State(graph.mix(X), Theta), sent, {"gradient": clipped, "theta": Theta})  # 3
 
     def models(self, state: State) -> Tensor:

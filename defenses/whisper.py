@@ -27,7 +27,7 @@ class Whisper(dp.GaussianSGD):
         1.  N = sigma C R Z,  Z ~ N(0, I)
         2.  Y = X - eta (S + N) / B, sent to the neighbours
         3.  X <- W Y
-    Who reads all messages tells the noise of agent i from the others' up to a variance of sigma^2
+    Who reads all messages knows the noise of agent i from the others' up to a variance of sigma^2
     C^2 / [Sigma^-1]_ii, which is at least sigma^2 C^2. That counts the noise of all others as
     known, so it holds against agents that pool their own noise as well.
 

@@ -116,8 +116,8 @@ class ZipDL(dp.GaussianSGD):
         follows = r >= m and network.period == 1 and all(threat_model.sees(*link) for link in own)
         least = [0.0] * self.n_rounds if follows else [hidden]
         most = [0.0] * self.n_rounds if self.n_rounds > 1 else [hidden]
-        shown, told = (dp.batch_releases(self, size, end) for end in (least, most))
-        return Bracket(shown, told, (_SAID,))
+        low, high = (dp.batch_releases(self, size, end) for end in (least, most))
+        return Bracket(low, high, (_SAID,))
 
 
 _SAID = (

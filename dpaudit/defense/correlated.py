@@ -45,9 +45,9 @@ def left_of(covariance: Tensor) -> Left:
     alone = covariance.diagonal()
     values, vectors = torch.linalg.eigh(covariance)
     zero = values <= SINGULAR * alone.max()
-    told = vectors[:, zero].square().sum(1) > NO_PART
+    fixed = vectors[:, zero].square().sum(1) > NO_PART
     precision = vectors[:, ~zero].square() @ (1 / values[~zero])
-    return Left(torch.where(told, 0.0, 1 / precision), alone)
+    return Left(torch.where(fixed, 0.0, 1 / precision), alone)
 
 
 def laplacian(graph: Graph, without: tuple[int, ...] = ()) -> Tensor:

@@ -56,10 +56,10 @@ def refuse_other_messages(k: int, sent: Messages, other: Messages) -> None:
     for name in sorted(sent.keys() | other.keys()):
         there = [play[name].payload.shape[-2:] if name in play else None for play in (sent, other)]
         if there[0] != there[1]:
-            told = "is not sent" if None in there else "has another shape"
+            how = "is not sent" if None in there else "has another shape"
             raise ConfigError(
                 "DPA045",
-                f'defense: message "{name}" of round {k} {told} where gradients or noise differ: '
+                f'defense: message "{name}" of round {k} {how} where gradients or noise differ: '
                 "that alone tells who reads it, whatever the noise is; expected the same messages "
                 "in the same shapes for all data (send zeros, or pad)",
             )

@@ -247,9 +247,17 @@ def test_noise_multiplier_follows_23_with_its_constants() -> None:
         assert defense.calibrate(setting).noise_multiplier == pytest.approx(sigma, rel=2e-3)
 
 
-def test_noise_multiplier_halves_when_epsilon_doubles_and_doubles_with_four_times_the_rounds() -> (
-    None
-):
+def test_23_takes_least_and_largest_weights_and_the_fewest_records() -> None:
+    setting = Setting(build_graph("path", 3), (50, 200, 100), 10)  # weights 1/3 and 2/3
+    defense = DPDL(epsilon=0.5, n_rounds=100, batch_size=10, calibration=1.5, h=2.0, c2=2.0)
+    terms = 2 * math.sqrt(3) + 15 * 1.5 * 3 / 8 + 1.5 * (2 / 3) * 9 * 3 / 4
+    root = math.sqrt(2 / (2 / 3))  # the smallest neighbourhood is of two agents
+    q = 10 / (3 * 50)
+    expected = terms * 2 * q * math.sqrt(100 * math.log(1e5)) / (root * 0.5)
+    assert defense.noise_multiplier_of(setting) == pytest.approx(expected)
+
+
+def test_23_halves_as_epsilon_doubles_and_doubles_in_four_times_the_rounds() -> None:
     setting = Setting(build_graph("ring", 6), (500,) * 6, 100)
     base = DPDL(epsilon=0.5, n_rounds=100).noise_multiplier_of(setting)
     assert DPDL(epsilon=1.0, n_rounds=100).noise_multiplier_of(setting) == pytest.approx(base / 2)

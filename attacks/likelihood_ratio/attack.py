@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import Annotated, ClassVar, Self
 
@@ -249,7 +248,11 @@ class LikelihoodRatio(Attack):
                 return self._of_noise(player)
             training = player.play("training", trials=self._choosing)
             score = Score.of(question.delta, training, player.streams)
-            enough = partial(_are_decided, asked, score) if self.stop_early else None
+
+            def decided(so_far: Worlds) -> bool:
+                return all(is_decided(each, score, so_far) for each in asked)
+
+            enough = decided if self.stop_early else None
             counted = player.play("counted", trials=self.trials, enough=enough)
         except RunError:
             raise  # of the run's folder, not of the runs
@@ -342,10 +345,6 @@ def _seconds_of_a_round(game: Game, threat_model: ThreatModel) -> float:
         return 0.0
     first = min(game.defense.n_rounds, FIRST)
     return seconds_of(lambda: Adversary(game, threat_model, first)) / first
-
-
-def _are_decided(asked: Sequence[Question], score: Score, so_far: Worlds) -> bool:
-    return all(is_decided(question, score, so_far) for question in asked)
 
 
 def _claimed(context: AttackContext, threat_model: ThreatModel) -> dict[int, Claim]:

@@ -104,7 +104,9 @@ def compressed(factor: Matrix, least: float) -> Matrix:
     if isinstance(factor, np.ndarray):
         _, S, V = _svd(factor * (np.linalg.norm(factor, axis=0) > least))
         return S[least < S, None] * V[least < S]
-    factor = _without_rounding(sparse.csr_array(factor), least)
+    factor = sparse.csr_array(factor)
+    factor.data[np.abs(factor.data) <= least] = 0.0
+    factor.eliminate_zeros()
     parts = _Parts.of(factor)
     few = (parts.n_rows > 1) & (parts.n_rows <= SMALL) & (parts.n_columns <= SMALL**2)
     chosen = (parts.n_columns < parts.n_rows) | few
@@ -139,13 +141,6 @@ def scaled(A: Matrix, by: Array) -> Matrix:
 def largest(A: Matrix) -> float:
     """The size of the largest entry; 0 of none."""
     return float(abs(A).max()) if min(A.shape) else 0.0
-
-
-def _without_rounding(values: Matrix, least: float) -> Matrix:
-    """The entries whose size is above ``least``."""
-    values.data[np.abs(values.data) <= least] = 0.0
-    values.eliminate_zeros()
-    return values
 
 
 class _Parts(NamedTuple):

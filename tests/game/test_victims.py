@@ -4,12 +4,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from dpaudit.accounting.releases import epsilon
 from dpaudit.defense import Bracket, Noise, Setting
+from dpaudit.defense.gossip import releases
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.worst_case.agent import most_moving, of_most_moved_agent, of_worst_agent
+from dpaudit.game.worst_case.agent import (
+    _declared,
+    most_moving,
+    of_most_moved_agent,
+    of_worst_agent,
+)
 from dpaudit.graphs.graph import build_graph
+from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
 
@@ -165,3 +173,14 @@ def test_a_record_moves_many_coordinates_where_that_tells_more(kind, played: int
     setting = Setting(build_graph("ring", 5), (8,) * 5, d=300)
     game = Game.of(kind(noise_multiplier=0.2), setting, 0, "add-remove")
     assert most_moving(game, EAVESDROPPER, Streams(0)).spread == played
+
+
+def test_what_is_declared_of_two_rounds_is_half_of_what_four_have() -> None:
+    setting = Setting(build_graph("ring", 5), (40,) * 5, 1)
+    defense = load_plugin("defenses", "dp-dpsgd")(
+        n_rounds=4, batch_size=8, noise_multiplier=2.0, sampling="poisson"
+    ).calibrate(setting)
+    game = Game.of(defense, setting, 0, "add-remove")
+    every_link = ThreatModel(name="every link")
+    two = epsilon(releases([2.0] * 2, "poisson", 0.2), 1e-5).high
+    assert _declared(game, every_link, 1e-5, "add-remove") == pytest.approx(two)

@@ -102,7 +102,7 @@ def kalman_update(out: ProbedRound) -> Update:
         stds=torch.from_numpy(S[order]),
         shifts=torch.from_numpy(shifts[:, first]),
         noiseless=torch.from_numpy(seen - (seen @ U) @ U.T),
-        least_noiseless=_least_noiseless(S),
+        least_noiseless=min(NOISELESS, max(LEAST_NOISELESS, 100 * LOST * _condition_number(S))),
         residuals=torch.from_numpy(state - shifts @ gain),
         factor=_unknown(C, C - V.T @ gain, S),
         draws=LinearMap(of_first[:, np.flatnonzero(drawn)]),
@@ -122,10 +122,6 @@ def _unknown(C: Matrix, left: Matrix, S: Array) -> Matrix:
     units = np.where(sizes > 0, sizes, 1.0)
     least = max(ROUNDING, LOST * _condition_number(S))
     return scaled(compressed(scaled(left, 1 / units), least), units)
-
-
-def _least_noiseless(S: Array) -> float:
-    return min(NOISELESS, max(LEAST_NOISELESS, 100 * LOST * _condition_number(S)))
 
 
 def _condition_number(S: Array) -> float:

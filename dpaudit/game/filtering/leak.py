@@ -280,14 +280,10 @@ def _is_separate(rounds: list[Reading], game: Game) -> bool:
         shown = {use[0] for use in uses}
         if any(-(-j // game.batches) not in (k, EVERY_ROUND) for j in shown):
             return False
-        if len(shown) > 1 and (r.has_laplace or not _are_apart(uses, r.columns)):
-            return False
+        if len(shown) > 1:  # do they move independent noise: orthogonal columns?
+            S = torch.stack([r.columns[use] for use in uses])
+            H, inclusions = S @ S.mT, torch.tensor([use[0] for use in uses])
+            between = H[inclusions[:, None] != inclusions]
+            if r.has_laplace or not between.abs().max() <= RANK * H.diagonal().max():
+                return False
     return True
-
-
-def _are_apart(uses: list[Use], columns: Mapping[Use, Tensor]) -> bool:
-    """Whether uses by different inclusions move independent noise: orthogonal columns."""
-    S = torch.stack([columns[use] for use in uses])
-    H, inclusions = S @ S.mT, torch.tensor([use[0] for use in uses])
-    between = H[inclusions[:, None] != inclusions]
-    return bool(between.abs().max() <= RANK * H.diagonal().max())

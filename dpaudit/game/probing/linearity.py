@@ -53,9 +53,7 @@ class Nonlinear(NamedTuple):
     affine: frozenset[str]  # messages that are, in all rounds
     quiet: bool  # whether all is affine in the noise alone, where there is no record
     defined: bool  # whether the run without noise and record consists of numbers
-    noiseless: (
-        tuple[int, str] | None
-    )  # round and message that no noise reaches, and the record does
+    noiseless: tuple[int, str] | None  # round and message that the record reaches and no noise does
     fewest: int = 1  # coordinates of the model at which the step can be played
 
     @property
@@ -91,7 +89,10 @@ def nonlinearity(game: Game, threat_model: ThreatModel, n_rounds: int) -> Nonlin
     broken: set[str] = set()
     names: dict[str, None] = {}
     quiet = defined = True
-    for k, sent, state in _played(several, _combinations(), n_rounds):
+    # of two draws: nothing, twice; in each size the first, the second, their sum, twice the first
+    one = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
+    combinations = torch.cat([one[:2] * 0, *(size * one for size in SIZES)])
+    for k, sent, state in _played(several, combinations, n_rounds):
         parts = {name: s.payload.flatten(1) for name, s in sent.items()} | {"state": state}
         names |= dict.fromkeys(sent)
         for name, values in parts.items():
@@ -114,26 +115,19 @@ def wide(game: Game) -> Game:
     return replace(game, setting=game.setting.stand_in(d))
 
 
-def _combinations() -> Tensor:
-    """What is played of two draws [trials, 2]: nothing, twice; each, their sum, twice the first."""
-    one = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
-    return torch.cat([one[:2] * 0, *(size * one for size in SIZES)])
-
-
 def _is_affine(values: Tensor, with_record: bool = True) -> bool:
-    """Of [2 trials, n]: the combinations without the record, and then with it."""
+    """Of [2 trials, n]: the combinations without the record, and then with it.
+
+    Noise adds up, and adds the same with the record and without, however it is made of draws.
+    """
     absent, present = (v - v[0] for v in values.chunk(2))
     if not with_record:
         return _adds_up(absent, values[: len(absent)])
-    return _is_apart(values) and _adds_up(absent, values) and _adds_up(present, values)
-
-
-def _is_apart(values: Tensor) -> bool:
-    """Whether noise, however it is made of draws, adds the same with the record and without."""
-    absent, present = (v - v[0] for v in values.chunk(2))
     size = torch.maximum(absent, present).abs().amax()
     allowed = RELATIVE * size + ROUNDING * values.abs().amax()
-    return bool((present - absent).abs().max() <= allowed)  # False for NaN
+    if not (present - absent).abs().max() <= allowed:  # NaN is not
+        return False
+    return _adds_up(absent, values) and _adds_up(present, values)
 
 
 def _adds_up(moved: Tensor, values: Tensor) -> bool:

@@ -193,7 +193,11 @@ class _StepProbe:
                 if len(groups) > MOST_TRIALS:
                     raise NotLocal(f"{len(groups)} trials would be needed to tell its agents apart")
                 effects = self._units.effects(
-                    groups, reach, self._places, self._moved_alone, max(1, NUMBERS // self._width)
+                    groups,
+                    reach,
+                    self._places,
+                    lambda some: self._played([(group, np.ones(len(group))) for group in some]),
+                    max(1, NUMBERS // self._width),
                 )
                 self._check(effects)
                 return reach, effects
@@ -210,9 +214,6 @@ class _StepProbe:
         largest = np.abs(moved).max(initial=0.0)
         if not np.abs(moved - predicted).max(initial=0.0) <= RELATIVE * largest:
             raise NotLocal("its step reaches further than a few links, or is not linear")
-
-    def _moved_alone(self, groups: list[Indices]) -> Array:
-        return self._played([(group, np.ones(len(group))) for group in groups])
 
     def _played(self, moves: list[tuple[Indices, Array]]) -> Array:
         """What moves [trials, numbers] where units are moved by these amounts, in each trial."""

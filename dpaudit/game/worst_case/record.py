@@ -130,7 +130,11 @@ def worst_epsilon(
     one = epsilon(mechanism, delta, adjacency)
     if d == 1 or any(r.family != "laplace" or r.noise_multiplier == 0 for r in mechanism):
         return one
-    pure = epsilon([_at_once(release, d) for release in mechanism], 0.0, adjacency).high
+    # one release each with the pure loss of all coordinates
+    at_once = [
+        r.model_copy(update={"noise_multiplier": r.noise_multiplier / sqrt(d)}) for r in mechanism
+    ]
+    pure = epsilon(at_once, 0.0, adjacency).high
     if delta == 0:
         return Interval(pure, pure)
     if all(release.sampling_rate == 1 for release in mechanism):
@@ -148,8 +152,3 @@ def _of_a_round(release: Release, d: int, delta: float) -> float:
     alone = {"sampling": "none", "sampling_rate": 1.0, "count": 1}
     unsampled = epsilon(_spread([release.model_copy(update=alone)], d), delta / q).low
     return float(np.logaddexp(np.log1p(-q), np.log(q) + unsampled)) if q < 1 else unsampled
-
-
-def _at_once(release: Release, d: int) -> Release:
-    """One release with the pure loss of all coordinates."""
-    return release.model_copy(update={"noise_multiplier": release.noise_multiplier / sqrt(d)})

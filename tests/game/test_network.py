@@ -402,3 +402,14 @@ def test_more_memory_than_there_is_is_refused_with_the_size_that_fits(monkeypatc
     monkeypatch.setattr(network, "available", lambda: 10**5)
     with pytest.raises(ConfigError, match=r"takes .* are free, enough for \d+ agents"):
         network_mu(with_self_loops(nx.cycle_graph(20)), 50)
+
+
+def test_an_agent_s_own_noise_reveals_what_others_share_of_it() -> None:
+    """Agent 0 has z0 + z1 and agent 1 z1 + z2: to agent 1 half of z1's variance is left open."""
+    F = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
+    gossip = gossip_of(torch.full((2, 2), 0.5), 1, F, None)
+    assert gossip.unknown(()).tolist() == [[2.0, 1.0], [1.0, 2.0]]
+    expected = torch.tensor([[1.5, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(gossip.unknown((1,)), expected)
+    shared = gossip_of(torch.full((2, 2), 0.5), 1, F, [[0], [0, 1], [1]])
+    assert shared.unknown((1,)).tolist() == [[1.0, 0.0], [0.0, 0.0]]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,12 @@ from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.defense.contract import Setting
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.kalman_filter import Innovation
 from dpaudit.game.filtering.leak import Reading
 from dpaudit.game.game import Game
 from dpaudit.game.matrices import LinearMap
 from dpaudit.game.runs.play import (
     ASKED,
     LearnedScore,
-    LogRatios,
     Scored,
     Worlds,
     _is_due,
@@ -196,20 +193,6 @@ def test_runs_that_are_enough_are_the_first_blocks_of_all(audited) -> None:
     assert 2_000 < n < 8_000
     for few, many in zip(some.scores, every.scores, strict=True):
         assert np.array_equal(few, many[:n])
-
-
-def test_a_sampled_ratio_is_the_logarithm_of_the_mixture() -> None:
-    """ln(1 - q + q e^llr), of an innovation y and a shift of 2: llr = 2 y - 2."""
-    setting = Setting(build_graph("ring", 6), (32,) * 6, 1)
-    defense = load_plugin("defenses", "dp-dpsgd")(batch_size=8, noise_multiplier=1.0)
-    game = Game.of(defense, setting, 1, "add-remove", "poisson")
-    ratios, shift = LogRatios(game, 2), torch.tensor([2.0], dtype=torch.float64)
-    reading = SimpleNamespace(shifts={1: shift}, shown={}, exact=False, has_laplace=False)
-    y = torch.tensor([[0.5], [1.5]], dtype=torch.float64)
-    ratios.add(Innovation(reading, y, y))  # type: ignore[arg-type]
-    expected = np.log(0.75 + 0.25 * np.exp([-1.0, 1.0]))
-    assert ratios.scores(None).tolist() == pytest.approx(expected.tolist())
-    assert ratios.scores(2).tolist() == [0.0, 0.0]
 
 
 def test_a_round_of_laplace_noise_reveals_the_sum_of_its_losses() -> None:

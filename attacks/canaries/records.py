@@ -136,8 +136,8 @@ def train_with_records(
     if not defense.observables:
         raise ConfigError(
             "DPA052",
-            "attack canaries: no gradient can be derived from this defense's messages; use kind = "
-            '"gradient"',
+            "attack canaries: no gradient can be derived from this defense's messages",
+            'use kind = "gradient"',
         )
     observable, rng = next(iter(defense.observables.values())), streams.numpy("canaries")
     drawn = records(kind, problem.dataset, n_canaries, rng)

@@ -111,7 +111,8 @@ class Sensitivity(Attack):
             raise ConfigError(
                 "DPA047",
                 "claim.adjacency: function adjacency needs a stated distance between gradients, "
-                "and this defense states none; claim add-remove or replace-one",
+                "and this defense states none",
+                "claim add-remove or replace-one",
             )
         victim = _most_moved(context) if self.victim is None else self.victim
         if setting.sizes[victim] == 0:

@@ -157,8 +157,8 @@ class Examination:
             raise ConfigError(
                 "DPA047",
                 "claim.adjacency: agent-identity needs a stated bound on how far the queries of "
-                "two agents are apart, and this defense states none; claim add-remove or "
-                "replace-one",
+                "two agents are apart, and this defense states none",
+                "claim add-remove or replace-one",
             )
         rows = []
         for name, bound in stated.items():

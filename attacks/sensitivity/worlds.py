@@ -120,7 +120,8 @@ class FunctionChange(Gradient):
         raise DpauditError(
             "DPA047",
             "claim.adjacency: function adjacency changes an agent's whole gradient, and this "
-            "defense clips the gradients of records; claim add-remove or replace-one",
+            "defense clips the gradients of records",
+            "claim add-remove or replace-one",
         )
 
 
@@ -162,8 +163,8 @@ class Coupled:
             return self.problem
         raise ConfigError(
             "DPA047",
-            "claim.adjacency: agents hold cost functions and no records to add or replace; claim "
-            "function adjacency",
+            "claim.adjacency: agents hold cost functions and no records to add or replace",
+            "claim function adjacency",
         )
 
     def play(

@@ -100,7 +100,7 @@ def epsilon(
     if delta == 0:
         if pure == inf:
             raise DpauditError(
-                "DPA049", "Gaussian noise has no epsilon at delta = 0; choose a delta above 0"
+                "DPA049", "Gaussian noise has no epsilon at delta = 0", "choose a delta above 0"
             )
         return Interval(pure, pure)
     mu = _gaussian_mu(mechanism, adjacency)

@@ -109,9 +109,7 @@ def _held(out: Path, resume: bool) -> Iterator[Folder]:
             (out / LOCK).exists() and not (out / "run.json").exists()
         )
         if not begun and out.exists() and any(out.iterdir()):
-            raise RunError(
-                "DPA015", f"{out}: not empty, and not a benchmark of dpaudit; give --out"
-            )
+            raise RunError("DPA015", f"{out}: not empty, and not a benchmark of dpaudit")
     if resume and not (out / RESULT).exists():
         raise RunError("DPA017", f"{out}: nothing to resume: no {RESULT} in it")
     with Folder(out).held() as folder:

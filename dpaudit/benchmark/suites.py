@@ -32,5 +32,5 @@ def benchmark_path(named: str, scale: Scale | None) -> Path:
             f"{', '.join(known) or 'none'}",
         )
     if scale is not None:
-        raise ConfigError("DPA013", f"--scale: {named} is a file and no suite; leave it out")
+        raise ConfigError("DPA013", f"--scale: {named} is a file and no suite")
     return path

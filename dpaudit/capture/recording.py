@@ -72,7 +72,7 @@ class Recording:
             return stored.flatten().view(dtype).reshape(sent.shape)
         except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
             raise RunError(
-                "DPA066", f"{path}: {' '.join(str(error).split())}; capture again"
+                "DPA066", f"{path}: {' '.join(str(error).split())}", "capture again"
             ) from None
 
 

@@ -159,8 +159,8 @@ def _run(
             if time.monotonic() > deadline:
                 raise RunError(
                     "DPA058",
-                    f"{command[0]}: still running after {options.seconds:g} seconds, and was "
-                    "ended; give --seconds if it needs longer",
+                    f"{command[0]}: still running after {options.seconds:g} seconds, and was ended",
+                    "give --seconds if it needs longer",
                 )
             time.sleep(_POLL)
         return code
@@ -170,8 +170,8 @@ def too_large(most_bytes: int, remedy: str = "") -> RunError:
     """Of what a program sends; ``remedy``: another one."""
     return RunError(
         "DPA066",
-        f"the transcript is larger than {size_text(most_bytes)}; run fewer rounds or a smaller "
-        f"model{remedy}",
+        f"the transcript is larger than {size_text(most_bytes)}",
+        f"run fewer rounds or a smaller model{remedy}",
     )
 
 

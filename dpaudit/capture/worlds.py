@@ -247,7 +247,8 @@ def _refuse_absent(config: CapturedConfig, plain: ProgramRun) -> None:
         why = f'"{begins}" sends and draws nothing' if begins else "the messages have no period"
         raise RunError(
             "DPA059",
-            f"no rounds were found: {why}; name the line at which they begin, of a message or a "
+            f"no rounds were found: {why}",
+            "name the line at which they begin, of a message or a "
             "draw, by messages.round_starts_at",
         )
     for victim in config.record.victims:

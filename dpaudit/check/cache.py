@@ -214,7 +214,8 @@ def machine_key() -> str:
         raise ConfigError(
             "DPA068",
             f"{VARIABLE}: expected a secret of at least {LEAST_LENGTH} characters, "
-            f"got {len(given)}; leave it empty for a key of this machine",
+            f"got {len(given)}",
+            "leave it empty for a key of this machine",
         )
     if given:
         return given
@@ -246,10 +247,12 @@ def _read(path: Path) -> str:
             raise RunError(
                 "DPA068",
                 f"{path}: expected a file of yours that nobody else can read or write (0600), "
-                f"found permissions {stat.S_IMODE(found.st_mode):04o}; remove it, and the next "
-                "check makes another",
+                f"found permissions {stat.S_IMODE(found.st_mode):04o}",
+                "remove it, and the next check makes another",
             )
         key = file.read()
     if len(key) < LEAST_LENGTH:
-        raise RunError("DPA068", f"{path}: not a key; remove it, and the next check makes another")
+        raise RunError(
+            "DPA068", f"{path}: not a key", "remove it, and the next check makes another"
+        )
     return key

@@ -98,10 +98,10 @@ def _backend(
         from dpaudit.benchmark.on_ray import connected
 
         if max_memory is not None:
-            raise ConfigError("DPA013", "--max-memory belongs to --backend local; leave it out")
+            raise ConfigError("DPA013", "--max-memory belongs to --backend local")
         return connected(address, device, workers)
     if address is not None:
-        raise ConfigError("DPA013", "--address belongs to --backend ray; leave it out")
+        raise ConfigError("DPA013", "--address belongs to --backend ray")
     from dpaudit.benchmark.local import LocalProcesses
 
     return nullcontext(LocalProcesses(device, workers, max_memory))

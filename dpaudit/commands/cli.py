@@ -225,7 +225,9 @@ def selftest(
     """
     with errors_as_exit_codes(), warnings_as_lines():
         if markdown is not None:
-            raise ConfigError("DPA013", "--markdown: results are JSON and CSV now; give --results")
+            raise ConfigError(
+                "DPA013", "--markdown: results are JSON and CSV now", "give --results"
+            )
         from dpaudit.reports.result_tables import as_csv
         from dpaudit.selftest import catalogue
         from dpaudit.selftest import selftest as core

@@ -37,10 +37,10 @@ def show(
 def _open(page: Path) -> None:
     if not page.is_file():
         raise RunError(
-            "DPA019", f"{page}: there is no report; make it with dpaudit report {page.parent}"
+            "DPA019", f"{page}: there is no report", f"make it with dpaudit report {page.parent}"
         )
     if not webbrowser.open(page.resolve().as_uri()):
-        raise RunError("DPA024", f"{page}: no browser could be started; open the file by hand")
+        raise RunError("DPA024", f"{page}: no browser could be started", "open the file by hand")
 
 
 def print_outlook(config: AuditConfig, runtime: "Runtime") -> None:

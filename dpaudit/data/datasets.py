@@ -207,8 +207,8 @@ def _torchvision(name: str, root: Path, download: bool) -> Dataset:
         reason = " ".join(str(error).split()).split(" You can use")[0] or "a file is damaged"
         raise DataError(
             "DPA028",
-            f"data set {name} in {root}: {reason.rstrip('.')}; name the folder with --data-root or "
-            f"{DATA_ROOT}, or pass --download to fetch it",
+            f"data set {name} in {root}: {reason.rstrip('.')}",
+            f"name the folder with --data-root or {DATA_ROOT}, or pass --download to fetch it",
         ) from None
     class_names = tuple(str(c).split(" - ")[0] for c in train.classes)  # MNIST's are "0 - zero"
     train, test = ((_scaled(np.asarray(p.data)), np.asarray(p.targets)) for p in (train, test))

@@ -117,7 +117,8 @@ def split(
         raise DataError(
             "DPA032",
             f"partition {options.kind}: an agent has {fewest} of the {len(labels)} records where "
-            f"{max(minimum, 1)} are needed; lower n_agents or the batch size",
+            f"{max(minimum, 1)} are needed",
+            "lower n_agents or the batch size",
         )
     return Partition(tuple(np.sort(part) for part in parts), labels)
 
@@ -163,8 +164,8 @@ def _dirichlet(
     raise DataError(
         "DPA032",
         f"partition dirichlet: none of {REDRAWS} draws with alpha={alpha} gave each of {n_agents} "
-        f"agents {fewest} of the {len(labels)} records; raise alpha, or lower n_agents or the "
-        "batch size",
+        f"agents {fewest} of the {len(labels)} records",
+        "raise alpha, or lower n_agents or the batch size",
     )
 
 

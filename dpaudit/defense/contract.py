@@ -91,8 +91,8 @@ class Gradient(ABC):
         """
         raise DpauditError(
             "DPA036",
-            "this problem has no records, so there is no gradient of each; use a defense that "
-            "takes whole gradients",
+            "this problem has no records, so there is no gradient of each",
+            "use a defense that takes whole gradients",
         )
 
     def in_parts(

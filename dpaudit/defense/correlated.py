@@ -61,7 +61,8 @@ def laplacian(graph: Graph, without: tuple[int, ...] = ()) -> Tensor:
         raise ConfigError(
             "DPA022",
             f"graph: noise that {n} agents share has a covariance of {size_text(8 * n * n)}, which "
-            f"is computed for {MOST_DENSE} agents at most; audit fewer agents",
+            f"is computed for {MOST_DENSE} agents at most",
+            "audit fewer agents",
         )
     linked = torch.zeros(graph.n_agents, graph.n_agents, dtype=torch.float64)
     linked[graph.senders, graph.receivers] = linked[graph.receivers, graph.senders] = 1.0

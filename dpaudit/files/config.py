@@ -134,7 +134,7 @@ class AuditConfig(Strict):
 def with_fixed_model(content: dict[str, Any], asked_by: str) -> dict[str, Any]:
     """An audit's content with model.fix set. Raises ConfigError if there is no network."""
     if not isinstance(content.get("model"), dict):
-        raise ConfigError("DPA013", f"{asked_by}: this audit has no [model] to fix; leave it out")
+        raise ConfigError("DPA013", f"{asked_by}: this audit has no [model] to fix")
     return {**content, "model": {**content["model"], "fix": True}}
 
 

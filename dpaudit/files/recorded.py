@@ -99,5 +99,5 @@ def _parsed(path: Path, number: int, line: str, kind: type[_Line]) -> _Line:
         first: Any = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise RunError(
-            "DPA066", f"{path}:{number}: {where}: {first['msg']}; capture again"
+            "DPA066", f"{path}:{number}: {where}: {first['msg']}", "capture again"
         ) from None

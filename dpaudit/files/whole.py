@@ -59,7 +59,8 @@ def refuse_links(path: Path) -> None:
             raise RunError(
                 "DPA016",
                 f"{path}: cannot write: {part} is a link, and no output follows a link below the "
-                "working folder; name what it leads to, or remove it",
+                "working folder",
+                "name what it leads to, or remove it",
             )
 
 

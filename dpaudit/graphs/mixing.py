@@ -122,7 +122,7 @@ def _served(options: ServerGraph, n: int, generator: np.random.Generator | None)
     """The server's row averages over the participating agents; the others keep what they have."""
     if options.lazy:
         raise ConfigError(
-            "DPA005", "graph server: an average of a server is not lazy; leave lazy out"
+            "DPA005", "graph server: an average of a server is not lazy", "leave lazy out"
         )
     some = max(1, round(options.participation * (n - 1)))
     chosen = np.arange(1, n)
@@ -357,7 +357,8 @@ def _first_connected(draw: Callable[[], Links], what: str, n: int) -> Links:
             return links
     raise ConfigError(
         "DPA038",
-        f"graph {what}: none of {RESAMPLES} draws for {n} agents was connected; ask for more edges",
+        f"graph {what}: none of {RESAMPLES} draws for {n} agents was connected",
+        "ask for more edges",
     )
 
 

@@ -171,7 +171,7 @@ def _settings(
 def refuse_missing_data(experiment: Experiment, request: Request) -> None:
     """Raises DataError: which file is missing, and where it belongs."""
     if request.data is not None and not experiment.data:
-        raise ConfigError("DPA013", f"--data: {request.name} learns from no data set; leave it out")
+        raise ConfigError("DPA013", f"--data: {request.name} learns from no data set")
     data = request.data or experiment.data
     if data not in DATA_FOLDERS:
         return
@@ -212,7 +212,7 @@ def refuse_other_folder(out: Path) -> None:
     """Raises RunError: it holds something, and not an experiment."""
     if out.is_dir() and any(out.iterdir()) and not (out / LOCK).exists():
         raise RunError(
-            "DPA015", f"{out}: not empty, and not an experiment of dpaudit; give another --out"
+            "DPA015", f"{out}: not empty, and not an experiment of dpaudit", "give another --out"
         )
 
 

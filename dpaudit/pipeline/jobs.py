@@ -181,16 +181,16 @@ def faults_in_a_line(what: str, *options: BaseModel) -> Iterator[None]:
         if is_out_of_memory(error):
             raise RunError(
                 "DPA021",
-                f"{what}: out of memory, though less was expected to be needed; give --workers 1, "
-                "or a --max-memory below what is free",
+                f"{what}: out of memory, though less was expected to be needed",
+                "give --workers 1, or a --max-memory below what is free",
             ) from None
         large = any(abs(x) > LARGE for one in options for x in _numbers(one.model_dump()))
         if not isinstance(error, OverflowError) and not large:
             raise
         raise RunError(
             "DPA046",
-            f"{what}: numbers exceed what float32 holds; lower defense.clip_norm, learning_rate or "
-            "the noise",
+            f"{what}: numbers exceed what float32 holds",
+            "lower defense.clip_norm, learning_rate or the noise",
         ) from None
 
 

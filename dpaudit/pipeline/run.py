@@ -220,12 +220,12 @@ def _recorded(run: RunDirectory) -> dict[str, Any]:
     recorded = run.recorded()
     where = run.path / "run.json"
     if not isinstance(recorded, dict) or not isinstance(recorded.get("config"), dict):
-        raise RunError("DPA020", f"{where}: damaged: no config in it; run dpaudit audit again")
+        raise RunError("DPA020", f"{where}: damaged: no config in it", "run dpaudit audit again")
     try:
         config = AuditConfig.from_dict(recorded["config"])
     except ConfigError as error:
         what = str(error).partition("\n")[0]
-        raise RunError("DPA020", f"{where}: damaged: {what}; run dpaudit audit again") from None
+        raise RunError("DPA020", f"{where}: damaged: {what}", "run dpaudit audit again") from None
     return {**recorded, "config": config.model_dump(mode="json")}
 
 
@@ -262,7 +262,8 @@ def _refuse_unrecorded(run: RunDirectory, prepared: Prepared) -> None:
                     raise RunError(
                         "DPA053",
                         f"{run.path}: round {k}{batch} with {', '.join(sorted(names))} was not "
-                        "recorded; run dpaudit audit with these attacks",
+                        "recorded",
+                        "run dpaudit audit with these attacks",
                     )
 
 
@@ -362,8 +363,8 @@ def _result_of(run: RunDirectory, job: str, binding: str) -> Any:
     if found is None:
         raise RunError(
             "DPA020",
-            f"{run.path}: findings/{job}.json is gone, damaged or was changed; run dpaudit audit "
-            "with --resume, which makes it anew",
+            f"{run.path}: findings/{job}.json is gone, damaged or was changed",
+            "run dpaudit audit with --resume, which makes it anew",
         )
     return found
 

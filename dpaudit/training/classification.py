@@ -165,7 +165,7 @@ class Classification:
         if fix_model:
             module, self.replaced = with_group_norm(module)
             if not self.replaced:
-                raise ConfigError("DPA005", "model.fix: the network has no BatchNorm; leave it out")
+                raise ConfigError("DPA013", "model.fix: the network has no BatchNorm")
         if own:
             given, module = module, architecture(module, shape, n_classes)
             self._start = nn.utils.parameters_to_vector(given.parameters()).detach().to(device)

@@ -103,7 +103,8 @@ def _lock(descriptor: int, folder: Path) -> None:
         who = f" (process {holder})" if holder.isdigit() else ""
         raise RunError(
             "DPA018",
-            f"{folder}: in use by another dpaudit{who}; wait for its end, or give another folder",
+            f"{folder}: in use by another dpaudit{who}",
+            "wait for its end, or give another folder",
         ) from None
     except OSError as error:
         raise RunError("DPA018", f"{folder}: cannot lock: {error.strerror or error}") from None

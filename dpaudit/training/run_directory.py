@@ -57,14 +57,14 @@ class RunDirectory(Folder):
                 raise RunError(
                     "DPA017",
                     f"{self.path}: cannot resume: config, seed, device, data or the code of "
-                    "dpaudit differ from the run that is in it; give another --out, or run "
-                    "without --resume",
+                    "dpaudit differ from the run that is in it",
+                    "give another --out, or run without --resume",
                 )
             elif doubt := Inputs.of_log(self.path).doubt():
                 raise RunError(
                     "DPA017",
-                    f"{self.path}: cannot resume: {doubt}; give another --out, or run without "
-                    "--resume",
+                    f"{self.path}: cannot resume: {doubt}",
+                    "give another --out, or run without --resume",
                 )
             run.recorded()
             recorder.write_to(str(self.path / INPUTS), [str(self.path)])
@@ -83,9 +83,7 @@ class RunDirectory(Folder):
             raise RunError("DPA017", f"{self.path}: nothing to resume: no run.json in it")
         ours = self.has("run.json") or self.has(LOCK)
         if not ours and self.path.exists() and any(self.path.iterdir()):
-            raise RunError(
-                "DPA015", f"{self.path}: not empty, and not a run of dpaudit; give --out"
-            )
+            raise RunError("DPA015", f"{self.path}: not empty, and not a run of dpaudit")
 
     def _clear(self) -> None:
         with writing(self.path):
@@ -140,8 +138,8 @@ class RunDirectory(Folder):
         if found is None:
             raise RunError(
                 "DPA020",
-                f"{self.path / name}: missing or damaged: it is not what the run wrote; run "
-                "dpaudit audit again",
+                f"{self.path / name}: missing or damaged: it is not what the run wrote",
+                "run dpaudit audit again",
             )
         return messages_of({key: tensor.to(device) for key, tensor in found[0].items()})
 

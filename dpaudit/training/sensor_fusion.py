@@ -43,8 +43,8 @@ class QuadraticGradient(Gradient):
         raise DpauditError(
             "DPA036",
             "sensor fusion: an agent's cost is one function, not a sum over records, so there is "
-            "no per-record gradient to clip; use a defense that takes whole gradients, such as "
-            "sensitivity-reduced",
+            "no per-record gradient to clip",
+            "use a defense that takes whole gradients, such as sensitivity-reduced",
         )
 
 

@@ -87,8 +87,8 @@ class Recording:
             raise ConfigError(
                 "DPA022",
                 f"attack.rounds: recording {len(self.messages)} rounds takes {total / 2**30:.1f} "
-                f"GiB, more than {TRANSCRIPT_BYTES / 2**30:g} GiB; attack fewer rounds, or a "
-                "message that is broadcast instead of one for each link",
+                f"GiB, more than {TRANSCRIPT_BYTES / 2**30:g} GiB",
+                "attack fewer rounds, or a message that is broadcast instead of one for each link",
             )
 
 
@@ -219,7 +219,8 @@ def _refuse_unless_finite(world: str, k: int, sent: Messages, X: Tensor) -> None
             raise RunError(
                 "DPA046",
                 f"training, {world}: round {k} has a {what} that is infinite or no number, and "
-                "nothing can be said of such a run; lower defense.learning_rate, clip_norm or the "
+                "nothing can be said of such a run",
+                "lower defense.learning_rate, clip_norm or the "
                 f"noise, or scale the data{twin if world == 'no-defense' else ''}",
             )
 

@@ -114,7 +114,7 @@ def test_a_dry_run_lists_every_cell_that_cannot_be_run(folder) -> None:
         (["bench.toml", "--address", "auto"], "error: --address belongs to --backend ray"),
         (
             ["bench.toml", "--backend", "ray", "--max-memory", "1GB"],
-            "error: --max-memory belongs to --backend local; leave it out",
+            "error: --max-memory belongs to --backend local",
         ),
         (["bench.toml", "--max-cells", "1"], "error: bench.toml: 2 cells are more than the 1 of"),
         (["bench.toml", "--resume"], "error: runs/bench: nothing to resume"),

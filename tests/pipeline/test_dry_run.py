@@ -176,7 +176,7 @@ def test_without_an_attack_on_it_a_claim_has_no_power(tmp_path: Path) -> None:
         (CONFIG.replace("ring", "rign"), [], 'did you mean "ring"'),
         (CONFIG, ["--max-memory", "1MB"], "of memory, and "),
         (CONFIG, ["--max-memory", "much"], "--max-memory"),
-        (CONFIG, ["--fix-model"], "model.fix: the network has no BatchNorm; leave it out"),
+        (CONFIG, ["--fix-model"], "model.fix: the network has no BatchNorm"),
         (CONFIG.replace('model.name = "logistic"', ""), ["--fix-model"], "has no [model] to fix"),
     ],
 )

@@ -99,7 +99,8 @@ class DenseProbes:
             raise ConfigError(
                 "DPA022",
                 f"graph: round {k} draws {n_draws} noises; its exact leak is computed "
-                f"for {MOST_DRAWS} at most{known}; audit fewer agents or a sparser graph",
+                f"for {MOST_DRAWS} at most{known}",
+                "audit fewer agents or a sparser graph",
             )
 
 

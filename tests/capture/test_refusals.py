@@ -65,7 +65,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
     began = time.monotonic()
     command = [sys.executable, "-c", f"{code}; time.sleep(60)"]
     line = refused(command, tmp_path, Options(seconds=1))
-    assert "still running after 1 seconds, and was ended; give --seconds" in line
+    assert "still running after 1 seconds, and was ended" in line
     assert time.monotonic() - began < 30
 
 

@@ -45,9 +45,9 @@ def test_a_folder_in_use_is_refused_with_the_process_that_has_it(holder, tmp_pat
     with pytest.raises(RunError) as refused:
         begin(tmp_path / "run")
     assert str(refused.value) == (
-        f"{tmp_path / 'run'}: in use by another dpaudit (process {holder.pid}); wait for its end, "
-        "or give another folder"
+        f"{tmp_path / 'run'}: in use by another dpaudit (process {holder.pid})"
     )
+    assert refused.value.problems[0].help == "wait for its end, or give another folder"
 
 
 def test_a_link_to_a_folder_in_use_is_refused_too(holder, tmp_path) -> None:

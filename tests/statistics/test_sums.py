@@ -7,6 +7,7 @@ from scipy.stats import binom, kstest, norm
 from dpaudit.accounting.gaussian import gaussian_epsilon
 from dpaudit.accounting.releases import Release, epsilon
 from dpaudit.errors import DpauditError
+from dpaudit.statistics.noise_tests import lag_p_values
 from dpaudit.statistics.sums import (
     KNOWN,
     CanarySum,
@@ -175,3 +176,12 @@ def test_a_known_scale_is_that_which_is_declared() -> None:
     law = CanarySum(np.array([1.0]), 1.0, 50, 50, KNOWN)
     assert law.tail(1.0, 1.0) == pytest.approx(0.5)
     assert law.tail(1.0, 0.8) == pytest.approx(norm.sf(0.2 / 0.2))
+
+
+def test_the_mean_of_a_batch_counts_both_tails_and_all_tests() -> None:
+    noise = np.random.default_rng(0).permutation(norm.ppf((np.arange(200) + 0.5) / 200) + 0.5)
+    sigmas = noise.sum() / np.sqrt(np.mean(np.square(noise))) / np.sqrt(200)
+    count = 1 + 1 + 1 + len(lag_p_values(noise[None])) + 1 + 1
+    what, p = channel_noise_test(noise[:, None], np.ones(1))
+    assert what == "the mean of a batch's noise"
+    assert p == pytest.approx(count * 2 * norm.sf(sigmas))

@@ -7,6 +7,7 @@ import pytest
 
 from dpaudit.capture.drawn import LEVEL, drawn_noise
 from dpaudit.capture.runs import NamedDraw
+from dpaudit.capture.worlds import owners, same_draws
 from dpaudit.files.finding import Name
 from dpaudit.files.verdict import Verdict
 
@@ -63,3 +64,24 @@ def test_the_least_likely_line_of_noise_counts_as_one_of_all() -> None:
     assert both.metrics[Name.P_VALUE].n == 2 * 40 * 30
     [named] = drawn_noise(Run(drawn, kept), ["y"])
     assert named.metrics[Name.FOUND].n == 40
+
+
+def test_noise_that_two_agents_draw_from_one_seed_is_one_draw() -> None:
+    """Or less it; one agent's repeats, and those of pairs that no measured round has, are not."""
+    values = {
+        "0/0/p": (1, [1.0, 2.0]),
+        "1/0/q": (1, [-1.0, -2.0]),
+        "1/1/q": (1, [-1.0, -2.0]),
+        "0/1/p": (2, [3.0, 4.0]),
+        "2/0/r": (2, [3.0, 4.0]),
+    }
+    draws = [
+        NamedDraw(key, key[-1], int(key[0]), i, 1.0, "gaussian", k)
+        for i, (key, (k, _)) in enumerate(values.items())
+    ]
+    plain = Run(draws, {key: np.array(numbers) for key, (_, numbers) in values.items()})
+    same = same_draws(plain, (), rounds=[1])
+    assert same == {"1/0/q": ("0/0/p", -1), "1/1/q": ("0/0/p", -1)}
+    assert same_draws(plain, ["p"], rounds=[1]) == {}
+    assert same_draws(plain, (), rounds=[1, 2])["2/0/r"] == ("0/1/p", 1)
+    assert owners(draws[:1], same) == {"0/0/p": frozenset({0, 1})}

@@ -77,8 +77,12 @@ class VictimLeaks:
         With another record in its place, what the batch has without both is not known: the lower
         end is the smaller one of where that is one of the two, and of where it is between them.
         """
-        sizes: list[tuple[NoiseFamily, float]] = [
-            (family, size) for leak in leaks for family, size in _by_family(leak) if size > 0
+        families: tuple[NoiseFamily, ...] = "gaussian", "laplace"
+        sizes = [
+            (family, size)
+            for leak in leaks
+            for family, size in zip(families, (leak.mu, leak.epsilon), strict=True)
+            if size > 0
         ]
         if not sizes:
             return 0.0
@@ -90,10 +94,6 @@ class VictimLeaks:
             return one_side
         halves = [_release(family, size / 2, rate=rate) for family, size in sizes]
         return min(one_side, epsilon(halves, delta, "replace-one").low)
-
-
-def _by_family(leak: RoundLeak) -> tuple[tuple[NoiseFamily, float], ...]:
-    return ("gaussian", leak.mu), ("laplace", leak.epsilon)
 
 
 def _size(leaks: Sequence[RoundLeak]) -> float:

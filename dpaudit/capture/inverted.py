@@ -359,7 +359,7 @@ def batch_of(parts: Sequence[Tensor], key: tuple[int, int]) -> ImageBatch:
     return batch
 
 
-def others(batches: Iterable[ImageBatch], attacked: Sequence[ImageBatch], who: str) -> ImageBatch:
+def others(batches: Iterable[ImageBatch], attacked: Sequence[ImageBatch], key: str) -> ImageBatch:
     """Every record that is in no attacked batch, once for each time that it was taken."""
     hidden = {image.numpy().tobytes() for batch in attacked for image in batch.images}
     shape = attacked[0].images.shape[1:]
@@ -372,7 +372,7 @@ def others(batches: Iterable[ImageBatch], attacked: Sequence[ImageBatch], who: s
     if len({int(label) for _, label in rows}) < 2:
         raise RunError(
             "DPA033",
-            f"{who}: the blind guess beside gradient inversion needs records of two classes in "
+            f"{key}: the blind guess beside gradient inversion needs records of two classes in "
             "batches that are not attacked; expected a run of more rounds or agents",
         )
     images, labels = zip(*rows, strict=True)

@@ -360,7 +360,7 @@ def place_of(run: ProgramRun, victim: int, k: int) -> AgentRound:
 
 
 def draws_for(run: ProgramRun, k: int) -> tuple[NamedDraw, ...]:
-    """What all agents draw for round k, as ``place_of``; who sends nothing, by the draw's round."""
+    """What each agent draws for round k, as ``place_of``; without a message, by its round."""
     spans = {agent: _span(run, agent, k) for agent in {m.source for m in run.messages}}
     found = []
     for draw in run.draws:

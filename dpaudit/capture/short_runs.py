@@ -116,7 +116,7 @@ class ShortRuns:
 
     @cached_property
     def pairs(self) -> Mapping[int, Pair]:
-        """What each victim's record is without and with: what shows most to who reads all."""
+        """By victim: what its record is without and with, the pair that shows most on all links."""
         everyone = ThreatModel(name="every link")
         victims, places = self.config.record.victims, self.neighbours.places
         one_phase = all(

@@ -76,7 +76,7 @@ class RecordOptions(Strict):
 
 
 class CertifyOptions(Strict):
-    """Short runs with a coin for each victim, which certify a lower bound."""
+    """Short runs that hold each victim's record or not, at random, which certify a lower bound."""
 
     runs: NonNegativeInt = 400  # number of short runs; 0: none
 

@@ -8,7 +8,7 @@ compared before spends nothing. docs/ci.md explains it.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
@@ -47,9 +47,7 @@ class KeyMetric(NamedTuple):
 
     label: str
     side: Side  # where more leaks
-    exact: (
-        bool  # no estimate, but a number of the accounting, which depends on the seed's partition
-    )
+    exact: bool  # no estimate: a number of the accounting, which depends on the seed's partition
     metric: Metric
 
 
@@ -64,7 +62,12 @@ class CheckBaseline(Strict):
     @field_validator("metrics", mode="after")
     @classmethod
     def _in_todays_spelling(cls, metrics: dict[str, Metric]) -> dict[str, Metric]:
-        return {_respelt(label): metric for label, metric in metrics.items()}
+        found = {}
+        for label, metric in metrics.items():  # the metric's name is the last part of its label
+            about, bar, name = label.rpartition(" | ")
+            name, number, rest = name.partition(" (")
+            found[f"{about}{bar}{canonical(name)}{number}{rest}"] = metric
+        return found
 
 
 class Ledger(Strict):
@@ -151,15 +154,13 @@ def key_metrics(result: AuditResult) -> list[KeyMetric]:
     alike: dict[str, int] = {}  # the number that a label had last
     texts = {claim.claim: claim.text for claim in result.claims}
     for finding in result.findings:
-        if finding.world in (None, "defense"):
-            sides = KEY_METRICS.get(finding.role, {})
-            for name in (name for name in finding.metrics if name in sides):
-                label = _unique(_label(finding, name, texts), found, alike)
-                exact = finding.role is Role.DECLARED
-                metric = finding.metrics[name]
-                if finding.void is not None:
-                    metric = Metric(value=metric.value)  # neither end of it is certain
-                found[label] = KeyMetric(label, sides[name], exact, metric)
+        sides = KEY_METRICS.get(finding.role, {}) if finding.world in (None, "defense") else {}
+        for name in (name for name in finding.metrics if name in sides):
+            label = _unique(_label(finding, name, texts), found, alike)
+            metric = finding.metrics[name]
+            if finding.void is not None:
+                metric = Metric(value=metric.value)  # neither end of it is certain
+            found[label] = KeyMetric(label, sides[name], finding.role is Role.DECLARED, metric)
     return list(found.values())
 
 
@@ -177,7 +178,13 @@ def compare(
     baseline: Baseline, results: Mapping[str, AuditResult], content: str
 ) -> tuple[list[Worse], int]:
     """The key metrics that got worse beyond their error, and how many were compared."""
-    compared = [pair for name, result in results.items() for pair in _pairs(baseline, name, result)]
+    compared = [
+        (name, key, old.metrics[key.label])
+        for name, result in results.items()
+        if (old := baseline.checks.get(name)) is not None
+        for key in _comparable(old, result)
+        if key.label in old.metrics
+    ]
     random = [i for i, (_, key, _) in enumerate(compared) if not key.exact]
     p = [p_worse(key.metric, before, key.side) for _, key, before in compared]
     for i, adjusted in zip(random, holm([p[i] for i in random]), strict=True):
@@ -194,38 +201,28 @@ def compare(
 def not_compared(old: CheckBaseline, result: AuditResult) -> list[str]:
     """The labels that only one of a baseline and a result has, or of which only the result has an
     error: a comparison that could be made, and is not."""
-    now = {key.label: key for key in key_metrics(result)}
-    same_seed = old.seed == result.provenance.seed
-    asked = [label for label, key in now.items() if same_seed or not key.exact]
+    now = {key.label: key.metric for key in _comparable(old, result)}
+    every = {key.label for key in key_metrics(result)}
     return [
-        *(label for label in asked if label not in old.metrics),
-        *(label for label in old.metrics if label not in now),
+        *(label for label in now if label not in old.metrics),
+        *(label for label in old.metrics if label not in every),
         *(
             label
-            for label in asked
-            if label in old.metrics
-            and _has_error(now[label].metric)
-            and not _has_error(old.metrics[label])
+            for label, metric in now.items()
+            if label in old.metrics and _has_error(metric) and not _has_error(old.metrics[label])
         ),
     ]
+
+
+def _comparable(old: CheckBaseline, result: AuditResult) -> list[KeyMetric]:
+    """The key metrics of a result; exact ones only where the partition is the same."""
+    same_seed = old.seed == result.provenance.seed
+    return [key for key in key_metrics(result) if same_seed or not key.exact]
 
 
 def _has_error(metric: Metric) -> bool:
     known = metric.standard_error is not None or None not in (metric.low, metric.high)
     return known and (metric.n or 0) >= 2
-
-
-def _pairs(
-    baseline: Baseline, name: str, result: AuditResult
-) -> Iterator[tuple[str, KeyMetric, Metric]]:
-    """Key metrics that were there before; exact ones only where the partition is the same."""
-    old = baseline.checks.get(name)
-    if old is None:
-        return
-    same_seed = old.seed == result.provenance.seed
-    for key in key_metrics(result):
-        if key.label in old.metrics and (same_seed or not key.exact):
-            yield name, key, old.metrics[key.label]
 
 
 def _label(finding: Finding, metric: str, texts: Mapping[int, str]) -> str:
@@ -241,13 +238,6 @@ def _label(finding: Finding, metric: str, texts: Mapping[int, str]) -> str:
         metric,
     )
     return " | ".join(part for part in parts if part)
-
-
-def _respelt(label: str) -> str:
-    """A label as older baselines have it: the metric's name is its last part."""
-    about, bar, name = label.rpartition(" | ")
-    name, number, rest = name.partition(" (")
-    return f"{about}{bar}{canonical(name)}{number}{rest}"
 
 
 def _unique(label: str, known: Mapping[str, Any], alike: dict[str, int]) -> str:

@@ -54,7 +54,7 @@ def test_outputs_go_where_asked_and_github_gets_annotations(folder) -> None:
     assert (code, error) == (1, "")
     assert sorted(p.name for p in (folder / "o").iterdir()) == ["j.xml", "m.md", "s.sarif"]
     assert "::error file=claims.toml,line=3,title=first%3A unsupported (DPA134)::" in out
-    assert "::error file=claims.toml,line=3,title=first%3A refuted::" in out
+    assert "::error file=claims.toml,line=3,title=first%3A refuted (DPA134)::" in out
     assert "::" not in check(folder)[1]
     assert "\x1b" not in out
     quiet = check(folder, "--quiet")[1]

@@ -195,6 +195,10 @@ def test_the_claim_is_a_limit_for_certified_bounds_by_their_error_counts() -> No
     assert said.outcome == "fails"
     assert "at most 0.5" in said.subject
     assert limit(found, metric="epsilon_lower_bound", at_most=2.0).outcome == "holds"
+    assert limit(found, metric="epsilon_lower_bound", at_most=1.5).outcome == "fails"
+    larger = found.claims[0].model_copy(update={"epsilon": 1.8})
+    both = found.model_copy(update={"claims": (larger, *found.claims)})
+    assert "at most 0.5" in limit(both, metric="epsilon lower bound", at_most="claim").subject
 
 
 def test_utility_can_be_limited_and_the_range_over_agents_is_its_interval() -> None:

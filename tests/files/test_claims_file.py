@@ -117,6 +117,15 @@ def test_a_threshold_is_about_the_defended_run_and_about_controls_only_when_aske
     assert threshold.selects(finding(world="defense", rounds=(10, 20)))
     assert not threshold.selects(finding(world="no-defense", rounds=(20,)))
     assert not threshold.selects(finding(world="defense", rounds=(10,)))
+    for field, value in {
+        "batch_size": 4,
+        "attack": "a",
+        "message": "x",
+        "threat_model": "t",
+    }.items():
+        own = threshold.model_copy(update={field: value, "round": None})
+        assert own.selects(finding(**{field: value}))
+        assert not own.selects(finding())
     bound = Threshold(metric="epsilon lower bound", at_most="claim")
     assert bound.selects(finding(kind="empirical-epsilon"))
     assert not bound.selects(finding(kind="control"))

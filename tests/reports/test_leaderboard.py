@@ -116,6 +116,14 @@ def test_rows_and_figures_are_marked_by_what_a_reader_can_choose(board: Leaderbo
     assert [panel.attributes["data-axis1"] for panel in panels] == ["0", "1"]
 
 
+def test_a_void_row_is_drawn_without_an_upper_end(board: Leaderboard) -> None:
+    row = board.standings[1]
+    point, void = board._point(row), board._point(row._replace(void="why"))
+    assert point is not None
+    assert void is not None
+    assert (point.epsilon.high, void.epsilon.high, void.epsilon.value) == (0.5, math.inf, math.inf)
+
+
 def options(select: Element) -> list[str]:
     return [option.text() for option in select.every("option")]
 

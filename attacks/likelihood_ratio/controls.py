@@ -5,7 +5,7 @@ from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import ScoreBound, ceiling, from_scores
-from dpaudit.statistics.white_noise import white_noise_test
+from dpaudit.statistics.noise_tests import white_noise_test
 
 from .question import Question
 

@@ -29,7 +29,6 @@ from dpaudit.training.costs import Pace
 
 from .limits import Limits, beyond, limits
 from .limits import about as limits_note
-from .needs import runs_seconds, samples_bytes
 from .samples import (
     Question,
     RoundSamples,
@@ -38,7 +37,9 @@ from .samples import (
     first_heard,
     heard_rounds,
     last_round,
+    runs_seconds,
     samples,
+    samples_bytes,
 )
 
 SHOWN = 200  # points of the scatter at most

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf, isnan
+from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense.contract import CHANGED_RECORDS, Gradient, Stated
-from dpaudit.defense.noise import Scale
 from dpaudit.defense.transcript import Messages
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Adjacency
@@ -78,11 +77,6 @@ class Dependences:
         for what, silences in found.items():
             self.silent |= silences
             self.add(what)
-
-    def compare_later(self, here: World, there: World, adjacency: Adjacency) -> None:
-        """The same of the round after it, by what the record left in the state."""
-        later = replace(self, silent=False)  # and the same ``found``
-        later.compare(replace(here, lag=True), replace(there, lag=True), adjacency)
 
 
 @dataclass(frozen=True)
@@ -190,7 +184,10 @@ class Examination:
             bound, beyond = _lesser(stated.get(name), declared.get(name))
             p, value = (norm, None) if bound is None else bound
             moved = {
-                kind: max(_length(difference[name], p) for difference in several)
+                kind: max(
+                    lengths(difference[name], p).nan_to_num(inf, inf).item()  # of no number: inf
+                    for difference in several
+                )
                 for kind, several in differences.items()
             }
             size = lengths(self.coupled.own(sent), p).item()
@@ -285,20 +282,16 @@ class Pair:
             kind: [(here[alone], self._world(record, alone)) for alone in ways]
             for kind, record in found.items()
         }
-        for several in pairs.values():
-            for pair in several:
-                dependences.compare(*pair, self.adjacency)
-                if self.has_a_later_round:
-                    dependences.compare_later(*pair, self.adjacency)
+        is_last = self.lag or self.k == coupled.defense.n_rounds
+        for one, other in (pair for several in pairs.values() for pair in several):
+            dependences.compare(one, other, self.adjacency)
+            if self.adjacency in CHANGED_RECORDS and not is_last:  # by what is left in the state
+                later = replace(dependences, silent=False)  # and the same ``found``
+                here_after, there_after = replace(one, lag=True), replace(other, lag=True)
+                later.compare(here_after, there_after, self.adjacency)
         noiseless = self._noiseless(here[False])
         k = self.k + self.lag
         return self.examination.judged(k, pairs, self.adjacency, self.norm, noiseless)
-
-    @property
-    def has_a_later_round(self) -> bool:
-        """Whether the round after it is still to be compared, of a claim on records."""
-        on_records = self.adjacency in CHANGED_RECORDS
-        return on_records and not self.lag and self.k < self.examination.coupled.defense.n_rounds
 
     def optimised(self, search: Search, start: Record) -> Record:
         """The record that ascent on the messages' differences finds."""
@@ -340,12 +333,6 @@ def _lesser(stated: Stated | None, declared: Stated | None) -> tuple[Stated | No
     return (declared, stated.value) if less else (stated, None)
 
 
-def _length(difference: Tensor, norm: int) -> float:
-    """The largest norm of its rows; infinite where a message is no number in one world alone."""
-    length = lengths(difference, norm).item()
-    return inf if isnan(length) else length
-
-
 def _dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, bool]:
     """What differs beside the values of messages, and whether it is the scale of noise."""
     if [draw[:3] for draw in here.draws] != [draw[:3] for draw in there.draws]:
@@ -353,7 +340,8 @@ def _dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, 
     found = {
         f'the scale of the noise on "{one.stream}" depends on the data': True
         for one, other in zip(here.draws, there.draws, strict=True)
-        if not _same_scale(one.scale, other.scale, rounding)
+        if (a := torch.as_tensor(one.scale)).shape != (b := torch.as_tensor(other.scale)).shape
+        or not torch.allclose(a, b, rounding, 0.0)
     }
     if _links(here.sent) != _links(there.sent):
         found["which messages are sent, in which precision, or to whom, depends on the data"] = (
@@ -361,20 +349,11 @@ def _dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, 
         )
         return found
     for name, sent in here.sent.items():
-        if _other_zeros(sent.payload, there.sent[name].payload):
+        one, other = sent.payload, there.sent[name].payload
+        zeros = (one == 0) & (other == 0)  # -0 in one alone, as of 0 times a gradient, is sent
+        if (zeros & (one.signbit() != other.signbit())).any():
             found[f'the signs of zeros in "{name}" depend on the data'] = False
     return found
-
-
-def _other_zeros(one: Tensor, other: Tensor) -> bool:
-    """Whether a zero is -0 in one of them alone, as in 0 times a gradient; its bit is sent."""
-    both = (one == 0) & (other == 0)
-    return bool((both & (one.signbit() != other.signbit())).any())
-
-
-def _same_scale(one: Scale, other: Scale, rounding: float) -> bool:
-    a, b = torch.as_tensor(one), torch.as_tensor(other)
-    return a.shape == b.shape and torch.allclose(a, b, rounding, 0.0)
 
 
 Links = dict[str, tuple[list[int], list[int], torch.Size, torch.dtype]]

@@ -214,25 +214,26 @@ def _moved(coupled: Coupled, moves: Moves, watched: Watched, adjacency: Adjacenc
 
 
 def is_linear(world: World, message: str) -> bool:
-    """Whether a message of the victim is affine in the noise of the round, in every direction."""
+    """Whether a message of the victim is affine in the noise of the round.
+
+    In every one of several random directions, as a choice by noisy values may come out alike along
+    some of them.
+    """
     zero = world.watched({})
     generator = torch.Generator().manual_seed(0)
-    return all(_is_linear_along(world, message, zero, generator) for _ in range(DIRECTIONS))
-
-
-def _is_linear_along(world: World, message: str, zero: Watched, generator: torch.Generator) -> bool:
-    """In one random direction: a choice by noisy values may come out alike along some of them."""
-    step = {
-        key: torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
-        * zero.draws[key].scale
-        for key, value in zero.values.items()
-    }
-    once, twice = (
-        world.watched({key: size * move for key, move in step.items()}) for size in (1.0, 2.0)
-    )
-    none, one, two = (world.coupled.own(w.played.sent[message]) for w in (zero, once, twice))
-    size = max(lengths(m, 2).max().item() for m in (none, one, two))
-    return bool(lengths(two - 2 * one + none, 2).max() <= SAME * size)
+    for _ in range(DIRECTIONS):
+        step = {
+            key: torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
+            * zero.draws[key].scale
+            for key, value in zero.values.items()
+        }
+        twice = {key: 2.0 * move for key, move in step.items()}
+        plays = zero, world.watched(step), world.watched(twice)
+        none, one, two = (world.coupled.own(play.played.sent[message]) for play in plays)
+        size = max(lengths(m, 2).max().item() for m in (none, one, two))
+        if lengths(two - 2 * one + none, 2).max() > SAME * size:
+            return False
+    return True
 
 
 def explained(pairs: Iterable[tuple[World, World]], message: str, adjacency: Adjacency) -> bool:

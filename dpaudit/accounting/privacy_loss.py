@@ -384,7 +384,7 @@ def _where_ratio(pairs: Pairs, log_ratio: Array) -> Array:
 def _interval_masses(pairs: Pairs, threshold: Array) -> tuple[Array, Array]:
     """What the noise gives to the intervals between thresholds, [n, m + 1], and its error bound."""
     z = threshold / pairs.scale
-    cdf = ndtr if pairs.family == "gaussian" else _laplace_cdf
+    cdf = ndtr if pairs.family == "gaussian" else laplace_cdf
     ends = np.pad(z, ((0, 0), (1, 1)), constant_values=np.inf)
     ends[:, 0] = -np.inf
     low, high = ends[:, :-1], ends[:, 1:]
@@ -393,6 +393,6 @@ def _interval_masses(pairs: Pairs, threshold: Array) -> tuple[Array, Array]:
     return big - cdf(np.where(right, -high, low)), CDF_ERROR * big
 
 
-def _laplace_cdf(z: Array) -> Array:
+def laplace_cdf(z: Array) -> Array:
     tail = 0.5 * np.exp(-np.abs(z))
     return np.where(z < 0, tail, 1 - tail)

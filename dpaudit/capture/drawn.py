@@ -9,7 +9,7 @@ from scipy.special import ndtri
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
-from dpaudit.statistics.white_noise import white_noise_test
+from dpaudit.statistics.noise_tests import white_noise_test
 
 from .runs import NamedDraw, ProgramRun
 

@@ -7,9 +7,8 @@ unless the name says otherwise, because batch normalisation leaves a record no g
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -45,35 +44,50 @@ def mlp(shape: Shape, n_classes: int) -> nn.Module:
     return Sequential(Flatten(), Linear(math.prod(shape), 64), ReLU(), Linear(64, n_classes))
 
 
+def _cnn(
+    shape: Shape,
+    widths: Sequence[int],
+    convolutions: Sequence[tuple[int, int, int]],
+    norm: Callable[[int], nn.Module] | None = None,
+) -> Sequential:
+    """Convolutions, given as channels, kernel and padding, and linear layers of these widths.
+
+    Each convolution is normalised, pooled and rectified; ReLU stands between linear layers.
+    """
+    layers, before = list[nn.Module](), shape[0]
+    for channels, kernel, padding in convolutions:
+        layers.append(Conv2d(before, channels, kernel, padding=padding))
+        layers += [norm(channels)] if norm else []
+        layers += [MaxPool2d(2), ReLU()]
+        before = channels
+    before = outputs(Sequential(*layers), shape)[0].numel()
+    layers.append(Flatten())
+    for i, width in enumerate(widths):
+        layers += [ReLU()] if i else []
+        layers.append(Linear(before, width))
+        before = width
+    return Sequential(*layers)
+
+
 def lenet(shape: Shape, n_classes: int) -> nn.Module:
     """Yuan et al. (DPDL), MNIST: two convolutions and one linear layer; ReLU is our choice."""
-    return _with_head(_lenet_features(shape), shape, [n_classes])
+    return _lenet(shape, [n_classes])
 
 
 def lenet_5(shape: Shape, n_classes: int) -> nn.Module:
     """LeNet with the three linear layers of LeCun et al. 1998, of 120, 84 and n_classes."""
-    return _with_head(_lenet_features(shape), shape, [120, 84, n_classes])
+    return _lenet(shape, [120, 84, n_classes])
 
 
-def _lenet_features(shape: Shape) -> Sequential:
+def _lenet(shape: Shape, widths: Sequence[int]) -> nn.Module:
     """Two 5x5 convolutions, padded for images under 16x16, which would vanish otherwise."""
     padding = 2 if min(shape[1:]) < 16 else 0
-    return Sequential(
-        *(Conv2d(shape[0], 6, 5, padding=padding), MaxPool2d(2), ReLU()),
-        *(Conv2d(6, 16, 5, padding=padding), MaxPool2d(2), ReLU()),
-    )
+    return _cnn(shape, widths, [(6, 5, padding), (16, 5, padding)])
 
 
 def cnn_dpdl(shape: Shape, n_classes: int) -> nn.Module:
     """Yuan et al. (DPDL), CIFAR-10; 32 channels behind the second convolution, ReLU: our choice."""
-    return _with_head(
-        Sequential(
-            *(Conv2d(shape[0], 16, 3, padding=1), MaxPool2d(2), ReLU()),
-            *(Conv2d(16, 32, 3, padding=1), MaxPool2d(2), ReLU()),
-        ),
-        shape,
-        [n_classes],
-    )
+    return _cnn(shape, [n_classes], [(16, 3, 1), (32, 3, 1)])
 
 
 def cnn_xie(shape: Shape, n_classes: int) -> nn.Module:
@@ -81,37 +95,18 @@ def cnn_xie(shape: Shape, n_classes: int) -> nn.Module:
 
     Our choice: 16 and 32 channels, padding 2, ReLU.
     """
-    return _cnn_xie(lambda channels: GroupNorm(channels // 4, channels), shape, n_classes)
+    return _cnn(shape, [n_classes], [(16, 5, 2), (32, 5, 2)], lambda c: GroupNorm(c // 4, c))
 
 
 def cnn_xie_batchnorm(shape: Shape, n_classes: int) -> nn.Module:
     """Xie, Liu and Chai as published; statistics are the batch's own, no running ones are kept."""
-    return _cnn_xie(
-        lambda channels: nn.BatchNorm2d(channels, track_running_stats=False), shape, n_classes
-    )
-
-
-def _cnn_xie(norm: Callable[[int], nn.Module], shape: Shape, n_classes: int) -> nn.Module:
-    return _with_head(
-        Sequential(
-            *(Conv2d(shape[0], 16, 5, padding=2), norm(16), MaxPool2d(2), ReLU()),
-            *(Conv2d(16, 32, 5, padding=2), norm(32), MaxPool2d(2), ReLU()),
-        ),
-        shape,
-        [n_classes],
-    )
+    norm = partial(nn.BatchNorm2d, track_running_stats=False)
+    return _cnn(shape, [n_classes], [(16, 5, 2), (32, 5, 2)], norm)
 
 
 def cnn_dyn_d2p(shape: Shape, n_classes: int) -> nn.Module:
     """Dyn-D2P, FashionMNIST: two convolutions, two linear layers; all sizes are our choice."""
-    return _with_head(
-        Sequential(
-            *(Conv2d(shape[0], 16, 5), MaxPool2d(2), ReLU()),
-            *(Conv2d(16, 32, 5), MaxPool2d(2), ReLU()),
-        ),
-        shape,
-        [128, n_classes],
-    )
+    return _cnn(shape, [128, n_classes], [(16, 5, 0), (32, 5, 0)])
 
 
 def cnn_adp_vrsgp(shape: Shape, n_classes: int) -> nn.Module:
@@ -121,24 +116,7 @@ def cnn_adp_vrsgp(shape: Shape, n_classes: int) -> nn.Module:
     """
     if shape[0] == 1:
         return cnn_dyn_d2p(shape, n_classes)
-    return _with_head(
-        Sequential(
-            *(Conv2d(shape[0], 32, 3, padding=1), MaxPool2d(2), ReLU()),
-            *(Conv2d(32, 64, 3, padding=1), MaxPool2d(2), ReLU()),
-            *(Conv2d(64, 128, 3, padding=1), MaxPool2d(2), ReLU()),
-        ),
-        shape,
-        [256, n_classes],
-    )
-
-
-def _with_head(features: Sequential, shape: Shape, widths: list[int]) -> Sequential:
-    """Linear layers of these widths behind the features, ReLU between them."""
-    width = outputs(features, shape)[0].numel()
-    layers: list[nn.Module] = [*features, Flatten(), Linear(width, widths[0])]
-    for before, after in pairwise(widths):
-        layers += [ReLU(), Linear(before, after)]
-    return Sequential(*layers)
+    return _cnn(shape, [256, n_classes], [(32, 3, 1), (64, 3, 1), (128, 3, 1)])
 
 
 class MLPPartPSP(nn.Module):

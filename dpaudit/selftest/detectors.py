@@ -31,7 +31,7 @@ from dpaudit.game.runs.play import LearnedScore, Worlds, play
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import clopper_pearson, from_scores
-from dpaudit.statistics.white_noise import white_noise_test
+from dpaudit.statistics.noise_tests import white_noise_test
 from dpaudit.training.classification import Classification
 
 from .bugs import Specimen

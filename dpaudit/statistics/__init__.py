@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     )
     from .guesses import epsilon_from_guesses, mu_from_ranked_guesses, shift_from_guesses
     from .noise_factor import noise_factor_bound
+    from .noise_tests import white_noise_test
     from .p_values import holm, p_beyond, p_worse
     from .power import expected_bound, trials_needed
     from .sums import CanarySum, mu_from_sums, noise_scale
-    from .white_noise import white_noise_test
 
 __all__ = [
     "CanarySum",
@@ -48,7 +48,7 @@ __all__ = [
     "trials_needed",
     "white_noise_test",
 ]
-_MODULES = ("bounds", "guesses", "noise_factor", "p_values", "power", "sums", "white_noise")
+_MODULES = ("bounds", "guesses", "noise_factor", "p_values", "power", "sums", "noise_tests")
 
 
 def __getattr__(name: str) -> Any:

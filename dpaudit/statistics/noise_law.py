@@ -16,7 +16,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter1d
 from scipy.special import ndtr
 
-from dpaudit.accounting.privacy_loss import Array, NoiseFamily
+from dpaudit.accounting.privacy_loss import Array, NoiseFamily, laplace_cdf
 
 SILENT = 1e-9  # of the largest variance: a direction with less has no noise
 POOLED = 400_000  # numbers of all coordinates together
@@ -145,14 +145,9 @@ def _statistics(y: Array) -> Iterator[tuple[str, Array]]:
 def _distances(ordered: Array, family: NoiseFamily) -> Array:
     """Kolmogorov's distance of each sorted column [n, d] from the law with variance 1."""
     n = len(ordered)
-    law = ndtr(ordered) if family == "gaussian" else _laplace_cdf(ordered * np.sqrt(2))
+    law = ndtr(ordered) if family == "gaussian" else laplace_cdf(ordered * np.sqrt(2))
     ranks = np.arange(n + 1)[:, None] / n
     return np.asarray(np.maximum(ranks[1:] - law, law - ranks[:-1]).max(axis=0))
-
-
-def _laplace_cdf(x: Array) -> Array:
-    half = np.exp(-np.abs(x)) / 2
-    return np.where(x < 0, half, 1 - half)
 
 
 def _distance_of_two(one: Array, other: Array) -> Array:

@@ -18,12 +18,12 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import chdtr, chdtrc, gammaincinv, kolmogorov, ndtr, ndtri
+from scipy.special import gammaincinv, kolmogorov, ndtr, ndtri
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
 
-from .noise_tests import lag_p_values
+from .noise_tests import lag_p_values, size_p_values, striking
 
 MOST_FACTOR = 64.0  # considered
 PRECISION = 1e-5  # relative, of the factor
@@ -79,17 +79,14 @@ def channel_noise_test(noise: Array, sizes: Array) -> tuple[str, float]:
     unit = noise / np.sqrt(np.mean(np.square(noise)) or 1.0)
     whole = unit @ sizes / np.linalg.norm(sizes)
     tests = {
-        "the size of a batch's noise": _off(np.square(unit).sum(axis=0), n),
-        "the size of whole scores": _off(np.square(whole).sum(keepdims=True), n),
+        "the size of a batch's noise": size_p_values(np.square(unit).sum(axis=0), n),
+        "the size of whole scores": size_p_values(np.square(whole).sum(keepdims=True), n),
         "the mean of a batch's noise": 2 * ndtr(-np.abs(unit.sum(axis=0)) / sqrt(n)),
         "signs of different canaries": lag_p_values(unit.T) if n > 1 else np.ones(1),
         "signs of different batches": lag_p_values(unit) if n_batches > 1 else np.ones(1),
         "its distribution": _normality(unit),
     }
-    count = sum(p.size for p in tests.values())
-    smallest = {test: float(p.min(initial=1.0)) for test, p in tests.items()}
-    test = min(smallest, key=lambda name: smallest[name])
-    return test, min(1.0, count * smallest[test])
+    return striking(tests)
 
 
 class CanarySum:
@@ -210,11 +207,6 @@ def _score(z: Array, size: Array, rate: float) -> Array:
     if rate == 1:
         return log_ratio
     return np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio)
-
-
-def _off(squares: Array, n: int) -> Array:
-    """Two-sided p-values of sums of n squares."""
-    return 2 * np.minimum(chdtr(n, squares), chdtrc(n, squares))
 
 
 def _normality(unit: Array) -> Array:

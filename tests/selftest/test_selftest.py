@@ -39,7 +39,7 @@ from dpaudit.selftest.selftest import (
     text,
 )
 from dpaudit.statistics.bounds import ceiling, from_scores
-from dpaudit.statistics.white_noise import white_noise_p_values, white_noise_test
+from dpaudit.statistics.noise_tests import white_noise_p_values, white_noise_test
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "selftest.json"
 BY_NAME = {bug.name: bug for bug in BUGS}

@@ -20,12 +20,16 @@ from dpaudit.statistics.bounds import (
 from dpaudit.statistics.guesses import epsilon_from_guesses, mu_from_ranked_guesses
 from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value
 from dpaudit.statistics.noise_law import law_p_value
-from dpaudit.statistics.noise_tests import lag_p_values, scale_p_values
+from dpaudit.statistics.noise_tests import (
+    lag_p_values,
+    scale_p_values,
+    white_noise_p_values,
+    white_noise_test,
+)
 from dpaudit.statistics.p_values import holm, p_beyond, p_worse
 from dpaudit.statistics.power import bound_error, trials_needed
 from dpaudit.statistics.successes import EpsilonPromise, Successes, needed
 from dpaudit.statistics.sums import channel_noise_test, noise_scale
-from dpaudit.statistics.white_noise import white_noise_p_values, white_noise_test
 
 
 def test_ranks_of_coordinates_are_combined_as_by_fisher() -> None:

@@ -24,6 +24,7 @@ from dpaudit.models.models import build_network, initial_parameters
 from dpaudit.rng import Streams
 
 STREAMS = Streams(20240611)
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,10 @@ def reconstruct(task, observed, **options):
             "mlp",
             {"optimizer": "lbfgs", "objective": "cosine", "total_variation": 0.0, "iterations": 60},
         ),
-        ("mlp", {"objective": "cosine", "total_variation": 1e-3, "iterations": 200}),
+        pytest.param(
+            *("mlp", {"objective": "cosine", "total_variation": 1e-3, "iterations": 200}),
+            marks=SLOW,
+        ),
     ],
 )
 def test_an_image_is_read_off_its_gradient_if_there_is_no_noise(digits, network, options) -> None:
@@ -176,7 +180,13 @@ def test_labels_that_the_last_layer_does_not_tell_are_searched_with_the_images(d
         reconstruct(task, observed, method="optimised", labels="inferred")
 
 
-@pytest.mark.parametrize("after", [torch.nn.Tanh(), torch.nn.Sigmoid(), torch.nn.ReLU()])
+@pytest.mark.parametrize(
+    "after",
+    [
+        torch.nn.Tanh(),
+        *(pytest.param(f, marks=SLOW) for f in (torch.nn.Sigmoid(), torch.nn.ReLU())),
+    ],
+)
 def test_labels_are_read_off_the_weights_of_a_last_layer_without_a_bias(after, digits) -> None:
     torch.manual_seed(3)
     module = torch.nn.Sequential(

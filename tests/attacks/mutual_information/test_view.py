@@ -12,8 +12,7 @@ import torch
 import dpaudit
 from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.mutual_information.attack import MutualInformation
-from dpaudit.attacks.mutual_information.needs import samples_bytes
-from dpaudit.attacks.mutual_information.samples import Question, samples
+from dpaudit.attacks.mutual_information.samples import Question, samples, samples_bytes
 from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.defense import Defense, Gradient, Setting
 from dpaudit.errors import DpauditError

@@ -34,6 +34,7 @@ from dpaudit.training.sensor_fusion import SensorFusion
 from tests.small_audits import images_audit, write_images
 
 ATTACK = Sensitivity(points=3, restarts=4, steps=10)
+SLOW = pytest.mark.slow
 DEPENDENCE = "Dependence on data beside the values of messages"
 SGD = {"n_rounds": 5, "batch_size": 3, "noise_multiplier": 1.0, "clip_norm": 0.1}
 
@@ -193,10 +194,10 @@ L1, POISSON = {"perturb": "model"}, {"sampling": "poisson"}
     ("fault", "options", "adjacency"),
     [
         (Unclipped, {}, "add-remove"),
-        (Unclipped, {}, "replace-one"),
-        (ClippedAfterAveraging, {}, "add-remove"),
+        pytest.param(Unclipped, {}, "replace-one", marks=SLOW),
+        pytest.param(ClippedAfterAveraging, {}, "add-remove", marks=SLOW),
         (ClippedAfterAveraging, {}, "replace-one"),
-        (ClippedInL2, L1, "add-remove"),
+        pytest.param(ClippedInL2, L1, "add-remove", marks=SLOW),
         (ClippedInL2, L1, "replace-one"),
         (DividedByTheRealisedBatchSize, POISSON, "add-remove"),
     ],
@@ -269,16 +270,26 @@ def test_the_wrong_alpha_is_caught(measured) -> None:
     ("defense", "adjacency"),
     [
         (DPDL(n_rounds=4, batch_size=3, epsilon=1.0), "add-remove"),
-        (DPDL(n_rounds=4, batch_size=3, epsilon=1.0), "replace-one"),
+        pytest.param(*(DPDL(n_rounds=4, batch_size=3, epsilon=1.0), "replace-one"), marks=SLOW),
         (DPDPSGD(n_rounds=4, batch_size=3, noise_multiplier=1.0), "add-remove"),
-        (DPDPSGD(n_rounds=4, batch_size=3, noise_multiplier=1.0), "replace-one"),
+        pytest.param(
+            *(DPDPSGD(n_rounds=4, batch_size=3, noise_multiplier=1.0), "replace-one"), marks=SLOW
+        ),
         (DynD2P(n_rounds=6, epsilon=1.0), "add-remove"),
-        (DynD2P(n_rounds=6, epsilon=1.0), "replace-one"),
+        pytest.param(*(DynD2P(n_rounds=6, epsilon=1.0), "replace-one"), marks=SLOW),
         (ADPVRSGP(n_rounds=8, batch_size=3, epsilon=1.0, allow_outside_theory=True), "add-remove"),
-        (ADPVRSGP(n_rounds=8, batch_size=3, epsilon=1.0, allow_outside_theory=True), "replace-one"),
+        pytest.param(
+            *(
+                ADPVRSGP(n_rounds=8, batch_size=3, epsilon=1.0, allow_outside_theory=True),
+                "replace-one",
+            ),
+            marks=SLOW,
+        ),
         (SensitivityReduced(n_rounds=6, batch_size=3, allow_outside_theory=True), "function"),
         (DPDGD(n_rounds=6, batch_size=3), "function"),
-        (DPDGD(n_rounds=6, batch_size=3, variant="true-consensus"), "function"),
+        pytest.param(
+            *(DPDGD(n_rounds=6, batch_size=3, variant="true-consensus"), "function"), marks=SLOW
+        ),
         (DPPS(n_rounds=6, batch_size=3), "agent-identity"),
         (PartPSP(n_rounds=6, batch_size=3), "agent-identity"),
     ],

@@ -156,7 +156,8 @@ def test_the_lesser_of_two_bounds_in_one_norm_counts() -> None:
 
 
 def test_rounding_is_that_of_the_message_and_of_its_records() -> None:
-    assert rounding(2.0, 3.0, 4, 5) == pytest.approx(2.0**-53 * (16 * 2 + 9 * 4 * 3))
+    expected = 2.0**-53 * (16 * 2 + 9 * 4 * 3)
+    assert rounding(2.0, 3.0, 4, 5) == pytest.approx(expected, rel=1e-9, abs=0)
 
 
 def test_a_message_that_may_not_move_and_does_is_infinitely_beyond() -> None:

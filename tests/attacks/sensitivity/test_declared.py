@@ -188,7 +188,9 @@ def found(setting_of, streams):
     return make
 
 
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    "adjacency", ["add-remove", pytest.param("replace-one", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "defense",
     [
@@ -207,7 +209,9 @@ def test_a_record_that_moves_more_than_its_noise_is_made_for(found, defense, adj
     assert any(note.startswith("this bound is the noise on it") for note in x.notes)
 
 
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    "adjacency", ["add-remove", pytest.param("replace-one", marks=pytest.mark.slow)]
+)
 def test_a_fault_that_begins_in_round_2_is_found(found, adjacency) -> None:
     x, _ = found(TwoStepsFromRound2(), adjacency)
     assert x.verdict is Verdict.UNSUPPORTED
@@ -221,7 +225,9 @@ def test_what_other_records_make_of_it(found, defense) -> None:
     assert x.verdict is Verdict.UNSUPPORTED
 
 
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    "adjacency", ["add-remove", pytest.param("replace-one", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "defense",
     [

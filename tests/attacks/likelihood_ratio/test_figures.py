@@ -8,12 +8,15 @@ import pytest
 from scipy.stats import norm
 
 from dpaudit.accounting.releases import Release
+from dpaudit.attacks.likelihood_ratio.bound import best_of
 from dpaudit.attacks.likelihood_ratio.certain import noise_by_runs
 from dpaudit.attacks.likelihood_ratio.controls import DIFFERENT, null_control, positive_control
 from dpaudit.attacks.likelihood_ratio.runs import DrawnRuns
+from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.rng import Streams
+from dpaudit.statistics.betting import SHARES
 from dpaudit.statistics.bounds import ceiling, family_from_scores, from_scores
 from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value
 
@@ -84,3 +87,12 @@ def test_the_positive_control_is_refuted_above_the_claim_alone() -> None:
         assert (found.verdict, found.world) == (verdict, "no-defense")
         top = ceiling(min(bound.n0, bound.n1), 1e-5, 0.05)
         assert found.metrics[Name.CEILING].value == pytest.approx(top)
+
+
+def test_bets_without_an_error_need_two_over_alpha() -> None:
+    """A bet gains by exp(-epsilon) of its share a pair; half of the wealth is on each direction."""
+    claim = Claim(text="ours", epsilon=2.0, delta=1e-5)
+    found = best_of(claim, 1000, 0.05, stop_early=True)
+    small = np.exp(-2.0)
+    gain = np.log1p(SHARES[0] * small * (1 - 1e-5) / (1 + small * 1e-5))
+    assert found[Name.TRIALS_NEEDED].value == np.ceil(np.log(2 / 0.05) / gain)

@@ -26,7 +26,7 @@ def no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", torch.device("cuda")])
 def test_cuda_is_refused_where_torch_sees_none(name) -> None:
-    with pytest.raises(ConfigError, match="^the option: this torch sees no CUDA device$"):
+    with pytest.raises(ConfigError, match="(?m)^the option: this torch sees no CUDA device$"):
         torch_device(name, "the option")
     assert torch_device("cpu", "the option") == torch.device("cpu")
 

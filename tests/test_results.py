@@ -83,3 +83,10 @@ def test_tables_of_other_columns_are_one_csv() -> None:
     assert (rows[0]["x"], rows[0]["y"], rows[2]["z"]) == ("1.0", "a|b", "inf")
     assert rows[1]["y"] == "'=1+1"
     assert "| 1 | a\\|b |" in result_tables.page("t", made)
+
+
+def test_a_run_on_other_data_stands_beside_the_first() -> None:
+    [run, *_] = ExperimentRuns.read(RUNS[0]).runs
+    other = run.model_copy(update={"data": "other"})
+    both = ExperimentRuns(runs=(run,)).put(other).put(run)
+    assert both.runs == (run, other)

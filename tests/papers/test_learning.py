@@ -20,6 +20,7 @@ from dpaudit.papers.learning import (
     estimate_cost,
     nested,
     prepared_of,
+    with_noise,
 )
 from dpaudit.pipeline.run import Runtime, run_audit
 from tests.papers.toy import TRAINED
@@ -93,3 +94,15 @@ def test_agents_may_have_so_many_records_each_whatever_their_number(context) -> 
     for n in (3, 5):
         prepared, _ = prepared_of({**TRAINED, "data.n_agents": n, RECORDS: 40}, 3, context)
         assert prepared.setting.sizes == (40,) * n
+
+
+def test_methods_without_a_budget_have_the_noise_of_algorithm_1() -> None:
+    """nu = gamma delta q2 / (epsilon (q2 - q1)), (5): 2 x 3 x 0.75 / (4 x 0.25)."""
+    values = {"step_size": 2.0, "gradient_distance": 3.0, "step_decay": 0.5}
+    values |= {"noise_decay": 0.75, "epsilon": 4.0}
+    settings = {f"defense.{key}": value for key, value in values.items()}
+    found = with_noise({**settings, "defense.name": "pp-doagt"})
+    assert found["defense.noise_scale"] == 4.5
+    assert "defense.epsilon" not in found
+    own = {**settings, "defense.name": "dpop"}
+    assert with_noise(own) == own

@@ -2,9 +2,15 @@
 
 import pytest
 
-from dpaudit.files.experiment_result import ExperimentResult, HeldOrdering, limits
-from dpaudit.papers.experiment import MeasuredNumber
-from dpaudit.papers.outcome import estimate, reproduced
+from dpaudit.files.experiment_result import (
+    ExperimentLine,
+    ExperimentResult,
+    HeldOrdering,
+    limits,
+)
+from dpaudit.files.finding import Metric
+from dpaudit.papers.experiment import MeasuredNumber, Ordering
+from dpaudit.papers.outcome import estimate, held, reproduced
 from tests.papers.toy import TOY, ask
 
 
@@ -89,3 +95,17 @@ def test_an_interval_holds_only_what_is_possible(quantity, values, low, high, in
 def test_the_interval_of_one_run_is_that_over_its_batches() -> None:
     found, _ = estimate([MeasuredNumber("MSE", 0.5, None, {}, 0.4, 0.7, 8)])
     assert (found.value, found.low, found.high, found.n) == (0.5, 0.4, 0.7, 8)
+
+
+def test_along_a_figure_its_last_points_are_compared() -> None:
+    """B is below A at first and above it in the end."""
+    lines = tuple(
+        ExperimentLine(
+            labels={"method": method}, quantity="loss", at=at,
+            ours=Metric(value=value, n=1), values=(value,),
+        )
+        for method, points in {"A": {1: 5.0, 10: 1.0}, "B": {1: 1.0, 10: 2.0}}.items()
+        for at, value in points.items()
+    )  # fmt: skip
+    found = held(Ordering("B is above A", "loss", "method", "B"), lines)
+    assert (found.compared, found.as_published) == (1, 1)

@@ -114,6 +114,18 @@ def test_a_missed_bug_and_a_false_alarm_are_both_failures(monkeypatch) -> None:
     )
 
 
+def test_sampled_checks_share_the_stated_false_alarms(monkeypatch) -> None:
+    """Floating point is checked only where the numbers that are sent are what counts."""
+    levels: list[float] = []
+    names = ("likelihood ratio", "noise statistics", "floating point")
+    sampled = {name: lambda examined, alpha: levels.append(alpha) for name in names}
+    monkeypatch.setattr(module, "SAMPLED", sampled)
+    monkeypatch.setattr(module, "EXACT", {})
+    assert module.alarms(GAUSSIAN, Streams(0)) == {}
+    assert module.alarms(replace(GAUSSIAN, sends_floats=True), Streams(0)) == {}
+    assert levels == [ALPHA / 2] * 2 + [ALPHA / 3] * 3
+
+
 def test_the_correct_twin_sends_what_dp_dpsgd_sends() -> None:
     options = {"learning_rate": 0.5, "clip_norm": 0.5, "noise_multiplier": 1.0, "batch_size": 4}
     built_in = load_plugin("defenses", "dp-dpsgd")(**options, n_rounds=4, sampling="poisson")

@@ -94,6 +94,18 @@ def test_both_directions_bound_what_a_sampled_release_reveals() -> None:
     assert bound == pytest.approx(exact, rel=0.01, abs=1e-4)
 
 
+def test_the_worse_direction_decides_what_a_sampled_release_costs() -> None:
+    """Removing a record costs more than adding one; one release has a closed form."""
+    release = Release(noise_multiplier=0.5, **SAMPLED)
+    exact = TradeoffFamily("gaussian", 0.2).epsilon(2.0, 1e-5)
+    ends = epsilon([release], 1e-5)
+    assert ends.low <= exact <= ends.high
+    assert ends.high == pytest.approx(exact, rel=1e-3)
+    reached = delta([release], exact)
+    assert reached.low <= 1e-5 <= reached.high * (1 + 1e-9)
+    assert reached.high == pytest.approx(1e-5, rel=1e-2, abs=0)
+
+
 def test_no_epsilon_is_needed_for_a_record_that_is_drawn_as_rarely_as_delta() -> None:
     assert TradeoffFamily("gaussian", 0.1).epsilon(5.0, 0.1) == 0.0
     assert TradeoffFamily("gaussian", 0.1).epsilon(5.0, 0.09) > 0

@@ -96,6 +96,8 @@ def test_guesses_without_an_error_prove_the_root_of_alpha() -> None:
     q = 0.05 ** (1 / 10)
     assert power[Name.CEILING].value == pytest.approx(log(q / (1 - q)), abs=1e-5)
     assert power[Name.TRIALS_NEEDED].value == 80
+    fifth = Guessing(100, 20, 0.05).power(Claim(text="small", epsilon=0.5))
+    assert fifth[Name.TRIALS_NEEDED].value == 40
     large = Guessing(100, 1, 0.05).power(Claim(text="large", epsilon=40.0))
     assert large[Name.TRIALS_NEEDED].value == inf
 

@@ -99,10 +99,6 @@ def judge(judgings: Sequence[Judging], findings: Sequence[Finding]) -> list[Judg
     ]
 
 
-def _is_against(verdict: Verdict) -> bool:
-    return verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
-
-
 def _judged(
     judging: Judging, findings: Sequence[Finding], refuted: bool, n_tested: int
 ) -> JudgedClaim:
@@ -112,8 +108,10 @@ def _judged(
     verdict, code, reason, decisive = decide(case)
     if judging.premise and judging.unjudged is None:
         reason = f"{reason} {judging.premise}"
-    not_examined = "" if _is_against(verdict) else case.not_examined
-    limits = {"DPA119": not_examined, "DPA120": case.unconfirmed, "DPA121": judging.void}
+    against = verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+    not_examined = "" if against else case.not_examined
+    unconfirmed = not against and case.unconfirmed
+    limits = {"DPA119": not_examined, "DPA120": unconfirmed, "DPA121": judging.void}
     statistical = bool(case.tests) and (refuted or verdict is Verdict.NOT_REFUTED)
     low, high = restated.epsilon
     return JudgedClaim(

@@ -144,8 +144,14 @@ ACTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(
+    "act, moment",
+    [
+        pytest.param(act, moment, marks=() if i % len(MOMENTS) == j else pytest.mark.slow)
+        for i, act in enumerate(ACTS)
+        for j, moment in enumerate(MOMENTS)
+    ],
+)
 def test_however_code_of_others_leaves_an_audit_it_is_one_line(folder, act, moment) -> None:
     plant(folder, act, moment)
     code, lines = audit("--workers", "1")

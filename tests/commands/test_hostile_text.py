@@ -179,7 +179,11 @@ AUDIT_TEXTS = re.findall(
 )
 
 
-@pytest.mark.parametrize("text", [HOSTILE, *REFUSED], ids=["hostile", "NUL", "surrogate"])
+@pytest.mark.parametrize(
+    "text",
+    [HOSTILE, *(pytest.param(text, marks=pytest.mark.slow) for text in REFUSED)],
+    ids=["hostile", "NUL", "surrogate"],
+)
 @pytest.mark.parametrize("old", AUDIT_TEXTS)
 def test_an_audit_file_with_a_hostile_text_is_refused_in_lines_of_ours_or_accepted(
     old: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

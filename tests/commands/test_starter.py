@@ -43,6 +43,9 @@ def test_the_audit_of_every_defense_can_begin(tmp_path: Path, own_defense: str) 
     assert (not config.claim) == (own_defense in NOISELESS)
 
 
+REPEATS = ("d-psgd", "correlated-randomness")
+
+
 @pytest.mark.slow
 def test_the_audit_of_every_defense_can_be_looked_at(tmp_path: Path, own_defense: str) -> None:
     if own_defense in PACKAGES:
@@ -51,7 +54,9 @@ def test_the_audit_of_every_defense_can_be_looked_at(tmp_path: Path, own_defense
     assert outlook(config, Runtime(cores=1)).cost.parts
 
 
-@pytest.mark.parametrize("defense", ["d-psgd", "dp-dpsgd", "correlated-randomness"])
+@pytest.mark.parametrize(
+    "defense", ["dp-dpsgd", *(pytest.param(n, marks=pytest.mark.slow) for n in REPEATS)]
+)
 def test_the_audit_runs(tmp_path: Path, defense: str, no_report) -> None:
     """As it is written, but shorter, and of a smaller model."""
     text = written(tmp_path, defense)[0].read_text()

@@ -96,6 +96,36 @@ def test_a_bound_above_the_claim_that_other_tests_leave_in_doubt_refutes_nothing
     assert "8.17-fold" not in found.meaning  # e^2.1
 
 
+NOT_EXAMINED = Finding(
+    role=Role.NOISE,
+    kind="control",
+    title="noise of the real run",
+    threat_model="eavesdropper",
+    not_examined=("all messages (too large)",),
+    unconfirmed=('"x" in round 1',),
+)
+
+
+@pytest.mark.parametrize(
+    "evidence, interval, codes",
+    [
+        ((certified(2.6, 0.001),), (1.0, 1.5), ("DPA102",)),
+        ((), (inf, inf), ("DPA103",)),
+        ((certified(1.0, 0.6), control(True)), (2.5, 3.0), ("DPA104",)),
+        ((), (1.0, 1.5), ("DPA113",)),
+        ((certified(0.5, 1.0, ceiling=1.9), control(True)), (1.0, 1.5), ("DPA114",)),
+        ((certified(0.5, 1.0), control(False)), (1.0, 1.5), ("DPA115",)),
+        ((certified(0.0, 1.0), control(True)), (1.0, 1.5), ("DPA116",)),
+        ((certified(2.1, 0.04), certified(0.1, 1.0)), (1.0, 1.5), ("DPA117",)),
+        ((certified(1.0, 0.6), control(True)), (1.0, 1.5), ("DPA118",)),
+        ((certified(1.0, 0.6), NOT_EXAMINED), (1.0, 1.5), ("DPA118", "DPA119", "DPA120")),
+        ((certified(2.6, 0.001), NOT_EXAMINED), (1.0, 1.5), ("DPA102",)),
+    ],
+)
+def test_a_verdict_has_the_codes_of_its_reason_and_limits(evidence, interval, codes) -> None:
+    assert judged(*evidence, interval=accounted(*interval)).codes == codes
+
+
 def test_without_power_nothing_is_said() -> None:
     assert judged().verdict is Verdict.UNDERPOWERED
     few = judged(certified(0.5, 1.0, ceiling=1.9), control(True))

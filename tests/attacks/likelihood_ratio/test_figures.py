@@ -8,16 +8,17 @@ import pytest
 from scipy.stats import norm
 
 from dpaudit.accounting.releases import Release
-from dpaudit.attacks.likelihood_ratio.bound import best_of
+from dpaudit.attacks.likelihood_ratio.bound import _by_counts, _tradeoff, best_of
 from dpaudit.attacks.likelihood_ratio.certain import noise_by_runs
 from dpaudit.attacks.likelihood_ratio.controls import DIFFERENT, null_control, positive_control
+from dpaudit.attacks.likelihood_ratio.matched import _share
 from dpaudit.attacks.likelihood_ratio.runs import DrawnRuns
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Name, Role
+from dpaudit.files.finding import Column, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.rng import Streams
 from dpaudit.statistics.betting import SHARES
-from dpaudit.statistics.bounds import ceiling, family_from_scores, from_scores
+from dpaudit.statistics.bounds import ceiling, family_from_scores, from_scores, mu_p_value
 from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value
 
 DECLARED = (Release(family="gaussian", noise_multiplier=1.0, sampling="none", sampling_rate=1.0),)
@@ -96,3 +97,39 @@ def test_bets_without_an_error_need_two_over_alpha() -> None:
     small = np.exp(-2.0)
     gain = np.log1p(SHARES[0] * small * (1 - 1e-5) / (1 + small * 1e-5))
     assert found[Name.TRIALS_NEEDED].value == np.ceil(np.log(2 / 0.05) / gain)
+
+
+def counted(mu: float | None, delta: float = 1e-5) -> tuple[Any, Any]:
+    """A question about epsilon 1, or about mu, and runs whose scores lie 1.0 apart."""
+    asked = question()
+    asked.claim = (
+        Claim(text="ours", mu=mu) if mu else SimpleNamespace(mu=None, delta=delta, epsilon=1.0)
+    )
+    asked.game = SimpleNamespace(spread=1, width=None, held=None)
+    asked.stop_early, asked.meet, asked.mechanism, asked.adversary = False, False, (), None
+    return asked, SimpleNamespace(scores=scores(1.0), score=SimpleNamespace(choosing=scores(1.0)))
+
+
+def test_a_claim_on_mu_is_held_against_the_bound_of_its_own_family() -> None:
+    asked, runs = counted(0.5)
+    found = _by_counts(asked, runs)
+    bound = family_from_scores(*scores(1.0), 0.05, scores(1.0))
+    assert found[Name.MU_LOWER_BOUND].value == bound.value > 0.5
+    counts = bound.fp, bound.fn, bound.n0, bound.n1
+    assert found[Name.P_VALUE].value == mu_p_value(*counts, 0.5)
+
+
+def test_a_claim_allows_no_errors_below_its_curve() -> None:
+    """max(0, 1 - delta - e^epsilon f, e^-epsilon (1 - delta - f)) at false positive rates f."""
+    asked, _ = counted(None, 0.1)
+    found = _tradeoff(asked, scores(1.0))
+    f = np.array(found[Column.FALSE_POSITIVE_RATE])
+    allowed = np.maximum(0.0, np.maximum(0.9 - np.e * f, (0.9 - f) / np.e))
+    assert found[Column.LEAST_ALLOWED] == pytest.approx(allowed.tolist())
+    assert 0 < (allowed > 0).sum() < len(f)
+
+
+def test_a_share_has_its_two_sided_interval_of_95_percent() -> None:
+    """Clopper and Pearson: 7 of 20 have [0.1539, 0.5922]."""
+    share = _share(7, 20)
+    assert (share.low, share.high) == pytest.approx((0.15391, 0.59219), abs=1e-4)

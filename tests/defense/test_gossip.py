@@ -1,10 +1,12 @@
 """What an adversary replays of the mixing, and releases counted by value."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
 
-from dpaudit.defense.contract import Target
+from dpaudit.defense.contract import Setting, Target
 from dpaudit.defense.gossip import (
     known_rounds,
     mixed,
@@ -15,7 +17,12 @@ from dpaudit.defense.gossip import (
 )
 from dpaudit.defense.transcript import Transcript, broadcast
 from dpaudit.defense.view import View
+from dpaudit.defenses.decor import Decor
+from dpaudit.defenses.dfedsam import DPDFedSAM
+from dpaudit.defenses.dgd import DGD
+from dpaudit.defenses.gradient_tracking import GradientTracking
 from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network, build_graph
 
@@ -191,3 +198,29 @@ def test_matrices_whose_columns_do_not_sum_to_one_are_refused() -> None:
     refuse_unless_column_stochastic(Network((Graph(W.T.contiguous()),)), "SGP")
     with pytest.raises(ConfigError, match="columns sum to 1"):
         refuse_unless_column_stochastic(Network((Graph(W.T.contiguous()), Graph(W))), "SGP")
+
+
+def test_the_sum_of_local_steps_is_hidden_by_the_noise_of_all() -> None:
+    setting = Setting(build_graph("complete", 4), (40,) * 4, 10)
+    defense = DPDFedSAM(noise_multiplier=1.5, local_steps=4, n_rounds=3)
+    bracket = defense.mechanism(setting, EVERYONE, 0)
+    ends = [[(r.noise_multiplier, r.count) for r in end] for end in (bracket.least, bracket.most)]
+    assert ends == [[(3.0, 12)], [(1.5, 12)]]  # 1.5 sqrt(4) at least, each step by itself at most
+
+
+def test_a_bound_of_one_record_counts_twice_where_one_is_replaced() -> None:
+    setting = Setting(build_graph("ring", 4), (40,) * 4, 10)
+    defense = Decor(noise_multiplier=1.0, learning_rate=0.1, clip_norm=3.0, batch_size=6)
+    stated = {a: defense.sensitivity(1, setting, a, 0, {}) for a in get_args(Adjacency)}
+    assert stated.pop("add-remove") == {"y": (2, pytest.approx(0.05))}
+    assert stated.pop("replace-one") == {"y": (2, pytest.approx(0.1))}
+    assert not any(stated.values())
+
+
+def test_methods_without_noise_release_from_the_round_that_depends_on_data() -> None:
+    setting = Setting(build_graph("ring", 4), (1,) * 4, 10)
+    for defense, count in ((DGD(n_rounds=7), 6), (GradientTracking(n_rounds=7), 7)):
+        for adversary in (EVERYONE, ThreatModel(name="far", links=((2, 3),))):
+            least, most, _ = defense.mechanism(setting, adversary, 0)
+            assert [(r.noise_multiplier, r.count) for r in most] == [(0.0, count)]
+            assert least == (most if adversary is EVERYONE else ())

@@ -262,3 +262,16 @@ def test_options_that_cannot_be_meant_are_refused() -> None:
             ADPVRSGP(**options)
     with pytest.raises(ValueError, match="swap_theta needs fusion above 0"):
         ADPVRSGP(noise_multipliers=(1.0,), fusion=0.0, swap_theta=True)
+
+
+def test_a_fused_gradient_moves_its_message_by_its_share() -> None:
+    defense = ADPVRSGP(
+        noise_multipliers=(1.0,), n_rounds=20, tau=5, fusion=0.25, clip_norm=3.0, clip_decay=1.0,
+        batch_size=4,
+    )  # fmt: skip
+    setting = Setting(build_graph("complete", 4), (40,) * 4, 10)
+    eta = math.sqrt(4) / 20 ** (1 / 2 - 2 * 0.2)
+    whole = 3.0 / 4 * eta / (10 * 13) ** 0.2  # beta is A(t) A(T - t), levels 0 and 3
+    for k, share in ((2, 1.0), (3, 0.75)):  # round 2 begins a plateau, round 3 fuses
+        stated = defense.sensitivity(k, setting, "replace-one", 0, {})
+        assert stated["v"].value == pytest.approx(2 * share * whole)

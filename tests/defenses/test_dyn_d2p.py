@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpaudit.accounting.gaussian import gaussian_mu
+from dpaudit.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.contract import Setting, Target
 from dpaudit.defense.noise import Noise
@@ -265,3 +265,19 @@ def test_what_the_theory_does_not_allow_is_refused_unless_allowed() -> None:
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"give either|belongs to schedule"):
             DynD2P(**options)
+
+
+@pytest.mark.parametrize("over", [0.999, 1.001])
+def test_10_is_refused_just_where_its_inequality_ends(over) -> None:
+    """In one round of all records mu_k is mu_tot / sqrt(2), whatever the levels are."""
+    mu_tot = over * math.sqrt(2 * LARGEST_SQUARED_MU)
+    defense = DynD2P(
+        schedule="general", n_rounds=1, batch_size=10, delta=1e-5, clip_norms=(1.0,),
+        noise_levels=(3.0,), epsilon=gaussian_epsilon(1e-5, mu_tot),
+    )  # fmt: skip
+    setting = Setting(build_graph("complete", 4), (10,) * 4, 3)
+    if over < 1:
+        assert defense.calibrate(setting).noise_std(0) == pytest.approx(math.sqrt(2) / mu_tot)
+    else:
+        with pytest.raises(ConfigError, match="rests on exp"):
+            defense.calibrate(setting)

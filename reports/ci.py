@@ -144,7 +144,7 @@ def _case(suite: ElementTree.Element, statement: Statement, fails: bool, seconds
     message, verdict = one_line(statement.message), one_line(statement.verdict)
     if fails:
         failure = ElementTree.SubElement(case, "failure", message=message, type=verdict)
-        failure.text = f"{message}\n{statement.code}: {help_for(statement.code)}"
+        failure.text = f"{message} [{statement.code}] help: {help_for(statement.code)}"
     elif statement.outcome == "warning":
         ElementTree.SubElement(case, "skipped").text = f"{message} ({statement.code})"
     else:

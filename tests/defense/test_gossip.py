@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpaudit.defense.contract import Setting, Target
+from dpaudit.defense.contract import Bracket, Setting, Target
 from dpaudit.defense.gossip import (
+    clipped_whole,
     known_rounds,
     mixed,
     of_acting,
@@ -224,3 +225,11 @@ def test_methods_without_noise_release_from_the_round_that_depends_on_data() -> 
             least, most, _ = defense.mechanism(setting, adversary, 0)
             assert [(r.noise_multiplier, r.count) for r in most] == [(0.0, count)]
             assert least == (most if adversary is EVERYONE else ())
+
+
+def test_a_record_alone_turns_no_mean_around() -> None:
+    alone = releases([4.0], "none", 1.0)
+    for size, least in ((1, 4.0), (2, 2.0)):
+        bracket = clipped_whole(Bracket(alone, alone, ()), DGD(), size)
+        ends = [end[0].noise_multiplier for end in (bracket.least, bracket.most)]
+        assert ends == [least, 2.0]

@@ -158,3 +158,9 @@ def test_graphs_outside_the_theory_are_refused_in_one_line() -> None:
         ADP2SGD(noise_multiplier=1.0).calibrate(setting)
     assert "\n" not in str(refusal.value)
     ADP2SGD(noise_multiplier=1.0, allow_outside_theory=True).calibrate(setting)
+
+
+def test_the_noise_of_a_budget_is_for_the_agent_with_the_fewest_records() -> None:
+    setting = Setting(build_graph("complete", 3), (20, 80, 80), 10)
+    defense = ADP2SGD(epsilon=1.0, n_rounds=3, batch_size=4)
+    assert defense.noise_multiplier_of(setting) == defense.noise_multiplier_for(20)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from dpaudit.commands import terminal
 from dpaudit.commands.cli import app
 from dpaudit.commands.terminal import answer, errors_as_exit_codes, same_command, say
-from dpaudit.errors import ConfigError
+from dpaudit.errors import ConfigError, Problem
 from tests.said import without_help
 
 
@@ -225,6 +225,18 @@ def test_on_a_terminal_no_word_is_broken(width: int, monkeypatch) -> None:
 def test_elsewhere_a_line_stays_a_line(capsys) -> None:
     say(f"{WORDS} {WORDS}")
     assert capsys.readouterr().out == f"{WORDS} {WORDS}\n"
+
+
+def test_problems_that_are_alike_share_a_line_of_help(capsys) -> None:
+    alike = [Problem("DPA001", "one"), Problem("DPA001", "two"), Problem("DPA004", "three", "do")]
+    terminal.print_problems(alike)
+    assert capsys.readouterr().err.splitlines() == [
+        "error[DPA001]: one",
+        "error[DPA001]: two",
+        "help: Correct the key, or remove it; see dpaudit explain DPA001",
+        "error[DPA004]: three",
+        "help: do; see dpaudit explain DPA004",
+    ]
 
 
 def test_help_breaks_no_option_at_80_columns(monkeypatch) -> None:

@@ -143,6 +143,7 @@ RENAMED = {
     "Capture": "Messages",
     "Derived": "ObservedGradient",
     "Sent": "Message",
+    "of_each_record": "moved_by_record",
     "replayed": "gaussian_rounds",
 }
 

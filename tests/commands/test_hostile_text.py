@@ -155,7 +155,7 @@ def test_audit_prints_a_hostile_result_in_lines_of_ours(
     hostile: Path, as_json: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     result = AuditResult.read(hostile / "audit.json")
-    monkeypatch.setattr("dpaudit.pipeline.run.run_audit", lambda *_, **__: result)
+    monkeypatch.setattr("dpaudit.capture.audit.run_audit_of", lambda *_, **__: result)
     monkeypatch.chdir(tmp_path)
     assert invoke("init").exit_code == 0
     found = invoke("audit", "audit.toml", *(["--json"] if as_json else []))
@@ -189,7 +189,7 @@ def test_an_audit_file_with_a_hostile_text_is_refused_in_lines_of_ours_or_accept
     old: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     result = AuditResult.model_validate(GOLDEN)
-    monkeypatch.setattr("dpaudit.pipeline.run.run_audit", lambda *_, **__: result)
+    monkeypatch.setattr("dpaudit.capture.audit.run_audit_of", lambda *_, **__: result)
     monkeypatch.syspath_prepend(ROOT / "tests" / "example_project")
     path = tmp_path / "audit.toml"
     path.write_text(

@@ -287,7 +287,7 @@ def test_idx_files_are_read_from_the_folder_that_is_named(
 def test_missing_files_are_reported_with_the_folder_and_what_to_do(
     tmp_path: Path, name: str
 ) -> None:
-    with pytest.raises(DataError, match=rf"{name} in {tmp_path}: .*--data-root .*--download"):
+    with pytest.raises(DataError, match=rf"(?s){name} in {tmp_path}: .*--data-root .*--download"):
         load_dataset(name, data_root=tmp_path)
     with pytest.raises(DataError, match="pass --data-root FOLDER or set DPAUDIT_DATA"):
         load_dataset(name)

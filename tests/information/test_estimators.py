@@ -192,7 +192,7 @@ X = np.random.default_rng(20).normal(size=(20, 2))
 @pytest.mark.parametrize(
     ("x", "y", "k", "message"),
     [
-        (X[:3], X[:3], 3, r"^3 samples; k = 3 neighbours need at least k \+ 1 = 4$"),
+        (X[:3], X[:3], 3, r"^3 samples; k = 3 neighbours need at least k \+ 1 = 4\n"),
         (X, X[:5], 3, r"^samples of different lengths \{'x': 20, 'y': 5\}"),
         (X, np.where(X[4, 1] == X, np.nan, X), 3, r"^y: 1 of 20 .*the first is sample 4"),
         (np.where(X[4, 1] == X, np.inf, X), X, 3, r"^x: 1 of 20 samples hold NaN or infinite"),

@@ -34,7 +34,7 @@ def paced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if "slow" in request.keywords:
         return
     monkeypatch.setattr("dpaudit.pipeline.costs.pace_of", lambda *given: PACE)
-    for attack in ("likelihood_ratio.attack", "mutual_information.needs"):
+    for attack in ("likelihood_ratio.attack", "mutual_information.samples"):
         timed = f"dpaudit.attacks.{attack}.seconds_of"
         monkeypatch.setattr(timed, lambda compute: 1e-3)
 

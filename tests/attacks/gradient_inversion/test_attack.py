@@ -176,7 +176,7 @@ def test_labels_that_the_last_layer_does_not_tell_are_searched_with_the_images(d
     assert torch.equal(found.labels, digits.y[:1, None])
     assert score(digits.x[None, :1], found.images, digits.value_range).ssim > 0.5
     assert any("ends in Conv2d: they were searched" in note for note in found.notes)
-    with pytest.raises(NotObservable, match="last linear layer; this network ends in Conv2d$"):
+    with pytest.raises(NotObservable, match="last linear layer; this network ends in Conv2d\n"):
         reconstruct(task, observed, method="optimised", labels="inferred")
 
 

@@ -1,7 +1,7 @@
 """Documents are written in plain sentences: short ones, in the field's words.
 
-A sentence ends at a full stop, a question mark, a colon or a semicolon. Code counts as one word, and
-what stands in brackets does not count. This cannot judge a text; it keeps the worst out.
+A sentence ends at a full stop, an exclamation mark or a question mark. Code counts as one word. This
+cannot judge a text; it keeps the worst out.
 """
 
 import re
@@ -25,9 +25,8 @@ def sentences(text: str) -> Iterator[str]:
     text = re.sub(r"^(\||#|    ).*$", "\n", text, flags=re.M)
     text = re.sub(r"^\s*(?:[-*]|\d+\.)\s", "\n\n", text, flags=re.M)
     text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "code", text))
-    text = re.sub(r"\([^()]*\)", "", text)
     for paragraph in re.split(r"\n\s*\n", text):
-        yield from filter(None, re.split(r"(?<=[.!?:;])[\"*)]*\s+", " ".join(paragraph.split())))
+        yield from filter(None, re.split(r"(?<=[.!?])[\"*)]*\s+", " ".join(paragraph.split())))
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))

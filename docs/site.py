@@ -42,6 +42,8 @@ ROOT = Path(__file__).parents[1]
 TOP_PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")  # of the repository
 ROOMS = ("defense", "attack", "conformance", "accounting", "statistics", "information")
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+NOT_PROSE = r"^( *)```.*?^\1```|<!--.*?-->|^(?:[#|]|    |:::)[^\n]*|`[^`]*`|!?\[[^\]]*\]\([^)]*\)"
+COMMON = {"function", "scope", "user", "view"}  # terms that are ordinary words as well
 
 AUDIT_FILE = {
     "top of the file": config.AuditConfig,
@@ -134,8 +136,26 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """mkdocs: links to files of the repository that are no pages become their names."""
-    return within_site(markdown, page.file.src_uri)
+    """mkdocs: links lead to pages of the site, and written pages link terms to the glossary."""
+    path = page.file.src_uri
+    written = path != "glossary.md" and (ROOT / "docs" / path).exists()
+    return within_site(with_terms(markdown) if written else markdown, path)
+
+
+def with_terms(markdown: str) -> str:
+    """The text of a page in which the first use of each term of the glossary links to it."""
+    terms = sorted(ENTRIES.keys() - COMMON, key=len, reverse=True)
+    linked = set(COMMON)
+
+    def with_link(found: re.Match[str]) -> str:
+        term = (found["term"] or "").lower()
+        if not term or term in linked:
+            return found[0]
+        linked.add(term)
+        return f"[{found[0]}](glossary.md#{term.replace(' ', '-')})"
+
+    term = rf"\b(?P<term>{'|'.join(map(re.escape, terms))})\b"
+    return re.sub(f"{NOT_PROSE}|{term}", with_link, markdown, flags=re.M | re.S | re.I)
 
 
 def within_site(markdown: str, page: str) -> str:

@@ -93,6 +93,12 @@ def test_readers_of_the_repository_are_sent_to_files_that_it_has(site: ModuleTyp
         assert named & made == set(), page.name
 
 
+def test_a_page_links_the_first_use_of_a_term_to_the_glossary(site: ModuleType) -> None:
+    text = "# A claim\n\n`claim` [claim](x.md)\n\nA claim is a Claim; the user has a view: mu."
+    linked = text.replace("A claim is", "A [claim](glossary.md#claim) is")
+    assert site.with_terms(text) == linked.replace("mu.", "[mu](glossary.md#mu).")
+
+
 def test_keys_are_described_by_the_models_that_read_them(texts: dict[str, str]) -> None:
     keys = texts["docs/reference/audit-file.md"]
     assert "| `path` | text |  | an .npz file, relative to the audit file |" in keys

@@ -11,7 +11,7 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.config import SENSORS
 from dpaudit.graphs import mixing
 from dpaudit.models import models
-from dpaudit.papers.reproductions import described, experiments
+from dpaudit.papers.declared import EXPERIMENTS, described
 from dpaudit.registry import PluginFamily, contested, installed, load_plugin
 
 Listing = dict[str, str]
@@ -42,7 +42,7 @@ def catalogue(kind: str) -> Catalogue:
         case "models":
             facts: dict[str, Listing] = {name: {} for name in models.model_names()}
         case "experiments":
-            facts = {name: described(one) for name, one in experiments().items()}
+            facts = {name: described(one) for name, one in EXPERIMENTS.items()}
         case _:
             sets = {**data.dataset_names(), SENSORS: _SENSORS}
             names = mixing.graph_names() if kind == "graphs" else sets

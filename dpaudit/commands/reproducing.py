@@ -77,7 +77,8 @@ def reproduce(
     What was run lies in --out and is not run again: the same command goes on where it stopped.
     """
     with errors_as_exit_codes(same_command()), warnings_as_lines():
-        from dpaudit.papers.reproductions import PrintedStudy, printed_lines, reproduction
+        from dpaudit.papers.declared import reproduction
+        from dpaudit.papers.five_papers import PrintedStudy, printed_lines
 
         if markdown is not None:
             raise ConfigError(

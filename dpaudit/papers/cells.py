@@ -290,42 +290,27 @@ def _worker(experiment: Experiment, request: Request, run: RunDirectory) -> Work
         before = done_cells.read(job)
         if not before.error:
             return
-        cell, name = cells[job[0]], done_cells.name(job)
-        clock = _Clock(before.seconds if before.error == NOT_RUN else 0.0)
+        interrupted = before.seconds if before.error == NOT_RUN else 0.0
+        noted = time.process_time()
+        began = noted - interrupted  # the time of a cell is that of its interrupted runs too
         run.binding = done_cells.binding(job)
 
         def note(what: str, done: int, total: int) -> None:
+            nonlocal noted
             on_progress(what, done, total)
-            if clock.is_due():
-                done_cells.keep(job, Done((), clock.seconds(), NOT_RUN))
+            if time.process_time() - noted >= NOTED_EVERY:
+                noted = time.process_time()
+                done_cells.keep(job, Done((), noted - began, NOT_RUN))
 
-        context = CellContext(run, name, dataset, note)
+        context = CellContext(run, done_cells.name(job), dataset, note)
+        measured, error = tuple[MeasuredNumber, ...](), ""
         try:
-            measured = tuple(experiment.measure(cell.settings, job[1], context))
-            done = Done(measured, clock.seconds())
-        except DpauditError as error:
-            done = Done((), clock.seconds(), str(error).partition("\n")[0])
-        done_cells.keep(job, done)
+            measured = tuple(experiment.measure(cells[job[0]].settings, job[1], context))
+        except DpauditError as refused:
+            error = refused.problems[0].text
+        done_cells.keep(job, Done(measured, time.process_time() - began, error))
 
     return work
-
-
-class _Clock:
-    """CPU time of a cell, with what runs of it took that were interrupted."""
-
-    def __init__(self, before: float) -> None:
-        self._began = self._told = time.process_time()
-        self._before = before
-
-    def seconds(self) -> float:
-        return self._before + time.process_time() - self._began
-
-    def is_due(self) -> bool:
-        """Whether it is time to note it again, for one that is interrupted."""
-        if time.process_time() - self._told < NOTED_EVERY:
-            return False
-        self._told = time.process_time()
-        return True
 
 
 class _DoneCells:
@@ -346,9 +331,8 @@ class _DoneCells:
         return bound_to({**about, "code": self._code, "data": self._data})
 
     def keep(self, job: Job, done: Done) -> None:
-        rows = [
-            [m.quantity, _written(m.value), m.at, dict(m.labels), m.low, m.high, m.n]
-            for m in done.measured
+        rows = [  # JSON has no infinity
+            m if isfinite(m.value) else (m.quantity, str(m.value), *m[2:]) for m in done.measured
         ]
         content = {"measured": rows, "seconds": done.seconds, "error": done.error}
         self._run.write_result(f"cells/{self.name(job)}.json", content, self.binding(job))
@@ -360,7 +344,3 @@ class _DoneCells:
             return Done((), 0.0, NOT_RUN)
         rows = (MeasuredNumber(row[0], float(row[1]), *row[2:]) for row in found["measured"])
         return Done(tuple(rows), found["seconds"], found["error"])
-
-
-def _written(value: float) -> float | str:
-    return value if isfinite(value) else str(value)

@@ -1,9 +1,9 @@
-"""All declared experiments: the files of ``experiments/``, one for each paper.
+"""Every experiment that can be reproduced: those that the files of ``experiments/`` declare.
 
-A file has a table for each experiment, by the experiment's name. Keys that it leaves out come from
-the table that ``like`` names, then from ``defaults``: tables are merged, lists are replaced. A
-table whose name begins with "_" is no experiment; others are like it. Settings are nested as in an
-audit file. The keys are those of ``Experiment``, with these differences:
+Each paper has a file, with a table for each experiment, by the experiment's name. Keys that a table
+leaves out come from the table that ``like`` names, then from ``defaults``: tables are merged, lists
+are replaced. A table whose name begins with "_" is no experiment; others are like it. Settings are
+nested as in an audit file. The keys are those of ``Experiment``, with these differences:
 
     measure    a name in ``MEASURES``
     quantity   of published numbers and orderings that name no other
@@ -21,7 +21,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from . import images, learning, sensor_fusion, single_rounds, xie_table4
+from dpaudit.errors import ConfigError, nearest
+from dpaudit.memory import size_text
+from dpaudit.text import duration
+
+from . import images, learning, sensor_fusion, xie_table4
 from .experiment import (
     Experiment,
     ExperimentScale,
@@ -33,6 +37,7 @@ from .experiment import (
     TableCell,
     printed,
 )
+from .five_papers import FINDINGS, PrintedStudy
 
 Table = Mapping[str, Any]
 
@@ -40,9 +45,9 @@ MEASURES: Mapping[str, Measure] = {
     "accuracy": learning.accuracy,
     "curve": learning.curve,
     "convergence": learning.convergence,
-    "sensitivity by round": single_rounds.sensitivity_by_round,
-    "mean sensitivity": single_rounds.mean_sensitivity,
-    "gradient norms": single_rounds.gradient_norms,
+    "sensitivity by round": learning.sensitivity_by_round,
+    "mean sensitivity": learning.mean_sensitivity,
+    "gradient norms": learning.gradient_norms,
     "images": images.images,
     "residuals": sensor_fusion.residuals,
     "communication": sensor_fusion.communication,
@@ -83,55 +88,41 @@ def _experiment(table: Table) -> Experiment:
         for one in table.get("published", ())
         for number in printed(**{**common, **one, "columns": _combinations(one["columns"])})
     ]
-    scales = {
-        name: ExperimentScale(**{**scale, "settings": dotted(scale.get("settings", {}))})
-        for name, scale in table["scales"].items()
-    }
+    as_written = ("paper", "table", "shows", "columns", "remarks", "at", "data")
     return Experiment(
-        paper=table["paper"],
-        table=table["table"],
-        shows=table["shows"],
+        **{key: table[key] for key in as_written if key in table},
         measure=MEASURES[table["measure"]],
-        columns=tuple(table["columns"]),
         cells=tuple(_cells(table, numbers)),
-        scales=scales,
+        scales={
+            name: ExperimentScale(**{**scale, "settings": dotted(scale.get("settings", {}))})
+            for name, scale in table["scales"].items()
+        },
         settings=dotted(table.get("settings", {})),
         published=tuple(numbers),
         open=tuple(Open(**one) for one in table.get("open", ())),
         orderings=tuple(Ordering(**{**common, **one}) for one in table.get("orderings", ())),
-        remarks=tuple(table.get("remarks", ())),
-        at=table.get("at", ""),
-        data=table.get("data", ""),
     )
 
 
 def _cells(table: Table, numbers: list[PublishedNumber]) -> Iterator[TableCell]:
-    for one in table.get("cells", ()):
-        yield TableCell(one.get("labels", {}), dotted(one.get("settings", {})))
     if "cells" in table:
+        for one in table["cells"]:
+            yield TableCell(one.get("labels", {}), dotted(one.get("settings", {})))
         return
-    of_column, grid = table["labels"], table.get("grid")
-    known = (
-        _combinations(grid)
-        if grid
-        else [
-            {column: label for column, label in number.labels.items() if column in of_column}
-            for number in numbers
-        ]
-    )
+    of_column = table["labels"]
+    known = _combinations(table.get("grid", [])) or [
+        {column: label for column, label in number.labels.items() if column in of_column}
+        for number in numbers
+    ]
     for labels in {tuple(found.items()): found for found in known}.values():
         settings: dict[str, Any] = {}
-        for column in table["columns"]:
-            if column in labels:
-                settings |= _settings_of(of_column[column], labels[column])
+        for column in (column for column in table["columns"] if column in labels):
+            key, label = of_column[column], labels[column]
+            settings |= {key: json.loads(label)} if isinstance(key, str) else dotted(key[label])
         for case in table.get("cases", ()):
             if case["where"].items() <= labels.items():
                 settings |= dotted(case["settings"])
         yield TableCell(labels, settings)
-
-
-def _settings_of(column: str | Table, label: str) -> dict[str, Any]:
-    return {column: json.loads(label)} if isinstance(column, str) else dotted(column[label])
 
 
 def _combinations(of_column: Mapping[str, list[str]] | list[Labels]) -> list[Labels]:
@@ -145,10 +136,34 @@ def dotted(table: Table, prefix: str = "") -> dict[str, Any]:
     """Nested tables as one, by dotted keys."""
     found: dict[str, Any] = {}
     for key, value in table.items():
-        found |= (
-            dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
+        inner = isinstance(value, dict)
+        found |= dotted(value, f"{prefix}{key}.") if inner else {prefix + key: value}
     return found
 
 
 DECLARED = dict(read_experiments(Path(__file__).parent / "experiments"))
+EXPERIMENTS: dict[str, Experiment | PrintedStudy] = {"findings": FINDINGS, **DECLARED}
+EXPERIMENTS = dict(sorted(EXPERIMENTS.items()))
+
+
+def reproduction(name: str) -> Experiment | PrintedStudy:
+    """The experiment of this name. Raises ConfigError if there is none."""
+    if name not in EXPERIMENTS:
+        raise ConfigError(
+            "DPA006",
+            f'nothing called "{name}" can be reproduced{nearest(name, EXPERIMENTS)}; '
+            f"known: {', '.join(EXPERIMENTS)}",
+        )
+    return EXPERIMENTS[name]
+
+
+def described(experiment: Experiment | PrintedStudy) -> dict[str, str]:
+    """What there is to say of it before it is run."""
+    about = {"of": experiment.paper, "table": experiment.table, "shows": experiment.shows}
+    about["data"] = f"learns from {experiment.data}" if experiment.data else "needs no data"
+    for name, scale in experiment.scales.items():
+        cut = f": {scale.cut}" if scale.cut else ""
+        takes = f"{duration(scale.seconds)} on two cores, {size_text(scale.bytes)}"
+        about[name] = f"{name}: {takes}{cut}"
+    keys = ", ".join(dict.fromkeys(one.key for one in experiment.open))
+    return {**about, "open": f"open: {keys}" if keys else ""}

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dpaudit.data.datasets import Dataset
 from dpaudit.progress import OnProgress
 from dpaudit.training.run_directory import RunDirectory
@@ -103,14 +105,14 @@ class Experiment:
     table: str
     shows: str
     measure: Measure
-    columns: tuple[str, ...]
+    columns: Sequence[str]
     cells: tuple[TableCell, ...]
     scales: Mapping[str, ExperimentScale]  # quick, paper
     settings: Settings = field(default_factory=dict)  # of all cells
     published: tuple[PublishedNumber, ...] = ()
     open: tuple[Open, ...] = ()
     orderings: tuple[Ordering, ...] = ()
-    remarks: tuple[str, ...] = ()
+    remarks: Sequence[str] = ()
     at: str = ""  # what the points of a figure lie along
     data: str = ""  # the name of its data set; empty: it needs none
 
@@ -118,6 +120,13 @@ class Experiment:
         """The labels of a column that cells have, in their order."""
         found = (cell.labels[column] for cell in self.cells if column in cell.labels)
         return list(dict.fromkeys(found))
+
+
+def spread(last: int, count: int) -> list[int]:
+    """``count`` rounds from 1 to ``last`` (fewer where they coincide), even in log k."""
+    if count >= last:
+        return list(range(1, last + 1))
+    return sorted({int(k) for k in np.geomspace(1, last, count).round()})
 
 
 def printed(

@@ -5,12 +5,14 @@ defense itself. What a paper leaves open is an option here, named beside the out
 """
 
 import tomllib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from hashlib import sha256
 from math import exp, inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from dpaudit.attack.contract import AttackContext
 from dpaudit.defense.claim_accounting import (
@@ -30,18 +32,23 @@ from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import accounting_finding, bearing_on, judge
+from dpaudit.pipeline.provenance import code_of
 from dpaudit.pipeline.void import void_figures
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.seals import bound_to
+
+from .cells import refuse_other_folder
+from .experiment import ExperimentScale, Open
 
 # Lines that are computed together, by a key that says all but code, seed and scale.
-Keep = Callable[[str, Callable[[], list[str]]], list[str]]
+Keep = Callable[[str, Callable[[], Iterable[str]]], Iterable[str]]
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 NEIGHBOUR = ThreatModel(name="agent 0", kind="curious", agents=(0,))
 
 
-@dataclass(frozen=True)
-class PaperCase:
+class PaperCase(NamedTuple):
     """One experiment of a paper, and what is promised for it."""
 
     title: str
@@ -51,11 +58,10 @@ class PaperCase:
     records: int  # of each agent
     claim: Claim
     assumed: str  # what the paper does not say
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = {}
 
 
-@dataclass(frozen=True)
-class PlayedScale:
+class PlayedScale(NamedTuple):
     """How much is played: runs of each world, and the first rounds of them."""
 
     trials: int
@@ -71,13 +77,10 @@ LEAST_RUNS = 400
 BETS = 5000  # times e^epsilon: runs of which bets need a part only, where accounting is far above
 
 
-def read_cases(path: Path) -> tuple[PaperCase, ...]:
-    """The cases of a TOML file, in its order."""
-    tables = tomllib.loads(path.read_text("utf-8"))["case"]
-    return tuple(PaperCase(**{**case, "claim": Claim(**case["claim"])}) for case in tables)
-
-
-CASES = read_cases(Path(__file__).with_name("findings.toml"))
+CASES = tuple(
+    PaperCase(**{**case, "claim": Claim(**case["claim"])})
+    for case in tomllib.loads(Path(__file__).with_name("findings.toml").read_text("utf-8"))["case"]
+)
 
 
 def lines(scale: str, seed: int, keep: Keep = lambda key, compute: compute()) -> Iterator[str]:
@@ -99,18 +102,10 @@ def lines(scale: str, seed: int, keep: Keep = lambda key, compute: compute()) ->
         yield f"  claimed:   {case.claim.sentence()}"
         yield f"  assumed:   {case.assumed}"
         for threat_model in (EAVESDROPPER, NEIGHBOUR):
-            yield from keep(
-                f"{case} {threat_model} {played}",
-                partial(_block, case, threat_model, played, Streams(seed + i)),
-            )
+            found = partial(_printed, case, threat_model, played, Streams(seed + i))
+            yield from keep(f"{case} {threat_model} {played}", found)
     yield ""
     yield "Not refuted, or underpowered, is no proof of privacy."
-
-
-def _block(
-    case: PaperCase, threat_model: ThreatModel, played: PlayedScale, streams: Streams
-) -> list[str]:
-    return list(_printed(*examined(case, threat_model, played, streams)))
 
 
 def examined(
@@ -157,7 +152,10 @@ def options_of(
     }
 
 
-def _printed(claim: JudgedClaim, findings: list[Finding]) -> Iterator[str]:
+def _printed(
+    case: PaperCase, threat_model: ThreatModel, scale: PlayedScale, streams: Streams
+) -> Iterator[str]:
+    claim, findings = examined(case, threat_model, scale, streams)
     assert claim.restated is not None
     yield f"  {claim.threat_model}: {claim.verdict}. {claim.reason}"
     yield f"    one record, whole run: {_interval(claim.restated.epsilon)}"
@@ -187,3 +185,52 @@ def _interval(metric: Metric) -> str:
     if high == low or high - low <= 1e-3 * low:
         return f"epsilon {low:.3g}"
     return f"epsilon {low:.3g} to {high:.3g}"
+
+
+class PrintedStudy(NamedTuple):
+    """What has a printed form of its own: the function that yields its lines."""
+
+    paper: str
+    table: str
+    shows: str
+    lines: Callable[[str, int, Keep], Iterator[str]]  # scale, seed
+    scales: Mapping[str, ExperimentScale]
+    open: tuple[Open, ...] = ()
+    data: str = ""
+
+
+FINDINGS = PrintedStudy(
+    paper="five papers",
+    table="none",
+    shows="at published settings: claims, accounting, exact leaks, certified bounds",
+    lines=lines,
+    scales={
+        "quick": ExperimentScale(1, 120, 10**9),
+        "paper": ExperimentScale(1, 7200, 3 * 10**9),
+    },
+)
+
+
+def printed_lines(
+    name: str, study: PrintedStudy, scale: str, seed: int, out: Path
+) -> Iterator[str]:
+    """What is printed, block after block; those that lie in the folder are not computed again.
+
+    Raises:
+        DpauditError: nothing can be computed, or the folder is something else's.
+    """
+    refuse_other_folder(out)
+    torch.set_num_threads(1)  # the operators are small
+    about = {"name": name, "scale": scale, "seed": seed, "code": code_of()}
+    with RunDirectory(out).held() as run:
+
+        def keep(key: str, compute: Callable[[], Iterable[str]]) -> list[str]:
+            binding = bound_to({**about, "block": key})
+            file = f"blocks/{sha256(key.encode()).hexdigest()[:16]}.json"
+            found: list[str] | None = run.read_result(file, binding)
+            if found is None:
+                found = list(compute())
+                run.write_result(file, found, binding)
+            return found
+
+        yield from study.lines(scale, seed, keep)

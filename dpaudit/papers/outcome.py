@@ -52,10 +52,10 @@ def reproduced(
         changed=dict(request.changed),
         at=experiment.at,
         assumed=tuple(_assumed(experiment, found)),
-        columns=experiment.columns,
+        columns=tuple(experiment.columns),
         lines=lines,
         orderings=tuple(held(ordering, lines) for ordering in experiment.orderings),
-        remarks=experiment.remarks,
+        remarks=tuple(experiment.remarks),
         seconds=sum(done.seconds for _, by_seed in found for done in by_seed.values()),
         version=__version__,
     )
@@ -115,7 +115,7 @@ def _key(labels: Labels, quantity: str, at: float | None) -> Key:
     return tuple(sorted(labels.items())), quantity, at
 
 
-def _ordered(labels: Labels, columns: tuple[str, ...]) -> dict[str, str]:
+def _ordered(labels: Labels, columns: Sequence[str]) -> dict[str, str]:
     return {column: labels[column] for column in columns if column in labels}
 
 

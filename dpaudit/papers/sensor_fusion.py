@@ -5,13 +5,12 @@ noise of Algorithm 1 is worth to the others by their own formulas (the text of S
 far their messages move for one agent's change (Table 3).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 
 from dpaudit.defense.claim_accounting import account_claim
-from dpaudit.defense.contract import Defense, Round, Setting
+from dpaudit.defense.contract import Round, Setting
 from dpaudit.defense.laplace import LaplaceDefense, ScaledDefense
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
@@ -23,7 +22,8 @@ from dpaudit.rng import Streams
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.trials import run_trials
 
-from .experiment import CellContext, MeasuredNumber, Settings
+from .experiment import CellContext, MeasuredNumber, Settings, spread
+from .learning import noise_of_algorithm_1
 
 BLOCK = 100  # trials in one tensor program
 POINTS = 25  # of a curve, even in log k
@@ -36,6 +36,14 @@ ROUNDS = "rounds until the residual is below the target, median"
 NUMBERS = "numbers sent on links until then, median"
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 
+OPTIONS = {  # of a method, by the settings of an experiment
+    "n_rounds": "n_rounds",
+    "gradient_distance": "distance",
+    "epsilon": "epsilon",
+    "step_size": "gamma",
+    "step_decay": "q1",
+    "noise_decay": "q2",
+}
 METHODS = {
     "Algorithm 1": "sensitivity-reduced",
     "DPOP": "dpop",
@@ -46,15 +54,12 @@ METHODS = {
 
 def defense_of(settings: Settings) -> LaplaceDefense:
     """The method of a cell; PP-DOAGT and Diff-TV-AB have the noise of Algorithm 1."""
-    method, budget, distance = (settings[name] for name in ("method", "epsilon", "distance"))
-    gamma, q1, q2 = (settings[name] for name in ("gamma", "q1", "q2"))
-    options = {"n_rounds": settings["n_rounds"], "batch_size": 1, "gradient_distance": distance}
-    options |= {"step_size": gamma, "step_decay": q1, "noise_decay": q2}
-    if method in ("Algorithm 1", "DPOP"):
-        options["epsilon"] = budget
-    else:
-        nu_1 = gamma * distance * q2 / (budget * (q2 - q1))  # (5)
-        options |= {"noise_scale": nu_1, "smoothness": settings.get("smoothness", 0.0)}
+    method = settings["method"]
+    options = {option: settings[key] for option, key in OPTIONS.items()} | {"batch_size": 1}
+    if method in ("PP-DOAGT", "Diff-TV-AB"):
+        options["noise_scale"] = noise_of_algorithm_1(options)
+        options["smoothness"] = settings.get("smoothness", 0.0)
+        del options["epsilon"]
     if method == "Algorithm 1":
         options["correction"] = settings["beta"]
     if method == "Diff-TV-AB":
@@ -63,16 +68,12 @@ def defense_of(settings: Settings) -> LaplaceDefense:
     return defense
 
 
-def _setting(settings: Settings, streams: Streams) -> Setting:
-    options = graph_options("erdos-renyi", p=settings["p_edge"])
-    network = build_graph(options, settings["n_agents"], streams.numpy("graph"))
-    return Setting(network, (1,) * settings["n_agents"], settings["p"])
-
-
-def _problem(settings: Settings, streams: Streams) -> SensorFusion:
-    """The measurement matrices and measurements of all agents."""
-    n, m, p, scale = (settings[name] for name in ("n_agents", "m", "p", "scale"))
-    return SensorFusion.draw(streams, n, m=m, p=p, scale=scale)
+def _calibrated(settings: Settings, streams: Streams) -> tuple[LaplaceDefense, Setting]:
+    """The method of a cell on the graph of the seed."""
+    options, n = graph_options("erdos-renyi", p=settings["p_edge"]), settings["n_agents"]
+    network = build_graph(options, n, streams.numpy("graph"))
+    setting = Setting(network, (1,) * n, settings["p"])
+    return defense_of(settings).calibrate(setting), setting
 
 
 def residuals(settings: Settings, seed: int, context: CellContext) -> Iterator[MeasuredNumber]:
@@ -80,15 +81,10 @@ def residuals(settings: Settings, seed: int, context: CellContext) -> Iterator[M
 
     Measurements and graph are those of the seed; initial models and noise are of the trial.
     """
-    streams, n_rounds = Streams(seed), settings["n_rounds"]
-    problem, setting = _problem(settings, streams), _setting(settings, streams)
-    defense = defense_of(settings).calibrate(setting)
-    recorded = sorted({int(k) for k in np.geomspace(1, n_rounds, POINTS).round()})
-    blocks = []
+    recorded, blocks = spread(settings["n_rounds"], POINTS), []
     for first in range(0, settings["trials"], BLOCK):
         trials = min(BLOCK, settings["trials"] - first)
-        own = Streams(streams.numpy("block", first).integers(2**62).item())
-        blocks.append(_block(defense, problem, setting, own, trials, recorded))
+        blocks.append(_residuals(settings, seed, recorded, trials, first))
         context.on_step(first + trials, settings["trials"])
     found = torch.cat(blocks, dim=1)
     for k, values in zip(recorded, found, strict=True):
@@ -96,22 +92,20 @@ def residuals(settings: Settings, seed: int, context: CellContext) -> Iterator[M
         yield MeasuredNumber(SPREAD, values.std().item(), at=k)
 
 
-def _block(
-    defense: Defense,
-    problem: SensorFusion,
-    setting: Setting,
-    streams: Streams,
-    trials: int,
-    recorded: list[int],
+def _residuals(
+    settings: Settings, seed: int, recorded: Sequence[int], trials: int, block: int = 0
 ) -> torch.Tensor:
-    """Residuals at the recorded rounds, [len(recorded), trials]."""
-    kept = []
+    """Residuals of some trials at the recorded rounds, [len(recorded), trials]."""
+    streams, kept = Streams(seed), []
+    defense, setting = _calibrated(settings, streams)
+    n, m, p, scale = (settings[name] for name in ("n_agents", "m", "p", "scale"))
+    problem = SensorFusion.draw(streams, n, m=m, p=p, scale=scale)
 
     def watch(k: int, round: Round) -> None:
         if k in recorded:
             kept.append(problem.residual(defense.models(round.state)))
 
-    run_trials(defense, problem, setting, streams, trials, watch)
+    run_trials(defense, problem, setting, streams.child("block", block), trials, watch)
     return torch.stack(kept)
 
 
@@ -120,27 +114,22 @@ def communication(settings: Settings, seed: int, context: CellContext) -> Iterat
 
     Runs that do not get there are left out, and counted.
     """
-    streams, target = Streams(seed), settings["target"]
-    problem, setting = _problem(settings, streams), _setting(settings, streams)
-    defense = defense_of(settings).calibrate(setting)
-    every = list(range(1, settings["n_rounds"] + 1))
-    own = Streams(streams.numpy("block", 0).integers(2**62).item())
-    below = _block(defense, problem, setting, own, settings["trials"], every) < target
+    defense, setting = _calibrated(settings, Streams(seed))
+    every = range(1, settings["n_rounds"] + 1)
+    below = _residuals(settings, seed, every, settings["trials"]) < settings["target"]
     reached = below.any(dim=0)
     yield MeasuredNumber("runs that get there, %", 100 * reached.double().mean().item())
     if reached.any():
         first = below.to(torch.int8).argmax(dim=0)[reached] + 1
         median = first.double().median().item()
         links = len(setting.network.at(1).links)
-        sent = median * links * settings["p"] * len(defense.messages)
         yield MeasuredNumber(ROUNDS, median)
-        yield MeasuredNumber(NUMBERS, sent)
+        yield MeasuredNumber(NUMBERS, median * links * settings["p"] * len(defense.messages))
 
 
 def budgets(settings: Settings, seed: int, context: CellContext) -> Iterator[MeasuredNumber]:
     """What a method's own formula makes of its noise, and what accounting makes of it."""
-    setting = _setting(settings, Streams(seed))
-    defense = defense_of(settings).calibrate(setting)
+    defense, setting = _calibrated(settings, Streams(seed))
     claimed = settings["epsilon"]
     if isinstance(defense, ScaledDefense):
         assert defense.noise_scale is not None
@@ -164,8 +153,7 @@ def sensitivities(settings: Settings, seed: int, context: CellContext) -> Iterat
     step = settings["gamma"] * settings["q1"] ** (k - 1)
     if step == 0:
         raise ConfigError("DPA014", f"--set: round: expected one with a step size above 0, got {k}")
-    setting = _setting(settings, Streams(seed))
-    defense = defense_of({**settings, "smoothness": 0.0}).calibrate(setting)
+    defense, setting = _calibrated({**settings, "smoothness": 0.0}, Streams(seed))
     moved = sum(m.most[k] for m in defense.moves(k + 1, setting, 0).values())
     yield MeasuredNumber(OVER_DELTA, moved / settings["distance"])
     yield MeasuredNumber(OVER_STEP, moved / (settings["distance"] * step))

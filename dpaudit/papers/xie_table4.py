@@ -11,6 +11,7 @@ in all trials, and z is in the view. Agents are numbered from 1 as in the paper,
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from dpaudit.rng import Streams
 from dpaudit.training.sensor_fusion import SensorFusion
 from dpaudit.training.trials import run_trials
 
-from .experiment import CellContext, MeasuredNumber, Settings
+from .experiment import CellContext, MeasuredNumber, Settings, spread
 
 M_NMI = "M-NMI"
 BITS = "information, bits"
@@ -36,17 +37,7 @@ RESIDUAL = "residual after the last round"
 STANDARD_ERROR = "standard error of that residual"
 Random = Literal["agent 1", "all agents", "noise alone"]
 ObservedRows = dict[str, Tensor]  # name of an observation set -> [trials, dims]
-
-
-class TableScale(NamedTuple):
-    """How much of the study is computed."""
-
-    trials: int
-    n_rounds: int
-    estimated: int  # rounds at which information is estimated, spread evenly in log k
-    n_permutations: int
-    n_splits: int
-
+Observe = Callable[[int, Round, Round], ObservedRows]  # k, round k, the round that follows
 
 # Largest entry of M_i, which the paper does not print. Its step sizes add up to at most 0.067, so
 # that entries up to 1 would leave the agents where they started.
@@ -56,15 +47,24 @@ DATA_SCALE = 10.0
 _ALGORITHM_1 = {10.0: (0.002, 100.0, 0.97), 1.0: (0.001, 1000.0, 0.97), 0.1: (0.001, 1000.0, 0.92)}
 
 
-class TableRow(NamedTuple):
-    """A method, and what is found here for each observation set."""
+class TableScale(NamedTuple):
+    """How much of the study is computed."""
 
-    method: str
+    trials: int
+    n_rounds: int
+    estimated: int  # rounds at which information is estimated, spread evenly in log k
+    permutations: int = 0
+    splits: int = 0
+
+
+class TableRow(NamedTuple):
+    """What is found of a method for each observation set."""
+
     found: dict[str, MaximumInformation | None]  # None: the attacker sees ciphertexts alone
+    rounds: dict[str, tuple[int, ...]]  # of each observation set: where it is estimated
     concerns: tuple[str, ...]  # what the estimator cannot read well
     residual: float  # mean over trials of ||x - x*||^2 after the last round
     residual_error: float  # its standard error
-    rounds: dict[str, tuple[int, ...]] = {}  # of each observation set: where it is estimated
 
 
 def leaks(settings: Settings, seed: int, context: CellContext) -> Iterator[MeasuredNumber]:
@@ -77,15 +77,12 @@ def leaks(settings: Settings, seed: int, context: CellContext) -> Iterator[Measu
         EstimatorWarning: samples that the estimator cannot read well, once for each kind.
     """
     method, random = settings["method"], settings["random"]
-    permutations, splits = settings.get("permutations", 0), settings.get("splits", 0)
-    scale = TableScale(
-        settings["trials"], settings["n_rounds"], settings["estimated"], permutations, splits
-    )
+    scale = TableScale(**{key: settings[key] for key in TableScale._fields if key in settings})
     row = table_row(method, scale, Streams(seed), random)
     for concern in row.concerns:
         warnings.warn(f"{method} ({random}): {concern}", EstimatorWarning, stacklevel=2)
     yield MeasuredNumber(RESIDUAL, row.residual)
-    if permutations:
+    if scale.permutations:
         yield MeasuredNumber(STANDARD_ERROR, row.residual_error)
     for view, found in row.found.items():
         labels = {"view": view}
@@ -93,7 +90,7 @@ def leaks(settings: Settings, seed: int, context: CellContext) -> Iterator[Measu
             yield MeasuredNumber(M_NMI, 0.0, labels=labels)
             continue
         yield MeasuredNumber(M_NMI, found.m_nmi, labels=labels)
-        if permutations:
+        if scale.permutations:
             most = row.rounds[view][found.round - 1]
             yield MeasuredNumber(MOST, found.bits, None, labels, found.low, found.high)
             yield MeasuredNumber("the round that reveals most", most, labels=labels)
@@ -104,14 +101,14 @@ def leaks(settings: Settings, seed: int, context: CellContext) -> Iterator[Measu
 
 
 def table_row(method: str, scale: TableScale, streams: Streams, random: Random) -> TableRow:
-    """One row: the method is played, and what each observation set tells is estimated."""
+    """One row: the method is played, and what each observation set reveals is estimated."""
     defense, observe = _method(method, scale.n_rounds)
     redrawn = {"agent 1": [0], "all agents": None, "noise alone": []}[random]
     problem = SensorFusion.draw(
         streams, 3, m=1, p=1, scale=DATA_SCALE, trials=scale.trials, redrawn=redrawn
     )
     setting = Setting(build_graph("complete", 3), (1, 1, 1), 1)
-    recorder = _Recorder(observe, _spread(scale.n_rounds - 1, scale.estimated))
+    recorder = _Recorder(observe, spread(scale.n_rounds - 1, scale.estimated))
     state = run_trials(
         defense.calibrate(setting), problem, setting, streams, scale.trials, recorder
     )
@@ -120,58 +117,59 @@ def table_row(method: str, scale: TableScale, streams: Streams, random: Random) 
         lambda: {name: recorder.information(name, scale, streams) for name in recorder.views}
     )
     return TableRow(
-        method,
         found | ({"eavesdropper": None} if method == "encryption" else {}),
+        {name: tuple(recorder.estimated(name)) for name in recorder.views},
         concerns,
         residual.mean().item(),
         residual.std().item() / len(residual) ** 0.5,
-        {
-            name: tuple(recorder.rounds[i] for i in recorder.telling(name))
-            for name in recorder.views
-        },
     )
 
 
-def _method(name: str, n_rounds: int) -> tuple[Defense, Callable[..., ObservedRows]]:
+def _method(name: str, n_rounds: int) -> tuple[Defense, Observe]:
     """The defense of a row, and its observation sets."""
-    if name.startswith("Algorithm 1"):
-        epsilon = float(name.rpartition("= ")[2])
-        step_size, correction, decay = _ALGORITHM_1[epsilon]
-        defense = load_plugin("defenses", "sensitivity-reduced")(
-            n_rounds=n_rounds,
-            epsilon=epsilon,
-            step_size=step_size,
-            correction=correction,
-            step_decay=decay,
-            noise_decay=0.99,
-        )
-        return defense, _Algorithm1(defense.alpha)
     if name == "correlated randomness":
         shares = load_plugin("defenses", "correlated-randomness")
         return shares(n_rounds=n_rounds, step_size=0.002), _Shares()
-    encrypted = load_plugin("defenses", "paillier-consensus")
-    defense = encrypted(n_rounds=n_rounds, step_size=0.005)
-    return defense, _Encrypted(defense.alpha)
+    if name == "encryption":
+        encrypted = load_plugin("defenses", "paillier-consensus")
+        defense = encrypted(n_rounds=n_rounds, step_size=0.005)
+        return defense, partial(_of_ciphertexts, defense.alpha)
+    epsilon = float(name.removeprefix("Algorithm 1, epsilon = "))
+    step_size, correction, decay = _ALGORITHM_1[epsilon]
+    defense = load_plugin("defenses", "sensitivity-reduced")(
+        n_rounds=n_rounds,
+        epsilon=epsilon,
+        step_size=step_size,
+        correction=correction,
+        step_decay=decay,
+        noise_decay=0.99,
+    )
+    return defense, partial(_of_algorithm_1, defense.alpha)
 
 
-class _Algorithm1:
+def _of_algorithm_1(
+    alpha: Callable[[int], float], k: int, now: Round, following: Round
+) -> ObservedRows:
     """Equation (44), as printed and with the index corrected.
 
     The third component as printed, (z_bar(k) - z(k)) / alpha_k - y(k), holds no gradient of round
     k; with z(k + 1) in the place of z(k) it is the gradient less the noise of z(k + 1) over
-    alpha_k. An eavesdropper and the curious pair compute the same, since z tells all the rest.
+    alpha_k. An eavesdropper and the curious pair compute the same, since z reveals all the rest.
     """
+    z, y = now.sent["z"].payload[..., 0, :], now.state.Y[..., 0, :]
+    z_next = following.sent["z"].payload[..., 0, :]
+    z_bar = now.sent["z"].payload.mean(dim=-2)  # all weights are 1/3
+    printed = torch.cat([z, y, (z_bar - z) / alpha(k) - y], dim=-1)
+    corrected = torch.cat([z, y, (z_bar - z_next) / alpha(k) - y], dim=-1)
+    return {"(44) as printed": printed, "(44) corrected": corrected}
 
-    def __init__(self, alpha: Callable[[int], float]) -> None:
-        self._alpha = alpha
 
-    def __call__(self, k: int, now: Round, following: Round) -> ObservedRows:
-        z, y = now.sent["z"].payload[..., 0, :], now.state.Y[..., 0, :]
-        z_next = following.sent["z"].payload[..., 0, :]
-        z_bar = now.sent["z"].payload.mean(dim=-2)  # all weights are 1/3
-        printed = torch.cat([z, y, (z_bar - z) / self._alpha(k) - y], dim=-1)
-        corrected = torch.cat([z, y, (z_bar - z_next) / self._alpha(k) - y], dim=-1)
-        return {"(44) as printed": printed, "(44) corrected": corrected}
+def _of_ciphertexts(
+    alpha: Callable[[int], float], k: int, now: Round, following: Round
+) -> ObservedRows:
+    """The increment of agent 1 over alpha_k: the estimate of its gradient that the paper forms."""
+    total = now.private["increment"][..., 0, :]  # its neighbours, together, know it too
+    return {"curious": total / alpha(k)}
 
 
 class _Shares:
@@ -197,67 +195,48 @@ class _Shares:
         return {"curious": received, "eavesdropper": torch.cat([gradient, scaled], dim=-1)}
 
 
-class _Encrypted:
-    """The increment of agent 1 over alpha_k: the estimate of its gradient that the paper forms."""
-
-    def __init__(self, alpha: Callable[[int], float]) -> None:
-        self._alpha = alpha
-
-    def __call__(self, k: int, now: Round, following: Round) -> ObservedRows:
-        total = now.private["increment"][..., 0, :]  # its neighbours, together, know it too
-        return {"curious": total / self._alpha(k)}
-
-
 class _Recorder:
     """Keeps the private variable and the views of some rounds, each with the round that follows."""
 
-    def __init__(self, observe: Callable[..., ObservedRows], rounds: Sequence[int]) -> None:
-        self._observe, self.rounds = observe, tuple(rounds)
+    def __init__(self, observe: Observe, rounds: Sequence[int]) -> None:
+        self._observe, self._rounds = observe, rounds
         self._last: Round | None = None
-        self._private: list[np.ndarray] = []
-        self.views: dict[str, list[np.ndarray]] = {}
+        self._private: dict[int, np.ndarray] = {}
+        self.views: dict[str, dict[int, np.ndarray]] = {}  # by name, then by round
 
     def __call__(self, k: int, round: Round) -> None:
         if self._last is not None:
             views = self._observe(k - 1, self._last, round)
-            if k - 1 in self.rounds:
-                self._private.append(self._last.private["gradient"][:, 0, :].cpu().numpy())
+            if k - 1 in self._rounds:
+                self._private[k - 1] = self._last.private["gradient"][:, 0, :].cpu().numpy()
                 for name, values in views.items():
-                    self.views.setdefault(name, []).append(values.cpu().numpy())
+                    self.views.setdefault(name, {})[k - 1] = values.cpu().numpy()
         self._last = round
 
-    def telling(self, name: str) -> list[int]:
-        """Which of the recorded rounds are estimated for one observation set, by their places.
+    def estimated(self, name: str) -> list[int]:
+        """Which of the recorded rounds are estimated for one observation set.
 
         Left out are rounds in which nothing differs between trials in what is seen, or nothing is
         private any more: without noise all trials converge to one gradient if they share all
         measurements.
         """
         return [
-            i
-            for i, (seen, private) in enumerate(zip(self.views[name], self._private, strict=True))
-            if varying(seen).any() and varying(private).all()
+            k
+            for k, seen in self.views[name].items()
+            if varying(seen).any() and varying(self._private[k]).all()
         ]
 
     def information(self, name: str, scale: TableScale, streams: Streams) -> MaximumInformation:
         """M-NMI of one observation set over the recorded rounds.
 
-        Quantities that are the same in all trials (the balance in round 1) tell nothing and are
+        Quantities that are the same in all trials (the balance in round 1) reveal nothing and are
         left out.
         """
-        seen = [values[:, varying(values)] for values in self.views[name]]
-        rounds = self.telling(name)
+        rounds, seen = self.estimated(name), self.views[name]
         return maximum_information(
-            [self._private[i] for i in rounds],
-            [seen[i] for i in rounds],
+            [self._private[k] for k in rounds],
+            [seen[k][:, varying(seen[k])] for k in rounds],
             streams.numpy("information", name),
-            n_permutations=scale.n_permutations,
-            n_splits=scale.n_splits,
+            n_permutations=scale.permutations,
+            n_splits=scale.splits,
         )
-
-
-def _spread(last: int, count: int) -> list[int]:
-    """``count`` rounds from 1 to ``last`` (fewer where they coincide), even in log k."""
-    if count >= last:
-        return list(range(1, last + 1))
-    return sorted({int(k) for k in np.geomspace(1, last, count).round()})

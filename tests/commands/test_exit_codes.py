@@ -270,7 +270,7 @@ def test_every_command_answers_with_2_where_a_fault_is_its_own(
         "init": "dpaudit.commands.starter.starter",
         "list": "dpaudit.commands.catalogue.catalogue",
         "report": "dpaudit.files.result.AuditResult.read",
-        "reproduce": "dpaudit.papers.reproductions.reproduction",
+        "reproduce": "dpaudit.papers.declared.reproduction",
         "selftest": "dpaudit.selftest.selftest.selftest",
         "show": "dpaudit.files.result.AuditResult.read",
     }

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from dpaudit.commands import reproducing
 from dpaudit.commands.cli import app
 from dpaudit.files.experiment_result import ExperimentRuns
-from dpaudit.papers import reproductions
+from dpaudit.papers import declared, five_papers
 from tests.papers.toy import CALLS, LEARNS, TOY
 from tests.said import without_help
 
@@ -17,7 +17,7 @@ from tests.said import without_help
 def _toys(monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DPAUDIT_DATA", raising=False)
-    monkeypatch.setattr(reproductions, "experiments", lambda: {"toy": TOY, "learns": LEARNS})
+    monkeypatch.setattr(declared, "EXPERIMENTS", {"toy": TOY, "learns": LEARNS})
 
 
 def reproduce(*arguments: str):
@@ -103,8 +103,8 @@ def test_the_option_of_before_names_the_new_one() -> None:
 
 @pytest.mark.parametrize("scale", ["quick", "paper"])
 def test_what_is_only_printed_says_what_it_takes(tmp_path, monkeypatch, scale) -> None:
-    studies = {"findings": reproductions.FINDINGS}
-    monkeypatch.setattr(reproductions, "experiments", lambda: studies)
+    studies = {"findings": five_papers.FINDINGS}
+    monkeypatch.setattr(declared, "EXPERIMENTS", studies)
     done = reproduce("findings", "--scale", scale, "--dry-run")
     assert done.exit_code == 0, done.output
     takes = {"quick": "2 min on two cores, 1 GB", "paper": "2 h on two cores, 3 GB"}[scale]

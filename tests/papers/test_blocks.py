@@ -4,7 +4,7 @@ import pytest
 
 from dpaudit.errors import RunError
 from dpaudit.papers.experiment import ExperimentScale
-from dpaudit.papers.reproductions import PrintedStudy, printed_lines
+from dpaudit.papers.five_papers import PrintedStudy, printed_lines
 
 CALLS: list[str] = []
 
@@ -25,38 +25,38 @@ def study(scale, seed, keep):
 TOY = PrintedStudy("Toy", "Table 1", "nothing", study, {"quick": ExperimentScale(1, 1, 1)})
 
 
-def told(out, scale="quick", seed=0) -> list[str]:
+def lines_of(out, scale="quick", seed=0) -> list[str]:
     CALLS.clear()
     return list(printed_lines("toy", TOY, scale, seed, out))
 
 
 def test_what_was_computed_is_read_and_nothing_else(tmp_path) -> None:
-    first = told(tmp_path)
+    first = lines_of(tmp_path)
     assert CALLS == ["first", "second"]
-    assert told(tmp_path) == first
+    assert lines_of(tmp_path) == first
     assert CALLS == []
-    assert told(tmp_path, seed=1) == ["scale quick, seed 1", "first: 1", "second: 1"]
-    assert told(tmp_path, "paper")[0] == "scale paper, seed 0"
+    assert lines_of(tmp_path, seed=1) == ["scale quick, seed 1", "first: 1", "second: 1"]
+    assert lines_of(tmp_path, "paper")[0] == "scale paper, seed 0"
     assert CALLS == ["first", "second"]
 
 
 def test_an_interrupted_study_goes_on_behind_its_last_block(tmp_path, monkeypatch) -> None:
     with pytest.raises(RunError, match="killed"):
-        told(tmp_path, seed=9)
+        lines_of(tmp_path, seed=9)
     with pytest.raises(RunError, match="killed"):
-        told(tmp_path, seed=9)
+        lines_of(tmp_path, seed=9)
     assert CALLS == ["second"]
 
 
 def test_a_block_that_somebody_edited_is_computed_anew(tmp_path) -> None:
-    told(tmp_path)
+    lines_of(tmp_path)
     for path in (tmp_path / "blocks").iterdir():
         path.write_text(path.read_text().replace("first: 0", "first: 7"))
-    assert "first: 0" in told(tmp_path)
+    assert "first: 0" in lines_of(tmp_path)
     assert CALLS == ["first"]
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(RunError, match="not empty"):
-        told(tmp_path)
+        lines_of(tmp_path)

@@ -9,10 +9,9 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.experiment_result import ExperimentLine
 from dpaudit.files.finding import Metric
 from dpaudit.papers.cells import Request, _DoneCells, chosen, refuse_missing_data
-from dpaudit.papers.declared import DECLARED
+from dpaudit.papers.declared import DECLARED, EXPERIMENTS, described, reproduction
 from dpaudit.papers.learning import RECORDS, WORLD, nested, with_noise
 from dpaudit.papers.outcome import held
-from dpaudit.papers.reproductions import described, experiments, reproduction
 
 NAMES = sorted(DECLARED)
 ON_DATA = [name for name in NAMES if DECLARED[name].data]
@@ -116,7 +115,7 @@ def test_a_label_that_there_is_not_is_a_line_with_those_that_there_are(name: str
             assert "\n" not in said
 
 
-@pytest.mark.parametrize("name", sorted(experiments()))
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_a_name_that_there_is_not_is_told_the_nearest(name: str) -> None:
     with pytest.raises(ConfigError) as error:
         reproduction(f"{name}x")
@@ -164,7 +163,7 @@ def test_numbers_are_as_printed(name: str, labels: tuple[str, ...], value) -> No
 
 
 def test_what_is_listed_says_time_memory_data_and_what_is_open() -> None:
-    for name, experiment in experiments().items():
+    for name, experiment in EXPERIMENTS.items():
         listed = described(experiment)
         assert listed["quick"].startswith("quick: "), name
         assert listed["paper"].startswith("paper: "), name

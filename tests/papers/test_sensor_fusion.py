@@ -15,7 +15,7 @@ from dpaudit.papers.sensor_fusion import (
     RESIDUAL,
     ROUNDS,
     SPREAD,
-    _setting,
+    _calibrated,
     budgets,
     communication,
     defense_of,
@@ -53,7 +53,8 @@ def expected(method: str, seed: int) -> float:
     s, streams = SETTINGS, Streams(seed)
     n, p, alpha_of = s["n_agents"], s["p"], lambda k: s["gamma"] * s["q1"] ** (k - 1)
     problem = SensorFusion.draw(streams, n, m=s["m"], p=p, scale=s["scale"])
-    W = torch.kron(_setting(s, streams).network.at(1).W, torch.eye(p).double())
+    _, setting = _calibrated({**s, "method": method}, streams)
+    W = torch.kron(setting.network.at(1).W, torch.eye(p).double())
     H, c = torch.block_diag(*problem.H), problem.c.flatten()
     identity, zero = torch.eye(n * p).double(), torch.zeros(n * p, n * p).double()
     nu_1 = s["gamma"] * s["q2"] / (s["epsilon"] * (s["q2"] - s["q1"]))

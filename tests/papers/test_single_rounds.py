@@ -3,15 +3,16 @@
 import pytest
 
 from dpaudit.papers.declared import DECLARED
-from dpaudit.papers.learning import curve, prepared_of
-from dpaudit.papers.single_rounds import (
+from dpaudit.papers.learning import (
     EXCEEDED,
     MEAN,
     NORM,
     SENSITIVITY,
     TENTH,
+    curve,
     gradient_norms,
     played,
+    prepared_of,
     sensitivity_by_round,
 )
 from tests.papers.toy import TRAINED

@@ -13,6 +13,7 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.information.reduction import EstimatorWarning
 from dpaudit.papers import xie_table4
 from dpaudit.papers.declared import DECLARED
+from dpaudit.papers.experiment import spread
 from dpaudit.papers.xie_table4 import (
     BITS,
     DATA_SCALE,
@@ -22,7 +23,6 @@ from dpaudit.papers.xie_table4 import (
     STANDARD_ERROR,
     TableScale,
     _method,
-    _spread,
     leaks,
     table_row,
 )
@@ -113,7 +113,7 @@ def test_a_cell_is_a_row_of_the_table_with_every_round(i: int, context) -> None:
 
 
 def test_permutations_add_an_interval_and_a_p_value(context) -> None:
-    """And the round is told by its number, not by its place among those that are estimated."""
+    """And the round is given by its number, not by its place among those that are estimated."""
     options = {**TINY, "n_rounds": 40, "permutations": 3, "splits": 2, "random": "agent 1"}
     method = "Algorithm 1, epsilon = 10"
     with warnings.catch_warnings():
@@ -122,7 +122,7 @@ def test_permutations_add_an_interval_and_a_p_value(context) -> None:
     numbers = {(m.quantity, m.labels.get("view")): m for m in found if m.at is None}
     most = numbers[MOST, "(44) corrected"]
     assert most.low <= most.value <= most.high
-    assert numbers["the round that reveals most", "(44) corrected"].value in _spread(39, 3)
+    assert numbers["the round that reveals most", "(44) corrected"].value in spread(39, 3)
     assert numbers["its p-value", "(44) corrected"].value in (0.25, 0.5, 0.75, 1.0)
     assert numbers[STANDARD_ERROR, None].value > 0
 
@@ -154,5 +154,5 @@ def test_an_unknown_reproduction_is_one_line() -> None:
 
 
 def test_rounds_are_spread_evenly_on_a_logarithmic_scale() -> None:
-    assert _spread(5, 9) == [1, 2, 3, 4, 5]
-    assert _spread(1000, 4) == [1, 10, 100, 1000]
+    assert spread(5, 9) == [1, 2, 3, 4, 5]
+    assert spread(1000, 4) == [1, 10, 100, 1000]

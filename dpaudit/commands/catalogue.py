@@ -10,7 +10,7 @@ from dpaudit.defense.contract import Defense
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import SENSORS
 from dpaudit.graphs import mixing
-from dpaudit.models import models
+from dpaudit.models import networks
 from dpaudit.papers.declared import EXPERIMENTS, described
 from dpaudit.registry import PluginFamily, contested, installed, load_plugin
 
@@ -40,7 +40,7 @@ def catalogue(kind: str) -> Catalogue:
         case "attacks":
             return _plugins("attacks", _attack)
         case "models":
-            facts: dict[str, Listing] = {name: {} for name in models.model_names()}
+            facts: dict[str, Listing] = {name: {} for name in networks.NETWORKS}
         case "experiments":
             facts = {name: described(one) for name, one in EXPERIMENTS.items()}
         case _:

@@ -1,22 +1,24 @@
 """Per-record gradients of stacked models: clipped and summed, averaged, or one by one."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from math import ceil, inf, isinf
 from sys import maxsize
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpaudit.counted import counted
 from dpaudit.errors import ConfigError, DpauditError
 
-from .gradient_terms import Records
-from .models import n_parameters
+from .gradient_terms import Each, Records
+from .models import n_parameters, parameters_of
 from .networks import Shape
 from .perceptron import Perceptron
 from .stacked import Stacked, cross_entropy
-from .unstacked import RecordByRecord, WholeBatch
 
 _CHUNK = 2**27  # bytes that one pass may hold: less costs calls, more costs memory
 _RECORDS = 16  # of a batch in one pass, before there are several models or holders in it
@@ -40,7 +42,7 @@ class Engine(Protocol):
         ...
 
     def floats(self, shape: torch.Size) -> int:
-        """How many numbers a pass holds for each record and model."""
+        """How many numbers a pass holds for each record and model; an estimate from above."""
         ...
 
 
@@ -108,7 +110,7 @@ class Gradients:
         if not C > 0:
             raise ConfigError("DPA071", f"clip norm must be positive, got {C}")
         total = torch.empty_like(X) if inputs.shape[1] else torch.zeros_like(X)
-        for p in self._passes(X, inputs, labels, holders, weights, create_graph):
+        for p in self._passes(X, inputs, labels, holders, weights, create_graph, not isinf(C)):
             records = self._engine.records(p.X, p.inputs, p.labels, create_graph)
             factors = p.factors
             if not isinf(C):
@@ -167,7 +169,7 @@ class Gradients:
     ) -> Tensor:
         """L1 or L2 norm of each record's gradient, [m, b]."""
         result = X.new_empty(len(X), inputs.shape[1])
-        for p in self._passes(X, inputs, labels, holders):
+        for p in self._passes(X, inputs, labels, holders, one_by_one=True):
             records = self._engine.records(p.X, p.inputs, p.labels, False)
             lengths = (records.powers(norm) ** (1 / norm)).transpose(1, 2)
             result[p.models, p.records] = lengths.flatten(0, 1)
@@ -183,7 +185,7 @@ class Gradients:
     ) -> Tensor:
         """The gradient of each record, [m, b, d]: for small cases."""
         result = X.new_empty(len(X), inputs.shape[1], self.d)
-        for p in self._passes(X, inputs, labels, holders, whole=create_graph):
+        for p in self._passes(X, inputs, labels, holders, whole=create_graph, one_by_one=True):
             records = self._engine.records(p.X, p.inputs, p.labels, create_graph)
             result[p.models, p.records] = records.each().transpose(1, 2).flatten(0, 1)
         return result
@@ -210,15 +212,22 @@ class Gradients:
         holders: Tensor | None,
         weights: Tensor | None = None,
         whole: bool = False,
+        one_by_one: bool = False,
     ) -> Iterator[Pass]:
+        """All in parts, or in one if ``whole``; ``one_by_one``: for gradients of single records."""
         if holders is None and len(X) != len(inputs):
             raise ValueError(f"{len(X)} models on {len(inputs)} batches: say whose with `holders`")
-        if weights is not None:
-            if self._engine.mixes_records:
-                raise DpauditError(
-                    "DPA036", "with batch normalisation, records cannot be weighted or padded"
-                )
-            weights = weights.to(X.dtype).unsqueeze(-1)
+        if self._engine.mixes_records and weights is not None:
+            raise DpauditError(
+                "DPA036", "with batch normalisation, records cannot be weighted or padded"
+            )
+        if self._engine.mixes_records and one_by_one:
+            raise DpauditError(
+                "DPA036",
+                "batch normalisation makes a record's gradient depend on the rest of the batch: "
+                "clipping it bounds nothing, so choose a network without",
+            )
+        weights = None if weights is None else weights.to(X.dtype).unsqueeze(-1)
         b = inputs.shape[1]
         pairs = maxsize if whole else self._most_pairs(inputs.shape[2:], X.element_size())
         if holders is None and 0 < inputs.shape[:2].numel() <= pairs:
@@ -257,13 +266,8 @@ class Gradients:
         self, models: int, b: int, shape: torch.Size, dtype: torch.dtype, create_graph: bool
     ) -> int:
         asked = (models, b, shape, dtype, create_graph)
-        if asked not in self._counts:
-            self._counts[asked] = self._counted(*asked)
-        return self._counts[asked]
-
-    def _counted(
-        self, models: int, b: int, shape: torch.Size, dtype: torch.dtype, create_graph: bool
-    ) -> int:
+        if asked in self._counts:
+            return self._counts[asked]
         size = dtype.itemsize * models * (self.d + b * self._floats_of(shape))
         device = "cpu" if size <= 2 * _CHUNK else "meta"  # for which torch imports its compiler
         X = torch.zeros(models, self.d, dtype=dtype, device=device)
@@ -278,7 +282,8 @@ class Gradients:
             total = self.clipped_sum(X, x, labels, C, create_graph=True).square().sum()
             return torch.autograd.grad(total, x)
 
-        return counted(compute)
+        self._counts[asked] = counted(compute)
+        return self._counts[asked]
 
     def _most_pairs(self, shape: torch.Size, itemsize: int) -> int:
         """How many records times models one pass may have."""
@@ -297,12 +302,62 @@ class Gradients:
 def _engine(module: nn.Module, tried_on: Shape | None) -> Engine:
     """That of a network; one that is not of this package is tried on a record of its shape."""
     if any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
-        return WholeBatch(module)
+        return OneByOne(module, mixes_records=True)
     if Perceptron.supports(module):
         return Perceptron(module)
     if Stacked.supports(module) and (tried_on is None or Stacked(module).runs(tried_on)):
         return Stacked(module)
-    return RecordByRecord(module)
+    return OneByOne(module, mixes_records=False)
+
+
+class OneByOne:
+    """Gradients of any network, one model after the other: slower than `stacked`.
+
+    Where batch normalisation mixes records, a record has no gradient of its own: that of the batch
+    stands for them all. Statistics are those of the batch at hand, in evaluation as well.
+    """
+
+    shares = True
+    differentiates = True
+
+    def __init__(self, module: nn.Module, mixes_records: bool) -> None:
+        self.module, self.mixes_records = module, mixes_records
+
+    def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
+        pairs = zip(X, inputs, strict=True)
+        rows = [torch.stack([self._call(x, batch) for x in xs], dim=1) for xs, batch in pairs]
+        return torch.stack(rows)
+
+    def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
+        own = self._of_batch if self.mixes_records else partial(self._of_records, create_graph)
+        with torch.set_grad_enabled(create_graph):
+            batches = zip(X, inputs, labels, strict=True)
+            G = [torch.stack([own(x, *batch) for x in xs], dim=1) for xs, *batch in batches]
+            return Records([Each(torch.stack(G))])
+
+    def floats(self, shape: torch.Size) -> int:
+        return (1 if self.mixes_records else 3) * n_parameters(self.module)
+
+    def _of_batch(self, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """[1, d]."""
+        return grad(self._loss)(x, inputs, labels)[None]
+
+    def _of_records(self, create_graph: bool, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """[r, d]."""
+        records, one = (inputs[:, None], labels[:, None]), grad(self._loss)
+        with sdpa_kernel(SDPBackend.MATH):  # of other attention vmap makes a loop, and says so
+            if not create_graph:
+                return vmap(one, in_dims=(None, 0, 0))(x, *records)
+            # vmap's result has wrong derivatives for layer normalisation (torch 2.13)
+            return torch.stack([one(x, *record) for record in zip(*records, strict=True)])
+
+    def _loss(self, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        logits = self._call(x, inputs)
+        return cross_entropy(logits[None, :, None], labels[None]).sum()
+
+    def _call(self, x: Tensor, inputs: Tensor) -> Tensor:
+        logits: Tensor = functional_call(self.module, parameters_of(self.module, x), (inputs,))
+        return logits
 
 
 def _blocks(

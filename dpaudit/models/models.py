@@ -6,8 +6,9 @@ architecture again in `gradients`.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from dpaudit.errors import ConfigError, nearest
 from .networks import NETWORKS, OF_ANY_SHAPE, PositionEmbedding, Shape, outputs
 
 _LARGEST = 64  # pixels; the sides tried when an image is too small
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_GROUPS = 32  # of a GroupNorm at most, as Wu and He 2018, arXiv:1803.08494, have it
 
 
 def build_network(name: str, shape: Shape, n_classes: int) -> nn.Module:
@@ -49,11 +52,8 @@ def build_network(name: str, shape: Shape, n_classes: int) -> nn.Module:
 def refuse_unknown_network(name: str) -> None:
     """Raises ConfigError: no network has this name."""
     if name not in NETWORKS:
-        raise ConfigError(
-            "DPA006",
-            f'no network is called "{name}"{nearest(name, NETWORKS)}; '
-            f"known: {', '.join(model_names())}",
-        )
+        known = f"{nearest(name, NETWORKS)}; known: {', '.join(NETWORKS)}"
+        raise ConfigError("DPA006", f'no network is called "{name}"{known}')
 
 
 def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
@@ -101,9 +101,41 @@ def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
     return copy
 
 
-def model_names() -> tuple[str, ...]:
-    """Every name that `build_network` takes."""
-    return tuple(sorted(NETWORKS))
+def with_group_norm(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+    """A copy of a network with a GroupNorm for each BatchNorm, and what was replaced.
+
+    Channels are divided into as many groups as possible, at most 32, of two channels at least where
+    their number allows it. Scale and offset of a layer are kept, its statistics are not.
+
+    Returns:
+        The copy, and for each layer "NAME: BatchNorm2d(16) by GroupNorm(8, 16)".
+    """
+    copy = deepcopy(module)
+    replaced = []
+    for path, layer in list(copy.named_modules()):
+        if isinstance(layer, _BATCH_NORMS):
+            norm = _group_norm(layer)
+            if not path:
+                copy = norm
+            else:
+                parent, _, name = path.rpartition(".")
+                setattr(copy.get_submodule(parent), name, norm)
+            n, kind = layer.num_features, type(layer).__name__
+            where = path or "the network"
+            replaced.append(f"{where}: {kind}({n}) by GroupNorm({norm.num_groups}, {n})")
+    return copy, tuple(replaced)
+
+
+def _group_norm(layer: Any) -> nn.GroupNorm:
+    n = layer.num_features
+    n_groups = max((g for g in range(1, _GROUPS + 1) if n % g == 0 and n >= 2 * g), default=1)
+    device = None if layer.weight is None else layer.weight.device
+    norm = nn.GroupNorm(n_groups, n, eps=layer.eps, affine=layer.affine, device=device)
+    if layer.affine and not layer.weight.is_meta:
+        with torch.no_grad():
+            norm.weight.copy_(layer.weight)
+            norm.bias.copy_(layer.bias)
+    return norm.to(layer.weight.dtype) if layer.affine else norm
 
 
 def n_parameters(module: nn.Module) -> int:
@@ -119,12 +151,6 @@ def parameters_of(module: nn.Module, vectors: Tensor) -> dict[str, Tensor]:
         name: part.unflatten(-1, p.shape)
         for (name, p), part in zip(module.named_parameters(), parts, strict=True)
     }
-
-
-def flat_parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> Tensor:
-    """Vectors [..., d] from named parameters [..., *shape of each]; inverse of `parameters_of`."""
-    parts = [parameters[name].flatten(-p.ndim) for name, p in module.named_parameters()]
-    return torch.cat(parts, dim=-1)
 
 
 def initial_parameters(module: nn.Module, generator: torch.Generator) -> Tensor:

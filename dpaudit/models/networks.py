@@ -34,25 +34,17 @@ def outputs(module: nn.Module, shape: Shape) -> Tensor:
     return found
 
 
-def logistic(shape: Shape, n_classes: int) -> nn.Module:
-    """Softmax regression."""
-    return Sequential(Flatten(), Linear(math.prod(shape), n_classes))
-
-
-def mlp(shape: Shape, n_classes: int) -> nn.Module:
-    """One hidden layer of 64, ReLU."""
-    return Sequential(Flatten(), Linear(math.prod(shape), 64), ReLU(), Linear(64, n_classes))
-
-
 def _cnn(
-    shape: Shape,
-    widths: Sequence[int],
     convolutions: Sequence[tuple[int, int, int]],
-    norm: Callable[[int], nn.Module] | None = None,
+    widths: Sequence[int],
+    norm: Callable[[int], nn.Module] | None,
+    shape: Shape,
+    n_classes: int,
 ) -> Sequential:
     """Convolutions, given as channels, kernel and padding, and linear layers of these widths.
 
-    Each convolution is normalised, pooled and rectified; ReLU stands between linear layers.
+    Each convolution is normalised, pooled and rectified; ReLU stands between linear layers, of
+    which the last gives the logits.
     """
     layers, before = list[nn.Module](), shape[0]
     for channels, kernel, padding in convolutions:
@@ -62,61 +54,24 @@ def _cnn(
         before = channels
     before = outputs(Sequential(*layers), shape)[0].numel()
     layers.append(Flatten())
-    for i, width in enumerate(widths):
+    for i, width in enumerate((*widths, n_classes)):
         layers += [ReLU()] if i else []
         layers.append(Linear(before, width))
         before = width
     return Sequential(*layers)
 
 
-def lenet(shape: Shape, n_classes: int) -> nn.Module:
-    """Yuan et al. (DPDL), MNIST: two convolutions and one linear layer; ReLU is our choice."""
-    return _lenet(shape, [n_classes])
-
-
-def lenet_5(shape: Shape, n_classes: int) -> nn.Module:
-    """LeNet with the three linear layers of LeCun et al. 1998, of 120, 84 and n_classes."""
-    return _lenet(shape, [120, 84, n_classes])
-
-
-def _lenet(shape: Shape, widths: Sequence[int]) -> nn.Module:
+def _lenet(widths: Sequence[int], shape: Shape, n_classes: int) -> nn.Module:
     """Two 5x5 convolutions, padded for images under 16x16, which would vanish otherwise."""
     padding = 2 if min(shape[1:]) < 16 else 0
-    return _cnn(shape, widths, [(6, 5, padding), (16, 5, padding)])
+    return _cnn([(6, 5, padding), (16, 5, padding)], widths, None, shape, n_classes)
 
 
-def cnn_dpdl(shape: Shape, n_classes: int) -> nn.Module:
-    """Yuan et al. (DPDL), CIFAR-10; 32 channels behind the second convolution, ReLU: our choice."""
-    return _cnn(shape, [n_classes], [(16, 3, 1), (32, 3, 1)])
-
-
-def cnn_xie(shape: Shape, n_classes: int) -> nn.Module:
-    """Xie, Liu and Chai, MNIST, with group in place of batch normalisation, 4 channels a group.
-
-    Our choice: 16 and 32 channels, padding 2, ReLU.
-    """
-    return _cnn(shape, [n_classes], [(16, 5, 2), (32, 5, 2)], lambda c: GroupNorm(c // 4, c))
-
-
-def cnn_xie_batchnorm(shape: Shape, n_classes: int) -> nn.Module:
-    """Xie, Liu and Chai as published; statistics are the batch's own, no running ones are kept."""
-    norm = partial(nn.BatchNorm2d, track_running_stats=False)
-    return _cnn(shape, [n_classes], [(16, 5, 2), (32, 5, 2)], norm)
-
-
-def cnn_dyn_d2p(shape: Shape, n_classes: int) -> nn.Module:
-    """Dyn-D2P, FashionMNIST: two convolutions, two linear layers; all sizes are our choice."""
-    return _cnn(shape, [128, n_classes], [(16, 5, 0), (32, 5, 0)])
-
-
-def cnn_adp_vrsgp(shape: Shape, n_classes: int) -> nn.Module:
-    """ADP-VRSGP: `cnn_dyn_d2p` on grey images, three convolutions and two linear layers on colour.
-
-    All sizes are our choice.
-    """
+def _cnn_adp_vrsgp(shape: Shape, n_classes: int) -> nn.Module:
+    """`cnn-dyn-d2p` on grey images, three convolutions and two linear layers on colour."""
     if shape[0] == 1:
-        return cnn_dyn_d2p(shape, n_classes)
-    return _cnn(shape, [256, n_classes], [(32, 3, 1), (64, 3, 1), (128, 3, 1)])
+        return NETWORKS["cnn-dyn-d2p"](shape, n_classes)
+    return _cnn([(32, 3, 1), (64, 3, 1), (128, 3, 1)], [256], None, shape, n_classes)
 
 
 class MLPPartPSP(nn.Module):
@@ -220,10 +175,21 @@ class EncoderLayer(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Dosovitskiy et al. 2021, arXiv:2010.11929, in the size of Zhou, Xue and Chen (see `vit`)."""
+    """Dosovitskiy et al. 2021, arXiv:2010.11929, in the size of Zhou, Xue and Chen, for CIFAR-10.
+
+    Patches of 4, 4 layers, 4 heads, width 128, perceptron 1024. Departures: random instead of
+    trained on CIFAR-10, and no dropout, whose masks would be drawn outside the audit's streams.
+
+    Raises:
+        ConfigError: the sides of an image are not multiples of 4.
+    """
 
     def __init__(self, shape: Shape, n_classes: int) -> None:
         super().__init__()
+        if shape[1] % 4 or shape[2] % 4:
+            raise ConfigError(
+                "DPA034", f"vit needs sides that are multiples of 4, got {shape[1]}x{shape[2]}"
+            )
         patch, width, n_heads, hidden, n_layers = 4, 128, 4, 1024, 4
         n_tokens = 1 + (shape[1] // patch) * (shape[2] // patch)
         self.patches = Conv2d(shape[0], width, patch, stride=patch)
@@ -240,36 +206,29 @@ class VisionTransformer(nn.Module):
         return self.head(self.encoder(self.class_token(tokens))[:, 0])
 
 
-def vit(shape: Shape, n_classes: int) -> nn.Module:
-    """Zhou, Xue and Chen, CIFAR-10: patches of 4, 4 layers, 4 heads, width 128, perceptron 1024.
-
-    Departures: random instead of trained on CIFAR-10, and no dropout, whose masks would be drawn
-    outside the audit's streams.
-
-    Raises:
-        ConfigError: the sides of an image are not multiples of 4.
-    """
-    if shape[1] % 4 or shape[2] % 4:
-        raise ConfigError(
-            "DPA034", f"vit needs sides that are multiples of 4, got {shape[1]}x{shape[2]}"
-        )
-    return VisionTransformer(shape, n_classes)
-
+# cnn-xie with 4 channels a group, in the place of the batch normalisation that is published;
+# cnn-xie-batchnorm has it: statistics are the batch's own, no running ones are kept.
+_XIE = [(16, 5, 2), (32, 5, 2)]
+_FOURS, _BATCH = lambda c: GroupNorm(c // 4, c), partial(nn.BatchNorm2d, track_running_stats=False)
 
 NETWORKS: dict[str, Build] = {
-    "cnn-adp-vrsgp": cnn_adp_vrsgp,
-    "cnn-dpdl": cnn_dpdl,
-    "cnn-dyn-d2p": cnn_dyn_d2p,
-    "cnn-xie": cnn_xie,
-    "cnn-xie-batchnorm": cnn_xie_batchnorm,
-    "lenet": lenet,
-    "lenet-5": lenet_5,
-    "logistic": logistic,
-    "mlp": mlp,
+    "cnn-adp-vrsgp": _cnn_adp_vrsgp,  # ADP-VRSGP; all sizes are our choice
+    # Yuan et al. (DPDL), CIFAR-10; 32 channels behind the second convolution, ReLU: our choice
+    "cnn-dpdl": partial(_cnn, [(16, 3, 1), (32, 3, 1)], [], None),
+    # Dyn-D2P, FashionMNIST: two convolutions, two linear layers; all sizes are our choice
+    "cnn-dyn-d2p": partial(_cnn, [(16, 5, 0), (32, 5, 0)], [128], None),
+    # Xie, Liu and Chai, MNIST; our choice: 16 and 32 channels, padding 2, ReLU
+    "cnn-xie": partial(_cnn, _XIE, [], _FOURS),
+    "cnn-xie-batchnorm": partial(_cnn, _XIE, [], _BATCH),
+    # Yuan et al. (DPDL), MNIST: two convolutions and one linear layer; ReLU is our choice
+    "lenet": partial(_lenet, []),
+    "lenet-5": partial(_lenet, [120, 84]),  # with the three linear layers of LeCun et al. 1998
+    "logistic": partial(_cnn, [], [], None),  # softmax regression
+    "mlp": partial(_cnn, [], [64], None),
     "mlp-partpsp-1": partial(MLPPartPSP, 1),
     "mlp-partpsp-2": partial(MLPPartPSP, 2),
     "resnet-18": resnet_18,
-    "vit": vit,
+    "vit": VisionTransformer,
 }
 # The others take images, [channels, height, width].
 OF_ANY_SHAPE = frozenset({"logistic", "mlp", "mlp-partpsp-1", "mlp-partpsp-2"})

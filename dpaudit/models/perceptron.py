@@ -59,17 +59,14 @@ class Perceptron:
         )
 
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
-        """[n, r, k, n_classes] of models X [n, k, d] on inputs [n, r, ...]."""
         return self._stacked.logits(X, inputs)
 
     def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
-        """Every record's gradient of the cross-entropy; labels [n, r] or [n, r, n_classes]."""
         if create_graph:
             return self._stacked.records(X, inputs, labels, create_graph)
         return Records(self._terms(X.detach(), inputs.detach(), labels.detach()))
 
     def floats(self, shape: torch.Size) -> int:
-        """How many numbers a pass holds for each record and model; an estimate from above."""
         return self._stacked.floats(shape)
 
     def _terms(self, X: Tensor, inputs: Tensor, labels: Tensor) -> list[Term]:

@@ -68,13 +68,11 @@ class Stacked:
         return True
 
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
-        """[n, r, k, n_classes] of models X [n, k, d] on inputs [n, r, ...]."""
         block = Block(inputs.shape[0], inputs.shape[1], X.shape[1])
         self._prepare(block, parameters_of(self.module, X))
         return self.network(inputs.flatten(0, 1)).reshape(*block, -1)
 
     def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
-        """Every record's gradient of the cross-entropy; labels [n, r] or [n, r, n_classes]."""
         if not create_graph:
             X, inputs, labels = X.detach(), inputs.detach(), labels.detach()
         with torch.enable_grad():
@@ -97,7 +95,6 @@ class Stacked:
         return Records(terms)
 
     def floats(self, shape: torch.Size) -> int:
-        """How many numbers a pass holds for each record and model; an estimate from above."""
         count = 0
 
         def add(layer: nn.Module, _: object, y: Tensor) -> None:

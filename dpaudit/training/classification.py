@@ -16,8 +16,7 @@ from dpaudit.data.partition import Partition
 from dpaudit.defense.contract import Gradient
 from dpaudit.errors import ConfigError
 from dpaudit.models.gradients import Gradients
-from dpaudit.models.models import architecture, build_network, initial_parameters
-from dpaudit.models.normalisation import with_group_norm
+from dpaudit.models.models import architecture, build_network, initial_parameters, with_group_norm
 from dpaudit.rng import Streams
 
 EVALUATED = 2_000  # test records at most, the first ones: enough for +- 2% of accuracy

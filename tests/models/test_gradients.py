@@ -8,7 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.models.gradients import Gradients
-from dpaudit.models.models import build_network, initial_parameters, model_names, parameters_of
+from dpaudit.models.models import build_network, initial_parameters, parameters_of
+from dpaudit.models.networks import NETWORKS
 from dpaudit.rng import Streams
 
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}  # float64
@@ -144,7 +145,7 @@ def test_many_records_take_the_other_form_of_convolution_to_the_same_sum() -> No
 
 ZOO = [
     (name, (channels, side, side))
-    for name in model_names()
+    for name in NETWORKS
     for channels in (1, 3)
     for side in (16,)
     if name not in ("cnn-xie-batchnorm", "resnet-18", "vit")

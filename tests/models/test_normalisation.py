@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from dpaudit.models.gradients import Gradients
-from dpaudit.models.models import architecture, build_network
-from dpaudit.models.normalisation import with_group_norm
+from dpaudit.models.models import architecture, build_network, with_group_norm
 
 
 def own_network() -> nn.Sequential:

@@ -49,6 +49,9 @@ IN_MARKDOWN = (  # figures of the table for a page, if some row has them
 )
 
 
+SHARE, FROM_0 = (0.0, 1.0), (0.0, math.inf)
+
+
 class Figure(NamedTuple):
     """A column of a leaderboard."""
 
@@ -56,43 +59,43 @@ class Figure(NamedTuple):
     role: Role | None = None  # of the findings it comes from, whatever they found
     metric: Name | None = None  # of the finding that has most of it; None: it is worked out below
     most_of: Name | None = None  # or most of this
-    is_share: bool = False  # from 0 to 1, and so is its interval
+    limits: tuple[float, float] = (-math.inf, math.inf)  # what it can be, and so its interval
 
 
 FIGURES: Mapping[str, Figure] = {
-    "certified_epsilon": Figure("certified epsilon, at least", Role.TEST),
-    "confidence": Figure("confidence of that", Role.TEST),
+    "certified_epsilon": Figure("certified epsilon, at least", Role.TEST, limits=FROM_0),
+    "confidence": Figure("confidence of that", Role.TEST, limits=SHARE),
     "psnr_above_blind": Figure("PSNR above blind (dB)", Role.RECONSTRUCTION),
     "ssim_above_blind": Figure("SSIM above blind", Role.RECONSTRUCTION),
     "share_reconstructed": Figure(
-        "share reconstructed", Role.RECONSTRUCTED_SHARE, Name.RECONSTRUCTED, is_share=True
+        "share reconstructed", Role.RECONSTRUCTED_SHARE, Name.RECONSTRUCTED, limits=SHARE
     ),
     "share_claim_allows": Figure(
-        "share that the claim allows", Role.RECONSTRUCTED_SHARE, is_share=True
+        "share that the claim allows", Role.RECONSTRUCTED_SHARE, limits=SHARE
     ),
     "share_accounting_allows": Figure(
         "share that accounting allows",
         Role.RECONSTRUCTED_SHARE,
         Name.ACCOUNTING_ALLOWS,
         Name.RECONSTRUCTED,
-        is_share=True,
+        limits=SHARE,
     ),
     "tpr_at_1%_fpr": Figure(
-        "membership: TPR at 1% FPR", Role.MEMBERSHIP, Name.TPR_AT_001, is_share=True
+        "membership: TPR at 1% FPR", Role.MEMBERSHIP, Name.TPR_AT_001, limits=SHARE
     ),
     "tpr_at_0.1%_fpr": Figure(
-        "membership: TPR at 0.1% FPR", Role.MEMBERSHIP, Name.TPR_AT_0001, is_share=True
+        "membership: TPR at 0.1% FPR", Role.MEMBERSHIP, Name.TPR_AT_0001, limits=SHARE
     ),
     "bits": Figure("information (bits)", Role.INFORMATION, Name.INFORMATION),
     "m_nmi": Figure("M-NMI", Role.INFORMATION, Name.M_NMI, Name.INFORMATION),
     "capacity_bits": Figure(
-        "capacity of the noise (bits)", Role.INFORMATION, Name.CAPACITY, Name.INFORMATION
+        "capacity of the noise (bits)", Role.INFORMATION, Name.CAPACITY, Name.INFORMATION, FROM_0
     ),
-    "test_accuracy": Figure("test accuracy", is_share=True),
-    "test_accuracy_without_noise": Figure("test accuracy without noise", is_share=True),
-    "test_loss": Figure("loss"),
-    "messages_a_round": Figure("messages a round"),
-    "bytes_a_round": Figure("bytes a round"),
+    "test_accuracy": Figure("test accuracy", limits=SHARE),
+    "test_accuracy_without_noise": Figure("test accuracy without noise", limits=SHARE),
+    "test_loss": Figure("loss", limits=FROM_0),
+    "messages_a_round": Figure("messages a round", limits=FROM_0),
+    "bytes_a_round": Figure("bytes a round", limits=FROM_0),
 }
 
 
@@ -151,12 +154,14 @@ def _standing(values: tuple[str, ...], seeds: Sequence[AuditRow], gaps: Sequence
         agreeing=sum(one.claim.verdict is verdict for one in judged),
         accounted=Metric(value=max(highs), low=min(lows), high=max(highs)) if found else None,
         void=next((one.accounted.void for one in judged if one.accounted.void), None),
-        figures={k: over_seeds(x, FIGURES[k].is_share) for k, x in figures.items() if x},
+        figures={k: over_seeds(x, FIGURES[k].limits) for k, x in figures.items() if x},
     )
 
 
-def over_seeds(values: Sequence[float], is_share: bool = False) -> Metric:
-    """The mean and its 95% interval by Student's t, of a share within 0 and 1; n counts seeds.
+def over_seeds(
+    values: Sequence[float], limits: tuple[float, float] = (-math.inf, math.inf)
+) -> Metric:
+    """The mean and its 95% interval by Student's t within what is possible; n counts seeds.
 
     Of one seed, or where one is infinite, there is no interval.
     """
@@ -167,9 +172,7 @@ def over_seeds(values: Sequence[float], is_share: bool = False) -> Metric:
         return Metric(value=mean, n=n)
     variance = math.fsum((x - mean) ** 2 for x in values) / (n - 1)
     half = float(stdtrit(n - 1, 0.975)) * math.sqrt(variance / n)
-    low, high = mean - half, mean + half
-    if is_share:
-        low, high = max(0.0, low), min(1.0, high)
+    low, high = max(limits[0], mean - half), min(limits[1], mean + half)
     return Metric(value=mean, low=low, high=high, n=n)
 
 
@@ -312,7 +315,7 @@ def _utility(result: AuditResult) -> dict[str, float]:
 
 
 def _texts_of_values(benchmark: BenchmarkResult) -> list[tuple[str, ...]]:
-    """The values of the axes of each cell; tables by their names, where these tell them apart."""
+    """The values of the axes of each cell; tables by their names, where these differ."""
     columns = []
     for axis in benchmark.axes:
         values = [cell.values.get(axis) for cell in benchmark.cells]

@@ -11,6 +11,7 @@ from dpaudit.files.finding import Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.reports.standings import (
+    FIGURES,
     Standing,
     as_markdown,
     as_rows,
@@ -28,8 +29,16 @@ def test_over_seeds_there_is_a_mean_and_students_interval() -> None:
     assert found.value == np.mean(values)
     assert (found.low, found.high) == pytest.approx((low, high), rel=1e-12)
     assert found.n == 4
-    share = over_seeds([0.25, 0.75], is_share=True)
+    share = over_seeds([0.25, 0.75], limits=(0.0, 1.0))
     assert (share.low, share.high) == (0.0, 1.0)
+
+
+def test_what_cannot_be_below_0_has_no_interval_that_is() -> None:
+    signed = {"psnr_above_blind", "ssim_above_blind", "bits", "m_nmi"}
+    for key, figure in FIGURES.items():
+        found = over_seeds([0.0, 0.9], figure.limits)
+        assert found.low is not None
+        assert (found.low < 0) == (key in signed), key
 
 
 @pytest.mark.parametrize("values", [[0.5], [0.5, math.inf]])
@@ -77,7 +86,7 @@ def test_an_array_of_tables_is_called_by_their_names(golden: AuditResult, tmp_pa
     assert found == ["[]", "ours", "ours, theirs", '[{"epsilon": 1}]']
 
 
-def test_what_was_asked_for_in_vain_is_told_from_what_was_not_asked_for(
+def test_what_was_asked_for_in_vain_differs_from_what_was_not_asked_for(
     golden: AuditResult, tmp_path: Path
 ) -> None:
     whole = audited(golden)
@@ -93,8 +102,8 @@ def test_what_was_asked_for_in_vain_is_told_from_what_was_not_asked_for(
     assert (rows[1].lacks("tpr_at_1%_fpr"), rows[1].lacks("bits")) == ("not available", "")
     head, _, one, other = as_markdown(AXES, rows).splitlines()
     columns = head.split(" | ")
-    told = [line.split(" | ")[columns.index("membership: TPR at 1% FPR")] for line in (one, other)]
-    assert told == ["0.125", "not available"]
+    found = [line.split(" | ")[columns.index("membership: TPR at 1% FPR")] for line in (one, other)]
+    assert found == ["0.125", "not available"]
     assert other.split(" | ")[columns.index("information (bits)")] == ""
 
 
@@ -102,9 +111,9 @@ def test_what_is_void_in_one_seed_is_void(golden: AuditResult, tmp_path: Path) -
     written(tmp_path, {"a": audited(golden), "b": audited(golden, void="it moves too far")})
     [row] = rows_of(tmp_path, cell("a"), cell("b", seed=2))
     assert row.void == "it moves too far"
-    [told] = as_rows(AXES, [row])
-    assert told["accounted_epsilon_high"] == math.inf
-    assert told["accounting_void"] == "it moves too far"
+    [found] = as_rows(AXES, [row])
+    assert found["accounted_epsilon_high"] == math.inf
+    assert found["accounting_void"] == "it moves too far"
 
 
 def test_a_row_has_every_figure_of_its_audits(golden: AuditResult, tmp_path: Path) -> None:
@@ -163,12 +172,14 @@ def test_cells_without_a_result_are_gaps_that_say_why(golden: AuditResult, tmp_p
     assert "not an audit.json" in why["damaged"]
     assert "No such file" in why["missing"]
     assert "outside" in why["../a"]
-    told = list(as_rows(AXES, rows))
-    assert told[1]["gaps"] == "c: not run yet"
-    assert len({tuple(row) for row in told}) == 1  # the same columns
+    found = list(as_rows(AXES, rows))
+    assert found[1]["gaps"] == "c: not run yet"
+    assert len({tuple(row) for row in found}) == 1  # the same columns
 
 
-def test_tables_are_named_where_that_tells_them_apart(golden: AuditResult, tmp_path: Path) -> None:
+def test_tables_are_named_where_that_distinguishes_them(
+    golden: AuditResult, tmp_path: Path
+) -> None:
     written(tmp_path, dict.fromkeys("abc", audited(golden)))
     tables = [{"name": "ring"}, {"name": "torus", "rows": 2}, {"name": "torus", "rows": 3}]
     cells = [

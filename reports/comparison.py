@@ -129,8 +129,8 @@ class ComparedRun:
         return (None if theirs is None else theirs.claim), found
 
     def _once(self) -> list[LargestFigure]:
-        final, telling = self.utility.get("defense"), self.run.telling
-        over = telling and telling.entry.finding.metrics.get(Name.SSIM_OVER_BLIND)
+        final, best = self.utility.get("defense"), self.run.most_revealing
+        over = best and best.entry.finding.metrics.get(Name.SSIM_OVER_BLIND)
         metrics = (final and final.accuracy, final and final.loss, over)
         return [LargestFigure(metric) for metric in metrics]
 

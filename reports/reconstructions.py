@@ -307,7 +307,7 @@ class ReconstructionGroup:
         return next(shown, None)
 
 
-class MostTelling(NamedTuple):
+class MostRevealing(NamedTuple):
     """The reconstruction shown beside the verdict, out of how many it was chosen."""
 
     scenario: ReconstructionGroup
@@ -331,7 +331,7 @@ def scenarios(entries: Iterable[NumberedFinding]) -> list[ReconstructionGroup]:
     return [ReconstructionGroup(key, tuple(group)) for key, group in grouped.items()]
 
 
-def most_telling(all_scenarios: Iterable[ReconstructionGroup]) -> MostTelling | None:
+def most_revealing(all_scenarios: Iterable[ReconstructionGroup]) -> MostRevealing | None:
     """The reconstruction under the defense whose SSIM is furthest above the blind baseline's."""
     scored = [
         (scenario, entry)
@@ -344,7 +344,7 @@ def most_telling(all_scenarios: Iterable[ReconstructionGroup]) -> MostTelling | 
     if not scored:
         return None
     scenario, entry = max(scored, key=lambda found: _lead(found[1].finding))
-    return MostTelling(scenario, entry, entry.finding.rounds[0], len(scored))
+    return MostRevealing(scenario, entry, entry.finding.rounds[0], len(scored))
 
 
 def shared_notes(all_scenarios: Iterable[ReconstructionGroup]) -> list[str]:

@@ -30,13 +30,13 @@ from .figures.reconstruction import (
 from .frame import Row, metric_rows
 from .reconstructions import (
     GroupKey,
-    MostTelling,
+    MostRevealing,
     NumberedFinding,
     Picture,
     ReconstructionGroup,
     embedded,
     group_key,
-    most_telling,
+    most_revealing,
     scenarios,
     shared_notes,
 )
@@ -64,15 +64,15 @@ class Run:
         return scenarios(self.entries())
 
     @cached_property
-    def telling(self) -> MostTelling | None:
-        return most_telling(self.scenarios)
+    def most_revealing(self) -> MostRevealing | None:
+        return most_revealing(self.scenarios)
 
     @property
-    def telling_leads(self) -> bool:
+    def revealing_leads(self) -> bool:
         """Whether that reconstruction is better than the best blind guess, beyond its error."""
-        if self.telling is None:
+        if self.most_revealing is None:
             return False
-        over = self.telling.entry.finding.metrics.get(Name.SSIM_OVER_BLIND)
+        over = self.most_revealing.entry.finding.metrics.get(Name.SSIM_OVER_BLIND)
         return over is not None and (over.low or 0) > 0
 
     @property
@@ -252,7 +252,7 @@ class Run:
         name = f"run{self.number}-leak{self.leaks.index(leak)}"
         about = f"{leak.message or 'a message'} read by {leak.threat_model or 'an adversary'}"
         by_round = f"Information by round, 95% interval over all rounds together: {about}"
-        best = f"Best estimates on held-out trials, in the most telling round: {about}"
+        best = f"Best estimates on held-out trials, in the round that reveals most: {about}"
         drawn = []
         for caption, column, draw in (
             (by_round, Column.ROUND, information_by_round),

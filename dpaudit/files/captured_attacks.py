@@ -11,14 +11,14 @@ from dpaudit.strict import Strict, Text
 
 
 class LikelihoodRatio(Strict):
-    """Short runs with and without a record, told apart by the messages of one name alone."""
+    """Short runs with and without a record, distinguished by the messages of one name alone."""
 
     name: Literal["likelihood-ratio"]
     message: Text  # its name or call site
 
 
 class MutualInformation(Strict):
-    """How much the messages of a round tell about whether a record is there: M-NMI."""
+    """How much the messages of a round reveal about whether a record is there: M-NMI."""
 
     name: Literal["mutual-information"]
     message: Text | None = None  # its name or call site; None: all of the round

@@ -24,7 +24,7 @@ class Statement(Strict):
 
 
 class KeyFigure(Strict):
-    """A metric that tells how much leaks, with what it was in the baseline."""
+    """A metric of how much leaks, with what it was in the baseline."""
 
     label: str
     now: Metric

@@ -229,7 +229,7 @@ def _with_plugin_defaults(
 def _cross_checks(config: AuditConfig, defense: Any) -> Iterator[FileProblem]:
     """What no single table can know: names and numbers that must fit one another."""
     n, known = config.data.n_agents, [model.name for model in config.threat_model]
-    alike: dict[str, str] = {}  # names that a reader, or a file's name, cannot tell apart
+    alike: dict[str, str] = {}  # names that a reader, or a file's name, cannot distinguish
     for i, model in enumerate(config.threat_model):
         other = alike.setdefault(model.likeness, model.name)
         if model.name in known[:i]:

@@ -181,7 +181,7 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _tags(model: type[BaseModel]) -> set[str]:
-    """The values of a model's fields that are literals, by which a union tells its members."""
+    """The values of a model's fields that are literals, by which a union knows its members."""
     return {
         str(value)
         for field in model.model_fields.values()

@@ -207,7 +207,7 @@ _SPELT: Mapping[str, str] = {_words(name): name.value for name in Name}
 class Metric(Strict):
     """A number, its 95% interval where it is an estimate, and how many cases it rests on.
 
-    ``standard_error`` is that of a mean, which an interval that is cut to a range does not tell.
+    ``standard_error`` is that of a mean, which an interval that is cut to a range does not show.
     """
 
     value: Number

@@ -20,7 +20,7 @@ _LEAST = 2  # keys that make a file an audit; a single one may be misplaced
 
 
 def kind_of(keys: Collection[str]) -> FileKind | None:
-    """What a file with these keys is meant to be; None if that cannot be told."""
+    """What a file with these keys is meant to be; None if that is unclear."""
     if "program" in keys:
         return "program"
     if len(_OF_AUDITS & {*keys}) >= _LEAST:

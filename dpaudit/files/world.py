@@ -42,7 +42,7 @@ class World(Strict):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of torch, NumPy and random, at its beginning
     tape: Path | None = None  # draws in the place of its own, by name; None: its own
     same: dict[str, tuple[str, Literal[1, -1]]] = {}  # draws that are another one, or less it
-    fresh: tuple[str, ...] = ()  # draws that are drawn anew, of the law that they are told with
+    fresh: tuple[str, ...] = ()  # draws that are drawn anew, of the law that they are declared with
     noise_seed: NonNegativeInt = 0  # of these
     silent: tuple[str, ...] = ()  # draws that are 0
     signs: tuple[str, ...] = ()  # draws whose every number is its scale, with a random sign

@@ -66,7 +66,7 @@ class Look(NamedTuple):
     dash: tuple[int, ...]  # on, off, in line widths; empty: solid
 
 
-# Marker and dash tell the worlds apart where colour does not.
+# Marker and dash distinguish the worlds where colour does not.
 LOOKS = {
     "no-defense": Look(NO_DEFENSE, "s", (3, 2)),
     "defense": Look(DEFENSE, "o", ()),

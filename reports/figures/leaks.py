@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DARKEST = 0.75  # opacity of the largest finite value
 WRITTEN = 16  # agents at most whose cells have room for a number
-DECADES = 3.0  # of mu below the largest, that shades tell apart
+DECADES = 3.0  # of mu below the largest, that shades distinguish
 BOUND = Column.STATED_BOUND
 _MU = "of a record used in that round alone, in standard deviations of the noise"
 _MATRIX = (

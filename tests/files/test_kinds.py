@@ -47,7 +47,7 @@ def test_the_right_command_is_named(tmp_path: Path, command: str, kind: str) -> 
 
 
 @pytest.mark.parametrize("command, key", [("check", "check"), ("benchmark", "audit")])
-def test_what_a_file_names_as_an_audit_is_told_apart_too(tmp_path, command, key) -> None:
+def test_what_a_file_names_as_an_audit_is_recognised_too(tmp_path, command, key) -> None:
     (tmp_path / "audit.toml").write_text(FILES["check"])
     file = tmp_path / "file.toml"
     file.write_text(FILES[command])

@@ -110,7 +110,7 @@ def test_values_of_an_axis_are_written_down_once_each(count: Count) -> None:
     assert count.n <= FEW * N
 
 
-def test_cells_of_many_keys_are_told_apart_by_a_key_of_each() -> None:
+def test_cells_of_many_keys_are_distinguished_by_a_key_of_each() -> None:
     parts = parts_of([{f"k{i}": 1} for i in range(N)], ("cell",))
     assert [part.labels for part in parts] == [(f"k{i}",) for i in range(N)]
 

@@ -75,8 +75,8 @@ def _claim(
 
 def _evidence() -> list[Finding]:
     def of(role: Role, kind: str, metrics: dict[str, float], **changes: Any) -> Finding:
-        told = {name: Metric(value=value) for name, value in metrics.items()}
-        return small_finding(role=role, kind=kind, metrics=told, **changes)
+        shown = {name: Metric(value=value) for name, value in metrics.items()}
+        return small_finding(role=role, kind=kind, metrics=shown, **changes)
 
     bits = {Name.INFORMATION: 0.25, Name.M_NMI: 0.0625, Name.CAPACITY: 4.0}
     share = {Name.RECONSTRUCTED: 0.75, Name.THRESHOLD: 20.0, Name.ACCOUNTING_ALLOWS: 0.875}

@@ -188,7 +188,7 @@ def test_only_keys_that_differ_are_shown_and_what_is_not_the_baselines_is_marked
     assert keys(one, one) == {}
 
 
-def test_tables_of_an_array_are_told_apart_by_their_names() -> None:
+def test_tables_of_an_array_are_distinguished_by_their_names() -> None:
     one = {"attack": [{"name": "a", "n": 1}, {"name": "a", "n": 2}], "claim": [{"epsilon": 1}]}
     two = {"attack": [{"name": "a", "n": 1}, {"name": "a", "n": 3}], "claim": [{"epsilon": 2}]}
     assert list(keys(one, two)) == ["attack[a 2].n", "claim[1].epsilon"]

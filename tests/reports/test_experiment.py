@@ -58,13 +58,13 @@ def result(**changed) -> ExperimentResult:
 
 
 def test_the_terminal_has_published_ours_interval_and_difference() -> None:
-    told = "\n".join(text(result()))
-    assert "on digits and not on mnist" in told
-    assert "94.4 ± 0.6  91.2 [90.5, 92]  -3.15" in told
-    assert "did not end" in told
-    assert "defense.delta = 1e-05: not printed" in told
-    assert "DPDL is best: so in 3 of 4 pairs, confirmed by 2, contradicted by 0" in told
-    assert "N matters: not compared" in told
+    found = "\n".join(text(result()))
+    assert "on digits and not on mnist" in found
+    assert "94.4 ± 0.6  91.2 [90.5, 92]  -3.15" in found
+    assert "did not end" in found
+    assert "defense.delta = 1e-05: not printed" in found
+    assert "DPDL is best: so in 3 of 4 pairs, confirmed by 2, contradicted by 0" in found
+    assert "N matters: not compared" in found
 
 
 def test_csv_has_all_digits() -> None:
@@ -136,10 +136,10 @@ def test_of_a_long_curve_the_table_has_its_ends() -> None:
         )
         for k in range(1, 101)
     )  # fmt: skip
-    told = [line for line in text(result(lines=points, at="round")) if line.startswith("A ")]
-    assert len(told) == 4
-    assert told[0].split()[3] == "1"
-    assert told[-1].split()[3] == "100"
+    found = [line for line in text(result(lines=points, at="round")) if line.startswith("A ")]
+    assert len(found) == 4
+    assert found[0].split()[3] == "1"
+    assert found[-1].split()[3] == "100"
 
 
 @pytest.mark.filterwarnings("error")

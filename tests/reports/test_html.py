@@ -52,9 +52,9 @@ def test_the_top_of_the_page_says_claim_adversaries_and_what_leaked(
     ("low", "high", "words"),
     [
         (0.01, 0.2, "gave away more than a blind guess"),
-        (-0.01, 0.2, "cannot be told from 0"),
+        (-0.01, 0.2, "cannot be distinguished from 0"),
         (-0.2, -0.01, "worse than the blind guess"),
-        (math.nan, math.nan, "cannot be told from 0"),
+        (math.nan, math.nan, "cannot be distinguished from 0"),
     ],
 )
 def test_the_words_about_the_leak_follow_the_interval(
@@ -64,7 +64,7 @@ def test_the_words_about_the_leak_follow_the_interval(
     ssim = Metric(value=0.3, low=0.2, high=0.4, n=8)
     finding = small_finding(metrics={"ssim": ssim, "ssim over blind": over})
     text = visible(Page(render(with_findings(golden, finding), tmp_path)))
-    phrases = ("gave away more", "cannot be told", "worse than the blind")
+    phrases = ("gave away more", "cannot be distinguished", "worse than the blind")
     assert words in text
     assert sum(phrase in text for phrase in phrases) == 1
 
@@ -137,6 +137,27 @@ def test_the_page_begins_with_the_reason_that_decided_and_no_other(
         assert ", or " not in meaning
 
 
+@pytest.mark.parametrize(
+    ("claims", "adversaries", "said"),
+    [
+        (1, 1, "Verdict"),
+        (1, 2, "Verdict: the worst of one claim against 2 adversaries"),
+        (2, 1, "Verdict: the worst of 2 claims"),
+        (2, 2, "Verdict: the worst of 2 claims against 2 adversaries"),
+    ],
+)
+def test_the_heading_says_of_what_the_verdict_is_the_worst(
+    golden: AuditResult, claims: int, adversaries: int, said: str
+) -> None:
+    made = tuple(
+        golden.claims[0].model_copy(update={"because": (), "claim": i, "threat_model": f"eve {j}"})
+        for i in range(claims)
+        for j in range(adversaries)
+    )
+    heading = Page(render(with_findings(golden, claims=made), Path())).by_id("verdict")
+    assert next(heading.every("span")).text() == said
+
+
 def test_several_claims_are_a_table_by_adversary(golden: AuditResult, tmp_path: Path) -> None:
     one = golden.claims[0].model_copy(update={"because": (), "threat_model": "all"})
     other = one.model_copy(update={"claim": 1, "sentence": "Another claim", "threat_model": "few"})
@@ -168,7 +189,7 @@ def test_the_evidence_that_decided_stands_beside_the_verdict(
         (hero,) = (
             e for e in Page(render(result, tmp_path)).root.every("section") if "hero" in e.classes()
         )
-        figures = [e for e in hero.every("figure") if "telling" in e.classes()]
+        figures = [e for e in hero.every("figure") if "revealing" in e.classes()]
         assert [bool(figures)] == [leads]
         (shown,) = (e for e in hero.every("figure") if "decisive" in e.classes())
         assert "What decided: How far x moves" in shown.text()

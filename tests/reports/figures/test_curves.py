@@ -18,9 +18,9 @@ def test_each_run_is_its_mean_over_agents_and_its_rows_are_all_values() -> None:
     runs = {"1 a": curve((2.0, 4.0), (1.0, 2.0)), "2 " + "b" * 40: curve((8.0, 6.0), (5.0, 5.0))}
     drawn = training_by_run(runs, False, "c")
     assert drawn is not None
-    told = re.findall(r"<title>([^<]*test loss [^<]*)</title>", drawn.drawing)
+    found = re.findall(r"<title>([^<]*test loss [^<]*)</title>", drawn.drawing)
     long = "2 " + "b" * 25 + "…"
-    assert told == [
+    assert found == [
         "1 a: round 1, test loss 3", "1 a: round 2, test loss 1.5",
         f"{long}: round 1, test loss 7", f"{long}: round 2, test loss 5",
     ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Accuracy of the private defenses on MNIST at one audited budget, over several seeds.
 
     python benchmarks/training.py --data-root FOLDER [--seeds 3] [--rounds 200] [--only NAME ...]
+    python benchmarks/training.py --audits FOLDER --results docs/results
 
 Ten agents on a ring, or ten and a server, with even parts of MNIST learn softmax regression. Where
 records are protected, a defense gets the noise with which every agent's record keeps (2, 1e-5)-DP
@@ -8,24 +9,32 @@ over the run against an eavesdropper on all links, by exact accounting of its ow
 functions are, epsilon = 10 by its own formula at an L1 distance of 1. Step size and clip norm are
 the same for all that have them, and were not tuned. Means over agents, and 95% Student-t intervals
 over seeds, on the first 2,000 test images.
+
+The second form runs nothing: it takes the audits of benchmarks/mnist/NAME.toml from FOLDER/NAME.
 """
 
 import argparse
 import time
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 import torch
+from published import TableRow, put
 from scipy.stats import t as student
 
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.noise import Noise
 from dpaudit.files.config import AuditConfig
+from dpaudit.files.result import AuditResult
 from dpaudit.files.threat import ThreatModel
 from dpaudit.pipeline.run import Runtime, prepare
+from dpaudit.reports.comparison import final_utility
 
+OF_AUDITS = "Every defense at its paper's weakest budget"
+OVER_SEEDS = "One audited budget over three seeds"
 EPSILON, DELTA = 2.0, 1e-5
 EVERYTHING = ThreatModel(name="every link")
 COMMON = {"learning_rate": 0.5, "clip_norm": 1.0, "batch_size": 64}
@@ -113,11 +122,52 @@ def run(name: str, seed: int, rounds: int, root: Path) -> Row:
     return Row(accounted, accuracies["defense"], accuracies["no-defense"], seconds)
 
 
-def lines(names: list[str], seeds: int, rounds: int, root: Path) -> Iterator[str]:
+def audited(folder: Path) -> Iterator[TableRow]:
+    """A row for each finished audit of benchmarks/mnist: accuracies in percent."""
+    for path in sorted(Path(__file__).parent.glob("mnist/*.toml")):
+        result = AuditResult.read(folder / path.stem / "audit.json")
+        final, claims = final_utility(result), result.claims
+        private, silent = (final[world].accuracy for world in ("defense", "no-defense"))
+        assert private is not None
+        assert silent is not None
+        stated = (claims[0].epsilon, claims[0].scope) if claims else (None, None)
+        restated = claims[0].restated if claims else None
+        ends = (restated.epsilon.low, restated.epsilon.high) if restated else (None, None)
+        accuracies = (private.value, private.low, private.high, silent.value)
+        defense, network = result.config["defense"], result.config["model"]["name"]
+        yield (
+            path.stem, network, float(defense["n_rounds"]), *stated,
+            *(x if x is None else float(f"{x:.3g}") if isfinite(x) else str(x) for x in ends),
+            *(None if x is None else round(100 * x, 1) for x in accuracies),
+            float(round(sum(result.timing.values()))),
+        )  # fmt: skip
+
+
+def published(name: str, rows: list[Row]) -> TableRow:
+    """The seeds of one defense as a row of published results."""
+    ends = [float(f"{end:.3g}") for end in rows[0].accounted]
+    worlds = ([row.private for row in rows], [row.silent for row in rows])
+    means = [(round(mean(x), 1), _margin(x)) for x in worlds]
+    return (name, *ends, *means[0], *means[1], float(round(mean(row.seconds for row in rows))))
+
+
+def _margin(values: list[float]) -> float | None:
+    """Half the width of Student's 95% interval; None of one value."""
+    if len(values) < 2:
+        return None
+    quantile = student.ppf(0.975, len(values) - 1)
+    return round(float(quantile * stdev(values) / len(values) ** 0.5), 1)
+
+
+def lines(
+    names: list[str], seeds: int, rounds: int, root: Path, results: Path | None
+) -> Iterator[str]:
     yield "| defense | accounted epsilon | accuracy | without noise | CPU seconds |"
     yield "|---|---|---|---|---|"
     for name in names:
         rows = [run(name, seed, rounds, root) for seed in range(seeds)]
+        if results is not None:
+            put(results, OVER_SEEDS, [published(name, rows)])
         low, high = rows[0].accounted
         close = low == high or high - low <= 0.01 * high
         exact = f"{high:.3g}" if close else f"{low:.3g} to {high:.3g}"
@@ -139,13 +189,20 @@ def _with_interval(values: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--audits", type=Path, help="of benchmarks/mnist, a folder for each")
+    parser.add_argument("--results", type=Path, help="where training.json and .csv are")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--only", nargs="*", default=list(DEFENSES))
     given = parser.parse_args()
+    if given.audits is not None and given.results is not None:
+        put(given.results, OF_AUDITS, audited(given.audits))
+        return
+    if given.data_root is None:
+        parser.error("give --data-root, or --audits and --results")
     torch.set_num_threads(1)
-    for line in lines(given.only, given.seeds, given.rounds, given.data_root):
+    for line in lines(given.only, given.seeds, given.rounds, given.data_root, given.results):
         print(line, flush=True)
 
 

@@ -14,16 +14,17 @@ from markupsafe import Markup
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_result import BenchmarkResult
 from dpaudit.files.finding import Metric
+from dpaudit.files.result_tables import ResultTables
 from dpaudit.files.verdict import SEVERITY
 from dpaudit.files.whole import write_whole
-from dpaudit.text import lines
+from dpaudit.text import duration, lines
 
 from .comparison import wide_css
 from .figures.drawing import Drawn, as_file, drawn_figures
 from .figures.privacy_utility import PanelScale, RunPoint, common_scale, pareto, pareto_front
 from .frame import Row
 from .html import pages
-from .standings import FIGURES, Gap, Standing, as_markdown, as_rows, gaps_of, standings
+from .standings import FIGURES, Gap, Standing, as_markdown, as_rows, as_table, gaps_of, standings
 from .tables import as_csv
 
 if TYPE_CHECKING:
@@ -94,6 +95,20 @@ class Leaderboard:
     def markdown(self) -> str:
         """The rows as a table in Markdown, with what fits on a page."""
         return as_markdown(self.axes, self.standings)
+
+    def published(self, command: str, date: str) -> ResultTables:
+        """The rows as data of a folder like docs/results.
+
+        Args:
+            command: that makes the same again.
+        """
+        of = self.benchmark
+        seconds = duration(sum(of.timing.values()))
+        about = f"{len(of.cells)} cells, dpaudit {of.version}: {seconds} of all cells together."
+        axes = dict(zip(of.axes, self.axes, strict=True))
+        tables = (as_table(axes, self.standings, about),)
+        title = f"Leaderboard: {of.name}"
+        return ResultTables(title=title, command=command, date=date, tables=tables)
 
     def write(self) -> list[Path]:
         """leaderboard.html, .csv and .md in the folder, and .parquet where that can be written.

@@ -2,8 +2,10 @@
 
 import csv
 import io
+from pathlib import Path
 
 from dpaudit.files.result_tables import ResultTables, TableEntry
+from dpaudit.files.whole import write_whole
 
 from .ci import markdown_cell
 from .tables import cell
@@ -20,6 +22,12 @@ def as_csv(results: ResultTables) -> str:
             entries = dict(zip(table.columns, row, strict=True))
             writer.writerow(map(cell, [table.title, *(entries.get(name) for name in columns)]))
     return out.getvalue()
+
+
+def write(folder: Path, name: str, results: ResultTables) -> None:
+    """NAME.json and NAME.csv in a folder like docs/results. Raises RunError."""
+    write_whole(folder / f"{name}.json", results.to_json().encode())
+    write_whole(folder / f"{name}.csv", as_csv(results).encode())
 
 
 def page(name: str, results: ResultTables) -> str:

@@ -11,13 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpaudit.errors import RunError, shortened
 from dpaudit.files.artifact_file import artifact_file
 from dpaudit.files.benchmark_result import BenchmarkResult, Cell
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role, claim_column
 from dpaudit.files.result import AuditResult, JudgedClaim
+from dpaudit.files.result_tables import ResultTable, TableEntry
 from dpaudit.files.verdict import Verdict, worst
 
 from .ci import markdown_table
@@ -38,6 +39,15 @@ if TYPE_CHECKING:
 
 LONGEST = 60  # characters of a value of an axis
 NOT_RUN = "not run yet"
+PUBLISHED = {  # by the column of the exported table, the heading of published results
+    "claimed_epsilon": "claimed epsilon",
+    "claimed_mu": "claimed mu",
+    "adjacency": "adjacency",
+    "scope": "scope",
+    "accounted_epsilon_low": "accounted, least",
+    "accounted_epsilon_high": "accounted, most",
+    "verdict": "verdict",
+}
 IN_MARKDOWN = (  # figures of the table for a page, if some row has them
     "certified_epsilon",
     "ssim_above_blind",
@@ -370,6 +380,33 @@ def as_rows(axes: Sequence[str], rows: Sequence[Standing]) -> Iterator[Row]:
             columns[f"{key}_seeds"] = metric and metric.n
         gaps = "; ".join(f"{gap.cell.name}: {gap.why}" for gap in row.gaps)
         yield columns | {"gaps": gaps or None}
+
+
+def as_table(axes: Mapping[str, str], rows: Sequence[Standing], about: str) -> ResultTable:
+    """The same rows as published results: what some row has, in three digits.
+
+    Args:
+        axes: by their path, what their columns are called.
+    """
+    exported = list(as_rows([*axes], rows))
+    several = {"adversary": "adversary"} if len({row.adversary for row in rows}) > 1 else {}
+    columns = {**axes, **several, **PUBLISHED}
+    for key in IN_MARKDOWN:
+        of_seeds = {f"{key}_{end}": f"{FIGURES[key].heading}, {end}" for end in ("low", "high")}
+        columns |= {key: FIGURES[key].heading, **of_seeds}
+    columns |= {"gaps": "gaps"}
+    columns = {key: of for key, of in columns.items() if any(r[key] is not None for r in exported)}
+    entries = tuple(tuple(_three_digits(row[key]) for key in columns) for row in exported)
+    return ResultTable(
+        title="All cells", about=about, columns=tuple(columns.values()), rows=entries
+    )
+
+
+def _three_digits(entry: Any) -> TableEntry:
+    """What is whole has all of its digits; no JSON holds what is infinite."""
+    if not isinstance(entry, float) or entry.is_integer():
+        return entry
+    return float(f"{entry:.3g}") if math.isfinite(entry) else str(entry)
 
 
 def as_markdown(axes: Sequence[str], rows: Sequence[Standing]) -> str:

@@ -3,6 +3,7 @@
 import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,9 +18,19 @@ from dpaudit.files.result import AuditResult
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
-from .options import DataRoot, Device, DryRun, MaxMemory, Quiet, Workers, bytes_in, runtime_of
+from .options import (
+    DataRoot,
+    Device,
+    DryRun,
+    MaxMemory,
+    Quiet,
+    Results,
+    Workers,
+    bytes_in,
+    runtime_of,
+)
 from .running import passing_on, progress_bars
-from .terminal import complain, errors_as_exit_codes, same_command, say
+from .terminal import complain, errors_as_exit_codes, published_command, same_command, say
 
 if TYPE_CHECKING:
     from dpaudit.benchmark.dry_run import CellAhead
@@ -49,6 +60,7 @@ def benchmark(
     max_memory: MaxMemory = None,
     max_cells: Annotated[int, Option(min=1, help="Audits at most.")] = MOST_CELLS,
     resume: Annotated[bool, Option("--resume", help="Finish an interrupted benchmark.")] = False,
+    results: Results = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
@@ -87,8 +99,21 @@ def benchmark(
             passing_on(on_progress),
             lambda done, total: on_progress("cells", done, total),
         )
+        _publish(result, out, results, f"leaderboard-{path.stem}")
     _print_cells(result, out)
     raise typer.Exit(2 if any(cell.state == "failed" for cell in result.cells) else 0)
+
+
+def _publish(result: BenchmarkResult, folder: Path, results: Path | None, name: str) -> None:
+    """The leaderboard as JSON and CSV in a folder of results, if there is to be one."""
+    if results is None:
+        return
+    from dpaudit.reports import result_tables
+    from dpaudit.reports.leaderboard import leaderboard
+
+    today = datetime.now(UTC).date().isoformat()
+    made = leaderboard(result, folder).published(published_command(), today)
+    result_tables.write(results, name, made)
 
 
 def _backend(

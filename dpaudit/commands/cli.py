@@ -35,6 +35,7 @@ from .options import (
     DryRun,
     MaxMemory,
     Quiet,
+    Results,
     Workers,
     bytes_in,
     runtime_of,
@@ -213,9 +214,7 @@ def check(
 @app.command()
 def selftest(
     seed: Annotated[int, Option(min=0)] = 0,
-    results: Annotated[
-        Path | None, Option(help="Write JSON and CSV to a folder like docs/results.")
-    ] = None,
+    results: Results = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[Path | None, Option(hidden=True)] = None,
 ) -> None:
@@ -228,7 +227,7 @@ def selftest(
             raise ConfigError(
                 "DPA013", "--markdown: results are JSON and CSV now", "give --results"
             )
-        from dpaudit.reports.result_tables import as_csv
+        from dpaudit.reports.result_tables import write
         from dpaudit.selftest import catalogue
         from dpaudit.selftest import selftest as core
 
@@ -246,8 +245,7 @@ def selftest(
         quiet = shown(catalogue.audits_without_attacks(seed), core.said_text)
         if results is not None:
             tables = core.tables(outcomes, said, quiet, seed)
-            write_whole(results / "selftest.json", tables.to_json().encode())
-            write_whole(results / "selftest.csv", as_csv(tables).encode())
+            write(results, "selftest", tables)
     if as_json:
         say_json(core.to_json(outcomes, said, quiet, seed))
     else:

@@ -21,6 +21,7 @@ DataRoot = Annotated[
 ]
 Download = Annotated[bool, Option("--download", help="Fetch a data set that is not there.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress.")]
+Results = Annotated[Path | None, Option(help="Write JSON and CSV to a folder like docs/results.")]
 MaxMemory = Annotated[
     str | None, Option(help="At most, like 8GB; default: what is free.", metavar="SIZE")
 ]

@@ -1,7 +1,6 @@
 """dpaudit reproduce: a table or figure of a paper, and the results that are published of it."""
 
 import os
-import shlex
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +18,11 @@ from dpaudit.text import duration
 
 from .options import DryRun, Quiet, Workers
 from .running import progress_bars
-from .terminal import errors_as_exit_codes, same_command, say, warnings_as_lines
+from .terminal import errors_as_exit_codes, published_command, same_command, say, warnings_as_lines
 
 if TYPE_CHECKING:
     from dpaudit.papers.cells import Request
     from dpaudit.papers.experiment import Experiment
-
-NOT_TYPED = ("--out", "--results", "--data-root", "--workers", "--quiet", "-q")
 
 Name = Annotated[str, Argument(metavar="NAME", help="See: dpaudit list experiments.")]
 AtScale = Annotated[Literal["quick", "paper"], Option(help="How much of it.")]
@@ -146,7 +143,7 @@ def _reproduce(
                 *(f"{c}={label}" for c, some in request.only.items() for label in some),
                 *(f"{key}={value}" for key, value in request.changed.items()),
             ),
-            "command": _typed(),
+            "command": published_command(),
             "date": datetime.now(UTC).date().isoformat(),
         }
     )
@@ -204,14 +201,3 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _typed() -> str:
-    """What another would type to have the same: no folder, nor option, of this machine alone."""
-    words = shlex.split(same_command())
-    kept, skip = [], False
-    for word in words:
-        if not skip and word not in NOT_TYPED:
-            kept.append(Path(word).name if Path(word).is_absolute() else word)
-        skip = not skip and word in NOT_TYPED[:4]
-    return shlex.join(["dpaudit", *kept[1:]])

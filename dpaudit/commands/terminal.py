@@ -37,6 +37,9 @@ _NoSuchOption: Any = next(
     kind for kind in _UsageError.__subclasses__() if kind.__name__ == "NoSuchOption"
 )
 
+# Of this machine or call alone, and in no published command; the first four have a value.
+_NOT_PUBLISHED = ("--out", "--results", "--data-root", "--workers", "--quiet", "-q", "--resume")
+
 
 # What papers and other programs call an option.
 _OTHER_WORDS = {
@@ -137,6 +140,16 @@ def same_command(*added: str) -> str:
     by_name = own or started.name != "dpaudit"
     given = [*sys.argv[1:], *(option for option in added if option not in sys.argv)]
     return shlex.join(["dpaudit" if by_name else str(started), *given])
+
+
+def published_command() -> str:
+    """What another would type to have the same: no folder, nor option, of this machine alone."""
+    kept, skip = [], False
+    for word in shlex.split(same_command()):
+        if not skip and word not in _NOT_PUBLISHED:
+            kept.append(Path(word).name if Path(word).is_absolute() else word)
+        skip = not skip and word in _NOT_PUBLISHED[:4]
+    return shlex.join(["dpaudit", *kept[1:]])
 
 
 def show_warning(

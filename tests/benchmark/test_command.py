@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from dpaudit.benchmark import on_ray, suites
 from dpaudit.commands.cli import app
+from dpaudit.files.result_tables import ResultTables
 from tests.benchmark.small_benchmarks import GRAPHS, SENSORS, written
 from tests.said import without_help
 
@@ -63,8 +64,11 @@ def test_a_benchmark_runs_from_a_file_to_a_leaderboard_and_to_gaps(folder, ran) 
     assert cells[1]["error"] in line
     began = (folder / "runs/bench/cells/star-seed-4/audit.json").stat().st_mtime_ns
     (folder / "bench.toml").write_text(AXIS.replace(', "complete"', "") + SENSORS)
-    code, said, error = command("bench.toml", "--quiet", "--resume")
+    code, said, error = command("bench.toml", "--quiet", "--resume", "--results", "published")
     assert (code, error) == (0, [])
+    assert (folder / "published/leaderboard-bench.csv").exists()
+    [table] = ResultTables.read(folder / "published/leaderboard-bench.json").tables
+    assert table.columns[0] == "graph"
     assert said[2:] == ["1 of 1 cells have a result: runs/bench/leaderboard.html"]
     assert (folder / "runs/bench/cells/star-seed-4/audit.json").stat().st_mtime_ns == began
 

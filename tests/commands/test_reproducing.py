@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from dpaudit.commands import reproducing
+from dpaudit.commands import terminal
 from dpaudit.commands.cli import app
 from dpaudit.files.experiment_result import ExperimentRuns
 from dpaudit.papers import declared, five_papers
@@ -133,5 +133,7 @@ def test_the_published_command_has_nothing_of_the_machine(monkeypatch) -> None:
         "bin/dpaudit reproduce toy --out x --quiet --seeds 2 --results p --set a=1 "
         "--data '/home/some one/own.npz'"
     )
-    monkeypatch.setattr(reproducing, "same_command", lambda: typed)
-    assert reproducing._typed() == "dpaudit reproduce toy --seeds 2 --set a=1 --data own.npz"
+    monkeypatch.setattr(terminal, "same_command", lambda: typed)
+    assert (
+        terminal.published_command() == "dpaudit reproduce toy --seeds 2 --set a=1 --data own.npz"
+    )

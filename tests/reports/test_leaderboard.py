@@ -12,8 +12,10 @@ import pytest
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_result import Cell
 from dpaudit.files.result import AuditResult
+from dpaudit.files.result_tables import ResultTables
 from dpaudit.files.verdict import Verdict
 from dpaudit.registry import load_plugin
+from dpaudit.reports import result_tables
 from dpaudit.reports.leaderboard import Leaderboard
 from tests.reports.benchmarks import audited, benchmark, cell, written
 from tests.reports.pages import HOSTILE, Element, Page, visible
@@ -48,8 +50,8 @@ def headings(page: Page) -> list[str]:
 
 def test_the_page_has_a_row_for_each_combination_and_names_gaps(board: Leaderboard) -> None:
     page = Page(board.html())
-    told = [dict(zip(headings(page), row, strict=True)) for row in rows(page, "rows")]
-    ring, complete, failed = told
+    found = [dict(zip(headings(page), row, strict=True)) for row in rows(page, "rows")]
+    ring, complete, failed = found
     assert (ring["defense"], ring["graph"], ring["seeds"]) == ("dpdl", "ring", "2")
     assert ring["claimed epsilon"].startswith("2 delta 1e−05, add-remove, run")
     assert ring["accounted epsilon"].startswith("void : it moves too far")
@@ -143,6 +145,23 @@ def test_the_files_have_every_row_with_every_digit(board: Leaderboard) -> None:
             if isinstance(value, float):
                 assert two[key] == value == float(three[key])
     assert as_parquet["accounted_epsilon_high"].tolist() == [math.inf, 0.5, pytest.approx(math.nan, nan_ok=True)]  # fmt: skip
+
+
+def test_published_rows_are_those_of_the_table_in_three_digits(
+    board: Leaderboard, tmp_path: Path
+) -> None:
+    made = board.published("dpaudit benchmark few", "2026-11-25")
+    [table] = made.tables
+    head, *shown = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert list(head)[:2] == ["defense", "graph"]
+    assert (head["accounted, least"], head["accounted, most"]) == (0.75, "inf")
+    assert head["test accuracy"] == 0.625
+    assert (head["test accuracy, low"], head["test accuracy, high"]) == (0.0, 1.0)
+    assert [row["gaps"] for row in shown] == [None, "d: no graph <b>fits</b>"]
+    assert len(table.rows) == len(board.standings)
+    result_tables.write(tmp_path, "few", made)
+    assert ResultTables.read(tmp_path / "few.json") == made
+    assert (tmp_path / "few.csv").read_text() == result_tables.as_csv(made)
 
 
 def test_without_pyarrow_the_line_says_what_to_install(
